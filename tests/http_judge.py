@@ -56,8 +56,8 @@ def watch_http(patch: Patch) -> list[official.Witness]:
         witness.admitted(request)
         return make_exchange(self, visit, request, *arguments)
 
-    def watched_tail(self: GetStream, source, held, response, listener) -> None:
-        tail_init(self, source, held, response, listener)
+    def watched_tail(self: GetStream, source, held, response, *others) -> None:
+        tail_init(self, source, held, response, *others)
         gallery.in_session(watched[id(response)][1], held.record)
 
     def watched_json(self: Response, status: int, body: bytes, headers: Any = None) -> Awaitable[None]:

@@ -27,13 +27,6 @@ from http_wire import Exchange, HttpWire
 # ── who gets in ──
 
 
-@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer  ", " Bearer"])
-async def test_a_good_token_says_who_is_calling(scheme: str) -> None:
-    async with serving(notes()) as app:
-        wire = HttpWire(app, headers={"authorization": f"{scheme} ann-token"})
-        assert text_of((await wire.call("whoami")).answer) == "ann"
-
-
 Ask = Callable[[HttpWire], Exchange]
 REQUESTS: dict[str, Ask] = {
     "POST": lambda wire: wire.start("tools/list"),
@@ -72,25 +65,21 @@ async def test_every_kind_of_request_needs_a_token(ask: Ask) -> None:
         assert b"guessed" not in stranger.raw
 
 
-@pytest.mark.parametrize("path", ["/health", "/ready", "/health/live", "/page"])
-async def test_probes_and_own_pages_need_none(path: str) -> None:
+async def test_probes_own_pages_and_preflights_need_none() -> None:
     server = notes()
 
     @server.custom_route("/page")
     async def page(request: Any) -> str:
         return "mine"
 
-    async with serving(server) as app:
-        assert (await HttpWire(app).raw("GET", path=path).done()).status == 200
-
-
-async def test_a_preflight_needs_none_and_permits_the_header() -> None:
     asked = {
         "origin": "http://localhost:3000",
         "access-control-request-method": "POST",
         "access-control-request-headers": "authorization",
     }
-    async with serving(notes()) as app:
+    async with serving(server) as app:
+        for path in ("/health", "/ready", "/page"):
+            assert (await HttpWire(app).raw("GET", path=path).done()).status == 200
         allowed = await HttpWire(app).raw("OPTIONS", headers=asked).done()
         assert allowed.status == 204
         assert allowed.headers["access-control-allow-headers"] == "authorization"
@@ -99,6 +88,8 @@ async def test_a_preflight_needs_none_and_permits_the_header() -> None:
 
 
 HEADERS = {
+    "bEARER ann-token": (200, None),
+    " Bearer  ann-token": (200, None),
     "": (401, None),
     "Bearer": (401, None),
     "Bearer ": (401, None),
@@ -115,11 +106,12 @@ HEADERS = {
 
 @pytest.mark.rule("AUTH-10")
 @pytest.mark.parametrize("header", HEADERS, ids=[header[:30] for header in HEADERS])
-async def test_other_headers_do_not_get_in(header: str) -> None:
+async def test_which_headers_get_in(header: str) -> None:
     status, error = HEADERS[header]
     async with serving(notes()) as app:
-        answer = await HttpWire(app, headers={"authorization": header}).post("tools/list")
-        assert (answer.status, challenge_of(answer).get("error")) == (status, error)
+        answer = await HttpWire(app, headers={"authorization": header}).call("whoami")
+        assert answer.status == status
+        assert status == 200 or challenge_of(answer).get("error") == error
 
 
 async def test_the_header_may_not_come_twice() -> None:
@@ -165,11 +157,13 @@ async def test_refusals_at_the_door_are_in_the_audit(version: str) -> None:
     """Who came without a token has done nothing yet; all others are noted, without the token."""
     events: list[AuditEvent] = []
     auth = Auth(Register(), scopes=["notes:read"])
-    async with serving(Server("notes", version="1.0.0", auth=auth, audit=events.append)) as app:
+    server = Server("notes", version="1.0.0", auth=auth, audit=events.append)
+    async with serving(server, trusted_proxies=["127.0.0.1"]) as app:
         assert (await HttpWire(app, version).post("tools/list")).status == 401
         for token, status in [("guessed", 401), ("low-token", 403)]:
             assert (await HttpWire(app, version, headers=bearer(token)).post("tools/list")).status == status
-        in_query = await HttpWire(app, version).raw("POST", query="access_token=ann-token").done()
+        behind = {"x-forwarded-for": "203.0.113.9, 198.51.100.7"}
+        in_query = await HttpWire(app, version).raw("POST", b"", behind, query="access_token=ann-token").done()
         assert in_query.status == 400
         await until(lambda: len(events) == 3)
     assert [(each.reason, each.subject) for each in events] == [
@@ -177,9 +171,9 @@ async def test_refusals_at_the_door_are_in_the_audit(version: str) -> None:
         ("insufficient_scope", "low"),
         ("invalid_request", None),
     ]
+    assert [each.address for each in events] == ["127.0.0.1", "127.0.0.1", "198.51.100.7"]
     for each in events:
         assert (each.outcome, each.method, each.name, each.code) == ("refused", "POST", "/mcp", -32600)
-        assert each.address == "127.0.0.1"
     assert not any(secret in repr(events) for secret in ("guessed", "low-token", "ann-token"))
 
 
@@ -197,14 +191,13 @@ def test_auth_has_to_be_something_that_verifies(auth: Any) -> None:
         Server("wrong", auth=auth)
 
 
-@pytest.mark.rule("AUTH-1")
-async def test_without_auth_nothing_is_asked() -> None:
-    async with serving(Stage().server) as app:
-        for headers in ({}, bearer("anything")):
-            assert (await HttpWire(app, headers=headers).call("add", {"a": 1, "b": 1})).status == 200
-
-
 # ── in a process, and on a connection of its own ──
+
+
+@pytest.mark.rule("AUTH-1")
+async def test_an_open_server_asks_for_nothing() -> None:
+    async with serving(Stage().server) as app:
+        assert (await HttpWire(app, headers=bearer("anything")).call("add", {"a": 1, "b": 1})).status == 200
 
 
 def test_an_open_server_loads_nothing_of_it() -> None:
@@ -261,11 +254,10 @@ async def test_what_a_tool_needs_is_told_at_once(version: str) -> None:
 
 
 @pytest.mark.rule("AUTH-11")
-@pytest.mark.parametrize("version", REVISIONS)
-async def test_what_every_request_needs(version: str) -> None:
+async def test_what_every_request_needs() -> None:
     async with serving(notes()) as app:
         for _ in range(2):  # also when the token is known
-            refused = await HttpWire(app, version, headers=bearer("low-token")).post("initialize", id=1)
+            refused = await HttpWire(app, headers=bearer("low-token")).post("tools/list")
             assert refused.status == 403
             assert challenge_of(refused)["error"] == "insufficient_scope"
             assert challenge_of(refused)["scope"] == "notes:read"
@@ -295,14 +287,10 @@ async def test_scopes_hold_others() -> None:
 
 
 @pytest.mark.rule("AUTH-14")
-def test_nobody_asks_for_offline_access() -> None:
+async def test_nobody_asks_for_offline_access() -> None:
     for option in ("scopes", "scopes_supported"):
         with pytest.raises(SetupError, match="offline_access"):
             Auth(Register(), **{option: ["offline_access"]})
-
-
-@pytest.mark.rule("AUTH-14")
-async def test_no_challenge_asks_for_offline_access_either() -> None:
     server = notes()
     server.add_tool(lambda: "", name="odd", scopes=["offline_access", "notes:odd"])
     async with serving(server) as app:
@@ -357,18 +345,3 @@ async def test_the_stream_of_http_sse_is_its_owners() -> None:
         # What is posted runs with the rights of the stream, so it takes the same rights to post.
         assert (await ann.post(ping, headers=bearer("ann-other")).done()).status == 404
         assert (await ann.ask("ping"))["result"] == {}
-
-
-@pytest.mark.parametrize(
-    ("trusted", "address"),
-    [([], "127.0.0.1"), (["10.0.0.0/8"], "127.0.0.1"), (["127.0.0.1"], "198.51.100.7")],
-    ids=["no proxy", "another proxy", "our proxy"],
-)
-async def test_a_refusal_names_whoever_is_behind_the_proxy(trusted: list[str], address: str) -> None:
-    events: list[AuditEvent] = []
-    server = Server("notes", version="1.0.0", auth=lambda token: None, audit=events.append)
-    headers = {"authorization": "Bearer guessed", "x-forwarded-for": "203.0.113.9, 198.51.100.7"}
-    async with serving(server, trusted_proxies=trusted) as app:
-        assert (await HttpWire(app, headers=headers).post("tools/list")).status == 401
-        await until(lambda: bool(events))
-    assert [event.address for event in events] == [address]

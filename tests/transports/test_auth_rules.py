@@ -1,14 +1,14 @@
-"""The rules of the specification on authorization and security: each has a test, and these are the ones left over.
+"""The rules of the specification on authorization and security: those that no other file proves, and attacks.
 
 Two of them bind proxies, which Dovetail is not; why not is written here, and held by a test too.
 """
 
-import asyncio
 import base64
 import gc
 import inspect
 import logging
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,14 @@ import pytest
 
 import dovetail
 from dovetail import Context, Request, Server
-from dovetail.auth import ApiKeys, Auth, Principal
+from dovetail.auth import ApiKeys, Auth, Jwt, Principal
 from dovetail.authserver import AuthServer
 from dovetail.engine.input_required import BAD_STATE
 from dovetail.transports.options import HttpOptions
 from http_serving import serving
 from http_stage import HANDSHAKE, MODERN, REVISIONS, open_wire, text_of
 from http_wire import Exchange, HttpWire
+from issuer_stage import AUDIENCE, ISSUER, OTHER_RSA, RSA, claims, craft, jwks, signer, token
 from replaying import EVERYTHING, retry
 
 SOURCE = Path(dovetail.__file__).parent
@@ -131,7 +132,6 @@ async def test_a_token_is_neither_kept_nor_shown(version: str, caplog: pytest.Lo
             for _ in range(2):  # the token is new, and then known
                 assert text_of((await wire.call("tell")).answer) == "told"
             assert (await wire.call("write", {"wrong": 1})).status == 200
-            await asyncio.sleep(0.05)
             kept = [repr((name, slot.entry)) for name, slot in app._state._entries.things.items()]
             principals = [each for each in gc.get_objects() if isinstance(each, Principal)]
     assert len(seen) >= 3
@@ -286,13 +286,8 @@ async def test_a_cursor_is_a_place_in_a_list_and_no_right_to_see_it() -> None:
 
 
 @pytest.mark.rule("SEC-9")
-def test_a_server_listens_to_its_own_machine_unless_told_otherwise() -> None:
+async def test_a_local_server_can_ask_for_a_token_and_is_no_pages_to_reach() -> None:
     assert HttpOptions().host == "127.0.0.1"
-
-
-@pytest.mark.rule("SEC-9")
-@pytest.mark.parametrize("version", [HANDSHAKE[-1], MODERN])
-async def test_a_local_server_can_ask_for_a_token_and_is_no_pages_to_reach(version: str) -> None:
     local = Server("local", version="1.0.0", auth=ApiKeys({"me": TOKEN}))
     local.add_tool(lambda: "yours", name="mine")
     async with serving(local) as app:
@@ -302,5 +297,81 @@ async def test_a_local_server_can_ask_for_a_token_and_is_no_pages_to_reach(versi
             ({**bearer(), "host": "evil.example.com"}, 403),  # a name that was made to point here
             ({**bearer(), "origin": "https://evil.example.com"}, 403),
         ]:
-            assert (await HttpWire(app, version, headers=headers).post("initialize", id=1)).status == status
-        assert text_of((await (await open_wire(app, version, headers=bearer())).call("mine")).answer) == "yours"
+            assert (await HttpWire(app, headers=headers).post("tools/list")).status == status
+        assert text_of((await HttpWire(app, headers=bearer()).call("mine")).answer) == "yours"
+
+
+# ── attacks: callers without a right get nothing, and learn nothing ──
+
+
+def vault() -> Server:
+    verifier = Jwt(ISSUER, audience=AUDIENCE, jwks=jwks())
+    server = Server("vault", version="1.0.0", auth=Auth(verifier, public_url=AUDIENCE))
+
+    @server.tool
+    async def peek() -> str:
+        return "gold"
+
+    @server.tool
+    async def break_down(number: int = 0) -> str:
+        raise ZeroDivisionError("/srv/vault/combination.py says 1234")
+
+    return server
+
+
+HEAD = {"typ": "at+jwt", "kid": RSA.kid}
+FORGED = {
+    "not signed": craft({**HEAD, "alg": "none"}, claims(), lambda _: b""),
+    "another's key": token(key=OTHER_RSA, kid=RSA.kid),
+    "its own key": craft(
+        {**HEAD, "alg": "RS256", "jwk": OTHER_RSA.as_dict(private=False)}, claims(), signer("RS256", OTHER_RSA)
+    ),
+    "expired": token(claims(exp=int(time.time()) - 86_400)),
+    "another issuer": token(claims(iss="https://evil.example.com")),
+    "for another server": token(claims(aud="https://evil.example.com")),
+    "no JWT": "x.y.z",
+}
+
+
+@pytest.mark.rule("AUTH-3", "AUTH-7", "AUTH-8", "SEC-6")
+async def test_forged_and_foreign_tokens() -> None:
+    async with serving(vault()) as app:
+        assert text_of((await HttpWire(app, headers=bearer(token())).call("peek")).answer) == "gold"
+        for name, forged in (*FORGED.items(), *FORGED.items()):  # also when one comes again
+            answer = await HttpWire(app, headers=bearer(forged)).call("peek")
+            assert answer.status == 401, name
+            assert b"gold" not in answer.raw
+            assert 'resource_metadata="https://' in answer.headers["www-authenticate"]
+
+
+LEAKS = re.compile(
+    rb"Traceback|File \"|\.py\b|line \d+|site-packages|/srv/|/usr/|0x[0-9a-f]{6}|ZeroDivision|1234"
+    rb"|msgspec|joserfc|aiohttp|httptools|uvicorn|cryptography|jsonschema|pydantic|asyncio|python",
+    re.IGNORECASE,
+)
+PROBES = {
+    "unknown tool": lambda wire: wire.start_call("nothing"),
+    "unknown method": lambda wire: wire.start("vault/open"),
+    "wrong arguments": lambda wire: wire.start_call("break_down", {"number": "x"}),
+    "a tool that fails": lambda wire: wire.start_call("break_down"),
+    "unknown resource": lambda wire: wire.start("resources/read", {"uri": "file:///etc/passwd"}),
+    "unknown prompt": lambda wire: wire.start("prompts/get", {"name": "nothing"}),
+    "wrong params": lambda wire: wire.start("tools/list", {"cursor": "nonsense"}),
+    "no JSON": lambda wire: wire.raw("POST", b'{"jsonrpc": "2.0", "id": 1, "method": "ping"'),
+    "no token": lambda wire: wire.raw("POST", b"{}", {"authorization": None}),
+    "forged token": lambda wire: wire.raw("POST", b"{}", bearer(FORGED["not signed"])),
+    "unknown path": lambda wire: wire.raw("GET", path="/admin"),
+    "wrong verb": lambda wire: wire.raw("PATCH"),
+    "wrong host": lambda wire: wire.raw("POST", b"{}", {"host": "evil.example.com"}),
+}
+
+
+@pytest.mark.parametrize("version", [HANDSHAKE[-1], MODERN])
+@pytest.mark.parametrize("probe", PROBES.values(), ids=PROBES)
+async def test_errors_disclose_nothing(probe: Any, version: str) -> None:
+    async with serving(vault()) as app:
+        answer = await probe(await open_wire(app, version, headers=bearer(token()))).done()
+        shown = answer.raw + b"".join(b"%s: %s\n" % pair for pair in answer.sent[0]["headers"])
+        assert "error" in answer.json or answer.answer["result"]["isError"]
+        assert not LEAKS.search(shown), shown
+        assert "server" not in answer.headers

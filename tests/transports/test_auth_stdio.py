@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 PROMPTLY = 30.0
 TOKEN = "ann-secret-token"
 PROGRAM = """
-import os, time
+import asyncio, os, time
 from dovetail import Context, Server
 from dovetail.auth import Auth, Principal, VerifierTrouble
 
@@ -39,9 +40,9 @@ async def write() -> str:
     return "written"
 
 @server.tool
-async def wait() -> str:
-    import asyncio
-    await asyncio.sleep(1.3)
+async def wait(ctx: Context) -> str:
+    while ctx.principal.expires_at > time.time():
+        await asyncio.sleep(0.05)
     return "waited"
 
 @server.resource("notes://all", scopes=["write"])
@@ -69,89 +70,18 @@ META = {
 }
 
 
-class Ended:
-    """What became of a server: its answers in the order of their ids, and how it ended."""
+class Piped:
+    """A server with a token, and its client, which reads line by line."""
 
-    def __init__(self, done: "subprocess.CompletedProcess[str]") -> None:
-        answers = sorted(map(json.loads, done.stdout.splitlines()), key=lambda answer: answer["id"])
-        self.answers = [_shown(answer) for answer in answers]
-        self.code = done.returncode
-        self.errors = done.stderr
-
-
-def _shown(answer: dict[str, Any]) -> str:
-    return answer["result"]["content"][0]["text"] if "result" in answer else f"error {answer['error']['code']}"
-
-
-def run(folder: Path, token: str | None, *tools: str, auth: str = AUTH, command: tuple[str, ...] = ()) -> Ended:
-    """Serve until these calls are answered."""
-    program = folder / "piped.py"
-    program.write_text(PROGRAM.replace("AUTH)", f"{auth})"))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("DOVETAIL_")}
-    params = {"arguments": {}, "_meta": META}
-    calls = [
-        {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {**params, "name": name}}
-        for number, name in enumerate(tools)
-    ]
-    lines = "".join(f"{json.dumps(call)}\n" for call in calls)
-    done = subprocess.run(
-        [sys.executable, *command, str(program)],
-        input=lines,
-        capture_output=True,
-        text=True,
-        timeout=PROMPTLY,
-        env=environment if token is None else {**environment, "DOVETAIL_TOKEN": token},
-        check=False,
-    )
-    return Ended(done)
-
-
-@pytest.mark.rule("AUTH-1")
-@pytest.mark.parametrize(
-    ("token", "answers"),
-    [
-        (TOKEN, ["ann", "written"]),
-        (None, ["nobody", "error -32600"]),
-        ("", ["nobody", "error -32600"]),
-    ],
-    ids=["known", "nobody", "empty"],
-)
-def test_the_token_of_the_environment(tmp_path: Path, token: str | None, answers: list[str]) -> None:
-    ended = run(tmp_path, token, "whoami", "write", "inherited")
-    assert (ended.answers, ended.code) == ([*answers, "[]"], 0)  # nothing that a tool starts inherits it
-    assert TOKEN not in ended.errors
-
-
-COMPLAINTS = {
-    "guessed-token": "The token in DOVETAIL_TOKEN is not good",
-    "trouble-token": "Nobody can tell at the moment whether the token in DOVETAIL_TOKEN is good",
-    "low-token": "The token in DOVETAIL_TOKEN lacks some of the scopes: base; get one that has all of them",
-    "broken-token": "The token in DOVETAIL_TOKEN can't be verified: ValueError",
-}
-
-
-@pytest.mark.parametrize("token", COMPLAINTS)
-def test_a_bad_token_ends_the_server_with_a_clear_word(tmp_path: Path, token: str) -> None:
-    ended = run(tmp_path, token, "whoami", command=("-m", "dovetail.cli", "run"))
-    assert (ended.answers, ended.code) == ([], 1)
-    assert COMPLAINTS[token] in ended.errors
-    assert token not in ended.errors
-    assert "Traceback" not in ended.errors
-
-
-class Short:
-    """A server whose token lives for a second, and its client, which reads line by line."""
-
-    def __init__(self, folder: Path) -> None:
-        program = folder / "later.py"
-        program.write_text(PROGRAM.replace("AUTH)", f"{AUTH})"))
+    def __init__(self, program: Path, token: str | None, command: tuple[str, ...] = ()) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("DOVETAIL_")}
         self.process = subprocess.Popen(
-            [sys.executable, str(program)],
+            [sys.executable, *command, str(program)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "DOVETAIL_TOKEN": "short-token"},
+            env=environment if token is None else {**environment, "DOVETAIL_TOKEN": token},
         )
 
     def send(self, method: str, params: dict[str, Any], id: str | None = None) -> None:
@@ -169,16 +99,25 @@ class Short:
         self.send("tools/call", {"name": name, "arguments": {}, "_meta": meta}, name)
         return self.read()
 
-    def end(self) -> str:
+    def shown(self, name: str) -> str:
+        return shown(self.ask(name))
+
+    def end(self, code: int = 0) -> str:
         """What it has said on stderr."""
         _, errors = self.process.communicate(timeout=PROMPTLY)
-        assert self.process.returncode == 0
+        assert self.process.returncode == code
         return errors
 
 
-@pytest.fixture
-def short(tmp_path: Path) -> Iterator[Short]:
-    started = Short(tmp_path)
+def shown(answer: dict[str, Any]) -> str:
+    return answer["result"]["content"][0]["text"] if "result" in answer else f"error {answer['error']['code']}"
+
+
+@contextmanager
+def piped(folder: Path, token: str | None, *command: str, auth: str = AUTH) -> Iterator[Piped]:
+    program = folder / "piped.py"
+    program.write_text(PROGRAM.replace("AUTH)", f"{auth})"))
+    started = Piped(program, token, command)
     try:
         yield started
     finally:
@@ -186,48 +125,69 @@ def short(tmp_path: Path) -> Iterator[Short]:
         started.process.communicate(timeout=PROMPTLY)
 
 
-def test_a_token_that_expires_is_worth_nothing_any_more(short: Short) -> None:
-    """Calls begin in their order, but none waits for the one before: so the last has to come later."""
-    assert _shown(short.ask("write")) == "written"
-    assert _shown(short.ask("wait")) == "waited"
-    refused = short.ask("write")
-    assert _shown(refused) == "error -32600"
-    assert "or not any more; start the server with a good token in DOVETAIL_TOKEN" in refused["error"]["message"]
-    assert _shown(short.ask("whoami")) == "nobody"
-    errors = short.end()
-    assert "has expired" in errors
-    assert "short-token" not in errors
+@pytest.mark.rule("AUTH-1")
+@pytest.mark.parametrize(
+    ("token", "answers"), [(TOKEN, ["ann", "written"]), (None, ["nobody", "error -32600"])], ids=["known", "nobody"]
+)
+def test_the_token_of_the_environment(tmp_path: Path, token: str | None, answers: list[str]) -> None:
+    with piped(tmp_path, token) as server:
+        assert [server.shown(name) for name in ("whoami", "write")] == answers
+        assert server.shown("inherited") == "[]"  # nothing that a tool starts inherits it
+        assert TOKEN not in server.end()
+
+
+COMPLAINTS = {
+    "guessed-token": "is not good",
+    "trouble-token": "at the moment",
+    "low-token": "lacks some of the scopes: base",
+    "broken-token": "can't be verified: ValueError",
+}
+
+
+@pytest.mark.parametrize("token", COMPLAINTS)
+def test_a_bad_token_ends_the_server_with_a_clear_word(tmp_path: Path, token: str) -> None:
+    with piped(tmp_path, token, "-m", "dovetail.cli", "run") as server:
+        errors = server.end(1)
+    assert "DOVETAIL_TOKEN" in errors
+    assert COMPLAINTS[token] in errors
+    assert token not in errors
+    assert "Traceback" not in errors
+
+
+def test_a_token_that_expires_is_worth_nothing_any_more(tmp_path: Path) -> None:
+    with piped(tmp_path, "short-token") as server:
+        assert server.shown("write") == "written"
+        assert server.shown("wait") == "waited"
+        refused = server.ask("write")
+        assert shown(refused) == "error -32600"
+        assert "start the server with a good token in DOVETAIL_TOKEN" in refused["error"]["message"]
+        assert server.shown("whoami") == "nobody"
+        errors = server.end()
+        assert "has expired" in errors
+        assert "short-token" not in errors
 
 
 @pytest.mark.rule("AUTH-15")
-def test_a_listen_ends_with_the_token(short: Short) -> None:
-    short.send(
-        "subscriptions/listen", {"notifications": {"resourceSubscriptions": ["notes://all"]}, "_meta": META}, "l"
-    )
-    assert short.read()["params"]["notifications"] == {"resourceSubscriptions": ["notes://all"]}
-    assert {message.get("method") for message in (short.ask("touch"), short.read())} == {UPDATED, None}
-    assert "result" in (ended := short.read())
-    assert ended["id"] == "l"
-    assert _shown(short.ask("touch")) == "touched"
-    assert _shown(short.ask("whoami")) == "nobody"  # and nothing came between
-    short.end()
-
-
-@pytest.mark.rule("AUTH-15")
-def test_subscriptions_of_a_session_end_with_the_token(short: Short) -> None:
+def test_listens_and_subscriptions_of_a_session_end_with_the_token(tmp_path: Path) -> None:
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
-    short.send("initialize", hello, "i")
-    assert "result" in short.read()
-    short.send("notifications/initialized", {})
-    short.send("resources/subscribe", {"uri": "notes://all"}, "s")
-    assert "result" in short.read()
-    assert {message.get("method") for message in (short.ask("touch", {}), short.read())} == {UPDATED, None}
-    assert _shown(short.ask("wait", {})) == "waited"
-    assert _shown(short.ask("touch", {})) == "touched"
-    assert _shown(short.ask("whoami", {})) == "nobody"
-    short.end()
+    wanted = {"notifications": {"resourceSubscriptions": ["notes://all"]}, "_meta": META}
+    with piped(tmp_path, "short-token") as server:
+        server.send("initialize", hello, "i")
+        assert "result" in server.read()
+        server.send("notifications/initialized", {})
+        server.send("resources/subscribe", {"uri": "notes://all"}, "s")
+        assert "result" in server.read()
+        server.send("subscriptions/listen", wanted, "l")
+        assert server.read()["params"]["notifications"] == wanted["notifications"]
+        told = [server.ask("touch", {}), server.read(), server.read()]
+        assert sorted(str(message.get("method")) for message in told) == ["None", UPDATED, UPDATED]
+        ended = server.read()
+        assert (ended["id"], "result" in ended) == ("l", True)
+        assert shown(server.ask("touch", {})) == "touched"
+        assert shown(server.ask("whoami", {})) == "nobody"  # and nothing came between
+        server.end()
 
 
 def test_without_auth_the_variable_means_nothing(tmp_path: Path) -> None:
-    ended = run(tmp_path, TOKEN, "whoami", auth="None")
-    assert (ended.answers, ended.code) == (["nobody"], 0)
+    with piped(tmp_path, TOKEN, auth="None") as server:
+        assert server.shown("whoami") == "nobody"

@@ -1,12 +1,35 @@
-"""What `asgi()` and `run()` refuse before anything is served, and what they take from the environment."""
+"""HTTP options: what `asgi()` and `run()` refuse, the environment, starts that fail, and servers without sessions.
 
+Without sessions (`stateless=True`) it is row 18 of the decision table, and no promise that only a session could keep.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from asked_server import (
+    ANSWER,
+    INVALID_REQUEST,
+    LEGACY,
+    NOT_FOUND,
+    H,
+    check_refusal,
+    hello,
+    message,
+    modern,
+    new_server,
+    post,
+)
 
 from dovetail import Server, SetupError
 from dovetail.transports.options import HttpOptions
-from http_wire import HttpWire
+from http_serving import PausingState
+from http_stage import Stage
+from http_wire import MODERN, Exchange, HttpWire
 
 
 @pytest.fixture
@@ -20,7 +43,7 @@ def server() -> Server:
     return server
 
 
-@pytest.mark.parametrize("path", ["mcp", "/", "/mcp/", "/a b", "/mcp?x", "/mcp#x", "//x", "/%6d", ""])
+@pytest.mark.parametrize("path", ["mcp", "/", "/mcp/", "/a b", "/mcp?x", "//x", "/%6d", ""])
 def test_a_path_must_be_one(server: Server, path: str) -> None:
     with pytest.raises(SetupError, match='it must be like "/mcp"'):
         server.asgi(path=path)
@@ -31,6 +54,8 @@ def test_a_misspelled_option_names_the_one_that_was_meant(server: Server) -> Non
         server.asgi(max_session=5)
     with pytest.raises(SetupError, match=r"unknown options prot \(did you mean port\?\); known are"):
         server.run("http", prot=8000)
+    with pytest.raises(SetupError, match=r"unknown options transprot \(did you mean transport\?\)"):
+        server.run(transprot="http")
 
 
 @pytest.mark.parametrize("path", ["/health", "/health/live", "/ready", "/health/ready", "/sse", "/messages"])
@@ -76,9 +101,10 @@ def test_lists_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 # ── who is calling ──
 
 
-@pytest.mark.parametrize("found", [17, b"ann", object()])
-async def test_identify_gives_a_name_or_none(server: Server, caplog: pytest.LogCaptureFixture, found: Any) -> None:
-    app = server.asgi(identify=lambda scope: found)
+async def test_identify_gives_a_name_or_none(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(SetupError, match="identify="):
+        server.asgi(identify="ann")  # type: ignore[typeddict-item]
+    app = server.asgi(identify=lambda scope: 17)  # type: ignore[typeddict-item]
     answer = await HttpWire(app).post("server/discover")
     assert answer.status == 500
     assert answer.json["error"]["message"] == "Internal error"
@@ -94,12 +120,6 @@ def test_options_of_http_are_not_for_stdio(server: Server) -> None:
         server.run(port=1, host="localhost")
 
 
-def test_a_misspelt_option_is_not_one_for_http(server: Server) -> None:
-    options: Any = {"transprot": "http", "port": 1}
-    with pytest.raises(SetupError, match=r"Server.run: unknown options transprot \(did you mean transport\?\)"):
-        server.run(**options)
-
-
 def test_an_unknown_transport(server: Server) -> None:
     with pytest.raises(SetupError, match='use "stdio" or "http"'):
         server.run(transport="carrier pigeon")  # type: ignore[arg-type]
@@ -113,14 +133,157 @@ def test_the_names_that_others_have_for_http(server: Server, name: Any, monkeypa
     assert served[0].port == 1234
 
 
-def test_mount_on_a_router_with_a_prefix(server: Server) -> None:
-    fastapi = pytest.importorskip("fastapi")
-    with pytest.raises(SetupError, match="mount on the app"):
-        server.asgi().mount_on(fastapi.APIRouter(prefix="/v1"), "/mcp")
-
-
 @pytest.mark.parametrize("option", ["session_timeout", "event_timeout"])
 @pytest.mark.parametrize("seconds", [float("inf"), 1e300, 0, -1])
 def test_what_is_kept_is_kept_for_a_time_that_ends(server: Server, option: str, seconds: float) -> None:
     with pytest.raises(SetupError, match="ten years at most"):
         server.asgi(**{option: seconds})  # type: ignore[typeddict-item]
+
+
+# ── starts that fail: nothing of them is left ──
+
+
+class SharedState(PausingState):
+    shared = True
+
+
+async def asked(app: Any) -> int:
+    return (await HttpWire(app).raw("POST", b"{}", {"content-type": "application/json"}).done()).status
+
+
+@pytest.mark.parametrize("way", ["fails", "is cancelled"])
+async def test_a_lifespan_that_is_not_entered_leaves_no_store_open(tmp_path: Path, way: str) -> None:
+    entered = asyncio.Event()
+
+    @asynccontextmanager
+    async def lifespan(_server: Any) -> AsyncIterator[None]:
+        entered.set()
+        if way == "fails":
+            raise ValueError("no database")
+        await asyncio.sleep(3600)
+        yield
+
+    server = Stage(lifespan=lifespan).server
+    app = server.asgi(state=f"sqlite:///{tmp_path}/state.db")
+    for _ in range(2):
+        asking = asyncio.create_task(asked(app))
+        await entered.wait()
+        if way == "is cancelled":
+            await app.drain(1)
+        assert await asking == (500 if way == "fails" else 503)
+        assert "dovetail-state" not in [thread.name for thread in threading.enumerate()]
+        assert server.engine._state is None
+
+
+async def test_a_store_of_somebody_else_stays_open() -> None:
+    state = SharedState()
+
+    @asynccontextmanager
+    async def broken(_server: Any) -> AsyncIterator[None]:
+        raise ValueError("no database")
+        yield
+
+    await state.put("key", b"value", ttl=60)
+    assert await asked(Stage(lifespan=broken).server.asgi(state=state)) == 500
+    assert await state.get("key") is not None
+
+
+# ── without sessions ──
+
+NEEDS_SESSION = [
+    ("resources/subscribe", {"uri": "notes://all"}),
+    ("resources/unsubscribe", {"uri": "notes://all"}),
+    ("logging/setLevel", {"level": "debug"}),
+]
+
+
+@pytest.fixture
+async def app() -> AsyncIterator[Any]:
+    app = new_server().asgi(stateless=True)
+    yield app
+    await app.drain(0)
+
+
+async def ask(app: Any, version: str | None, method: str, params: Any = ..., **options: Any) -> Exchange:
+    return await post(HttpWire(app, **options), message(method, params), {"mcp-protocol-version": version})
+
+
+@pytest.mark.rule("SH-25", "LIFE-2", "LIFE-3", "LIFE-7", "SH-6", "SH-8", "SH-31", "BASE-19", "LOG-1")
+@pytest.mark.parametrize("version", LEGACY)
+async def test_rows_14_18_and_19(app: Any, version: str) -> None:
+    """The handshake gives and promises no session; requests are served at the version of their header."""
+    for header in (None, *LEGACY):
+        welcome = await post(HttpWire(app), hello(version), {"mcp-protocol-version": header})
+        assert (welcome.status, welcome.json["result"]["protocolVersion"]) == (200, version)
+        assert "mcp-session-id" not in welcome.headers
+        capabilities = welcome.json["result"]["capabilities"]
+        assert capabilities.pop("completions", {}) == {}
+        assert capabilities == {"tools": {}, "resources": {}, "prompts": {}}
+    for session in (None, "whatever"):
+        headers = {"mcp-protocol-version": version, "mcp-session-id": session}
+        listed = await post(HttpWire(app), message("tools/list"), headers)
+        assert ("outputSchema" in listed.json["result"]["tools"][0]) == (version >= "2025-06-18")
+        assert "mcp-session-id" not in listed.headers
+    for header in (version, None):
+        for body in (message("notifications/initialized", id=None), ANSWER):
+            accepted = await post(HttpWire(app), body, {"mcp-protocol-version": header})
+            assert (accepted.status, accepted.raw) == (202, b"")
+    for method, params in NEEDS_SESSION:
+        text = check_refusal(await ask(app, version, method, params), 200, NOT_FOUND, "q")
+        assert method in text
+        assert "session" in text
+    told = await ask(app, version, "tools/call", {"name": "talk"})  # which logs, and that was not promised
+    assert told.json["result"]["content"][0]["text"] == "done"
+
+
+@pytest.mark.rule("MH-28", "LIFE-21")
+async def test_the_modern_era_is_promised_as_much_as_ever(app: Any) -> None:
+    with_sessions = await HttpWire(new_server().asgi()).ask("server/discover")
+    found = await HttpWire(app).ask("server/discover")
+    assert found["capabilities"] == with_sessions["capabilities"]
+    assert found["capabilities"]["resources"] == {"subscribe": True, "listChanged": True}
+    listen = HttpWire(app).start("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+    assert (await listen.message())["params"]["notifications"] == {"toolsListChanged": True}
+    listen.leave()
+    await listen.done()
+
+
+@pytest.mark.rule("SH-31")
+async def test_row_18_without_a_header_it_is_2025_03_26(app: Any) -> None:
+    assert "outputSchema" not in (await ask(app, None, "tools/list")).json["result"]["tools"][0]
+    answers = (await post(HttpWire(app), [message("ping", id=1), message("ping", id=2)])).json
+    assert [each["id"] for each in answers] == [1, 2]
+
+
+@pytest.mark.rule("SH-5", "BASE-11", "BASE-12")
+async def test_batches(app: Any) -> None:
+    for headers in ({}, H("2025-03-26")):
+        parts = [message("ping", id=1), message("x/y", id=None), hello("2025-03-26"), modern("tools/list", id=2)]
+        answers = (await post(HttpWire(app), parts, headers)).json
+        assert [(each["id"], "error" in each) for each in answers] == [(1, False), ("q", True), (2, True)]
+        assert (await post(HttpWire(app), [ANSWER], headers)).status == 202
+    for version in (*LEGACY, MODERN, "banana"):
+        if version != "2025-03-26":
+            refused = await post(HttpWire(app), [message("ping")], H(version))
+            check_refusal(refused, 400, INVALID_REQUEST)
+
+
+@pytest.mark.rule("SH-16", "SH-30", "MH-28")
+@pytest.mark.parametrize("verb", ["GET", "DELETE"])
+@pytest.mark.parametrize("version", [None, *LEGACY, MODERN, "banana"])
+@pytest.mark.parametrize("session", [None, "whatever"])
+async def test_there_is_nothing_to_get_or_delete(app: Any, verb: str, version: str, session: str) -> None:
+    headers = {"mcp-protocol-version": version, "mcp-session-id": session}
+    answer = await HttpWire(app).raw(verb, b"", headers).done()
+    check_refusal(answer, 405, INVALID_REQUEST)
+    assert {each.strip() for each in answer.headers["allow"].split(",")} == {"POST", "OPTIONS"}
+
+
+@pytest.mark.parametrize("version", LEGACY)
+@pytest.mark.rule("SH-8", "SH-11", "SH-14", "PROG-1")
+async def test_a_call_may_still_tell_its_progress(app: Any, version: str) -> None:
+    params = {"name": "chatty", "_meta": {"progressToken": "t"}}
+    answer = await ask(app, version, "tools/call", params)
+    assert [each["params"]["progress"] for each in answer.messages[:-1]] == [1, 2]
+    assert answer.answer["id"] == "q"
+    assert not any(event.id for event in answer.events), "there is nothing to come back to"

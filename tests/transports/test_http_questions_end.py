@@ -240,7 +240,6 @@ async def test_one_that_came_back_and_left_for_good_is_given_up_too() -> None:
         await until(lambda: bool(stage.failures))
         assert str(stage.failures[0]) == client_requests.LEFT
         await until(lambda: not endpoint_of(app)._calls.here)
-        assert not endpoint_of(app)._messages.resumed
 
 
 async def test_a_stream_beside_the_call_shows_that_it_is_there() -> None:

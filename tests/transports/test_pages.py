@@ -1,7 +1,6 @@
 """What is beside the endpoint: health paths, and pages of the users' own; what they may return and what fails."""
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,7 +8,6 @@ from typing import Any
 
 import pytest
 from starlette.applications import Starlette
-from starlette.requests import Request as StarletteRequest
 from starlette.responses import HTMLResponse, PlainTextResponse
 from starlette.routing import Route
 
@@ -19,52 +17,24 @@ from dovetail.errors import Busy, ProtocolError, SetupError
 from dovetail.transports.asgi import App
 from dovetail.transports.routes import PageRequest, PageResponse, RouteTable, route_app
 from http_serving import settle, until
-from http_wire import HttpWire
+from http_wire import Exchange, HttpWire
 
 
-class Got:
-    """An answer, put together again."""
-
-    def __init__(self, messages: list[dict[str, Any]]) -> None:
-        assert [message["type"] for message in messages[:1]] == ["http.response.start"]
-        self.status: int = messages[0]["status"]
-        self.raw = [(name.decode(), value.decode("latin-1")) for name, value in messages[0]["headers"]]
-        self.headers = dict(self.raw)
-        assert len(self.raw) == len(self.headers)
-        self.body = b"".join(message["body"] for message in messages[1:])
-        self.ended = not messages[-1].get("more_body", False)
-
-    @property
-    def error(self) -> dict[str, Any]:
-        """The error, after the checks that every refusal has to pass."""
-        assert self.headers["content-type"] == "application/json"
-        message = json.loads(self.body)
-        assert message.keys() == {"jsonrpc", "error"}
-        return message["error"]
+async def ask(app: App, method: str = "GET", body: bytes | list[bytes] = b"", **options: Any) -> Exchange:
+    place = {name: options.pop(name) for name in ("path", "root_path") if name in options}
+    return await HttpWire(app, **{"path": "/page", **place}).raw(method, body, **options).done()
 
 
-async def ask(app: App, method: str = "GET", path: str = "/page", body: bytes | list[bytes] = b"", **scope: Any) -> Got:
-    pieces = [body] if isinstance(body, bytes) else list(body)
-    sent: list[dict[str, Any]] = []
-
-    async def receive() -> dict[str, Any]:
-        if not pieces:
-            return {"type": "http.disconnect"}
-        return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    whole = {"type": "http", "method": method, "path": path, "headers": [], "query_string": b"", "root_path": ""}
-    await app({**whole, "client": ("192.0.2.1", 5), "asgi": {"spec_version": "2.4"}, **scope}, receive, send)
-    return Got(sent)
-
-
-async def directly(function: Any, *, label: str) -> Any:
-    return function()
+def error_of(got: Exchange) -> dict[str, Any]:
+    """The error, after the checks that every refusal has to pass."""
+    assert got.json.keys() == {"jsonrpc", "error"}
+    return got.json["error"]
 
 
 def page_app(function: Any, methods: Any = ("GET", "POST"), **options: Any) -> App:
+    async def directly(function: Any, *, label: str) -> Any:
+        return function()
+
     return route_app(function, methods, **{"max_body_bytes": 1000, "run_in_thread": directly, **options})
 
 
@@ -79,7 +49,7 @@ async def read_body(request: PageRequest) -> str:
     return str(len(await request.body()))
 
 
-# --- what a page returns
+# ── what a page returns
 
 
 RETURNED = [
@@ -89,10 +59,8 @@ RETURNED = [
     ([], 200, "application/json", b"[]"),
     (PageResponse("<p>", media_type="text/html"), 200, "text/html; charset=utf-8", b"<p>"),
     (PageResponse("<p>", headers={"Content-Type": "text/html"}), 200, "text/html; charset=utf-8", b"<p>"),
-    (PageResponse(b"<p>", media_type="text/html"), 200, "text/html", b"<p>"),
     (PageResponse({"ok": False}, 503), 503, "application/json", b'{"ok":false}'),
     (PageResponse("a", media_type="image/svg+xml"), 200, "image/svg+xml", b"a"),
-    (PlainTextResponse("from Starlette", 418), 418, "text/plain; charset=utf-8", b"from Starlette"),
     (HTMLResponse("<p>"), 200, "text/html; charset=utf-8", b"<p>"),
 ]
 
@@ -107,11 +75,11 @@ async def test_what_a_page_may_return(value: Any, status: int, kind: str, body: 
 
     for function in (page, blocking_page):
         got = await ask(page_app(function))
-        assert (got.status, got.headers["content-type"], got.body) == (status, kind, body)
+        assert (got.status, got.headers["content-type"], got.raw) == (status, kind, body)
         assert got.headers["content-length"] == str(len(body))
 
 
-# --- what a page is told
+# ── what a page is told
 
 
 async def test_the_request() -> None:
@@ -122,15 +90,13 @@ async def test_the_request() -> None:
         assert await request.body() is await request.body()
         return {"json": await request.json()}
 
-    headers = [(b"x-a", b"1"), (b"x-a", b"2")]
-    got = await ask(page_app(page), "POST", "/p", [b'{"a"', b":1}"], query_string=b"a=1&b=%C3%A9&a=&c", headers=headers)
-    assert got.body == b'{"json":{"a":1}}'
+    twice = [(b"x-a", b"1"), (b"x-a", b"2")]
+    got = await ask(page_app(page), "POST", [b'{"a"', b":1}"], query="a=1&b=%C3%A9&a=&c", more=twice)
+    assert got.raw == b'{"json":{"a":1}}'
     (request,) = seen
-    assert (request.method, request.path, request.client) == ("POST", "/p", "192.0.2.1")
+    assert (request.method, request.path, request.client) == ("POST", "/page", "127.0.0.1")
     assert request.query == {"a": ["1", ""], "b": ["é"], "c": [""]}
     assert request.headers.all("x-a") == ["1", "2"]
-    assert (await ask(page_app(page), "POST", body=b"1", client=None)).status == 200
-    assert seen[-1].client is None
 
 
 async def read_query(request: PageRequest) -> str:
@@ -144,14 +110,12 @@ async def read_json(request: PageRequest) -> list[Any]:
 BAD_REQUESTS = [
     (read_body, {"body": b"x" * 1001}, 413),
     (read_body, {"body": [b"x" * 600, b"y" * 600, b""]}, 413),
-    (read_body, {"headers": [(b"content-length", b"99999999999999999999")]}, 413),
+    (read_body, {"headers": {"content-length": "9" * 20}}, 413),
     (read_body, {"body": b"x" * 1000}, 200),
     (read_json, {"body": b"{"}, 400),
-    (read_json, {"body": b"\xff"}, 400),
-    (read_json, {"body": b"[" * 1000}, 400),
     (read_json, {"body": b""}, 400),
-    (read_query, {"query_string": b"a&" * 2000}, 400),
-    (read_query, {"query_string": b"\xff\xfe=%ff&%"}, 200),
+    (read_query, {"query": "a&" * 2000}, 400),
+    (read_query, {"query": "\xff=%ff&%"}, 200),
 ]
 
 
@@ -160,18 +124,16 @@ async def test_bad_requests(function: Any, request_parts: dict[str, Any], status
     got = await ask(page_app(function), "POST", **request_parts)
     assert got.status == status
     if status >= 400:
-        assert got.error["message"]
+        assert error_of(got)["message"]
 
 
-@pytest.mark.parametrize("method", ["PUT", "OPTIONS", "NONSENSE" * 100])
-async def test_other_methods_are_refused(method: str) -> None:
-    got = await ask(page_app(read_body, ["GET", "POST"]), method)
+async def test_other_methods_are_refused() -> None:
+    got = await ask(page_app(read_body, ["GET", "POST"]), "NONSENSE" * 100)
     assert (got.status, got.headers["allow"]) == (405, "GET, POST, HEAD")
-    assert method[:20] in got.error["message"]
-    assert method == method[:20] or method not in got.error["message"]
+    assert "NONSENSE" * 100 not in error_of(got)["message"]
 
 
-# --- what goes wrong
+# ── what goes wrong
 
 
 def stop() -> None:
@@ -204,7 +166,7 @@ FAILURES = [
 @pytest.mark.parametrize("make", FAILURES)
 async def test_a_failure_is_told_in_the_log_and_nowhere_else(make: Any, caplog: pytest.LogCaptureFixture) -> None:
     got = await ask(page_app(lambda_page(make)))
-    assert (got.status, got.error) == (500, {"code": -32603, "message": "Internal error"})
+    assert (got.status, error_of(got)) == (500, {"code": -32603, "message": "Internal error"})
     (record,) = [record for record in caplog.records if record.name == "dovetail.http"]
     assert record.levelno == logging.ERROR
     assert "page page (" in record.getMessage()
@@ -222,10 +184,10 @@ async def test_refusals_of_the_pages_own_keep_their_words(caplog: pytest.LogCapt
         return ""
 
     got = await ask(page_app(refuses))
-    assert (got.status, got.error["message"]) == (404, "There is no such thing")
+    assert (got.status, error_of(got)["message"]) == (404, "There is no such thing")
     got = await ask(page_app(blocking, run_in_thread=busy))
     assert (got.status, got.headers["retry-after"]) == (503, "1")
-    assert "can't run" in got.error["message"]
+    assert "can't run" in error_of(got)["message"]
     assert not caplog.records
 
 
@@ -236,18 +198,14 @@ async def test_a_failure_in_the_middle_of_an_answer_ends_it(caplog: pytest.LogCa
         fail()
 
     got = await ask(page_app(lambda_page(lambda: half)))
-    assert (got.status, got.body, got.ended) == (200, b"half", False)
+    assert (got.status, got.raw, got.sent[-1]["more_body"]) == (200, b"half", True)
     assert len(caplog.records) == 1
 
 
-# --- what can't be a page
+# ── what can't be a page
 
 
 def no_parameter() -> str:
-    return ""
-
-
-def foreign(request: StarletteRequest) -> str:
     return ""
 
 
@@ -255,27 +213,13 @@ def two(request: PageRequest, other: int) -> str:
     return ""
 
 
-def generator(request: PageRequest) -> Any:
-    yield ""
-
-
-def variadic(*arguments: Any) -> str:
-    return ""
-
-
 BAD_PAGES = [
     (no_parameter, ["GET"], "write no_parameter(request: PageRequest)"),
-    (foreign, ["GET"], "parameter request: a page gets the request and nothing else"),
     (two, ["GET"], "parameter other: a page gets the request and nothing else"),
-    (generator, ["GET"], "generators"),
-    (variadic, ["GET"], "parameter arguments"),
-    (str, ["GET"], "a class is not a function"),
     (7, ["GET"], "can't be called"),
-    (lambda request: "", ["GET"], "lambda"),
     (read_body, [], "methods=[]"),
     (read_body, "GET", "methods='GET'"),
     (read_body, ["GE T"], "methods=['GE T']"),
-    (read_body, [None], "methods=[None]"),
     (read_body, None, "methods=None"),
 ]
 
@@ -288,7 +232,7 @@ def test_what_can_be_no_page_is_refused_at_once(function: Any, methods: Any, wor
     assert "page " in str(refused.value)
 
 
-# --- paths
+# ── paths
 
 
 RESERVED = ["/mcp", "/sse", "/messages", "/health", "/health/live"]
@@ -310,39 +254,28 @@ def test_paths_are_found_with_and_without_a_slash() -> None:
 
 
 async def test_a_mount_is_told_where_it_is() -> None:
-    table = RouteTable({"/files/*": named, "/files/deep/*": named, "/files/exact": route_app(
-        read_body, ["GET"], max_body_bytes=1, run_in_thread=directly)}, RESERVED)  # fmt: skip
-    found = {path: (await ask(table.find(path), path=path)).body for path in ("/files", "/files/", "/files/a/b")}
+    table = RouteTable({"/files/*": named, "/files/deep/*": named, "/files/exact": page_app(read_body)}, RESERVED)
+    found = {path: (await ask(table.find(path), path=path)).raw for path in ("/files", "/files/", "/files/a/b")}
     assert found == {"/files": b"/files|/files", "/files/": b"/files|/files/", "/files/a/b": b"/files|/files/a/b"}
-    assert (await ask(table.find("/files/deep/x"), path="/files/deep/x")).body == b"/files/deep|/files/deep/x"
-    assert (await ask(table.find("/files/exact"), path="/files/exact")).body == b"0"
+    assert (await ask(table.find("/files/deep/x"), path="/files/deep/x")).raw == b"/files/deep|/files/deep/x"
+    assert (await ask(table.find("/files/exact"), path="/files/exact")).raw == b"0"
     assert table.find("/filesystem") is None
-    assert (await ask(table.find("/files/a"), path="/app/files/a", root_path="/app")).body == b"/app/files|/app/files/a"
-    assert (await ask(table.find("/files/a"), path="/files/a", root_path="/app/")).body == b"/app/files|/app/files/a"
-
-
-def test_a_mount_for_the_rest() -> None:
-    table = RouteTable({"/*": named, "/about": page_app(read_body)}, RESERVED)
-    assert table.find("/anything/else") is table.find("/") is not None
-    assert table.find("/about") is not table.find("/")
-    assert [table.find(path) for path in ("/mcp", "/mcp/", "/health/live")] == [None] * 3
-    assert table.find("/mcp/x") is not None
+    rest = RouteTable({"/*": named, "/about": page_app(read_body)}, RESERVED)
+    assert rest.find("/anything/else") is rest.find("/") is not None
+    assert rest.find("/about") is not rest.find("/")
+    assert [rest.find(path) for path in ("/mcp", "/mcp/", "/health/live")] == [None] * 3
+    assert (await ask(table.find("/files/a"), path="/app/files/a", root_path="/app")).raw == b"/app/files|/app/files/a"
+    assert (await ask(table.find("/files/a"), path="/files/a", root_path="/app/")).raw == b"/app/files|/app/files/a"
 
 
 BAD_ROUTES = [
     ("about", "begins with a slash"),
-    ("", "begins with a slash"),
     (7, "begins with a slash"),
     ("/mcp", "belongs to the server"),
-    ("/mcp/", "belongs to the server"),
     ("/mcp/*", "belongs to the server"),
-    ("/health/live", "belongs to the server"),
     ("/users/{id}", "compared as they are"),
     ("/a*", "compared as they are"),
-    ("/*/a", "compared as they are"),
-    ("/a//b", "compared as they are"),
     ("/a b", "compared as they are"),
-    ("/a%20b", "compared as they are"),
     ("/a?b", "compared as they are"),
     ("/a/../b", "compared as they are"),
 ]
@@ -423,15 +356,10 @@ async def test_a_browser_is_shown_what_this_is_and_how_to_connect(path: str) -> 
     [
         ("GET", {"accept": "text/event-stream"}),
         ("GET", {"accept": "text/html, text/event-stream"}),
-        ("GET", {"accept": "text/html, application/json"}),
         ("GET", {"accept": "text/html;q=0, */*"}),
-        ("GET", {"accept": "*/*"}),
-        ("GET", {"accept": None}),
         ("GET", {**BROWSER, "mcp-protocol-version": "2025-11-25"}),
-        ("GET", {**BROWSER, "mcp-session-id": "x"}),
         ("GET", {**BROWSER, "last-event-id": "x"}),
         ("POST", BROWSER),
-        ("DELETE", BROWSER),
     ],
     ids=str,
 )
@@ -462,7 +390,11 @@ async def test_strangers_see_how_to_get_in_and_nothing_else(auth: Any, words: st
 
 async def test_a_page_of_your_own_is_shown_before_ours() -> None:
     server = make()
-    server.custom_route("/")(mine)
+
+    @server.custom_route("/")
+    async def mine(request: Any) -> str:
+        return "mine"
+
     app = server.asgi()
     for place in ({"path": "/"}, {"path": "/x", "root_path": "/x"}):
         assert (await HttpWire(app, **place).raw("GET", b"", BROWSER).done()).raw == b"mine"
@@ -471,44 +403,6 @@ async def test_a_page_of_your_own_is_shown_before_ours() -> None:
 
 
 # ── pages ──
-
-
-async def mine(request: Any) -> str:
-    return "mine"
-
-
-async def test_pages_of_functions() -> None:
-    server = make()
-
-    @server.custom_route("/about")
-    def about(request: Any) -> dict[str, Any]:
-        return {"asked": request.query}
-
-    @server.custom_route("/echo", methods=["POST", "PUT"])
-    async def echo(request: Any) -> bytes:
-        return await request.body()
-
-    @server.custom_route("/broken")
-    def broken(request: Any) -> str:
-        raise ValueError("a secret detail")
-
-    app = server.asgi(max_body_bytes=100)
-    wire = HttpWire(app)
-    assert (await wire.raw("GET", path="/about", query="a=1").done()).json == {"asked": {"a": ["1"]}}
-    assert (await wire.raw("GET", path="/about/").done()).status == 200
-    assert (await wire.raw("PUT", b"hello", path="/echo").done()).raw == b"hello"
-    for refused, status in (
-        (wire.raw("POST", path="/about"), 405),
-        (wire.raw("GET", path="/echo"), 405),
-        (wire.raw("POST", b"x" * 101, path="/echo"), 413),
-        (wire.raw("GET", path="/broken"), 500),
-        (wire.raw("GET", path="/about/more"), 404),
-        (wire.raw("GET", b"", FOREIGN, path="/about"), 403),
-    ):
-        await refused.done()
-        assert refused.status == status
-        assert "secret" not in refused.json["error"]["message"]
-    await app.drain()
 
 
 async def test_pages_of_other_apps() -> None:
@@ -520,7 +414,6 @@ async def test_pages_of_other_apps() -> None:
     wire = HttpWire(app)
     assert (await wire.raw("GET", path="/site/deep/er").done()).raw == b"/site /site/deep/er"
     assert (await wire.raw("GET", path="/exact").done()).raw == b"exactly"
-    assert (await wire.raw("GET", path="/exact/ly").done()).status == 404
     assert (await wire.raw("GET", b"", FOREIGN, path="/site/deep/er").done()).status == 403
     assert (await wire.call("add", {"a": 1, "b": 2})).status == 200
     await app.drain()

@@ -6,15 +6,14 @@ Up to 2025-11-25 a call outlives its connection, and its client may cancel it by
 import asyncio
 import hashlib
 import logging
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from math import inf
 from typing import Any
 
 import msgspec
 
+from dovetail.engine.call_tool import EXITS
 from dovetail.engine.concurrency import beside, go_on_beside
 from dovetail.engine.core import Engine
 from dovetail.engine.dispatch import handle
@@ -31,7 +30,6 @@ from dovetail.transports.response import Answer, Response
 
 KEEPALIVE_AFTER = 0.05  # seconds; only a call that takes longer has its connection looked after
 NOTE_SECONDS = 30.0  # that a cancellation is kept for a call that the others do not know yet
-MAX_OVER = 10_000  # calls that have ended here, for as long as their cancellations may be late
 
 log = logging.getLogger("dovetail")
 
@@ -179,7 +177,7 @@ class HttpCall(Posted, eq=False, kw_only=True):
                     self.close()
                     self.answer.response.abandon()
                     raise
-            except BaseException as failure:
+            except (Exception, *EXITS) as failure:
                 outcome = self._failure(failure)
             if not self.open:
                 self._end_cancellation()
@@ -234,18 +232,8 @@ class HttpCall(Posted, eq=False, kw_only=True):
             await self.answer.finish(*outcome)
 
     def _failure(self, failure: BaseException) -> tuple[bytes, int]:
-        """While the client waits, it gets an answer."""
-        if not isinstance(failure, ProtocolError) and not self._is_running():
-            raise failure
         self.failed = True
         return outcome_of(failure, self.id, self.request, None if self.batched else self.answer.response)
-
-    def _is_running(self) -> bool:
-        """Whether this is asked from its own task; what is left when a loop closes is torn down by others."""
-        try:
-            return self.task is None or asyncio.current_task() is self.task
-        except RuntimeError:  # no loop is running
-            return False
 
 
 class HttpBatch(Posted, eq=False):
@@ -342,7 +330,6 @@ class SessionCalls:
         self._state = state
         self.here: dict[tuple[str, RequestId], HttpCall] = {}
         self._known: dict[str, set[HttpCall]] = {}  # to other workers, by the topics of their sessions
-        self._over: dict[int, float] = {}  # when a call has ended here; by a digest, for ids may be long
         self._listener: Listener | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -370,7 +357,6 @@ class SessionCalls:
         self.here.pop((session, call.id), None)
         if self._listener is None:
             return
-        self._note_end(hash((session, call.id)))
         calls = self._known.get(topic(session))
         if calls is not None:
             calls.discard(call)
@@ -379,32 +365,20 @@ class SessionCalls:
                 self._listener.remove(topic(session))
 
     async def cancel(self, session: str, id: RequestId) -> None:
-        """The client wants no answer to it; `initialize` can't be cancelled."""
+        """The client wants no answer to it; `initialize` can't be cancelled. A client uses an id once in a session."""
         call = self.here.get((session, id))
-        if call is None:
-            await self._cancel_elsewhere(session, id)
-        elif call.request.method != "initialize":
-            call.cancel()
+        if call is not None:
+            if call.request.method != "initialize":
+                call.cancel()
+        elif self._listener is not None:  # other workers may have it
+            await self._state.put(_note(session, id), b"", ttl=NOTE_SECONDS)
+            await self._state.publish(topic(session))
 
     def end(self, session: str) -> None:
         """The session has ended, and other workers have heard of that."""
         for (owner, _), call in tuple(self.here.items()):
             if owner == session:
                 call.cancel()
-
-    def _note_end(self, call: int) -> None:
-        now = time.monotonic()
-        self._over.pop(call, None)  # the oldest come first
-        self._over[call] = now
-        while len(self._over) > MAX_OVER or next(iter(self._over.values())) < now - NOTE_SECONDS:
-            del self._over[next(iter(self._over))]
-
-    async def _cancel_elsewhere(self, session: str, id: RequestId) -> None:
-        """Unless it has just ended here: then a note would only stop the next call that has its id."""
-        ended = self._over.get(hash((session, id)), -inf)
-        if self._listener is not None and ended <= time.monotonic() - NOTE_SECONDS:
-            await self._state.put(_note(session, id), b"", ttl=NOTE_SECONDS)
-            await self._state.publish(topic(session))
 
     async def _make_known(self, call: HttpCall) -> None:
         """From now on it can be reached. Its session may have ended just before it was admitted."""

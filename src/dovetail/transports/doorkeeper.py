@@ -1,7 +1,7 @@
-"""Who comes in: requests to the MCP endpoint come in, and go on with the principal of their token, or are refused.
+"""Authentication of requests to the MCP endpoint: a bearer or DPoP token becomes a principal, or a refusal.
 
-Every request is looked at on its own, whatever session it names. A token that was verified a moment ago costs a digest
-and a look into a dict; the token itself is not kept. Streams are looked after as long as they are open.
+Every request is checked on its own, also in a session. A token that was verified a moment ago costs a digest and a look
+into a dict; the token itself is not kept. The token of a stream is checked as long as the stream is open.
 """
 
 import asyncio
@@ -33,35 +33,26 @@ from dovetail.transports.well_known import ResourceUrls
 if TYPE_CHECKING:
     from dovetail.auth.principal import Found
     from dovetail.auth.settings import Auth
-    from dovetail.engine.audit import AuditTrail
     from dovetail.engine.core import Engine
 
 BELIEVED_SECONDS = 60.0  # at most, then a token is verified again
 LATE_SECONDS = 1.0  # the same, if it has expired, but its verifier allows for clocks that differ
 REFUSED_SECONDS = 3.0  # for which a bad token need not be verified again
 MOST_TOKENS = 10_000  # that are remembered, good and bad ones each
-DIGEST_BYTES = 16
 VERIFY_SECONDS = 10.0
 MOST_QUESTIONS = 1000  # to the verifiers at the same time; and as many again about tokens that were good
-TELL_SECONDS = 10.0  # between two lines of the log on tokens that nobody can tell about
-PAUSE_SECONDS = 0.05  # at least, between two looks at the token of a stream
-ASKING_PAUSE = 1.0  # the same, where each look asks a verifier that wants no answer to be kept
-TROUBLE_PAUSE = 5.0  # seconds between them, while nobody can tell whether it is good
-TROUBLE_TRIES = 12
+RECHECK_SECONDS = 1.0  # at least, between two checks of the token of a stream
+TROUBLE_PAUSE = 5.0  # seconds between them while its verifier is in trouble …
+TROUBLE_TRIES = 12  # … and how often it is asked then
 
 NEEDS_TOKEN = "This server needs a token: send it in the header `Authorization: {} <token>`"
 NOT_GOOD = "The token is not good, or not any more"
 IN_QUERY = "A token in the URL can be read in logs: send it in the header `Authorization: Bearer <token>`"
 MALFORMED = "The Authorization header is malformed: send `Bearer <token>`, the token without blanks"
-TROUBLE = {
-    500: "Internal error",
-    503: "Nobody can tell at the moment whether this token is good; try again later",
-}
-FIRST_STEPS = (None, "use_dpop_nonce")  # refusals that are no news: who has no token or nonce yet has done nothing
-# Claims that may differ between two answers about one token though it means the same: when it or the answer was made,
-# how long it is good, which one it is. They give no rights, and the end of a token is looked after anyway.
+TROUBLE = {500: "Internal error", 503: "This token can't be verified at the moment; try again later"}
+FIRST_STEPS = (None, "use_dpop_nonce")  # not audited: a client's normal first request, without token or nonce
+# Claims that may differ between two answers about one token though it means the same. They give no rights.
 PASSING = frozenset({"exp", "expires_in", "iat", "nbf", "jti", "auth_time"})
-QUERY_NAME = b"access_token"
 DPOP = b"dpop"
 _TOKEN = re.compile(rb"[!-~]+")
 
@@ -69,12 +60,11 @@ log = logging.getLogger("dovetail")
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """What became of a token, and until when that need not be asked again, by the monotonic clock."""
+    """The outcome for a token, and until when that need not be asked again, by the monotonic clock."""
 
     principal: Principal | None  # None: it is not good
     good_until: float
-    passes: bool = False  # nothing else has to be looked at
-    pause: float = PAUSE_SECONDS  # at least, before a stream has it looked at again
+    passes: bool = False  # nothing else has to be checked
 
 
 class Presented(NamedTuple):
@@ -109,22 +99,22 @@ class Doorkeeper:
         claim = (lambda key, seconds: state.claim(key, b"", seconds)) if state.shared else None
         self._dpop = auth.dpop_check(claim, lambda: engine.secrets)
         self._schemes = (b"bearer",) if self._dpop is None else (b"bearer", DPOP)
-        self._digest = partial(blake2b, digest_size=DIGEST_BYTES, key=secrets.token_bytes(32))  # of a header
+        self._digest = partial(blake2b, digest_size=16, key=secrets.token_bytes(32))  # of a header
         self._good: OrderedDict[bytes, Verified] = OrderedDict()
         self._bad: OrderedDict[bytes, Verified] = OrderedDict()  # apart, so that guesses drive out no good ones
         self._asking: dict[bytes, asyncio.Task[Verified | int]] = {}
         self._tell_again = -math.inf
 
     def before(self, place: Place) -> Place:
-        """The same place, for those who may go there. Not a coroutine where the token is known.
+        """The same place, for callers with a token. Not a coroutine where that is known.
 
-        What comes after the door does not see the credentials: they are for this server, and for nobody else.
+        The place does not see the credentials: they are for this server, and for no other.
         """
-        good, digested, challenge, watch = self._good, self._digest, self._challenge, self.watch
+        good, digested, watch = self._good, self._digest, self.watch
 
         def enter(visit: Visit) -> Awaitable[None]:
             scope = visit.scope
-            visit.response.challenger = partial(challenge, scope, visit.route)
+            visit.response.challenger = partial(self._challenge, scope, visit.route)
             raw = visit.headers.raw
             header = raw.pop(b"authorization", b"")
             raw.pop(DPOP, None)
@@ -144,36 +134,29 @@ class Doorkeeper:
             await self._identify(visit, header, digest)
         except Unauthorized as refusal:
             if self._audit is not None and refusal.error not in FIRST_STEPS:
-                self._note(self._audit, visit, refusal)
+                # of the URL only the path: a query may hold a token
+                path, address = visit.scope["path"], self._proxies.caller(visit.scope)
+                self._audit.refused(refusal, method=visit.method, name=path, principal=visit.principal, address=address)
             raise
         self._traffic.refuse_if_closing()  # it may have taken its time
         await place(visit)
 
     async def _identify(self, visit: Visit, header: bytes, digest: bytes) -> None:
-        _refuse_token_in_query(visit.scope)
+        if b"access_token" in unquote_to_bytes(visit.scope.get("query_string") or b"").lower():
+            raise Unauthorized(IN_QUERY, error="invalid_request", http_status=400)
         presented = self._presented(header, digest)
         principal = visit.principal = (await self._verified(presented)).principal
         if principal is None:
             raise Unauthorized(NOT_GOOD, error="invalid_token")
-        if presented.scheme == DPOP:
-            await self._check_proof(visit, presented, principal)
-        elif self._dpop is not None:
-            self._dpop.check_bearer(principal.claims)
+        claims, dpop = principal.claims, self._dpop
+        if dpop is not None and presented.scheme == DPOP:  # every request has a proof of its own
+            proof, token = dpop.only_proof(visit.scope["headers"]), presented.token
+            url, method = self._urls.target(visit.scope, visit.route), visit.method
+            await dpop.check(proof, method=method, url=url, token=token, claims=claims, caller=principal.key)
+        elif dpop is not None:
+            dpop.check_bearer(claims)
         if not principal.scopes >= self._auth.scopes:
             raise Unauthorized.for_scopes(self._auth.scopes)
-
-    def _note(self, audit: "AuditTrail", visit: Visit, refusal: Unauthorized) -> None:
-        """Of the URL only the path: a query may hold a token."""
-        name, address = visit.scope["path"], self._proxies.caller(visit.scope)
-        audit.refused(refusal, method=visit.method, name=name, principal=visit.principal, address=address)
-
-    async def _check_proof(self, visit: Visit, presented: Presented, principal: Principal) -> None:
-        """Every request has a proof of its own."""
-        assert self._dpop is not None
-        proof = self._dpop.only_proof(visit.scope["headers"])
-        url = self._urls.target(visit.scope, visit.route)
-        token, claims, caller = presented.token, principal.claims, principal.key
-        await self._dpop.check(proof, method=visit.method, url=url, token=token, claims=claims, caller=caller)
 
     def _challenge(self, scope: Scope, route: str, refusal: Unauthorized) -> RawHeaders:
         nonce = None if self._dpop is None or refusal.http_status != 401 else self._dpop.nonce
@@ -193,7 +176,7 @@ class Doorkeeper:
         return Presented(digest, scheme, token.decode("ascii"))
 
     async def _verified(self, presented: Presented) -> Verified:
-        """Each token is asked for once at a time, whoever waits for it. Raises ProtocolError if nobody can tell."""
+        """Each token is verified once at a time, for all requests that wait. Raises ProtocolError if that fails."""
         digest = presented.digest
         known = self._good.get(digest) or self._bad.get(digest)
         if known is not None and known.good_until > monotonic():
@@ -202,12 +185,12 @@ class Doorkeeper:
         if asking is None:
             most = 2 * MOST_QUESTIONS if digest in self._good else MOST_QUESTIONS
             if len(self._asking) >= most:
-                raise _trouble(503)
+                raise ProtocolError(TROUBLE[503], code=INTERNAL_ERROR, http_status=503)
             asking = self._asking[digest] = asyncio.get_running_loop().create_task(self._ask(presented))
             asking.add_done_callback(lambda _: self._asking.pop(digest, None))
         outcome = await asyncio.shield(asking)
         if isinstance(outcome, int):
-            raise _trouble(outcome)
+            raise ProtocolError(TROUBLE[outcome], code=INTERNAL_ERROR, http_status=outcome)
         return outcome
 
     async def _ask(self, presented: Presented) -> Verified | int:
@@ -218,8 +201,8 @@ class Doorkeeper:
             return self._remember(presented, found)
         except (late_auth.VerifierTrouble, TimeoutError) as failure:
             words = str(failure).replace(presented.token, "[redacted]") or f"no answer within {VERIFY_SECONDS:g} s"
-            if (now := monotonic()) >= self._tell_again:  # anybody can cause it
-                self._tell_again = now + TELL_SECONDS
+            if (now := monotonic()) >= self._tell_again:  # any client can cause it
+                self._tell_again = now + 10.0
                 log.warning("a token can't be verified at the moment: %s", words)
             return 503
         except Exception as failure:
@@ -229,34 +212,22 @@ class Doorkeeper:
             return 500
 
     def _remember(self, presented: Presented, found: "Found | None") -> Verified:
-        verified = self._judged(presented, found)
-        kept, other = (self._bad, self._good) if verified.principal is None else (self._good, self._bad)
+        kept, other = (self._bad, self._good) if found is None else (self._good, self._bad)
         other.pop(presented.digest, None)
-        kept[presented.digest] = verified
+        kept[presented.digest] = verified = self._judged(found)
         kept.move_to_end(presented.digest)
         if len(kept) > MOST_TOKENS:
             kept.popitem(last=False)
         return verified
 
-    def _judged(self, presented: Presented, found: "Found | None") -> Verified:
-        now = monotonic()
+    def _judged(self, found: "Found | None") -> Verified:
         if found is None:
-            return Verified(None, now + REFUSED_SECONDS)
+            return Verified(None, monotonic() + REFUSED_SECONDS)
         principal, believed = found
-        left = math.inf if principal.expires_at is None else principal.expires_at - time.time()
+        left = _seconds_left(principal)
         seconds = min(left, BELIEVED_SECONDS, believed) if left > 0 else LATE_SECONDS
-        pause = PAUSE_SECONDS if believed >= ASKING_PAUSE else ASKING_PAUSE
-        return Verified(principal, now + seconds, self._passes(presented, principal), pause)
-
-    def _passes(self, presented: Presented, principal: Principal) -> bool:
-        if presented.scheme == DPOP or not principal.scopes >= self._auth.scopes:
-            return False
-        try:
-            if self._dpop is not None:
-                self._dpop.check_bearer(principal.claims)
-        except Unauthorized:
-            return False
-        return True
+        passes = self._dpop is None and principal.scopes >= self._auth.scopes
+        return Verified(principal, monotonic() + seconds, passes)
 
     # ── streams ──
 
@@ -268,37 +239,31 @@ class Doorkeeper:
             while (now := await self._still(presented, opened_by)) is not None:
                 if now.principal is None or _rights(now.principal) != rights:
                     break
-                await asyncio.sleep(max(now.good_until - monotonic(), now.pause))
-        finally:  # whatever ends the watch: nobody reads on unwatched
+                pause = min(RECHECK_SECONDS, _seconds_left(now.principal))
+                await asyncio.sleep(max(now.good_until - monotonic(), pause))
+        finally:  # in any case: no stream goes on unwatched
             end()
 
     async def _still(self, presented: Presented, principal: Principal | None) -> Verified | None:
-        """With patience while nobody can tell, but not when its own time is over."""
-        expires_at = math.inf if principal is None or principal.expires_at is None else principal.expires_at
+        """A verifier in trouble is waited for, but not beyond the end of the token."""
         for _ in range(TROUBLE_TRIES):
             try:
                 return await self._verified(presented)
             except ProtocolError:
-                seconds = min(TROUBLE_PAUSE, expires_at - time.time())
+                seconds = min(TROUBLE_PAUSE, _seconds_left(principal))
             if seconds <= 0:
                 break
             await asyncio.sleep(seconds)
         return None
 
 
+def _seconds_left(principal: Principal | None) -> float:
+    return math.inf if principal is None or principal.expires_at is None else principal.expires_at - time.time()
+
+
 def _rights(principal: Principal | None) -> object:
-    """All that decides what somebody may do; `authorize` may look at any claim."""
+    """All that decides what a caller may do; `authorize` may look at any claim."""
     if principal is None:
         return None
     lasting = {name: value for name, value in principal.claims.items() if name not in PASSING}
     return principal.key, principal.scopes, lasting
-
-
-def _refuse_token_in_query(scope: Scope) -> None:
-    query = scope.get("query_string")
-    if query and QUERY_NAME in unquote_to_bytes(query).lower():
-        raise Unauthorized(IN_QUERY, error="invalid_request", http_status=400)
-
-
-def _trouble(status: int) -> ProtocolError:
-    return ProtocolError(TROUBLE[status], code=INTERNAL_ERROR, http_status=status)

@@ -20,7 +20,7 @@ from dovetail.protocol.methods import InitializeParams, RequestId
 from dovetail.state.base import StateBackend
 from dovetail.transports.calls import HttpBatch, HttpCall, Part, SessionCalls, detached, outcome_of, to_nobody
 from dovetail.transports.event_store import EventStore
-from dovetail.transports.forwarded import ProxiedExchange, TrustedProxies, share_of
+from dovetail.transports.forwarded import TrustedProxies, share_of
 from dovetail.transports.get_stream import GetStreams
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.request import Visit
@@ -234,15 +234,11 @@ class Endpoint:
         return detached(call, call.serve(self._engine))
 
     def _exchange(self, visit: Visit, request: Request, answer: Answer, held: HeldSession | None) -> Exchange:
-        """For the engine; on the path of every call, so nothing is read here."""
-        scope, caller, proxies = visit.scope, visit.principal, self._proxies
-        peer = scope.get("client")
-        if not proxies.are_any:
-            exchange = Exchange(request, answer.emit, held, principal=caller, peer=peer)
-        else:
-            exchange = ProxiedExchange(
-                request, answer.emit, held, principal=caller, peer=peer, scope=scope, proxies=proxies
-            )
+        peer = visit.scope.get("client")
+        if self._proxies.are_any:
+            address = self._proxies.caller(visit.scope)
+            peer = None if address is None else (address, 0)
+        exchange = Exchange(request, answer.emit, held, principal=visit.principal, peer=peer)
         if held is not None:
             exchange.back = SessionBack(self._messages, held, answer)
         elif request.revision.handshake:

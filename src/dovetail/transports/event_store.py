@@ -28,7 +28,6 @@ KEEP_EVENTS = 1000  # of one stream
 KEEP_BYTES = 4 * 1024 * 1024  # of one stream, so that a noisy one loses its own events before those of others
 WORKER_LOST = "The worker that served this call was lost; whether the call had an effect is not known"
 ANSWER_LOST = "This call has ended, but the server could not keep its answer for a client that comes back"
-HANG_UP = b"hang up "  # begins a record that is no event: close the connection, after this frame
 END = b"end "  # begins the last record of a stream; the answer follows, if there is one
 
 log = logging.getLogger("dovetail.http")
@@ -182,12 +181,6 @@ class EventStream:
             id = None if number is None else f"{self.stream}.{number}"
             await self.response.event(encode_event(message, id=id), last=last)
         return True
-
-    async def hang_up_elsewhere(self, frame: bytes) -> None:
-        """The GET stream that carries it at another worker ends with this frame."""
-        async with self._turn:
-            if self._store.state.shared and self.is_unfinished:
-                await self._keep(HANG_UP + frame)
 
     async def end(self) -> None:
         """End without an answer, unless it has ended."""

@@ -1,4 +1,4 @@
-"""Trusted proxies: the address of a caller behind them, from `X-Forwarded-For`.
+"""Trusted proxies: the address of a caller behind them, from `X-Forwarded-For`, and the scheme that it used.
 
 Any client can write that header. Of its entries only those count that a trusted proxy has added: the last
 one if the connection is a trusted proxy's, the one before if the last is again a trusted proxy, and so on to the left.
@@ -12,21 +12,20 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from dovetail.engine.exchange import Exchange
 from dovetail.engine.rate_limits import IPV6_LINE, caller_of
 from dovetail.errors import SetupError
 from dovetail.transports.asgi import RawHeaders, Scope
+from dovetail.transports.origin import Address, parse_address
 from dovetail.transports.request import Visit
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 OPTION = "trusted_proxies"
 UNIX = "unix"  # the entry for clients of a Unix socket, which has no address
 HEADER = b"x-forwarded-for"
+SCHEME_HEADER = b"x-forwarded-proto"
 MAX_HOPS = 20  # entries that are looked at, from the right
 MAX_ENTRY = 80  # bytes: an address with brackets, zone and port is shorter
-KEPT_HOPS = 10_000  # that need not be read again
 EXAMPLES = 'write an address or a network, like "127.0.0.1", "10.0.0.0/8" or "fd00::/8", or "unix" for Unix sockets'
 
 _MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")  # IPv4 addresses, as an IPv6 socket sees them
@@ -53,7 +52,7 @@ class TrustedProxies:
         self.are_any = bool(given)
         self._networks = [_network(entry) for entry in given if entry != UNIX]
         self._trusts_unix = UNIX in given
-        self._judged = lru_cache(maxsize=KEPT_HOPS)(self._judge)
+        self._judged = lru_cache(maxsize=10_000)(self._judge)
 
     def caller(self, scope: Scope) -> str | None:
         """The address that a request comes from; None if that is not known."""
@@ -67,6 +66,16 @@ class TrustedProxies:
             return self._trusts_unix
         hop = self._hop(peer.encode("utf-8", "replace"))
         return hop is not None and hop.trusted
+
+    def scheme(self, scope: Scope) -> str:
+        """Of a trusted proxy also whether its client came by https."""
+        own: str = scope.get("scheme", "http")
+        client = scope.get("client")
+        if not self.are_any or not self.trusts(client[0] if client else None):
+            return own
+        said = [value for name, value in scope["headers"] if name == SCHEME_HEADER]
+        last = b",".join(said).rpartition(b",")[2].strip(b" \t").decode("latin-1").lower()
+        return last if last in ("https", "http") else own
 
     def _behind(self, proxy: str | None, headers: RawHeaders) -> str | None:
         caller = proxy
@@ -94,48 +103,21 @@ NOBODY = TrustedProxies()
 
 
 def _address(text: str) -> Address | None:
-    """With or without a port, a zone, brackets; an IPv4 address may be written as IPv6."""
+    """With or without a port, a zone, brackets."""
     found = _ENTRY.fullmatch(text)
-    if found is None:
-        return None
-    try:
-        address = ipaddress.ip_address(found["ipv4"] or found["bracketed"] or found["ipv6"])
-    except ValueError:
-        return None
-    return getattr(address, "ipv4_mapped", None) or address
+    return None if found is None else parse_address(found["ipv4"] or found["bracketed"] or found["ipv6"])
 
 
 def _network(entry: str) -> Network:
     try:
-        network = ipaddress.ip_network(entry, strict=False)
-        address = ipaddress.ip_address(entry.partition("/")[0])
-        if "%" in entry:
-            raise ValueError("zones are not told apart")
+        network = ipaddress.ip_network(entry)
+        if "%" in entry or (isinstance(network, ipaddress.IPv6Network) and network.subnet_of(_MAPPED)):
+            raise ValueError("zones are not told apart, and an IPv4 address is written as such")
     except ValueError:
-        raise SetupError(f"{OPTION} holds {entry!r}, which is no address; {EXAMPLES}") from None
-    if address != network.network_address:
-        raise SetupError(f'{OPTION} holds {entry!r}: write "{network}" for the network, or "{address}" for the address')
-    network = _unmapped(network)
+        raise SetupError(f"{OPTION} holds {entry!r}, which is no address or network; {EXAMPLES}") from None
     if network.prefixlen == 0:
         raise SetupError(f"{OPTION} holds {entry!r}: then every caller could choose its address; name your proxies")
     return network
-
-
-def _unmapped(network: Network) -> Network:
-    if isinstance(network, ipaddress.IPv4Network) or not network.subnet_of(_MAPPED):
-        return network
-    return ipaddress.IPv4Network((network.network_address.packed[-4:], network.prefixlen - _MAPPED.prefixlen))
-
-
-class ProxiedExchange(Exchange, eq=False, kw_only=True):
-    """An exchange that may have come by a trusted proxy: the address behind it is read when it is needed."""
-
-    scope: Scope
-    proxies: TrustedProxies
-
-    @property
-    def address(self) -> str | None:
-        return self.proxies.caller(self.scope)
 
 
 def share_of(visit: Visit, proxies: TrustedProxies) -> str:

@@ -19,9 +19,9 @@ from dovetail.errors import ProtocolError
 from dovetail.protocol import inbound, sse
 from dovetail.protocol.sse import EventId, encode_event, priming_event
 from dovetail.state.base import Listener, StoreTrouble, until_answered
-from dovetail.transports.event_store import END, HANG_UP, EventStore, log_name
+from dovetail.transports.event_store import END, EventStore, log_name
 from dovetail.transports.request import Visit, look_after
-from dovetail.transports.response import RETRY_SECONDS, Response, milliseconds, retry_frame
+from dovetail.transports.response import RETRY_MILLISECONDS, Response, retry_frame
 from dovetail.transports.server_messages import Presence, ServerMessages
 from dovetail.transports.traffic import Traffic
 
@@ -32,66 +32,32 @@ log = logging.getLogger("dovetail.http")
 Event = tuple[bytes, EventId]  # framed, and where the client is when it has it
 
 
-class Source:
-    """Where the events of a GET stream come from, and how far its client has come."""
+class SessionSource:
+    """Events of a session outside of its calls: what changes for many, and messages to this session."""
 
-    has_more = False  # what was read last is not all there is
-    finished = False  # nothing more will come
-    is_far = False  # another worker writes it, and may be lost
-    hang_up: bytes | None = None  # the frame with which the connection is to be closed, though there is more to come
-
-    def __init__(self, name: str, presence: Presence, place: EventId, topics: Sequence[str]) -> None:
-        self.name = name  # of what is carried
-        self.place = place  # what the client has when all that was read has been sent
-        self.topics = topics  # which are told when there is more
-        self._presence = presence
-        self._stream = secrets.token_bytes(8)
-
-    async def enter(self) -> None:
-        await self._presence.enter(self.name, self._stream)
-
-    async def read(self) -> list[Event]:
-        """The next events, if there are any at the moment."""
-        raise NotImplementedError
-
-    async def stay(self, sent: EventId) -> None:  # noqa: ARG002
-        await self._presence.stay(self.name, self._stream)
-
-    async def owns(self) -> bool:
-        """Whether no newer stream has taken its place, at any worker."""
-        return await self._presence.is_newest(self.name, self._stream)
-
-    async def look(self) -> bool:
-        """After the worker that writes it. Whether it has to be read again."""
-        return False
-
-    async def leave(self, sent: EventId) -> None:  # noqa: ARG002
-        await self._presence.leave(self.name, self._stream)
-
-
-class SessionSource(Source):
-    """What a session is told unasked: what changes for many, and what is said to it alone."""
+    finished = is_far = False
 
     def __init__(
         self, changes: ChangeLog, messages_to: ServerMessages, held: HeldSession, given: EventId | None
     ) -> None:
-        session = held.record.id
-        super().__init__(session, messages_to.presence, given or _noted(held), (CHANGE_LOG, messages(session)))
+        self.name = held.record.id
+        self.place = given or _noted(held)  # what the client has when all that was read has been sent
+        self.topics: Sequence[str] = (CHANGE_LOG, messages(self.name))  # which are told when there is more
+        self.has_more = False  # what was read last is not all there is
+        self.has_news = given is not None  # since it was noted in the session how far its client has come
         self._changes = changes
         self._outages = changes.outages  # that this client has heard of, or need not hear of
         self._messages = messages_to
         self._held = held
-        self._is_given = given is not None
-        self._has_news = False  # something was read since it was noted how far the client has come
 
     async def enter(self) -> None:
         """A client that does not say what it has goes on where its older stream was, as far as that is noted."""
-        await super().enter()
         await self._held.tell()  # an older one at another worker
-        if not self._is_given and await self._held.reload():
+        if not self.has_news and await self._held.reload():
             self.place = _noted(self._held)
 
     async def read(self) -> list[Event]:
+        """The next events, if there are any at the moment."""
         if not self._held.record.initialized:  # before that the server may not speak unasked
             return []
         place = self.place
@@ -106,61 +72,44 @@ class SessionSource(Source):
             place = place._replace(message=number)
             events.append((encode_event(message, id=str(place)), place))
         self.place, self._outages, self.has_more = place, heard.outages, heard.more
-        self._has_news = self._has_news or bool(events)
+        self.has_news = self.has_news or bool(events)
         return events
 
-    async def stay(self, sent: EventId) -> None:
-        await super().stay(sent)
-        await self._note(sent)
-
-    async def leave(self, sent: EventId) -> None:
-        await self._note(sent)
-        await super().leave(sent)
-
-    async def _note(self, sent: EventId) -> None:
+    async def note(self, sent: EventId) -> None:
         """A client that comes again without saying what it has is told the rest."""
-        if (self._has_news or self._is_given) and await self.owns():
-            with suppress(ProtocolError):  # no room for it: then it is told some things twice
-                await self._held.change(
-                    lambda record: record.replace(unheard_since=sent.number, unheard_message=sent.message)
-                )
-                self._has_news, self._is_given = sent != self.place, False
+        with suppress(ProtocolError):  # no room for it: then it is told some things twice
+            await self._held.change(
+                lambda record: record.replace(unheard_since=sent.number, unheard_message=sent.message)
+            )
+            self.has_news = sent != self.place
 
 
 def _noted(held: HeldSession) -> EventId:
     return EventId(CHANGES, held.record.unheard_since or 0, held.record.unheard_message)
 
 
-class CallSource(Source):
+class CallSource:
     """The rest of a call's events, whether it still runs or not."""
 
-    def __init__(self, store: EventStore, presence: Presence, session: str, place: EventId) -> None:
-        name = log_name(session, place.stream)
-        super().__init__(name, presence, place, (name,))
+    has_news = False
+
+    def __init__(self, store: EventStore, session: str, place: EventId) -> None:
+        self.name = log_name(session, place.stream)
+        self.place = place
+        self.topics: Sequence[str] = (self.name,)
+        self.has_more = self.finished = False
+        self._running = store.running.get(self.name)
+        self.is_far = store.state.shared and self._running is None  # another worker writes it, and may be lost
+        self._is_expected = self.is_far
         self._store = store
         self._last = 0  # the newest number in the log
-        self._has_caught_up = False
-        self._running = store.running.get(name)
-        self.is_far = self._is_expected = store.state.shared and self._running is None
 
-    async def enter(self) -> None:
-        """A call that runs here knows which connection carries it."""
-        if self.is_far:
-            await super().enter()
+    async def enter(self) -> None: ...
 
-    async def stay(self, sent: EventId) -> None:
-        if self.is_far:
-            await super().stay(sent)
+    async def note(self, sent: EventId) -> None: ...
 
-    async def leave(self, sent: EventId) -> None:
-        if self.is_far:
-            await super().leave(sent)
-
-    async def owns(self) -> bool:
-        """A client that comes twice for the same gets it twice."""
-        return True
-
-    async def look(self) -> bool:
+    async def is_ended(self) -> bool:
+        """Whether its worker has written the end, or is lost and was answered for."""
         self._is_expected = await self._store.is_expected(self.name)
         member, worker = self._store.member, self.place.worker
         if self._is_expected and (worker == member.id or await member.is_lost(worker)):
@@ -173,17 +122,11 @@ class CallSource(Source):
         page = await self._store.state.read(self.name, self.place.number)
         for number, data in page.records:
             self.place = self.place._replace(number=number)
-            if data.startswith(HANG_UP):
-                if self._has_caught_up:  # it is meant for this connection
-                    self.hang_up = data.removeprefix(HANG_UP)
-                    break
-                continue
             self.finished = data.startswith(END)
             if message := data.removeprefix(END):
                 events.append((encode_event(message, id=str(self.place)), self.place))
         self._last = page.last
         self.has_more = bool(page.records) and self.place.number < page.last
-        self._has_caught_up = self._has_caught_up or not self.has_more
         if page.last < self.place.number or not (self.has_more or goes_on):  # it was dropped, or has expired
             self.finished = True
         return events
@@ -192,12 +135,21 @@ class CallSource(Source):
 class GetStream:
     """One GET while its connection holds."""
 
-    def __init__(self, source: Source, held: HeldSession, response: Response, listener: Listener) -> None:
+    def __init__(
+        self,
+        source: SessionSource | CallSource,
+        held: HeldSession,
+        response: Response,
+        listener: Listener,
+        presence: Presence,
+    ) -> None:
         self.source = source
         self.over = asyncio.Event()
         self._held = held
         self._response = response
         self._listener = listener
+        self._presence = presence
+        self._id = secrets.token_bytes(8)
         self._closed = False
         self._look_at = 0.0  # by the clock of the loop: at once
         self._sent = source.place  # how far the client has come for sure
@@ -205,6 +157,7 @@ class GetStream:
     async def run(self) -> None:
         """Until nothing more can come, the session ends, or it is closed."""
         if not self._closed:
+            await self._presence.enter(self.source.name, self._id)
             await self.source.enter()
             self._sent = self.source.place
         await self._response.open(self._priming())
@@ -213,9 +166,7 @@ class GetStream:
                 events = await until_answered(self.source.read, lambda: not self._closed)
                 if not await self._send(events) or self.source.finished:
                     return
-                if self.source.hang_up is not None:
-                    await self._response.hang_up(self.source.hang_up)
-                elif not self.source.has_more and not await self._may_have_more():
+                if not self.source.has_more and not await self._may_have_more():
                     return
 
     async def _may_have_more(self) -> bool:
@@ -223,22 +174,28 @@ class GetStream:
         told = await self._news()
 
         async def goes_on() -> bool:
-            is_newest = topic(self._held.record.id) not in told or await self.source.owns()
+            is_newest = topic(self._held.record.id) not in told or await self._is_newest()
             return is_newest and await self._held.reload()
 
         return bool(told) and await until_answered(goes_on, lambda: not self._closed)
 
+    async def _is_newest(self) -> bool:
+        """Of the session, at any worker. A client that comes twice for the rest of a call gets it twice."""
+        source = self.source
+        return isinstance(source, CallSource) or await self._presence.is_newest(source.name, self._id)
+
     async def _news(self) -> set[str]:
-        """The topics that were told; a worker far away is looked after every second meanwhile."""
-        if not self.source.is_far:
+        """The topics that were told; a worker that writes the events elsewhere is checked every second meanwhile."""
+        source = self.source
+        if isinstance(source, SessionSource) or not source.is_far:
             return await self._listener.wait()
         clock = asyncio.get_running_loop().time
         while True:
             if clock() >= self._look_at:
                 self._look_at = clock() + 1.0
                 with suppress(StoreTrouble):
-                    if await self.source.look():
-                        return set(self.source.topics)
+                    if await source.is_ended():
+                        return set(source.topics)
             with suppress(CallTimeout):
                 return await with_timeout(self._listener.wait(), self._look_at - clock())
 
@@ -258,7 +215,7 @@ class GetStream:
         if not self._held.record.revision.resumable:
             return b""
         id = f"{self.source.place}.{secrets.token_hex(4)}"  # no two events of a session have the same
-        return priming_event(id, retry=milliseconds(RETRY_SECONDS))
+        return priming_event(id, retry=RETRY_MILLISECONDS)
 
     def close(self, _grace: float = 0.0) -> None:
         self._closed = True
@@ -274,23 +231,29 @@ class GetStream:
         self.close()
 
     async def beat(self) -> None:
-        """Every so often: the session stays alive, or is found to have ended; and so is the connection."""
+        """The session stays alive, or is found to have ended; and so is the connection."""
         if not self._response.started:  # it waits for the one before it
             return
         try:
             if not await self._held.use():
                 self.close()
                 return
-            await self.source.stay(self._sent)
+            await self._presence.stay(self.source.name, self._id)
+            await self._note()
         except StoreTrouble as failure:
             log.debug("whether a session is still there is not known: %s", failure.message)
         await self._response.event(sse.KEEP_ALIVE)
         if self._response.ended:  # it takes nothing any more
             self.client_left()
 
+    async def _note(self) -> None:
+        if self.source.has_news and await self._is_newest():
+            await self.source.note(self._sent)
+
     async def leave(self) -> None:
-        with suppress(StoreTrouble):  # then it is told some things twice
-            await self.source.leave(self._sent)
+        with suppress(StoreTrouble):  # then its client is told some things twice
+            await self._note()
+            await self._presence.leave(self.source.name, self._id)
 
 
 class GetStreams:
@@ -311,18 +274,15 @@ class GetStreams:
         id = visit.headers.get("last-event-id", "")
         place = EventId.read(id) if id else None
         if place is None or place.stream == CHANGES:
-            source: Source = SessionSource(self._changes, self._messages, held, place)
+            source: SessionSource | CallSource = SessionSource(self._changes, self._messages, held, place)
         else:
             running = await self._store.find(held.record.id, place)
             if running is not None:  # the client has given up that connection, whether we know it or not
                 await running.response.hang_up()
-            source = CallSource(self._store, self._messages.presence, held.record.id, place)
-        await self._serve(visit, held, source, caller)
-
-    async def _serve(self, visit: Visit, held: HeldSession, source: Source, caller: str) -> None:
+            source = CallSource(self._store, held.record.id, place)
         listener = self._store.state.listen([*source.topics, topic(held.record.id)])
-        stream = GetStream(source, held, visit.response, listener)
         ends_itself = isinstance(source, CallSource) and not source.is_far  # with the call that runs here
+        stream = GetStream(source, held, visit.response, listener, self._messages.presence)
         try:
             if not await held.reload():  # it has ended before there was a listener to hear of it
                 inbound.session_of_verb(visit.headers, None)
@@ -339,7 +299,6 @@ class GetStreams:
         call = self._store.running.get(name)
         if call is not None:
             call.hang_up_tail = stream.hang_up
-            self._messages.resumed.add(call.response)
         loop = asyncio.get_running_loop()
         over: asyncio.Future[None] = loop.create_future()
         attending = loop.create_task(look_after(visit.receive, over, self._keep_alive, stream.beat, stream.client_left))
@@ -352,7 +311,6 @@ class GetStreams:
             over.set_result(None)
             if call is not None and call.hang_up_tail == stream.hang_up:
                 call.hang_up_tail = None
-                self._messages.resumed.discard(call.response)
             if self._newest.get(name) is stream:
                 del self._newest[name]
             try:

@@ -50,16 +50,11 @@ class HttpApp:
         self._engine = engine
         self._options = options
         self._owner = owner
-        # For each session its record and its messages, for each stream that it is there, and all logs and questions.
-        entries = 2 * options.max_sessions + options.max_streams + 2 * MAX_STREAMS + MAX_SHARED
-        given = options.state
-        room = (4_000 + options.max_sessions) * (MAX_CLIENT + 1024)  # bytes: for all, however much their clients say
-        state = MemoryState(max_entries=entries, max_entry_bytes=room) if given is None else None
-        self._state: StateBackend | None = state
-        if isinstance(given, str):
-            open_state(given, engine.info.name)  # raises if it can't be one; each event loop opens its own
-        elif given is not None:
-            self._state = given
+        if isinstance(options.state, str):
+            open_state(options.state, engine.info.name)  # raises if it can't be one; each event loop opens its own
+            self._state: StateBackend | None = None
+        else:
+            self._state = options.state or _own_state(options)
         self._guard = Guard(options.allowed_hosts, options.allowed_origins, bound_to=bound_to)
         self._cors = Cors(options.cors)
         self._proxies = TrustedProxies(options.trusted_proxies)
@@ -72,7 +67,6 @@ class HttpApp:
         self._has_pages = bool(options.routes)
         self._stay: _Stay | None = None
         self._draining = False
-        self._drain_task: asyncio.Task[None] | None = None  # begun by a signal
 
     def _make_documents(self) -> ResourceDocuments | None:
         """Open to all callers besides the probes: how this server is protected, if it is."""
@@ -87,9 +81,10 @@ class HttpApp:
         return documents
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await self._lifespan(receive, send)
         if scope["type"] != "http":
-            await self._not_a_request(scope, receive, send)
-            return
+            return await send({"type": "websocket.close", "code": 1000, "reason": "MCP is served over HTTP"})
         visit = Visit.of(scope, receive, send, route_of(scope))
         try:
             await self._lead(visit)
@@ -103,12 +98,6 @@ class HttpApp:
             log.exception("%s %r failed", visit.method, visit.route[:200])
             await visit.refuse(ProtocolError("Internal error", code=INTERNAL_ERROR, http_status=500))
 
-    async def _not_a_request(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1000, "reason": "MCP is served over HTTP"})
-
     # ── requests ──
 
     def _lead(self, visit: Visit) -> Awaitable[None]:
@@ -118,7 +107,9 @@ class HttpApp:
         if visit.headers.has_repeats:
             visit.refuse_repeated_headers()
         self._guard.check(visit.headers, visit.scope.get("server"))
-        if self._has_pages and (page := self._page(visit)) is not None:
+        is_mount_point = not visit.route and visit.scope.get("root_path")
+        page = self._pages.find(visit.route) if self._has_pages and not is_mount_point else None
+        if page is not None:
             return self._show(page, visit)
         if visit.method in ("GET", "HEAD") and visit.route in ("", self._options.path) and visit.is_of_browser:
             url, root = self._urls.resource(visit.scope, visit.route), root_of(visit.scope)
@@ -142,11 +133,6 @@ class HttpApp:
             stay.traffic.refuse_if_closing()  # it may have taken its time
         await place(visit)
 
-    def _page(self, visit: Visit) -> App | None:
-        """One of the users' own; where the whole app is mounted, there is the endpoint."""
-        is_mount_point = not visit.route and bool(visit.scope.get("root_path"))
-        return None if is_mount_point else self._pages.find(visit.route)
-
     async def _show(self, page: App, visit: Visit) -> None:
         """A page of the users' own: it has its time like a call, and what the lifespan opened is there for it."""
         stay = await self._here()
@@ -165,9 +151,7 @@ class HttpApp:
         visit.response.started = visit.response.ended = True
 
     async def _health(self, visit: Visit) -> None:
-        """Open to every Host and Origin, for probes come with any; but not every page may read it."""
-        if self._guard.allows(visit.headers, visit.scope.get("server")):
-            visit.response.add_headers(self._cors.response_headers(visit.headers.get("origin")))
+        """Open to every Host and Origin, for probes come with any; but no page of another origin may read it."""
         if visit.method not in ("GET", "HEAD"):
             await visit.refuse_method(b"GET, HEAD", "GET this path")
             return
@@ -260,14 +244,12 @@ class HttpApp:
         A host ends its lifespan when the last response is over, and streams are not over by themselves.
         """
         await self.start()
+        loop, draining = asyncio.get_running_loop(), set[asyncio.Task[None]]()
         try:
-            with beside_signals(self._drain_soon):
+            with beside_signals(lambda: draining.add(loop.create_task(self.drain()))):
                 yield
         finally:
             await self.drain()
-
-    def _drain_soon(self) -> None:
-        self._drain_task = asyncio.get_running_loop().create_task(self.drain())
 
     def well_known(self, *, is_placed: bool = True) -> App:
         """What to mount at `/.well-known` of the origin, where `path` or `public_url` are as clients see them."""
@@ -313,6 +295,13 @@ def route_of(scope: Scope) -> str:
         if prefix and is_below(path, prefix):
             return path[len(prefix) :].rstrip("/")
     return path.rstrip("/")
+
+
+def _own_state(options: HttpOptions) -> MemoryState:
+    """For each session its record and its messages, for each stream that it is there, and all logs and questions."""
+    entries = 2 * options.max_sessions + options.max_streams + 2 * MAX_STREAMS + MAX_SHARED
+    room = (4_000 + options.max_sessions) * (MAX_CLIENT + 1024)  # bytes, however much clients say of themselves
+    return MemoryState(max_entries=entries, max_entry_bytes=room)
 
 
 async def _identity(identify: Identify, scope: Scope) -> Principal | None:

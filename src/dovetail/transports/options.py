@@ -1,4 +1,4 @@
-"""How a server is reached over HTTP: keyword options and the environment come in, one frozen record goes out."""
+"""HTTP options of a server: keyword options and the environment, checked, as one frozen record."""
 
 import os
 import re
@@ -143,16 +143,9 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise SetupError(f'{where}: path={options.path!r} is not possible; it must be like "/mcp"')
         if not (options.state is None or isinstance(options.state, str) or hasattr(options.state, "claim")):
             raise SetupError(f"{where}: state={options.state!r} is not possible; it must be {STATE.words}")
-        for name in ("routes", "identify"):
-            _check_callables(where, name, getattr(options, name))
+        if not (options.identify is None or callable(options.identify)):
+            raise SetupError(f"{where}: identify={options.identify!r} is not possible; it must be a function")
         return options
-
-
-def _check_callables(where: str, name: str, value: Any) -> None:
-    functions = list(value.values()) if isinstance(value, Mapping) else [] if value is None else [value]
-    for each in functions:
-        if not callable(each):
-            raise SetupError(f"{where}: {name} holds {each!r}, which is not callable")
 
 
 def _from_environment(names: Any, environ: Mapping[str, str]) -> dict[str, Any]:

@@ -37,6 +37,8 @@ _ORIGIN = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>[!-.0->A-~]*)") 
 
 log = logging.getLogger("dovetail.http")
 
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
 
 class Authority(NamedTuple):
     """A host and its port, in the one spelling that is compared."""
@@ -74,12 +76,8 @@ class AddressPattern(NamedTuple):
 EVERYTHING = AddressPattern("*", "*", None)
 
 
-class _Refusal(NamedTuple):
-    status: int
-    message: str
-
-
-UNJUDGED = _Refusal(0, "")
+_Refusal = tuple[int, str]  # its status, and what the client and the log are told
+_Key = tuple[bytes | None, bytes | None, str | None]  # Host, Origin, and the local address where that counts
 
 
 class Guard:
@@ -91,7 +89,7 @@ class Guard:
         self._hosts = _patterns("allowed_hosts", allowed_hosts or (), host_pattern)
         self._origins = _patterns("allowed_origins", allowed_origins, origin_pattern)
         self._checks_host: bool | None = None  # None: the local address of each request decides
-        self._verdicts: dict[tuple[bytes | None, bytes | None, str | None], _Refusal | None] = {}
+        self._verdicts: dict[_Key, _Refusal | None] = {}
         self._logged: set[str] = set()  # refusals of the minute that ends …
         self._minute_ends = 0.0  # … by the monotonic clock
         self._has_warned = False
@@ -105,28 +103,17 @@ class Guard:
     def check(self, headers: Headers, server: tuple[str, int | None] | None) -> None:
         """Raises ProtocolError, and writes the same into the log. `server` is the local socket, as ASGI tells it."""
         raw = headers.raw
-        local = server[0] if server and self._checks_host is None else None
-        if self._verdicts.get((raw.get(b"host"), raw.get(b"origin"), local), UNJUDGED) is None:
-            return
-        refusal = self._verdict(headers, server)
+        key = (raw.get(b"host"), raw.get(b"origin"), server[0] if server and self._checks_host is None else None)
+        refusal = self._verdicts[key] if key in self._verdicts else self._verdict(headers, key)
         if refusal is not None:
-            self._log(refusal.message)
-            raise ProtocolError(refusal.message, code=INVALID_REQUEST, http_status=refusal.status)
+            status, message = refusal
+            self._log(message)
+            raise ProtocolError(message, code=INVALID_REQUEST, http_status=status)
 
-    def allows(self, headers: Headers, server: tuple[str, int | None] | None) -> bool:
-        """What `check` would say, without a word; for paths open to all, whose answers only known origins may read."""
-        return self._verdict(headers, server) is None
-
-    def _verdict(self, headers: Headers, server: tuple[str, int | None] | None) -> _Refusal | None:
-        local = server[0] if server and self._checks_host is None else None
-        key = (headers.raw.get(b"host"), headers.raw.get(b"origin"), local)
-        try:
-            return self._verdicts[key]
-        except KeyError:
-            pass
+    def _verdict(self, headers: Headers, key: _Key) -> _Refusal | None:
         host: str | None = headers.get("host")
         origin: str | None = headers.get("origin")
-        refusal = self._judge(host, origin, local)
+        refusal = self._judge(host, origin, key[2])
         if len(host or "") + len(origin or "") <= MAX_JUDGED:  # longer ones are judged anew each time
             if len(self._verdicts) >= MAX_VERDICTS:
                 self._verdicts.clear()
@@ -139,11 +126,11 @@ class Guard:
         if checks_host:
             authority = parse_authority(host) if host is not None else None
             if authority is None:
-                return _no_host(host)
+                return (400, f"The Host header {shown(host)} is missing, or no host name")
             if any(pattern.fits(*authority) for pattern in self._hosts):
                 vouched_for = authority
             elif not is_loopback(authority.name):
-                return _Refusal(403, f"The Host header {shown(host)} is not allowed here: {ADD_HOST}")
+                return (403, f"The Host header {shown(host)} is not allowed here: {ADD_HOST}")
         elif self._checks_host is None:
             self._warn_of_unchecked_host(str(local))
         return self._judge_origin(origin, vouched_for)
@@ -153,13 +140,13 @@ class Guard:
             return None
         origin = parse_origin(given)
         if origin is None:
-            return _Refusal(403, f"The Origin header {shown(given)} is not an origin, such as https://example.com")
+            return (403, f"The Origin header {shown(given)} is not an origin, such as https://example.com")
         of_the_web = origin.scheme in DEFAULT_PORTS
         if of_the_web and (is_loopback(origin.name) or _same_place(origin, vouched_for)):
             return None
         if any(pattern.fits_origin(origin) for pattern in self._origins):
             return None
-        return _Refusal(403, f"The Origin header {shown(given)} is not allowed here: {ADD_ORIGIN}")
+        return (403, f"The Origin header {shown(given)} is not allowed here: {ADD_ORIGIN}")
 
     def _log(self, line: str) -> None:
         """Each line once a minute, and not too many different ones: any client can cause them."""
@@ -181,7 +168,7 @@ class Guard:
 
 def parse_authority(text: str) -> Authority | None:
     """The value of a `Host` header; None if it is not one."""
-    found = _AUTHORITY.fullmatch(text.lower()) if _is_plausible(text) else None
+    found = _AUTHORITY.fullmatch(text.lower()) if text.isascii() and len(text) <= MAX_JUDGED else None
     if found is None:
         return None
     port = int(found["port"]) if found["port"] else None
@@ -195,7 +182,7 @@ def parse_origin(text: str) -> Origin | None:
     """The value of an `Origin` header, with the port that it means; None if it is not one."""
     if text == "null":
         return Origin("", text, None)
-    found = _ORIGIN.fullmatch(text.lower()) if _is_plausible(text) else None
+    found = _ORIGIN.fullmatch(text.lower()) if text.isascii() and len(text) <= MAX_JUDGED else None
     if found is None:
         return None
     scheme, rest = found["scheme"], found["rest"]
@@ -210,14 +197,10 @@ def parse_origin(text: str) -> Origin | None:
 def is_loopback(name: str) -> bool:
     """Tell whether a name or an address always means the machine itself."""
     name = name.lower()
-    address = _address(name)
+    address = parse_address(name)
     if address is None:
         return name == "localhost" or name.endswith(".localhost")
     return address.is_loopback
-
-
-def _is_plausible(text: str) -> bool:
-    return len(text) <= MAX_JUDGED and text.isascii()
 
 
 def _same_place(origin: Origin, host: Authority | None) -> bool:
@@ -229,11 +212,12 @@ def _same_place(origin: Origin, host: Authority | None) -> bool:
 
 def _is_public(local: str | None) -> bool:
     """Tell whether a local address can be reached from elsewhere; a name, such as a Unix socket's, says nothing."""
-    address = _address(local) if local is not None else None
+    address = parse_address(local) if local is not None else None
     return address is not None and not address.is_loopback
 
 
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def parse_address(text: str) -> Address | None:
+    """An IPv4 address may be written as IPv6."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -242,14 +226,8 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _short_ipv6(text: str) -> str | None:
-    address = _address(text)
+    address = parse_address(text)
     return str(address) if ":" in text and address is not None else None
-
-
-def _no_host(host: str | None) -> _Refusal:
-    if host is None:
-        return _Refusal(400, "The Host header is missing")
-    return _Refusal(400, f"The Host header {shown(host)} is not a host name, with or without a port")
 
 
 # ── patterns ──
@@ -301,12 +279,8 @@ def _web_pattern(scheme: str | None, text: str, fix: str) -> AddressPattern:
 
 def _patterns(option: str, entries: Iterable[str], read: Callable[[str], AddressPattern]) -> list[AddressPattern]:
     """Raises SetupError, with the entry and the fix."""
-    if isinstance(entries, str):
-        raise SetupError(f"{option}={entries!r} is not possible; it must be a list of strings: [{entries!r}]")
     patterns = []
     for entry in entries:
-        if not isinstance(entry, str):
-            raise SetupError(f"{option} holds {entry!r}, which is not a string")
         try:
             patterns.append(read(entry))
         except ValueError as failure:

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from dovetail.auth.principal import Principal
-from dovetail.engine.concurrency import Expiry, beside
+from dovetail.engine.concurrency import CallTimeout, Expiry, beside
 from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.headers import HeaderError, Headers
 from dovetail.protocol.methods import RequestId
-from dovetail.transports.asgi import WHOLE, Message, Receive, Scope, Send
+from dovetail.transports.asgi import WHOLE, Receive, Scope, Send
 from dovetail.transports.response import Accepted, Response
 from dovetail.transports.traffic import Bodies
 
@@ -34,16 +34,6 @@ log = logging.getLogger("dovetail")
 
 class ClientLeft(Exception):
     """The client went away before its request had arrived."""
-
-
-class _BodyExpiry(Expiry):
-    """The time in which a body must have arrived."""
-
-    def meant(self, cancelled: asyncio.CancelledError) -> BaseException:
-        if super().meant(cancelled) is cancelled:
-            return cancelled
-        text = f"The body did not arrive within {self.seconds:g} s"
-        return ProtocolError(text, code=INVALID_REQUEST, http_status=408)
 
 
 class Visit(msgspec.Struct, eq=False):
@@ -135,37 +125,32 @@ class Visit(msgspec.Struct, eq=False):
             raise _too_large(most)
         return body
 
-    def body(self, most: int, seconds: float, bodies: Bodies) -> Awaitable[bytes]:
+    async def body(self, most: int, seconds: float, bodies: Bodies) -> bytes:
         """The whole body, bounded in size and time, and together with the other `bodies`. Raises ProtocolError."""
         length = self.headers.raw.get(b"content-length", b"0")
         if not length.isdigit() and not (length := length.strip(b" \t")).isdigit():
             raise ProtocolError("Content-Length is not a number", code=INVALID_REQUEST, http_status=400)
         if len(length) > 18 or int(length) > most:
             raise _too_large(most)
-        return beside(self._read(most, bodies), lambda: _BodyExpiry(seconds))
+        try:
+            return await beside(self._read(most, bodies), lambda: Expiry(seconds))
+        except CallTimeout:
+            text = f"The body did not arrive within {seconds:g} s"
+            raise ProtocolError(text, code=INVALID_REQUEST, http_status=408) from None
 
     async def _read(self, most: int, bodies: Bodies) -> bytes:
-        message = await self.receive()
-        if message["type"] == "http.request" and not message.get("more_body", False):  # nearly always
-            whole: bytes = message.get("body", b"")
-            if len(whole) > most:
-                raise _too_large(most)
-            return whole
-        return await self._read_on(message, most, bodies)
-
-    async def _read_on(self, message: Message, most: int, bodies: Bodies) -> bytes:
-        body = bytearray()  # not a list of pieces: those may be tiny, and each would cost more than it holds
+        arrived = bytearray()  # not a list of pieces: those may be tiny, and each would cost more than it holds
         counted = 0
         try:
-            while message["type"] == "http.request":
-                body += message.get("body", b"")
-                if len(body) > most:
+            while (message := await self.receive())["type"] == "http.request":
+                body: bytes = message.get("body", b"")
+                if len(arrived) + len(body) > most:
                     raise _too_large(most)
                 if not message.get("more_body", False):
-                    return bytes(body)
-                if len(body) > FREE_BYTES:
-                    counted += bodies.take(len(body) - counted)
-                message = await self.receive()
+                    return bytes(arrived + body) if arrived else body
+                arrived += body
+                if len(arrived) > FREE_BYTES:
+                    counted += bodies.take(len(arrived) - counted)
             raise ClientLeft
         finally:
             bodies.give_back(counted)

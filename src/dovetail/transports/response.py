@@ -18,7 +18,7 @@ from dovetail.transports.event_store import EventStore, EventStream
 SEND_SECONDS = 30.0  # a client that takes nothing for so long is taken for gone
 HURRY_SECONDS = 0.1  # the same, where somebody waits for the end of this response
 PIECE = 256 * 1024  # bytes that go out at once, so that a large body may take its time
-RETRY_SECONDS = 1.0  # after which a client that lost its connection may come back
+RETRY_MILLISECONDS = 1000  # after which a client that lost its connection may come back
 LEFT = 499  # what proxies write into their logs for a client that did not wait
 JSON_TYPE = (b"content-type", b"application/json")
 JSON_HEADERS: RawHeaders = [JSON_TYPE]
@@ -237,7 +237,7 @@ class Answer(msgspec.Struct, eq=False):
             return
         if self.events is None:
             self.events = EventStream(self.store, self.session, self.response, self.requests)
-        await self.events.open(milliseconds(RETRY_SECONDS) if self.primes else None)
+        await self.events.open(RETRY_MILLISECONDS if self.primes else None)
 
     async def outlived(self) -> None:
         """The call takes its time: a client that can come back is told how, while there is a connection."""
@@ -250,13 +250,13 @@ class Answer(msgspec.Struct, eq=False):
             await self.response.event(sse.KEEP_ALIVE)
 
     async def close_stream(self, retry: float | None) -> None:
-        """Close the connection but not the stream: the client comes back for the rest after `retry` seconds."""
+        """Close the connection but not the stream: the client comes back for the rest after `retry` seconds.
+
+        One to which the client has come back at another worker stays open.
+        """
         await self._open()
-        events = self.events
-        if events is not None and events.hang_up_tail is not None:
-            await events.hang_up_tail(retry)
-        elif events is not None and self.response.ended:
-            await events.hang_up_elsewhere(retry_frame(retry))
+        if self.events is not None and self.events.hang_up_tail is not None:
+            await self.events.hang_up_tail(retry)
         else:
             await self.response.hang_up(retry_frame(retry))
 
@@ -295,9 +295,5 @@ class Answer(msgspec.Struct, eq=False):
         await self.response.close()
 
 
-def milliseconds(seconds: float) -> int:
-    return max(0, round(seconds * 1000))
-
-
 def retry_frame(seconds: float | None) -> bytes:
-    return b"" if seconds is None else b"retry: %d\n\n" % milliseconds(seconds)
+    return b"" if seconds is None else b"retry: %d\n\n" % max(0, round(seconds * 1000))

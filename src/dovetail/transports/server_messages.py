@@ -16,7 +16,7 @@ from dovetail.errors import MissingCapability, QuestionFailed
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.jsonrpc import Envelope
 from dovetail.state.base import Conflict, NoRoom, StateBackend, StoreTrouble
-from dovetail.transports.response import Answer, Response
+from dovetail.transports.response import Answer
 
 KEEP_MESSAGES = 100  # of one session; not more than one read of a log gives
 KEEP_BYTES = 1024 * 1024  # of one session, about: the larger a message, the fewer are kept with it
@@ -40,11 +40,9 @@ class ServerMessages:
     def __init__(self, sessions: Sessions, state: StateBackend, *, session_timeout: float, beat: float) -> None:
         self._sessions = sessions
         self._state = state
-        self.is_shared = state.shared
         self._keep_seconds = max(7 * 86_400.0, 2 * session_timeout)
         self.presence = Presence(state, beat * MISSED_BEATS)
         self.replies = PendingRequests(state, beat=beat)
-        self.resumed: set[Response] = set()  # those whose stream goes on by another connection
 
     async def tell(self, held: HeldSession, message: bytes) -> None:
         """On the GET stream of the client, now or later."""
@@ -122,10 +120,9 @@ class SessionBack(msgspec.Struct, eq=False):
                 raise MissingCapability({method.partition("/")[0]: {}}, JSON_ONLY)
 
         async def is_there() -> bool:
-            own, events = answer.response, answer.events
-            if not own.ended or own in messages.resumed or await presence.is_heard(held.record.id):
+            if not answer.response.ended or await presence.is_heard(held.record.id):
                 return True
-            return events is not None and messages.is_shared and await presence.is_heard(events.name)
+            return answer.events is not None and await presence.is_heard(answer.events.name)
 
         return messages.replies.open(held.record.id, timeout, send, is_there)
 
@@ -138,7 +135,7 @@ class SessionBack(msgspec.Struct, eq=False):
 
 
 class Presence:
-    """Which GET stream carries what: that of a session, or the rest of a call at another worker. The newest counts."""
+    """Which GET stream carries what: that of a session, or the rest of a call. The newest counts."""
 
     def __init__(self, state: StateBackend, seconds: float) -> None:
         """A stream that says nothing for so long is taken for gone."""

@@ -30,58 +30,52 @@ from dovetail.transports.traffic import LAST_SECONDS, Traffic
 
 STREAM_ROUTE = "/sse"
 MESSAGES_ROUTE = "/messages"
-FULL_BYTES = 1024 * 1024  # what may wait for a slow client before its calls, and what it asks for, wait too
-MOST_BYTES = 16 * FULL_BYTES  # who lets more wait, which calls that end together can bring about, is given up
-MAX_QUERY = 1000  # bytes
+FULL_BYTES = 1024 * 1024  # that may wait for a slow client before its calls, and its further requests, wait too
+MOST_BYTES = 16 * FULL_BYTES  # a client that lets more wait is given up; calls that end together can bring that about
 POSTED = 1000  # messages that wait at another worker than the stream's …
 POSTED_BYTES = 4 * FULL_BYTES  # … and their size, about: the larger one is, the fewer may wait with it
 
 log = logging.getLogger("dovetail")
 
 
-class EventPipe:
-    """What a connection writes to: messages wait here until the stream has taken them."""
+class SseClient:
+    """One stream, and the connection that writes to it: messages wait here until the stream has taken them."""
 
-    def __init__(self, overflow: Callable[[], None]) -> None:
-        self._overflow = overflow  # what to do when the client lets too much wait
+    def __init__(self, engine: Engine, principal: Principal | None, address: str | None) -> None:
+        self.id = secrets.token_urlsafe(24)
+        self.owner = owner_of(principal)
+        peer = None if address is None else (address, 0)
+        self.connection = Connection(engine, self, handshake_only=True, principal=principal, peer=peer)
         self._waiting: deque[bytes] = deque()
-        self._bytes = 0
+        self._bytes = 0  # that wait
         self._more = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
-        self._hurried = False
-        self.ended = False
+        self._closed = False  # nothing more is written; what waits is still sent
+        self._grace = 0.0  # seconds that its calls get when it ends
+        self._ending = asyncio.Event()
+
+    @property
+    def is_ending(self) -> bool:
+        return self._ending.is_set()
+
+    # ── what the connection writes ──
 
     def write(self, message: bytes) -> None:
-        if self.ended:
+        if self._closed:
             return
         if self._bytes > MOST_BYTES:
-            self._overflow()
+            log.warning("an SSE client was left: more than %d bytes waited for it", MOST_BYTES)
+            self.leave()
             return
         self._waiting.append(message)
         self._bytes += len(message)
         self._more.set()
-        if self._bytes > FULL_BYTES and not self._hurried:
+        if self._bytes > FULL_BYTES and not self.is_ending:
             self._room.clear()
 
     async def drain(self) -> None:
         await self._room.wait()
-
-    def hurry(self) -> None:
-        """The end is near: nobody waits for a slow client any more."""
-        self._hurried = True
-        self._room.set()
-
-    def end(self) -> None:
-        """Take no more; what waits is still sent."""
-        self.ended = True
-        self._more.set()
-
-    def give_up(self) -> None:
-        """The client is gone."""
-        self.end()
-        self._waiting.clear()
-        self._room.set()
 
     async def carry(self, response: Response) -> None:
         """Send what is written, until the end, or until the client takes no more."""
@@ -92,72 +86,56 @@ class EventPipe:
                 self._bytes -= len(message)
                 if self._bytes <= FULL_BYTES:
                     self._room.set()
-            elif self.ended:
+            elif self._closed:
                 return
             else:
                 self._more.clear()
                 await self._more.wait()
 
-
-class SseClient:
-    """One stream and the connection that it carries."""
-
-    def __init__(self, engine: Engine, principal: Principal | None, address: str | None) -> None:
-        self.id = secrets.token_urlsafe(24)
-        self.owner = owner_of(principal)
-        self.pipe = EventPipe(self._give_up)
-        peer = None if address is None else (address, 0)
-        self.connection = Connection(engine, self.pipe, handshake_only=True, principal=principal, peer=peer)
-        self._grace = 0.0  # seconds that its calls get when it ends
-        self._ending = asyncio.Event()
-
-    @property
-    def is_ending(self) -> bool:
-        return self._ending.is_set()
-
-    def end(self, grace: float = 0.0) -> None:
-        self._grace = grace
-        self._ending.set()
-        self.pipe.hurry()
+    # ── what the client posts, and the end ──
 
     async def feed(self, message: bytes) -> bool:
-        """What the client has posted, wherever that arrived. False if it came too late."""
-        await self.pipe.drain()  # who does not read may not ask for more
+        """False if it came too late."""
+        await self.drain()  # a client that does not read may not ask for more
         if self.is_ending:
             return False
         self.connection.feed(message)
         return True
 
+    def end(self, grace: float = 0.0) -> None:
+        self._grace = grace
+        self._ending.set()
+        self._room.set()  # no call waits for a slow client any more
+
     def leave(self) -> None:
-        """Nobody is there any more."""
-        self.pipe.give_up()
+        """The client is gone."""
+        self._close()
+        self._waiting.clear()
         self.connection.abandon()
         self.end()
 
-    def _give_up(self) -> None:
-        log.warning("an SSE client was left: more than %d bytes waited for it", MOST_BYTES)
-        self.leave()
+    def _close(self) -> None:
+        self._closed = True
+        self._more.set()
 
     async def close_in_time(self, initialize_timeout: float | None) -> None:
         """Wait for the end, which also comes if no client has introduced itself in time; then let the calls finish."""
-        greeting = asyncio.get_running_loop().create_task(self._expect_greeting(initialize_timeout))
-        try:
-            await self._ending.wait()
-        finally:
-            greeting.cancel()
+        loop = asyncio.get_running_loop()
+        timer = None if initialize_timeout is None else loop.call_later(initialize_timeout, self._expect_greeting)
+        await self._ending.wait()
+        if timer is not None:
+            timer.cancel()
         await self.connection.close(self._grace)
-        self.pipe.end()
+        self._close()
 
-    async def _expect_greeting(self, timeout: float | None) -> None:
-        try:
-            await asyncio.wait_for(self.connection.greeted.wait(), timeout)
-        except TimeoutError:
-            log.info("an SSE client made no request within %g s and was left", timeout)
+    def _expect_greeting(self) -> None:
+        if not self.connection.greeted.is_set():
+            log.info("an SSE client made no request in time and was left")
             self.end()
 
 
 class SseEndpoint:
-    """The two routes, and who is connected."""
+    """The two routes, and the clients that are connected."""
 
     def __init__(self, engine: Engine, options: HttpOptions, traffic: Traffic, state: StateBackend) -> None:
         self._engine = engine
@@ -213,13 +191,15 @@ class SseEndpoint:
         try:
             await self._show(client)
             await response.event(encode_event(self._messages_path(visit, client).encode(), event="endpoint"))
-            await client.pipe.carry(response)
+            await client.carry(response)
         finally:
             client.leave()
             over.set_result(None)
             taking.cancel()
             await asyncio.wait({attending, ending, taking})
-            await self._leave_log(client)
+            if self._state.shared:
+                with suppress(StoreTrouble):  # it expires
+                    await self._state.drop(_posted(client.id, client.owner))
             await response.hang_up()
 
     def _messages_path(self, visit: Visit, client: SseClient) -> str:
@@ -253,12 +233,11 @@ class SseEndpoint:
 
     async def _require(self, id: str, owner: str | None) -> None:
         """Raises unless there is such a stream, at any worker, and it is the caller's."""
-        client = self._clients.get(id)
-        if client is None:
-            is_there = self._state.shared and bool((await self._state.read(_posted(id, owner), 0, 0)).last)
+        if (client := self._clients.get(id)) is not None:
+            exists = not client.is_ending and client.owner == owner
         else:
-            is_there = not client.is_ending and client.owner == owner
-        if not is_there:
+            exists = self._state.shared and bool((await self._state.read(_posted(id, owner), 0, 0)).last)
+        if not exists:
             raise _no_session(404)
 
     # ── workers that share a state: what is posted goes through a log, which the worker that has the stream reads ──
@@ -280,11 +259,6 @@ class SseEndpoint:
         if self._state.shared:
             with suppress(NoRoom, StoreTrouble):
                 await self._append(_posted(client.id, client.owner), b"")
-
-    async def _leave_log(self, client: SseClient) -> None:
-        if self._state.shared:
-            with suppress(StoreTrouble):  # it expires
-                await self._state.drop(_posted(client.id, client.owner))
 
     async def _take_posted(self, client: SseClient) -> None:
         """A stream that has missed a message is ended: its client must begin anew."""
@@ -318,12 +292,12 @@ def _posted(id: str, owner: str | None) -> str:
 
 
 def owner_of(principal: Principal | None) -> str | None:
-    """What is posted is done with the rights of the stream, so whoever posts has to have the same, no more, no less."""
+    """What is posted is done with the rights of the stream, so a caller that posts must have the same."""
     return None if principal is None else " ".join([principal.key, *sorted(principal.scopes)])
 
 
 def _named_session(visit: Visit) -> str:
-    query = parse_qs(visit.scope.get("query_string", b"")[:MAX_QUERY].decode("latin-1"))
+    query = parse_qs(visit.scope.get("query_string", b"")[:1000].decode("latin-1"))
     given: list[str] = query.get("session_id", [])
     if len(given) != 1:
         raise _no_session(404 if given else 400)

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from dovetail.engine.concurrency import beside
 from dovetail.engine.core import Engine
 from dovetail.engine.rate_limits import ANONYMOUS
 from dovetail.engine.sessions import Sessions
@@ -14,7 +13,7 @@ from dovetail.errors import INTERNAL_ERROR, Busy, ProtocolError, RateLimited
 from dovetail.protocol.session import Session
 from dovetail.state.base import StateBackend
 from dovetail.transports.options import HttpOptions
-from dovetail.transports.response import DONE, Response, awaiting
+from dovetail.transports.response import DONE, Response
 
 SETTLE_SECONDS = 1.0  # how long stopped calls get to clean up, and streams that were given up
 LAST_SECONDS = 0.5  # for a client to take the end of its stream
@@ -81,7 +80,14 @@ class Traffic:
 
     def sending(self, answer: Awaitable[None], response: Response) -> Awaitable[None]:
         """An answer that waits for its client to take it is on record meanwhile; most go out at once."""
-        return answer if answer is DONE else beside(awaiting(answer), lambda: _OnItsWay(self, response))
+        return answer if answer is DONE else self._sending(answer, response)
+
+    async def _sending(self, answer: Awaitable[None], response: Response) -> None:
+        self.enter(response, response.abandon)
+        try:
+            await answer
+        finally:
+            self.leave(response)
 
     # ── streams: they are told to end ──
 
@@ -151,22 +157,6 @@ class Traffic:
         except TimeoutError:
             return False
         return True
-
-
-class _OnItsWay(NamedTuple):
-    """Beside an answer that waits: given up when the server can't wait for its client any more."""
-
-    traffic: Traffic
-    response: Response
-
-    def begin(self) -> None:
-        self.traffic.enter(self, self.response.abandon)
-
-    def meant(self, cancelled: asyncio.CancelledError) -> BaseException:
-        return cancelled
-
-    def end(self) -> None:
-        self.traffic.leave(self)
 
 
 class SeenSession(NamedTuple):

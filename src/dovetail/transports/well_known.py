@@ -1,9 +1,7 @@
-"""Where a protected server is, as its clients see it, and the document that says so (RFC 9728), open to everybody.
+"""Protected resource metadata (RFC 9728): the URLs of a protected server as its clients see them, and its document.
 
-In: a request for the document, or any other that is to be told where it is. Out: the document, URLs.
-
-A document lies beside the endpoint that it is about, below wherever the app is mounted: whatever is in front of the app
-lets requests for it through. For clients that look at the origin without being told, there is `OriginDocuments`.
+A document lies beside the endpoint that it is about, below where the app is mounted, so that a proxy in front of the
+app lets requests for it through. For clients that look at the origin without being told, there is `OriginDocuments`.
 """
 
 from collections.abc import Awaitable
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
 
 NAME = "/oauth-protected-resource"
 WELL_KNOWN = f"/.well-known{NAME}"
-FORWARDED_SCHEME = b"x-forwarded-proto"
-SCHEMES = ("https", "http")
 METHODS = b"GET, HEAD, OPTIONS"
 OPEN_TO_PAGES: RawHeaders = [(b"access-control-allow-origin", b"*")]
 PREFLIGHT: RawHeaders = [
@@ -38,29 +34,16 @@ PREFLIGHT: RawHeaders = [
 DOCUMENT: RawHeaders = [*OPEN_TO_PAGES, (b"cache-control", b"public, max-age=300")]
 
 
-class SchemeProxies(TrustedProxies):
-    """Of those that are believed, also whether the client came by https."""
-
-    def scheme(self, scope: Scope) -> str:
-        own: str = scope.get("scheme", "http")
-        client = scope.get("client")
-        if not self.are_any or not self.trusts(client[0] if client else None):
-            return own
-        said = [value for name, value in scope["headers"] if name == FORWARDED_SCHEME]
-        last = b",".join(said).rpartition(b",")[2].strip(b" \t").decode("latin-1").lower()
-        return last if last in SCHEMES else own
-
-
 class ResourceUrls:
     """URLs as a client sees them: below `public_url`, or as the request says."""
 
     def __init__(self, public_url: str | None, options: HttpOptions) -> None:
         self.public_url = public_url
         self.path = options.path
-        self._proxies = SchemeProxies(options.trusted_proxies)
+        self._proxies = TrustedProxies(options.trusted_proxies)
 
     def origin(self, scope: Scope) -> str:
-        """The guard has accepted the Host, or whoever runs this wants none checked."""
+        """The guard has accepted the Host, unless the server checks none."""
         host = dict(scope["headers"]).get(b"host", b"").decode("latin-1").strip(" \t")
         if parse_authority(host) is None:
             name, port = (scope.get("server") or ("localhost", None))[:2]
@@ -117,7 +100,7 @@ class ResourceDocuments:
             public_url = auth.endpoint_url(options.public_url, "Server")
         self.urls = ResourceUrls(public_url, options)
         endpoints = {"", options.path, public_path(public_url), *((STREAM_ROUTE,) if options.sse else ())}
-        # Who knows no authorization server, because its tokens are handed out by hand, has nothing to say.
+        # Without an authorization server, where tokens are handed out by hand, there is nothing to say.
         self.routes = frozenset(f"{WELL_KNOWN}{each}" for each in endpoints if auth.authorization_servers)
 
     def show(self, visit: Visit) -> Awaitable[None]:
@@ -133,12 +116,9 @@ class ResourceDocuments:
         elif visit.method not in ("GET", "HEAD"):
             await visit.refuse_method(METHODS, "GET this path")
         else:
-            document = self._auth.document(resource, name=self._name, scopes=self._engine.scopes_in_use())
+            info = self._engine.info
+            document = self._auth.document(resource, name=info.title or info.name, scopes=self._engine.scopes_in_use())
             await visit.response.json(200, b"" if visit.method == "HEAD" else document, DOCUMENT)
-
-    @property
-    def _name(self) -> str:
-        return self._engine.info.title or self._engine.info.name
 
     def show_at_origin(self, visit: Visit) -> Awaitable[None]:
         """The path of the endpoint is known as a whole here, wherever the app is mounted."""
@@ -155,7 +135,7 @@ class OriginDocuments:
     """What `server.well_known()` gives: an ASGI app to be mounted at `/.well-known` of the origin."""
 
     def __init__(self, documents: ResourceDocuments | None, *, is_placed: bool) -> None:
-        """`is_placed`: somebody has said where the endpoint is."""
+        """`is_placed`: the caller has said where the endpoint is."""
         if documents is None or not documents.routes:
             raise SetupError("server.well_known: there is nothing to tell; give Server auth=Auth(…) with the issuer")
         if documents.urls.public_url is None and not is_placed:
