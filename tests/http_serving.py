@@ -9,7 +9,6 @@ from dovetail.engine.sessions import Sessions
 from dovetail.state.memory import MemoryState
 from dovetail.transports.endpoint import Endpoint
 
-
 Serve = Callable[..., Awaitable[Any]]  # of a server, or of the stage of the test: its app, as `serving` gives it
 
 

@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from changes_stage import RESOURCES, UPDATED, leave
-from far_views import View
-from old_client import connected
+from http_clients import (
+    RESOURCES,
+    UPDATED,
+    View,
+    connected,
+    leave,
+)
 
 from dovetail import Server
 from http_serving import PausingState, serving, settle
@@ -18,10 +22,8 @@ from http_wire import HttpWire
 from wire import MODERN, Wire
 
 pytestmark = pytest.mark.slow  # a folder is listed at most once a second
-
 PATIENCE = 20.0  # only ever used up by a failing test
 ALL = {"notifications": {"resourcesListChanged": True}}
-
 Hear = Callable[[], Any]  # the next message that the client hears unasked
 
 
