@@ -210,11 +210,16 @@ def given(call: Exchange) -> Any:
     return json.loads(text_of(call.answer))
 
 
+async def answered(wire: HttpWire, call: Exchange, question: Any, result: Any) -> Any:
+    """Answers the last question of a call; what its tool was answered."""
+    await reply(wire, answer_to(question, result))
+    return given(await call.done())
+
+
 async def finished_call(stage: AskingStage, wire: HttpWire) -> Any:
     """The way back of a call that is over."""
     call = ask(wire)
-    await reply(wire, answer_to(await call.message(), {}))
-    await call.done()
+    assert await answered(wire, call, await call.message(), {}) == [{}]
     return stage.contexts[-1].back
 
 

@@ -114,31 +114,6 @@ async def test_a_question_is_heard_and_answered_anywhere(asking_fleet: Fleet, ve
     assert given(rest) == [{}, {}]
 
 
-async def test_a_stream_is_closed_where_it_is_carried(fleet: Fleet) -> None:
-    @fleet.stages[0].server.tool
-    async def close_twice(ctx: Context) -> str:
-        await ctx.warning("one")
-        await ctx.close_stream(retry=0.5)
-        await fleet.stages[0].go.wait()
-        await ctx.close_stream(retry=0.7)
-        await ctx.warning("two")
-        return "closed"
-
-    wires = await fleet.session()
-    call = await wires[0].start_call("close_twice").done()
-    assert [each["params"]["data"] for each in call.messages] == ["one"]
-    rest = wires[1].get(call.events[0].id)
-    await rest.message()
-    await settle(50)
-    fleet.stages[0].go.set()
-    await rest.done()
-    assert rest._decoder.retry == 700
-    assert [each["params"]["data"] for each in rest.messages] == ["one"]
-    again = await wires[2].get(rest.events[-1].id).done()
-    assert text_of(again.answer) == "closed"
-    assert again.messages[0]["params"]["data"] == "two"
-
-
 async def test_a_visit_is_told_over_from_anywhere(fleet: Fleet) -> None:
     @fleet.stages[0].server.tool
     async def visit(ctx: Context) -> str:

@@ -212,18 +212,6 @@ class FailingState(SharedState):
         return await super().get(key)
 
 
-async def test_a_cancellation_that_comes_late_does_not_hit_the_next_call_with_its_id(fleet: Fleet) -> None:
-    """Such ids are against the specification; but one worker alone does not punish them."""
-    wire, *_ = await fleet.session()
-    await wire.call("add", {"a": 1, "b": 2}, id=1)
-    await cancel(wire, 1)
-    call = wire.start_call("work", id=1)
-    await fleet.stages[0].entered.wait()
-    await settle(50)
-    fleet.stages[0].go.set()
-    assert text_of((await call.done()).answer) == "done"
-
-
 @pytest.mark.parametrize("moment", ["while it runs", "before it runs"])
 async def test_another_cancellation_is_known_to_the_other_workers(fleet: Fleet, moment: str) -> None:
     """Also one of a call with an id that a call of another session, or another type of id, had here before."""

@@ -8,14 +8,18 @@ from typing import Any
 import pytest
 from http_clients import (
     JSON,
+    answered,
     ask,
     connected,
     finished_call,
     given,
+    identify,
     leave,
+    methods,
     note,
     post,
     reply,
+    unready,
 )
 
 from asking_stage import AskingStage, answer_to, ask_by, progress_on, refusal_of
@@ -26,7 +30,9 @@ from dovetail.state.memory import MEBIBYTE, MemoryState
 from dovetail.transports import server_messages
 from http_serving import Clock, PausingState, Serve, endpoint_of, serving, sessions_of, settle, until
 from http_stage import HANDSHAKE, text_of
-from http_wire import CLIENT, MODERN, HttpWire
+from http_wire import MODERN, HttpWire
+
+JSON_ONLY: dict[str, str | None] = {"accept": JSON}
 
 
 @pytest.fixture
@@ -48,14 +54,13 @@ async def test_a_tool_asks_on_its_own_stream_and_goes_on(serve: Serve, version: 
     assert question["method"] == "roots/list"
     assert question["params"] == {"_meta": {"progressToken": question["id"]}}
     assert call.events[-1].id
-    await reply(wire, answer_to(question, {"roots": [{"uri": "file:///é"}]}))
-    await call.done()
-    assert given(call) == [{"roots": [{"uri": "file:///é"}]}]
+    assert await answered(wire, call, question, {"roots": [{"uri": "file:///é"}]}) == [
+        {"roots": [{"uri": "file:///é"}]}
+    ]
     assert stream.messages == []
-    call = ask(wire, headers={"accept": JSON})  # who reads JSON only is asked on the stream that it GETs
-    await reply(wire, answer_to(await stream.message(), {"n": 1}))
-    await call.done()
-    assert json.loads(text_of(call.json)) == [{"n": 1}]
+    call = ask(wire, headers=JSON_ONLY)  # who reads JSON only is asked on the stream that it GETs
+    assert await answered(wire, call, await stream.message(), {"n": 1}) == [{"n": 1}]
+    assert not call.is_stream
     await leave(stream)
 
 
@@ -72,40 +77,33 @@ async def test_questions_at_once_are_answered_in_any_order(wire: HttpWire) -> No
 
 async def test_nothing_is_left_of_a_question(app: Any, wire: HttpWire) -> None:
     before = app._state.held
-    for answered in (True, False):
-        call = ask(wire, timeout=5 if answered else 0.02)
+    for is_answered in (True, False):
+        call = ask(wire, timeout=5 if is_answered else 0.02)
         question = await call.message()
         assert app._state.held == before + 2  # the question, and the log of the stream
-        if answered:
+        if is_answered:
             await reply(wire, answer_to(question, {}))
         await call.done()
         before += 1  # the log can be asked for
         assert app._state.held == before
-    assert not endpoint_of(app)._messages.replies._open
 
 
-async def test_without_such_a_stream_it_is_told_why(app: Any, wire: HttpWire) -> None:
-    call = await ask(wire, headers={"accept": JSON}).done()
+async def test_who_reads_json_only_needs_such_a_stream_and_is_called_off_on_it(app: Any, wire: HttpWire) -> None:
+    call = await ask(wire, headers=JSON_ONLY).done()
     assert text_of(call.json) == f"This needs roots, but {server_messages.JSON_ONLY}"
     assert app._state.held == 1
     stream = await wire.get().started()
-    await leave(stream)
-    call = await ask(wire, headers={"accept": JSON}).done()
-    assert server_messages.JSON_ONLY in text_of(call.json)
-
-
-async def test_it_is_called_off_on_that_stream_too(wire: HttpWire) -> None:
-    stream = await wire.get().started()
-    call = await ask(wire, headers={"accept": JSON}, timeout=0.03).done()
+    call = await ask(wire, headers=JSON_ONLY, timeout=0.03).done()
     assert "did not answer" in text_of(call.json)
-    assert [each["method"] for each in stream.messages] == ["roots/list", "notifications/cancelled"]
+    assert methods(stream) == ["roots/list", "notifications/cancelled"]
     await leave(stream)
+    assert server_messages.JSON_ONLY in text_of((await ask(wire, headers=JSON_ONLY).done()).json)
 
 
 @pytest.mark.rule("SH-23")
 async def test_a_question_on_a_stream_that_breaks_waits_for_the_next(wire: HttpWire) -> None:
     stream = await wire.get().started()
-    call = ask(wire, times=2, headers={"accept": JSON})
+    call = ask(wire, times=2, headers=JSON_ONLY)
     first, second = await stream.message(), await stream.message()
     await leave(stream)
     again = wire.get(stream.events[-2].id)
@@ -118,25 +116,24 @@ async def test_a_question_on_a_stream_that_breaks_waits_for_the_next(wire: HttpW
     await leave(again)
 
 
-async def test_the_stream_is_known_as_long_as_it_lasts(
-    clock: Clock, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_stream_is_known_as_long_as_it_lasts(clock: Clock, serve: Serve) -> None:
     wire = await HttpWire.session(await serve(clock=clock, keep_alive=0.02))
     stream = await wire.get().started()
+
+    async def beat() -> None:
+        held = len(stream.raw)
+        await stream.until(lambda: len(stream.raw) > held)
+
     for _ in range(3):
         clock.sleep(0.05)
-        held = len(stream.raw)
-        await stream.until(lambda held=held: len(stream.raw) > held)
-    call = ask(wire, headers={"accept": JSON})
-    await reply(wire, answer_to(await stream.message(), {}))
-    await call.done()
+        await beat()
+    call = ask(wire, headers=JSON_ONLY)
+    await answered(wire, call, await stream.message(), {})
     clock.sleep(1)  # its process died, and can't say that it is gone
-    assert server_messages.JSON_ONLY in text_of((await ask(wire, headers={"accept": JSON}).done()).json)
-    held = len(stream.raw)
-    await stream.until(lambda: len(stream.raw) > held)  # or it was only slow
-    call = ask(wire, headers={"accept": JSON})
-    await reply(wire, answer_to(await stream.message(), {}))
-    await call.done()
+    assert server_messages.JSON_ONLY in text_of((await ask(wire, headers=JSON_ONLY).done()).json)
+    await beat()  # or it was only slow
+    call = ask(wire, headers=JSON_ONLY)
+    await answered(wire, call, await stream.message(), {})
     await leave(stream)
 
 
@@ -145,7 +142,7 @@ async def test_a_store_without_room_for_streams(serve: Serve) -> None:
     wire = await HttpWire.session(await serve(state=state))
     stream = await wire.get().started()
     assert stream.status == 200
-    call = await ask(wire, headers={"accept": JSON}).done()
+    call = await ask(wire, headers=JSON_ONLY).done()
     assert "full" in text_of(call.json)
     await leave(stream)
 
@@ -174,23 +171,11 @@ async def test_a_server_without_sessions_says_why(serve: Serve, version: str) ->
 
 
 @pytest.mark.rule("LIFE-6")
-async def test_nobody_is_asked_before_it_is_ready(app: Any) -> None:
-    wire = HttpWire(app, "2025-11-25")
-    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": CLIENT}
-    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
-    answer = await wire.raw("POST", json.dumps(hello).encode()).done()
-    wire.session_id = answer.headers["mcp-session-id"]
-    call = await ask(wire).done()
-    assert text_of(call.answer) == client_requests.NOT_READY
-    call = wire.start_call("work", id=5)
-    await call.started()
+async def test_nobody_is_asked_before_it_is_ready(stage: AskingStage, app: Any) -> None:
+    wire = await unready(app)
+    assert text_of((await ask(wire).done()).answer) == client_requests.NOT_READY
     await wire.notify("notifications/initialized")
-    exchange = endpoint_of(app)._calls.here[wire.session_id, 5].exchange
-    asking = asyncio.create_task(ask_by(exchange.back, "roots/list", 5))  # it is ready by now
-    await reply(wire, answer_to(await call.message(), {}))
-    await asking
-    await wire.notify("notifications/cancelled", {"requestId": 5})
-    await call.done()
+    await finished_call(stage, wire)
 
 
 @pytest.mark.parametrize("version", HANDSHAKE)
@@ -233,10 +218,6 @@ async def test_the_first_answer_counts(serve: Serve) -> None:
 @pytest.mark.rule("EL-10")
 async def test_answers_of_others_are_none(serve: Serve) -> None:
     """Another session, and another user of the same one, have no say."""
-
-    def identify(scope: Any) -> str | None:
-        return dict(scope["headers"]).get(b"x-user", b"").decode() or None
-
     app = await serve(identify=identify)
     wire, other = [await HttpWire.session(app, headers={"x-user": user}) for user in ("ann", "bob")]
     call = ask(wire)
@@ -248,9 +229,7 @@ async def test_answers_of_others_are_none(serve: Serve) -> None:
     await reply(thief, answer_to(question, {"by": "bob"}), status=404)
     await settle()
     assert not call.ended
-    await reply(wire, answer_to(question, {"by": "ann"}))
-    await call.done()
-    assert given(call) == [{"by": "ann"}]
+    assert await answered(wire, call, question, {"by": "ann"}) == [{"by": "ann"}]
 
 
 @pytest.mark.parametrize("id", ["dovetail-1", "dovetail-0123456789abcdef", 1, "", "x" * 100_000, "question/a/b"])
@@ -275,9 +254,7 @@ async def test_what_can_not_be_read_or_kept_leaves_the_question_open(serve: Serv
     await reply(wire, {"jsonrpc": "2.0", "id": None, "error": {"code": 1, "message": "m"}})
     await reply(wire, answer_to(question, "x" * 2 * MEBIBYTE), status=413)
     await reply(wire, answer_to(question, "x" * MEBIBYTE), status=503)  # the store has no room for it
-    await reply(wire, answer_to(question, {"n": 1}))
-    await call.done()
-    assert given(call) == [{"n": 1}]
+    assert await answered(wire, call, question, {"n": 1}) == [{"n": 1}]
 
 
 @pytest.mark.rule("BASE-11", "SH-5", "SH-12")
@@ -298,28 +275,22 @@ async def test_answers_may_come_in_a_batch_and_so_may_calls_that_ask(app: Any) -
 
 
 @pytest.mark.rule("LIFE-9", "LIFE-10")
-async def test_a_client_that_does_not_answer_in_time(stage: AskingStage, wire: HttpWire) -> None:
-    call = ask(wire, timeout=0.05)
-    question = await call.message()
-    called_off = await call.message()
-    assert called_off["method"] == "notifications/cancelled"
-    assert called_off["params"]["requestId"] == question["id"]
-    await call.done()
-    assert text_of(call.answer) == "The client did not answer roots/list within 0.05 s"
-    assert isinstance(stage.failures[0], AnswerTimeout)
-    await reply(wire, answer_to(question, {}))
-
-
-@pytest.mark.rule("LIFE-10")
-async def test_progress_of_the_client_gives_it_more_time(wire: HttpWire) -> None:
-    call = ask(wire, timeout=0.5)
+async def test_a_client_that_does_not_answer_in_time_is_called_off_but_progress_gives_it_more(
+    stage: AskingStage, wire: HttpWire, pass_time: Callable[[float], None]
+) -> None:
+    call = ask(wire, timeout=10)
     question = await call.message()
     for number in range(4):
-        await asyncio.sleep(0.15)
+        pass_time(6)
+        await settle(50)
         await reply(wire, progress_on(question, number))
+    assert methods(call) == ["roots/list"]
+    pass_time(11)
+    called_off = await call.message()
+    assert (called_off["method"], called_off["params"]["requestId"]) == ("notifications/cancelled", question["id"])
+    assert "did not answer roots/list within 10 s" in text_of((await call.done()).answer)
+    assert isinstance(stage.failures[0], AnswerTimeout)
     await reply(wire, answer_to(question, {}))
-    await call.done()
-    assert given(call) == [{}]
 
 
 # ── cancellation and ends ──
@@ -428,27 +399,6 @@ async def test_a_question_waits_for_who_comes_back(serve: Serve, version: str, s
     assert [each["to"] for each in given(rest)] == [first["id"], again["id"]]
 
 
-async def test_one_that_is_asked_while_nobody_is_there_waits_too(stage: AskingStage, app: Any, wire: HttpWire) -> None:
-    call = wire.start_call("work")
-    primed = (await call.event()).id
-    asking = ask(wire)
-    await asking.message()
-    await call.cut()
-    back = next(each for each in endpoint_of(app)._calls.here.values() if each.request.params.name == "work")
-    waiting = asyncio.create_task(ask_by(back.exchange.back, "roots/list", 5))
-    await settle()
-    rest = wire.get(primed)
-    question = await rest.message()
-    assert question["method"] == "roots/list"
-    await reply(wire, answer_to(question, {"n": 1}))
-    assert bytes(await waiting) == b'{"n": 1}'
-    stage.go.set()
-    await rest.done()
-    assert text_of(rest.answer) == "done"
-    await reply(wire, answer_to(asking.messages[0], {}))
-    await asking.done()
-
-
 async def test_a_client_that_left_before_there_was_a_stream_is_not_waited_for(stage: AskingStage, app: Any) -> None:
     wire = await HttpWire.session(app, "2025-06-18")
     call = wire.start_call("work")
@@ -516,35 +466,22 @@ async def test_one_that_comes_back_in_time_goes_on_as_before(
         call = await wire.get(place).started()
         await long()
         assert not call.ended
-    await reply(wire, answer_to(question, {"n": 1}))
-    await call.done()
-    assert given(call) == [{"n": 1}]
+    assert await answered(wire, call, question, {"n": 1}) == [{"n": 1}]
 
 
+@pytest.mark.parametrize("beside", [False, True])
 async def test_one_that_came_back_and_left_for_good_is_given_up_too(
-    stage: AskingStage, wire: HttpWire, long: Long
+    stage: AskingStage, wire: HttpWire, long: Long, beside: bool
 ) -> None:
+    """Also one that only had a stream beside the call."""
     call = ask(wire, timeout=6000)
     await call.message()
     await call.cut()
-    older = await wire.get(call.events[-1].id).started()
-    newer = await wire.get(call.events[-1].id).started()
-    await older.done()
-    await long()
-    assert not newer.ended
-    await newer.cut()
-    await long()
-    await until(lambda: [str(each) for each in stage.failures] == [client_requests.LEFT])
-
-
-async def test_a_stream_beside_the_call_shows_that_it_is_there(stage: AskingStage, wire: HttpWire, long: Long) -> None:
-    stream = await wire.get().started()
-    call = ask(wire, timeout=6000)
-    await call.message()
-    await call.cut()
+    streams = [await wire.get(None if beside else call.events[-1].id).started() for _ in range(2)]
+    await streams[0].done()
     await long()
     assert not stage.failures
-    await leave(stream)
+    await streams[1].cut()
     await long()
     await until(lambda: [str(each) for each in stage.failures] == [client_requests.LEFT])
 
@@ -557,9 +494,7 @@ async def test_whoever_stays_may_take_its_time(wire: HttpWire, long: Long, accep
     await leave(stream)
     await long()
     assert not call.ended
-    await reply(wire, answer_to(question, {}))
-    await call.done()
-    assert given(call) == [{}]
+    assert await answered(wire, call, question, {}) == [{}]
 
 
 async def test_progress_is_a_sign_of_life(
@@ -609,33 +544,6 @@ async def test_a_server_that_stops_waits_for_no_answer_and_asks_again_after_a_ne
         assert text_of(call.answer) == client_requests.STOPPING
     await app.start()
     await finished_call(stage, await HttpWire.session(app))
-
-
-class Told:
-    """A client that is told something."""
-
-    async def ask(self, method: str, params: bytes, timeout: float) -> Any: ...
-
-    async def tell(self, message: bytes) -> None: ...
-
-
-@pytest.mark.parametrize("way", ["delete", "expire", "give way"])
-async def test_visits_are_forgotten_with_their_session(way: str) -> None:
-    stage, clock = AskingStage(), Clock()
-    visits = stage.server.engine.elicitations
-    async with serving(stage.server, clock=clock, max_sessions=2, session_timeout=100) as app:
-        wire, other = await HttpWire.session(app), await HttpWire.session(app)
-        for each in (wire, other):
-            visits.began(each.session_id, "page", Told())
-        if way == "delete":
-            await wire.delete()
-        else:
-            clock.sleep(90)
-            await other.ask("ping")
-            clock.sleep(20 if way == "expire" else 1)
-            await HttpWire.session(app)
-        assert list(visits._visits) == [other.session_id]
-    assert list(visits._visits) == [other.session_id]  # the process stops, its sessions do not end
 
 
 # ── HTTP+SSE ──
