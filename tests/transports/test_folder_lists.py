@@ -11,7 +11,6 @@ from http_clients import (
     RESOURCES,
     UPDATED,
     View,
-    connected,
     leave,
 )
 
@@ -34,8 +33,8 @@ def server_of(folder: Path, **options: Any) -> Server:
 
 
 @asynccontextmanager
-async def on_pipe(server: Server, version: str) -> AsyncIterator[Hear]:
-    async with Wire(server, version) as wire:
+async def on_pipe(server: Server) -> AsyncIterator[Hear]:
+    async with Wire(server, HANDSHAKE[-1]) as wire:
         yield lambda: wire.receive(PATIENCE)
 
 
@@ -49,9 +48,9 @@ async def listening_on_pipe(server: Server) -> AsyncIterator[Hear]:
 
 
 @asynccontextmanager
-async def over_http(server: Server, version: str) -> AsyncIterator[Hear]:
+async def over_http(server: Server) -> AsyncIterator[Hear]:
     async with serving(server) as app:
-        wire = await HttpWire.session(app, version)
+        wire = await HttpWire.session(app)
         stream = await wire.get().started()
         yield lambda: stream.message(PATIENCE)
         await leave(stream)
@@ -66,18 +65,11 @@ async def listening_over_http(server: Server) -> AsyncIterator[Hear]:
         await leave(stream)
 
 
-@asynccontextmanager
-async def over_sse(server: Server) -> AsyncIterator[Hear]:
-    async with serving(server) as app, connected(app) as client:
-        yield lambda: client.stream.message(PATIENCE)
-
-
 WAYS: dict[str, Callable[[Server], Any]] = {
-    **{f"pipe {version}": lambda server, version=version: on_pipe(server, version) for version in HANDSHAKE[-1:]},
-    **{f"HTTP {version}": lambda server, version=version: over_http(server, version) for version in HANDSHAKE[-1:]},
+    "pipe": on_pipe,
     "listen on a pipe": listening_on_pipe,
+    "HTTP": over_http,
     "listen over HTTP": listening_over_http,
-    "HTTP+SSE": over_sse,
 }
 
 

@@ -1,7 +1,6 @@
 """The end of a server: what is refused, what may finish, and what is stopped; and its beginning."""
 
 import asyncio
-import json
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -85,24 +84,22 @@ async def test_it_is_alive_but_not_ready(app: Any) -> None:
 
 @pytest.mark.parametrize("version", ["2025-06-18", "2026-07-28"])
 async def test_a_request_that_is_complete_too_late_is_refused(stage: Alive, app: Any, version: str) -> None:
-    wire = HttpWire(app) if version == "2026-07-28" else await HttpWire.session(app, version)
-    body = json.dumps(wire.message("tools/call", {"name": "work", "arguments": {}})).encode()
-    headers = {"mcp-protocol-version": version, "mcp-method": "tools/call", "mcp-name": "work"}
-    late = wire.raw("POST", [body[:10], body[10:]], headers)
-    gate = asyncio.Event()
-    original = late._receive
+    complete = asyncio.Event()
 
-    async def slowly() -> dict:
-        if len(late._pieces) == 1:
-            await gate.wait()
-        return await original()
+    async def slowly(scope: Any, receive: Any, send: Any) -> None:
+        async def held_back() -> Any:
+            await complete.wait()
+            return await receive()
 
-    late._receive = slowly  # type: ignore[method-assign]
+        await app(scope, held_back, send)
+
+    wire = await open_wire(app, version)
+    wire.app = slowly
+    late = wire.start_call("work")
     await settle()
     await app.drain()
-    gate.set()
-    await late.done()
-    assert late.status == 503
+    complete.set()
+    assert (await late.done()).status == 503
     assert stage.ran == []
 
 
@@ -163,17 +160,18 @@ async def test_clients_that_read_nothing_do_not_hold_it_up(stage: Alive, app: An
 
 
 @pytest.mark.parametrize("version", REVISIONS)
-async def test_calls_finish(stage: Alive, app: Any, version: str) -> None:
-    wire = await open_wire(app, version)
-    call = wire.start_call("work")
+async def test_calls_finish_before_the_lifespan_is_left(stage: Alive, app: Any, version: str) -> None:
+    call = (await open_wire(app, version)).start_call("work")
     await stage.entered.wait()
-    drain = asyncio.create_task(app.drain())
+    drains = [asyncio.create_task(app.drain()) for _ in range(2)]
     await settle(50)
-    assert not drain.done()
+    assert not any(drain.done() for drain in drains)
+    assert stage.notes == ["entered"]
     stage.go.set()
-    await drain
+    await asyncio.gather(*drains)
     assert text_of((await call.done()).answer) == "done"
     assert not stage.cancelled.is_set()
+    assert stage.notes == ["entered", "left"]
 
 
 async def test_a_call_that_was_resumed_finishes_where_its_client_is(stage: Alive, app: Any, wire: HttpWire) -> None:
@@ -275,20 +273,6 @@ async def test_a_client_that_does_not_take_its_answer_does_not_hang_it(app: Any)
 
 
 # ── the lifespan ──
-
-
-async def test_it_is_left_after_the_last_call(stage: Alive, serve: Serve) -> None:
-    stage = Alive()
-    app = await serve(stage.server)
-    call = HttpWire(app).start_call("work")
-    await stage.entered.wait()
-    drains = [asyncio.create_task(app.drain()) for _ in range(2)]
-    await settle()
-    assert stage.notes == ["entered"]
-    stage.go.set()
-    await asyncio.gather(*drains)
-    await call.done()
-    assert stage.notes == ["entered", "left"]
 
 
 async def test_it_may_start_again(stage: Alive, serve: Serve) -> None:
