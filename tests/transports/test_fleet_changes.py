@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from http_clients import RESOURCES, TOOLS, UPDATED, Fleet, FleetOf, SharedState,
 from dovetail import Context
 from dovetail.state.base import NoRoom, StoreTrouble
 from http_serving import Serve, settle, until
-from http_stage import Stage, open_wire, text_of
+from http_stage import HANDSHAKE, Stage, open_wire, text_of
 from http_wire import MODERN, HttpWire
 
 BOTH = {"toolsListChanged": True, "resourceSubscriptions": ["test://one"]}
@@ -21,18 +20,21 @@ BOTH = {"toolsListChanged": True, "resourceSubscriptions": ["test://one"]}
 # ── who hears ──
 
 
-async def test_a_listen_hears_of_changes_elsewhere_once_and_each_is_written_once(fleet: Fleet) -> None:
-    listens = [await fleet.listens(at, **BOTH) for at in range(3)]
+@pytest.mark.parametrize("version", HANDSHAKE)
+async def test_changes_elsewhere_are_heard_once_and_written_once(fleet: Fleet, version: str) -> None:
+    wires = await fleet.session(version)
+    await wires[2].ask("resources/subscribe", {"uri": "test://one"})
+    streams = [await wires[0].get().started(), *[await fleet.listens(at, **BOTH) for at in range(3)]]
     fleet.stages[0].server.notify_resource_updated("test://one")
-    for listen in listens:
-        assert (await listen.message())["params"]["uri"] == "test://one"
+    for stream in streams:
+        assert (await stream.message())["params"]["uri"] == "test://one"
     fleet.stages[1].change_tools()
-    for listen in listens:
-        assert (await listen.message())["method"] == TOOLS
+    for stream in streams:
+        assert (await stream.message())["method"] == TOOLS
     await settle(50)
-    assert [len(listen.messages) for listen in listens] == [3] * 3
+    assert [len(stream.messages) for stream in streams] == [2, 3, 3, 3]
     assert (await fleet.store.read("changes", 0)).last == 2
-    await leave(*listens)
+    await leave(*streams)
 
 
 async def test_whoever_listens_before_a_worker_knows_where_the_log_ends_misses_nothing() -> None:
@@ -96,26 +98,6 @@ async def test_a_worker_that_starts_later_or_in_an_outage_tells_of_outages_as_we
         await fleet.apps[0].drain(1)
 
 
-@pytest.mark.parametrize("kept", [0, 1])
-async def test_a_store_that_came_back_without_its_log(fleet: Fleet, kept: int) -> None:
-    """Or with its beginning only."""
-    listening = [await fleet.listens(at) for at in range(3)]
-    for number in range(3):
-        fleet.stages[0].change_tools()
-        for each in listening:
-            await each.until(lambda each=each, number=number: len(each.messages) == number + 2)
-    records = (await fleet.store.read("changes", 0)).records
-    await fleet.store.drop("changes")
-    for record in records[:kept]:
-        await fleet.store.append("changes", record.data, keep=99, ttl=99)
-    fleet.store.come_back()
-    for each in listening:
-        await each.until(lambda each=each: len(each.messages) == 5)
-    await settle(200)
-    assert [len(each.messages) for each in listening] == [5] * 3
-    await leave(*listening)
-
-
 # ── what an answer waits for ──
 
 
@@ -169,32 +151,6 @@ async def test_who_changes_something_is_answered_when_it_is_written(fleet: Fleet
     fleet.store.gate.set()
     await call.done()
     assert (await fleet.store.read("changes", 0)).last == before + 1
-
-
-async def test_a_call_does_not_wait_for_all_that_changes_later(fleet: Fleet) -> None:
-    server = fleet.stages[0].server
-
-    async def slowly(name: str, key: str) -> bool:
-        await asyncio.sleep(0.02 if name == "append" else 0)
-        return True
-
-    async def change() -> None:
-        for number in range(10_000):
-            server.notify_resource_updated(f"test://{number % 50}")
-            await asyncio.sleep(0.005)
-
-    async def changing(ctx: Context) -> str:
-        await ctx.notify_tools_changed()
-        return "changed"
-
-    server.add_tool(changing)
-    fleet.views[0].fate = slowly
-    others = asyncio.create_task(change())
-    await settle()
-    async with asyncio.timeout(2):  # as long as there are changes, something waits to be written
-        await HttpWire(fleet.apps[0]).call("changing")
-    others.cancel()
-    await asyncio.wait([others])
 
 
 async def test_a_change_that_can_not_be_written_is_given_up(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
@@ -339,56 +295,11 @@ async def test_a_count_that_was_lost_is_known_again(refreshing: Fleet) -> None:
     assert times(refreshing) == [3] * 3
 
 
-async def test_a_lost_count_is_told_to_who_starts_later() -> None:
-    fleet = Fleet(Refreshing, count=2)
-    late = fleet.apps.pop()
-    await fleet.start()
-    for _ in range(3):
-        await fleet.stages[0].server.refresh()
-    await fleet.store.delete("refresh")
-    await late.start()
-    fleet.apps.append(late)
-    listen = await fleet.listens(1)
-    fleet.stages[0].change_tools()
-    assert (await listen.message())["method"] == TOOLS
-    assert times(fleet) == [3, 1]  # it has what the other had when that told
-    await fleet.stages[1].server.refresh()
-    await until(lambda: times(fleet) == [4, 2])
-    await leave(listen)
-    await fleet.stop()
-
-
 async def test_a_function_that_hangs_does_not_keep_the_server_from_ending(refreshing: Fleet) -> None:
     refreshing.stages[1].loads = asyncio.Event().wait
     await refreshing.stages[0].server.refresh()
     await settle(50)
     await asyncio.wait_for(refreshing.apps[1].drain(0.1), 5)
-
-
-@pytest.mark.slow
-async def test_what_several_workers_find_in_a_file_is_told_once_also_when_one_has_stopped(tmp_path: Path) -> None:
-    path = tmp_path / "file.txt"
-    path.write_text("0")
-    fleet = Fleet(Stage)
-    for stage in fleet.stages:
-        stage.server.add_file(path, uri="test://file")
-    await fleet.start()
-    wires = await fleet.session()
-    await wires[2].ask("resources/subscribe", {"uri": "test://file"})
-    for wire in wires:
-        await wire.ask("ping")  # so that each of them watches
-    stream = await wires[0].get().started()
-    listening = [await fleet.listens(at, resourceSubscriptions=["test://file"]) for at in range(2)]
-    for number in range(1, 4):
-        if number == 3:
-            await fleet.apps[2].drain(0.1)
-        path.write_text("1" * number * 5)
-        for each in listening:
-            assert (await each.message())["params"]["uri"] == "test://file"
-        await stream.until(lambda number=number: len(stream.messages) >= number)
-    assert [len(each.messages) for each in (stream, *listening)] == [3, 4, 4]
-    await leave(stream, *listening)
-    await fleet.stop()
 
 
 # ── a store that is out of reach: what needs it gets a clear error, all else goes on, and it all comes back ──

@@ -10,6 +10,7 @@ import pytest
 from http_clients import (
     LOGS,
     gone,
+    leave,
 )
 
 from dovetail import Context
@@ -154,8 +155,7 @@ async def test_a_call_waits_for_a_client_that_reads_slowly_and_nobody_else_does(
     assert len(sent) <= 2  # nothing is heaped up for it
     assert (await wire.call("add", {"a": 1, "b": 2})).status == 200
     call.read_on()
-    await call.done()
-    assert text_of(call.answer) == "flooded"
+    assert text_of((await call.done()).answer) == "flooded"
     assert len(call.messages) == 301
 
 
@@ -199,8 +199,7 @@ async def test_a_host_that_gives_the_body_again_and_again_stops_nobody(
     await until(lambda: len(given) > 2)
     assert (await wire.call("add", {"a": 1, "b": 2})).status == 200
     stage.go.set()
-    await call.done()
-    assert text_of(call.answer) == "done"
+    assert text_of((await call.done()).answer) == "done"
 
 
 # ── one response ──
@@ -350,8 +349,7 @@ async def test_the_task_of_a_request_has_no_cancellation_left_in_it(
 
     call = HttpWire(host).start_call("work")
     await stage.entered.wait()
-    call.leave()
-    await call.done()
+    await leave(call)
     assert stage.cancelled.is_set()
     assert left == [0]
     assert call.sent == []

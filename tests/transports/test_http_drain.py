@@ -10,6 +10,7 @@ import pytest
 from http_clients import (
     LISTEN,
     OldClient,
+    leave,
 )
 
 from dovetail import Context, Server
@@ -268,8 +269,7 @@ async def test_a_client_that_does_not_take_its_answer_does_not_hang_it(app: Any)
     call.stall()
     await call.started()
     await in_time(app, 0.02)
-    call.leave()
-    await call.done()
+    await leave(call)
 
 
 # ── the lifespan ──

@@ -27,7 +27,7 @@ from dovetail import Server
 from dovetail.engine.streams import Change
 from dovetail.state.base import NoRoom
 from dovetail.state.memory import MemoryState
-from http_serving import Clock, PausingState, Serve, endpoint_of, serving, settle, until
+from http_serving import PausingState, Serve, endpoint_of, serving, settle, until
 from http_stage import HANDSHAKE, Stage
 from http_wire import Exchange, HttpWire
 
@@ -460,15 +460,6 @@ async def test_streams_of_calls_and_of_changes_do_not_take_over_each_other(stage
     assert not changes.ended
     assert said(rest) == ["first", "second", "told"]
     await leave(changes)
-
-
-async def test_an_expired_session_gets_no_more_changes(stage: Stage, clock: Clock, serve: Serve) -> None:
-    wire = await HttpWire.session(await serve(clock=clock, session_timeout=100))
-    stream = await wire.get().started()
-    clock.sleep(101)
-    stage.change_tools()
-    await stream.done()
-    assert stream.messages == []
 
 
 async def test_a_client_that_reads_nothing_holds_up_nobody(stage: Stage, app: Any) -> None:

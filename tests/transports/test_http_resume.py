@@ -94,8 +94,7 @@ async def test_whoever_comes_back_while_it_runs_gets_the_rest_as_it_comes(stage:
     await settle()
     assert not rest.ended
     stage.go.set()
-    await rest.done()
-    assert said(rest) == ["first", "second", "told"]
+    assert said(await rest.done()) == ["first", "second", "told"]
 
 
 @pytest.mark.rule("SH-21")
@@ -124,8 +123,7 @@ async def test_the_newest_connection_owns_the_rest(stage: Talking, wire: HttpWir
     await newer.event()
     await older.done()
     stage.go.set()
-    await newer.done()
-    assert said(newer) == ["second", "told"]
+    assert said(await newer.done()) == ["second", "told"]
     assert older.messages == call.messages == []
 
 
@@ -156,8 +154,7 @@ async def test_the_answer_of_a_very_long_call_is_found_by_who_is_resuming(
     await tail.event()
     clock.sleep(1000)  # more than event_timeout
     stage.go.set()
-    await tail.done()
-    assert text_of(tail.answer) == "told"
+    assert text_of((await tail.done()).answer) == "told"
     assert text_of((await wire.get(last).done()).answer) == "told"
 
 
@@ -364,7 +361,6 @@ async def test_who_loses_every_connection_misses_nothing(
         if chance.random() < 0.5:
             connection.leave()
         connection = wire.get(last)
-    connection.leave()
-    await connection.done()
+    await leave(connection)
     assert [json.loads(event.data)["params"]["data"] for event in taken[:-1]] == list(range(40))
     assert len({event.id for event in taken}) == 41

@@ -73,25 +73,6 @@ async def test_initialize_is_not_cancelled(stage: Stage, serve: Serve) -> None:
     assert (await opening).headers["mcp-session-id"] == state.session
 
 
-# ── what a session remembers ──
-
-
-async def test_subscriptions_that_are_made_at_once_are_all_kept(stage: Stage, serve: Serve) -> None:
-    uris = [f"test://n{number}" for number in range(20)]
-    for uri in uris:
-        stage.server.add_resource(uri, lambda: "x", name=uri)
-    wire = await HttpWire.session(await serve(state=PausingState()))
-    stream = await wire.get().started()
-    for method, wanted in (("resources/subscribe", uris), ("resources/unsubscribe", uris[:1])):
-        await asyncio.gather(*(wire.ask(method, {"uri": uri}) for uri in (uris if wanted is uris else uris[1:])))
-        for uri in uris:
-            stage.server.notify_resource_updated(uri)
-        assert {(await stream.message())["params"]["uri"] for _ in wanted} == set(wanted)
-        await settle(50)
-    assert len(stream.messages) == 21
-    await leave(stream)
-
-
 # ── the end ──
 
 

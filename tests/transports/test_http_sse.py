@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from http_clients import LEGACY, TOOLS, OldClient, connected, identify, message
+from http_clients import LEGACY, TOOLS, OldClient, connected, identify, leave, message
 
 from http_serving import Serve, settle
 from http_stage import Stage, text_of
@@ -47,8 +47,7 @@ async def test_the_first_event_tells_where_to_post(app: Any) -> None:
     assert (stream.status, stream.headers["content-type"]) == (200, "text/event-stream")
     assert stream.headers["cache-control"] == "no-cache, no-transform"
     assert stream.headers["x-accel-buffering"] == "no"
-    stream.leave()
-    await stream.done()
+    await leave(stream)
 
 
 @pytest.mark.seed("S2-06", "S2-69", "S2-70", "S2-84")

@@ -26,7 +26,7 @@ from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.serve import serving as listening
 from http_serving import Serve, serving, settle, until
-from http_stage import HANDSHAKE, REVISIONS, Stage, open_wire, text_of
+from http_stage import REVISIONS, Stage, open_wire, text_of
 from http_wire import META, MODERN, HttpWire
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
@@ -164,8 +164,7 @@ async def test_a_long_call_is_kept_alive(stage: Stage, serve: Serve, version: st
     await stage.entered.wait()
     await until(lambda: call.raw.count(b": keep-alive\n\n") == 3)
     stage.go.set()
-    await call.done()
-    assert methods(call) == ["answer"]
+    assert methods(await call.done()) == ["answer"]
     assert call.headers["x-accel-buffering"] == "no"
 
 
@@ -346,28 +345,6 @@ async def test_all_pages_of_a_list_have_one_scope(serve: Serve, scope: str) -> N
             pages.append(await wire.ask(method, {"cursor": pages[-1]["nextCursor"]}))
         assert len(pages) > 1
         assert {page["cacheScope"] for page in pages} == {scope}
-
-
-# ── levels ──
-
-
-@pytest.mark.parametrize("version", HANDSHAKE)
-@pytest.mark.rule("LOG-1", "LOG-2")
-async def test_each_session_hears_its_own_level_and_above(serve: Serve, version: str) -> None:
-    app = await serve(busy_server())
-    one, two = await HttpWire.session(app, version), await HttpWire.session(app, version)
-    before = await levels(one)
-    for place, level in enumerate(LEVELS):
-        assert await one.ask("logging/setLevel", {"level": level}) == {}
-        assert await levels(one) == LEVELS[place:]
-        assert await levels(two) == before
-    assert (await one.post("logging/setLevel", {"level": "loud"})).answer["error"]["code"] == -32602
-    assert await levels(one) == LEVELS[-1:]
-
-
-async def levels(wire: HttpWire) -> list[str]:
-    said = (await wire.call("chat")).messages
-    return [each["params"]["level"] for each in said if each.get("method") == "notifications/message"]
 
 
 # ── where it listens ──
