@@ -31,21 +31,19 @@ async def in_time(app: Any, timeout: float | None = None) -> None:
 class Alive(Stage):
     """Notes what happens to its lifespan."""
 
-    def __init__(self, *, trouble: str = "", **options: Any) -> None:
-        super().__init__(lifespan=self._lifespan, **options)
+    def __init__(self, *, starts: bool = True) -> None:
+        super().__init__(lifespan=self._lifespan)
         self.notes: list[str] = []
-        self.trouble = trouble
+        self.starts = starts
         self.server.add_tool(self.spirit)
 
     @asynccontextmanager
     async def _lifespan(self, _server: Server) -> AsyncIterator[str]:
-        if self.trouble == "start":
+        if not self.starts:
             raise RuntimeError("no database")
         self.notes.append("entered")
         yield "alive"
         self.notes.append("left")
-        if self.trouble == "end":
-            raise RuntimeError("no farewell")
 
     async def spirit(self, ctx: Context) -> str:
         return str(ctx.lifespan)
@@ -220,8 +218,7 @@ async def test_late_calls_are_stopped_and_their_clients_told(stage: Alive, app: 
     assert call.status == (503 if version == MODERN else 200)
 
 
-async def test_a_stuck_thread_does_not_hang_it(caplog: pytest.LogCaptureFixture) -> None:
-    stage = Alive()
+async def test_a_stuck_thread_does_not_hang_it(stage: Alive, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     inside, free = threading.Event(), threading.Event()
 
     @stage.server.tool
@@ -230,21 +227,18 @@ async def test_a_stuck_thread_does_not_hang_it(caplog: pytest.LogCaptureFixture)
         free.wait(10)
         return "free"
 
-    async with serving(stage.server) as app:
-        call = HttpWire(app).start_call("stuck")
-        await until(inside.is_set)
-        await in_time(app, 0.02)
-        await call.done()
-        assert "stopped" in call.answer["error"]["message"]
-        assert stage.notes == ["entered", "left"]
-        free.set()
-        await until(lambda: stage.server.engine.threads.stuck == 0)
+    app = await serve()
+    call = HttpWire(app).start_call("stuck")
+    await until(inside.is_set)
+    await in_time(app, 0.02)
+    assert "stopped" in (await call.done()).answer["error"]["message"]
+    assert stage.notes == ["entered", "left"]
+    free.set()
+    await until(lambda: stage.server.engine.threads.stuck == 0)
     assert "tool stuck is stuck" in caplog.text
 
 
 async def test_a_tool_that_will_not_stop_does_not_hang_it(stage: Alive, serve: Serve) -> None:
-    stage = Alive()
-
     @stage.server.tool
     async def stubborn() -> str:
         stage.entered.set()
@@ -255,7 +249,7 @@ async def test_a_tool_that_will_not_stop_does_not_hang_it(stage: Alive, serve: S
                 stage.cancelled.set()
         return "stubborn"
 
-    app = await serve(stage.server)
+    app = await serve()
     call = HttpWire(app).start_call("stubborn")
     await stage.entered.wait()
     await in_time(app, 0)
@@ -275,9 +269,7 @@ async def test_a_client_that_does_not_take_its_answer_does_not_hang_it(app: Any)
 # ── the lifespan ──
 
 
-async def test_it_may_start_again(stage: Alive, serve: Serve) -> None:
-    stage = Alive()
-    app = await serve(stage.server)
+async def test_it_may_start_again(stage: Alive, app: Any) -> None:
     wire = await HttpWire.session(app)
     await wire.ask("resources/subscribe", {"uri": "test://one"})
     for _ in range(2):
@@ -305,7 +297,7 @@ async def test_two_apps_of_one_server_end_one_after_the_other() -> None:
 
 async def test_a_request_at_the_moment_of_a_failing_start_is_not_served() -> None:
     for turns in range(12):
-        stage = Alive(trouble="start")
+        stage = Alive(starts=False)
         app = stage.server.asgi()
         first = HttpWire(app).start_call("spirit")
         await settle(turns)
@@ -329,8 +321,7 @@ class Host:
         return await asyncio.wait_for(self.outbox.get(), 2)
 
 
-async def test_a_host_may_begin_and_end_it() -> None:
-    stage = Alive()
+async def test_a_host_may_begin_and_end_it_and_is_told_of_a_start_that_fails(stage: Alive) -> None:
     app = stage.server.asgi()
     host = Host(app)
     assert await host.say("startup") == {"type": "lifespan.startup.complete"}
@@ -341,11 +332,7 @@ async def test_a_host_may_begin_and_end_it() -> None:
     assert stage.notes == ["entered", "left"]
     assert (await stream.done()).answer["result"]
     await host.task
-
-
-async def test_a_host_is_told_of_a_start_that_fails() -> None:
-    host = Host(Alive(trouble="start").server.asgi())
+    host = Host(Alive(starts=False).server.asgi())
     told = await host.say("startup")
-    assert told["type"] == "lifespan.startup.failed"
-    assert "no database" in told["message"]
+    assert (told["type"], "no database" in told["message"]) == ("lifespan.startup.failed", True)
     await host.task
