@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import pytest
-
 from asking_stage import AskingStage, answer_to
 from dovetail import Context, Field, Server
 from dovetail.protocol import jsonrpc
@@ -138,10 +136,6 @@ def mirrored(method: str, name: str | None = None, version: str | None = MODERN,
 
 def H(version: str) -> dict[str, str]:  # as the table calls it
     return {"mcp-protocol-version": version}
-
-
-def row(name: str, rules: str, *cells: Any) -> Any:
-    return pytest.param(*cells, id=name, marks=pytest.mark.rule(*rules.split()))
 
 
 async def post(wire: HttpWire, body: Any, headers: dict[str, str | None] | None = None) -> Exchange:
