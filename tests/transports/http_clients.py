@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import pytest
-
 from asking_stage import AskingStage, answer_to
 from dovetail import Context, Field, Server
 from dovetail.protocol import jsonrpc
@@ -140,10 +138,6 @@ def H(version: str) -> dict[str, str]:  # as the table calls it
     return {"mcp-protocol-version": version}
 
 
-def row(name: str, rules: str, *cells: Any) -> Any:
-    return pytest.param(*cells, id=name, marks=pytest.mark.rule(*rules.split()))
-
-
 async def post(wire: HttpWire, body: Any, headers: dict[str, str | None] | None = None) -> Exchange:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return await wire.raw("POST", data, headers).done()
@@ -210,11 +204,16 @@ def given(call: Exchange) -> Any:
     return json.loads(text_of(call.answer))
 
 
+async def answered(wire: HttpWire, call: Exchange, question: Any, result: Any) -> Any:
+    """Answers the last question of a call; what its tool was answered."""
+    await reply(wire, answer_to(question, result))
+    return given(await call.done())
+
+
 async def finished_call(stage: AskingStage, wire: HttpWire) -> Any:
     """The way back of a call that is over."""
     call = ask(wire)
-    await reply(wire, answer_to(await call.message(), {}))
-    await call.done()
+    assert await answered(wire, call, await call.message(), {}) == [{}]
     return stage.contexts[-1].back
 
 

@@ -1,6 +1,7 @@
 """The event store by itself: what a client finds there, whatever becomes of what its worker writes."""
 
 import asyncio
+import selectors
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 from dovetail.engine.member import Member
 from dovetail.errors import ProtocolError
 from dovetail.protocol.sse import EventId, SseDecoder
-from dovetail.state import base as patience
 from dovetail.state.base import NoRoom, StoreTrouble
 from dovetail.state.memory import MemoryState
 from dovetail.transports.event_store import (
@@ -96,9 +96,18 @@ async def staged(script: Sequence[str] = (), **options: Any) -> AsyncIterator[St
     await stage.store.stop()
 
 
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "AGAIN_SECONDS", 0.001)
+class Hasty(selectors.SelectSelector):
+    """Time passes at once while everybody waits for it: the pauses between two questions to a store."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.SelectorEventLoop(self)
+        self._real, self._ahead = self.loop.time, 0.0
+        self.loop.time = lambda: self._real() + self._ahead  # type: ignore[method-assign]
+
+    def select(self, timeout: float | None = None) -> Any:
+        self._ahead += timeout or 0
+        return super().select(timeout and 0)
 
 
 # ── a store that may say nothing ──
@@ -116,7 +125,6 @@ def test_whatever_the_store_does_the_client_gets_all_and_the_log_has_it_in_order
     """With an id each event is kept once; without, once at most. The end is kept in any case."""
 
     async def run() -> None:
-        patience.AGAIN_SECONDS = 0.001
         async with staged(script, hold=hold) as stage:
             for event in events:
                 await stage.stream.send(event)
@@ -133,7 +141,8 @@ def test_whatever_the_store_does_the_client_gets_all_and_the_log_has_it_in_order
             assert not stage.store.running
             assert not await stage.store.is_expected(stage.stream.name)
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=lambda: Hasty().loop) as runner:
+        runner.run(run())
 
 
 def is_part(some: list[bytes], whole: list[bytes]) -> bool:

@@ -1,106 +1,63 @@
-"""Several workers, one server: any request of a session may come to any of them. Here they share a store in memory."""
+"""Several workers, one server: any request of a session may come to any of them, and one of them may be lost."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from typing import Any
+from pathlib import Path
 
 import pytest
+from http_clients import (
+    CAPABILITIES_KEY,
+    TOOLS,
+    Fleet,
+    FleetOf,
+    OldClient,
+    SharedState,
+    ask,
+    given,
+    leave,
+    no_answer,
+    reply,
+    said,
+)
 
-from asking_stage import AskingStage
-from dovetail import Context
-from dovetail.engine.subscriptions import Change
+from asking_stage import AskingStage, answer_to
+from dovetail import Context, Server
+from dovetail.auth import Principal
+from dovetail.state.sqlite import SqliteState
 from dovetail.transports.event_store import WORKER_LOST
-from http_serving import PausingState, endpoint_of, settle
+from http_serving import Clock, endpoint_of, sessions_of, settle, until
 from http_stage import HANDSHAKE, Stage, text_of
-from http_wire import MODERN, HttpWire
+from http_wire import Exchange, HttpWire
+from replaying import EVERYTHING, retry
 
-LISTEN = {"notifications": {"toolsListChanged": True, "resourceSubscriptions": ["test://one"]}}
-
-
-class SharedState(PausingState):
-    """What Redis is to workers on many hosts, for apps in one process."""
-
-    shared = True
-
-
-class Fleet:
-    """Workers that serve the same, each in an app of its own."""
-
-    def __init__(self, stages: list[Any], apps: list[Any], state: SharedState) -> None:
-        self.stages = stages
-        self.apps = apps
-        self.state = state
-
-    async def session(self, version: str, at: int = 0, **options: Any) -> "list[HttpWire]":
-        """One session, at each of the workers."""
-        first = await HttpWire.session(self.apps[at], version, **options)
-        wires = [HttpWire(app, version) for app in self.apps]
-        for wire in wires:
-            wire.session_id, wire.ids = first.session_id, first.ids
-        return wires
-
-    async def lose(self, number: int) -> None:
-        """The worker shows no more that it lives, as if it were killed; what it runs goes on, to make things worse."""
-        lost = endpoint_of(self.apps[number]).member
-        assert lost._renewing is not None
-        lost._renewing.cancel()
-        await asyncio.sleep(0)
-        await self.state.delete(f"worker/{lost.id}")
-
-
-async def _fleet(kind: Any) -> AsyncIterator[Fleet]:
-    state = SharedState()
-    stages = [kind() for _ in range(3)]
-    apps = [stage.server.asgi(state=state) for stage in stages]
-    for app in apps:
-        await app.start()
-    endpoints = [endpoint_of(app) for app in apps]
-    yield Fleet(stages, apps, state)
-    for app in apps:
-        await asyncio.wait_for(app.drain(1), 10)
-    await settle()
-    assert not any(each._calls.here or each._calls._known for each in endpoints)
-    assert not any(each._store.running or each._streams._newest for each in endpoints)
-    assert not state._topics.names
+JSON_ONLY = {"accept": "application/json"}
 
 
 @pytest.fixture
-async def fleet(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
-    async for fleet in _fleet(Stage):
-        yield fleet
+async def asking_fleet(fleet_of: FleetOf) -> Fleet:
+    return await fleet_of(AskingStage)
 
 
-@pytest.fixture
-async def asking_fleet() -> AsyncIterator[Fleet]:
-    async for fleet in _fleet(AskingStage):
-        yield fleet
-
-
-every_handshake = pytest.mark.parametrize("version", HANDSHAKE)
+@pytest.fixture(params=["memory", "sqlite"])
+async def on_any_store(request: pytest.FixtureRequest, fleet_of: FleetOf, tmp_path: Path) -> Fleet:
+    return await fleet_of(Stage, store=SqliteState(tmp_path / "state.sqlite") if request.param == "sqlite" else None)
 
 
 # ── any request, any worker ──
 
 
-@every_handshake
-async def test_a_session_works_everywhere(fleet: Fleet, version: str) -> None:
-    for wire in await fleet.session(version):
+@pytest.mark.parametrize("version", HANDSHAKE)
+async def test_a_session_works_and_has_its_settings_everywhere(fleet: Fleet, version: str) -> None:
+    wires = await fleet.session(version)
+    for wire in wires:
         assert text_of((await wire.call("add", {"a": 1, "b": 2})).answer) == "3"
-
-
-async def test_what_a_session_has_set_holds_everywhere(fleet: Fleet) -> None:
-    wires = await fleet.session("2025-11-25")
-    await wires[0].start("logging/setLevel", {"level": "error"}).done()
-    call = wires[1].start_call("tell")
-    await fleet.stages[1].entered.wait()
+    await wires[0].ask("logging/setLevel", {"level": "error"})
     fleet.stages[1].go.set()
-    await call.done()
-    assert [each for each in call.messages if each.get("method") == "notifications/message"] == []
+    assert "told" in text_of((await wires[1].call("tell")).json)  # without a warning before
 
 
 async def test_the_end_of_a_session_ends_its_calls_and_streams_everywhere(fleet: Fleet) -> None:
-    wires = await fleet.session("2025-11-25")
+    wires = await fleet.session()
     stream = await wires[1].get().started()
     call = await wires[0].start_call("work").started()  # it takes its time
     assert (await wires[2].delete()).status == 204
@@ -110,95 +67,8 @@ async def test_the_end_of_a_session_ends_its_calls_and_streams_everywhere(fleet:
         assert (await wire.start("ping").done()).status == 404
 
 
-async def test_a_call_is_cancelled_from_elsewhere(fleet: Fleet) -> None:
-    wires = await fleet.session("2025-11-25")
-    call = await wires[0].start_call("work", id="c").started()
-    await wires[1].notify("notifications/cancelled", {"requestId": "other"})
-    await wires[1].notify("notifications/cancelled", {"requestId": "c"})
-    await fleet.stages[0].cancelled.wait()
-    await call.done()
-    assert call.messages == []
-
-
-async def test_a_cancellation_may_come_before_the_call_can_be_reached(fleet: Fleet) -> None:
-    wires = await fleet.session("2025-11-25")
-    call = wires[0].start_call("work", id="c")
-    await fleet.stages[0].entered.wait()
-    await wires[1].notify("notifications/cancelled", {"requestId": "c"})
-    await fleet.stages[0].cancelled.wait()
-    await call.done()
-
-
-@every_handshake
-async def test_a_change_is_heard_everywhere(fleet: Fleet, version: str) -> None:
-    wires = await fleet.session(version)
-    assert (await wires[2].start("resources/subscribe", {"uri": "test://one"}).done()).status == 200
-    stream = await wires[0].get().started()
-    fleet.stages[1].server.notify_resource_updated("test://one")
-    assert (await stream.message())["params"] == {"uri": "test://one"}
-    fleet.stages[2].change_tools()
-    assert (await stream.message())["method"] == "notifications/tools/list_changed"
-    stream.leave()
-    await stream.done()
-
-
-async def test_a_listen_hears_of_changes_elsewhere_once(fleet: Fleet) -> None:
-    listens = [HttpWire(app).start("subscriptions/listen", LISTEN) for app in fleet.apps]
-    for listen in listens:
-        assert (await listen.message())["method"] == "notifications/subscriptions/acknowledged"
-    fleet.stages[0].server.notify_resource_updated("test://one")
-    for listen in listens:
-        assert (await listen.message())["params"]["uri"] == "test://one"
-    fleet.stages[1].change_tools()
-    for listen in listens:
-        assert (await listen.message())["method"] == "notifications/tools/list_changed"
-    await settle(50)
-    for listen in listens:
-        assert len(listen.messages) == 3
-        listen.leave()
-        await listen.done()
-
-
-async def test_after_an_outage_every_listener_is_told_of_all_that_it_asked_for(fleet: Fleet) -> None:
-    wires = await fleet.session("2025-11-25")
-    await wires[0].start("resources/subscribe", {"uri": "test://one"}).done()
-    stream = await wires[1].get().started()
-    listen = HttpWire(fleet.apps[2]).start("subscriptions/listen", LISTEN)
-    await listen.message()
-    fleet.state.outages += 1
-    fleet.state._topics.tell_all()
-    heard = [await listen.message() for _ in range(2)]
-    assert {each["method"] for each in heard} == {
-        "notifications/tools/list_changed",
-        "notifications/resources/updated",
-    }
-    heard = [await stream.message() for _ in range(3)]  # the stage has tools and resources
-    assert {each["method"] for each in heard} == {
-        "notifications/tools/list_changed",
-        "notifications/resources/list_changed",
-        "notifications/resources/updated",
-    }
-    await settle(50)
-    assert len(listen.messages) == 3
-    assert len(stream.messages) == 3
-    for each in (stream, listen):
-        each.leave()
-        await each.done()
-
-
-async def test_the_newest_stream_of_a_session_owns_it(fleet: Fleet) -> None:
-    wires = await fleet.session("2025-11-25")
-    older = await wires[0].get().started()
-    newer = await wires[1].get().started()
-    await older.done()
-    fleet.stages[2].change_tools()
-    assert (await newer.message())["method"] == "notifications/tools/list_changed"
-    newer.leave()
-    await newer.done()
-
-
 async def test_the_rest_of_an_answer_is_had_elsewhere(fleet: Fleet) -> None:
-    wires = await fleet.session("2025-11-25")
+    wires = await fleet.session()
     call = wires[0].start_call("tell", {"times": 2}, id="t")
     await call.message()
     place = call.events[-1].id
@@ -214,30 +84,19 @@ async def test_the_rest_of_an_answer_is_had_elsewhere(fleet: Fleet) -> None:
     assert again.messages == rest.messages
 
 
-@every_handshake
-async def test_an_answer_to_a_question_may_come_anywhere(asking_fleet: Fleet, version: str) -> None:
-    capabilities = {"roots": {}}
-    wires = await asking_fleet.session(version, capabilities=capabilities)
-    call = wires[0].start_call("ask")
-    question = await call.message()
-    answer = {"jsonrpc": "2.0", "id": question["id"], "result": {"roots": []}}
-    assert (await wires[2].raw("POST", json.dumps(answer).encode()).done()).status == 202
-    await call.done()
-    assert json.loads(text_of(call.answer)) == [{"roots": []}]
-
-
-async def test_a_question_is_heard_where_the_rest_of_the_answer_is(asking_fleet: Fleet) -> None:
-    wires = await asking_fleet.session("2025-11-25", capabilities={"roots": {}})
-    call = wires[0].start_call("ask")
-    question = await call.message()
-    primed = call.events[0].id
+@pytest.mark.parametrize("version", HANDSHAKE)
+async def test_a_question_is_heard_and_answered_anywhere(asking_fleet: Fleet, version: str) -> None:
+    wires = await asking_fleet.session(version, capabilities={"roots": {}})
+    call = ask(wires[0])
+    await reply(wires[2], answer_to(await call.message(), {"roots": []}))
+    assert given(await call.done()) == [{"roots": []}]
+    call = ask(wires[0], times=2)
+    first = await call.message()
     await call.cut()
-    rest = wires[1].get(primed)
-    assert (await rest.message())["id"] == question["id"]
-    answer = {"jsonrpc": "2.0", "id": question["id"], "result": {"roots": []}}
-    await wires[2].raw("POST", json.dumps(answer).encode()).done()
-    assert json.loads(text_of(await rest.message())) == [{"roots": []}]
-    await rest.done()
+    rest = wires[1].get(call.events[-1].id)  # where the rest of the answer is
+    for question in (first, await rest.message()):
+        await reply(wires[2], answer_to(question, {}))
+    assert given(await rest.done()) == [{}, {}]
 
 
 async def test_a_visit_is_told_over_from_anywhere(fleet: Fleet) -> None:
@@ -245,173 +104,328 @@ async def test_a_visit_is_told_over_from_anywhere(fleet: Fleet) -> None:
     async def visit(ctx: Context) -> str:
         return (await ctx.elicit_url("Sign in", "https://example.com/in", elicitation_id="page")).action
 
-    capabilities = {"elicitation": {"url": {}}}
-    wires = await fleet.session("2025-11-25", capabilities=capabilities)
+    wires = await fleet.session(capabilities={"elicitation": {"url": {}}})
     stream = await wires[1].get().started()
     call = wires[0].start_call("visit")
-    question = await call.message()
-    answer = {"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept"}}
-    await wires[2].raw("POST", json.dumps(answer).encode()).done()
+    await reply(wires[2], answer_to(await call.message(), {"action": "accept"}))
     assert text_of((await call.done()).answer) == "accept"
     assert await fleet.stages[2].server.complete_elicitation("page")
     assert (await stream.message())["method"] == "notifications/elicitation/complete"
     assert not await fleet.stages[2].server.complete_elicitation("page")
-    stream.leave()
-    await stream.done()
+    await leave(stream)
 
 
-# ── refreshing ──
+# ── from one GET stream to the next ──
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-async def test_every_worker_refreshes_and_each_client_hears_of_it_once(is_async: bool) -> None:
-    state, stages = SharedState(), [Stage() for _ in range(3)]
-    ran: list[int] = []
+@pytest.mark.parametrize("key", ["session/", "hears/"])
+async def test_an_older_stream_ends_also_if_trouble_meets_its_question_for_a_newer_one(fleet: Fleet, key: str) -> None:
+    wires = await fleet.session()
+    older = await wires[0].get().started()
+    await settle(50)
+    fleet.views[0].fate = no_answer("get", key)
+    newer = await wires[1].get().started()
+    await settle(50)
+    fleet.views[0].fate = None  # there was no outage that all are told of
+    await older.done()
+    fleet.stages[2].change_tools()
+    await newer.message()
+    assert older.messages == []
+    await leave(newer)
 
-    def refreshing(number: int) -> Any:
-        def change() -> None:
-            ran.append(number)
-            stages[number].server.add_tool(stages[number].add, name="one")
-            stages[number].server.add_tool(stages[number].add, name="two")
 
-        async def change_async() -> None:
-            await asyncio.sleep(0)
-            change()
+async def test_at_another_worker_it_misses_nothing(on_any_store: Fleet) -> None:
+    """What was told since the last beat may be told once more."""
+    fleet = on_any_store
+    wires = await fleet.session()
+    streams = [await wires[0].get().started()]
+    for number in range(6):
+        fleet.stages[number % 3].change_tools()
+        await streams[-1].message()
+        streams.append(await wires[(number * 7) % 3].get().started())
+        await streams[-2].done()
+    last = streams[-1]
+    before = len(last.messages)
+    fleet.stages[1].change_tools()
+    await last.until(lambda: len(last.messages) > before)
+    await leave(last)
 
-        return change_async if is_async else change
 
-    for number, stage in enumerate(stages):
-        stage.server.on_refresh(refreshing(number))
-    apps = [stage.server.asgi(state=state) for stage in stages]
-    for app in apps[:2]:
-        await app.start()
-    session = await HttpWire.session(apps[0])
-    stream = await session.get().started()
-    listens = [HttpWire(app).start("subscriptions/listen", LISTEN) for app in apps[:2]]
-    for listen in listens:
-        await listen.message()
-    await stages[1].server.refresh()
-    for heard in (*listens, stream):
-        assert (await heard.message())["method"] == "notifications/tools/list_changed"
-    assert sorted(ran) == [0, 1]
-    await apps[2].start()  # later, and has all of it too
-    for app in apps:
-        names = {each["name"] for each in (await HttpWire(app).ask("tools/list"))["tools"]}
-        assert {"one", "two"} <= names
+async def test_of_streams_that_come_at_once_one_is_left(on_any_store: Fleet) -> None:
+    wires = await on_any_store.session()
+    streams = [wires[at].get() for at in (0, 1, 2, 0, 1, 2)]
+    await asyncio.gather(*(stream.started() for stream in streams))
+    await until(lambda: sum(not stream.ended for stream in streams) == 1)
+    on_any_store.stages[0].change_tools()
+    (left,) = (stream for stream in streams if not stream.ended)
+    assert (await left.message())["method"] == TOOLS
+    await leave(left)
+
+
+# ── streams whose worker is killed ──
+
+
+def beats(stream: Exchange) -> int:
+    return stream.raw.count(b": keep-alive")
+
+
+async def test_what_was_told_before_the_last_beat_is_not_told_again(fleet_of: FleetOf) -> None:
+    fleet = await fleet_of(Stage, keep_alive=0.05)
+    wires = await fleet.session()
+    older = await wires[0].get().started()
+    fleet.stages[2].change_tools()
+    await older.message()
+    told = beats(older)
+    await older.until(lambda: beats(older) >= told + 2)
+    fleet.views[0].fate = no_answer()  # as if it were killed: nobody hears what it has told
+    newer = await wires[1].get().started()
     await settle(100)
-    assert [len(listen.messages) for listen in listens] == [2, 2]
-    assert len(stream.messages) == 1
-    for each in (*listens, stream):
-        each.leave()
-        await each.done()
-    for app in apps:
-        await app.drain(1)
+    assert newer.messages == []
+    await leave(newer, older)
 
 
-async def test_a_tool_that_only_one_worker_has_is_warned_of(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
-    fleet.stages[0].server.add_tool(fleet.stages[0].add, name="new")
-    assert "on_refresh" in caplog.text
+async def test_beats_without_news_leave_the_session_alone(fleet_of: FleetOf) -> None:
+    fleet = await fleet_of(Stage, keep_alive=0.02)
+    wires = await fleet.session()
+    stream = await wires[0].get().started()
+    kept = []
+    for _ in range(4):  # which this session did not ask for
+        fleet.stages[1].server.notify_resource_updated("test://one")
+        told = beats(stream)
+        await stream.until(lambda told=told: beats(stream) >= told + 3)
+        kept.append(await fleet.store.get(f"session/{wires[0].session_id}"))
+    assert kept[-1] == kept[-2] != None  # noqa: E711
+    await leave(stream)
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+async def test_only_an_open_question_is_asked_again(asking_fleet: Fleet, is_answered: bool) -> None:
+    wires = await asking_fleet.session(capabilities={"roots": {}})
+    stream = await wires[0].get().started()
+    call = wires[1].start("tools/call", {"name": "ask", "arguments": {}}, headers=JSON_ONLY)
+    question = await stream.message()
+    answer = json.dumps(answer_to(question, {"roots": []})).encode()
+    if is_answered:
+        await wires[2].raw("POST", answer).done()
+        await call.done()
+    asking_fleet.views[0].fate = no_answer()
+    again = await wires[1].get().started()
+    await settle(100)
+    assert again.messages == ([] if is_answered else [question])
+    await wires[2].raw("POST", answer).done()
+    await call.done()
+    await leave(again, stream)
 
 
 # ── a worker is lost ──
 
 
 async def test_whoever_waits_for_a_lost_worker_is_told_once(fleet: Fleet) -> None:
-    wires = await fleet.session("2025-11-25")
-    call = wires[0].start_call("tell", id="t")
-    await call.message()
-    primed = call.events[0].id
-    await call.cut()
-    rests = [wires[1].get(primed), wires[2].get(primed)]
-    for rest in rests:
-        await rest.message()
+    wires, rest = await fleet.resumed_elsewhere()
+    primed = rest.events[0].id
+    other = wires[2].get(primed)
+    await other.event()
     await fleet.lose(0)
-    for rest in rests:
-        lost = await rest.message()
-        assert (lost["id"], lost["error"]["message"]) == ("t", WORKER_LOST)
-        await rest.done()
+    for each in (rest, other):
+        await each.done()
+        assert (each.answer["id"], each.answer["error"]["message"]) == ("t", WORKER_LOST)
     fleet.stages[0].go.set()  # it lives after all, and comes too late
     await settle(100)
     again = await wires[1].get(primed).done()
-    assert [each for each in again.messages if "id" in each] == [lost]
+    assert [each for each in again.messages if "id" in each] == [rest.answer]
 
 
 async def test_a_call_that_said_nothing_before_its_worker_was_lost(fleet: Fleet) -> None:
-    wires = await fleet.session("2025-11-25")
+    wires = await fleet.session()
     call = wires[0].start_call("work", id=7)
     primed = (await call.event()).id
     await call.cut()
     await fleet.lose(0)
-    rest = await wires[1].get(primed).done()
-    assert [each["id"] for each in rest.messages] == [7]
-    assert rest.answer["error"]["message"] == WORKER_LOST
+    (lost,) = (await wires[1].get(primed).done()).messages
+    assert (lost["id"], lost["error"]["message"]) == (7, WORKER_LOST)
     fleet.stages[0].go.set()
-    await settle(100)
 
 
 async def test_a_worker_that_only_could_not_show_itself_is_not_lost(fleet: Fleet) -> None:
     """The store stood still for longer than a lease lasts."""
-    wires = await fleet.session("2025-11-25")
-    call = wires[0].start_call("tell", id="t")
-    await call.message()
-    primed = call.events[0].id
-    await call.cut()
-    rest = wires[1].get(primed)
-    await rest.message()
+    _, rest = await fleet.resumed_elsewhere()
     alive = endpoint_of(fleet.apps[0]).member
-    await fleet.state.delete(f"worker/{alive.id}")
+    await fleet.store.delete(f"worker/{alive.id}")
     for _ in range(5):
-        fleet.state.outages += 1
-        await asyncio.sleep(0.05)
-    await fleet.state.put(f"worker/{alive.id}", b"", ttl=60)
-    await asyncio.sleep(0.2)
+        fleet.store.come_back()
+        await settle(100)
+    await fleet.store.put(f"worker/{alive.id}", b"", ttl=60)
     fleet.stages[0].go.set()
-    assert (await rest.message())["params"]["data"] == "second"
-    assert text_of(await rest.message()) == "told"
+    assert said(await rest.done()) == ["first", "second", "told"]
+
+
+async def test_news_of_the_session_do_not_hide_that_the_worker_is_lost(fleet: Fleet) -> None:
+    wires, rest = await fleet.resumed_elsewhere()
+
+    async def news() -> None:
+        while True:
+            await fleet.store.publish(f"session/{wires[0].session_id}")
+            await asyncio.sleep(0.005)
+
+    telling = asyncio.create_task(news())
+    await fleet.lose(0)
+    await rest.done(3)
+    assert "error" in rest.answer
+    telling.cancel()
+    await asyncio.wait([telling])
+
+
+async def test_a_drain_ends_it_properly(fleet: Fleet) -> None:
+    wires, rest = await fleet.resumed_elsewhere()
+    await asyncio.wait_for(fleet.apps[1].drain(5), 5)
     await rest.done()
+    assert rest.sent[-1]["more_body"] is False
+    assert len(rest.messages) == 1
+    fleet.stages[0].go.set()
+    again = await wires[2].get(rest.events[-1].id).done()
+    assert "result" in again.answer
 
 
 # ── HTTP+SSE ──
 
 
 async def test_what_an_sse_client_posts_elsewhere_reaches_its_stream(fleet: Fleet) -> None:
-    stream = HttpWire(fleet.apps[0], "2024-11-05").raw("GET", path="/sse")
-    path, _, query = (await stream.event()).data.decode().partition("?")
-    hello = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
-    messages = [
-        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello},
-        {"jsonrpc": "2.0", "method": "notifications/initialized"},
-        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "add", "arguments": {"a": 1, "b": 2}}},
-    ]
-    for number, message in enumerate(messages):
-        wire = HttpWire(fleet.apps[number % 3])
-        headers: dict[str, str | None] = {"content-type": "application/json"}
-        posted = await wire.raw("POST", json.dumps(message).encode(), headers, path=path, query=query).done()
-        assert posted.status == 202
-        answer = await stream.message() if "id" in message else None
-    assert text_of(answer) == "3"
-    stream.leave()
-    await stream.done()
+    client = await OldClient(fleet.apps[0]).open()
+    client.wire.app = fleet.apps[1]
+    await client.shake_hands()
+    client.wire.app = fleet.apps[2]
+    assert await client.call("add", a=1, b=2) == "3"
+    await client.leave()
     await settle()
-    late = await HttpWire(fleet.apps[1]).raw("POST", b"{}", headers, path=path, query=query).done()
-    assert late.status == 404
+    assert (await client.ping()).status == 404
 
 
 # ── what does not need the store ──
 
 
-async def test_a_plain_call_does_not_touch_the_store(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_plain_call_does_not_touch_the_store(fleet: Fleet) -> None:
+    endpoint_of(fleet.apps[0]).member._renewing.cancel()
     touched = []
-    for name in ("get", "put", "touch", "delete", "claim", "add", "append", "read", "drop", "publish"):
-        monkeypatch.setattr(type(fleet.state), name, lambda *_, name=name, **__: touched.append(name))
+
+    async def fate(name: str, key: str) -> bool:
+        touched.append(name)
+        return True
+
+    fleet.views[0].fate = fate
+    assert text_of((await HttpWire(fleet.apps[0]).call("add", {"a": 1, "b": 2})).answer) == "3"
+    assert touched == []
+
+
+# ── whose it is ──
+
+
+PEOPLE = {
+    "anns-token": Principal(subject="ann", scopes=frozenset({"notes:read"})),
+    "anns-other": Principal(subject="ann"),
+    "bobs-token": Principal(subject="bob", scopes=frozenset({"notes:read"})),
+}
+CAPABILITIES = {"io.modelcontextprotocol/clientCapabilities": EVERYTHING}
+
+
+async def verify(token: str) -> Principal | None:
+    return PEOPLE.get(token)
+
+
+def bank() -> Server:
+    server = Server("bank", version="1.0.0", auth=verify)
+
+    @server.tool
+    async def pay(ctx: Context) -> str:
+        return f"paid: {(await ctx.elicit('Sure?', str)).data}"
+
+    @server.tool
+    async def whose(ctx: Context) -> str:
+        assert ctx.principal is not None
+        return str(ctx.principal.subject)
+
+    return server
+
+
+def bearer(token: str) -> dict[str, str | None]:
+    return {"authorization": f"Bearer {token}"}
+
+
+class Bank:
+    def __init__(self) -> None:
+        self.server = bank()
+
+
+@pytest.fixture
+async def banks(fleet_of: FleetOf) -> Fleet:
+    return await fleet_of(Bank, count=2)
+
+
+@pytest.mark.parametrize("version", HANDSHAKE)
+@pytest.mark.rule("SEC-7", "SEC-12")
+async def test_a_session_is_its_owners_at_every_worker(banks: Fleet, version: str) -> None:
+    opened = await HttpWire.session(banks.apps[0], version, headers=bearer("anns-token"))
+
+    def at_the_other(token: str) -> HttpWire:
+        wire = HttpWire(banks.apps[1], version, headers=bearer(token))
+        wire.session_id = opened.session_id
+        return wire
+
+    stranger = at_the_other("bobs-token")
+    for refused in (await stranger.call("whose"), await stranger.get().done(), await stranger.delete()):
+        assert refused.status == 404
+    assert text_of((await at_the_other("anns-other").call("whose")).answer) == "ann"
+
+
+@pytest.mark.rule("SEC-8")
+async def test_a_request_state_is_its_owners_at_every_worker(banks: Fleet) -> None:
+    call = {"name": "pay", "arguments": {}, "_meta": {CAPABILITIES_KEY: EVERYTHING}}
+    asked = await HttpWire(banks.apps[0], headers=bearer("anns-token")).ask("tools/call", call)
+    again = {**call, **retry(asked, {"Sure?": "yes"})}
+    stranger = await HttpWire(banks.apps[1], headers=bearer("bobs-token")).post("tools/call", again)
+    assert stranger.answer["error"]["code"] == -32602
+    paid = await HttpWire(banks.apps[1], headers=bearer("anns-other")).post("tools/call", again)
+    assert text_of(paid.answer) == "paid: yes"
+
+
+async def test_an_sse_stream_is_its_owners_at_every_worker(banks: Fleet) -> None:
+    """With the same rights too: what is posted is done with those of the stream."""
+    client = await OldClient(banks.apps[0], **bearer("anns-token")).open()
+    for app in banks.apps:
+        client.wire.app = app
+        statuses = [(await client.ping(headers=bearer(token))).status for token in PEOPLE]
+        assert statuses == [202, 404, 404]
+    await client.leave()
+
+
+# ── `max_sessions`: each worker bounds those that it opened ──
+
+SILENT = 245  # seconds: a minute, and a tenth of `session_timeout` in which use elsewhere may go untold
+
+
+@pytest.fixture
+async def bounded(fleet_of: FleetOf, clock: Clock) -> Fleet:
+    """Two workers that open two sessions each."""
+    fleet = await fleet_of(Stage, count=2, store=SharedState(clock=clock), max_sessions=2)
     for app in fleet.apps:
-        endpoint_of(app).member._renewing.cancel()
-    answer = await HttpWire(fleet.apps[0], MODERN).call("add", {"a": 1, "b": 2})
-    assert (text_of(answer.answer), touched) == ("3", [])
-    monkeypatch.undo()
+        sessions_of(app)._clock = clock
+    return fleet
 
 
-async def test_a_change_at_one_worker_is_written_once(fleet: Fleet) -> None:
-    fleet.stages[0].server.engine.publish(Change("tools"))
-    await settle(100)
-    assert (await fleet.state.read("changes", 0)).last == 1
+async def used(wire: HttpWire) -> int:
+    return (await wire.call("add", {"a": 1, "b": 1})).status
+
+
+async def alive(fleet: Fleet, *wires: HttpWire) -> list[bool]:
+    return [await fleet.store.get(f"session/{wire.session_id}") is not None for wire in wires]
+
+
+async def test_what_is_used_at_another_worker_stays_and_what_is_silent_goes(bounded: Fleet, clock: Clock) -> None:
+    (_, busy), (silent, there) = [await bounded.session() for _ in range(2)]
+    stream = await there.get().started()
+    clock.sleep(SILENT)
+    assert await used(busy) == 200
+    clock.sleep(50)
+    newcomer, _ = await bounded.session()
+    assert await alive(bounded, busy, silent, newcomer) == [True, False, True]
+    assert [await used(wire) for wire in (silent, busy)] == [404, 200]
+    await stream.done()

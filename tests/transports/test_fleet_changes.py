@@ -1,241 +1,122 @@
-"""Changes in a fleet: who hears of them after outages, what an answer waits for, and lost counts of refreshes."""
+"""Changes and refreshes in a fleet: who hears of them, what an answer waits for, and a store that is out of reach."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from http_asking import leave
+from http_clients import RESOURCES, TOOLS, UPDATED, Fleet, FleetOf, SharedState, initialize, leave, methods, no_answer
 
 from dovetail import Context
-from dovetail.engine import subscriptions as changes
-from dovetail.state import base as patience
-from dovetail.state.base import StoreTrouble
-from http_serving import PausingState, endpoint_of, settle, until
-from http_stage import Stage, text_of
-from http_wire import HttpWire
+from dovetail.state.base import NoRoom, StoreTrouble
+from http_serving import Serve, settle, until
+from http_stage import HANDSHAKE, Stage, open_wire, text_of
+from http_wire import MODERN, HttpWire
 
-TOOLS = {"notifications": {"toolsListChanged": True}}
-CHANGED = "notifications/tools/list_changed"
-TOO_LONG = 1.5  # seconds for what has nothing to wait for
+BOTH = {"toolsListChanged": True, "resourceSubscriptions": ["test://one"]}
 
 
-class GatedState(PausingState):
-    """A shared store. Changes are written while `gate` is open; it can forget, go away and come back."""
-
-    shared = True
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.away = False
-
-    async def append(self, log: str, data: bytes, **options: Any) -> int:
-        if log == changes.LOG:
-            await self.gate.wait()
-        if self.away:
-            raise StoreTrouble
-        return await super().append(log, data, **options)
-
-    def come_back(self) -> None:
-        self.away = False
-        self.outages += 1
-        self._topics.tell_all()
-
-    async def changes(self) -> list[changes.LoggedChange | None]:
-        return [changes.change_codec().decode(record.data) for record in (await self.read(changes.LOG, 0)).records]
+# ── who hears ──
 
 
-class Fleet:
-    """Workers that serve the same, in one process."""
-
-    def __init__(self, stages: list[Any], state: GatedState) -> None:
-        self.state = state
-        self.stages = stages
-        self.apps = [stage.server.asgi(state=state) for stage in stages]
-
-    async def start(self) -> None:
-        for app in self.apps:
-            await app.start()
-        await settle(50)
-
-    async def stop(self) -> None:
-        for app in self.apps:
-            await asyncio.wait_for(app.drain(0.2), 10)
-
-    async def session(self, version: str = "2025-11-25") -> list[HttpWire]:
-        first = await HttpWire.session(self.apps[0], version)
-        wires = [HttpWire(app, version) for app in self.apps]
-        for wire in wires:
-            wire.session_id, wire.ids = first.session_id, first.ids
-        return wires
-
-
-@pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (changes, patience):
-        monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
-
-
-@pytest.fixture
-async def state() -> GatedState:
-    return GatedState()
-
-
-@pytest.fixture
-async def fleet(state: GatedState) -> AsyncIterator[Fleet]:
-    fleet = Fleet([Stage(), Stage(), Stage()], state)
-    await fleet.start()
-    yield fleet
-    await fleet.stop()
-    assert not state._topics.names
-
-
-async def listens(app: Any, asked: dict[str, Any] = TOOLS) -> Any:
-    listen = HttpWire(app).start("subscriptions/listen", asked)
-    await listen.message()
-    return listen
-
-
-# ── the start ──
-
-
-async def test_whoever_listens_before_a_worker_knows_where_the_log_ends_misses_nothing(
-    monkeypatch: pytest.MonkeyPatch, state: GatedState
-) -> None:
-    fleet = Fleet([Stage(), Stage()], state)
-    await fleet.apps[0].start()
+@pytest.mark.parametrize("version", HANDSHAKE)
+async def test_changes_elsewhere_are_heard_once_and_written_once(fleet: Fleet, version: str) -> None:
+    wires = await fleet.session(version)
+    await wires[2].ask("resources/subscribe", {"uri": "test://one"})
+    streams = [await wires[0].get().started(), *[await fleet.listens(at, **BOTH) for at in range(3)]]
+    fleet.stages[0].server.notify_resource_updated("test://one")
+    for stream in streams:
+        assert (await stream.message())["params"]["uri"] == "test://one"
+    fleet.stages[1].change_tools()
+    for stream in streams:
+        assert (await stream.message())["method"] == TOOLS
     await settle(50)
-    found, read = asyncio.Event(), GatedState.read
+    assert [len(stream.messages) for stream in streams] == [2, 3, 3, 3]
+    assert (await fleet.store.read("changes", 0)).last == 2
+    await leave(*streams)
 
-    async def reads_late(self: GatedState, log: str, *args: Any, **options: Any) -> Any:
-        await found.wait()
-        return await read(self, log, *args, **options)
 
-    monkeypatch.setattr(GatedState, "read", reads_late)
-    await fleet.apps[1].start()
-    listening = await listens(fleet.apps[1])
-    fleet.stages[0].server.add_tool(late_tool)
+async def test_whoever_listens_before_a_worker_knows_where_the_log_ends_misses_nothing() -> None:
+    fleet = Fleet(Stage, count=2)
+    found = asyncio.Event()
+
+    async def fate(name: str, key: str) -> bool:
+        if name == "read":
+            await found.wait()
+        return True
+
+    fleet.views[1].fate = fate
+    await fleet.start()
+    listening = await fleet.listens(1)
+    fleet.stages[0].server.add_tool(lambda: "late", name="late")
     await settle(50)
     found.set()
-    assert (await listening.message())["method"] == CHANGED
+    assert (await listening.message())["method"] == TOOLS
     await leave(listening)
     await fleet.stop()
 
 
-def late_tool() -> str:
-    return "late"
+async def test_a_tool_that_only_one_worker_has_is_warned_of(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
+    fleet.stages[0].server.add_tool(fleet.stages[0].add, name="new")
+    assert "on_refresh" in caplog.text
 
 
 # ── outages ──
 
 
-async def test_whoever_listens_hears_of_an_outage_once(fleet: Fleet, state: GatedState) -> None:
-    listening = [await listens(app) for app in fleet.apps]
-    state.come_back()
-    for each in listening:
-        assert (await each.message())["method"] == CHANGED
-    await settle(200)
-    for each in listening:
-        await leave(each)
-        assert len(each.messages) == 2  # with the acknowledgement
-
-
-async def test_an_outage_right_after_another_is_announced_too(fleet: Fleet, state: GatedState) -> None:
-    listen = await listens(fleet.apps[1])
-    stream = await (await HttpWire.session(fleet.apps[2])).get().started()
+async def test_each_outage_is_told_once_to_every_listener_of_all_that_it_asked_for(fleet: Fleet) -> None:
+    wires = await fleet.session()
+    await wires[0].ask("resources/subscribe", {"uri": "test://one"})
+    stream = await wires[1].get().started()
+    listens = [await fleet.listens(at, **BOTH) for at in range(3)]
     for number in range(1, 4):
-        state.come_back()
-        assert (await listen.message())["method"] == CHANGED
-        await stream.until(lambda number=number: [m["method"] for m in stream.messages].count(CHANGED) >= number)
+        fleet.store.come_back()
+        for listen in listens:
+            assert {(await listen.message())["method"] for _ in range(2)} == {TOOLS, UPDATED}
+        await stream.until(lambda number=number: len(stream.messages) >= 3 * number)
         await settle(200)
-        assert [m["method"] for m in stream.messages].count(CHANGED) == number
-        assert len(listen.messages) == number + 1
-    await leave(listen)
-    await leave(stream)
+        assert {*methods(stream)[-3:]} == {TOOLS, RESOURCES, UPDATED}
+        assert [len(each.messages) for each in (stream, *listens)] == [3 * number, *[2 * number + 1] * 3]
+    await leave(stream, *listens)
 
 
-async def test_a_worker_that_starts_later_tells_of_outages_as_well(state: GatedState) -> None:
-    for _ in range(2):  # the second one finds that there was one before
-        fleet = Fleet([Stage()], state)
+async def test_a_worker_that_starts_later_or_in_an_outage_tells_of_outages_as_well(fleet_of: FleetOf) -> None:
+    store = SharedState()
+    for is_troubled in (False, False, True):  # the second one finds that there was one before
+        fleet = Fleet(Stage, count=1, store=store)
+        if is_troubled:
+            fleet.views[0].fate = no_answer("read")
         await fleet.start()
-        listen = await listens(fleet.apps[0])
-        state.come_back()
-        assert (await listen.message())["method"] == CHANGED
+        listen = await fleet.listens(0)
+        fleet.views[0].fate = None
+        store.come_back()
+        assert (await listen.message())["method"] == TOOLS
         await settle(200)
         await leave(listen)
         assert len(listen.messages) == 2
-        await fleet.stop()
-
-
-async def test_a_worker_that_starts_in_an_outage_tells_of_it(fleet: Fleet, state: GatedState) -> None:
-    state.come_back()
-    await settle(100)
-    late = Fleet([Stage()], state)
-    read, troubles = state.read, iter([StoreTrouble()] * 5)
-
-    async def troubled(*arguments: Any, **options: Any) -> Any:
-        for trouble in troubles:
-            raise trouble
-        return await read(*arguments, **options)
-
-    state.read = troubled  # type: ignore[method-assign]
-    await late.apps[0].start()
-    listen = await listens(late.apps[0])
-    state.come_back()
-    assert (await listen.message())["method"] == CHANGED
-    await leave(listen)
-    await late.stop()
-
-
-@pytest.mark.parametrize("kept", [0, 1])
-async def test_a_store_that_came_back_without_its_log(fleet: Fleet, state: GatedState, kept: int) -> None:
-    """Or with its beginning only."""
-    listening = [await listens(app) for app in fleet.apps]
-    for number in range(3):
-        fleet.stages[0].change_tools()
-        for each in listening:
-            await each.until(lambda each=each, number=number: len(each.messages) == number + 2)
-    records = (await state.read(changes.LOG, 0)).records
-    await state.drop(changes.LOG)
-    for record in records[:kept]:
-        await state.append(changes.LOG, record.data, keep=99, ttl=99)
-    state.come_back()
-    for each in listening:
-        await each.until(lambda each=each: len(each.messages) == 5)
-    await settle(200)
-    for each in listening:
-        await leave(each)
-        assert len(each.messages) == 5
+        await fleet.apps[0].drain(1)
 
 
 # ── what an answer waits for ──
 
 
-async def test_a_plain_call_does_not_wait_for_the_changes_of_others(fleet: Fleet, state: GatedState) -> None:
-    state.gate.clear()
+async def test_a_plain_call_does_not_wait_for_the_changes_of_others(fleet: Fleet) -> None:
+    fleet.store.gate.clear()
     fleet.stages[0].change_tools()
     await settle()
-    async with asyncio.timeout(TOO_LONG):
-        assert text_of((await HttpWire(fleet.apps[0]).call("add", {"a": 1, "b": 2})).answer) == "3"
-        call = HttpWire(fleet.apps[0]).start_call("work")  # it has to wait, but not for that
-        await fleet.stages[0].entered.wait()
-        fleet.stages[0].server.notify_resource_updated("test://one")
-        fleet.stages[0].go.set()
-        assert text_of((await call.done()).answer) == "done"
-    state.gate.set()
+    assert text_of((await HttpWire(fleet.apps[0]).call("add", {"a": 1, "b": 2})).answer) == "3"
+    call = HttpWire(fleet.apps[0]).start_call("work")  # it has to wait, but not for that
+    await fleet.stages[0].entered.wait()
+    fleet.stages[0].server.notify_resource_updated("test://one")
+    fleet.stages[0].go.set()
+    assert text_of((await call.done(1)).answer) == "done"
+    fleet.store.gate.set()
 
 
-WAYS = ["at once", "after a pause", "in a thread", "in a task", "by itself"]
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
-async def test_who_changes_something_is_answered_when_it_is_written(
-    fleet: Fleet, state: GatedState, way: str, version: str
-) -> None:
+@pytest.mark.parametrize("way", ["at once", "after a pause", "in a thread", "in a task", "by itself"])
+@pytest.mark.parametrize("version", ["2025-03-26", "2025-11-25", MODERN])
+async def test_who_changes_something_is_answered_when_it_is_written(fleet: Fleet, way: str, version: str) -> None:
     server = fleet.stages[0].server
 
     async def notify(ctx: Context) -> None:
@@ -258,65 +139,265 @@ async def test_who_changes_something_is_answered_when_it_is_written(
 
     server.add_tool(in_thread if way == "in a thread" else changing, name="changing")
     await settle(50)
-    wire = HttpWire(fleet.apps[0]) if version == "2026-07-28" else await HttpWire.session(fleet.apps[0], version)
-    before = len(await state.changes())
-    state.gate.clear()
-    call = wire.start_call("changing")
-    await asyncio.sleep(0.1)
-    assert not call.ended
-    state.gate.set()
-    assert text_of((await call.done()).answer) == "changed"
-    assert len(await state.changes()) == before + 1
+    wire = await open_wire(fleet.apps[0], version)
+    before = (await fleet.store.read("changes", 0)).last
+    fleet.store.gate.clear()
+    if version == "2025-03-26":  # in a batch
+        part = wire.message("tools/call", {"name": "changing", "arguments": {}}, id=7)
+        call = wire.raw("POST", json.dumps([part]).encode())
+    else:
+        call = wire.start_call("changing")
+    assert await asyncio.wait({call.task}, timeout=0.1) == (set(), {call.task})
+    fleet.store.gate.set()
+    await call.done()
+    assert (await fleet.store.read("changes", 0)).last == before + 1
 
 
-async def test_a_batch_that_changes_something(fleet: Fleet, state: GatedState) -> None:
-    async def changing(ctx: Context) -> str:
-        await ctx.notify_tools_changed()
-        return "changed"
-
-    fleet.stages[0].server.add_tool(changing)
-    await settle(50)
-    wire = await HttpWire.session(fleet.apps[0], "2025-03-26")
-    state.gate.clear()
-    part = wire.message("tools/call", {"name": "changing", "arguments": {}}, id=7)
-    batch = wire.raw("POST", json.dumps([part]).encode())
-    await asyncio.sleep(0.1)
-    assert not batch.ended
-    state.gate.set()
-    await batch.done()
+async def test_a_change_that_can_not_be_written_is_given_up(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
+    listen = await fleet.listens(1)
+    fleet.stages[0].server.notify_resource_updated("test://\ud800")
+    fleet.stages[0].change_tools()
+    assert (await listen.message())["method"] == TOOLS
+    assert len([each for each in caplog.records if "change" in each.message]) == 1
+    await leave(listen)
 
 
 # ── refreshing ──
 
 
-@pytest.mark.parametrize("refreshing", [0, 1, 2])
-async def test_a_refresh_reaches_all_after_its_count_was_lost(state: GatedState, refreshing: int) -> None:
-    """Also one by a worker that has started since, and knows of none before."""
-    stages, ran = [Stage(), Stage(), Stage()], list[int]()
-    for number, stage in enumerate(stages):
-        stage.server.on_refresh(lambda number=number: ran.append(number))
-    fleet = Fleet(stages, state)
-    for app in fleet.apps[:2]:
-        await app.start()
-    await stages[0].server.refresh()
-    await stages[1].server.refresh()
-    await until(lambda: sorted(ran) == [0, 0, 1, 1])  # the functions run in threads
-    await state.delete("refresh")
-    await fleet.apps[2].start()
-    await stages[refreshing].server.refresh()
-    await until(lambda: sorted(ran) == [0, 0, 0, 1, 1, 1, 2])
+class Refreshing(Stage):
+    """`loads` are run by a refresh, which is noted in `ran`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ran = []
+        self.loads: Callable[[], Any] = lambda: None
+        self.server.on_refresh(self.load)
+
+    async def load(self) -> None:
+        self.ran.append("load")
+        if (found := self.loads()) is not None:
+            await found
+
+    def offer(self, *names: str) -> None:
+        for name in names:
+            self.server.add_tool(self.add, name=name)
+
+
+@pytest.fixture
+async def refreshing(fleet_of: FleetOf) -> Fleet:
+    return await fleet_of(Refreshing)
+
+
+def times(fleet: Fleet) -> list[int]:
+    return [len(stage.ran) for stage in fleet.stages]
+
+
+async def test_every_worker_refreshes_and_each_client_hears_of_it_once() -> None:
+    fleet = Fleet(Refreshing)
+    for stage in fleet.stages:
+        stage.loads = lambda stage=stage: stage.offer("one", "two")
+    late = fleet.apps.pop()
+    await fleet.start()
+    stream = await (await HttpWire.session(fleet.apps[0])).get().started()
+    listens = [await fleet.listens(at) for at in range(2)]
+    await fleet.stages[1].server.refresh()
+    for heard in (*listens, stream):
+        assert (await heard.message())["method"] == TOOLS
+    assert times(fleet) == [1, 1, 0]
+    await late.start()  # and has all of it too
+    fleet.apps.append(late)
+    for app in fleet.apps:
+        assert {"one", "two"} <= {each["name"] for each in (await HttpWire(app).ask("tools/list"))["tools"]}
+    await settle(100)
+    assert [len(each.messages) for each in (stream, *listens)] == [1, 2, 2]
+    await leave(stream, *listens)
     await fleet.stop()
 
 
-# ── and more ──
+async def test_a_refresh_while_one_runs_is_made_after_it() -> None:
+    stage, seen, go, source = Refreshing(), list[int](), asyncio.Event(), [1]
+
+    async def load() -> None:
+        seen.append(source[0])
+        await go.wait()
+
+    stage.loads = load
+    first = asyncio.create_task(stage.server.refresh())
+    await settle()
+    source[0] = 2
+    second = asyncio.create_task(stage.server.refresh())
+    await settle()
+    go.set()
+    await asyncio.gather(first, second)
+    assert seen == [1, 2]
 
 
-async def test_a_change_that_can_not_be_written_is_given_up(
-    fleet: Fleet, state: GatedState, caplog: pytest.LogCaptureFixture
+class Uncounted(SharedState):
+    """What is said of each claim that has to do with a refresh."""
+
+    trouble: Exception | None = None
+
+    async def claim(self, key: str, value: bytes, ttl: float) -> bool:
+        first = await super().claim(key, value, ttl)
+        if self.trouble is not None and key.startswith("refreshed/"):
+            raise self.trouble
+        return first
+
+
+@pytest.mark.parametrize("trouble", [None, StoreTrouble(), NoRoom("full")])
+@pytest.mark.parametrize("fails", [True, False])
+async def test_all_that_changed_is_told_whatever_fails(fleet_of: FleetOf, trouble: Exception, fails: bool) -> None:
+    """Whoever has asked for it hears of what went wrong in the function, not in the store."""
+    fleet = await fleet_of(Refreshing, store=Uncounted())
+    stage = fleet.stages[0]
+
+    def load() -> None:
+        stage.offer("new")
+        stage.server.add_resource("test://new", lambda: "new", name="new")
+        if fails:
+            raise ValueError("no")
+
+    stage.loads = load
+    listen = await fleet.listens(1, toolsListChanged=True, resourcesListChanged=True)
+    fleet.store.trouble = trouble
+    if fails:
+        with pytest.raises(ValueError, match="no"):
+            await stage.server.refresh()
+    else:
+        await stage.server.refresh()
+    assert {(await listen.message())["method"] for _ in range(2)} == {TOOLS, RESOURCES}
+    await leave(listen)
+
+
+async def test_what_only_another_worker_changes_is_told(refreshing: Fleet) -> None:
+    refreshing.stages[1].loads = lambda: refreshing.stages[1].offer("new")
+    listen = await refreshing.listens(0)
+    await refreshing.stages[0].server.refresh()
+    assert (await listen.message())["method"] == TOOLS
+    await leave(listen)
+
+
+async def test_a_count_that_was_lost_is_known_again(refreshing: Fleet) -> None:
+    servers = [stage.server for stage in refreshing.stages]
+    for number in range(3):
+        await servers[number % 2].refresh()
+        await until(lambda number=number: times(refreshing) == [number + 1] * 3)
+    await refreshing.store.delete("refresh")
+    refreshing.store.come_back()
+    async with asyncio.timeout(5):
+        while (entry := await refreshing.store.get("refresh")) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert entry.value == b"3"
+    await refreshing.store.put("refresh", b"x", ttl=60)  # nor does one that is none hurt
+    await refreshing.apps[0].drain(1)
+    await refreshing.apps[0].start()
+    assert times(refreshing) == [3] * 3
+
+
+async def test_a_function_that_hangs_does_not_keep_the_server_from_ending(refreshing: Fleet) -> None:
+    refreshing.stages[1].loads = asyncio.Event().wait
+    await refreshing.stages[0].server.refresh()
+    await settle(50)
+    await asyncio.wait_for(refreshing.apps[1].drain(0.1), 5)
+
+
+# ── a store that is out of reach: what needs it gets a clear error, all else goes on, and it all comes back ──
+
+
+@pytest.fixture
+async def state() -> SharedState:
+    return SharedState()
+
+
+@pytest.fixture
+async def app(serve: Serve, state: SharedState) -> Any:
+    return await serve(state=state)
+
+
+async def test_what_needs_a_session_is_refused_for_now_and_plain_calls_go_on(app: Any, state: SharedState) -> None:
+    wire = await HttpWire.session(app)
+    state.away = True
+    for refused in (
+        await wire.call("add", {"a": 1, "b": 2}),
+        await wire.notify("notifications/cancelled", {"requestId": 9}),
+        await wire.get().done(),
+        await wire.delete(),
+        await initialize(app),
+    ):
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+        assert "state store" in refused.json["error"]["message"]
+    assert text_of((await HttpWire(app).call("add", {"a": 1, "b": 2})).answer) == "3"
+    state.come_back()
+    assert text_of((await wire.call("add", {"a": 1, "b": 2})).answer) == "3"
+
+
+async def test_readiness_tells_and_costs_the_store_nothing(fleet_of: FleetOf) -> None:
+    fleet = await fleet_of(Stage, count=1)
+    probe = HttpWire(fleet.apps[0])
+    askers = set()
+
+    async def fate(name: str, key: str) -> bool:
+        askers.add(asyncio.current_task())
+        return not fleet.store.away
+
+    fleet.views[0].fate = fate
+    for is_away, status in ((False, 200), (True, 503), (False, 200)):
+        fleet.store.away = is_away
+        await probe.until_ready(status)
+        assert (await probe.raw("GET", path="/health").done()).status == 200
+    before = set(askers)
+    assert [(await probe.raw("GET", path="/ready").done()).status for _ in range(100)] == [200] * 100
+    assert askers == before  # who asks for readiness has a task too
+
+
+async def test_events_wait_for_the_end_of_a_short_outage(
+    stage: Stage, app: Any, state: SharedState, pass_time: Callable[[float], None]
 ) -> None:
-    fleet.stages[0].server.notify_resource_updated("test://\ud800")
-    fleet.stages[0].change_tools()
-    await asyncio.sleep(0.1)
-    assert [told.kind for told in await state.changes() if told] == ["tools"]
-    assert len([each for each in caplog.records if "change" in each.message]) == 1
-    assert endpoint_of(fleet.apps[0])._changes._subscription._pending == {}
+    wire = await HttpWire.session(app)
+    call = wire.start_call("tell", {"times": 2})
+    await call.message()
+    first = call.events[-1].id
+    await call.message()
+    state.away = True
+    stage.go.set()
+    await settle(50)
+    assert len(call.messages) == 2
+    state.come_back()
+    pass_time(1)
+    await call.done()
+    assert all(event.id for event in call.events)
+    assert (await wire.get(first).done()).messages == call.messages[1:]
+
+
+async def test_listeners_stay_and_are_told_when_it_is_over(
+    stage: Stage, app: Any, state: SharedState, pass_time: Callable[[float], None]
+) -> None:
+    stream = await (await HttpWire.session(app)).get().started()
+    listen = HttpWire(app).start("subscriptions/listen", {"notifications": BOTH})
+    await listen.message()
+    state.away = True
+    stage.server.notify_resource_updated("test://one")  # here it is heard nevertheless
+    assert (await listen.message())["params"]["uri"] == "test://one"
+    for _ in range(1000):  # and nothing piles up
+        stage.change_tools()
+        await asyncio.sleep(0)
+    assert (await listen.message())["method"] == TOOLS
+    heard = len(listen.messages)
+    assert stream.messages == []
+    state.come_back()
+    pass_time(1)
+    await stream.until(lambda: {*methods(stream)} == {TOOLS, RESOURCES})
+    await listen.until(lambda: {*methods(listen)[heard:]} == {TOOLS, UPDATED})
+    assert (await state.read("changes", 0)).last <= 5
+    assert not stream.ended
+    await leave(stream, listen)
+
+
+async def test_the_server_ends_without_it(stage: Stage) -> None:
+    state = SharedState()
+    app = stage.server.asgi(state=state)
+    await app.start()
+    state.away = True
+    stage.change_tools()
+    await asyncio.wait_for(app.drain(1), 10)

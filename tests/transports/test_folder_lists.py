@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from changes_stage import RESOURCES, UPDATED, leave
-from far_views import View
-from old_client import connected
+from http_clients import (
+    RESOURCES,
+    UPDATED,
+    View,
+    leave,
+)
 
 from dovetail import Server
 from http_serving import PausingState, serving, settle
@@ -18,10 +21,8 @@ from http_wire import HttpWire
 from wire import MODERN, Wire
 
 pytestmark = pytest.mark.slow  # a folder is listed at most once a second
-
 PATIENCE = 20.0  # only ever used up by a failing test
 ALL = {"notifications": {"resourcesListChanged": True}}
-
 Hear = Callable[[], Any]  # the next message that the client hears unasked
 
 
@@ -32,8 +33,8 @@ def server_of(folder: Path, **options: Any) -> Server:
 
 
 @asynccontextmanager
-async def on_pipe(server: Server, version: str) -> AsyncIterator[Hear]:
-    async with Wire(server, version) as wire:
+async def on_pipe(server: Server) -> AsyncIterator[Hear]:
+    async with Wire(server, HANDSHAKE[-1]) as wire:
         yield lambda: wire.receive(PATIENCE)
 
 
@@ -47,9 +48,9 @@ async def listening_on_pipe(server: Server) -> AsyncIterator[Hear]:
 
 
 @asynccontextmanager
-async def over_http(server: Server, version: str) -> AsyncIterator[Hear]:
+async def over_http(server: Server) -> AsyncIterator[Hear]:
     async with serving(server) as app:
-        wire = await HttpWire.session(app, version)
+        wire = await HttpWire.session(app)
         stream = await wire.get().started()
         yield lambda: stream.message(PATIENCE)
         await leave(stream)
@@ -64,18 +65,11 @@ async def listening_over_http(server: Server) -> AsyncIterator[Hear]:
         await leave(stream)
 
 
-@asynccontextmanager
-async def over_sse(server: Server) -> AsyncIterator[Hear]:
-    async with serving(server) as app, connected(app) as client:
-        yield lambda: client.stream.message(PATIENCE)
-
-
 WAYS: dict[str, Callable[[Server], Any]] = {
-    **{f"pipe {version}": lambda server, version=version: on_pipe(server, version) for version in HANDSHAKE[-1:]},
-    **{f"HTTP {version}": lambda server, version=version: over_http(server, version) for version in HANDSHAKE[-1:]},
+    "pipe": on_pipe,
     "listen on a pipe": listening_on_pipe,
+    "HTTP": over_http,
     "listen over HTTP": listening_over_http,
-    "HTTP+SSE": over_sse,
 }
 
 

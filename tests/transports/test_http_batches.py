@@ -109,7 +109,7 @@ async def test_an_id_twice_in_a_batch_is_answered_twice(wire: HttpWire) -> None:
 
 @pytest.mark.rule("SH-8", "SH-11", "SH-13", "SH-14")
 async def test_a_batch_that_tells_its_progress_is_a_stream(wire: HttpWire) -> None:
-    answer = await post(wire, [call(1, "chatty", "a", seconds=0.02), call(2, a=1), call(3, "chatty", "b")])
+    answer = await post(wire, [call(1, "chatty", "a", seconds=0.3), call(2, a=1), call(3, "chatty", "b")])
     *told, last = answer.messages
     steps = [(each["params"]["progressToken"], each["params"]["progress"]) for each in told if each]
     assert steps == [("a", 1), ("b", 1), ("b", 2), ("a", 2)]

@@ -10,6 +10,7 @@ from http_clients import (
     Fleet,
     FleetOf,
     SharedState,
+    said,
 )
 
 from dovetail import Context
@@ -154,46 +155,32 @@ class OddError(BaseException):
     """Neither an `Exception` nor a cancellation."""
 
 
-class OddStage(Stage):
-    def __init__(self) -> None:
-        super().__init__()
-        self.server.add_tool(self.odd)
-
-    async def odd(self, ctx: Context) -> str:
+@pytest.mark.rule("CAN-2")
+async def test_an_odd_end_of_a_cancelled_call_costs_a_batch_none_of_the_other_answers(
+    stage: Stage, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    @stage.server.tool
+    async def odd(ctx: Context) -> str:
         await ctx.warning("first")
-        self.entered.set()
+        stage.entered.set()
         try:
-            await self.go.wait()
+            await stage.go.wait()
         except asyncio.CancelledError:
             raise OddError from None
         return "even"
 
-
-@pytest.mark.rule("CAN-2")
-async def test_an_odd_end_of_a_cancelled_call_leaves_nothing_behind(
-    stage: Stage, serve: Serve, caplog: pytest.LogCaptureFixture
-) -> None:
-    stage = OddStage()
-    wire = await HttpWire.session(await serve(stage.server))
-    call = wire.start_call("odd", id=5)
-    await stage.entered.wait()
-    await cancel(wire, 5)
-    await call.done(2)
-    assert [each["params"]["data"] for each in call.messages] == ["first"]
+    app = await serve()
+    wire, other = await HttpWire.session(app), await HttpWire.session(app, "2025-03-26")
+    call, running = wire.start_call("odd", id=1), batch(other, "odd", "work")
+    await until(lambda: stage.ran == ["work"])
+    await call.message()
+    await running.message()
+    for each in (wire, other):
+        await cancel(each, 1)
+    assert said(await call.done()) == ["first"]
     assert "OddError" in caplog.text
-
-
-@pytest.mark.rule("CAN-2")
-async def test_an_odd_end_of_one_call_costs_a_batch_none_of_the_other_answers(stage: Stage, serve: Serve) -> None:
-    stage = OddStage()
-    wire = await HttpWire.session(await serve(stage.server), "2025-03-26")
-    running = batch(wire, "odd", "work")
-    await until(lambda: stage.entered.is_set() and stage.ran == ["work"])
-    await cancel(wire, 1)
-    await settle()
     stage.go.set()
-    answer: Any = (await running.done(2)).answer
-    assert [each["id"] for each in answer] == [2]
+    assert [each["id"] for each in (await running.done()).answer] == [2]
 
 
 # ── at another worker ──
@@ -210,18 +197,6 @@ class FailingState(SharedState):
         if self.failures:
             raise self.failures.pop()
         return await super().get(key)
-
-
-async def test_a_cancellation_that_comes_late_does_not_hit_the_next_call_with_its_id(fleet: Fleet) -> None:
-    """Such ids are against the specification; but one worker alone does not punish them."""
-    wire, *_ = await fleet.session()
-    await wire.call("add", {"a": 1, "b": 2}, id=1)
-    await cancel(wire, 1)
-    call = wire.start_call("work", id=1)
-    await fleet.stages[0].entered.wait()
-    await settle(50)
-    fleet.stages[0].go.set()
-    assert text_of((await call.done()).answer) == "done"
 
 
 @pytest.mark.parametrize("moment", ["while it runs", "before it runs"])

@@ -15,7 +15,7 @@ from http_clients import (
 from dovetail import Context
 from dovetail.state.memory import MemoryState
 from dovetail.transports.response import Response
-from http_serving import PausingState, Serve, endpoint_of, serving, settle, until
+from http_serving import PausingState, Serve, endpoint_of, settle, until
 from http_stage import HANDSHAKE, REVISIONS, Stage, open_wire, text_of
 from http_wire import MODERN, HttpWire
 
@@ -23,19 +23,25 @@ pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates loggin
 WAYS = ["leave", "cut"]
 
 
-class Threads(Stage):
-    """A tool in a thread that watches for its cancellation."""
+class Stubborn(Stage):
+    """Its tools answer although they were cancelled."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.in_thread = threading.Event()
-        self.told = threading.Event()
-        self.may_return = threading.Event()
+        self.in_thread, self.told = threading.Event(), threading.Event()
         self.server.add_tool(self.block)
+
+    async def work(self) -> str:
+        self.entered.set()
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+        return "done all the same"
 
     def block(self, ctx: Context) -> str:
         self.in_thread.set()
-        if ctx.cancelled.wait(0.2 if self.may_return.is_set() else 5):
+        if ctx.cancelled.wait(5):
             self.told.set()
         return "blocked"
 
@@ -43,15 +49,27 @@ class Threads(Stage):
 # ── leaving ──
 
 
-@pytest.mark.parametrize("how", ["leave", "cut"])
-@pytest.mark.rule("MH-13", "CAN-8")
-async def test_leaving_cancels_in_2026_07_28(stage: Stage, app: Any, how: str) -> None:
-    call = HttpWire(app).start_call("work")
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("kind", [Stage, Stubborn])
+@pytest.mark.rule("CAN-2", "CAN-8", "MH-13")
+async def test_leaving_cancels_in_2026_07_28_and_no_cancellation_is_left(
+    serve: Serve, kind: type[Stage], how: str
+) -> None:
+    """What we asked for, we take back; the ASGI server may have something to do in the task of a request."""
+    stage, left = kind(), list[int]()
+    app = await serve(stage.server)
+
+    async def host(scope: Any, receive: Any, send: Any) -> None:
+        await app(scope, receive, send)
+        left.append(asyncio.current_task().cancelling())  # type: ignore[union-attr]
+
+    call = HttpWire(host).start_call("work")
     await stage.entered.wait()
     await gone(call, how)
-    await asyncio.wait_for(stage.cancelled.wait(), 1)
+    await asyncio.wait_for(stage.cancelled.wait(), 5)
     await asyncio.wait({call.task})
     assert call.sent == []
+    assert how == "cut" or left == [0]
 
 
 @pytest.mark.parametrize("how", WAYS)
@@ -81,7 +99,7 @@ async def test_leaving_in_the_middle_of_a_stream_cancels_too(stage: Stage, serve
 
 @pytest.mark.parametrize("how", ["leave", "cut"])
 async def test_leaving_tells_a_thread(serve: Serve, how: str) -> None:
-    stage = Threads()
+    stage = Stubborn()
     call = HttpWire(await serve(stage.server)).start_call("block")
     await until(stage.in_thread.is_set)
     await gone(call, how)
@@ -113,21 +131,19 @@ async def test_leaving_does_not_cancel_before(stage: Stage, app: Any, version: s
 @pytest.mark.parametrize("error", [OSError("gone"), RuntimeError("unexpected ASGI message"), KeyError("stream")])
 @pytest.mark.parametrize("version", REVISIONS)
 async def test_a_host_that_fails_to_send_hurts_nobody(
-    version: str, error: Exception, caplog: pytest.LogCaptureFixture
+    stage: Stage, app: Any, version: str, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        wire = await open_wire(app, version)
-        call = wire.start_call("tell", meta=LOGS)
+    wire = await open_wire(app, version)
+    call = wire.start_call("tell", meta=LOGS)
 
-        async def broken(_message: Any) -> None:
-            raise error
+    async def broken(_message: Any) -> None:
+        raise error
 
-        call._send = broken  # type: ignore[method-assign]
-        stage.go.set()
-        await call.done()
-        await until(lambda: not app._stay.traffic._calls)
-        assert (await wire.call("add", {"a": 1, "b": 2})).status == 200
+    call._send = broken  # type: ignore[method-assign]
+    stage.go.set()
+    await call.done()
+    await until(lambda: not app._stay.traffic._calls)
+    assert (await wire.call("add", {"a": 1, "b": 2})).status == 200
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
@@ -154,8 +170,7 @@ async def test_a_call_waits_for_a_client_that_reads_slowly_and_nobody_else_does(
     assert len(sent) <= 2  # nothing is heaped up for it
     assert (await wire.call("add", {"a": 1, "b": 2})).status == 200
     call.read_on()
-    await call.done()
-    assert text_of(call.answer) == "flooded"
+    assert text_of((await call.done()).answer) == "flooded"
     assert len(call.messages) == 301
 
 
@@ -199,43 +214,29 @@ async def test_a_host_that_gives_the_body_again_and_again_stops_nobody(
     await until(lambda: len(given) > 2)
     assert (await wire.call("add", {"a": 1, "b": 2})).status == 200
     stage.go.set()
-    await call.done()
-    assert text_of(call.answer) == "done"
+    assert text_of((await call.done()).answer) == "done"
 
 
 # ── one response ──
 
 
-class Heard:
-    """Where a response is sent to."""
-
-    def __init__(self) -> None:
-        self.statuses: list[int] = []
-
-    async def __call__(self, message: Any) -> None:
-        if message["type"] == "http.response.start":
-            self.statuses.append(message["status"])
-
-
 async def test_there_is_one_answer_also_for_who_left() -> None:
-    heard = Heard()
-    response = Response(heard)
-    response.abandon()
-    await response.json(200, b"{}")
-    assert heard.statuses == []
-    await response.settle()
-    await response.settle()
-    await response.json(200, b"{}")
-    assert heard.statuses == [499]
-    assert response.ended
+    for has_left, status in ((True, 499), (False, 200)):
+        sent: list[Any] = []
 
+        async def send(message: Any, sent: list[Any] = sent) -> None:
+            sent.append(message)
 
-async def test_nobody_is_answered_twice() -> None:
-    heard = Heard()
-    response = Response(heard)
-    await response.json(200, b"{}")
-    await response.settle()
-    assert heard.statuses == [200]
+        response = Response(send)
+        if has_left:
+            response.abandon()
+        await response.json(200, b"{}")
+        assert bool(sent) != has_left
+        for _ in range(2):
+            await response.settle()
+        await response.json(200, b"{}")
+        assert [each["status"] for each in sent if "status" in each] == [status]
+        assert response.ended
 
 
 async def test_nothing_follows_half_an_event() -> None:
@@ -318,40 +319,3 @@ async def test_a_middleware_that_changes_ids_confuses_nobody(
     answer = await wire.call("add", {"a": 1, "b": 2}, id=5)
     assert answer.answer["id"] == 5
     assert not endpoint_of(app)._calls.here
-
-
-class Stubborn(Stage):
-    """Its tool answers although it was cancelled."""
-
-    async def work(self) -> str:
-        self.entered.set()
-        try:
-            await self.go.wait()
-        except asyncio.CancelledError:
-            self.cancelled.set()
-        return "done all the same"
-
-
-@pytest.mark.parametrize("kind", [Stage, Stubborn])
-@pytest.mark.rule("CAN-2", "MH-13")
-async def test_the_task_of_a_request_has_no_cancellation_left_in_it(
-    stage: Stage, serve: Serve, kind: type[Stage]
-) -> None:
-    """What we asked for, we take back; the ASGI server may have something to do in that task."""
-    stage = kind()
-    left: list[int] = []
-    app = await serve(stage.server)
-
-    async def host(scope, receive, send) -> None:
-        await app(scope, receive, send)
-        task = asyncio.current_task()
-        assert task is not None
-        left.append(task.cancelling())
-
-    call = HttpWire(host).start_call("work")
-    await stage.entered.wait()
-    call.leave()
-    await call.done()
-    assert stage.cancelled.is_set()
-    assert left == [0]
-    assert call.sent == []

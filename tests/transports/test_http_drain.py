@@ -1,7 +1,6 @@
 """The end of a server: what is refused, what may finish, and what is stopped; and its beginning."""
 
 import asyncio
-import json
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,6 +10,7 @@ import pytest
 from http_clients import (
     LISTEN,
     OldClient,
+    leave,
 )
 
 from dovetail import Context, Server
@@ -31,21 +31,19 @@ async def in_time(app: Any, timeout: float | None = None) -> None:
 class Alive(Stage):
     """Notes what happens to its lifespan."""
 
-    def __init__(self, *, trouble: str = "", **options: Any) -> None:
-        super().__init__(lifespan=self._lifespan, **options)
+    def __init__(self, *, starts: bool = True) -> None:
+        super().__init__(lifespan=self._lifespan)
         self.notes: list[str] = []
-        self.trouble = trouble
+        self.starts = starts
         self.server.add_tool(self.spirit)
 
     @asynccontextmanager
     async def _lifespan(self, _server: Server) -> AsyncIterator[str]:
-        if self.trouble == "start":
+        if not self.starts:
             raise RuntimeError("no database")
         self.notes.append("entered")
         yield "alive"
         self.notes.append("left")
-        if self.trouble == "end":
-            raise RuntimeError("no farewell")
 
     async def spirit(self, ctx: Context) -> str:
         return str(ctx.lifespan)
@@ -85,24 +83,22 @@ async def test_it_is_alive_but_not_ready(app: Any) -> None:
 
 @pytest.mark.parametrize("version", ["2025-06-18", "2026-07-28"])
 async def test_a_request_that_is_complete_too_late_is_refused(stage: Alive, app: Any, version: str) -> None:
-    wire = HttpWire(app) if version == "2026-07-28" else await HttpWire.session(app, version)
-    body = json.dumps(wire.message("tools/call", {"name": "work", "arguments": {}})).encode()
-    headers = {"mcp-protocol-version": version, "mcp-method": "tools/call", "mcp-name": "work"}
-    late = wire.raw("POST", [body[:10], body[10:]], headers)
-    gate = asyncio.Event()
-    original = late._receive
+    complete = asyncio.Event()
 
-    async def slowly() -> dict:
-        if len(late._pieces) == 1:
-            await gate.wait()
-        return await original()
+    async def slowly(scope: Any, receive: Any, send: Any) -> None:
+        async def held_back() -> Any:
+            await complete.wait()
+            return await receive()
 
-    late._receive = slowly  # type: ignore[method-assign]
+        await app(scope, held_back, send)
+
+    wire = await open_wire(app, version)
+    wire.app = slowly
+    late = wire.start_call("work")
     await settle()
     await app.drain()
-    gate.set()
-    await late.done()
-    assert late.status == 503
+    complete.set()
+    assert (await late.done()).status == 503
     assert stage.ran == []
 
 
@@ -163,17 +159,18 @@ async def test_clients_that_read_nothing_do_not_hold_it_up(stage: Alive, app: An
 
 
 @pytest.mark.parametrize("version", REVISIONS)
-async def test_calls_finish(stage: Alive, app: Any, version: str) -> None:
-    wire = await open_wire(app, version)
-    call = wire.start_call("work")
+async def test_calls_finish_before_the_lifespan_is_left(stage: Alive, app: Any, version: str) -> None:
+    call = (await open_wire(app, version)).start_call("work")
     await stage.entered.wait()
-    drain = asyncio.create_task(app.drain())
+    drains = [asyncio.create_task(app.drain()) for _ in range(2)]
     await settle(50)
-    assert not drain.done()
+    assert not any(drain.done() for drain in drains)
+    assert stage.notes == ["entered"]
     stage.go.set()
-    await drain
+    await asyncio.gather(*drains)
     assert text_of((await call.done()).answer) == "done"
     assert not stage.cancelled.is_set()
+    assert stage.notes == ["entered", "left"]
 
 
 async def test_a_call_that_was_resumed_finishes_where_its_client_is(stage: Alive, app: Any, wire: HttpWire) -> None:
@@ -221,8 +218,7 @@ async def test_late_calls_are_stopped_and_their_clients_told(stage: Alive, app: 
     assert call.status == (503 if version == MODERN else 200)
 
 
-async def test_a_stuck_thread_does_not_hang_it(caplog: pytest.LogCaptureFixture) -> None:
-    stage = Alive()
+async def test_a_stuck_thread_does_not_hang_it(stage: Alive, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     inside, free = threading.Event(), threading.Event()
 
     @stage.server.tool
@@ -231,21 +227,18 @@ async def test_a_stuck_thread_does_not_hang_it(caplog: pytest.LogCaptureFixture)
         free.wait(10)
         return "free"
 
-    async with serving(stage.server) as app:
-        call = HttpWire(app).start_call("stuck")
-        await until(inside.is_set)
-        await in_time(app, 0.02)
-        await call.done()
-        assert "stopped" in call.answer["error"]["message"]
-        assert stage.notes == ["entered", "left"]
-        free.set()
-        await until(lambda: stage.server.engine.threads.stuck == 0)
+    app = await serve()
+    call = HttpWire(app).start_call("stuck")
+    await until(inside.is_set)
+    await in_time(app, 0.02)
+    assert "stopped" in (await call.done()).answer["error"]["message"]
+    assert stage.notes == ["entered", "left"]
+    free.set()
+    await until(lambda: stage.server.engine.threads.stuck == 0)
     assert "tool stuck is stuck" in caplog.text
 
 
 async def test_a_tool_that_will_not_stop_does_not_hang_it(stage: Alive, serve: Serve) -> None:
-    stage = Alive()
-
     @stage.server.tool
     async def stubborn() -> str:
         stage.entered.set()
@@ -256,7 +249,7 @@ async def test_a_tool_that_will_not_stop_does_not_hang_it(stage: Alive, serve: S
                 stage.cancelled.set()
         return "stubborn"
 
-    app = await serve(stage.server)
+    app = await serve()
     call = HttpWire(app).start_call("stubborn")
     await stage.entered.wait()
     await in_time(app, 0)
@@ -270,30 +263,13 @@ async def test_a_client_that_does_not_take_its_answer_does_not_hang_it(app: Any)
     call.stall()
     await call.started()
     await in_time(app, 0.02)
-    call.leave()
-    await call.done()
+    await leave(call)
 
 
 # ── the lifespan ──
 
 
-async def test_it_is_left_after_the_last_call(stage: Alive, serve: Serve) -> None:
-    stage = Alive()
-    app = await serve(stage.server)
-    call = HttpWire(app).start_call("work")
-    await stage.entered.wait()
-    drains = [asyncio.create_task(app.drain()) for _ in range(2)]
-    await settle()
-    assert stage.notes == ["entered"]
-    stage.go.set()
-    await asyncio.gather(*drains)
-    await call.done()
-    assert stage.notes == ["entered", "left"]
-
-
-async def test_it_may_start_again(stage: Alive, serve: Serve) -> None:
-    stage = Alive()
-    app = await serve(stage.server)
+async def test_it_may_start_again(stage: Alive, app: Any) -> None:
     wire = await HttpWire.session(app)
     await wire.ask("resources/subscribe", {"uri": "test://one"})
     for _ in range(2):
@@ -321,7 +297,7 @@ async def test_two_apps_of_one_server_end_one_after_the_other() -> None:
 
 async def test_a_request_at_the_moment_of_a_failing_start_is_not_served() -> None:
     for turns in range(12):
-        stage = Alive(trouble="start")
+        stage = Alive(starts=False)
         app = stage.server.asgi()
         first = HttpWire(app).start_call("spirit")
         await settle(turns)
@@ -345,8 +321,7 @@ class Host:
         return await asyncio.wait_for(self.outbox.get(), 2)
 
 
-async def test_a_host_may_begin_and_end_it() -> None:
-    stage = Alive()
+async def test_a_host_may_begin_and_end_it_and_is_told_of_a_start_that_fails(stage: Alive) -> None:
     app = stage.server.asgi()
     host = Host(app)
     assert await host.say("startup") == {"type": "lifespan.startup.complete"}
@@ -357,11 +332,7 @@ async def test_a_host_may_begin_and_end_it() -> None:
     assert stage.notes == ["entered", "left"]
     assert (await stream.done()).answer["result"]
     await host.task
-
-
-async def test_a_host_is_told_of_a_start_that_fails() -> None:
-    host = Host(Alive(trouble="start").server.asgi())
+    host = Host(Alive(starts=False).server.asgi())
     told = await host.say("startup")
-    assert told["type"] == "lifespan.startup.failed"
-    assert "no database" in told["message"]
+    assert (told["type"], "no database" in told["message"]) == ("lifespan.startup.failed", True)
     await host.task

@@ -62,8 +62,8 @@ async def roomy() -> AsyncIterator[Any]:
 
 
 @pytest.mark.parametrize("pieces", [[], [b""], [PING[:20]], [b"", PING[:5], PING[5:20]], [PING]])
-async def test_a_body_that_does_not_come_is_408_for_who_stays(app: Any, pieces: list[bytes]) -> None:
-    stays, leaves = (HttpWire(app).raw("POST", pieces, complete=False) for _ in range(2))
+async def test_a_body_that_does_not_come_is_408_for_who_stays(app: Any, roomy: Any, pieces: list[bytes]) -> None:
+    stays, leaves = (HttpWire(each).raw("POST", pieces, complete=False) for each in (app, roomy))
     await settle(50)
     leaves.leave()
     assert (await leaves.done()).sent == []

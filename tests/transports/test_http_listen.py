@@ -9,6 +9,7 @@ import pytest
 from http_clients import (
     ACKNOWLEDGED,
     INVALID_REQUEST,
+    LOGS,
     RESOURCES,
     TOOLS,
     UPDATED,
@@ -26,7 +27,7 @@ from dovetail import Server
 from dovetail.engine.subscriptions import Change
 from dovetail.state.base import NoRoom
 from dovetail.state.memory import MemoryState
-from http_serving import Clock, PausingState, Serve, endpoint_of, serving, settle, until
+from http_serving import PausingState, Serve, endpoint_of, serving, settle, until
 from http_stage import HANDSHAKE, Stage
 from http_wire import Exchange, HttpWire
 
@@ -58,46 +59,24 @@ async def test_the_acknowledgement_comes_first_and_says_what_is_honoured(app: An
     await leave(stream)
 
 
-@pytest.mark.parametrize("id", [1, "1", 0, "", 2**53 + 1, "ÿ\u2028"])
-@pytest.mark.rule("SUB-4")
-async def test_ids_keep_their_type(stage: Stage, app: Any, id: int | str) -> None:
-    stream = listen(app, id=id)
-    await stream.message()
-    stage.change_tools()
-    changed = await stream.message()
-    assert changed["params"]["_meta"] == {KEY: id}
-    assert type(changed["params"]["_meta"][KEY]) is type(id)
-    await leave(stream)
-
-
-@pytest.mark.rule("SUB-1")
-async def test_only_what_was_asked_for_is_told(stage: Stage, app: Any) -> None:
-    tools, one, nothing = listen(app, {"toolsListChanged": True}), listen(app, on("test://one")), listen(app, {})
-    for stream in (tools, one, nothing):
+@pytest.mark.rule("SUB-1", "SUB-9", "PROG-10", "MH-8")
+@pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
+async def test_only_what_was_asked_for_is_told_and_neither_logs_nor_progress(stage: Stage, app: Any) -> None:
+    wants = ({"toolsListChanged": True}, on("test://one"), {})
+    streams = [HttpWire(app).start("subscriptions/listen", {"notifications": each, "_meta": LOGS}) for each in wants]
+    for stream in streams:
         await stream.message()
+    stage.go.set()
+    assert (await HttpWire(app).start_call("tell", meta=LOGS).done()).is_stream
     stage.change_tools()
     stage.server.engine.publish(Change("resources"))
     stage.server.notify_resource_updated("test://two")
     stage.server.notify_resource_updated("test://one")
-    assert (await tools.message())["method"] == TOOLS
-    assert (await one.message())["params"]["uri"] == "test://one"
+    assert (await streams[0].message())["method"] == TOOLS
+    assert (await streams[1].message())["params"]["uri"] == "test://one"
     await settle()
-    assert [len(stream.messages) for stream in (tools, one, nothing)] == [2, 2, 1]
-    await leave(tools, one, nothing)
-
-
-@pytest.mark.rule("SUB-9", "PROG-10", "MH-8")
-@pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
-async def test_neither_logs_nor_progress_are_on_it(stage: Stage, serve: Serve) -> None:
-    stage.go.set()
-    app = await serve()
-    meta = {"_meta": {"io.modelcontextprotocol/logLevel": "debug", "progressToken": "p"}}
-    stream = HttpWire(app).start("subscriptions/listen", {"notifications": ALL, **meta})
-    await stream.message()
-    assert (await HttpWire(app).start_call("tell", meta=meta["_meta"]).done()).is_stream
-    await settle()
-    assert len(stream.messages) == 1
-    await leave(stream)
+    assert [len(stream.messages) for stream in streams] == [2, 2, 1]
+    await leave(*streams)
 
 
 @pytest.mark.rule("MH-30", "SUB-11")
@@ -148,22 +127,21 @@ async def test_a_listen_is_honoured_as_far_as_the_capabilities_go(serve: Serve, 
 # ── how it ends ──
 
 
-@pytest.mark.rule("SUB-7")
-async def test_the_server_ends_it_with_its_result(stage: Stage, app: Any) -> None:
-    streams = [listen(app, id=id) for id in (1, "1", "x")]
-    for stream in streams:
-        await stream.message()
+@pytest.mark.rule("SUB-4", "SUB-7")
+@pytest.mark.parametrize("id", [1, "1", 0, "", 2**53 + 1, "ÿ\u2028"])
+async def test_the_server_ends_it_with_its_result_and_ids_keep_their_type(
+    stage: Stage, app: Any, id: int | str
+) -> None:
+    stream = listen(app, id=id)
+    await stream.message()
     stage.change_tools()
-    await asyncio.wait_for(app.drain(), 1)
-    for stream, id in zip(streams, (1, "1", "x"), strict=True):
-        await stream.done()
-        *_, changed, last = stream.messages
-        assert changed["method"] == TOOLS  # what was said before is still told
-        assert last["id"] == id
-        assert type(last["id"]) is type(id)
-        assert last["result"]["resultType"] == "complete"
-        assert last["result"]["_meta"][KEY] == id
-        assert stream.sent[-1]["more_body"] is False
+    await asyncio.wait_for(app.drain(), 5)
+    *_, changed, last = (await stream.done()).messages
+    assert changed["method"] == TOOLS  # what was said before is still told
+    assert last["result"]["resultType"] == "complete"
+    for echo in (last["id"], last["result"]["_meta"][KEY], changed["params"]["_meta"][KEY]):
+        assert (echo, type(echo)) == (id, type(id))
+    assert stream.sent[-1]["more_body"] is False
 
 
 # ── bounds of both ──
@@ -482,15 +460,6 @@ async def test_streams_of_calls_and_of_changes_do_not_take_over_each_other(stage
     assert not changes.ended
     assert said(rest) == ["first", "second", "told"]
     await leave(changes)
-
-
-async def test_an_expired_session_gets_no_more_changes(stage: Stage, clock: Clock, serve: Serve) -> None:
-    wire = await HttpWire.session(await serve(clock=clock, session_timeout=100))
-    stream = await wire.get().started()
-    clock.sleep(101)
-    stage.change_tools()
-    await stream.done()
-    assert stream.messages == []
 
 
 async def test_a_client_that_reads_nothing_holds_up_nobody(stage: Stage, app: Any) -> None:

@@ -1,309 +1,570 @@
-"""Questions to clients over HTTP: they go on the stream of the call that asks, and answers come by any request."""
+"""Questions to clients over HTTP: where they are asked, whose answer counts, and how they end without one."""
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from http_asking import ask, finished_call, given, leave, note, reply
-from old_client import connected
+from http_clients import (
+    JSON,
+    answered,
+    ask,
+    connected,
+    finished_call,
+    given,
+    identify,
+    leave,
+    methods,
+    note,
+    post,
+    reply,
+    unready,
+)
 
 from asking_stage import AskingStage, answer_to, ask_by, progress_on, refusal_of
 from dovetail.engine import client_requests
 from dovetail.engine.exchange import NO_WAY_BACK
 from dovetail.errors import AnswerTimeout, QuestionFailed
-from dovetail.state.memory import MemoryState
+from dovetail.state.memory import MEBIBYTE, MemoryState
 from dovetail.transports import server_messages
-from http_serving import PausingState, endpoint_of, serving, settle
-from http_stage import HANDSHAKE, MODERN, text_of
-from http_wire import CLIENT, HttpWire
+from http_serving import Clock, PausingState, Serve, endpoint_of, serving, sessions_of, settle, until
+from http_stage import HANDSHAKE, text_of
+from http_wire import MODERN, HttpWire
 
-# ── on the stream of the call ──
+JSON_ONLY: dict[str, str | None] = {"accept": JSON}
+
+
+@pytest.fixture
+async def stage() -> AskingStage:
+    return AskingStage()
+
+
+# ── where they are asked ──
 
 
 @pytest.mark.parametrize("state", [MemoryState, PausingState])
 @pytest.mark.parametrize("version", HANDSHAKE)
 @pytest.mark.rule("SH-6", "SH-11", "SH-12", "SH-14", "SH-20")
-async def test_a_tool_asks_and_goes_on(version: str, state: type[MemoryState]) -> None:
-    async with serving(AskingStage().server, state=state()) as app:
-        wire = await HttpWire.session(app, version)
-        stream = await wire.get().started()
-        call = ask(wire)
+async def test_a_tool_asks_on_its_own_stream_and_goes_on(serve: Serve, version: str, state: type[MemoryState]) -> None:
+    wire = await HttpWire.session(await serve(state=state()), version)
+    stream = await wire.get().started()
+    call = ask(wire)
+    question = await call.message()
+    assert question["method"] == "roots/list"
+    assert question["params"] == {"_meta": {"progressToken": question["id"]}}
+    assert call.events[-1].id
+    assert await answered(wire, call, question, {"roots": [{"uri": "file:///é"}]}) == [
+        {"roots": [{"uri": "file:///é"}]}
+    ]
+    assert stream.messages == []
+    call = ask(wire, headers=JSON_ONLY)  # who reads JSON only is asked on the stream that it GETs
+    assert await answered(wire, call, await stream.message(), {"n": 1}) == [{"n": 1}]
+    assert not call.is_stream
+    await leave(stream)
+
+
+async def test_questions_at_once_are_answered_in_any_order(wire: HttpWire) -> None:
+    calls = [ask(wire, times=2) for _ in range(3)]
+    questions = [await call.message() for call in calls for _ in range(2)]
+    assert len({each["id"] for each in questions}) == 6
+    await asyncio.gather(*(reply(wire, answer_to(each, {"of": each["id"]})) for each in reversed(questions)))
+    for number, call in enumerate(calls):
+        await call.done()
+        own = [each["id"] for each in questions[number * 2 : number * 2 + 2]]
+        assert [each["of"] for each in given(call)] == own
+
+
+async def test_nothing_is_left_of_a_question(app: Any, wire: HttpWire, pass_time: Callable[[float], None]) -> None:
+    before = app._state.held
+    for is_answered in (True, False):
+        call = ask(wire, timeout=5)
         question = await call.message()
-        assert question["method"] == "roots/list"
-        assert question["params"] == {"_meta": {"progressToken": question["id"]}}
-        assert call.events[-1].id
-        await reply(wire, answer_to(question, {"roots": [{"uri": "file:///é"}]}))
+        assert app._state.held == before + 2  # the question, and the log of the stream
+        if is_answered:
+            await reply(wire, answer_to(question, {}))
+        else:
+            pass_time(6)
         await call.done()
-        assert given(call) == [{"roots": [{"uri": "file:///é"}]}]
-        assert stream.messages == []
-        await leave(stream)
+        before += 1  # the log can be asked for
+        assert app._state.held == before
 
 
-@pytest.mark.parametrize("accept", ["text/event-stream", "*/*"])
-async def test_whoever_reads_streams_is_asked_on_one(accept: str) -> None:
-    async with serving(AskingStage().server) as app:
-        wire = await HttpWire.session(app, accept=accept)
-        call = ask(wire, method="elicitation/create")
-        question = await call.message()
-        assert question["params"]["message"] == "How many?"
-        await reply(wire, answer_to(question, {"action": "decline"}))
-        await call.done()
-        assert given(call) == [{"action": "decline"}]
+async def test_who_reads_json_only_needs_such_a_stream_and_is_called_off_on_it(app: Any, wire: HttpWire) -> None:
+    call = await ask(wire, headers=JSON_ONLY).done()
+    assert text_of(call.json) == f"This needs roots, but {server_messages.JSON_ONLY}"
+    assert app._state.held == 1
+    stream = await wire.get().started()
+    call = await ask(wire, headers=JSON_ONLY, timeout=0.03).done()
+    assert "did not answer" in text_of(call.json)
+    assert methods(stream) == ["roots/list", "notifications/cancelled"]
+    await leave(stream)
+    assert server_messages.JSON_ONLY in text_of((await ask(wire, headers=JSON_ONLY).done()).json)
 
 
-async def test_questions_at_once_are_answered_in_any_order() -> None:
-    async with serving(AskingStage().server) as app:
-        wire = await HttpWire.session(app)
-        calls = [ask(wire, times=2) for _ in range(3)]
-        questions = [await call.message() for call in calls for _ in range(2)]
-        assert len({each["id"] for each in questions}) == 6
-        await asyncio.gather(*(reply(wire, answer_to(each, {"of": each["id"]})) for each in reversed(questions)))
-        for number, call in enumerate(calls):
-            await call.done()
-            own = [each["id"] for each in questions[number * 2 : number * 2 + 2]]
-            assert [each["of"] for each in given(call)] == own
+@pytest.mark.rule("SH-23")
+async def test_a_question_on_a_stream_that_breaks_waits_for_the_next(wire: HttpWire) -> None:
+    stream = await wire.get().started()
+    call = ask(wire, times=2, headers=JSON_ONLY)
+    first, second = await stream.message(), await stream.message()
+    await leave(stream)
+    again = wire.get(stream.events[-2].id)
+    assert await again.message() == second
+    await settle()
+    assert again.messages == [second]
+    for each in (first, second):
+        await reply(wire, answer_to(each, {}))
+    await call.done()
+    await leave(again)
 
 
-async def test_nothing_is_left_of_a_question() -> None:
-    async with serving(AskingStage().server) as app:
-        wire = await HttpWire.session(app)
-        before = app._state.held
-        for answered in (True, False):
-            call = ask(wire, timeout=5 if answered else 0.02)
-            question = await call.message()
-            assert app._state.held == before + 1  # the log of the stream
-            if answered:
-                await reply(wire, answer_to(question, {}))
-            await call.done()
-            before += 1  # the log can be asked for
-            assert app._state.held == before
-        assert not endpoint_of(app)._messages.replies.waiting
+async def test_the_stream_is_known_as_long_as_it_lasts(clock: Clock, serve: Serve) -> None:
+    wire = await HttpWire.session(await serve(clock=clock, keep_alive=0.02))
+    stream = await wire.get().started()
+
+    async def beat() -> None:
+        held = len(stream.raw)
+        await stream.until(lambda: len(stream.raw) > held)
+
+    for _ in range(3):
+        clock.sleep(0.05)
+        await beat()
+    call = ask(wire, headers=JSON_ONLY)
+    await answered(wire, call, await stream.message(), {})
+    clock.sleep(1)  # its process died, and can't say that it is gone
+    assert server_messages.JSON_ONLY in text_of((await ask(wire, headers=JSON_ONLY).done()).json)
+    await beat()  # or it was only slow
+    call = ask(wire, headers=JSON_ONLY)
+    await answered(wire, call, await stream.message(), {})
+    await leave(stream)
 
 
-async def test_an_error_is_told_in_words() -> None:
-    stage = AskingStage()
-    async with serving(stage.server) as app:
-        wire = await HttpWire.session(app)
-        call = ask(wire)
-        await reply(wire, refusal_of(await call.message(), -32601, "Method not found"))
-        await call.done()
-        expected = "The client could not answer roots/list: Method not found"
-        assert text_of(call.answer) == expected
-        assert isinstance(stage.failures[0], QuestionFailed)
-        assert stage.failures[0].code == -32601
+async def test_a_store_without_room_for_streams(serve: Serve) -> None:
+    state = MemoryState(max_entries=1)
+    wire = await HttpWire.session(await serve(state=state))
+    stream = await wire.get().started()
+    assert stream.status == 200
+    call = await ask(wire, headers=JSON_ONLY).done()
+    assert "full" in text_of(call.json)
+    await leave(stream)
+
+
+@pytest.mark.rule("EL-10", "EL-11")
+@pytest.mark.parametrize("version", [*HANDSHAKE, MODERN])
+@pytest.mark.parametrize("user", [None, "ann"])
+async def test_a_call_knows_who_is_asking(stage: AskingStage, serve: Serve, version: str, user: str | None) -> None:
+    app = await serve(identify=lambda _: user)
+    if version == MODERN:
+        assert text_of((await ask(HttpWire(app)).done()).answer) == NO_WAY_BACK
+    else:
+        await finished_call(stage, await HttpWire.session(app, version))
+    principal = stage.contexts[0].principal
+    assert (None if principal is None else principal.subject) == user
+
+
+@pytest.mark.parametrize("version", HANDSHAKE)
+async def test_a_server_without_sessions_says_why(serve: Serve, version: str) -> None:
+    app = await serve(stateless=True)
+    wire = HttpWire(app, headers={"mcp-protocol-version": version})
+    wire.version = version
+    call = await ask(wire).done()
+    assert text_of(call.answer) == server_messages.STATELESS
+    await reply(wire, {"jsonrpc": "2.0", "id": "dovetail-1", "result": {}})
+
+
+@pytest.mark.rule("LIFE-6")
+async def test_nobody_is_asked_before_it_is_ready(stage: AskingStage, app: Any) -> None:
+    wire = await unready(app)
+    assert text_of((await ask(wire).done()).answer) == client_requests.NOT_READY
+    await wire.notify("notifications/initialized")
+    await finished_call(stage, wire)
+
+
+@pytest.mark.parametrize("version", HANDSHAKE)
+async def test_roots_are_kept_until_they_change(app: Any, version: str) -> None:
+    wire = await HttpWire.session(app, version)
+    held = await sessions_of(app).find(wire.session_id or "", None)
+    assert held is not None
+    await held.change(lambda record: record.replace(roots=b'{"roots":[]}'))
+    assert (await wire.notify("notifications/roots/list_changed")).status == 202
+    await held.reload()
+    assert held.record.roots is None
+    assert held.record.roots_version == 1
 
 
 # ── answers that are none ──
 
 
+async def test_an_error_is_told_in_words(stage: AskingStage, wire: HttpWire) -> None:
+    call = ask(wire)
+    await reply(wire, refusal_of(await call.message(), -32601, "Method not found"))
+    await call.done()
+    expected = "The client could not answer roots/list: it does not know this method: Method not found"
+    assert text_of(call.answer) == expected
+    assert isinstance(stage.failures[0], QuestionFailed)
+    assert stage.failures[0].code == -32601
+
+
 @pytest.mark.rule("SH-6")
-async def test_the_first_answer_counts() -> None:
-    async with serving(AskingStage().server, state=PausingState()) as app:
-        wire = await HttpWire.session(app)
-        call = ask(wire)
-        question = await call.message()
-        await asyncio.gather(*(reply(wire, answer_to(question, {"n": n})) for n in range(5)))
-        await reply(wire, answer_to(question, {"n": 9}))
-        await call.done()
-        assert given(call)[0]["n"] in range(5)
-        await reply(wire, refusal_of(question, 1, "too late"))
+async def test_the_first_answer_counts(serve: Serve) -> None:
+    wire = await HttpWire.session(await serve(state=PausingState()))
+    call = ask(wire)
+    question = await call.message()
+    await asyncio.gather(*(reply(wire, answer_to(question, {"n": n})) for n in range(5)))
+    await reply(wire, answer_to(question, {"n": 9}))
+    assert given(await call.done())[0]["n"] in range(5)
+    await reply(wire, refusal_of(question, 1, "too late"))
 
 
 @pytest.mark.rule("EL-10")
-async def test_answers_of_others_are_none() -> None:
+async def test_answers_of_others_are_none(serve: Serve) -> None:
     """Another session, and another user of the same one, have no say."""
-
-    def identify(scope: Any) -> str | None:
-        return dict(scope["headers"]).get(b"x-user", b"").decode() or None
-
-    async with serving(AskingStage().server, identify=identify) as app:
-        wire, other = [await HttpWire.session(app, headers={"x-user": user}) for user in ("ann", "bob")]
-        call = ask(wire)
-        question = await call.message()
-        await reply(other, answer_to(question, {"by": "bob"}))
-        await reply(other, progress_on(question))
-        thief = HttpWire(app, "2025-11-25", headers={"x-user": "bob"})
-        thief.session_id = wire.session_id
-        await reply(thief, answer_to(question, {"by": "bob"}), status=404)
-        await settle()
-        assert not call.ended
-        await reply(wire, answer_to(question, {"by": "ann"}))
-        await call.done()
-        assert given(call) == [{"by": "ann"}]
+    app = await serve(identify=identify)
+    wire, other = [await HttpWire.session(app, headers={"x-user": user}) for user in ("ann", "bob")]
+    call = ask(wire)
+    question = await call.message()
+    await reply(other, answer_to(question, {"by": "bob"}))
+    await reply(other, progress_on(question))
+    thief = HttpWire(app, "2025-11-25", headers={"x-user": "bob"})
+    thief.session_id = wire.session_id
+    await reply(thief, answer_to(question, {"by": "bob"}), status=404)
+    await settle()
+    assert not call.ended
+    assert await answered(wire, call, question, {"by": "ann"}) == [{"by": "ann"}]
 
 
 @pytest.mark.parametrize("id", ["dovetail-1", "dovetail-0123456789abcdef", 1, "", "x" * 100_000, "question/a/b"])
-async def test_answers_to_nothing_are_taken_and_forgotten(id: Any) -> None:
-    async with serving(AskingStage().server) as app:
-        wire = await HttpWire.session(app)
-        before = app._state.held
-        await reply(wire, {"jsonrpc": "2.0", "id": id, "result": {}})
-        await reply(wire, {"jsonrpc": "2.0", "id": id, "error": {"code": 1, "message": "m"}})
-        progress = {"progressToken": id, "progress": 1}
-        await reply(wire, {"jsonrpc": "2.0", "method": "notifications/progress", "params": progress})
-        assert app._state.held == before
-
-
-async def test_malformed_answers_leave_the_question_open() -> None:
-    async with serving(AskingStage().server) as app:
-        wire = await HttpWire.session(app)
-        call = ask(wire)
-        question = await call.message()
-        both = {"jsonrpc": "2.0", "id": question["id"], "result": {}, "error": {"code": 1, "message": "m"}}
-        for bad in (both, {"jsonrpc": "2.0", "id": question["id"]}, {"id": question["id"], "result": {}}):
-            await reply(wire, bad, status=400)
-        await reply(wire, {"jsonrpc": "2.0", "id": None, "error": {"code": 1, "message": "m"}})
-        await reply(wire, answer_to(question, {}))
-        await call.done()
-        assert given(call) == [{}]
+async def test_answers_to_nothing_are_taken_and_forgotten(app: Any, wire: HttpWire, id: Any) -> None:
+    before = app._state.held
+    await reply(wire, {"jsonrpc": "2.0", "id": id, "result": {}})
+    await reply(wire, {"jsonrpc": "2.0", "id": id, "error": {"code": 1, "message": "m"}})
+    progress = {"progressToken": id, "progress": 1}
+    await reply(wire, {"jsonrpc": "2.0", "method": "notifications/progress", "params": progress})
+    assert app._state.held == before
 
 
 @pytest.mark.rule("SH-7")
-async def test_an_answer_that_is_too_large_leaves_it_open() -> None:
-    async with serving(AskingStage().server, max_body_bytes=1000) as app:
-        wire = await HttpWire.session(app)
-        call = ask(wire)
-        question = await call.message()
-        await reply(wire, answer_to(question, "x" * 2000), status=413)
-        await reply(wire, answer_to(question, {"n": 1}))
-        await call.done()
-        assert given(call) == [{"n": 1}]
+async def test_what_can_not_be_read_or_kept_leaves_the_question_open(serve: Serve) -> None:
+    app = await serve(state=MemoryState(max_entry_bytes=MEBIBYTE), max_body_bytes=2 * MEBIBYTE)
+    wire = await HttpWire.session(app)
+    call = ask(wire)
+    question = await call.message()
+    both = {"jsonrpc": "2.0", "id": question["id"], "result": {}, "error": {"code": 1, "message": "m"}}
+    for bad in (both, {"jsonrpc": "2.0", "id": question["id"]}, {"id": question["id"], "result": {}}):
+        await reply(wire, bad, status=400)
+    await reply(wire, {"jsonrpc": "2.0", "id": None, "error": {"code": 1, "message": "m"}})
+    await reply(wire, answer_to(question, "x" * 2 * MEBIBYTE), status=413)
+    await reply(wire, answer_to(question, "x" * MEBIBYTE), status=503)  # the store has no room for it
+    assert await answered(wire, call, question, {"n": 1}) == [{"n": 1}]
 
 
-@pytest.mark.rule("BASE-11", "SH-5")
-async def test_answers_may_come_in_a_batch() -> None:
-    async with serving(AskingStage().server) as app:
-        wire = await HttpWire.session(app, "2025-03-26")
-        call = ask(wire, times=3)
-        questions = [await call.message() for _ in range(3)]
-        stranger = {"jsonrpc": "2.0", "id": "dovetail-1", "result": {}}
-        await reply(wire, [answer_to(questions[1], {"n": 1}), stranger, progress_on(questions[0])])
-        mixed = [answer_to(questions[0], {"n": 0}), wire.message("ping"), answer_to(questions[2], {"n": 2})]
-        answer = await wire.raw("POST", json.dumps(mixed).encode()).done()
-        assert [each["result"] for each in answer.answer] == [{}]
-        await call.done()
-        assert given(call) == [{"n": 0}, {"n": 1}, {"n": 2}]
-
-
-@pytest.mark.rule("BASE-11", "SH-12")
-async def test_calls_in_a_batch_ask_on_its_stream() -> None:
-    async with serving(AskingStage().server) as app:
-        wire = await HttpWire.session(app, "2025-03-26")
-        calls = [wire.message("tools/call", {"name": "ask", "arguments": {}}) for _ in range(2)]
-        batch = wire.raw("POST", json.dumps(calls).encode())
-        questions = [await batch.message() for _ in range(2)]
-        await reply(wire, [answer_to(each, {}) for each in questions])
-        await batch.done()
-        assert [text_of(each) for each in batch.answer] == ["[{}]"] * 2
+@pytest.mark.rule("BASE-11", "SH-5", "SH-12")
+async def test_answers_may_come_in_a_batch_and_so_may_calls_that_ask(app: Any) -> None:
+    wire = await HttpWire.session(app, "2025-03-26")
+    calls = [wire.message("tools/call", {"name": "ask", "arguments": {"times": times}}) for times in (1, 2)]
+    batch = wire.raw("POST", json.dumps(calls).encode())
+    questions = [await batch.message() for _ in range(3)]
+    stranger = {"jsonrpc": "2.0", "id": "dovetail-1", "result": {}}
+    await reply(wire, [answer_to(questions[1], {"n": 1}), stranger, progress_on(questions[0])])
+    mixed = [answer_to(questions[0], {"n": 0}), wire.message("ping"), answer_to(questions[2], {"n": 2})]
+    assert [each["result"] for each in (await post(wire, mixed)).answer] == [{}]
+    await batch.done()
+    assert [json.loads(text_of(each)) for each in batch.answer] == [[{"n": 0}], [{"n": 1}, {"n": 2}]]
 
 
 # ── time ──
 
 
 @pytest.mark.rule("LIFE-9", "LIFE-10")
-async def test_a_client_that_does_not_answer_in_time() -> None:
-    stage = AskingStage()
-    async with serving(stage.server) as app:
-        wire = await HttpWire.session(app)
-        call = ask(wire, timeout=0.05)
-        question = await call.message()
-        called_off = await call.message()
-        assert called_off["method"] == "notifications/cancelled"
-        assert called_off["params"]["requestId"] == question["id"]
-        await call.done()
-        assert text_of(call.answer) == "The client did not answer roots/list within 0.05 s"
-        assert isinstance(stage.failures[0], AnswerTimeout)
-        await reply(wire, answer_to(question, {}))
+async def test_a_client_that_does_not_answer_in_time_is_called_off_but_progress_gives_it_more(
+    stage: AskingStage, wire: HttpWire, pass_time: Callable[[float], None]
+) -> None:
+    call = ask(wire, timeout=10)
+    question = await call.message()
+    for number in range(4):
+        pass_time(6)
+        await settle(50)
+        await reply(wire, progress_on(question, number))
+    assert methods(call) == ["roots/list"]
+    pass_time(11)
+    called_off = await call.message()
+    assert (called_off["method"], called_off["params"]["requestId"]) == ("notifications/cancelled", question["id"])
+    assert "did not answer roots/list within 10 s" in text_of((await call.done()).answer)
+    assert isinstance(stage.failures[0], AnswerTimeout)
+    await reply(wire, answer_to(question, {}))
 
 
-@pytest.mark.rule("LIFE-10")
-async def test_progress_of_the_client_gives_it_more_time() -> None:
-    async with serving(AskingStage().server) as app:
-        wire = await HttpWire.session(app)
-        call = ask(wire, timeout=0.5)
-        question = await call.message()
-        for number in range(4):
-            await asyncio.sleep(0.15)
-            await reply(wire, progress_on(question, number))
-        await reply(wire, answer_to(question, {}))
-        await call.done()
-        assert given(call) == [{}]
-
-
-# ── two workers ──
-
-
-# ── who can be asked at all ──
+# ── cancellation and ends ──
 
 
 @pytest.mark.parametrize("version", HANDSHAKE)
-async def test_a_server_without_sessions_says_why(version: str) -> None:
-    async with serving(AskingStage().server, stateless=True) as app:
-        wire = HttpWire(app, headers={"mcp-protocol-version": version})
-        wire.version = version
-        call = await ask(wire).done()
-        assert text_of(call.answer) == server_messages.STATELESS
-        await reply(wire, {"jsonrpc": "2.0", "id": "dovetail-1", "result": {}})
+@pytest.mark.rule("CAN-1", "CAN-2")
+async def test_a_call_that_is_cancelled_calls_its_questions_off(stage: AskingStage, app: Any, version: str) -> None:
+    wire = await HttpWire.session(app, version)
+    call = ask(wire, times=2, id="c")
+    questions = {(await call.message())["id"] for _ in range(2)}
+    await wire.notify("notifications/cancelled", {"requestId": "c"})
+    await call.done()
+    called_off = call.messages[2:]
+    assert {each["method"] for each in called_off} == {"notifications/cancelled"}
+    assert {each["params"]["requestId"] for each in called_off} == questions
+    assert stage.cancelled.is_set()
 
 
-async def test_requests_of_today_have_no_such_way() -> None:
-    async with serving(AskingStage().server) as app:
-        call = await ask(HttpWire(app)).done()
-        assert text_of(call.answer) == NO_WAY_BACK
+async def test_a_call_that_was_cancelled_can_ask_no_more(stage: AskingStage, wire: HttpWire) -> None:
+    call = wire.start_call("defy", id="c")
+    await stage.entered.wait()
+    await wire.notify("notifications/cancelled", {"requestId": "c"})
+    assert (await call.done()).messages == []
+    assert [str(each) for each in stage.failures] == [client_requests.CALL_IS_OVER]
 
 
-@pytest.mark.rule("LIFE-6")
-async def test_nobody_is_asked_before_it_is_ready() -> None:
-    async with serving(AskingStage().server) as app:
-        wire = HttpWire(app, "2025-11-25")
-        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": CLIENT}
-        hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
-        answer = await wire.raw("POST", json.dumps(hello).encode()).done()
-        wire.session_id = answer.headers["mcp-session-id"]
-        call = await ask(wire).done()
-        assert text_of(call.answer) == client_requests.NOT_READY
-        call = wire.start_call("work", id=5)
-        await call.started()
-        await wire.notify("notifications/initialized")
-        exchange = endpoint_of(app)._calls.here[wire.session_id, 5].exchange
-        asking = asyncio.create_task(ask_by(exchange.back, "roots/list", 5))  # it is ready by now
-        await reply(wire, answer_to(await call.message(), {}))
-        await asking
-        await wire.notify("notifications/cancelled", {"requestId": 5})
+@pytest.mark.rule("SH-30")
+async def test_a_session_that_ends_takes_its_questions_along(stage: AskingStage, app: Any, wire: HttpWire) -> None:
+    call = ask(wire)
+    question = await call.message()
+    assert (await wire.delete()).status == 204
+    await call.done()
+    assert [each["method"] for each in call.messages] == ["roots/list", "notifications/cancelled"]
+    assert stage.cancelled.is_set()
+    await reply(wire, answer_to(question, {}), status=404)
+    assert app._state.held == 2  # the log of the stream, and for a while that its session was ended
+
+
+async def test_it_asks_only_so_much_at_once(wire: HttpWire) -> None:
+    call = ask(wire, times=client_requests.MAX_OPEN + 1)
+    await call.done()
+    assert "100 questions wait" in text_of(call.answer)
+
+
+async def test_what_a_call_leaves_open_is_called_off_before_its_answer(serve: Serve) -> None:
+    app = await serve(state=PausingState())
+    wire = await HttpWire.session(app)
+    call = ask(wire, times=3)
+    questions = [await call.message() for _ in range(3)]
+    await reply(wire, refusal_of(questions[1], -1, "no"))
+    await call.done()
+    called_off = [each["params"]["requestId"] for each in call.messages[3:-1]]
+    assert sorted(called_off) == sorted([questions[0]["id"], questions[2]["id"]])
+    assert text_of(call.answer).endswith(": no")
+    assert not endpoint_of(app)._messages.replies.waiting
+
+
+@pytest.mark.parametrize("way", ["cancel", "delete", "answer", "drain"])
+@pytest.mark.rule("CAN-4")
+async def test_every_moment_of_a_question_is_good_for_an_end(way: str) -> None:
+    for turns in range(0, 80, 4):
+        stage = AskingStage()
+        async with serving(stage.server, state=PausingState()) as app:
+            wire = await HttpWire.session(app)
+            call = ask(wire, times=2, id="c")
+            await settle(turns)
+            if way == "answer":
+                await reply(wire, refusal_of(await call.message(), -1, "no"))
+            elif way == "cancel":
+                await stage.entered.wait()
+                await wire.notify("notifications/cancelled", {"requestId": "c"})
+            elif way == "delete":
+                await wire.delete()
+            else:
+                await app.drain(0)
+            await call.done()
+            messages = call.messages if call.is_stream else []
+            asked = {each["id"] for each in messages if each.get("method") == "roots/list"}
+            called_off = {each["params"]["requestId"] for each in messages if each.get("method", "")[:1] == "n"}
+            assert len(asked - called_off) == (way == "answer"), (turns, messages)
+            assert not endpoint_of(app)._messages.replies.waiting
+
+
+# ── a connection that breaks ──
+
+
+@pytest.mark.parametrize("version", HANDSHAKE)
+@pytest.mark.parametrize("seen", [False, True])
+@pytest.mark.rule("SH-15", "SH-23", "SH-24")
+async def test_a_question_waits_for_who_comes_back(serve: Serve, version: str, seen: bool) -> None:
+    wire = await HttpWire.session(await serve(state=PausingState()), version)
+    call = ask(wire, times=2)
+    first = await call.message()
+    id = call.events[-1].id
+    second = await call.message() if seen else None
+    await call.cut()
+    rest = wire.get(id)
+    again = await rest.message()
+    assert again["id"] != first["id"]
+    assert second in (None, again)
+    for each in (first, again):
+        await reply(wire, answer_to(each, {"to": each["id"]}))
+    await rest.done()
+    assert [each["to"] for each in given(rest)] == [first["id"], again["id"]]
+
+
+async def test_a_client_that_left_before_there_was_a_stream_is_not_waited_for(stage: AskingStage, app: Any) -> None:
+    wire = await HttpWire.session(app, "2025-06-18")
+    call = wire.start_call("work")
+    await stage.entered.wait()
+    [running] = endpoint_of(app)._calls.here.values()
+    await call.cut()
+    with pytest.raises(QuestionFailed, match="has closed its connection and has no GET stream open"):
+        await ask_by(running.exchange.back, "roots/list", 5)
+    stream = await wire.get().started()
+    asking = asyncio.create_task(ask_by(running.exchange.back, "roots/list", 5))
+    await reply(wire, answer_to(await stream.message(), {}))
+    await asking
+    stage.go.set()
+    await leave(stream)
+
+
+# ── a client that has gone ──
+
+
+@pytest.fixture
+def long(pass_time: Callable[[float], None]) -> Callable[[], Any]:
+    """Any question would be given up by then."""
+
+    async def long() -> None:
+        for _ in range(7):
+            pass_time(client_requests.BEAT_SECONDS)
+            await settle(50)
+
+    return long
+
+
+Long = Callable[[], Any]
+
+
+@pytest.mark.parametrize("state", [MemoryState, PausingState])
+@pytest.mark.parametrize("version", HANDSHAKE)
+@pytest.mark.rule("LIFE-9", "SH-15")
+async def test_a_client_that_does_not_come_back_is_given_up(
+    stage: AskingStage, serve: Serve, long: Long, version: str, state: type[MemoryState]
+) -> None:
+    app = await serve(state=state())
+    wire = await HttpWire.session(app, version)
+    call = ask(wire, times=3, timeout=600)
+    questions = [await call.message() for _ in range(3)]
+    place = call.events[-1].id
+    await call.cut()
+    await long()
+    await until(lambda: bool(stage.failures) and not endpoint_of(app)._calls.here)
+    assert [str(each) for each in stage.failures] == [client_requests.LEFT]
+    rest = await wire.get(place).done()  # who comes too late is told that nobody waits
+    assert {each["params"]["requestId"] for each in rest.messages[:-1]} == {each["id"] for each in questions}
+    assert text_of(rest.answer) == client_requests.LEFT
+
+
+async def test_one_that_comes_back_in_time_goes_on_as_before(
+    stage: AskingStage, wire: HttpWire, long: Long, pass_time: Callable[[float], None]
+) -> None:
+    call = ask(wire, timeout=6000)
+    question = await call.message()
+    place = call.events[-1].id
+    for _ in range(3):  # it may come and go
+        await call.cut()
+        pass_time(client_requests.BEAT_SECONDS)
+        await settle(50)
+        call = await wire.get(place).started()
+        await long()
+        assert not call.ended
+    assert await answered(wire, call, question, {"n": 1}) == [{"n": 1}]
+
+
+@pytest.mark.parametrize("beside", [False, True])
+async def test_one_that_came_back_and_left_for_good_is_given_up_too(
+    stage: AskingStage, wire: HttpWire, long: Long, beside: bool
+) -> None:
+    """Also one that only had a stream beside the call."""
+    call = ask(wire, timeout=6000)
+    await call.message()
+    await call.cut()
+    streams = [await wire.get(None if beside else call.events[-1].id).started() for _ in range(2)]
+    await streams[0].done()
+    await long()
+    assert not stage.failures
+    await streams[1].cut()
+    await long()
+    await until(lambda: [str(each) for each in stage.failures] == [client_requests.LEFT])
+
+
+@pytest.mark.parametrize("accept", [JSON, "text/event-stream"])
+async def test_whoever_stays_may_take_its_time(wire: HttpWire, long: Long, accept: str) -> None:
+    stream = await wire.get().started()
+    call = ask(wire, timeout=6000, headers={"accept": accept})
+    question = await (stream if accept == JSON else call).message()
+    await leave(stream)
+    await long()
+    assert not call.ended
+    assert await answered(wire, call, question, {}) == [{}]
+
+
+async def test_progress_is_a_sign_of_life(
+    stage: AskingStage, app: Any, wire: HttpWire, pass_time: Callable[[float], None]
+) -> None:
+    call = ask(wire, timeout=6000)
+    question = await call.message()
+    await call.cut()
+    for number in range(8):
+        pass_time(client_requests.BEAT_SECONDS)
+        await settle(50)
+        await reply(wire, progress_on(question, number))
+    await reply(wire, answer_to(question, {}))
+    await until(lambda: not endpoint_of(app)._calls.here)
+    assert not stage.failures
+
+
+# ── a server that stops ──
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("state", [MemoryState, PausingState])
+@pytest.mark.rule("SH-15")
+async def test_a_server_that_stops_waits_for_no_answer_and_asks_again_after_a_new_start(
+    stage: AskingStage, serve: Serve, state: type[MemoryState], left: bool
+) -> None:
+    app = await serve(state=state())
+    wire = await HttpWire.session(app)
+    call = ask(wire, times=3, timeout=600)
+    questions = [await call.message() for _ in range(3)]
+    working = await wire.start_call("work").started()
+    [running] = [each for each in endpoint_of(app)._calls.here.values() if each.request.params.name == "work"]
+    if left:
+        await call.cut()
+    draining = asyncio.create_task(app.drain(60))
+    await asyncio.sleep(0)
+    await reply(wire, answer_to(questions[0], {}), status=503)
+    with pytest.raises(QuestionFailed, match="shutting down"):
+        await ask_by(running.exchange.back, "roots/list", 600)
+    stage.go.set()
+    await asyncio.wait_for(draining, 5)
+    assert [str(each) for each in stage.failures] == [client_requests.STOPPING]
+    assert text_of((await working.done()).answer) == "done"
+    if not left:
         await call.done()
-
-
-@pytest.mark.parametrize("version", [*HANDSHAKE, MODERN, "2024-11-05 over SSE"])
-@pytest.mark.parametrize("user", [None, "ann"])
-@pytest.mark.rule("EL-10", "EL-11")
-async def test_a_call_knows_who_is_asking(version: str, user: str | None) -> None:
-    stage = AskingStage()
-    async with serving(stage.server, identify=lambda _: user) as app:
-        if version == MODERN:
-            await ask(HttpWire(app)).done()
-        elif version in HANDSHAKE:
-            await finished_call(stage, await HttpWire.session(app, version))
-        else:
-            async with connected(app) as client:
-                await client.begin("ask")
-                assert (await client.stream.message())["method"] == "roots/list"
-        principal = stage.contexts[0].principal
-        assert (None if principal is None else principal.subject) == user
+        assert {each["params"]["requestId"] for each in call.messages[3:-1]} == {each["id"] for each in questions}
+        assert text_of(call.answer) == client_requests.STOPPING
+    await app.start()
+    await finished_call(stage, await HttpWire.session(app))
 
 
 # ── HTTP+SSE ──
 
 
 @pytest.mark.rule("SSE-6")
-async def test_a_client_of_http_and_sse_is_asked_on_its_stream() -> None:
-    stage = AskingStage()
-    async with serving(stage.server) as app, connected(app) as client:
+@pytest.mark.parametrize("end", ["answer", "leave", "drain"])
+async def test_a_client_of_http_and_sse_is_asked_on_its_stream(stage: AskingStage, app: Any, end: str) -> None:
+    async with connected(app) as client:
         await client.begin("ask")
         question = await client.stream.message()
-        assert (await client.post(progress_on(question)).done()).status == 202
-        assert (await client.post(answer_to(question, {"n": 1})).done()).status == 202
-        assert json.loads(text_of(await client.stream.message())) == [{"n": 1}]
-        await stage.contexts[0].back.tell(note("after"))
-        assert (await client.stream.message())["params"]["data"] == "after"
-        assert (await client.post(answer_to(question, {"n": 2})).done()).status == 202
+        assert (question["method"], question["id"]) == ("roots/list", "dovetail-1")
+        if end == "drain":
+            await asyncio.wait_for(app.drain(60), 5)
+            assert text_of(client.heard[-1]) == client_requests.GONE
+        elif end == "answer":
+            for message in (progress_on(question), answer_to(question, {"n": 1})):
+                assert (await client.post(message).done()).status == 202
+            assert json.loads(text_of(await client.stream.message())) == [{"n": 1}]
+            await stage.contexts[0].back.tell(note("after"))
+            assert (await client.stream.message())["params"]["data"] == "after"
+            assert (await client.post(answer_to(question, {"n": 2})).done()).status == 202
+    if end == "leave":
+        await until(lambda: stage.cancelled.is_set() or bool(stage.failures))

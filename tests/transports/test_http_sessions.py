@@ -1,26 +1,23 @@
 """Sessions over HTTP: how they begin, whose they are, what they remember, and how they end."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from http_clients import (
     INVALID_REQUEST,
+    FleetOf,
+    SharedState,
     check_refusal,
     identify,
     initialize,
     leave,
 )
 
-import stores
 from dovetail import ProtocolError
-from dovetail.state.base import Listener, StateBackend
+from dovetail.state.base import Listener
 from dovetail.state.memory import MemoryState
-from dovetail.state.redis import RedisState
-from dovetail.state.sqlite import SqliteState
 from http_serving import Clock, PausingState, Serve, settle, until
 from http_stage import Stage, text_of
 from http_wire import HttpWire
@@ -74,25 +71,6 @@ async def test_initialize_is_not_cancelled(stage: Stage, serve: Serve) -> None:
     assert (await wire.notify("notifications/cancelled", {"requestId": "q"})).status == 202
     stage.go.set()
     assert (await opening).headers["mcp-session-id"] == state.session
-
-
-# ── what a session remembers ──
-
-
-async def test_subscriptions_that_are_made_at_once_are_all_kept(stage: Stage, serve: Serve) -> None:
-    uris = [f"test://n{number}" for number in range(20)]
-    for uri in uris:
-        stage.server.add_resource(uri, lambda: "x", name=uri)
-    wire = await HttpWire.session(await serve(state=PausingState()))
-    stream = await wire.get().started()
-    for method, wanted in (("resources/subscribe", uris), ("resources/unsubscribe", uris[:1])):
-        await asyncio.gather(*(wire.ask(method, {"uri": uri}) for uri in (uris if wanted is uris else uris[1:])))
-        for uri in uris:
-            stage.server.notify_resource_updated(uri)
-        assert {(await stream.message())["params"]["uri"] for _ in wanted} == set(wanted)
-        await settle(50)
-    assert len(stream.messages) == 21
-    await leave(stream)
 
 
 # ── the end ──
@@ -279,67 +257,41 @@ async def test_nobody_else_can_use_a_session(stage: Stage, serve: Serve) -> None
 # ── a store that loses all its records while a call is running ──
 
 
-class Watched:
-    """Notes what it was asked, and whether there was something to touch or to delete."""
+class Emptied(SharedState):
+    """Once it `is_empty` it has no session any more; it notes what it was asked of which family."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.found: list[tuple[str, str, bool]] = []
+    is_empty = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    async def get(self, key: str) -> Any:
+        return None if self.is_empty and key.startswith("session/") else await super().get(key)
 
     async def touch(self, key: str, ttl: float) -> bool:
-        found: bool = await super().touch(key, ttl)  # type: ignore[misc]
-        self.found.append(("touch", key, found))
-        return found
+        self.asked.append(f"touch {key}")
+        return not (self.is_empty and key.startswith("session/")) and await super().touch(key, ttl)
 
     async def delete(self, key: str) -> bool:
-        found: bool = await super().delete(key)  # type: ignore[misc]
-        self.found.append(("delete", key, found))
-        return found
-
-    def missed(self, verb: str, family: str) -> bool:
-        return any(each[0] == verb and each[1].startswith(family) and not each[2] for each in self.found)
-
-
-class WatchedRedis(Watched, RedisState): ...
-
-
-class WatchedSqlite(Watched, SqliteState): ...
-
-
-@contextlib.asynccontextmanager
-async def redis_store(folder: Path) -> AsyncIterator[tuple[StateBackend, Callable[[], object]]]:
-    stores.demand()
-    server = stores.StoreServer(folder / "store")
-    try:
-        yield WatchedRedis(server.url), lambda: server.command("FLUSHALL")
-    finally:
-        server.kill()
-
-
-@contextlib.asynccontextmanager
-async def sqlite_store(folder: Path) -> AsyncIterator[tuple[StateBackend, Callable[[], object]]]:
-    (folder / "store").mkdir()
-    yield (
-        WatchedSqlite(folder / "store" / "state.sqlite"),
-        lambda: [file.unlink() for file in (folder / "store").iterdir()],
-    )
+        self.asked.append(f"delete {key}")
+        return await super().delete(key)
 
 
 @pytest.mark.parametrize("tool", ["work", "tell"])
-@pytest.mark.parametrize("store", [redis_store, sqlite_store])
-async def test_a_call_goes_on_in_a_store_that_was_emptied(stage: Stage, tmp_path: Path, store: Any, tool: str) -> None:
-    async with store(tmp_path) as (state, empty):
-        app = stage.server.asgi(state=state, keep_alive=0.05, session_timeout=2.0)  # it is touched every 0.2 s
-        wire = await HttpWire.session(app)
-        call = wire.start_call(tool)
-        await stage.entered.wait()
-        await until(lambda: ("touch", f"session/{wire.session_id}", True) in state.found)
-        empty()
-        await until(lambda: state.missed("touch", "session/"))
-        await state.publish(f"session/{wire.session_id}")  # and whoever looks after its calls looks again
-        await until(lambda: state.missed("delete", "cancel/") or call.ended)
-        stage.go.set()
-        assert text_of((await call.done()).answer) in ("done", "told")
-        assert await used(wire) == 404
-        await app.drain(1)
-        await state.close()
+async def test_a_call_goes_on_in_a_store_that_was_emptied(fleet_of: FleetOf, tool: str) -> None:
+    state = Emptied()
+    fleet = await fleet_of(Stage, store=state, keep_alive=0.05, session_timeout=2.0)  # it is touched every 0.2 s
+    wire, *_ = await fleet.session()
+    call = wire.start_call(tool)
+    await fleet.stages[0].entered.wait()
+    touch = f"touch session/{wire.session_id}"
+    await until(lambda: touch in state.asked)
+    state.is_empty = True
+    state.asked.clear()
+    await until(lambda: touch in state.asked)
+    await state.publish(f"session/{wire.session_id}")  # and whoever looks after its calls looks again
+    await until(lambda: any(each.startswith("delete cancel/") for each in state.asked) or call.ended)
+    fleet.stages[0].go.set()
+    assert text_of((await call.done()).answer) in ("done", "told")
+    assert await used(wire) == 404

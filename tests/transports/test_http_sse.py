@@ -2,37 +2,36 @@
 
 import asyncio
 import json
+import logging
 import re
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from old_client import PROMPTLY, OldClient, Serve, Stage, connected
+from http_clients import LEGACY, TOOLS, OldClient, connected, identify, leave, message
 
-from dovetail.transports import response, sse
-from dovetail.transports.http import HttpApp
-from http_serving import settle
+from http_serving import Serve, settle
+from http_stage import Stage, text_of
 from http_wire import META, HttpWire
 
-REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-MISSING_SESSION = "There is no such session; GET /sse opens one"
+MISSING = "There is no such session; GET /sse opens one"
+ANN = {"x-user": "ann"}
+
+
+class Large(Stage):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.server.add_tool(self.large)
+
+    async def large(self, size: int, waits: bool = False) -> str:
+        if waits:
+            await self.go.wait()
+        return "x" * size
 
 
 @pytest.fixture
-async def stage(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Stage]:
-    async with Stage.live(caplog) as stage:
-        yield stage
-
-
-@pytest.fixture
-def serve(stage: Stage) -> Serve:
-    """The app, with options."""
-    return stage.serve
-
-
-@pytest.fixture
-def app(stage: Stage) -> HttpApp:
-    return stage.serve()
+async def stage() -> Large:
+    return Large()
 
 
 # ── the stream ──
@@ -40,59 +39,53 @@ def app(stage: Stage) -> HttpApp:
 
 @pytest.mark.seed("S2-69", "S2-70")
 @pytest.mark.rule("SSE-4", "SSE-5")
-async def test_the_first_event_tells_where_to_post(app: HttpApp) -> None:
+async def test_the_first_event_tells_where_to_post(app: Any) -> None:
     stream = HttpWire(app).raw("GET", path="/sse")
     first = await stream.event()
-    assert first.event == "endpoint"
+    assert (first.event, first.id) == ("endpoint", None)  # nothing to resume here
     assert re.fullmatch(rb"/messages\?session_id=[A-Za-z0-9_-]{32,}", first.data)  # a path: of the same origin
-    assert stream.status == 200
-    assert stream.headers["content-type"] == "text/event-stream"
+    assert (stream.status, stream.headers["content-type"]) == (200, "text/event-stream")
     assert stream.headers["cache-control"] == "no-cache, no-transform"
     assert stream.headers["x-accel-buffering"] == "no"
-    assert first.id is None  # nothing to resume here
-    stream.leave()
-    await stream.done()
+    await leave(stream)
 
 
 @pytest.mark.seed("S2-06", "S2-69", "S2-70", "S2-84")
-@pytest.mark.rule("SSE-6", "SSE-7")
-async def test_answers_come_as_message_events(app: HttpApp) -> None:
-    async with connected(app) as client:
-        assert await client.call("add", a=1, b=2) == "3"
-        assert {event.event for event in client.stream.events[1:]} == {"message"}
-        assert all(json.loads(event.data)["jsonrpc"] == "2.0" for event in client.stream.events[1:])
-
-
-@pytest.mark.rule("SSE-8")
-@pytest.mark.parametrize("version", REVISIONS)
-async def test_every_handshake_revision_can_be_negotiated(app: HttpApp, version: str) -> None:
+@pytest.mark.rule("SSE-6", "SSE-7", "SSE-8")
+@pytest.mark.parametrize("version", LEGACY)
+async def test_every_handshake_revision_is_answered_in_message_events(app: Any, version: str) -> None:
     async with connected(app, version) as client:
         assert await client.call("add", a=1, b=2) == "3"
         tools = (await client.ask("tools/list"))["result"]["tools"]
-        assert ("annotations" in tools[0] or "outputSchema" in tools[0]) == (version >= "2025-06-18")
+        assert any("outputSchema" in tool for tool in tools) == (version >= "2025-06-18")
+        assert {event.event for event in client.stream.events[1:]} == {"message"}
+        assert all(json.loads(event.data)["jsonrpc"] == "2.0" for event in client.stream.events[1:])
+        assert (await client.post([message("ping", id=id) for id in ("a", "b")]).done()).status == 202
+        heard = await client.stream.message()  # of a batch, where the revision has them
+        if version == "2025-03-26":
+            assert [each["id"] for each in heard] == ["a", "b"]
+        else:
+            assert heard["error"]["code"] == -32600
 
 
 @pytest.mark.rule("SSE-8")
-@pytest.mark.parametrize("version", ["2026-07-28", "1999-01-01"])
-async def test_another_revision_is_not_negotiated(app: HttpApp, version: str) -> None:
-    client = await OldClient(app).open()
-    assert (await client.shake_hands(version))["protocolVersion"] == "2025-11-25"
-    await client.leave()
-
-
 @pytest.mark.parametrize("shakes_hands", [False, True])
-@pytest.mark.parametrize("method", ["server/discover", "tools/list", "subscriptions/listen"])
-async def test_a_modern_request_is_not_served(app: HttpApp, method: str, shakes_hands: bool) -> None:
+async def test_2026_07_28_is_not_served(app: Any, shakes_hands: bool) -> None:
     client = await OldClient(app).open()
     if shakes_hands:
+        for version in ("2026-07-28", "1999-01-01"):
+            other = await OldClient(app).open()
+            assert (await other.shake_hands(version))["protocolVersion"] == "2025-11-25"
+            await other.leave()
         await client.shake_hands()
-    error = (await client.ask(method, {"_meta": META, "notifications": {}}))["error"]
-    assert error["code"] == -32022
-    assert error["data"] == {"requested": "2026-07-28", "supported": list(reversed(REVISIONS))}
+    for method in ("server/discover", "tools/list", "subscriptions/listen"):
+        error = (await client.ask(method, {"_meta": META, "notifications": {}}))["error"]
+        assert error["code"] == -32022
+        assert error["data"] == {"requested": "2026-07-28", "supported": list(reversed(LEGACY))}
     await client.leave()
 
 
-async def test_before_the_handshake_nothing_but_ping_is_served(app: HttpApp) -> None:
+async def test_before_the_handshake_nothing_but_ping_is_served(app: Any) -> None:
     client = await OldClient(app).open()
     assert (await client.ask("ping"))["result"] == {}
     assert "Not initialised" in (await client.ask("tools/list"))["error"]["message"]
@@ -100,47 +93,33 @@ async def test_before_the_handshake_nothing_but_ping_is_served(app: HttpApp) -> 
     await client.leave()
 
 
-async def test_what_is_told_unasked(stage: Stage, app: HttpApp) -> None:
-    async with connected(app) as client:
+@pytest.mark.seed("S2-71")
+async def test_several_clients_hear_of_changes_and_of_their_own_calls_alone(stage: Large, app: Any) -> None:
+    async with connected(app) as one, connected(app, "2025-11-25") as two:
+        assert await asyncio.gather(one.call("add", a=1, b=0), two.call("add", a=2, b=0)) == ["1", "2"]
         stage.server.remove_tool("large")
-        assert (await client.stream.message())["method"] == "notifications/tools/list_changed"
-        await client.begin("wait")
-        assert (await client.stream.message())["method"] == "notifications/progress"
+        for client in (one, two):
+            assert (await client.stream.message())["method"] == TOOLS
+        await one.begin("tell")
+        assert (await one.stream.message())["params"]["data"] == "first"
         stage.go.set()
-        assert (await client.stream.message())["result"]["content"][0]["text"] == "done"
+        await one.stream.until(lambda: "result" in one.heard[-1])
+        assert text_of(one.heard[-1]) == "told"
+        assert two.heard[-1]["method"] == TOOLS
 
 
-async def test_batches_where_the_revision_has_them(app: HttpApp) -> None:
-    batch = [{"jsonrpc": "2.0", "id": number, "method": "ping"} for number in ("a", "b")]
-    async with connected(app, "2025-03-26") as client:
-        assert (await client.post(batch).done()).status == 202
-        assert [each["id"] for each in await client.stream.message()] == ["a", "b"]
-    async with connected(app, "2025-06-18") as client:
-        assert (await client.post(batch).done()).status == 202
-        assert (await client.stream.message())["error"]["code"] == -32600
-
-
-async def test_a_call_can_be_cancelled(stage: Stage, app: HttpApp) -> None:
+async def test_a_call_can_be_cancelled(stage: Large, app: Any) -> None:
     async with connected(app) as client:
-        await client.begin("wait")
-        await stage.begun.wait()
-        number = next(client.wire.ids) - 1
-        cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}}
+        number = await client.begin("work")
+        await stage.entered.wait()
+        cancel = message("notifications/cancelled", {"requestId": number}, id=None)
         assert (await client.post(cancel).done()).status == 202
-        await asyncio.wait_for(stage.cancelled.wait(), PROMPTLY)
+        await asyncio.wait_for(stage.cancelled.wait(), 5)
         assert await client.call("add", a=1, b=2) == "3"
 
 
-@pytest.mark.seed("S2-71")
-async def test_several_clients_do_not_meet(app: HttpApp) -> None:
-    async with connected(app) as one, connected(app, "2025-11-25") as two:
-        sums = await asyncio.gather(one.call("add", a=1, b=0), two.call("add", a=2, b=0))
-        assert sums == ["1", "2"]
-        assert (await one.ask("ping"))["result"] == (await two.ask("ping"))["result"] == {}
-
-
 async def test_keep_alive(serve: Serve) -> None:
-    async with connected(serve(keep_alive=0.02)) as client:
+    async with connected(await serve(keep_alive=0.02)) as client:
         await client.stream.until(lambda: client.stream.raw.count(b": keep-alive\n\n") >= 2)
         assert await client.call("add", a=1, b=2) == "3"
 
@@ -148,30 +127,23 @@ async def test_keep_alive(serve: Serve) -> None:
 # ── what is refused ──
 
 
-async def test_an_unknown_session(app: HttpApp) -> None:
+async def test_an_unknown_session(app: Any) -> None:
     client = await OldClient(app).open()
-    for query in ("session_id=unknown", "session_id=", f"{client.query}x", f"{client.query}&{client.query}"):
-        refused = await client.post({"jsonrpc": "2.0", "id": 1, "method": "ping"}, query=query).done()
-        assert refused.status == (400 if query == "session_id=" else 404)
-        assert refused.json["error"]["message"] == MISSING_SESSION
+    for query in ("session_id=unknown", f"{client.query}x", f"{client.query}&{client.query}"):
+        refused = await client.ping(query=query)
+        assert (refused.status, refused.json["error"]["message"]) == (404, MISSING)
+    for query in ("session_id=", "", "session=x", "&".join(["a=1"] * 200), "%", "x" * 100_000, "\xff"):
+        refused = await client.ping(query=query)
+        assert (refused.status, refused.json["error"]["message"]) == (400, MISSING)
     await client.leave()
 
 
-@pytest.mark.parametrize("query", ["", "session=x", "&".join(["a=1"] * 200), "%", "x" * 100_000, "\xff"])
-async def test_no_session_at_all(app: HttpApp, query: str) -> None:
-    refused = await OldClient(app).post(b"{}", query=query).done()
-    assert (refused.status, refused.json["error"]["message"]) == (400, MISSING_SESSION)
-
-
-async def test_a_session_belongs_to_who_opened_it(stage: Stage, serve: Serve) -> None:
-    app = serve(identify=lambda scope: dict(scope["headers"]).get(b"x-user", b"").decode() or None)
-    alice = await OldClient(app, **{"x-user": "alice"}).open()
-    await alice.shake_hands()
-    for other in ({"x-user": "bob"}, {"x-user": None}):
-        refused = await alice.post({"jsonrpc": "2.0", "id": 1, "method": "ping"}, headers=other).done()
-        assert (refused.status, refused.json["error"]["message"]) == (404, MISSING_SESSION)
-    assert await alice.call("add", a=1, b=2) == "3"
-    await alice.leave()
+async def test_a_session_belongs_to_who_opened_it(serve: Serve) -> None:
+    async with connected(await serve(identify=identify), **ANN) as ann:
+        for other in ({"x-user": "bob"}, {"x-user": None}):
+            refused = await ann.ping(headers=other)
+            assert (refused.status, refused.json["error"]["message"]) == (404, MISSING)
+        assert await ann.call("add", a=1, b=2) == "3"
 
 
 UNREADABLE = [
@@ -180,18 +152,18 @@ UNREADABLE = [
 ]
 
 
-@pytest.mark.parametrize(("body", "code"), UNREADABLE)
-async def test_an_unreadable_body(app: HttpApp, body: bytes, code: int) -> None:
+async def test_an_unreadable_body(app: Any) -> None:
     async with connected(app) as client:
-        refused = await client.post(body).done()
-        assert (refused.status, refused.json["error"]["code"]) == (400, code)
+        for body, code in UNREADABLE:
+            refused = await client.post(body).done()
+            assert (refused.status, refused.json["error"]["code"]) == (400, code)
         assert await client.call("add", a=1, b=2) == "3"
-        assert len(client.heard) == 2  # the refusal did not go out twice
+        assert len(client.heard) == 2  # the refusals did not go out twice
 
 
 @pytest.mark.rule("SSE-10")
 async def test_it_can_be_switched_off(serve: Serve) -> None:
-    wire = HttpWire(serve(sse=False))
+    wire = HttpWire(await serve(sse=False))
     for method, path in (("GET", "/sse"), ("POST", "/messages"), ("GET", "/messages")):
         refused = await wire.raw(method, b"", path=path).done()
         assert (refused.status, refused.json["error"]["code"]) == (404, -32600)
@@ -199,33 +171,31 @@ async def test_it_can_be_switched_off(serve: Serve) -> None:
 
 
 @pytest.mark.rule("SSE-9")
-async def test_it_is_there_beside_the_endpoint(app: HttpApp) -> None:
+async def test_it_is_there_beside_the_endpoint(app: Any) -> None:
     async with connected(app) as client:
-        assert await client.call("add", a=1, b=2) == "3"
-        modern = HttpWire(app)
-        assert (await modern.call("add", {"a": 1, "b": 2})).status == 200
-        # the session of one is none of the other
+        assert (await HttpWire(app).call("add", {"a": 1, "b": 2})).status == 200
         mixed = await HttpWire.session(app)
-        mixed.session_id = client.query.removeprefix("session_id=")
+        mixed.session_id = client.query.removeprefix("session_id=")  # the session of one is none of the other
         assert (await mixed.post("ping")).status == 404
 
 
-async def test_the_session_ends_with_the_stream(stage: Stage, app: HttpApp) -> None:
+# ── the end ──
+
+
+async def test_the_session_ends_with_the_stream(stage: Large, app: Any) -> None:
     client = await OldClient(app).open()
     await client.shake_hands()
-    await client.begin("wait")
-    await stage.begun.wait()
+    await client.begin("work")
+    await stage.entered.wait()
     await client.leave()
-    await asyncio.wait_for(stage.cancelled.wait(), PROMPTLY)
-    refused = await client.post({"jsonrpc": "2.0", "id": 1, "method": "ping"}).done()
-    assert refused.status == 404
+    await asyncio.wait_for(stage.cancelled.wait(), 5)
+    assert (await client.ping()).status == 404
 
 
-async def test_a_message_that_arrives_as_the_stream_ends_starts_nothing(stage: Stage, app: HttpApp) -> None:
+async def test_a_message_that_arrives_as_the_stream_ends_starts_nothing(stage: Large, app: Any) -> None:
     client = await OldClient(app).open()
     await client.shake_hands()
-    params = {"name": "wait", "arguments": {}}
-    call = json.dumps({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": params}).encode()
+    call = json.dumps(message("tools/call", {"name": "work", "arguments": {}})).encode()
     arrives = asyncio.Event()
 
     async def slowly(scope: Any, receive: Any, send: Any) -> None:
@@ -241,74 +211,85 @@ async def test_a_message_that_arrives_as_the_stream_ends_starts_nothing(stage: S
     arrives.set()
     assert (await late.done()).status == 404
     await settle(50)
-    assert not stage.begun.is_set()
+    assert stage.ran == []
 
 
-async def test_who_says_nothing_is_left(serve: Serve) -> None:
-    stage = Stage(initialize_timeout=0.05)
-    app = stage.server.asgi()
-    silent = await OldClient(app).open()
-    talkative = await OldClient(app).open()
+async def test_who_says_nothing_is_left(serve: Serve, pass_time: Callable[[float], None]) -> None:
+    app = await serve(Stage(initialize_timeout=20).server)
+    silent, talkative = await OldClient(app).open(), await OldClient(app).open()
     await talkative.shake_hands()
-    await silent.stream.done(1)
-    assert silent.stream.sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
-    assert (await silent.post({"jsonrpc": "2.0", "id": 1, "method": "ping"}).done()).status == 404
+    pass_time(21)
+    await silent.stream.done()
+    assert silent.stream.sent[-1]["more_body"] is False
+    assert (await silent.ping()).status == 404
     assert await talkative.call("add", a=1, b=2) == "3"
     await talkative.leave()
-    await app.drain()
 
 
-async def test_a_drain_lets_calls_finish(stage: Stage, app: HttpApp) -> None:
+async def test_a_drain_lets_calls_finish(stage: Large, app: Any) -> None:
     client = await OldClient(app).open()
     await client.shake_hands()
-    await client.begin("wait")
-    await stage.begun.wait()
+    await client.begin("work")
+    await stage.entered.wait()
     draining = asyncio.create_task(app.drain())
     await settle(50)
-    late = await client.post({"jsonrpc": "2.0", "id": 9, "method": "ping"}).done()
-    assert late.status == 503
+    assert (await client.ping()).status == 503
     stage.go.set()
-    await asyncio.wait_for(draining, PROMPTLY)
+    await asyncio.wait_for(draining, 5)
     await client.stream.done()
-    assert client.heard[-1]["result"]["content"][0]["text"] == "done"
+    assert text_of(client.heard[-1]) == "done"
 
 
 # ── slow readers ──
 
 
-async def test_who_reads_too_slowly_has_to_wait(app: HttpApp, monkeypatch: pytest.MonkeyPatch) -> None:
+async def calls(client: OldClient, count: int, **arguments: Any) -> list[Any]:
+    params, posts = {"name": "large", "arguments": arguments}, []
+    for number in range(count):
+        posts.append(client.post(message("tools/call", params, id=f"n{number}")))
+        await settle()
+    return posts
+
+
+async def test_who_reads_too_slowly_has_to_wait(app: Any) -> None:
     """What waits for a client is bounded, however much it asks for."""
-    monkeypatch.setattr(sse, "FULL_BYTES", 10_000)
+    async with connected(app) as client:
+        client.stream.stall()
+        posts = await calls(client, 100, size=100_000)
+        assert 5 <= sum(post.ended for post in posts) <= 50  # the others wait
+        client.stream.read_on()
+        for post in posts:
+            assert (await post.done()).status == 202
+        await client.stream.until(lambda: len(client.heard) == 101)
+
+
+async def test_one_that_lets_too_much_wait_is_given_up(
+    stage: Large, app: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Calls that end together can bring that about; one large answer is no reason."""
     client = await OldClient(app).open()
     await client.shake_hands()
+    assert len(await client.call("large", size=17_000_000)) == 17_000_000
     client.stream.stall()
-    posts = []
-    for number in range(100):
-        params = {"name": "large", "arguments": {"size": 1000}}
-        posts.append(client.post({"jsonrpc": "2.0", "id": f"n{number}", "method": "tools/call", "params": params}))
-        await asyncio.sleep(0)
-    await asyncio.sleep(0.2)
-    taken = [post for post in posts if post.ended]
-    assert 5 <= len(taken) <= 30  # the others wait
-    client.stream.read_on()
-    for post in posts:
+    for post in await calls(client, 20, size=1_000_000, waits=True):
         assert (await post.done()).status == 202
-    await client.stream.until(lambda: len(client.heard) == 101)
-    await client.leave()
+    with caplog.at_level(logging.WARNING, "dovetail"):
+        stage.go.set()
+        await client.stream.done()
+    assert "waited for it" in caplog.text
+    assert (await client.ping()).status == 404
 
 
-async def test_who_reads_nothing_is_left(app: HttpApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response, "SEND_SECONDS", 0.1)
+@pytest.mark.parametrize("is_answered", [False, True])
+async def test_who_reads_nothing_is_left(app: Any, pass_time: Callable[[float], None], is_answered: bool) -> None:
+    """Neither an answer nor a keep-alive."""
     client = await OldClient(app).open()
     await client.shake_hands()
     client.stream.stall()
-    await client.post({"jsonrpc": "2.0", "id": 5, "method": "ping"}).done()
-    await client.stream.done(2)
-    assert (await client.post({"jsonrpc": "2.0", "id": 6, "method": "ping"}).done()).status == 404
-
-
-async def test_who_does_not_even_read_keep_alives_is_left(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response, "SEND_SECONDS", 0.1)
-    client = await OldClient(serve(keep_alive=0.05)).open()
-    client.stream.stall()
-    await client.stream.done(2)
+    if is_answered:
+        await client.ping()
+    for _ in range(4):
+        pass_time(31)
+        await settle()
+    await client.stream.done()
+    assert (await client.ping()).status == 404

@@ -5,17 +5,19 @@ import random
 from typing import Any
 
 import pytest
+from http_clients import (
+    LOGS,
+)
 
 from dovetail import Context
 from dovetail.engine.subscriptions import Change
 from dovetail.state.memory import MemoryState
 from http_serving import PausingState, serving, settle
-from http_stage import HANDSHAKE, MODERN, Stage, open_wire
-from http_wire import Exchange, HttpWire
+from http_stage import HANDSHAKE, Stage, open_wire
+from http_wire import MODERN, Exchange, HttpWire
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
-LOGS = {"io.modelcontextprotocol/logLevel": "debug", "progressToken": 1}
-LISTEN = {"notifications": {"toolsListChanged": True, "resourceSubscriptions": ["test://one"]}}
+WANTED = {"notifications": {"toolsListChanged": True, "resourceSubscriptions": ["test://one"]}}
 
 
 class Storm:
@@ -103,7 +105,7 @@ class Storm:
 
     def listen(self) -> None:
         wire = self.any_wire(modern=True)
-        self.begin(wire, wire.start("subscriptions/listen", LISTEN))
+        self.begin(wire, wire.start("subscriptions/listen", WANTED))
 
     def subscribe(self) -> None:
         wire = self.any_wire(modern=False)
@@ -134,11 +136,13 @@ class Storm:
                     assert exchange.events == [] or exchange.events[0].data == b""
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("seed", "steps"), [(0, 150), (1, 150), *(pytest.param(seed, 2000, marks=pytest.mark.soak) for seed in range(20))]
+)
 @pytest.mark.parametrize("state", [MemoryState, PausingState])
-async def test_a_storm(state: type[MemoryState], seed: int, caplog: pytest.LogCaptureFixture) -> None:
-    stage = Stage()
-
+async def test_a_storm(
+    stage: Stage, state: type[MemoryState], seed: int, steps: int, caplog: pytest.LogCaptureFixture
+) -> None:
     @stage.server.tool
     async def busy(ctx: Context, pauses: int, closes: bool) -> str:
         for number in range(pauses):
@@ -151,8 +155,7 @@ async def test_a_storm(state: type[MemoryState], seed: int, caplog: pytest.LogCa
 
     async with serving(stage.server, state=state(), keep_alive=0.01, max_streams=20, max_sessions=50) as app:
         storm = Storm(app, stage, seed)
-        await storm.run(150)
+        await storm.run(steps)
         await storm.end()
         storm.check()
     assert [record.getMessage() for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
-    assert not stage.server.engine.hub._wanted
