@@ -20,7 +20,7 @@ from typing_extensions import TypeAliasType
 
 from dovetail.errors import ArgumentError
 from dovetail.registry.annotations import ShapeReader
-from dovetail.registry.arguments import Arguments, compile_arguments, compile_raw_arguments
+from dovetail.registry.arguments import Arguments, RawArguments
 from dovetail.registry.fields import Field
 from dovetail.registry.functions import inspect_function
 from dovetail.registry.schemas import SchemaWriter
@@ -170,7 +170,7 @@ def compiled(annotation: Any, default: Any = ..., **options: Any) -> Arguments:
 
     tool.__annotations__["x"] = annotation
     tool.__defaults__ = None if default is ... else (default,)
-    return compile_arguments(inspect_function(tool), **options)
+    return Arguments(inspect_function(tool), **options)
 
 
 def read(annotation: Any, text: str, **options: Any) -> Any:
@@ -341,4 +341,4 @@ RAW = {
 
 
 def raw_arguments(schema: Any = RAW, **options: Any) -> Any:
-    return compile_raw_arguments(schema, where="tool t", subject="t", **options)
+    return RawArguments(schema, where="tool t", subject="t", **options)

@@ -11,7 +11,7 @@ import pytest
 from argument_types import TABLE, Colour, Json, Level, Model, Node, Picky, Point, compiled, problems, read
 
 from dovetail.errors import ArgumentError
-from dovetail.registry.arguments import compile_arguments
+from dovetail.registry.arguments import Arguments
 from dovetail.registry.fields import Field
 from dovetail.registry.functions import inspect_function
 from stable_ids import stable
@@ -39,7 +39,7 @@ def test_all_problems_are_named() -> None:
     def tool(limit: int, since: datetime.date, tags: list[str], where: Point, ok: int = 1) -> None: ...
 
     raw = b'{"limit": "ten", "since": "2024-02-30", "tags": ["a", 5], "where": {"y": "b"}, "ok": 2, "more": 1}'
-    found = problems(lambda: compile_arguments(inspect_function(tool)).decode(raw))
+    found = problems(lambda: Arguments(inspect_function(tool)).decode(raw))
     for name in ("limit", "since", "tags[1]", "where.x", "where.y", "more"):
         assert [line for line in found if name in line], f"{name} in {found}"
     assert not [line for line in found if line.startswith("ok")]
@@ -49,7 +49,7 @@ def test_all_problems_are_named() -> None:
 def test_unknown_and_missing_names() -> None:
     def tool(city: str, days: int = 1) -> None: ...
 
-    lines = problems(lambda: compile_arguments(inspect_function(tool)).decode(b'{"town": "Rome"}'))
+    lines = problems(lambda: Arguments(inspect_function(tool)).decode(b'{"town": "Rome"}'))
     assert len(lines) == 2
     assert any("town" in line and "city" in line and "days" in line for line in lines)
     assert any("city" in line and "town" not in line for line in lines)
@@ -120,7 +120,7 @@ def test_a_wrong_value_inside_a_held_string_is_named() -> None:
 def test_a_time_without_a_zone_is_welcome_everywhere() -> None:
     def tool(when: datetime.datetime, code: Annotated[str, Field(pattern="^a")] = "a") -> None: ...
 
-    arguments = compile_arguments(inspect_function(tool))
+    arguments = Arguments(inspect_function(tool))
     assert arguments.schema["properties"]["when"] == {"type": "string", "format": "date-time"}
     assert arguments.decode(b'{"when": "2024-05-17T10:00:00"}')["when"] == datetime.datetime(2024, 5, 17, 10)
     lines = problems(lambda: arguments.decode(b'{"when": "2024-05-17T10:00:00", "code": "b"}'))
@@ -172,7 +172,7 @@ def test_defaults_are_applied_and_not_shared() -> None:
         f: object = tool_default,
     ) -> None: ...
 
-    arguments = compile_arguments(inspect_function(tool))
+    arguments = Arguments(inspect_function(tool))
     first = arguments.decode(b"{}")
     first["b"].append(2)
     first["c"]["a"].append(2)
@@ -193,7 +193,7 @@ tool_default = object()
 def test_default_factories() -> None:
     def tool(x: list[int] = pydantic.Field(default_factory=lambda: [1])) -> None: ...  # noqa: B008
 
-    arguments = compile_arguments(inspect_function(tool))
+    arguments = Arguments(inspect_function(tool))
     arguments.decode(b"{}")["x"].append(2)
     assert arguments.decode(b"{}") == {"x": [1]}
 
@@ -220,7 +220,7 @@ def test_descriptions() -> None:
             c: which colour
         """
 
-    properties = compile_arguments(inspect_function(tool)).schema["properties"]
+    properties = Arguments(inspect_function(tool)).schema["properties"]
     assert properties["a"]["description"] == "from the docstring"
     assert properties["b"]["description"] == "beside"
     assert properties["c"] == {"type": "string", "enum": ["red", "blue"], "description": "which colour"}
@@ -228,7 +228,7 @@ def test_descriptions() -> None:
 
 
 def test_a_schema_without_parameters() -> None:
-    arguments = compile_arguments(inspect_function(lambda: None, name="nothing"))
+    arguments = Arguments(inspect_function(lambda: None, name="nothing"))
     assert arguments.schema == {"type": "object", "properties": {}, "additionalProperties": False}
     assert arguments.decode(b"{}") == {}
     assert len(problems(lambda: arguments.decode(b'{"a": 1}'))) == 1

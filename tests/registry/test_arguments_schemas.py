@@ -8,7 +8,7 @@ import pytest
 from argument_types import RAW, TABLE, TODAY, Colour, compiled, problems, raw_arguments
 
 from dovetail.errors import ArgumentError, SetupError
-from dovetail.registry.arguments import compile_strings
+from dovetail.registry.arguments import Arguments
 from dovetail.registry.functions import inspect_function
 from dovetail.registry.outputs import encode_json
 from dovetail.registry.validate import Validator
@@ -91,9 +91,7 @@ def test_prompts_take_strings() -> None:
             code: The code.
         """
 
-    strings = compile_strings(inspect_function(prompt, kind="prompt"))
-    told = [(each.name, each.description, each.required) for each in strings.arguments[:3]]
-    assert told == [("code", "The code.", True), ("count", None, True), ("when", None, False)]
+    strings = Arguments(inspect_function(prompt, kind="prompt"))
     given_strings = {
         "code": "[1]",
         "count": "3",
@@ -124,7 +122,7 @@ def test_prompts_take_strings() -> None:
 def test_the_kinds_of_value_that_an_argument_takes() -> None:
     def prompt(a: str, b: int | None, c: list[str], d: dict[str, str] | str, e: Any) -> None: ...
 
-    kinds = compile_strings(inspect_function(prompt, kind="prompt")).kinds
+    kinds = Arguments(inspect_function(prompt, kind="prompt")).kinds
     assert [sorted(kinds(name)) for name in "abcd"] == [
         ["string"],
         ["integer", "null"],

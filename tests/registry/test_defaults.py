@@ -15,7 +15,7 @@ import pytest
 from typing_extensions import TypeAliasType
 
 from dovetail.errors import SetupError
-from dovetail.registry.arguments import Arguments, compile_arguments, compile_strings
+from dovetail.registry.arguments import Arguments
 from dovetail.registry.fields import Field
 from dovetail.registry.functions import inspect_function
 from dovetail.registry.outputs import to_jsonable
@@ -50,7 +50,7 @@ def compiled(annotation: Any, *default: Any) -> Arguments:
 
     tool.__annotations__["x"] = annotation
     tool.__defaults__ = default
-    return compile_arguments(inspect_function(tool))
+    return Arguments(inspect_function(tool))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_defaults_of_prompts_too() -> None:
     def prompt(count: int = "three") -> None: ...  # type: ignore[assignment]
 
     with pytest.raises(SetupError, match=r"prompt prompt .*, parameter count: the default 'three' does not fit"):
-        compile_strings(inspect_function(prompt, kind="prompt"))
+        Arguments(inspect_function(prompt, kind="prompt"))
 
 
 # Dataclasses: msgspec leaves a plain default to the class, where `vars` and encoders do not look

@@ -29,7 +29,7 @@ SEARCH = {
 }
 
 
-def test_all_problems_in_the_order_of_the_value() -> None:
+def test_all_problems_are_told() -> None:
     value = {
         "mode": "medium",
         "limit": "ten",
@@ -43,9 +43,9 @@ def test_all_problems_in_the_order_of_the_value() -> None:
         "filter.tags[1]: expected a string, got the integer 5",
         'filter.tags[2]: must match the pattern ^[a-z]+$, got "B"',
         "filter.colour: unknown property (known: tags)",
-        "colour: unknown argument (known: query, limit, mode, filter, since)",
         'since: must be a date such as 2026-07-28, got "yesterday"',
         "query: required, but missing",
+        "colour: unknown argument (known: query, limit, mode, filter, since)",
     ]
     assert problems(SEARCH, {"query": "x", "limit": 50, "since": None}) == []
 
@@ -102,9 +102,9 @@ WORDS: list[tuple[Any, Any, list[str]]] = [
     (
         {"allOf": [{"properties": {"a": {}}}], "unevaluatedProperties": False},
         {"a": 1, "b": 2},
-        ["b: unknown argument (known: a)"],
+        ["arguments: does not fit the schema"],
     ),
-    ({"unevaluatedItems": False}, [1], ["arguments: holds items that are not allowed beside the others"]),
+    ({"unevaluatedItems": False}, [1], ["arguments: does not fit the schema"]),
     (
         {"propertyNames": {"pattern": "^[a-z]+$"}},
         {"A": 1},

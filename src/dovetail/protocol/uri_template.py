@@ -1,4 +1,4 @@
-"""URI templates (RFC 6570, all four levels) that expand and match; valid and normalised URIs (RFC 3986).
+"""URI templates (RFC 6570, all four levels) that match URIs; valid and normalised URIs (RFC 3986).
 
 A URI matches if it is an expansion of the template, but for the spelling of escapes and the order of named parameters:
 
@@ -20,7 +20,7 @@ proportion to its length.
 
 import re
 import string
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from functools import cached_property
 from itertools import product
 from typing import NamedTuple
@@ -30,7 +30,6 @@ from dovetail.errors import SetupError
 from dovetail.protocol.types import LONGEST_URI
 
 Value = str | list[str] | dict[str, str]
-Expandable = str | Sequence[str] | Mapping[str, str] | None
 
 _RESERVED_TEXT = ":/?#[]@!$&'()*+,;="
 RESERVED = frozenset(_RESERVED_TEXT)
@@ -48,7 +47,7 @@ class Operator(NamedTuple):
     separator: str
     named: bool
     empty: str  # what follows the name of an empty value
-    keeps_reserved: bool
+    keeps_reserved: bool  # also unescaped
     holds: frozenset[str]
 
 
@@ -107,38 +106,9 @@ class Expression(NamedTuple):
     operator: Operator
     variables: tuple[Variable, ...]
 
-    def expand(self, values: Mapping[str, Expandable]) -> str:
-        pieces = [piece for variable in self.variables for piece in self._pieces(variable, values.get(variable.name))]
-        return self.operator.first + self.operator.separator.join(pieces) if pieces else ""
-
-    def _pieces(self, variable: Variable, value: Expandable) -> Iterator[str]:
-        """Expand one variable; an exploded one gives a piece for each of its items."""
-        encode = _keep_reserved if self.operator.keeps_reserved else _escape
-        if isinstance(value, str):
-            yield self._named(variable.name, encode(value[: variable.prefix]))
-        elif not value:
-            return  # undefined; a list or a mapping without items counts as undefined too
-        elif variable.prefix is not None:
-            raise ValueError(f"{variable.name!r} has the prefix :{variable.prefix}, so it takes a string only")
-        elif not isinstance(value, Mapping):
-            items = [encode(item) for item in value]
-            for item in items if variable.exploded else [",".join(items)]:
-                yield self._named(variable.name, item)
-        elif not variable.exploded:
-            yield self._named(variable.name, ",".join(encode(text) for pair in value.items() for text in pair))
-        elif self.operator.named:
-            yield from (self._named(encode(key), encode(item)) for key, item in value.items())
-        else:
-            yield from (f"{encode(key)}={encode(item)}" for key, item in value.items())
-
-    def _named(self, name: str, text: str) -> str:
-        if not self.operator.named:
-            return text
-        return f"{name}={text}" if text else name + self.operator.empty
-
 
 class UriTemplate:
-    """A template, parsed once. Any template expands; `check_matchable` tells whether it can match too."""
+    """A template, parsed once; `check_matchable` tells whether it can match."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -154,16 +124,8 @@ class UriTemplate:
     def __repr__(self) -> str:
         return f"UriTemplate({self.text!r})"
 
-    def expand(self, values: Mapping[str, Expandable]) -> str:
-        """Put the values in; a variable without a value is left out, as RFC 6570 says."""
-        return "".join(part if isinstance(part, str) else part.expand(values) for part in self._parts)
-
-    def match(self, uri: str) -> dict[str, Value] | None:
-        """Find the values that expand to this URI, or None; takes time in proportion to the URI's length."""
-        return self.match_normal(normal(uri))
-
     def match_normal(self, text: str) -> dict[str, Value] | None:
-        """The same for a URI that is `normal` already, as it is when many templates are tried."""
+        """The values in a URI that is `normalised` already, or None; takes time in proportion to its length."""
         found = self._matcher.pattern.fullmatch(text) if text.startswith(self.lead) else None
         if found is None:
             return None
@@ -236,10 +198,6 @@ def _parse_expression(text: str, inside: str) -> Expression:
 
 def _malformed(text: str, reason: str, fix: str) -> SetupError:
     return SetupError(f"The URI template {text!r} is malformed: {reason}; {fix}.")
-
-
-def _escape(text: str) -> str:
-    return quote(text, safe="")
 
 
 def _keep_reserved(text: str) -> str:

@@ -24,7 +24,7 @@ from dovetail.protocol.results import Shaper, ToolResult
 from dovetail.protocol.types import Content, Text, ToolAnnotations, shape_content
 from dovetail.registry.annotations import ShapeReader
 from dovetail.registry.decode import TypeMaker
-from dovetail.registry.explain import Budget, line, misfits
+from dovetail.registry.explain import MISFIT, Budget, line, misfits
 from dovetail.registry.functions import alias_value, is_alias
 from dovetail.registry.jsonable import OutputError, decode_json, encode_json, to_jsonable
 from dovetail.registry.options import UntrustedOutput
@@ -73,7 +73,7 @@ class Output:
         """The types did not let it pass: 2.0 is an integer for JSON Schema. However large: it is the author's own."""
         value = decode_json(encoded)
         try:
-            kinder = registry.leniency.Leniency(self.schema, Budget(value, most=math.inf)).reread(value, strings=False)
+            kinder = registry.leniency.Leniency(self.schema, Budget(math.inf)).reread(value, strings=False)
             if kinder is not value:
                 value, encoded = kinder, encode_json(kinder)
                 decode(encoded)
@@ -85,9 +85,8 @@ class Output:
         raise self._misfit(error, value) from None
 
     def _misfit(self, error: Exception, value: Any) -> OutputError:
-        budget = Budget(value)
-        lines = self._explainer.problems(value, root="value", budget=budget)
-        if not budget.is_explained:
+        lines = self._explainer.problems(value, root="value")
+        if not lines or lines[0].endswith(MISFIT):  # the types know more than the schema
             lines = [line(path, words, value, root="value") for path, words in misfits(error)]
         return OutputError("the value does not fit its return annotation: " + "; ".join(lines))
 

@@ -11,7 +11,7 @@ from dovetail.errors import SetupError
 from dovetail.protocol.features import Completion
 from dovetail.protocol.results import PromptResult
 from dovetail.protocol.types import CONTENT_TYPES, Icon, Message, Meta, PromptArgument, PromptDefinition, Role
-from dovetail.registry.arguments import compile_strings
+from dovetail.registry.arguments import Arguments
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import Invocation, inspect_function
 from dovetail.registry.options import AccessOptions, access_of, checked_options, convert_option, meant
@@ -62,10 +62,11 @@ def compile_prompt(
     """A prompt's arguments are strings on the wire, whatever the function takes; raises SetupError."""
     info = inspect_function(function, kind="prompt", injectable=injectable, name=options.get("name"))
     options = checked_options(options, PromptOptions.__optional_keys__, info.where)
-    strings = compile_strings(info)
+    strings = Arguments(info)
+    described = {name: part.get("description") for name, part in strings.schema["properties"].items()}
     arguments = [
-        PromptArgument(name=argument.name, description=argument.description, required=argument.required)
-        for argument in strings.arguments
+        PromptArgument(name=each.name, description=described[each.name], required=each.required)
+        for each in info.parameters
     ]
     return Prompt(
         definition=PromptDefinition(

@@ -25,7 +25,7 @@ from dovetail.protocol.types import (
 )
 from dovetail.protocol.uri_template import UriTemplate, Value, is_template, valid_uri
 from dovetail.protocol.uri_template import normalised as normalised
-from dovetail.registry.arguments import compile_strings
+from dovetail.registry.arguments import Arguments
 from dovetail.registry.files import Directory, File, FileContents, FileEntry, type_of_uri
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function, members
 from dovetail.registry.options import AccessOptions, access_of, checked_options, convert_option
@@ -170,10 +170,10 @@ def _compile_template(uri: str, info: FunctionInfo, options: ResourceOptions, co
         template.check_matchable()
     except SetupError as problem:
         raise SetupError(f"{info.where}: {problem}") from None
-    strings = compile_strings(info)
+    strings = Arguments(info)
     variables = set(template.variables)
     parameters = {parameter.name for parameter in info.parameters}
-    required = {argument.name for argument in strings.arguments if argument.required}
+    required = {parameter.name for parameter in info.parameters if parameter.required}
     if unknown := variables - parameters:
         raise SetupError(f"{info.where}: {uri!r} has {sorted(unknown)}, which the function does not take; add them")
     if missing := required - variables:

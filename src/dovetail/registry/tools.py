@@ -14,7 +14,7 @@ from dovetail.protocol.elicitation import InputRequired
 from dovetail.protocol.headers import HeaderParameter, header_parameters
 from dovetail.protocol.results import ToolResult
 from dovetail.protocol.types import CONTENT_TYPES, TAGS_KEY, Content, Icon, Meta, Text, ToolAnnotations, ToolDefinition
-from dovetail.registry.arguments import compile_arguments, compile_raw_arguments
+from dovetail.registry.arguments import Arguments, RawArguments
 from dovetail.registry.catalog import check_name
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function, passing
 from dovetail.registry.jsonable import PLAIN_TYPES
@@ -164,9 +164,9 @@ class _Input(msgspec.Struct, frozen=True):
 
 def _compile_input(info: FunctionInfo, raw_schema: Mapping[str, Any] | None, lenient: bool) -> _Input:
     if raw_schema is None:
-        arguments = compile_arguments(info, lenient=lenient)
+        arguments = Arguments(info, lenient=lenient)
         return _Input(arguments.schema, arguments.decode)
-    raw = compile_raw_arguments(raw_schema, where=f"{info.where}, input_schema", subject=info.name, lenient=lenient)
+    raw = RawArguments(raw_schema, where=f"{info.where}, input_schema", subject=info.name, lenient=lenient)
     how = passing(info.function, raw_schema, info)
     names, needed = how.names, how.needed
     if names is None:
