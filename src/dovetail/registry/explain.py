@@ -71,14 +71,14 @@ def size(value: Any) -> int:
     return 1 + len(value) // _NODE if isinstance(value, str) else 1
 
 
-def is_sound(value: Any, deepest: int) -> bool:
-    """Whether the engine can be trusted with a JSON value: not too deep, no integer that it can't handle."""
+def is_sound(value: Any, deepest: int, longest_name: int) -> bool:
+    """Whether the engine can be trusted with a JSON value: not too deep, no number or name that it can't handle."""
     stack: list[tuple[int, Iterable[Any]]] = [(0, (value,))]
     while stack:
         depth, values = stack.pop()
         for item in values:
             if isinstance(item, (dict, list, tuple)):
-                if depth == deepest:
+                if depth == deepest or (isinstance(item, dict) and max(map(len, item), default=0) > longest_name):
                     return False
                 inner = item.values() if isinstance(item, dict) else item
                 if not _PLAIN.issuperset(map(type, inner)):

@@ -82,7 +82,6 @@ class SchemaDocument:
         self.root = self._copy(schema)
         self.dialect = DIALECTS[0]
         self.patterns: set[str] = set()
-        self.name_patterns: set[str] = set()  # of patternProperties
         self.parts: list[dict[str, Any]] = []
         self._bases: dict[int, str] = {}  # the URIs that references count from
         self._named: dict[str, Any] = {_HOME: self.root}
@@ -151,7 +150,7 @@ class SchemaDocument:
         self._known_dialect(part)
         pattern, names = part.get("pattern"), part.get("patternProperties")
         self.patterns.update([pattern] if isinstance(pattern, str) else [])
-        self.name_patterns.update(names if isinstance(names, dict) else [])
+        self.patterns.update(names if isinstance(names, dict) else [])
         own = part.get("id" if self.dialect == DIALECTS[-1] else "$id")
         if isinstance(own, str) and not (self.is_old and "$ref" in part):
             address, _, fragment = self._join(base, own).partition("#")
@@ -301,7 +300,7 @@ class Validator:
     def is_valid(self, instance: Any) -> bool:
         engine = self._engine = self._engine or SchemaEngine(self._document)
         try:
-            return is_sound(instance, self._document.deepest) and engine.fits(instance)
+            return is_sound(instance, self._document.deepest, engine.longest_name) and engine.fits(instance)
         except (ValueError, RuntimeError):  # something that JSON does not have, or the engine gave up
             return False
 
@@ -309,8 +308,8 @@ class Validator:
         """One line for each thing that is wrong; empty if all is well."""
         engine = self._engine = self._engine or SchemaEngine(self._document)
         deepest, budget = self._document.deepest, budget or Budget()
-        if not is_sound(instance, deepest):
-            return [f"{root}: is nested deeper than {deepest} levels, or holds too large a number"]
+        if not is_sound(instance, deepest, engine.longest_name):
+            return [f"{root}: is nested deeper than {deepest} levels, or holds too large a number or too long a name"]
         try:
             if engine.fits(instance):
                 return []
@@ -347,6 +346,7 @@ class Pattern:
 
 _BACKTRACKS = 2_000
 _HEAVY_PATTERNS = 20  # in one schema
+_LONGEST_NAME = 300  # where patternProperties need the backtracking engine
 _LIGHT, _MIDDLE, _LARGE = 1 << 15, 1 << 18, 1 << 21  # bytes of a compiled pattern
 _LINEAR, _BACKTRACKING = "RegexOptions", "FancyRegexOptions"
 _ENGINES = (  # in this order; the larger the program the shorter the text, so that the worst takes a second or two
@@ -382,6 +382,7 @@ class SchemaEngine:
         self._options: dict[str, Any] = {}
         self._keywords: dict[tuple[int, str], Fits] = {}
         self._known: dict[str, Pattern] = {}
+        self.longest_name = sys.maxsize
         self.fits = self._compile_all()
 
     def _compile_all(self) -> Fits:
@@ -402,10 +403,7 @@ class SchemaEngine:
     def _guard_patterns(self) -> None:
         """Some pattern is not for the light engine: each is checked by itself from now on, on texts of bounded size."""
         where, known = self._document.where, self.pattern
-        names = self._document.name_patterns
-        heavy = [text for text in self._document.patterns | names if known(text).longest < sys.maxsize]
-        for name in names.intersection(heavy):  # which the keyword does not see
-            raise SetupError(f"{where}: the pattern {excerpt(name)} of names of properties is too costly; simplify it")
+        heavy = [text for text in self._document.patterns if known(text).longest < sys.maxsize]
         if len(heavy) > _HEAVY_PATTERNS:
             raise SetupError(f"{where}: {len(heavy)} costly patterns; simplify all but {_HEAVY_PATTERNS} of them")
 
@@ -419,6 +417,7 @@ class SchemaEngine:
 
         self._patterns = _library().FancyRegexOptions(size_limit=_MIDDLE, backtrack_limit=_BACKTRACKS)
         self._options = {"keywords": {"pattern": Keyword}}
+        self.longest_name = _LONGEST_NAME  # for patternProperties, which the keyword does not see
 
     def _compile(self, schema: Any) -> Fits:
         return _compiled(schema, self._patterns, **self._options)
