@@ -53,8 +53,8 @@ from output_types import (
 from typing_extensions import TypeAliasType
 
 from dovetail.errors import SetupError
+from dovetail.protocol.jsonrpc import MAX_DEPTH
 from dovetail.registry.fields import Field
-from dovetail.registry.jsonable import MAX_DEPTH
 from dovetail.registry.outputs import OutputError, compile_output, compile_raw_output, encode_json, to_jsonable
 from stable_ids import stable
 
@@ -139,7 +139,7 @@ for _ in range(5000):
         ("\ud800", "surrogate"),
         ({"a": 10**5000}, "return it as a string"),
         (CYCLE, "contains itself"),
-        (DEEP, "nested too deeply"),
+        (DEEP, "nested deeper"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -154,9 +154,9 @@ def test_the_depth_has_a_limit_of_its_own(wrap: Callable[[Any], Any]) -> None:
     for _ in range(MAX_DEPTH):
         value = wrap(value)
     assert encode_json(value).endswith(b"]" if isinstance(value, list) else b"}")
-    with pytest.raises(OutputError, match="more than 500 levels"):
+    with pytest.raises(OutputError, match="deeper than 500 levels"):
         encode_json(wrap(value))
-    with pytest.raises(OutputError, match="more than 500 levels"):
+    with pytest.raises(OutputError, match="deeper than 500 levels"):
         encode_json([*[{}] * 1000, value])
 
 

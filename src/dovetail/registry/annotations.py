@@ -26,7 +26,6 @@ from dovetail.registry.shapes import (
     Array,
     Choice,
     Definition,
-    FieldShape,
     FixedArray,
     Foreign,
     Record,
@@ -236,17 +235,17 @@ class ShapeReader:
             return None
         body = Record(source=source)
         definition = self._define(annotation, _class_name(annotation), body, where)
-        body.fields = self._fields(source, where.partition(", field ")[0])
+        self._read_fields(source, where.partition(", field ")[0])
         return Reference(definition=definition)
 
-    def _fields(self, source: RecordClass, where: str) -> tuple[FieldShape, ...]:
+    def _read_fields(self, source: RecordClass, where: str) -> None:
         name = source.cls.__name__
         self.nesting += 1
         if self.nesting > _NESTING:
             raise SetupError(f"{where}: {name} is nested more than {_NESTING} classes deep; use simpler ones")
-        shapes = [self.read(field.annotation, f"{where}, field {field.name} of {name}") for field in source.fields]
+        for field in source.fields:
+            field.shape = self.read(field.annotation, f"{where}, field {field.name} of {name}")
         self.nesting -= 1
-        return tuple(map(FieldShape, source.fields, shapes))
 
     def _known(self, annotation: Any) -> Definition | None:
         return self.definitions.get(_identity(annotation))

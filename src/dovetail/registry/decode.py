@@ -221,9 +221,9 @@ class TypeMaker:
         """A TypedDict with the fields of a record, as our types."""
         fields = {}
         for field in record.fields:
-            if field.source.is_input or self.for_output:
+            if field.is_input or self.for_output:
                 type_ = self.make(field.shape)
-                fields[field.source.name] = Required[type_] if field.source.required else NotRequired[type_]
+                fields[field.name] = Required[type_] if field.required else NotRequired[type_]
         if record.source.tag is not None:
             name, tag = record.source.tag
             fields[name] = NotRequired[Literal[tag]]
@@ -231,7 +231,7 @@ class TypeMaker:
 
     def _object_reader(self, record: Record) -> Read:
         mirror = self._mirror(record)
-        keywords = {field.source.name: field.source.keyword for field in record.fields if field.source.is_input}
+        keywords = {field.name: field.keyword for field in record.fields if field.is_input}
         known = keywords.keys() | ({record.source.tag[0]} if record.source.tag else set())
 
         def read(value: Any) -> Any:
@@ -247,7 +247,7 @@ class TypeMaker:
 
     def _array_reader(self, record: Record) -> Read:
         types = [self.make(field.shape) for field in record.fields]
-        required = sum(field.source.required for field in record.fields)
+        required = sum(field.required for field in record.fields)
 
         def read(value: Any) -> Any:
             if not isinstance(value, list) or not required <= len(value) <= len(types):
@@ -286,7 +286,7 @@ def _says_more(constraints: Constraints) -> bool:
 
 def _field_names(shape: Shape) -> frozenset[str] | None:
     if isinstance(shape, Reference) and isinstance(shape.definition.body, Record):
-        return frozenset(field.source.name for field in shape.definition.body.fields)
+        return frozenset(field.name for field in shape.definition.body.fields)
     return None
 
 
@@ -380,7 +380,7 @@ def completing(read: Callable[[Any], T], shapes: Mapping[str, Shape]) -> Callabl
 def _plan(record: Record, other: _Plan | None) -> _Plan:
     """`other` is the plan of the same class with other type arguments."""
     attribute = "keyword" if issubclass(record.source.cls, msgspec.Struct) else "name"
-    inner = [getattr(field.source, attribute) for field in record.fields if _has_class_defaults(field.shape)]
+    inner = [getattr(field, attribute) for field in record.fields if _has_class_defaults(field.shape)]
     return _Plan(_class_defaults(record), tuple(dict.fromkeys((*(other.inner if other else ()), *inner))))
 
 
@@ -392,7 +392,7 @@ def _class_defaults(record: Record) -> tuple[tuple[str, Any], ...]:
     cls = record.source.cls
     if not hasattr(cls, "__dataclass_fields__"):
         return ()
-    found = [(field.source.name, field.source.default) for field in record.fields]
+    found = [(field.name, field.default) for field in record.fields]
     return tuple((name, value) for name, value in found if value is not UNSET and getattr(cls, name, UNSET) is value)
 
 

@@ -14,8 +14,8 @@ from dovetail.protocol.types import CONTENT_TYPES, Icon, Message, Meta, PromptAr
 from dovetail.registry.arguments import Arguments
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import Invocation, inspect_function
-from dovetail.registry.options import AccessOptions, access_of, checked_options, convert_option, meant
-from dovetail.registry.tools import closed_choices, tagged
+from dovetail.registry.options import AccessOptions, access_of, checked_options, meant
+from dovetail.registry.tools import closed_choices, described_by
 
 if TYPE_CHECKING:
     from dovetail.registry.options import AccessRule
@@ -70,12 +70,7 @@ def compile_prompt(
     ]
     return Prompt(
         definition=PromptDefinition(
-            name=info.name,
-            title=options.get("title"),
-            description=options.get("description", info.summary),
-            arguments=arguments or None,
-            icons=convert_option(options.get("icons"), list[Icon], info.where, "icons"),
-            meta=tagged(options.get("meta"), options.get("tags", ())),
+            arguments=arguments or None, **described_by(options, info.where, info.name, info.summary)
         ),
         invocation=Invocation.of(info, thread=options.get("thread"), timeout=options.get("timeout", UNSET)),
         decode=strings.decode,

@@ -6,7 +6,7 @@ another rule is refused at registration. Files and folders may overlap, since ea
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,6 @@ from dovetail.protocol.uri_template import normalised
 from dovetail.registry.resources import Resource, Template
 
 if TYPE_CHECKING:
-    from dovetail.registry.files import Directory
     from dovetail.registry.options import AccessRule
 
 Identity = tuple[int, int]  # device and inode
@@ -56,60 +55,41 @@ def _is_same_rule(one: "AccessRule | None", other: "AccessRule | None") -> bool:
 
 
 class FileGuard(msgspec.Struct, frozen=True, eq=False):
-    """The files that a folder leaves to others, since their rules ask for more; often none."""
+    """What a folder leaves to others, since their rules ask for more: files, and folders with all that lies in them."""
 
     root: Path
     files: frozenset[Path]
-    folders: tuple["Directory", ...]
+    folders: frozenset[Path]
 
     @classmethod
     def of(cls, folder: "Template", resources: Iterable["Resource"], templates: Iterable["Template"]) -> "FileGuard":
         assert folder.directory is not None
-        files = [
+        files = (
             each.path
             for each in resources
             if each.path is not None and each.folder is None and _asks_for_more(each.access, folder.access)
-        ]
-        others = [
-            each.directory
+        )
+        folders = (
+            each.directory.root
             for each in templates
             if each.directory is not None and _asks_for_more(each.access, folder.access)
-        ]
-        return cls(folder.directory.root, frozenset(files), tuple(others))
+        )
+        return cls(folder.directory.root, frozenset(files), frozenset(folders))
 
     def covered(self, paths: Iterable[Path]) -> set[Path]:
-        """Those of the real paths that are not the folder's to show, as the disk is now."""
+        """Those of the real paths that are not the folder's to show, as the disk is now: by name and by identity."""
         if not self.files and not self.folders:
             return set()
-        files = {_identity(path) for path in self.files} - {None}
-        folders: dict[Identity | Path, list[Directory]] = {}
-        for each in self.folders:
-            for key in (each.root, _identity(each.root)):  # also by name: it may be gone for a moment
-                if key is not None:
-                    folders.setdefault(key, []).append(each)
-        known: dict[Path, Sequence[Directory]] = {}  # many files have the same folders
-        return {
-            path
-            for path in paths
-            if path in self.files or (files and _identity(path) in files) or self._is_in(folders, path, known)
-        }
+        files = self.files | {_identity(path) for path in self.files} - {None}
+        folders = self.folders | {_identity(path) for path in self.folders} - {None}
+        known = {self.root: False, Path(self.root.anchor): False}  # who offers the same folder twice means it
 
-    def _is_in(
-        self,
-        folders: Mapping[Identity | Path, Sequence["Directory"]],
-        path: Path,
-        known: dict[Path, Sequence["Directory"]],
-    ) -> bool:
-        """Whether one offers the file that lies deeper than our root: who offers the same folder twice means it."""
-        for parent in path.parents if folders else ():
-            if parent == self.root:
-                break
-            if parent not in known:
-                keys = parent, _identity(parent)
-                known[parent] = [each for key in keys if key is not None for each in folders.get(key, ())]
-            if any(each.offers(path.relative_to(parent).parts) for each in known[parent]):
-                return True
-        return False
+        def is_left(folder: Path) -> bool:
+            if folder not in known:
+                known[folder] = folder in folders or _identity(folder) in folders or is_left(folder.parent)
+            return known[folder]
+
+        return {path for path in paths if path in files or _identity(path) in files or is_left(path.parent)}
 
 
 def _asks_for_more(rule: "AccessRule | None", than: "AccessRule | None") -> bool:

@@ -30,7 +30,7 @@ from dovetail.registry.files import Directory, File, FileContents, FileEntry, ty
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function, members
 from dovetail.registry.options import AccessOptions, access_of, checked_options, convert_option
 from dovetail.registry.outputs import encode_json
-from dovetail.registry.tools import closed_choices, tagged
+from dovetail.registry.tools import closed_choices, described_by
 
 if TYPE_CHECKING:
     from dovetail.registry.options import AccessRule
@@ -128,7 +128,6 @@ def compile_resource(
         raise SetupError(f"{info.where}: the URI must be a string, not {type(uri).__name__}")
     common: dict[str, Any] = {
         "invocation": Invocation.of(info, thread=options.get("thread"), timeout=options.get("timeout", UNSET)),
-        "cache": options.get("cache"),
         "mime_type": options.get("mime_type") or type_of_uri(uri),
         **_shared_with(options, info.where),
     }
@@ -212,15 +211,9 @@ def _leads_out(value: Any, left: int = 8) -> bool:
 def _described(
     options: ResourceOptions, where: str, name: str, mime_type: str | None, summary: str | None = None
 ) -> dict[str, Any]:
-    return {
-        "name": options.get("name", name),
-        "title": options.get("title"),
-        "description": options.get("description", summary),
-        "mime_type": mime_type,
-        "annotations": convert_option(options.get("annotations"), Annotations, where, "annotations"),
-        "icons": convert_option(options.get("icons"), list[Icon], where, "icons"),
-        "meta": tagged(options.get("meta"), options.get("tags", ())),
-    }
+    annotations = convert_option(options.get("annotations"), Annotations, where, "annotations")
+    described = described_by(options, where, options.get("name", name), summary)
+    return {**described, "mime_type": mime_type, "annotations": annotations}
 
 
 def _shared_with(options: ResourceOptions, where: str) -> dict[str, Any]:
@@ -228,13 +221,9 @@ def _shared_with(options: ResourceOptions, where: str) -> dict[str, Any]:
     access = access_of(options, where)
     if access is not None and options.get("cache_scope") == "public":
         raise SetupError(f'{where}: not everybody may read it, so cache_scope="public" is not possible; leave it out')
-    return {"access": access, "hint": _hint(options)}
-
-
-def _hint(options: ResourceOptions) -> CacheHint | None:
-    if "ttl_ms" not in options and "cache_scope" not in options:
-        return None
-    return CacheHint(options.get("ttl_ms", 0), options.get("cache_scope", "private"))
+    is_hinted = "ttl_ms" in options or "cache_scope" in options
+    hint = CacheHint(options.get("ttl_ms", 0), options.get("cache_scope", "private")) if is_hinted else None
+    return {"access": access, "hint": hint, "cache": options.get("cache")}
 
 
 def _reading(function: Callable[..., FileContents], options: ResourceOptions) -> Invocation:
@@ -257,7 +246,6 @@ def compile_file(file: File, options: ResourceOptions) -> Resource:
     return Resource(
         definition=base,
         invocation=_reading(file.read, options),
-        cache=options.get("cache"),
         path=file.path,
         describe=definition,
         **_shared_with(options, where),
@@ -280,7 +268,6 @@ def compile_directory(directory: Directory, options: ResourceOptions) -> Templat
         template=UriTemplate(directory.template),
         invocation=_reading(directory.read, options),
         decode=lambda values: {"relative": values["path"]},
-        cache=options.get("cache"),
         mime_type=options.get("mime_type"),
         directory=directory,
         **_shared_with(options, where),

@@ -96,10 +96,10 @@ class SchemaWriter:
         return {"$ref": _REF + definition.name}
 
     def _record(self, shape: Record) -> JsonSchema:
-        fields = [field for field in shape.fields if field.source.is_input or self.for_output]
+        fields = [field for field in shape.fields if field.is_input or self.for_output]
         described = _described(shape.source.description)
-        required = [field.source.name for field in fields if field.source.required]
-        written = {field.source.name: self._field(field.shape, field.source.default) for field in fields}
+        required = [field.name for field in fields if field.required]
+        written = {field.name: self._field(field.shape, field.default) for field in fields}
         if shape.source.is_array:
             return {**_fixed(list(written.values()), len(required)), **described}
         if shape.source.tag is not None:

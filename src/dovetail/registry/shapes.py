@@ -22,7 +22,7 @@ from dovetail.registry.functions import class_hints
 from dovetail.registry.models import Model
 
 
-class RecordField(msgspec.Struct, frozen=True, kw_only=True):
+class RecordField(msgspec.Struct, kw_only=True, eq=False):
     """One field of a class."""
 
     name: str  # how JSON calls it
@@ -31,6 +31,7 @@ class RecordField(msgspec.Struct, frozen=True, kw_only=True):
     default: Any = UNSET
     required: bool = True
     is_input: bool = True  # False: computed by the class itself
+    shape: "Shape" = msgspec.field(default_factory=lambda: Anything())  # of the annotation, once that is read
 
 
 class RecordClass(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,18 +258,14 @@ class Table(Shape):
     value: Shape
 
 
-class FieldShape(msgspec.Struct, eq=False):
-    """A field of a record."""
-
-    source: RecordField
-    shape: Shape
-
-
 class Record(Shape):
     """A class with fields; as an object, or as an array for named tuples."""
 
     source: RecordClass
-    fields: tuple[FieldShape, ...] = ()
+
+    @property
+    def fields(self) -> tuple[RecordField, ...]:
+        return self.source.fields
 
 
 class Alternatives(Shape):

@@ -194,22 +194,20 @@ def _definition(
     annotations = convert_option(options.get("annotations"), ToolAnnotations, info.where, "annotations")
     if options.get("untrusted_output"):
         annotations = open_world(annotations)
-    return ToolDefinition(
-        name=name,
-        title=options.get("title"),
-        description=options.get("description", info.summary),
-        input_schema=input_schema,
-        output_schema=output_schema,
-        annotations=annotations,
-        icons=convert_option(options.get("icons"), list[Icon], info.where, "icons"),
-        meta=tagged(options.get("meta"), options.get("tags", ())),
-    )
+    described = described_by(options, info.where, name, info.summary)
+    return ToolDefinition(input_schema=input_schema, output_schema=output_schema, annotations=annotations, **described)
 
 
-def tagged(meta: Meta | None, tags: Sequence[str] | Set[str]) -> Meta | None:
-    """Tags travel in `_meta`, where middleware and hosts can see them; those of a set in the order of the alphabet."""
-    ordered = sorted(tags) if isinstance(tags, Set) else list(tags)
-    return {**(meta or {}), TAGS_KEY: ordered} if tags else meta
+def described_by(options: Mapping[str, Any], where: str, name: str, summary: str | None) -> dict[str, Any]:
+    """What every definition holds. Tags travel in `_meta`, where middleware and hosts see them; a set is sorted."""
+    meta, tags = options.get("meta"), options.get("tags", ())
+    return {
+        "name": name,
+        "title": options.get("title"),
+        "description": options.get("description", summary),
+        "icons": convert_option(options.get("icons"), list[Icon], where, "icons"),
+        "meta": {**(meta or {}), TAGS_KEY: sorted(tags) if isinstance(tags, Set) else list(tags)} if tags else meta,
+    }
 
 
 def closed_choices(schema: Mapping[str, Any]) -> dict[str, Sequence[str]]:
