@@ -242,10 +242,10 @@ def mixed(value: Context | int) -> None: ...
         pytest.param(forgotten, ["parameter ctx", "ctx: Context"], id="context without annotation"),
         pytest.param(mixed, ["parameter value", "Context", "its own"], id="context in a union"),
         pytest.param(5, ["int", "can't be called"], id="number"),
-        pytest.param(str.upper, ["upper (str.upper)", "wrap it in a def with annotations"], id="method of a builtin"),
+        pytest.param(str.upper, ["str.upper)", "wrap it in a def with annotations"], id="method of a builtin"),
         pytest.param(math.sqrt, ["sqrt (math.sqrt)", "wrap it in a def with annotations"], id="builtin function"),
-        pytest.param({}.get, ["get (dict.get)", "wrap it in a def with annotations"], id="bound builtin"),
-        pytest.param(functools.partial(str.upper), ["(str.upper)", "wrap it in a def"], id="partial of a builtin"),
+        pytest.param({}.get, ["dict.get)", "wrap it in a def with annotations"], id="bound builtin"),
+        pytest.param(functools.partial(str.upper), ["str.upper)", "wrap it in a def"], id="partial of a builtin"),
     ],
 )
 def test_refused(function: Any, words: list[str]) -> None:

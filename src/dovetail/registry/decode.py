@@ -347,11 +347,7 @@ def _without_limits(shape: Shape) -> Shape:
 # Dataclasses
 
 
-class _Plan(msgspec.Struct, frozen=True):
-    """What to look after in the objects of one class."""
-
-    defaults: tuple[tuple[str, Any], ...]  # fields that msgspec, if they are not given, leaves to the class
-    inner: tuple[str, ...]  # attributes that lead to objects with such fields
+_Plan = tuple[tuple[tuple[str, Any], ...], list[str]]  # of a class: fields that msgspec may leave to it, and all fields
 
 
 def completing(read: Callable[[Any], T], shapes: Mapping[str, Shape]) -> Callable[[Any], T]:
@@ -360,32 +356,19 @@ def completing(read: Callable[[Any], T], shapes: Mapping[str, Shape]) -> Callabl
     msgspec does not set a field whose default is a plain value, because the class has it. Reading the attribute works
     then, but `vars` and every encoder that looks there would miss it.
     """
-    inner = tuple(name for name, shape in shapes.items() if _has_class_defaults(shape))
-    if not inner:
-        return read
-    plans: dict[type, _Plan] = {}
-    for shape in shapes.values():
-        for part in reachable(shape):
-            if isinstance(part, Record):
-                plans[part.source.cls] = _plan(part, plans.get(part.source.cls))
+    inner = tuple(name for name, shape in shapes.items() if any(map(_class_defaults, _records(shape))))
+    plans = {record.source.cls: _plan(record) for name in inner for record in _records(shapes[name])}
 
     def read_completely(raw: Any) -> T:
         arguments = read(raw)
         _complete([getattr(arguments, name) for name in inner], plans)
         return arguments
 
-    return read_completely
+    return read_completely if inner else read
 
 
-def _plan(record: Record, other: _Plan | None) -> _Plan:
-    """`other` is the plan of the same class with other type arguments."""
-    attribute = "keyword" if issubclass(record.source.cls, msgspec.Struct) else "name"
-    inner = [getattr(field, attribute) for field in record.fields if _has_class_defaults(field.shape)]
-    return _Plan(_class_defaults(record), tuple(dict.fromkeys((*(other.inner if other else ()), *inner))))
-
-
-def _has_class_defaults(shape: Shape) -> bool:
-    return any(isinstance(part, Record) and _class_defaults(part) for part in reachable(shape))
+def _records(shape: Shape) -> Iterable[Record]:
+    return (part for part in reachable(shape) if isinstance(part, Record))
 
 
 def _class_defaults(record: Record) -> tuple[tuple[str, Any], ...]:
@@ -396,14 +379,19 @@ def _class_defaults(record: Record) -> tuple[tuple[str, Any], ...]:
     return tuple((name, value) for name, value in found if value is not UNSET and getattr(cls, name, UNSET) is value)
 
 
+def _plan(record: Record) -> _Plan:
+    attribute = "keyword" if issubclass(record.source.cls, msgspec.Struct) else "name"
+    return _class_defaults(record), [getattr(field, attribute) for field in record.fields]
+
+
 def _complete(waiting: list[Any], plans: Mapping[type, _Plan]) -> None:
     while waiting:
         current = waiting.pop()
-        plan = plans.get(type(current))
-        if plan is not None:
-            for name, default in plan.defaults:
+        if type(current) in plans:
+            defaults, names = plans[type(current)]
+            for name, default in defaults:
                 vars(current).setdefault(name, default)
-            waiting += [getattr(current, name) for name in plan.inner]
+            waiting += [getattr(current, name) for name in names]
         elif isinstance(current, dict):
             waiting += current.values()
         elif isinstance(current, (list, tuple, set, frozenset, deque)):

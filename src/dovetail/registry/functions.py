@@ -238,7 +238,7 @@ def inspect_function(
     With `open_ended`, `*args` and `**kwargs` are passed over: something else describes the arguments.
     """
     inner, bound = _innermost(function)
-    where = f"{kind} {name or _name_of(inner)} ({_full_name(inner)})"
+    where = f"{kind} {name or _name_of(inner)} ({called(inner)})"
     _refuse_uncallable(function, inner, where)
     shown = name or _name_of(inner)
     if shown == "<lambda>":
@@ -314,12 +314,6 @@ def _documented(function: Any) -> Any:
 
 def _name_of(function: Any) -> str:
     return str(getattr(function, "__name__", None) or type(function).__name__)
-
-
-def _full_name(function: Any) -> str:
-    named = function if hasattr(function, "__qualname__") else type(function)
-    module = getattr(named, "__module__", None)  # what belongs to a builtin type has none
-    return f"{module}.{named.__qualname__}" if module else str(named.__qualname__)
 
 
 def _refuse_uncallable(function: Any, inner: Any, where: str) -> None:
