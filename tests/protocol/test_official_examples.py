@@ -19,7 +19,7 @@ from dovetail.protocol.methods import (
     CompleteParams,
     GetPromptParams,
     ListParams,
-)
+)  # fmt: skip
 from dovetail.protocol.results import (
     CacheHint,
     Contents,
@@ -30,7 +30,7 @@ from dovetail.protocol.results import (
     Style,
     Suggestions,
     ToolResult,
-)
+)  # fmt: skip
 from dovetail.protocol.revisions import R2026_07_28
 from dovetail.protocol.types import (
     Content,
@@ -42,27 +42,18 @@ from dovetail.protocol.types import (
     ResourceDefinition,
     TemplateDefinition,
     ToolDefinition,
-)
+)  # fmt: skip
 
 FOLDER = official.FOLDER / "2026-07-28" / "examples"
 
 # Types of ours that hold the whole of an official one.
 TYPES: dict[str, Any] = {
-    "AudioContent": Content,
-    "BlobResourceContents": ResourceContents,
-    "CallToolRequestParams": CallToolParams,
-    "CancelledNotificationParams": CancelledParams,
-    "CompleteRequestParams": CompleteParams,
-    "EmbeddedResource": EmbeddedResource,
-    "GetPromptRequestParams": GetPromptParams,
-    "ImageContent": Content,
-    "PaginatedRequestParams": ListParams,
-    "Resource": ResourceDefinition,
-    "ResourceLink": Content,
-    "TextContent": Content,
-    "TextResourceContents": ResourceContents,
-    "Tool": ToolDefinition,
-}
+    "AudioContent": Content, "BlobResourceContents": ResourceContents, "CallToolRequestParams": CallToolParams,
+    "CancelledNotificationParams": CancelledParams, "CompleteRequestParams": CompleteParams,
+    "EmbeddedResource": EmbeddedResource, "GetPromptRequestParams": GetPromptParams, "ImageContent": Content,
+    "PaginatedRequestParams": ListParams, "Resource": ResourceDefinition, "ResourceLink": Content,
+    "TextContent": Content, "TextResourceContents": ResourceContents, "Tool": ToolDefinition,
+}  # fmt: skip
 REQUESTS = (
     "CallToolRequest", "CompleteRequest", "DiscoverRequest", "GetPromptRequest", "ListPromptsRequest",
     "ListResourceTemplatesRequest", "ListResourcesRequest", "ListToolsRequest", "ReadResourceRequest",

@@ -25,7 +25,7 @@ from dovetail.protocol.types import (
     TemplateDefinition,
     Text,
     ToolDefinition,
-)
+)  # fmt: skip
 
 REVISIONS = pytest.mark.parametrize("revision", revisions.ALL, ids=lambda row: row.name)
 NAMES = [row.name for row in revisions.ALL]
@@ -104,12 +104,8 @@ def test_server_info_can_be_switched_off() -> None:
 def test_server_info_is_the_whole_of_it() -> None:
     shown = json.loads(shaper(revisions.R2026_07_28).empty)["_meta"][SERVER_INFO_KEY]
     assert shown == {
-        "name": "s",
-        "title": "S",
-        "version": "1",
-        "description": "d",
-        "websiteUrl": "https://example.com",
-    }
+        "name": "s", "title": "S", "version": "1", "description": "d", "websiteUrl": "https://example.com",
+    }  # fmt: skip
 
 
 @REVISIONS

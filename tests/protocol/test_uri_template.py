@@ -86,27 +86,15 @@ MATCHABLE = sorted({template for template, _, _ in FOUND})
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("notes://{id", "lone '{'"),
-        ("notes://id}", "lone '}'"),
-        ("notes://{{id}}", "lone '{'"),
-        ("notes://{}", "'' in {} is not a variable"),
-        ("notes://{a,}", "'' in {a,} is not a variable"),
-        ("notes://{a b}", "'a b'"),
-        ("notes://{a-b}", "'a-b'"),
-        ("notes://{a..b}", "'a..b'"),
-        ("notes://{a:0}", "'a:0'"),
-        ("notes://{a:10000}", "'a:10000'"),
-        ("notes://{a:3*}", "'a:3*'"),
-        ("notes://{a\n}", r"'a\n'"),
-        ("notes://{é}", "'é'"),
-        ("notes://{=a}", "operator '='"),
-        ("notes://{|a}", "operator '|'"),
-        ("my notes://{a}", "write %20"),
-        ("notes://100%/{a}", "write %25"),
-        ("notes://<{a}>", "write %3C"),
-        ("notes://\x00{a}", "write %00"),
+        ("notes://{id", "lone '{'"), ("notes://id}", "lone '}'"), ("notes://{{id}}", "lone '{'"),
+        ("notes://{}", "'' in {} is not a variable"), ("notes://{a,}", "'' in {a,} is not a variable"),
+        ("notes://{a b}", "'a b'"), ("notes://{a-b}", "'a-b'"), ("notes://{a..b}", "'a..b'"),
+        ("notes://{a:0}", "'a:0'"), ("notes://{a:10000}", "'a:10000'"), ("notes://{a:3*}", "'a:3*'"),
+        ("notes://{a\n}", r"'a\n'"), ("notes://{é}", "'é'"), ("notes://{=a}", "operator '='"),
+        ("notes://{|a}", "operator '|'"), ("my notes://{a}", "write %20"), ("notes://100%/{a}", "write %25"),
+        ("notes://<{a}>", "write %3C"), ("notes://\x00{a}", "write %00"),
     ],
-)
+)  # fmt: skip
 def test_a_malformed_template_is_refused_by_name_with_a_fix(text: str, complaint: str):
     with pytest.raises(SetupError) as caught:
         UriTemplate(text)
@@ -251,23 +239,13 @@ def test_a_template_that_loses_its_values_is_refused(text: str, complaint: str):
 
 
 OVERLAPPING = [
-    ("{a}", "{b}"),
-    ("x://{a}", "X://y{b}"),
-    ("x://{a}.md", "x://y{b}"),
-    ("x://{+a}", "x://y/{b}"),
-    ("x://y", "x://{a}"),
-    ("x://y{?a}", "x://y{;b}"),
-    ("x://y{?a}", "x://y?b={b}"),
-    ("x://%C3%A9{a}", "x://é{b}"),
-]
+    ("{a}", "{b}"), ("x://{a}", "X://y{b}"), ("x://{a}.md", "x://y{b}"), ("x://{+a}", "x://y/{b}"),
+    ("x://y", "x://{a}"), ("x://y{?a}", "x://y{;b}"), ("x://y{?a}", "x://y?b={b}"), ("x://%C3%A9{a}", "x://é{b}"),
+]  # fmt: skip
 APART = [
-    ("x://{a}", "y://{b}"),
-    ("x://{a}", "x://{b}/c"),
-    ("x://{a}.md", "x://{b}.txt"),
-    ("x://{.a}", "x://{b}/"),
-    ("x://y{?a}", "x://y/{b}"),
-    ("x://A{a}", "x://a{b}"),
-]
+    ("x://{a}", "y://{b}"), ("x://{a}", "x://{b}/c"), ("x://{a}.md", "x://{b}.txt"), ("x://{.a}", "x://{b}/"),
+    ("x://y{?a}", "x://y/{b}"), ("x://A{a}", "x://a{b}"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("one", "other", "expected"), [(*p, True) for p in OVERLAPPING] + [(*p, False) for p in APART])

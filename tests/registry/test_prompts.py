@@ -23,7 +23,7 @@ from dovetail import (
     SetupError,
     Text,
     ToolError,
-)
+)  # fmt: skip
 from stable_ids import stable
 from wire import MODERN, Wire
 

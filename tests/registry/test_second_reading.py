@@ -13,10 +13,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 import pytest
-from argument_types import compiled, problems
+from argument_types import compiled, nested, problems
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from validator_stage import nested
 
 from costs import functions_called
 from dovetail.errors import ArgumentError, SetupError

@@ -195,7 +195,7 @@ async def test_content_made_of_subclasses(value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("annotation", "value"),
-    [(list, [Image(b"a", "image/png")]), (list[Any], ["a", Text("b")]), (dict[str, Any], {"a": [Text("b")]})],
+    [(list, [Image(b"a", "image/png")]), (list[Any], ["a", Text("b")]), (dict[str, Any], {"a": Text("b")})],
 )
 async def test_content_inside_a_value_is_refused_and_the_log_says_what_to_do(
     annotation: Any, value: Any, caplog: pytest.LogCaptureFixture
