@@ -8,7 +8,7 @@ A URI matches if it is an expansion of the template, but for the spelling of esc
     {/x}              one segment: like {x}
     {x*} {.x*} {/x*}  a list of one item or more, none empty; items of {/x*} may hold `%2F`
     {;x} {?x} {&x}    named, any text; they may come in any order, or be missing, but no others may be there
-    {;x*} {?x*} {&x*} a list if the name `x` is repeated, else a mapping of the names that no other variable claims
+    {;x*} {?x*} {&x*} a list: the name `x` may be repeated
 
 Reserved characters that need no escape where they stand (`bob@example.org`) may come raw, unless the template itself
 uses them after the variable: in `{lat},{lon}` a comma ends `lat`.
@@ -29,7 +29,7 @@ from urllib.parse import quote, unquote
 from dovetail.errors import SetupError
 from dovetail.protocol.types import LONGEST_URI
 
-Value = str | list[str] | dict[str, str]
+Value = str | list[str]
 
 _RESERVED_TEXT = ":/?#[]@!$&'()*+,;="
 RESERVED = frozenset(_RESERVED_TEXT)
@@ -285,7 +285,6 @@ class _Pairs(NamedTuple):
 
     operator: Operator
     variables: dict[str, Variable]
-    rest: str | None  # the one exploded variable, which may take names that nobody claims
 
     def read(self, text: str) -> dict[str, Value] | None:
         values: dict[str, Value] = {}
@@ -299,19 +298,12 @@ class _Pairs(NamedTuple):
 
     def _store(self, values: dict[str, Value], name: str, value: str) -> bool:
         variable = self.variables.get(name)
-        if variable is None:
-            key = _decode(name)
-            mapping = values.setdefault(self.rest, {}) if self.rest else None
-            if not key or not isinstance(mapping, dict) or key in mapping:
-                return False
-            mapping[key] = value
-        elif variable.exploded:
-            items = values.setdefault(variable.name, [])
-            if not isinstance(items, list):
-                return False
-            items.append(value)
-        elif variable.name in values:
+        if variable is None or (variable.name in values and not variable.exploded):
             return False
+        if variable.exploded:
+            items = values.setdefault(variable.name, [])
+            assert isinstance(items, list)
+            items.append(value)
         else:
             values[variable.name] = value
         return True
@@ -449,9 +441,7 @@ def _neighbours(row: Sequence[Cell]) -> Iterator[tuple[int, Set[str], int]]:
 def _readers(expression: Expression) -> Iterator[_Run | _Pairs]:
     operator, variables = expression
     if operator.named:
-        exploded = [variable.name for variable in variables if variable.exploded]
-        rest = exploded[0] if len(exploded) == 1 else None
-        yield _Pairs(operator, {normal(variable.name): variable for variable in variables}, rest)
+        yield _Pairs(operator, {normal(variable.name): variable for variable in variables})
         return
     for name, _, is_list in variables:
         takes_slash = operator.keeps_reserved or (operator.first == "/" and is_list)

@@ -30,7 +30,7 @@ from dovetail.protocol.types import LONGEST_URI
 from dovetail.protocol.uri_template import normalised
 
 if TYPE_CHECKING:
-    from dovetail.registry.resource_access import FileGuard
+    from dovetail.registry.resources import FileGuard
 
 # The standard library's table differs between systems and versions; this one does not. "type:ending,ending …"
 _TYPE_TABLE = {
