@@ -23,7 +23,7 @@ from dovetail.protocol.headers import (
     encode_value,
     header_parameters,
     matches,
-)  # fmt: skip
+)
 from dovetail.protocol.methods import REQUEST_ROWS, CallToolParams
 
 # --- values

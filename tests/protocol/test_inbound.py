@@ -16,7 +16,7 @@ from dovetail.errors import (
     PARSE_ERROR,
     UNSUPPORTED_VERSION,
     ProtocolError,
-)  # fmt: skip
+)
 from dovetail.protocol import inbound, jsonrpc, revisions
 from dovetail.protocol.headers import Headers
 from dovetail.protocol.inbound import CAPABILITIES_KEY, VERSION_KEY, Request

@@ -13,13 +13,7 @@ from dovetail.protocol import inbound, jsonrpc
 from dovetail.protocol.features import Completion, Offer
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.jsonrpc import Envelope
-from dovetail.protocol.methods import (
-    CallToolParams,
-    CancelledParams,
-    CompleteParams,
-    GetPromptParams,
-    ListParams,
-)  # fmt: skip
+from dovetail.protocol.methods import CallToolParams, CancelledParams, CompleteParams, GetPromptParams, ListParams
 from dovetail.protocol.results import (
     CacheHint,
     Contents,
@@ -30,7 +24,7 @@ from dovetail.protocol.results import (
     Style,
     Suggestions,
     ToolResult,
-)  # fmt: skip
+)
 from dovetail.protocol.revisions import R2026_07_28
 from dovetail.protocol.types import (
     Content,
@@ -42,7 +36,7 @@ from dovetail.protocol.types import (
     ResourceDefinition,
     TemplateDefinition,
     ToolDefinition,
-)  # fmt: skip
+)
 
 FOLDER = official.FOLDER / "2026-07-28" / "examples"
 

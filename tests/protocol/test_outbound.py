@@ -25,7 +25,7 @@ from dovetail.protocol.types import (
     TemplateDefinition,
     Text,
     ToolDefinition,
-)  # fmt: skip
+)
 
 REVISIONS = pytest.mark.parametrize("revision", revisions.ALL, ids=lambda row: row.name)
 NAMES = [row.name for row in revisions.ALL]

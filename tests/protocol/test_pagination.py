@@ -15,7 +15,7 @@ from dovetail.protocol.pagination import (
     decode_cursor,
     encode_base64url,
     encode_cursor,
-)  # fmt: skip
+)
 
 KEY = b"k" * 32
 NOW = 1_800_000_000.75

@@ -39,7 +39,7 @@ from dovetail.protocol.types import (
     shape_definition,
     shape_implementation,
     wrap_schema,
-)  # fmt: skip
+)
 from stable_ids import stable
 
 REVISIONS = pytest.mark.parametrize("revision", revisions.ALL, ids=lambda row: row.name)

@@ -32,7 +32,7 @@ from argument_types import (
     problems,
     raw_arguments,
     read,
-)  # fmt: skip
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -162,9 +162,7 @@ def test_types_in_a_closure_are_found_later() -> None:
 
 
 @pytest.mark.parametrize(
-    "annotation",
-    [Context, Context | None, Annotated[Context, "the context"], Context[int], SpecialContext],
-    ids=stable,
+    "annotation", [Context, Context | None, Annotated[Context, "the context"], Context[int], SpecialContext], ids=stable
 )
 def test_injection(annotation: Any) -> None:
     def tool(x: int, ctx=None): ...  # type: ignore[no-untyped-def]
@@ -329,21 +327,13 @@ SPHINX = """Find notes.
         pytest.param(
             GOOGLE,
             'Find notes.\n\nLooks in every folder.\n\nExample:\n    find("milk")',
-            {
-                "text": "What to look for: words or a phrase.",
-                "limit": "How many at most.",
-                "folders": "Where to look.",
-            },
+            {"text": "What to look for: words or a phrase.", "limit": "How many at most.", "folders": "Where to look."},
             id="google",
         ),
         pytest.param(
             NUMPY,
             "Find notes.\n\nLooks in every folder.\n\nNotes\n-----\nSlow.",
-            {
-                "text": "What to look for: words or a phrase.",
-                "limit": "How many at most.",
-                "most": "How many at most.",
-            },
+            {"text": "What to look for: words or a phrase.", "limit": "How many at most.", "most": "How many at most."},
             id="numpy",
         ),
         pytest.param(

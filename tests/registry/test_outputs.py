@@ -321,12 +321,7 @@ def test_no_promise(annotation: Any) -> None:
         (list, {"type": "array", "items": {}}, [([1, "a"], [1, "a"])], [{}]),
         (dict, {"type": "object"}, [({"a": 1}, {"a": 1})], [[]]),
         (dict[str, int], {"type": "object", "additionalProperties": INTEGER}, [({"a": 1}, {"a": 1})], [{"a": "b"}]),
-        (
-            int | None,
-            {"anyOf": [INTEGER, {"type": "null"}]},
-            [(1, 1), (None, None)],
-            ["x"],
-        ),
+        (int | None, {"anyOf": [INTEGER, {"type": "null"}]}, [(1, 1), (None, None)], ["x"]),
         (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}, [("a", "a")], ["c"]),
         (Colour, {"type": "string", "enum": ["red"]}, [(Colour.RED, "red"), ("red", "red")], ["blue"]),
         (Point, POINT, [(Point(1), {"x": 1, "y": 0}), ({"x": 1}, {"x": 1})], [Point(1, -1), Point("a"), {}, None]),

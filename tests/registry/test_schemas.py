@@ -108,10 +108,7 @@ Many = TypeAliasType("Many", list[T], type_params=(T,))
 POINT = {
     "type": "object",
     "description": "A point on the map.",
-    "properties": {
-        "x": INTEGER,
-        "y": {"type": "integer", "minimum": 0, "description": "Up.", "default": 0},
-    },
+    "properties": {"x": INTEGER, "y": {"type": "integer", "minimum": 0, "description": "Up.", "default": 0}},
     "required": ["x"],
 }
 NODE = {
@@ -174,11 +171,7 @@ NODE = {
         ),
         (
             Annotated[str, Field(description="d", header="H", extra={"const": "a"})] | None,
-            {
-                "anyOf": [{"type": "string", "const": "a"}, {"type": "null"}],
-                "description": "d",
-                "x-mcp-header": "H",
-            },
+            {"anyOf": [{"type": "string", "const": "a"}, {"type": "null"}], "description": "d", "x-mcp-header": "H"},
         ),
         (Annotated[bytes, Field(max_length=4)], {"type": "string", "contentEncoding": "base64", "maxLength": 8}),
         (Annotated[str, Field(format="email", extra={"x-a": 1})], {"type": "string", "format": "email", "x-a": 1}),
@@ -217,11 +210,7 @@ def test_a_recursive_alias() -> None:
 def test_pydantic_models_bring_their_own_schema() -> None:
     found = schema(Model)
     assert found["description"] == "A model."
-    assert found["properties"]["point"] == {
-        "type": "object",
-        "properties": {"x": INTEGER},
-        "required": ["x"],
-    }
+    assert found["properties"]["point"] == {"type": "object", "properties": {"x": INTEGER}, "required": ["x"]}
     assert found["properties"]["label"] == {"type": "string", "default": "x", "maxLength": 5, "title": "Label given"}
     assert found["properties"]["parent"]["anyOf"][0] == {"$ref": "#/$defs/Model"}
     assert "title" not in found

@@ -22,7 +22,7 @@ from dovetail import (
     ToolError,
     ToolRegistry,
     ToolResult,
-)  # fmt: skip
+)
 from dovetail.protocol import revisions
 from dovetail.protocol.results import Shaper, Style
 from dovetail.protocol.types import Implementation

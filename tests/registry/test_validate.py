@@ -204,8 +204,7 @@ def test_lines_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["date-time", "date", "time", "duration", "email", "uri", "uuid", "ipv4", "ipv6", "hostname", "regex"],
+    "name", ["date-time", "date", "time", "duration", "email", "uri", "uuid", "ipv4", "ipv6", "hostname", "regex"]
 )
 def test_formats_are_checked(name: str) -> None:
     assert not Validator({"format": name}, where="tool").is_valid("\x00 not ( a {")

@@ -1,6 +1,7 @@
 """The `requestState` of a call of several rounds: what it holds, and what it is bound to."""
 
 import hashlib
+import math
 from base64 import b64encode
 from typing import Any
 
@@ -15,7 +16,6 @@ MAX_ROUNDS = 32
 MAX_WASTED = 3  # rounds in a row whose answers nobody took
 MAX_RESPONSES = 1000
 DIGITS = 16  # a number that is written with so many characters at most is told from every other by its float
-MAX_FLOAT = 1.7976931348623157e308
 EXACT = 2**53  # up to here a whole number is the same with and without a point, and not much longer
 _sorted_json = msgspec.json.Encoder(order="sorted").encode
 
@@ -55,7 +55,7 @@ def _arguments(raw: Raw) -> str:
 
 def _number(text: str) -> int | float | str:
     number = float(text)
-    if (len(text) > DIGITS and repr(number) != text) or not abs(number) <= MAX_FLOAT:
+    if (len(text) > DIGITS and repr(number) != text) or not math.isfinite(number):
         return text  # somebody may read it more exactly than that
     return int(number) if number.is_integer() and abs(number) <= EXACT else number
 

@@ -13,13 +13,4 @@ if TYPE_CHECKING:
     from dovetail.registry import roots as roots
     from dovetail.registry import sampling as sampling
 
-__getattr__ = late(
-    __name__,
-    "elicitation",
-    "files",
-    "leniency",
-    "prompts",
-    "resources",
-    "roots",
-    "sampling",
-)
+__getattr__ = late(__name__, "elicitation", "files", "leniency", "prompts", "resources", "roots", "sampling")

@@ -9,7 +9,7 @@ import re
 import types
 from collections import abc
 from collections.abc import Callable, Hashable
-from typing import Annotated, Any, Final, ForwardRef, Literal, LiteralString, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Final, ForwardRef, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -162,8 +162,6 @@ class ShapeReader:
             return self.read(annotation.__supertype__, where)
         if get_origin(annotation) is Final:
             return self.read(get_args(annotation)[0], where)
-        if annotation is LiteralString:
-            return Scalar(kind=SCALARS[str], altered=True)
         if isinstance(annotation, (str, ForwardRef)):
             raise SetupError(
                 f"{where}: {_shown(annotation)} can't be resolved; for a type that contains itself use a class, or "

@@ -314,7 +314,7 @@ def refuse_misfit(parameter: Parameter, shape: Shape, where: str) -> None:
     maker = TypeMaker()
     type_ = maker.make(_without_limits(shape))
     try:
-        _convert(maker, default, type_)
+        maker.convert(default, type_)
     except _MISFITS as error:
         words = misfits(error)[0][1]
         reason = "" if words == UNEXPLAINED else f" ({words})"
@@ -322,15 +322,6 @@ def refuse_misfit(parameter: Parameter, shape: Shape, where: str) -> None:
             f"{where}, parameter {parameter.name}: the default {reprlib.repr(default)} does not fit its annotation"
             f"{reason}; change the default or the annotation"
         ) from None
-
-
-def _convert(maker: TypeMaker, default: Any, type_: Any) -> None:
-    try:
-        maker.convert(default, type_)
-    except _MISFITS:
-        if not isinstance(default, float) or not default.is_integer():
-            raise
-        maker.convert(int(default), type_)  # `limit: int = 1e6`
 
 
 def _without_limits(shape: Shape) -> Shape:

@@ -287,12 +287,7 @@ class Validator:
     """One schema, ready to check values. With `lazy` the engine is loaded and asked at the first value only."""
 
     def __init__(
-        self,
-        schema: Mapping[str, Any] | bool,
-        *,
-        where: str,
-        limits: SchemaLimits = _USUAL,
-        lazy: bool = False,
+        self, schema: Mapping[str, Any] | bool, *, where: str, limits: SchemaLimits = _USUAL, lazy: bool = False
     ) -> None:
         self._document = SchemaDocument(schema, where, limits)
         self._engine: SchemaEngine | None = None if lazy else SchemaEngine(self._document)
