@@ -201,6 +201,24 @@ def test_a_recursive_generic() -> None:
     assert set(found["$defs"]) == {"Page_Point"}
 
 
+@dataclasses.dataclass
+class Hen:
+    eggs: "list[Egg]"
+
+
+@dataclasses.dataclass
+class Egg:
+    shell: Point
+    within: Hen | None = None
+
+
+def test_classes_that_contain_each_other() -> None:
+    found = schema(dict[str, Hen])
+    assert found["additionalProperties"] == {"$ref": "#/$defs/Hen"}
+    assert set(found["$defs"]) == {"Hen", "Egg"}
+    assert found["$defs"]["Egg"]["properties"]["shell"] == POINT
+
+
 def test_a_recursive_alias() -> None:
     found = schema(Json)
     assert found["anyOf"] == found["$defs"]["Json"]["anyOf"]
