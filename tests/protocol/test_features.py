@@ -25,12 +25,9 @@ def test_everything_that_is_offered_is_shown(revision: revisions.Revision) -> No
     offer = Offer(names=EVERYTHING, experimental={"x": {}}, extensions={"com.example/y": {"z": 1}})
     shown = offer.capabilities(revision)
     wanted: dict[str, Any] = {
-        "tools": {"listChanged": True},
-        "resources": {"subscribe": True, "listChanged": True},
-        "prompts": {"listChanged": True},
-        "logging": {},
-        "experimental": {"x": {}},
-    }
+        "tools": {"listChanged": True}, "resources": {"subscribe": True, "listChanged": True},
+        "prompts": {"listChanged": True}, "logging": {}, "experimental": {"x": {}},
+    }  # fmt: skip
     if revision.name != "2024-11-05":
         wanted["completions"] = {}
     if revision.name == "2026-07-28":

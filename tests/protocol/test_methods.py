@@ -1,4 +1,4 @@
-"""The methods as rows, held against sections 1.1 to 1.4 of the matrix and against the official schemas."""
+"""Revisions and methods as rows, held against the matrix and the official schemas."""
 
 import json
 from typing import Any
@@ -10,29 +10,92 @@ from msgspec import UNSET
 import official
 from dovetail.protocol import methods as m
 from dovetail.protocol import revisions
+from dovetail.protocol import revisions as r
 from dovetail.protocol.methods import DECODERS, NOTIFICATION_ROWS, NOTIFICATIONS, REQUEST_ROWS, REQUESTS, TO_CLIENT
 
-NAMES = [row.name for row in revisions.ALL]
-OLD, ALL, NEW = NAMES[:4], NAMES, NAMES[4:]
+NAMES = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
+
+# In the order of NAMES; how the specification matrix has it.
+CELLS: dict[str, tuple[object, ...]] = {
+    "handshake": (True, True, True, True, False),
+    "batches": (False, True, False, False, False),
+    "error_id_optional": (False, False, False, True, True),
+    "tool_annotations": (False, True, True, True, True),
+    "audio": (False, True, True, True, True),
+    "progress_message": (False, True, True, True, True),
+    "completions_capability": (False, True, True, True, True),
+    "titles": (False, False, True, True, True),
+    "structured_output": (False, False, True, True, True),
+    "any_structured_output": (False, False, False, False, True),
+    "open_schemas": (False, False, False, False, True),
+    "resource_links": (False, False, True, True, True),
+    "object_meta": (False, False, True, True, True),
+    "last_modified": (False, False, True, True, True),
+    "icons": (False, False, False, True, True),
+    "server_details": (False, False, False, True, True),
+    "result_type": (False, False, False, False, True),
+    "extensions": (False, False, False, False, True),
+    "missing_resource_code": (-32002, -32002, -32002, -32002, -32602),
+    "disconnect_cancels": (False, False, False, False, True),
+    "resumable": (False, False, False, True, False),
+    "log_on_request": (False, False, False, False, True),
+    "listens": (False, False, False, False, True),
+    "rounds": (False, False, False, False, True),
+    "elicitation": (False, False, True, True, True),
+    "url_elicitation": (False, False, False, True, True),
+    "elicitation_ids": (False, False, False, True, False),
+    "rich_forms": (False, False, False, True, True),
+    "rich_sampling": (False, False, False, True, True),
+}
+
+
+@pytest.mark.rule("BASE-9", "BASE-11", "BASE-13", "BASE-16", "CAN-8", "LOG-3", "RES-5")
+@pytest.mark.parametrize("cell", CELLS)
+def test_cells(cell: str) -> None:
+    assert tuple(getattr(row, cell) for row in r.ALL) == CELLS[cell]
+
+
+def test_every_cell_is_checked() -> None:
+    assert set(r.Revision.__struct_fields__) - {"name", "header"} == set(CELLS)
+
+
+def test_names() -> None:
+    assert tuple(row.name for row in r.ALL) == NAMES
+    assert tuple(row.header.decode() for row in r.ALL) == NAMES
+    assert NAMES[::-1] == r.SUPPORTED
+    assert {name: row.name for name, row in r.BY_NAME.items()} == {name: name for name in NAMES}
+    assert tuple(r.HANDSHAKE) == NAMES[:4]
+    assert tuple(r.MODERN) == NAMES[4:]
+    assert r.LATEST.name == "2026-07-28"
+
+
+@pytest.mark.rule("LIFE-5", "MH-17")
+def test_what_stands_in_for_an_unknown_or_unnamed_version() -> None:
+    assert r.LATEST_HANDSHAKE.name == "2025-11-25"
+    assert r.UNNAMED.name == "2025-03-26"
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "names"),
+    [
+        (r.R2024_11_05, None, NAMES), (r.R2025_06_18, None, NAMES[2:]), (r.R2026_07_28, None, NAMES[4:]),
+        (r.R2024_11_05, r.R2025_11_25, NAMES[:4]), (r.R2025_11_25, r.R2025_11_25, NAMES[3:4]),
+    ],
+)  # fmt: skip
+def test_at_least(first: r.Revision, last: r.Revision | None, names: tuple[str, ...]) -> None:
+    assert r.at_least(first, last) == frozenset(names)
+
+
+VERSIONS = [row.name for row in revisions.ALL]
+OLD, ALL, NEW = VERSIONS[:4], VERSIONS, VERSIONS[4:]
 
 # 1.1, without what extensions and experiments add
 REQUESTS_TO_SERVER = {
-    "initialize": OLD,
-    "ping": OLD,
-    "server/discover": NEW,
-    "tools/list": ALL,
-    "tools/call": ALL,
-    "resources/list": ALL,
-    "resources/templates/list": ALL,
-    "resources/read": ALL,
-    "resources/subscribe": OLD,
-    "resources/unsubscribe": OLD,
-    "prompts/list": ALL,
-    "prompts/get": ALL,
-    "completion/complete": ALL,
-    "logging/setLevel": OLD,
-    "subscriptions/listen": NEW,
-}
+    "initialize": OLD, "ping": OLD, "server/discover": NEW, "tools/list": ALL, "tools/call": ALL,
+    "resources/list": ALL, "resources/templates/list": ALL, "resources/read": ALL, "resources/subscribe": OLD,
+    "resources/unsubscribe": OLD, "prompts/list": ALL, "prompts/get": ALL, "completion/complete": ALL,
+    "logging/setLevel": OLD, "subscriptions/listen": NEW,
+}  # fmt: skip
 # 1.2
 REQUESTS_TO_CLIENT = {
     "ping": OLD,
@@ -49,24 +112,14 @@ NOTIFICATIONS_TO_SERVER = {
 }
 # 1.4
 NOTIFICATIONS_TO_CLIENT = {
-    "notifications/progress": ALL,
-    "notifications/message": ALL,
-    "notifications/cancelled": ALL,
-    "notifications/tools/list_changed": ALL,
-    "notifications/prompts/list_changed": ALL,
-    "notifications/resources/list_changed": ALL,
-    "notifications/resources/updated": ALL,
-    "notifications/elicitation/complete": ["2025-11-25"],
-    "notifications/subscriptions/acknowledged": NEW,
-}
+    "notifications/progress": ALL, "notifications/message": ALL, "notifications/cancelled": ALL,
+    "notifications/tools/list_changed": ALL, "notifications/prompts/list_changed": ALL,
+    "notifications/resources/list_changed": ALL, "notifications/resources/updated": ALL,
+    "notifications/elicitation/complete": ["2025-11-25"], "notifications/subscriptions/acknowledged": NEW,
+}  # fmt: skip
 CACHEABLE = {
-    "server/discover",
-    "tools/list",
-    "prompts/list",
-    "resources/list",
-    "resources/templates/list",
-    "resources/read",
-}
+    "server/discover", "tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -103,7 +156,7 @@ def test_the_capability_behind_a_method_is_the_first_part_of_its_name() -> None:
         assert row.capability == (None if row.name in base else parts.get(first, first)), row.name
 
 
-@pytest.mark.parametrize("revision", NAMES)
+@pytest.mark.parametrize("revision", VERSIONS)
 @pytest.mark.parametrize(
     ("union", "rows"),
     [

@@ -13,14 +13,18 @@ from dovetail.protocol import inbound, jsonrpc
 from dovetail.protocol.features import Completion, Offer
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.jsonrpc import Envelope
-from dovetail.protocol.methods import (
-    CallToolParams,
-    CancelledParams,
-    CompleteParams,
-    GetPromptParams,
-    ListParams,
+from dovetail.protocol.methods import CallToolParams, CancelledParams, CompleteParams, GetPromptParams, ListParams
+from dovetail.protocol.results import (
+    CacheHint,
+    Contents,
+    Discovery,
+    ListenEnded,
+    PromptResult,
+    Shaper,
+    Style,
+    Suggestions,
+    ToolResult,
 )
-from dovetail.protocol.results import CacheHint, Shaper, Style, ToolResult
 from dovetail.protocol.revisions import R2026_07_28
 from dovetail.protocol.types import (
     Content,
@@ -38,21 +42,12 @@ FOLDER = official.FOLDER / "2026-07-28" / "examples"
 
 # Types of ours that hold the whole of an official one.
 TYPES: dict[str, Any] = {
-    "AudioContent": Content,
-    "BlobResourceContents": ResourceContents,
-    "CallToolRequestParams": CallToolParams,
-    "CancelledNotificationParams": CancelledParams,
-    "CompleteRequestParams": CompleteParams,
-    "EmbeddedResource": EmbeddedResource,
-    "GetPromptRequestParams": GetPromptParams,
-    "ImageContent": Content,
-    "PaginatedRequestParams": ListParams,
-    "Resource": ResourceDefinition,
-    "ResourceLink": Content,
-    "TextContent": Content,
-    "TextResourceContents": ResourceContents,
-    "Tool": ToolDefinition,
-}
+    "AudioContent": Content, "BlobResourceContents": ResourceContents, "CallToolRequestParams": CallToolParams,
+    "CancelledNotificationParams": CancelledParams, "CompleteRequestParams": CompleteParams,
+    "EmbeddedResource": EmbeddedResource, "GetPromptRequestParams": GetPromptParams, "ImageContent": Content,
+    "PaginatedRequestParams": ListParams, "Resource": ResourceDefinition, "ResourceLink": Content,
+    "TextContent": Content, "TextResourceContents": ResourceContents, "Tool": ToolDefinition,
+}  # fmt: skip
 REQUESTS = (
     "CallToolRequest", "CompleteRequest", "DiscoverRequest", "GetPromptRequest", "ListPromptsRequest",
     "ListResourceTemplatesRequest", "ListResourcesRequest", "ListToolsRequest", "ReadResourceRequest",
@@ -173,20 +168,20 @@ def _through_CallToolResult(result: dict[str, Any]) -> bytes:
 
 
 def _through_CompleteResult(result: dict[str, Any]) -> bytes:
-    return SHAPER.completion(msgspec.convert(result["completion"], Completion))
+    return Suggestions(msgspec.convert(result["completion"], Completion)).encode(SHAPER)
 
 
 def _through_GetPromptResult(result: dict[str, Any]) -> bytes:
-    return SHAPER.prompt(msgspec.convert(result["messages"], list[Message]), result.get("description"))
+    return PromptResult(msgspec.convert(result["messages"], list[Message]), result.get("description")).encode(SHAPER)
 
 
 def _through_ReadResourceResult(result: dict[str, Any]) -> bytes:
     hint = CacheHint(result["ttlMs"], result["cacheScope"])
-    return SHAPER.contents(msgspec.convert(result["contents"], list[ResourceContents]), hint)
+    return Contents(msgspec.convert(result["contents"], list[ResourceContents]), hint).encode(SHAPER)
 
 
 def _through_SubscriptionsListenResult(result: dict[str, Any]) -> bytes:
-    return SHAPER.listen_ended(result["_meta"])
+    return ListenEnded(result["_meta"]).encode(SHAPER)
 
 
 @examples(*(f"{kind}Response" for kind in (*LISTS, *RESULTS)))
@@ -209,7 +204,7 @@ def test_discovery(file: Path) -> None:
     info = msgspec.convert(wanted["_meta"]["io.modelcontextprotocol/serverInfo"], Implementation)
     offer = Offer(names=frozenset(wanted["capabilities"]), list_changed=False)
     hint = CacheHint(wanted["ttlMs"], wanted["cacheScope"])
-    shown = json.loads(Shaper(R2026_07_28, Style(), info).discover(offer, wanted.get("instructions"), hint))
+    shown = json.loads(Discovery(offer, wanted.get("instructions"), hint).encode(Shaper(R2026_07_28, Style(), info)))
     assert set(shown) == set(wanted)
     assert set(shown["capabilities"]) == set(wanted["capabilities"])
     ours = ("supportedVersions", "capabilities")  # ours, and not the example's

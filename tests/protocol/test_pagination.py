@@ -75,15 +75,9 @@ def test_every_bit_of_every_byte_is_signed() -> None:
 def test_another_spelling_of_the_same_bytes_is_refused() -> None:
     cursor = next(made for made in map(make, range(1000)) if "-" in made and "_" in made)
     spellings = {
-        cursor.rstrip("="),
-        cursor + "=",
-        cursor + "====",
-        cursor + "\n",
-        " " + cursor,
-        cursor.replace("-", "+"),
-        cursor.replace("_", "/"),
-        cursor[:20] + "\n" + cursor[20:],
-    }
+        cursor.rstrip("="), cursor + "=", cursor + "====", cursor + "\n", " " + cursor, cursor.replace("-", "+"),
+        cursor.replace("_", "/"), cursor[:20] + "\n" + cursor[20:],
+    }  # fmt: skip
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     stem, pad = cursor.rstrip("="), cursor.count("=")
     spellings |= {stem[:-1] + char + "=" * pad for char in alphabet}  # the last character has unused bits

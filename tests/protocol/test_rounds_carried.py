@@ -20,12 +20,8 @@ def raw(value: Any) -> Raw:
 
 def binding(**changes: Any) -> Binding:
     given: dict[str, Any] = {
-        "method": "tools/call",
-        "name": "pay",
-        "arguments": raw({"amount": 1}),
-        "principal": "ada",
-        "server": "bank",
-    }
+        "method": "tools/call", "name": "pay", "arguments": raw({"amount": 1}), "principal": "ada", "server": "bank",
+    }  # fmt: skip
     return Binding.of(**{**given, **changes})
 
 
@@ -36,19 +32,12 @@ def binding(**changes: Any) -> Binding:
 @pytest.mark.parametrize(
     ("part", "other"),
     [
-        ("method", "prompts/get"),
-        ("name", "Pay"),
-        ("arguments", raw({"amount": 2})),
-        ("arguments", raw({"amount": "1"})),
-        ("arguments", raw({"amount": True})),
-        ("arguments", raw({"amount": 1, "more": None})),
-        ("arguments", raw({})),
-        ("principal", "eve"),
-        ("principal", None),
-        ("principal", ""),
-        ("server", "bank 2"),
+        ("method", "prompts/get"), ("name", "Pay"), ("arguments", raw({"amount": 2})),
+        ("arguments", raw({"amount": "1"})), ("arguments", raw({"amount": True})),
+        ("arguments", raw({"amount": 1, "more": None})), ("arguments", raw({})), ("principal", "eve"),
+        ("principal", None), ("principal", ""), ("server", "bank 2"),
     ],
-)
+)  # fmt: skip
 def test_every_part_makes_a_difference(part: str, other: Any) -> None:
     assert binding().difference(binding(**{part: other})) == part
 

@@ -9,8 +9,7 @@ from dovetail.protocol.scopes import MAX_SCOPES, checked_scopes, read_scopes
 
 
 @pytest.mark.parametrize(
-    ("given", "scopes"),
-    [("notes:read", {"notes:read"}), (["a", "b", "a"], {"a", "b"}), ((), set()), ({"x!"}, {"x!"})],
+    ("given", "scopes"), [("notes:read", {"notes:read"}), (["a", "b", "a"], {"a", "b"}), ((), set()), ({"x!"}, {"x!"})]
 )
 def test_scopes_of_an_author(given: object, scopes: set[str]) -> None:
     assert checked_scopes(given, "here") == scopes

@@ -5,6 +5,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import functools
 import ipaddress
 import pathlib
 import uuid
@@ -20,7 +21,7 @@ from typing_extensions import TypeAliasType
 
 from dovetail.errors import ArgumentError
 from dovetail.registry.annotations import ShapeReader
-from dovetail.registry.arguments import Arguments, compile_arguments, compile_raw_arguments
+from dovetail.registry.arguments import Arguments, RawArguments
 from dovetail.registry.fields import Field
 from dovetail.registry.functions import inspect_function
 from dovetail.registry.schemas import SchemaWriter
@@ -170,7 +171,7 @@ def compiled(annotation: Any, default: Any = ..., **options: Any) -> Arguments:
 
     tool.__annotations__["x"] = annotation
     tool.__defaults__ = None if default is ... else (default,)
-    return compile_arguments(inspect_function(tool), **options)
+    return Arguments(inspect_function(tool), **options)
 
 
 def read(annotation: Any, text: str, **options: Any) -> Any:
@@ -197,11 +198,8 @@ TABLE: list[tuple[Any, str, Any, str, str]] = [
     (bytes, '"aGk="', b"hi", '"*"', "x: must be in"),
     (datetime.date, '"2024-05-17"', TODAY, '"2024-13-01"', "x: must be a date"),
     (
-        datetime.datetime,
-        '"2024-05-17T10:00:00Z"',
-        datetime.datetime(2024, 5, 17, 10, tzinfo=datetime.UTC),
-        '"soon"',
-        "x: must be a date-time",
+        datetime.datetime, '"2024-05-17T10:00:00Z"', datetime.datetime(2024, 5, 17, 10, tzinfo=datetime.UTC),
+        '"soon"', "x: must be a date-time",
     ),
     (datetime.datetime, '"2024-05-17T10:00:00"', datetime.datetime(2024, 5, 17, 10), "5", "x: expected a string"),
     (datetime.time, '"10:30:00"', datetime.time(10, 30), '"25:00"', "x: must be a time"),
@@ -241,11 +239,7 @@ TABLE: list[tuple[Any, str, Any, str, str]] = [
     (Annotated[int, Field(gt=1, multiple_of=2)], "4", 4, "5", "x: must be a multiple of 2, got 5"),
     (Annotated[int, Field(ge=1.5)], "2", 2, "1", "x: must be at least 1.5, got 1"),
     (
-        Annotated[float, Field(multiple_of=0.1)],
-        "0.3",
-        0.3,
-        "0.35",
-        "x: must be a multiple of 0.1, got 0.35",
+        Annotated[float, Field(multiple_of=0.1)], "0.3", 0.3, "0.35", "x: must be a multiple of 0.1, got 0.35",
     ),
     (Annotated[int, Field(ge=1, gt=1)], "2", 2, "1", "x: must be more than 1, got 1"),
     (Annotated[str, Field(max_length=3)], '"abc"', "abc", '"abcd"', "x: must have at most 3 characters, has 4"),
@@ -265,33 +259,21 @@ TABLE: list[tuple[Any, str, Any, str, str]] = [
     (Place, '["Rome"]', Place("Rome"), '["Rome", 0]', "x[1]: must be at least 1, got 0"),
     (Cat | Fish, '{"type": "fish", "depth": -1}', Fish(-1), '{"type": "cow"}', "x"),
     (
-        Pair[str],
-        '{"firstOne": "a"}',
-        Pair("a"),
-        '{"firstOne": "a", "secondOne": -1}',
+        Pair[str], '{"firstOne": "a"}', Pair("a"), '{"firstOne": "a", "secondOne": -1}',
         "x.secondOne: must be at least 0",
     ),
     (Pair[str], '{"firstOne": "a"}', Pair("a"), '{"firstOne": "a", "third": 1}', "x"),
     (
-        Node,
-        '{"value": 1, "children": [{"value": 2}]}',
-        Node(1, [Node(2)]),
-        '{"value": -1}',
+        Node, '{"value": 1, "children": [{"value": 2}]}', Node(1, [Node(2)]), '{"value": -1}',
         "x.value: must be at least 0",
     ),
     (
-        Tree,
-        '{"value": 1, "branches": {"a": {"value": 2}}}',
-        Tree(1, {"a": Tree(2)}),
-        '{"value": null}',
+        Tree, '{"value": 1, "branches": {"a": {"value": 2}}}', Tree(1, {"a": Tree(2)}), '{"value": null}',
         "x.value: expected an integer, got null",
     ),
     (
-        Tree,
-        '{"value": 1, "model": {"size": 1}}',
-        Tree(1, model=Model(size=1)),
-        '{"value": 1, "branches": {"a": {}}}',
-        "x.branches.a.value: required, but missing",
+        Tree, '{"value": 1, "model": {"size": 1}}', Tree(1, model=Model(size=1)),
+        '{"value": 1, "branches": {"a": {}}}', "x.branches.a.value: required, but missing",
     ),
     (Dog | Bird, '{"name": "a", "wings": 3}', Bird("a", 3), '{"name": 1}', "x"),
     (Dog | Movie | None, '{"title": "M"}', {"title": "M"}, "5", "x"),
@@ -319,13 +301,10 @@ TABLE: list[tuple[Any, str, Any, str, str]] = [
     ),
     (pydantic.HttpUrl, '"http://a.example/"', pydantic.HttpUrl("http://a.example/"), '"nowhere"', "x: "),
     (
-        Annotated[Model, pydantic.AfterValidator(lambda m: m)],
-        '{"size": 1}',
-        Model(size=1),
-        "5",
+        Annotated[Model, pydantic.AfterValidator(lambda m: m)], '{"size": 1}', Model(size=1), "5",
         "x: expected an object",
     ),
-]
+]  # fmt: skip
 
 
 RAW = {
@@ -341,4 +320,8 @@ RAW = {
 
 
 def raw_arguments(schema: Any = RAW, **options: Any) -> Any:
-    return compile_raw_arguments(schema, where="tool t", subject="t", **options)
+    return RawArguments(schema, where="tool t", subject="t", **options)
+
+
+def nested(levels: int, wrap: Callable[[Any], Any], inner: Any) -> Any:
+    return functools.reduce(lambda value, _: wrap(value), range(levels), inner)

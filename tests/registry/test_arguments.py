@@ -1,19 +1,47 @@
-"""From JSON text to keyword arguments: types, second readings, and words for what does not fit."""
+"""Arguments of functions, prompts and raw schemas: read, read again, explained; hostile ones in bounded time."""
 
 import datetime
+import decimal
 import json
+import uuid
 from typing import Annotated, Any, Literal
 
-import annotated_types as at
 import msgspec
 import pydantic
 import pytest
-from argument_types import TABLE, Colour, Json, Level, Model, Node, Picky, Point, compiled, problems, read
+from argument_types import (
+    RAW,
+    TABLE,
+    TODAY,
+    Bird,
+    Bounded,
+    Cat,
+    Colour,
+    Dog,
+    Fish,
+    Json,
+    Level,
+    Model,
+    Node,
+    Odd,
+    Pair,
+    Picky,
+    Place,
+    Point,
+    compiled,
+    problems,
+    raw_arguments,
+    read,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from dovetail.errors import ArgumentError
-from dovetail.registry.arguments import compile_arguments
+from dovetail.errors import ArgumentError, SetupError
+from dovetail.registry.arguments import Arguments
 from dovetail.registry.fields import Field
 from dovetail.registry.functions import inspect_function
+from dovetail.registry.outputs import encode_json
+from dovetail.registry.validate import Validator
 from stable_ids import stable
 
 
@@ -39,7 +67,7 @@ def test_all_problems_are_named() -> None:
     def tool(limit: int, since: datetime.date, tags: list[str], where: Point, ok: int = 1) -> None: ...
 
     raw = b'{"limit": "ten", "since": "2024-02-30", "tags": ["a", 5], "where": {"y": "b"}, "ok": 2, "more": 1}'
-    found = problems(lambda: compile_arguments(inspect_function(tool)).decode(raw))
+    found = problems(lambda: Arguments(inspect_function(tool)).decode(raw))
     for name in ("limit", "since", "tags[1]", "where.x", "where.y", "more"):
         assert [line for line in found if name in line], f"{name} in {found}"
     assert not [line for line in found if line.startswith("ok")]
@@ -49,7 +77,7 @@ def test_all_problems_are_named() -> None:
 def test_unknown_and_missing_names() -> None:
     def tool(city: str, days: int = 1) -> None: ...
 
-    lines = problems(lambda: compile_arguments(inspect_function(tool)).decode(b'{"town": "Rome"}'))
+    lines = problems(lambda: Arguments(inspect_function(tool)).decode(b'{"town": "Rome"}'))
     assert len(lines) == 2
     assert any("town" in line and "city" in line and "days" in line for line in lines)
     assert any("city" in line and "town" not in line for line in lines)
@@ -120,7 +148,7 @@ def test_a_wrong_value_inside_a_held_string_is_named() -> None:
 def test_a_time_without_a_zone_is_welcome_everywhere() -> None:
     def tool(when: datetime.datetime, code: Annotated[str, Field(pattern="^a")] = "a") -> None: ...
 
-    arguments = compile_arguments(inspect_function(tool))
+    arguments = Arguments(inspect_function(tool))
     assert arguments.schema["properties"]["when"] == {"type": "string", "format": "date-time"}
     assert arguments.decode(b'{"when": "2024-05-17T10:00:00"}')["when"] == datetime.datetime(2024, 5, 17, 10)
     lines = problems(lambda: arguments.decode(b'{"when": "2024-05-17T10:00:00", "code": "b"}'))
@@ -131,7 +159,7 @@ def test_a_time_without_a_zone_is_welcome_everywhere() -> None:
 
 @pytest.mark.parametrize(("kind", "text"), [(datetime.datetime, "2024-05-17T10:00:00"), (datetime.time, "10:00:00")])
 def test_zones_that_are_wanted_or_not(kind: Any, text: str) -> None:
-    naive, aware = Annotated[kind, at.Timezone(None)], Annotated[kind, at.Timezone(...)]
+    naive, aware = Annotated[kind, msgspec.Meta(tz=False)], Annotated[kind, msgspec.Meta(tz=True)]
     assert read(naive, f'"{text}"').tzinfo is None
     assert read(aware, f'"{text}Z"').tzinfo is not None
     assert problems(lambda: read(naive, f'"{text}Z"')) == [f'x: must have no time zone, got "{text}Z"']
@@ -172,7 +200,7 @@ def test_defaults_are_applied_and_not_shared() -> None:
         f: object = tool_default,
     ) -> None: ...
 
-    arguments = compile_arguments(inspect_function(tool))
+    arguments = Arguments(inspect_function(tool))
     first = arguments.decode(b"{}")
     first["b"].append(2)
     first["c"]["a"].append(2)
@@ -193,7 +221,7 @@ tool_default = object()
 def test_default_factories() -> None:
     def tool(x: list[int] = pydantic.Field(default_factory=lambda: [1])) -> None: ...  # noqa: B008
 
-    arguments = compile_arguments(inspect_function(tool))
+    arguments = Arguments(inspect_function(tool))
     arguments.decode(b"{}")["x"].append(2)
     assert arguments.decode(b"{}") == {"x": [1]}
 
@@ -220,7 +248,7 @@ def test_descriptions() -> None:
             c: which colour
         """
 
-    properties = compile_arguments(inspect_function(tool)).schema["properties"]
+    properties = Arguments(inspect_function(tool)).schema["properties"]
     assert properties["a"]["description"] == "from the docstring"
     assert properties["b"]["description"] == "beside"
     assert properties["c"] == {"type": "string", "enum": ["red", "blue"], "description": "which colour"}
@@ -228,7 +256,295 @@ def test_descriptions() -> None:
 
 
 def test_a_schema_without_parameters() -> None:
-    arguments = compile_arguments(inspect_function(lambda: None, name="nothing"))
+    arguments = Arguments(inspect_function(lambda: None, name="nothing"))
     assert arguments.schema == {"type": "object", "properties": {}, "additionalProperties": False}
     assert arguments.decode(b"{}") == {}
     assert len(problems(lambda: arguments.decode(b'{"a": 1}'))) == 1
+
+
+# Raw schemas
+
+
+def test_raw_schemas_pass_through_untouched() -> None:
+    arguments = raw_arguments()
+    assert arguments.schema == RAW
+    assert list(arguments.schema) == list(RAW)
+
+
+def test_raw_arguments() -> None:
+    arguments = raw_arguments()
+    first = arguments.decode(b'{"size": 1, "more": true}')
+    assert first == {"size": 1, "more": True, "tags": ["a"]}
+    first["tags"].append("b")
+    assert arguments.decode(b'{"size": 1}')["tags"] == ["a"]
+    assert arguments.decode(b'{"size": "2", "tags": "[\\"b\\"]", "word": "5"}') == {
+        "size": 2,
+        "tags": ["b"],
+        "word": "5",
+    }
+    assert problems(lambda: arguments.decode(b'{"size": "0"}')) == ["size: must be at least 1, got 0"]
+    assert len(problems(lambda: arguments.decode(b'{"size": "0", "tags": [1]}'))) == 2
+    assert len(problems(lambda: raw_arguments(lenient=False).decode(b'{"size": "2"}'))) == 1
+    assert len(problems(lambda: arguments.decode(b"[]"))) == 1
+    assert len(problems(lambda: arguments.decode(b'{"a": ' + b"[" * 5000 + b"]" * 5000 + b"}"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "expected"),
+    [
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "5", 5),
+        ({"oneOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "null"}]}, ["5"], [5]),
+        ({"allOf": [{"type": "object", "properties": {"a": {"type": "integer"}}}]}, {"a": "5"}, {"a": 5}),
+        ({"enum": [1, 2]}, "2", 2),
+        ({"const": 2}, "2", 2),
+        (
+            {"type": "array", "prefixItems": [{"type": "integer"}], "items": {"type": "boolean"}},
+            ["1", "true"],
+            [1, True],
+        ),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, {"a": "1"}, {"a": 1}),
+        ({"$ref": "#/$defs/a~1b"}, "1", 1),
+        ({"type": "number"}, "1", 1),
+    ],
+    ids=stable,
+)
+def test_the_second_reading_of_raw_schemas(part: Any, value: Any, expected: Any) -> None:
+    schema = {"type": "object", "properties": {"x": part}, "$defs": {"a/b": {"type": "integer"}}}
+    assert raw_arguments(schema).decode(json.dumps({"x": value}).encode()) == {"x": expected}
+
+
+@pytest.mark.parametrize("schema", [{}, {"type": "array"}, {"type": ["object", "null"]}, True, None, [], "object"])
+def test_raw_schemas_without_an_object_at_the_root(schema: Any) -> None:
+    with pytest.raises(SetupError, match=r"tool t.*input_schema"):
+        raw_arguments(schema)
+
+
+# Strings
+
+
+def test_prompts_take_strings() -> None:
+    def prompt(
+        code: str,
+        count: int,
+        when: datetime.date = TODAY,
+        ratio: float = 0.5,
+        colour: Colour = Colour.RED,
+        tags: list[str] | None = None,
+        loud: bool = False,
+        mode: Literal["a", "1"] = "a",
+    ) -> None:
+        """Ask.
+
+        Args:
+            code: The code.
+        """
+
+    strings = Arguments(inspect_function(prompt, kind="prompt"))
+    given_strings = {
+        "code": "[1]", "count": "3", "when": "2024-01-02", "ratio": "1.5", "colour": "blue", "tags": '["x"]',
+        "loud": "true", "mode": "1",
+    }  # fmt: skip
+    expected = {
+        "code": "[1]", "count": 3, "when": datetime.date(2024, 1, 2), "ratio": 1.5, "colour": Colour.BLUE,
+        "tags": ["x"], "loud": True, "mode": "1",
+    }  # fmt: skip
+    assert strings.decode(json.dumps(given_strings).encode()) == expected
+    assert strings.decode_values(given_strings) == expected
+    assert problems(lambda: strings.decode_values({"code": "a", "count": "three"})) == [
+        'count: expected an integer, got the string "three"'
+    ]
+
+
+def test_the_kinds_of_value_that_an_argument_takes() -> None:
+    def prompt(a: str, b: int | None, c: list[str], d: dict[str, str] | str, e: Any) -> None: ...
+
+    kinds = Arguments(inspect_function(prompt, kind="prompt")).kinds
+    assert [sorted(kinds(name)) for name in "abcd"] == [
+        ["string"],
+        ["integer", "null"],
+        ["array"],
+        ["object", "string"],
+    ]
+    assert {"array", "object", "string"} < kinds("e")
+
+
+# The schema that is shown and the types that are read agree
+
+
+SAMPLES: list[Any] = [
+    None, True, 0, 1, -1, 5.0, 1.5, "", "a", "5", "red", [], [1], ["a"], [1, "a"], [None], ["a", 0], {},
+]  # fmt: skip
+SAMPLES += [
+    {"x": 1}, {"x": 0}, {"x": 1, "y": 2}, {"x": "a"}, {"x": 1, "code": "B"}, {"1": "a"}, {"a": 1}, {"title": "a"},
+]  # fmt: skip
+SAMPLES += [{"type": "cat", "lives": 1}, {"type": "fish", "depth": 1}, {"value": -1}, {"value": 1, "children": [{}]}]
+SAMPLES += [{"name": "a"}, {"name": "a", "wings": 1}, {"size": 1, "tags": ["a"]}, {"size": 1, "tags": [1]}]
+LOOSER_THAN_THEIR_SCHEMA = ("datetime", "uuid", "decimal", "bytes", "set", "Picky", "Crate")
+
+
+@pytest.mark.parametrize("row", TABLE, ids=[f"{stable(row[0])}-{number}" for number, row in enumerate(TABLE)])
+def test_the_schema_means_what_the_decoder_does(row: tuple[Any, ...]) -> None:
+    if any(word in str(row[0]) for word in LOOSER_THAN_THEIR_SCHEMA):
+        return
+    arguments = compiled(row[0], lenient=False)
+    validator = Validator(arguments.schema, where="test")
+    for sample in SAMPLES:
+        try:
+            arguments.decode(encode_json({"x": sample}))
+            is_read = True
+        except ArgumentError:
+            is_read = False
+        assert is_read is validator.is_valid({"x": sample}), sample
+
+
+# Hostile input
+
+
+@pytest.mark.seed("S2-75")
+@pytest.mark.timeout(60)
+def test_patterns_never_backtrack() -> None:
+    arguments = compiled(Annotated[str, Field(pattern="^(a+)+$")])
+    nested = compiled(Bounded)
+    hostile = "a" * 50_000 + "!"
+    assert len(problems(lambda: arguments.decode(json.dumps({"x": hostile}).encode()))) == 1
+    assert len(problems(lambda: nested.decode(json.dumps({"x": {"x": 1, "code": hostile}}).encode()))) == 1
+    assert arguments.decode(b'{"x": "aaa"}') == {"x": "aaa"}
+
+
+@pytest.mark.parametrize("annotation", [Colour, Odd, uuid.UUID, dict[uuid.UUID, int], Pair[str]], ids=stable)
+def test_words_that_look_like_ours_cost_nothing(annotation: Any) -> None:
+    hostile = " - at `$" * 100_000
+    arguments = compiled(annotation)
+    for value in (hostile, {hostile: 1}, [hostile]):
+        with pytest.raises(ArgumentError) as caught:
+            arguments.decode(json.dumps({"x": value}).encode())
+        assert all(len(line) < 1000 for line in caught.value.problems)
+
+
+@pytest.mark.parametrize("annotation", [int, Any, list[int], Json, Node, Model])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"x": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"}",
+        b'{"y": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+    ids=["arrays", "objects", "unknown"],
+)
+def test_deep_nesting(annotation: Any, raw: bytes) -> None:
+    assert problems(lambda: compiled(annotation).decode(raw)) == ["arguments: nested too deeply"]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b'{"x": "\xff"}', b'{"\xff": 1}', b'{"x": "\\ud800"}', b'{"x": 1', b"", b"{'x': 1}", b'{"x": NaN}'],
+    ids=stable,
+)
+def test_text_that_is_no_json(raw: bytes) -> None:
+    for annotation in (str, int, Any):
+        assert len(problems(lambda a=annotation: compiled(a).decode(raw))) == 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("raw", [b"[]", b"5", b"null", b'"x"'])
+def test_arguments_that_are_no_object(raw: bytes) -> None:
+    assert len(problems(lambda: compiled(int).decode(raw))) == 1
+
+
+def test_the_last_of_two_equal_keys_wins() -> None:
+    assert compiled(int).decode(b'{"x": 1, "x": 2}') == {"x": 2}
+
+
+def test_raw_bytes_of_a_larger_message() -> None:
+    class Envelope(msgspec.Struct):
+        arguments: msgspec.Raw
+
+    envelope = msgspec.json.decode(b'{"arguments": {"x": "5"}}', type=Envelope)
+    assert compiled(int).decode(envelope.arguments) == {"x": 5}
+
+
+def test_huge_integers() -> None:
+    assert read(int, str(2**70)) == 2**70
+    assert read(Annotated[int, Field(le=2**70)], str(2**70)) == 2**70
+    assert len(problems(lambda: read(Annotated[int, Field(le=2**70)], str(2**70 + 1)))) == 1
+    assert read(Any, f"[{2**70}]") == [2**70]
+    assert read(Annotated[int, Field(ge=0)], str(2**70)) == 2**70
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "9" * 5000], ids=["large", "small", "long"])
+def test_numbers_that_are_too_large(number: str) -> None:
+    for annotation in (int, float, Any, str, int | None, list[int], Point):
+        assert problems(lambda a=annotation: read(a, number)) == ["x: is too large a number"]  # type: ignore[misc]
+    assert problems(lambda: read(list[int], f"[1, {number}]")) == ["x[1]: is too large a number"]
+    assert problems(lambda: read(dict[str, int], f'{{"a": {number}}}')) == ["x[…]: is too large a number"]
+    assert problems(lambda: raw_arguments().decode(b'{"size": %b}' % number.encode())) == [
+        "arguments: hold too large a number"
+    ]
+
+
+# Round trips
+
+
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+NODES: Any = st.recursive(
+    st.builds(Node, st.integers(0, 9)),
+    lambda inner: st.builds(Node, st.integers(0, 9), st.lists(inner, max_size=2)),
+    max_leaves=4,
+)
+STRATEGIES: dict[Any, st.SearchStrategy[Any]] = {
+    int: st.integers(),
+    float: st.floats(allow_nan=False, allow_infinity=False),
+    str: st.text(),
+    bool: st.booleans(),
+    bytes: st.binary(),
+    Any: JSON_VALUES,
+    datetime.datetime: st.datetimes(timezones=st.just(datetime.UTC)),
+    datetime.date: st.dates(),
+    datetime.time: st.times(),
+    uuid.UUID: st.uuids(),
+    decimal.Decimal: st.decimals(allow_nan=False, allow_infinity=False),
+    Colour: st.sampled_from(Colour),
+    Odd: st.sampled_from(Odd),
+    Literal["a", 1, None]: st.sampled_from(["a", 1, None]),
+    list[int] | None: st.none() | st.lists(st.integers()),
+    dict[int, str]: st.dictionaries(st.integers(), st.text()),
+    tuple[int, str]: st.tuples(st.integers(), st.text()),
+    set[int]: st.sets(st.integers()),
+    Point: st.builds(Point, st.integers(), st.integers()),
+    Bounded: st.builds(Bounded, st.integers(1)),
+    Node: NODES,
+    Dog | Bird: st.builds(Dog, st.text()) | st.builds(Bird, st.text()),
+    Cat | Fish: st.builds(Cat, st.integers()) | st.builds(Fish, st.floats(-9, 0)),
+    Pair[str]: st.builds(Pair, st.text(), st.integers(0)),
+    Place: st.builds(Place, st.text(), st.integers(1)),
+    Model: st.builds(Model, size=st.integers(0, 100), tags=st.lists(st.text())),
+}
+COMPILED = {annotation: compiled(annotation) for annotation in STRATEGIES}
+
+
+@pytest.mark.parametrize("annotation", STRATEGIES, ids=stable)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_round_trips(annotation: Any, data: st.DataObject) -> None:
+    value = data.draw(STRATEGIES[annotation])
+    assert COMPILED[annotation].decode(encode_json({"x": value})) == {"x": value}
+
+
+@pytest.mark.parametrize("annotation", STRATEGIES, ids=stable)
+@settings(max_examples=25, deadline=None)
+@given(value=JSON_VALUES)
+def test_any_json_is_read_or_explained(annotation: Any, value: Any) -> None:
+    lines = ["x"]
+    try:
+        COMPILED[annotation].decode(encode_json({"x": value}))
+    except ArgumentError as error:
+        lines = error.problems
+    assert lines
+    assert all(line.startswith("x") for line in lines)

@@ -321,18 +321,13 @@ def test_names_that_no_client_could_ask_for_are_not_listed(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "stored", "expected"),
     [
-        ("plain.txt", b"line\r\nline\n", "line\r\nline\n"),
-        ("empty.txt", b"", ""),
-        ("umlaut.md", "Grüße 🦉".encode(), "Grüße 🦉"),
-        ("latin.txt", b"Gr\xfc\xdfe", b"Gr\xfc\xdfe"),
-        ("drawing.svg", b"<svg/>", "<svg/>"),
-        ("data.json", b"{}", "{}"),
-        ("data.bin", b"looks like text", b"looks like text"),
-        ("image.png", b"\x89PNG", b"\x89PNG"),
-        ("empty.png", b"", b""),
-        ("surrogate.txt", b"\xed\xa0\x80", b"\xed\xa0\x80"),
+        ("plain.txt", b"line\r\nline\n", "line\r\nline\n"), ("empty.txt", b"", ""),
+        ("umlaut.md", "Grüße 🦉".encode(), "Grüße 🦉"), ("latin.txt", b"Gr\xfc\xdfe", b"Gr\xfc\xdfe"),
+        ("drawing.svg", b"<svg/>", "<svg/>"), ("data.json", b"{}", "{}"),
+        ("data.bin", b"looks like text", b"looks like text"), ("image.png", b"\x89PNG", b"\x89PNG"),
+        ("empty.png", b"", b""), ("surrogate.txt", b"\xed\xa0\x80", b"\xed\xa0\x80"),
     ],
-)
+)  # fmt: skip
 def test_text_or_bytes(tmp_path: Path, name: str, stored: bytes, expected: str | bytes) -> None:
     (tmp_path / name).write_bytes(stored)
     for contents in (Directory(tmp_path).read(name), File(tmp_path / name).read()):

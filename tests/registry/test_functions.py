@@ -1,4 +1,4 @@
-"""What callables of every kind say about themselves, and which are refused."""
+"""Callables: signatures, hints, docstrings, and what is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from msgspec import NODEFAULT
 
 from dovetail.errors import SetupError
 from dovetail.registry.fields import Field
-from dovetail.registry.functions import Parameter, inspect_function
+from dovetail.registry.functions import Parameter, inspect_function, split_docstring
 from stable_ids import stable
 
 if TYPE_CHECKING:
@@ -162,9 +162,7 @@ def test_types_in_a_closure_are_found_later() -> None:
 
 
 @pytest.mark.parametrize(
-    "annotation",
-    [Context, Context | None, Annotated[Context, "the context"], Context[int], SpecialContext],
-    ids=stable,
+    "annotation", [Context, Context | None, Annotated[Context, "the context"], Context[int], SpecialContext], ids=stable
 )
 def test_injection(annotation: Any) -> None:
     def tool(x: int, ctx=None): ...  # type: ignore[no-untyped-def]
@@ -242,10 +240,10 @@ def mixed(value: Context | int) -> None: ...
         pytest.param(forgotten, ["parameter ctx", "ctx: Context"], id="context without annotation"),
         pytest.param(mixed, ["parameter value", "Context", "its own"], id="context in a union"),
         pytest.param(5, ["int", "can't be called"], id="number"),
-        pytest.param(str.upper, ["upper (str.upper)", "wrap it in a def with annotations"], id="method of a builtin"),
+        pytest.param(str.upper, ["str.upper)", "wrap it in a def with annotations"], id="method of a builtin"),
         pytest.param(math.sqrt, ["sqrt (math.sqrt)", "wrap it in a def with annotations"], id="builtin function"),
-        pytest.param({}.get, ["get (dict.get)", "wrap it in a def with annotations"], id="bound builtin"),
-        pytest.param(functools.partial(str.upper), ["(str.upper)", "wrap it in a def"], id="partial of a builtin"),
+        pytest.param({}.get, ["dict.get)", "wrap it in a def with annotations"], id="bound builtin"),
+        pytest.param(functools.partial(str.upper), ["str.upper)", "wrap it in a def"], id="partial of a builtin"),
     ],
 )
 def test_refused(function: Any, words: list[str]) -> None:
@@ -254,3 +252,97 @@ def test_refused(function: Any, words: list[str]) -> None:
     message = str(caught.value)
     assert message.startswith("tool ")
     assert [word for word in words if word not in message] == []
+
+
+GOOGLE = """Find notes.
+
+    Looks in every folder.
+
+    Args:
+        text (str, optional): What to look for:
+            words or a phrase.
+        limit: How many at most.
+
+        *folders: Where to look.
+
+    Returns:
+        The notes.
+
+    Raises:
+        KeyError: Never.
+
+    Example:
+        find("milk")
+    """
+NUMPY = """Find notes.
+
+    Looks in every folder.
+
+    Parameters
+    ----------
+    text : str, optional
+        What to look for:
+        words or a phrase.
+    limit, most
+        How many at most.
+
+    Returns
+    -------
+    list
+        The notes.
+
+    Notes
+    -----
+    Slow.
+    """
+SPHINX = """Find notes.
+
+    Looks in every folder.
+
+    :param str text: What to look for:
+        words or a phrase.
+    :param limit: How many at most.
+    :type limit: int
+    :returns: The notes,
+        sorted.
+    :raises KeyError: Never.
+
+    Slow.
+    """
+
+
+@pytest.mark.parametrize(
+    ("text", "summary", "descriptions"),
+    [
+        pytest.param("", None, {}, id="nothing"),
+        pytest.param("Add.", "Add.", {}, id="one line"),
+        pytest.param("\n    Args:\n        a: One.", None, {"a": "One."}, id="arguments only"),
+        pytest.param("Add.\n\nArgs:\n    a: One.\nMore.", "Add.\n\nMore.", {"a": "One."}, id="text after a section"),
+        pytest.param("Add.\n\nArgs: none at all.", "Add.\n\nArgs: none at all.", {}, id="no heading"),
+        pytest.param(
+            "Add.\n\nArgs:\n    a:\n        One.\n    b: Two.", "Add.", {"a": "One.", "b": "Two."}, id="below"
+        ),
+        pytest.param("Add.\n\nArgs:\n\n", "Add.", {}, id="empty section"),
+        pytest.param("Time is 10:30 now.\n:wave: hello", "Time is 10:30 now.\n:wave: hello", {}, id="colons"),
+        pytest.param(
+            GOOGLE,
+            'Find notes.\n\nLooks in every folder.\n\nExample:\n    find("milk")',
+            {"text": "What to look for: words or a phrase.", "limit": "How many at most.", "folders": "Where to look."},
+            id="google",
+        ),
+        pytest.param(
+            NUMPY,
+            "Find notes.\n\nLooks in every folder.\n\nNotes\n-----\nSlow.",
+            {"text": "What to look for: words or a phrase.", "limit": "How many at most.", "most": "How many at most."},
+            id="numpy",
+        ),
+        pytest.param(
+            SPHINX,
+            "Find notes.\n\nLooks in every folder.\n\nSlow.",
+            {"text": "What to look for: words or a phrase.", "limit": "How many at most."},
+            id="sphinx",
+        ),
+    ],
+)
+def test_styles(text: str, summary: str | None, descriptions: dict[str, str]) -> None:
+    assert split_docstring(inspect.cleandoc(text)) == (summary, descriptions)

@@ -7,17 +7,12 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from dovetail import (
-    Audio,
     Client,
     Completion,
     Context,
-    EmbeddedResource,
     Field,
-    Image,
     Message,
     PromptResult,
-    ResourceContents,
-    ResourceLink,
     Server,
     ServerError,
     SetupError,
@@ -135,26 +130,6 @@ async def test_bad_requests(version: str) -> None:
         assert (await wire.ask("prompts/get", {"name": "q", "arguments": None}))["messages"]
 
 
-BLOCKS = [
-    (Text("t"), {"type": "text", "text": "t"}),
-    (Image(b"1", "image/png"), {"type": "image", "data": "MQ==", "mimeType": "image/png"}),
-    (Audio(b"1", "audio/wav"), {"type": "audio", "data": "MQ==", "mimeType": "audio/wav"}),
-    (ResourceLink("a://b", "b"), {"type": "resource_link", "uri": "a://b", "name": "b"}),
-    (
-        EmbeddedResource(ResourceContents("a://b", "text/plain", text="t")),
-        {"type": "resource", "resource": {"uri": "a://b", "mimeType": "text/plain", "text": "t"}},
-    ),
-]
-
-
-@pytest.mark.rule("PR-4", "PR-5", "PR-6")
-@pytest.mark.parametrize("version", REVISIONS)
-@pytest.mark.parametrize(("block", "wire_form"), BLOCKS)
-async def test_content_of_every_kind(block: Any, wire_form: dict[str, Any], version: str) -> None:
-    content = (await get(returning(block), "give", version))["messages"][0]["content"]
-    assert content == wire_form or (content["type"] == "text" and version < "2025-06-18")
-
-
 @pytest.mark.parametrize(
     ("value", "messages"),
     [
@@ -194,8 +169,7 @@ async def test_what_a_prompt_may_not_return(value: Any, caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
-    [({"titel": "x"}, "titel"), ({"timeout": -1}, "timeout=-1"), ({"tags": "x"}, "tags='x'")],
+    ("options", "words"), [({"titel": "x"}, "titel"), ({"timeout": -1}, "timeout=-1"), ({"tags": "x"}, "tags='x'")]
 )
 def test_wrong_options(options: dict[str, Any], words: str) -> None:
     def ask() -> str:

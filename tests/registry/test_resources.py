@@ -279,16 +279,11 @@ def takes_id(id: str) -> str:
 @pytest.mark.parametrize(
     ("uri", "function", "words"),
     [
-        ("no scheme", takes_nothing, "not a URI"),
-        ("", takes_nothing, "not a URI"),
-        ("a://b", takes_id, "id"),
-        ("a://{other}", takes_id, "other"),
-        ("a://{id}{other}", takes_id, "takes_id"),
-        ("a://{id", takes_id, "malformed"),
-        ("a://{?id}", takes_id, "default"),
-        ("a://{id}", takes_nothing, "id"),
+        ("no scheme", takes_nothing, "not a URI"), ("", takes_nothing, "not a URI"), ("a://b", takes_id, "id"),
+        ("a://{other}", takes_id, "other"), ("a://{id}{other}", takes_id, "takes_id"),
+        ("a://{id", takes_id, "malformed"), ("a://{?id}", takes_id, "default"), ("a://{id}", takes_nothing, "id"),
     ],
-)
+)  # fmt: skip
 def test_uris_and_functions_that_do_not_fit(uri: str, function: Any, words: str) -> None:
     message = refused(uri, function)
     assert words in message

@@ -13,14 +13,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 import pytest
-from argument_types import compiled, problems
+from argument_types import compiled, nested, problems
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from validator_stage import nested
 
 from costs import functions_called
 from dovetail.errors import ArgumentError, SetupError
-from dovetail.registry.arguments import compile_raw_arguments
+from dovetail.registry.arguments import RawArguments
 from dovetail.registry.explain import UNSAID, Budget, size
 from dovetail.registry.leniency import Leniency
 from dovetail.registry.validate import Validator
@@ -76,8 +75,8 @@ def calls(decode: Callable[[bytes], Any], raw: bytes) -> tuple[int, list[str]]:
 
 @pytest.mark.parametrize(
     ("levels", "replies", "text", "others"),
-    [(40, 50, 1, "y"), (80, 50, 1, "y"), (90, 50, 1, 1), (90, 50, 1, "y"), (90, 200, 1, "y")],
-    ids=["30 KB", "60 KB", "all wrong", "70 KB", "270 KB"],
+    [(40, 50, 1, "y"), (90, 50, 1, 1), (90, 200, 1, "y")],
+    ids=["30 KB", "all wrong", "270 KB"],
 )
 def test_long_threads(levels: int, replies: int, text: Any, others: Any) -> None:
     arguments, value = compiled(Comment), {"x": thread(levels, replies, text, others)}
@@ -114,9 +113,9 @@ RESTATED: dict[str, Any] = {
 
 @pytest.mark.parametrize("schema", RESTATED.values(), ids=RESTATED)
 def test_a_schema_that_says_the_same_twice_does_not_double(schema: dict[str, Any]) -> None:
-    arguments = compile_raw_arguments(schema, where="tool", subject="tool")
+    arguments = RawArguments(schema, where="tool", subject="tool")
     counts = []
-    for levels in (4, 8, 16, 32):
+    for levels in (8, 16, 32):
         count, lines = calls(
             arguments.decode, json.dumps(nested(levels, lambda inner: {"c": inner}, {"op": 1})).encode()
         )
@@ -129,7 +128,7 @@ def test_a_schema_that_says_the_same_twice_does_not_double(schema: dict[str, Any
 def test_alternatives_of_classes_are_tried_once_at_each_level(end: dict[str, Any]) -> None:
     arguments = compiled(Sum)
     counts = []
-    for levels in (4, 8, 16, 32):
+    for levels in (8, 16, 32):
         value = nested(levels, lambda inner: {"left": 1, "more": inner}, end)
         count, lines = calls(arguments.decode, encoded(x=value))
         assert lines
@@ -239,7 +238,7 @@ def posts(levels: int, *last: Any) -> Any:
     return nested(levels, lambda inner: {"text": "x", "replies": [inner]}, {"text": "x", "replies": list(last)})
 
 
-@pytest.mark.parametrize("wrong", [100, 3_000, 7_000, 70_000])
+@pytest.mark.parametrize("wrong", [100, 7_000])
 def test_many_errors_deep_in_a_model_cost_no_more_than_other_wrong_arguments(wrong: int) -> None:
     value = {"x": posts(90, *({} for _ in range(wrong)))}
     count, lines = calls(compiled(Post).decode, encoded(**value))
@@ -291,7 +290,7 @@ def test_above_64_kilobytes_the_first_problem_is_told(lenient: bool) -> None:
     deep = problems(lambda: arguments.decode(encoded(x=thread(90, 200, 1))))
     assert deep[0].startswith("x.replies[200]")
     assert deep[0].endswith("…: expected a string")  # the path is cut, so what came there is not shown
-    raw = compile_raw_arguments({"type": "object", "maxProperties": 0}, where="tool", subject="tool")
+    raw = RawArguments({"type": "object", "maxProperties": 0}, where="tool", subject="tool")
     assert problems(lambda: raw.decode(encoded(x="y" * 65_536))) == [
         "arguments: does not fit the schema",
         f"arguments: {UNSAID}",
@@ -305,39 +304,36 @@ def test_json_in_a_string_is_read_to_its_end() -> None:
 
 
 def test_where_the_budget_ends_what_was_found_is_told() -> None:
-    """Fifty alternatives for each of many items: more looks than the items' nodes allow."""
+    """Fifty alternatives for each of many items: more looks than the budget allows."""
     kinds = [
         {"properties": {"kind": {"const": n}, "size": {"type": "integer"}}, "required": ["kind"]} for n in range(50)
     ]
     schema = {"type": "object", "properties": {"a": {"type": "null"}, "b": {"items": {"anyOf": kinds}}}}
-    value = {"a": 1, "b": [{"kind": 49, "size": 1} for _ in range(500)] + [{"kind": 49, "size": "x"}]}
+    value = {"a": 1, "b": [{"kind": 49, "size": 1} for _ in range(1_000)] + [{"kind": 49, "size": "x"}]}
     lines = Validator(schema, where="tool").problems(value)
     assert lines == ["a: expected null, got the integer 1", f"arguments: {UNSAID}"]
 
 
 @pytest.mark.parametrize("keyword", ["items", "contains"])
 def test_a_long_enum_is_paid_for_at_every_look(keyword: str) -> None:
-    schema = {"type": "object", "properties": {"a": {keyword: {"enum": [[n] for n in range(20_000)]}}}}
-    value = {"a": [[-1] for _ in range(2_000)]}
-    budget = Budget(value)
+    schema = {"type": "object", "properties": {"a": {keyword: {"enum": [[n] for n in range(2_000)]}}}}
+    value = {"a": [[-1] for _ in range(90)]}
     with functions_called() as called:
-        assert Validator(schema, where="tool").problems(value, budget=budget)[-1] == f"arguments: {UNSAID}"
-    assert called.count("breaks") <= 100
+        assert Validator(schema, where="tool").problems(value, budget=Budget(5_000))[-1] == f"arguments: {UNSAID}"
+    assert called.count("breaks") <= 60
     assert Validator(schema, where="tool").problems({"a": [[-1]]})[0].startswith(("a[0]: must", "a: must"))
 
 
 @pytest.mark.parametrize("unsaid", ["unevaluatedProperties", "unevaluatedItems"])
-def test_where_the_engine_may_take_several_ways_values_are_less_deep(unsaid: str) -> None:
+def test_values_are_less_deep_where_the_engine_may_take_several_ways(unsaid: str) -> None:
     again = {"$ref": "#/$defs/d"}
     inner = {unsaid: {}, "dependentSchemas": {"a": again, "b": again}}
     schema = {**again, "$defs": {"d": {"anyOf": [{"properties": {"a": inner}}]}}}
     validator = Validator(schema, where="tool")
-    assert validator.is_valid(nested(15, lambda value: {"a": value, "b": 1}, {}))
-    assert validator.problems(nested(17, lambda value: {"a": value, "b": 1}, {})) == [
-        "arguments: is nested deeper than 16 levels"
-    ]
-    one_way = {"allOf": [{"properties": {"a": {"$ref": "#"}}}], unsaid: False}
-    assert Validator(one_way, where="tool").is_valid(nested(190, lambda value: {"a": value}, {}))
+    assert validator.is_valid(nested(9, lambda value: {"a": value, "b": 1}, {}))
+    assert "nested deeper than 10 levels" in validator.problems(nested(10, lambda value: {"a": value, "b": 1}, {}))[0]
+    plain = Validator({"properties": {"a": {unsaid: False}}}, where="tool")
+    assert plain.is_valid(nested(190, lambda value: {"b": value}, {}))
 
 
 # Any schema, any arguments
@@ -378,6 +374,9 @@ TREE = {"properties": {"a": AGAIN, "b": {"type": "string"}}, "allOf": [{"propert
 LIST = {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/list"}, {"type": "integer"}]}}
 
 
+EXAMPLES = settings(max_examples=15, deadline=None)
+
+
 def validator_of(schema: dict[str, Any]) -> Validator:
     try:
         return Validator(schema, where="tool")
@@ -389,15 +388,14 @@ def validator_of(schema: dict[str, Any]) -> Validator:
 def cost(schema: dict[str, Any], validator: Validator, value: Any) -> int:
     """In functions that are called; as a call does it, one budget for both."""
     for _ in range(2):  # keywords are compiled once
-        budget = Budget(value)
+        budget = Budget()
         with functions_called() as called:
             validator.problems(Leniency(schema, budget).reread(value, strings=True), budget=budget)
-    plain = 4 * budget.nodes + 100  # measured and checked as a whole
-    assert len(called) <= CALLS * budget.spent + plain
+    assert len(called) <= CALLS * (Budget().left - budget.left) + 4 * size(value) + 200
     return len(called)
 
 
-@settings(max_examples=150, deadline=None)
+@EXAMPLES
 @given(schema=SCHEMAS, value=VALUES)
 def test_the_cost_is_linear_in_the_arguments(schema: Any, value: Any) -> None:
     whole = {"type": "object", "properties": {"x": {"items": schema}}, "$defs": {"tree": TREE, "list": LIST}}
@@ -407,7 +405,7 @@ def test_the_cost_is_linear_in_the_arguments(schema: Any, value: Any) -> None:
     assert twice <= 2 * once + 100
 
 
-@settings(max_examples=100, deadline=None)
+@EXAMPLES
 @given(schema=SCHEMAS, value=VALUES, name=NAMES)
 def test_the_cost_is_linear_in_the_depth(schema: Any, value: Any, name: str) -> None:
     """The values of a tree lie in each other, and those of a schema that restates itself too."""
@@ -418,6 +416,6 @@ def test_the_cost_is_linear_in_the_depth(schema: Any, value: Any, name: str) -> 
     whole |= {"anyOf": [schema, {"required": ["z"]}], "$defs": {"tree": TREE, "list": LIST}}
     validator = validator_of(whole)
     for wrap in (lambda inner: {name: inner}, lambda inner: [inner]):
-        costs = [cost(whole, validator, functools.reduce(lambda v, _: wrap(v), range(n), value)) for n in (7, 14, 28)]
+        costs = [cost(whole, validator, functools.reduce(lambda v, _: wrap(v), range(n), value)) for n in (6, 12, 24)]
         growth = [later - earlier for earlier, later in itertools.pairwise(costs)]
         assert growth[1] <= 4 * max(growth[0], 0) + 200, costs

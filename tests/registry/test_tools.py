@@ -235,13 +235,7 @@ def test_a_name_is_taken_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "words"),
-    [
-        (lambda: "", "lambda"),
-        ("name", "@server.tool"),
-        (int, "class"),
-        (5, "@server.tool"),
-    ],
+    ("function", "words"), [(lambda: "", "lambda"), ("name", "@server.tool"), (int, "class"), (5, "@server.tool")]
 )
 def test_what_is_no_function_is_refused(function: Any, words: str) -> None:
     with pytest.raises(SetupError, match=words):
@@ -281,12 +275,7 @@ def test_requiring_a_deprecated_feature_warns_once(feature: str) -> None:
 
 @pytest.mark.parametrize(
     "handler",
-    [
-        lambda args: str(args["a"]),
-        lambda a: str(a),
-        lambda **kwargs: str(kwargs["a"]),
-        lambda a, extra=1: str(a),
-    ],
+    [lambda args: str(args["a"]), lambda a: str(a), lambda **kwargs: str(kwargs["a"]), lambda a, extra=1: str(a)],
     ids=["mapping", "by name", "keywords", "with a default of its own"],
 )
 async def test_a_handler_takes_one_mapping_or_each_argument_by_name(handler: Callable[..., Any]) -> None:

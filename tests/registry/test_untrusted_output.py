@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+import secrets
 from typing import Any
 
 import msgspec
@@ -26,8 +26,7 @@ from dovetail import (
 from dovetail.protocol import revisions
 from dovetail.protocol.results import Shaper, Style
 from dovetail.protocol.types import Implementation
-from dovetail.registry import outputs
-from dovetail.registry.outputs import FencedResult, marked
+from dovetail.registry.outputs import marked
 from wire import MODERN, Wire
 
 HANDSHAKE = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
@@ -44,7 +43,7 @@ def fenced(text: str, boundary: str = BOUNDARY) -> str:
 
 @pytest.fixture(autouse=True)
 def boundary(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outputs, "new_boundary", lambda: BOUNDARY)
+    monkeypatch.setattr(secrets, "token_hex", lambda size: BOUNDARY.partition("-")[2][: 2 * size])
 
 
 def offering(how: Any, **options: Any) -> Server:
@@ -282,14 +281,6 @@ def test_every_result_has_a_boundary_that_nobody_can_foretell(monkeypatch: pytes
         assert text == fenced("hello", boundary)
         found.add(boundary)
     assert len(found) == 100
-
-
-def test_a_text_that_holds_the_boundary_gets_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    fresh: Iterator[str] = iter(["second", "third"])
-    monkeypatch.setattr(outputs, "new_boundary", lambda: next(fresh))
-    result = FencedResult(content=(Text("a first b"), Text("a second b")), boundary="first")
-    texts = ["a first b", "a second b"]
-    assert texts_of(result, SHAPERS[-1]) == [fenced(text, "third") for text in texts]
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=3), st.sampled_from(SHAPERS))

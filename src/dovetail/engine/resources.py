@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from dovetail.engine.file_watcher import Watcher
     from dovetail.registry.files import FileEntry
     from dovetail.registry.options import AccessRule
-    from dovetail.registry.resource_access import FileGuard
-    from dovetail.registry.resources import Resource, Template
+    from dovetail.registry.resources import FileGuard, Resource, Template
 
 log = logging.getLogger("dovetail")
 FOLDER = "folder "  # before the template of a folder that is watched: no URI begins so
@@ -89,11 +88,11 @@ class Library:
             if isinstance(source, registry.resources.Template):
                 if source.access is not None or self._has_rules():
                     chosen = [each for each in self.resources.all() if each.folder is None]
-                    registry.resource_access.check_rules(source, [*chosen, *self.templates.all()], where)
+                    registry.resources.check_rules(source, [*chosen, *self.templates.all()], where)
                 self.templates.add(source.uri, source, where=where)
             else:
                 if source.access is not None:
-                    registry.resource_access.check_rules(source, self.templates.all(), where)
+                    registry.resources.check_rules(source, self.templates.all(), where)
                 self.resources.add(registry.resources.normalised(source.uri), source, where=where)
         if source.access is not None:
             self.look_again()  # a folder may list less now
@@ -231,7 +230,7 @@ class Library:
         editions = self.resources.edition, self.templates.edition
         known = self._file_guards.get(folder.uri)
         if known is None or known[:2] != editions:
-            guard = registry.resource_access.FileGuard.of(folder, editions[0].items, editions[1].items)
+            guard = registry.resources.FileGuard.of(folder, editions[0].items, editions[1].items)
             self._file_guards[folder.uri] = known = (*editions, guard)
         return known[2]
 

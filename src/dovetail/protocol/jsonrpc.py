@@ -91,7 +91,7 @@ def decode(data: bytes | bytearray | memoryview) -> Envelope | list[Envelope | B
         if isinstance(data, memoryview) or not data.isascii():
             _check_encoding(data)
         if len(data) > _SHALLOW:
-            _check_depth(data)
+            check_depth(data)
     except UNREADABLE:
         return _decode_carefully(data)
     if message.method is UNSET or message.result is not UNSET or message.error is not UNSET:
@@ -107,7 +107,7 @@ def _check_encoding(data: bytes | bytearray | memoryview) -> None:
     reader.decode(b"", True)
 
 
-def _check_depth(data: bytes | bytearray | memoryview) -> None:
+def check_depth(data: bytes | bytearray | memoryview) -> None:
     """Raises RecursionError; for valid JSON only. Interpreters have bounds too, but not all of them the same."""
     text = bytes(data) if isinstance(data, memoryview) else data
     if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:  # which is true of nearly every message
@@ -138,7 +138,7 @@ def _decode_carefully(data: bytes | bytearray | memoryview) -> Envelope | list[E
     """The fast reading failed: find out whether it is a batch, and otherwise what is wrong."""
     try:
         value = _decode_any(data)
-        _check_depth(data)
+        check_depth(data)
     except RecursionError:
         found = re.match(_LEADING_ID, bytes(data[:4096]))
         raise BadMessage(PARSE_ERROR, TOO_DEEP, _decode_any(found[1]) if found else None) from None

@@ -81,7 +81,7 @@ class Shaper:
         self._server_meta: dict[str, Any] = (
             {SERVER_INFO_KEY: self.info} if revision.result_type and style.server_info else {}
         )
-        self._empty = encode(self._body({}, None))
+        self.empty = self.body({})
         # What all results of tools have in common: how they begin, and how they end if they have no meta of their own.
         self._tool_head = b'{"resultType":"complete","content":' if revision.result_type else b'{"content":'
         self._tool_ends = (self._tool_end(False, None), self._tool_end(True, None))
@@ -90,21 +90,18 @@ class Shaper:
         self._keeps_structured = revision.structured_output or style.always_structured_content
         self._filler = b',"structuredContent":{}' if style.always_structured_content else b""
 
-    def _body(self, fields: Mapping[str, Any], meta: Meta | None) -> dict[str, Any]:
-        """A result as a mapping, with what every result of this revision carries around its own fields."""
+    def body(self, fields: Mapping[str, Any], meta: Meta | None = None) -> bytes:
+        """A result with what every result of this revision carries around its own fields."""
         body: dict[str, Any] = {"resultType": COMPLETE} if self.revision.result_type else {}
         body.update(fields)
         if meta or self._server_meta:
             body["_meta"] = {**self._server_meta, **(meta or {})}
-        return body
+        return encode(body)
 
-    def _cacheable(self, fields: dict[str, Any], hint: CacheHint, meta: Meta | None = None) -> bytes:
+    def cacheable(self, fields: dict[str, Any], hint: CacheHint) -> bytes:
         if self.revision.result_type:
             fields |= {"ttlMs": hint.ttl_ms, "cacheScope": hint.scope}
-        return encode(self._body(fields, meta))
-
-    def empty(self) -> bytes:
-        return self._empty
+        return self.body(fields)
 
     def tool_result(self, result: ToolResult) -> bytes:
         end = self._tool_end(result.is_error, result.meta) if result.meta else self._tool_ends[result.is_error]
@@ -129,63 +126,14 @@ class Shaper:
             return flag + b"}"
         return b'%b,"_meta":%b}' % (flag, encode({**self._server_meta, **(meta or {})}))
 
-    def page(
-        self, key: str, items: Sequence[Definition], next_cursor: str | None, hint: CacheHint, meta: Meta | None = None
-    ) -> bytes:
+    def page(self, key: str, items: Sequence[Definition], next_cursor: str | None, hint: CacheHint) -> bytes:
         """A page of a list. `key` is the name the items have in the result."""
         fields: dict[str, Any] = {key: [shape_definition(item, self.revision) for item in items]}
         if next_cursor is not None:
             fields["nextCursor"] = next_cursor
         elif self.style.empty_next_cursor and self.revision.handshake:  # later an empty cursor is a live one
             fields["nextCursor"] = ""
-        return self._cacheable(fields, hint, meta)
-
-    def contents(self, items: Sequence[ResourceContents], hint: CacheHint) -> bytes:
-        if not self.revision.object_meta:
-            items = [msgspec.structs.replace(item, meta=None) for item in items]
-        return self._cacheable({"contents": items}, hint)
-
-    def prompt(self, messages: Sequence[Message], description: str | None) -> bytes:
-        fields: dict[str, Any] = {} if description is None else {"description": description}
-        fields["messages"] = [self._message(message) for message in messages]
-        return encode(self._body(fields, None))
-
-    def _message(self, message: Message) -> dict[str, Any]:
-        content = Text(message.content) if isinstance(message.content, str) else message.content
-        return {"role": message.role, "content": shape_content((content,), self.revision)[0]}
-
-    def completion(self, completion: Completion) -> bytes:
-        return encode(self._body({"completion": bound_completion(completion)}, None))
-
-    def initialize(self, offer: Offer, instructions: str | None) -> bytes:
-        fields: dict[str, Any] = {
-            "protocolVersion": self.revision.name,
-            "capabilities": offer.capabilities(self.revision),
-            "serverInfo": self.info,
-        }
-        if instructions is not None:
-            fields["instructions"] = instructions
-        return encode(fields)
-
-    def discover(self, offer: Offer, instructions: str | None, hint: CacheHint) -> bytes:
-        fields: dict[str, Any] = {
-            "supportedVersions": list(revisions.SUPPORTED),
-            "capabilities": offer.capabilities(self.revision),
-        }
-        if instructions is not None:
-            fields["instructions"] = instructions
-        return self._cacheable(fields, hint)
-
-    def interim(self, requests: Mapping[str, Any], state: str) -> bytes:
-        """Questions instead of a result: the request comes again with the answers and the state."""
-        fields: dict[str, Any] = {"resultType": INPUT_REQUIRED}
-        if requests:
-            fields["inputRequests"] = requests
-        fields["requestState"] = state
-        return encode(self._body(fields, None))
-
-    def listen_ended(self, meta: Meta) -> bytes:
-        return encode(self._body({}, meta))
+        return self.cacheable(fields, hint)
 
 
 class Result(Protocol):
@@ -198,7 +146,7 @@ class Empty(msgspec.Struct, frozen=True):
     """Nothing to say but that it is done."""
 
     def encode(self, shaper: Shaper) -> bytes:
-        return shaper.empty()
+        return shaper.empty
 
 
 class Listing:
@@ -249,7 +197,10 @@ class Contents(msgspec.Struct, frozen=True):
     hint: CacheHint = CacheHint()
 
     def encode(self, shaper: Shaper) -> bytes:
-        return shaper.contents(self.items, self.hint)
+        items = self.items
+        if not shaper.revision.object_meta:
+            items = [msgspec.structs.replace(item, meta=None) for item in items]
+        return shaper.cacheable({"contents": items}, self.hint)
 
 
 class PromptResult(msgspec.Struct, frozen=True):
@@ -259,7 +210,14 @@ class PromptResult(msgspec.Struct, frozen=True):
     description: str | None = None
 
     def encode(self, shaper: Shaper) -> bytes:
-        return shaper.prompt(self.messages, self.description)
+        fields: dict[str, Any] = {} if self.description is None else {"description": self.description}
+        fields["messages"] = [_shape_message(message, shaper.revision) for message in self.messages]
+        return shaper.body(fields)
+
+
+def _shape_message(message: Message, revision: Revision) -> dict[str, Any]:
+    content = Text(message.content) if isinstance(message.content, str) else message.content
+    return {"role": message.role, "content": shape_content((content,), revision)[0]}
 
 
 class Suggestions(msgspec.Struct, frozen=True):
@@ -268,7 +226,7 @@ class Suggestions(msgspec.Struct, frozen=True):
     completion: Completion
 
     def encode(self, shaper: Shaper) -> bytes:
-        return shaper.completion(self.completion)
+        return shaper.body({"completion": bound_completion(self.completion)})
 
 
 class Welcome(msgspec.Struct, frozen=True):
@@ -278,7 +236,12 @@ class Welcome(msgspec.Struct, frozen=True):
     instructions: str | None
 
     def encode(self, shaper: Shaper) -> bytes:
-        return shaper.initialize(self.offer, self.instructions)
+        fields: dict[str, Any] = {
+            "protocolVersion": shaper.revision.name,
+            "capabilities": self.offer.capabilities(shaper.revision),
+            "serverInfo": shaper.info,
+        }
+        return encode(fields if self.instructions is None else {**fields, "instructions": self.instructions})
 
 
 class Discovery(msgspec.Struct, frozen=True):
@@ -289,7 +252,13 @@ class Discovery(msgspec.Struct, frozen=True):
     hint: CacheHint
 
     def encode(self, shaper: Shaper) -> bytes:
-        return shaper.discover(self.offer, self.instructions, self.hint)
+        fields: dict[str, Any] = {
+            "supportedVersions": list(revisions.SUPPORTED),
+            "capabilities": self.offer.capabilities(shaper.revision),
+        }
+        if self.instructions is not None:
+            fields["instructions"] = self.instructions
+        return shaper.cacheable(fields, self.hint)
 
 
 class Interim(msgspec.Struct, frozen=True):
@@ -299,7 +268,8 @@ class Interim(msgspec.Struct, frozen=True):
     state: str  # sealed
 
     def encode(self, shaper: Shaper) -> bytes:
-        return shaper.interim(self.requests, self.state)
+        requests = {"inputRequests": self.requests} if self.requests else {}
+        return shaper.body({"resultType": INPUT_REQUIRED, **requests, "requestState": self.state})
 
 
 class ListenEnded(msgspec.Struct, frozen=True):
@@ -308,4 +278,4 @@ class ListenEnded(msgspec.Struct, frozen=True):
     meta: Meta  # names the subscription
 
     def encode(self, shaper: Shaper) -> bytes:
-        return shaper.listen_ended(self.meta)
+        return shaper.body({}, self.meta)

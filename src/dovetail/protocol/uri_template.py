@@ -1,4 +1,4 @@
-"""URI templates (RFC 6570, all four levels) that expand and match; valid and normalised URIs (RFC 3986).
+"""URI templates (RFC 6570, all four levels) that match URIs; valid and normalised URIs (RFC 3986).
 
 A URI matches if it is an expansion of the template, but for the spelling of escapes and the order of named parameters:
 
@@ -8,7 +8,7 @@ A URI matches if it is an expansion of the template, but for the spelling of esc
     {/x}              one segment: like {x}
     {x*} {.x*} {/x*}  a list of one item or more, none empty; items of {/x*} may hold `%2F`
     {;x} {?x} {&x}    named, any text; they may come in any order, or be missing, but no others may be there
-    {;x*} {?x*} {&x*} a list if the name `x` is repeated, else a mapping of the names that no other variable claims
+    {;x*} {?x*} {&x*} a list: the name `x` may be repeated
 
 Reserved characters that need no escape where they stand (`bob@example.org`) may come raw, unless the template itself
 uses them after the variable: in `{lat},{lon}` a comma ends `lat`.
@@ -20,7 +20,7 @@ proportion to its length.
 
 import re
 import string
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from functools import cached_property
 from itertools import product
 from typing import NamedTuple
@@ -29,8 +29,7 @@ from urllib.parse import quote, unquote
 from dovetail.errors import SetupError
 from dovetail.protocol.types import LONGEST_URI
 
-Value = str | list[str] | dict[str, str]
-Expandable = str | Sequence[str] | Mapping[str, str] | None
+Value = str | list[str]
 
 _RESERVED_TEXT = ":/?#[]@!$&'()*+,;="
 RESERVED = frozenset(_RESERVED_TEXT)
@@ -48,7 +47,7 @@ class Operator(NamedTuple):
     separator: str
     named: bool
     empty: str  # what follows the name of an empty value
-    keeps_reserved: bool
+    keeps_reserved: bool  # also unescaped
     holds: frozenset[str]
 
 
@@ -107,38 +106,9 @@ class Expression(NamedTuple):
     operator: Operator
     variables: tuple[Variable, ...]
 
-    def expand(self, values: Mapping[str, Expandable]) -> str:
-        pieces = [piece for variable in self.variables for piece in self._pieces(variable, values.get(variable.name))]
-        return self.operator.first + self.operator.separator.join(pieces) if pieces else ""
-
-    def _pieces(self, variable: Variable, value: Expandable) -> Iterator[str]:
-        """Expand one variable; an exploded one gives a piece for each of its items."""
-        encode = _keep_reserved if self.operator.keeps_reserved else _escape
-        if isinstance(value, str):
-            yield self._named(variable.name, encode(value[: variable.prefix]))
-        elif not value:
-            return  # undefined; a list or a mapping without items counts as undefined too
-        elif variable.prefix is not None:
-            raise ValueError(f"{variable.name!r} has the prefix :{variable.prefix}, so it takes a string only")
-        elif not isinstance(value, Mapping):
-            items = [encode(item) for item in value]
-            for item in items if variable.exploded else [",".join(items)]:
-                yield self._named(variable.name, item)
-        elif not variable.exploded:
-            yield self._named(variable.name, ",".join(encode(text) for pair in value.items() for text in pair))
-        elif self.operator.named:
-            yield from (self._named(encode(key), encode(item)) for key, item in value.items())
-        else:
-            yield from (f"{encode(key)}={encode(item)}" for key, item in value.items())
-
-    def _named(self, name: str, text: str) -> str:
-        if not self.operator.named:
-            return text
-        return f"{name}={text}" if text else name + self.operator.empty
-
 
 class UriTemplate:
-    """A template, parsed once. Any template expands; `check_matchable` tells whether it can match too."""
+    """A template, parsed once; `check_matchable` tells whether it can match."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -154,16 +124,8 @@ class UriTemplate:
     def __repr__(self) -> str:
         return f"UriTemplate({self.text!r})"
 
-    def expand(self, values: Mapping[str, Expandable]) -> str:
-        """Put the values in; a variable without a value is left out, as RFC 6570 says."""
-        return "".join(part if isinstance(part, str) else part.expand(values) for part in self._parts)
-
-    def match(self, uri: str) -> dict[str, Value] | None:
-        """Find the values that expand to this URI, or None; takes time in proportion to the URI's length."""
-        return self.match_normal(normal(uri))
-
     def match_normal(self, text: str) -> dict[str, Value] | None:
-        """The same for a URI that is `normal` already, as it is when many templates are tried."""
+        """The values in a URI that is `normalised` already, or None; takes time in proportion to its length."""
         found = self._matcher.pattern.fullmatch(text) if text.startswith(self.lead) else None
         if found is None:
             return None
@@ -236,10 +198,6 @@ def _parse_expression(text: str, inside: str) -> Expression:
 
 def _malformed(text: str, reason: str, fix: str) -> SetupError:
     return SetupError(f"The URI template {text!r} is malformed: {reason}; {fix}.")
-
-
-def _escape(text: str) -> str:
-    return quote(text, safe="")
 
 
 def _keep_reserved(text: str) -> str:
@@ -327,7 +285,6 @@ class _Pairs(NamedTuple):
 
     operator: Operator
     variables: dict[str, Variable]
-    rest: str | None  # the one exploded variable, which may take names that nobody claims
 
     def read(self, text: str) -> dict[str, Value] | None:
         values: dict[str, Value] = {}
@@ -341,19 +298,12 @@ class _Pairs(NamedTuple):
 
     def _store(self, values: dict[str, Value], name: str, value: str) -> bool:
         variable = self.variables.get(name)
-        if variable is None:
-            key = _decode(name)
-            mapping = values.setdefault(self.rest, {}) if self.rest else None
-            if not key or not isinstance(mapping, dict) or key in mapping:
-                return False
-            mapping[key] = value
-        elif variable.exploded:
-            items = values.setdefault(variable.name, [])
-            if not isinstance(items, list):
-                return False
-            items.append(value)
-        elif variable.name in values:
+        if variable is None or (variable.name in values and not variable.exploded):
             return False
+        if variable.exploded:
+            items = values.setdefault(variable.name, [])
+            assert isinstance(items, list)
+            items.append(value)
         else:
             values[variable.name] = value
         return True
@@ -491,9 +441,7 @@ def _neighbours(row: Sequence[Cell]) -> Iterator[tuple[int, Set[str], int]]:
 def _readers(expression: Expression) -> Iterator[_Run | _Pairs]:
     operator, variables = expression
     if operator.named:
-        exploded = [variable.name for variable in variables if variable.exploded]
-        rest = exploded[0] if len(exploded) == 1 else None
-        yield _Pairs(operator, {normal(variable.name): variable for variable in variables}, rest)
+        yield _Pairs(operator, {normal(variable.name): variable for variable in variables})
         return
     for name, _, is_list in variables:
         takes_slash = operator.keeps_reserved or (operator.first == "/" and is_list)

@@ -9,19 +9,8 @@ if TYPE_CHECKING:
     from dovetail.registry import files as files
     from dovetail.registry import leniency as leniency
     from dovetail.registry import prompts as prompts
-    from dovetail.registry import resource_access as resource_access
     from dovetail.registry import resources as resources
     from dovetail.registry import roots as roots
     from dovetail.registry import sampling as sampling
 
-__getattr__ = late(
-    __name__,
-    "elicitation",
-    "files",
-    "leniency",
-    "prompts",
-    "resource_access",
-    "resources",
-    "roots",
-    "sampling",
-)
+__getattr__ = late(__name__, "elicitation", "files", "leniency", "prompts", "resources", "roots", "sampling")

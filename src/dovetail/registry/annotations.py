@@ -9,7 +9,7 @@ import re
 import types
 from collections import abc
 from collections.abc import Callable, Hashable
-from typing import Annotated, Any, Final, ForwardRef, Literal, LiteralString, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Final, ForwardRef, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -26,7 +26,6 @@ from dovetail.registry.shapes import (
     Array,
     Choice,
     Definition,
-    FieldShape,
     FixedArray,
     Foreign,
     Record,
@@ -163,8 +162,6 @@ class ShapeReader:
             return self.read(annotation.__supertype__, where)
         if get_origin(annotation) is Final:
             return self.read(get_args(annotation)[0], where)
-        if annotation is LiteralString:
-            return Scalar(kind=SCALARS[str], altered=True)
         if isinstance(annotation, (str, ForwardRef)):
             raise SetupError(
                 f"{where}: {_shown(annotation)} can't be resolved; for a type that contains itself use a class, or "
@@ -236,17 +233,17 @@ class ShapeReader:
             return None
         body = Record(source=source)
         definition = self._define(annotation, _class_name(annotation), body, where)
-        body.fields = self._fields(source, where.partition(", field ")[0])
+        self._read_fields(source, where.partition(", field ")[0])
         return Reference(definition=definition)
 
-    def _fields(self, source: RecordClass, where: str) -> tuple[FieldShape, ...]:
+    def _read_fields(self, source: RecordClass, where: str) -> None:
         name = source.cls.__name__
         self.nesting += 1
         if self.nesting > _NESTING:
             raise SetupError(f"{where}: {name} is nested more than {_NESTING} classes deep; use simpler ones")
-        shapes = [self.read(field.annotation, f"{where}, field {field.name} of {name}") for field in source.fields]
+        for field in source.fields:
+            field.shape = self.read(field.annotation, f"{where}, field {field.name} of {name}")
         self.nesting -= 1
-        return tuple(map(FieldShape, source.fields, shapes))
 
     def _known(self, annotation: Any) -> Definition | None:
         return self.definitions.get(_identity(annotation))

@@ -221,9 +221,9 @@ class TypeMaker:
         """A TypedDict with the fields of a record, as our types."""
         fields = {}
         for field in record.fields:
-            if field.source.is_input or self.for_output:
+            if field.is_input or self.for_output:
                 type_ = self.make(field.shape)
-                fields[field.source.name] = Required[type_] if field.source.required else NotRequired[type_]
+                fields[field.name] = Required[type_] if field.required else NotRequired[type_]
         if record.source.tag is not None:
             name, tag = record.source.tag
             fields[name] = NotRequired[Literal[tag]]
@@ -231,7 +231,7 @@ class TypeMaker:
 
     def _object_reader(self, record: Record) -> Read:
         mirror = self._mirror(record)
-        keywords = {field.source.name: field.source.keyword for field in record.fields if field.source.is_input}
+        keywords = {field.name: field.keyword for field in record.fields if field.is_input}
         known = keywords.keys() | ({record.source.tag[0]} if record.source.tag else set())
 
         def read(value: Any) -> Any:
@@ -247,7 +247,7 @@ class TypeMaker:
 
     def _array_reader(self, record: Record) -> Read:
         types = [self.make(field.shape) for field in record.fields]
-        required = sum(field.source.required for field in record.fields)
+        required = sum(field.required for field in record.fields)
 
         def read(value: Any) -> Any:
             if not isinstance(value, list) or not required <= len(value) <= len(types):
@@ -286,7 +286,7 @@ def _says_more(constraints: Constraints) -> bool:
 
 def _field_names(shape: Shape) -> frozenset[str] | None:
     if isinstance(shape, Reference) and isinstance(shape.definition.body, Record):
-        return frozenset(field.source.name for field in shape.definition.body.fields)
+        return frozenset(field.name for field in shape.definition.body.fields)
     return None
 
 
@@ -314,7 +314,7 @@ def refuse_misfit(parameter: Parameter, shape: Shape, where: str) -> None:
     maker = TypeMaker()
     type_ = maker.make(_without_limits(shape))
     try:
-        _convert(maker, default, type_)
+        maker.convert(default, type_)
     except _MISFITS as error:
         words = misfits(error)[0][1]
         reason = "" if words == UNEXPLAINED else f" ({words})"
@@ -322,15 +322,6 @@ def refuse_misfit(parameter: Parameter, shape: Shape, where: str) -> None:
             f"{where}, parameter {parameter.name}: the default {reprlib.repr(default)} does not fit its annotation"
             f"{reason}; change the default or the annotation"
         ) from None
-
-
-def _convert(maker: TypeMaker, default: Any, type_: Any) -> None:
-    try:
-        maker.convert(default, type_)
-    except _MISFITS:
-        if not isinstance(default, float) or not default.is_integer():
-            raise
-        maker.convert(int(default), type_)  # `limit: int = 1e6`
 
 
 def _without_limits(shape: Shape) -> Shape:
@@ -347,11 +338,7 @@ def _without_limits(shape: Shape) -> Shape:
 # Dataclasses
 
 
-class _Plan(msgspec.Struct, frozen=True):
-    """What to look after in the objects of one class."""
-
-    defaults: tuple[tuple[str, Any], ...]  # fields that msgspec, if they are not given, leaves to the class
-    inner: tuple[str, ...]  # attributes that lead to objects with such fields
+_Plan = tuple[tuple[tuple[str, Any], ...], list[str]]  # of a class: fields that msgspec may leave to it, and all fields
 
 
 def completing(read: Callable[[Any], T], shapes: Mapping[str, Shape]) -> Callable[[Any], T]:
@@ -360,50 +347,42 @@ def completing(read: Callable[[Any], T], shapes: Mapping[str, Shape]) -> Callabl
     msgspec does not set a field whose default is a plain value, because the class has it. Reading the attribute works
     then, but `vars` and every encoder that looks there would miss it.
     """
-    inner = tuple(name for name, shape in shapes.items() if _has_class_defaults(shape))
-    if not inner:
-        return read
-    plans: dict[type, _Plan] = {}
-    for shape in shapes.values():
-        for part in reachable(shape):
-            if isinstance(part, Record):
-                plans[part.source.cls] = _plan(part, plans.get(part.source.cls))
+    inner = tuple(name for name, shape in shapes.items() if any(map(_class_defaults, _records(shape))))
+    plans = {record.source.cls: _plan(record) for name in inner for record in _records(shapes[name])}
 
     def read_completely(raw: Any) -> T:
         arguments = read(raw)
         _complete([getattr(arguments, name) for name in inner], plans)
         return arguments
 
-    return read_completely
+    return read_completely if inner else read
 
 
-def _plan(record: Record, other: _Plan | None) -> _Plan:
-    """`other` is the plan of the same class with other type arguments."""
-    attribute = "keyword" if issubclass(record.source.cls, msgspec.Struct) else "name"
-    inner = [getattr(field.source, attribute) for field in record.fields if _has_class_defaults(field.shape)]
-    return _Plan(_class_defaults(record), tuple(dict.fromkeys((*(other.inner if other else ()), *inner))))
-
-
-def _has_class_defaults(shape: Shape) -> bool:
-    return any(isinstance(part, Record) and _class_defaults(part) for part in reachable(shape))
+def _records(shape: Shape) -> Iterable[Record]:
+    return (part for part in reachable(shape) if isinstance(part, Record))
 
 
 def _class_defaults(record: Record) -> tuple[tuple[str, Any], ...]:
     cls = record.source.cls
     if not hasattr(cls, "__dataclass_fields__"):
         return ()
-    found = [(field.source.name, field.source.default) for field in record.fields]
+    found = [(field.name, field.default) for field in record.fields]
     return tuple((name, value) for name, value in found if value is not UNSET and getattr(cls, name, UNSET) is value)
+
+
+def _plan(record: Record) -> _Plan:
+    attribute = "keyword" if issubclass(record.source.cls, msgspec.Struct) else "name"
+    return _class_defaults(record), [getattr(field, attribute) for field in record.fields]
 
 
 def _complete(waiting: list[Any], plans: Mapping[type, _Plan]) -> None:
     while waiting:
         current = waiting.pop()
-        plan = plans.get(type(current))
-        if plan is not None:
-            for name, default in plan.defaults:
+        if type(current) in plans:
+            defaults, names = plans[type(current)]
+            for name, default in defaults:
                 vars(current).setdefault(name, default)
-            waiting += [getattr(current, name) for name in plan.inner]
+            waiting += [getattr(current, name) for name in names]
         elif isinstance(current, dict):
             waiting += current.values()
         elif isinstance(current, (list, tuple, set, frozenset, deque)):

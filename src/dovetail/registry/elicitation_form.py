@@ -19,7 +19,7 @@ import msgspec
 from msgspec import NODEFAULT
 
 from dovetail.errors import ArgumentError, QuestionFailed, SetupError
-from dovetail.registry.arguments import Arguments, compile_arguments
+from dovetail.registry.arguments import Arguments
 from dovetail.registry.explain import Budget, described, excerpt, listed
 from dovetail.registry.fields import default_of
 from dovetail.registry.functions import FunctionInfo, Parameter, alias_value, is_alias
@@ -391,7 +391,7 @@ def _type_form(response_type: Any) -> Form:
         default, factory = default_of(response_type.__metadata__, _TYPE)
     parameter = Parameter(_PARAMETER, response_type, default, None, factory)
     info = FunctionInfo(_type_form, "the form", _ASKER, None, False, (parameter,), {})
-    arguments = compile_arguments(info, lenient=False)
+    arguments = Arguments(info, lenient=False)
     schema = arguments.schema["properties"][_PARAMETER]
     if schema.get("type") == "object" and "properties" in schema:
         return _record_form(schema, arguments, response_type)
@@ -471,7 +471,7 @@ def _raw_form(text: bytes) -> Form:
     absent = _left_empty(fields, required) | defaults
 
     def build(answer: Answer) -> Answer:
-        budget = Budget(answer)
+        budget = Budget()
         answer = Leniency(checked, budget).reread(answer, strings=False)
         problems = validator.problems(answer, root="answer", budget=budget)
         if problems:

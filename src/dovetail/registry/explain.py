@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
 Step = str | int
 
-_NAMES = frozenset({str})
-_PLAIN = frozenset({str, bool, NoneType})
-_JSON_TYPES = frozenset({*_PLAIN, dict, list, tuple, int, float})
-FLOOR, _MOST, _NODE = 10_000, 32 * 1024, 64  # for any value; nodes that earn more; characters
+_PLAIN = frozenset({str, bool, float, NoneType})
+_NODE = 64  # characters of a text that count as one value
 _LARGEST = 14_000  # bits of an integer; beyond 4,300 digits Python and the engine lose count
 SHOWN = 20  # lines, and names or values in a line
 
@@ -38,12 +36,12 @@ class Problem(msgspec.Struct, frozen=True):
     values: tuple[str, ...] = ()
 
 
-MISFIT = Problem((), "does not fit the schema")
+MISFIT = "does not fit the schema"
 UNSAID = "there may be more that is wrong, but it is too large to be explained any further"
 
 
 class Budget:
-    """What it may cost to read a value again and to say what is wrong with it: three times its nodes, and a floor.
+    """What it may cost to read a value again and to say what is wrong with it.
 
     To look at a value with one part of a schema costs one; to compare it as a whole, all the nodes that are in it.
     """
@@ -51,18 +49,17 @@ class Budget:
     class Spent(Exception):
         """It does not reach any further."""
 
-    def __init__(self, value: Any, most: float = _MOST) -> None:
-        self.nodes = size(value)  # grows when a text turns out to hold another value
-        self._most = most
-        self.spent = 0
-        self.is_spent = False
-        self.is_explained = False  # whether anything is known to be wrong but that it does not fit
+    def __init__(self, left: float = 100_000) -> None:
+        self.left = left
+
+    @property
+    def is_spent(self) -> bool:
+        return self.left < 0
 
     def spend(self, nodes: int = 1) -> None:
-        self.is_spent = self.is_spent or self.spent + nodes > FLOOR + 3 * min(self.nodes, self._most)
-        if self.is_spent:
+        self.left -= nodes
+        if self.left < 0:
             raise self.Spent
-        self.spent += nodes
 
 
 def size(value: Any) -> int:
@@ -74,76 +71,21 @@ def size(value: Any) -> int:
     return 1 + len(value) // _NODE if isinstance(value, str) else 1
 
 
-def is_sound(value: Any, deepest: int, longest_name: int | None) -> bool:
-    """Whether the engine can be trusted with a value: not too deep, no number or name that it can't handle."""
+def is_sound(value: Any, deepest: int, longest_name: int) -> bool:
+    """Whether the engine can be trusted with a JSON value: not too deep, no number or name that it can't handle."""
     stack: list[tuple[int, Iterable[Any]]] = [(0, (value,))]
     while stack:
         depth, values = stack.pop()
         for item in values:
-            kind = type(item)
-            if kind in _PLAIN:
-                continue
-            if kind is dict or kind is list or isinstance(item, (dict, list, tuple)):
-                if depth == deepest or _wrong_name(item, longest_name):
+            if isinstance(item, (dict, list, tuple)):
+                if depth == deepest or (isinstance(item, dict) and max(map(len, item), default=0) > longest_name):
                     return False
                 inner = item.values() if isinstance(item, dict) else item
                 if not _PLAIN.issuperset(map(type, inner)):
                     stack.append((depth + 1, inner))
-            elif isinstance(item, int):
-                if item.bit_length() > _LARGEST:
-                    return False
-            elif not isinstance(item, float) or not math.isfinite(item):
+            elif isinstance(item, int) and item.bit_length() > _LARGEST:
                 return False
     return True
-
-
-def _wrong_name(item: Any, longest: int | None) -> str:
-    if not isinstance(item, dict):
-        return ""
-    if not _NAMES.issuperset(map(type, item)):
-        return "has a name that is not a string"
-    if longest and max(map(len, item), default=0) > longest:
-        return f"has a name of more than {longest} characters"
-    return ""
-
-
-def oddities(value: Any, deepest: int, *, longest_name: int | None = None, largest: float = math.inf) -> list[Problem]:
-    """What JSON can't say or the engine can't take; at the first sign of boundless depth or size nothing else."""
-    found: list[Problem] = []
-    stack: list[tuple[tuple[Step, ...], Any]] = [((), value)]
-    while stack and len(found) <= SHOWN:
-        path, item = stack.pop()
-        reason = _wrong_name(item, longest_name) or _oddity(item)
-        largest -= 2 + (len(item) if isinstance(item, str) else 0)
-        if reason:
-            found.append(Problem(path, reason))
-        elif largest < 0:
-            return [Problem((), "is too large")]
-        elif isinstance(item, (dict, list, tuple)):
-            if len(path) == deepest:
-                return [Problem((), f"is nested deeper than {deepest} levels")]
-            largest -= sum(map(len, item)) if isinstance(item, dict) else 0
-            pairs = item.items() if isinstance(item, dict) else enumerate(item)
-            stack += [((*path, step), inner) for step, inner in reversed(list(pairs))]
-    return found
-
-
-def _oddity(item: Any) -> str:
-    if isinstance(item, float) and not math.isfinite(item):
-        return "is not a finite number"
-    if isinstance(item, int) and item.bit_length() > _LARGEST:
-        return "is too large a number"
-    if isinstance(item, str) and not _is_unicode(item):
-        return "holds half a surrogate pair, which is not a character"
-    if isinstance(item, dict) and not all(map(_is_unicode, item)):
-        return "has a name with half a surrogate pair, which is not a character"
-    if type(item) not in _JSON_TYPES and not isinstance(item, (dict, list, tuple)):
-        return f"is not a JSON value, but a Python object of the type {type(item).__name__}"
-    return ""
-
-
-def _is_unicode(text: str) -> bool:
-    return text.isascii() or text.encode("utf-8", "replace").decode() == text
 
 
 # Words
@@ -460,30 +402,6 @@ class Explanation:
             return [_unknown(name, allowed) for name in itertools.islice(extra, _FOUND)]
         return self._each(((name, argument) for name in extra), value, steps)
 
-    def _beside(self, part: dict[str, Any], value: Any, steps: int) -> list[dict[str, Any]]:
-        """The parts that speak of the same value and fit; the keyword in question is not looked at again."""
-        nearby = self._document.reach(part, inside=False)
-        return [other for other in nearby if other is part or self._fits(other, value, steps)]
-
-    def _unevaluated_properties(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
-        """Only what is certain: names that no schema for the same value speaks of."""
-        seen: dict[str, dict[str, Any]] = {"properties": {}, "patternProperties": {}}
-        for other in self._beside(part, value, steps):
-            if "additionalProperties" in other or (other is not part and "unevaluatedProperties" in other):
-                return []
-            seen = {keyword: known | other.get(keyword, {}) for keyword, known in seen.items()}
-        return self._additional_properties(argument, seen, value, steps)
-
-    def _unevaluated_items(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
-        known = 0
-        for other in self._beside(part, value, steps):
-            if other.keys() & {"items", "contains"} or (other is not part and "unevaluatedItems" in other):
-                return []
-            known = max(known, len(other.get("prefixItems", ())))
-        if argument is False and len(value) > known:
-            return [Problem((), "holds items that are not allowed beside the others")]
-        return self._each(((index, argument) for index in range(known, len(value))), value, steps)
-
     def _property_names(self, argument: Any, _part: Any, value: Any, steps: int) -> list[Problem]:
         pairs = ((name, problem) for name in value for problem in self._explain(argument, name, steps))
         return [Problem((name,), f"is not an allowed name: it {problem.text}") for name, problem in pairs]
@@ -525,8 +443,6 @@ _RULES: dict[str, tuple[tuple[type, ...], _Rule]] = {
     "properties": (_OBJECTS, Explanation._properties),
     "patternProperties": (_OBJECTS, Explanation._pattern_properties),
     "additionalProperties": (_OBJECTS, Explanation._additional_properties),
-    "unevaluatedProperties": (_OBJECTS, Explanation._unevaluated_properties),
-    "unevaluatedItems": (_ARRAYS, Explanation._unevaluated_items),
     "propertyNames": (_OBJECTS, Explanation._property_names),
     "prefixItems": (_ARRAYS, Explanation._items),
     "items": (_ARRAYS, Explanation._items),
@@ -590,10 +506,8 @@ def _merged(path: tuple[Step, ...], choices: Iterable[Problem | None], value: An
     return _choice(path, tuple(types), tuple(dict.fromkeys(v for choice in known for v in choice.values)), value)
 
 
-def lines_of(found: list[Problem], instance: Any, root: str) -> list[str]:
-    """Readable lines in the order of the value, without doubles, not too many."""
-    orders: dict[int, dict[str, int]] = {}
-    found = sorted(found, key=lambda problem: _position(instance, problem.path, orders))
+def lines_of(found: list[Problem], root: str) -> list[str]:
+    """Readable lines without doubles, not too many."""
     noun = root.removesuffix("s") if root == "arguments" else "property"
     lines: dict[str, None] = {}
     for problem in found:
@@ -604,19 +518,3 @@ def lines_of(found: list[Problem], instance: Any, root: str) -> list[str]:
     kept = list(lines)[:SHOWN]
     rest = len(lines) - len(kept)
     return [*kept, f"… and {'at least ' if len(found) >= _FOUND else ''}{rest} more"] if rest else kept
-
-
-def _position(value: Any, path: tuple[Step, ...], orders: dict[int, dict[str, int]]) -> list[int]:
-    """Where a path lies in a value; what is missing comes last."""
-    place = []
-    for step in path:
-        if isinstance(value, dict):
-            if id(value) not in orders:
-                orders[id(value)] = {name: index for index, name in enumerate(value)}
-            order = orders[id(value)]
-            place.append(order.get(str(step), len(order)))
-            value = value.get(step)
-        else:
-            place.append(int(step))
-            value = value[step]
-    return place

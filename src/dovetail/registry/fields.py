@@ -204,7 +204,7 @@ def _translate(item: Any, where: str, inside: str = "") -> Iterator[Constraints]
         for inner in item:
             yield from _translate(inner, where, inside or type(item).__name__)
     elif _is_instance(item, "annotated_types", "Timezone"):
-        yield _from_timezone(item, where)
+        raise _refused("Timezone(…)", where)
     elif _is_instance(item, "annotated_types", "BaseMetadata"):
         yield _from_annotated_types(item, where, inside)
     elif _belongs_to_pydantic(item) and not _is_instance(item, "pydantic.types", "AllowInfNan"):
@@ -246,13 +246,6 @@ def _from_pydantic_field(field: Any, where: str) -> Constraints:
 
 
 _INAPPLICABLE = frozenset({"allow_inf_nan"})  # JSON has neither infinity nor NaN
-
-
-def _from_timezone(item: Any, where: str) -> Constraints:
-    """None forbids a time zone, `...` demands any; a certain one can't be checked."""
-    if item.tz is None or item.tz is ...:
-        return Constraints(tz=item.tz is ...)
-    raise _refused("Timezone(tz=…)", where)
 
 
 def _from_annotated_types(item: Any, where: str, inside: str) -> Constraints:

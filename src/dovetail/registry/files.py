@@ -15,7 +15,7 @@ import os
 import re
 import stat
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -30,7 +30,7 @@ from dovetail.protocol.types import LONGEST_URI
 from dovetail.protocol.uri_template import normalised
 
 if TYPE_CHECKING:
-    from dovetail.registry.resource_access import FileGuard
+    from dovetail.registry.resources import FileGuard
 
 # The standard library's table differs between systems and versions; this one does not. "type:ending,ending …"
 _TYPE_TABLE = {
@@ -159,10 +159,9 @@ class Directory:
         found = list(islice(self._walk(), self.max_files + 1))
         if len(found) > self.max_files:
             self._say_cut()
-        others = self._left_to_others(found)
-        return sorted(
-            (entry for entry in found[: self.max_files] if entry.path not in others), key=lambda entry: entry.name
-        )
+        others = self._left_to_others(entry.path for entry in found)
+        shown = [entry for entry in found[: self.max_files] if entry.path not in others]
+        return sorted(shown, key=lambda entry: entry.name)
 
     def resolve(self, relative: str) -> Path:
         """The real path of an offered file. `relative` is percent-decoded already and is never decoded again."""
@@ -173,7 +172,7 @@ class Directory:
             offered = self.offers(parts) and self.offers(real_parts) and stat.S_ISREG(os.lstat(path).st_mode)
         except (OSError, ValueError):
             offered = False
-        if not offered or not self._may_show(path, parts):
+        if not offered or self._left_to_others([path]):
             raise _missing(relative)
         return path
 
@@ -209,13 +208,9 @@ class Directory:
         """Tell whether each slash of the relative path is one in the URI too."""
         return uri.count("/") == self.prefix.count("/") + relative.count("/")
 
-    def _may_show(self, path: Path, parts: Sequence[str]) -> bool:
+    def _left_to_others(self, paths: Iterable[Path]) -> set[Path]:
         guard = None if self.guard is None else self.guard()
-        return guard is None or (_is_spelled_so(self.root, parts) and not guard.covered([path]))
-
-    def _left_to_others(self, entries: Sequence[FileEntry]) -> set[Path]:
-        guard = None if self.guard is None else self.guard()
-        return set() if guard is None else guard.covered(entry.path for entry in entries)
+        return set() if guard is None else guard.covered(paths)
 
     def offers(self, parts: Sequence[str]) -> bool:
         return self._admits(parts) and any(_fits(glob, parts) for glob in self._include)
@@ -298,27 +293,6 @@ class File:
         with _plain_errors(self.name):
             status, data = _read_regular(os.open(self.path, _READ), self.name, self.max_bytes)
         return _contents(_entry(self.uri, self.name, self.path, status, self.mime_type), data)
-
-
-def _is_spelled_so(root: Path, parts: Sequence[str]) -> bool:
-    """Tell whether the names are those that the file system itself lists; some also answer to others."""
-    folder = str(root)
-    try:
-        for name in parts:
-            if _may_have_other_names(folder, name) and name not in os.listdir(folder):
-                return False
-            folder = os.path.join(folder, name)
-    except OSError:  # gone meanwhile, or nobody may look which names there are
-        return False
-    return True
-
-
-def _may_have_other_names(folder: str, name: str) -> bool:
-    """A file system that ignores case, or how accents are composed, finds the file by another name as well."""
-    if os.name == "nt":  # which also ignores dots at the end, and has short names
-        return True
-    others = {name.swapcase(), unicodedata.normalize("NFC", name), unicodedata.normalize("NFD", name)} - {name}
-    return any(os.path.lexists(os.path.join(folder, other)) for other in others)
 
 
 def _split(relative: str) -> tuple[str, ...]:

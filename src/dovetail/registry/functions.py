@@ -89,10 +89,12 @@ def alias_value(annotation: Any, where: str) -> Any:
     return substitute(value, dict(zip(alias.__type_params__, get_args(annotation), strict=False)))
 
 
-_ARGUMENTS = frozenset({"args", "arguments", "parameters", "params", "keyword args", "keyword arguments"})
-_ARGUMENTS |= frozenset({"other parameters"})
-_DROPPED = frozenset({"returns", "return", "yields", "yield", "raises", "raise", "except", "exceptions"})
-
+_ARGUMENTS = ("args", "arguments", "parameters", "params", "keyword args", "keyword arguments", "other parameters")
+_DROPPED = ("returns", "return", "yields", "yield", "raises", "raise", "except", "exceptions")
+_TITLE = rf"^(?P<title>{'|'.join((*_ARGUMENTS, *_DROPPED))})"
+_RULE = r"\n[ \t]*-{3,}[ \t]*\n"
+_GOOGLE_SECTION = rf"{_TITLE}:[ \t]*\n(?P<body>(?:[ \t]*\n|[ \t][^\n]*\n)*)"  # up to the next line that is not indented
+_NUMPY_SECTION = rf"{_TITLE}:?[ \t]*{_RULE}(?P<body>(?:(?!\S[^\n]*{_RULE})[^\n]*\n)*)"  # up to the next underlined one
 _GOOGLE_ENTRY = r"\*{0,2}(?P<name>\w+) *(?:\([^)]*\))? *:(?: +|$)(?P<text>.*)"
 _NUMPY_ENTRY = r"(?P<names>\*{0,2}\w+(?: *, *\*{0,2}\w+)*) *(?::.*)?$"
 _SPHINX_FIELD = r":(?P<kind>\w+)(?: +(?P<about>[^:]+))?:(?: +|$)(?P<text>.*)"
@@ -102,52 +104,18 @@ _SPHINX_DROPPED = frozenset({"type", "return", "returns", "rtype", "raises", "ra
 
 def split_docstring(text: str) -> tuple[str | None, dict[str, str]]:
     """The prose (None if there is none) and what the docstring says about each parameter."""
-    prose: list[str] = []
     descriptions: dict[str, str] = {}
-    for title, lines in _sections(text.splitlines()):
-        if title in _ARGUMENTS:
-            descriptions.update(_described(lines))
-        elif title not in _DROPPED:
-            prose.extend(_without_sphinx_fields(lines, descriptions))
-    summary = re.sub(r"\n{3,}", "\n\n", "\n".join(prose)).strip()
-    return summary or None, descriptions
 
+    def take(section: re.Match[str]) -> str:
+        if section["title"].lower() in _ARGUMENTS:
+            descriptions.update(_described(section["body"].splitlines()))
+        return ""
 
-def _sections(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Cut at the headings we know; the text before and between them has the title ""."""
-    title, body, numpy, at = "", list[str](), False, 0
-    while at < len(lines):
-        heading, is_numpy = _heading(lines, at)
-        if heading or (title and not numpy and _is_flush(lines[at])) or (title and numpy and _underlined(lines, at)):
-            yield title, body
-            title, body, numpy = heading, [], is_numpy
-            at += 2 if is_numpy else 1
-            if not heading:  # ordinary text ends the section
-                body.append(lines[at - 1])
-            continue
-        body.append(lines[at])
-        at += 1
-    yield title, body
-
-
-def _heading(lines: list[str], at: int) -> tuple[str, bool]:
-    """The known heading that starts on this line, and whether it is underlined; ("", False) if none does."""
-    line = lines[at].strip()
-    word = line.removesuffix(":").lower()
-    if not _is_flush(lines[at]) or word not in _ARGUMENTS | _DROPPED:
-        return "", False
-    if _underlined(lines, at):
-        return word, True
-    return (word, False) if line.endswith(":") else ("", False)
-
-
-def _underlined(lines: list[str], at: int) -> bool:
-    rule = lines[at + 1].strip() if at + 1 < len(lines) else ""
-    return _is_flush(lines[at]) and len(rule) >= 3 and not rule.strip("-")
-
-
-def _is_flush(line: str) -> bool:
-    return bool(line) and not line[0].isspace()
+    text += "\n"
+    for pattern in (_NUMPY_SECTION, _GOOGLE_SECTION):
+        text = re.sub(pattern, take, text, flags=re.MULTILINE | re.IGNORECASE)
+    prose = "\n".join(_without_sphinx_fields(text.splitlines(), descriptions))
+    return re.sub(r"\n{3,}", "\n\n", prose).strip() or None, descriptions
 
 
 def _described(lines: list[str]) -> dict[str, str]:
@@ -238,7 +206,7 @@ def inspect_function(
     With `open_ended`, `*args` and `**kwargs` are passed over: something else describes the arguments.
     """
     inner, bound = _innermost(function)
-    where = f"{kind} {name or _name_of(inner)} ({_full_name(inner)})"
+    where = f"{kind} {name or _name_of(inner)} ({called(inner)})"
     _refuse_uncallable(function, inner, where)
     shown = name or _name_of(inner)
     if shown == "<lambda>":
@@ -314,12 +282,6 @@ def _documented(function: Any) -> Any:
 
 def _name_of(function: Any) -> str:
     return str(getattr(function, "__name__", None) or type(function).__name__)
-
-
-def _full_name(function: Any) -> str:
-    named = function if hasattr(function, "__qualname__") else type(function)
-    module = getattr(named, "__module__", None)  # what belongs to a builtin type has none
-    return f"{module}.{named.__qualname__}" if module else str(named.__qualname__)
 
 
 def _refuse_uncallable(function: Any, inner: Any, where: str) -> None:

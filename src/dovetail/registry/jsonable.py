@@ -4,9 +4,7 @@ import collections
 import datetime
 import decimal
 import enum
-import itertools
 import math
-import re
 import sys
 import types
 from collections import abc
@@ -15,10 +13,9 @@ from typing import Any
 
 import msgspec
 
+from dovetail.protocol.jsonrpc import MAX_DEPTH, check_depth
 from dovetail.registry.models import dump_model, is_model
 
-MAX_DEPTH = 500  # levels of lists and objects: the same everywhere, while interpreters differ in what they bear
-_SHALLOW = 2 * MAX_DEPTH  # bytes that can't be nested deeper: each level needs two
 PLAIN_TYPES: frozenset[type] = frozenset({types.NoneType, bool, int, float, str, list, tuple, dict})
 
 
@@ -30,15 +27,15 @@ def encode_json(value: Any) -> bytes:
     """The value as JSON text; refuses NaN, infinity, lone surrogates, cycles, and what has no JSON form."""
     try:
         encoded = _encode(value)
-        if len(encoded) > _SHALLOW and encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:  # else it is not too deep
-            _refuse_deep(encoded)
+        if len(encoded) > MAX_DEPTH:  # else it is not too deep
+            check_depth(encoded)
         if encoded.find(b"null") >= 0:  # NaN and infinity are written so; `in` tries a number first, and is slow
             _refuse_infinite(value, encoded)
         return encoded
     except OutputError:
         raise
     except RecursionError:
-        raise OutputError("the value is nested too deeply, or contains itself") from None
+        raise OutputError(f"the value is nested deeper than {MAX_DEPTH} levels, or contains itself") from None
     except UnicodeEncodeError:
         raise OutputError("the value contains text that is not valid Unicode (a lone surrogate)") from None
     except (TypeError, ValueError, OverflowError) as error:
@@ -90,25 +87,6 @@ _CONVERSIONS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
 _AS_TEXT = (("pathlib", "PurePath"), ("ipaddress", "IPv4Address"), ("ipaddress", "IPv6Address"))
 _encode = msgspec.json.Encoder(enc_hook=_simplify).encode
 _DECODER = msgspec.json.Decoder()
-
-
-_STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
-_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in _STEPS)
-
-
-def _refuse_deep(encoded: bytes) -> None:
-    """A second look, without the strings, only if the first finds it deep: brackets in strings count at first.
-
-    Strings made to hide a depth from the first look gain nothing: the interpreter has a limit too.
-    """
-    if _depth(encoded) > MAX_DEPTH and _depth(re.sub(_STRING, b"", encoded)) > MAX_DEPTH:
-        raise OutputError(f"the value is nested too deeply: more than {MAX_DEPTH} levels")
-
-
-def _depth(encoded: bytes) -> int:
-    brackets = encoded.translate(None, _NO_BRACKETS)
-    return max(itertools.accumulate(map(_STEPS.__getitem__, brackets)), default=0)
 
 
 def _refuse_infinite(value: Any, encoded: bytes) -> None:

@@ -65,7 +65,6 @@ class Leniency:
             self._budget.spend(size(value))
             held = _held_json(value)
             if _kind(held) in wanted or (_is_whole(held) and "integer" in wanted):
-                self._budget.nodes += size(held)
                 value = held
         if _is_whole(value) and "number" not in wanted and "integer" in wanted:
             return int(value)

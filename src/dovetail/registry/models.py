@@ -65,9 +65,8 @@ class Model:
     def refuse_doubling(self) -> None:
         """pydantic tries all members of a union: two that lead back to it double the time with each level."""
         document = SchemaDocument(self.schema(for_output=False, as_tried=True), self.where, SchemaLimits())
-        component = document.components()
         for part in document.parts:
-            again = [each for each in part.get("anyOf", ()) if component.get(id(each)) == component[id(part)]]
+            again = [each for each in part.get("anyOf", ()) if document.leads_to(each, part)]
             kinds = [{one.get("type") for one in document.reach(each, inside=False)} for each in again]
             if any(sum(name in kind for kind in kinds) > 1 for name in ("object", "array")):
                 raise SetupError(

@@ -11,11 +11,11 @@ from dovetail.errors import SetupError
 from dovetail.protocol.features import Completion
 from dovetail.protocol.results import PromptResult
 from dovetail.protocol.types import CONTENT_TYPES, Icon, Message, Meta, PromptArgument, PromptDefinition, Role
-from dovetail.registry.arguments import compile_strings
+from dovetail.registry.arguments import Arguments
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import Invocation, inspect_function
-from dovetail.registry.options import AccessOptions, access_of, checked_options, convert_option, meant
-from dovetail.registry.tools import closed_choices, tagged
+from dovetail.registry.options import AccessOptions, access_of, checked_options, meant
+from dovetail.registry.tools import closed_choices, described_by
 
 if TYPE_CHECKING:
     from dovetail.registry.options import AccessRule
@@ -62,19 +62,15 @@ def compile_prompt(
     """A prompt's arguments are strings on the wire, whatever the function takes; raises SetupError."""
     info = inspect_function(function, kind="prompt", injectable=injectable, name=options.get("name"))
     options = checked_options(options, PromptOptions.__optional_keys__, info.where)
-    strings = compile_strings(info)
+    strings = Arguments(info)
+    described = {name: part.get("description") for name, part in strings.schema["properties"].items()}
     arguments = [
-        PromptArgument(name=argument.name, description=argument.description, required=argument.required)
-        for argument in strings.arguments
+        PromptArgument(name=each.name, description=described[each.name], required=each.required)
+        for each in info.parameters
     ]
     return Prompt(
         definition=PromptDefinition(
-            name=info.name,
-            title=options.get("title"),
-            description=options.get("description", info.summary),
-            arguments=arguments or None,
-            icons=convert_option(options.get("icons"), list[Icon], info.where, "icons"),
-            meta=tagged(options.get("meta"), options.get("tags", ())),
+            arguments=arguments or None, **described_by(options, info.where, info.name, info.summary)
         ),
         invocation=Invocation.of(info, thread=options.get("thread"), timeout=options.get("timeout", UNSET)),
         decode=strings.decode,

@@ -1,7 +1,8 @@
-"""From functions, files and folders to compiled resources and templates: a URI in, a way to read it out."""
+"""Resources and templates, compiled from functions, files and folders, and the access rules of those that overlap."""
 
+import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from inspect import Signature
 from pathlib import Path, PurePath
 from types import NoneType
@@ -25,12 +26,12 @@ from dovetail.protocol.types import (
 )
 from dovetail.protocol.uri_template import UriTemplate, Value, is_template, valid_uri
 from dovetail.protocol.uri_template import normalised as normalised
-from dovetail.registry.arguments import compile_strings
+from dovetail.registry.arguments import Arguments
 from dovetail.registry.files import Directory, File, FileContents, FileEntry, type_of_uri
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function, members
 from dovetail.registry.options import AccessOptions, access_of, checked_options, convert_option
 from dovetail.registry.outputs import encode_json
-from dovetail.registry.tools import closed_choices, tagged
+from dovetail.registry.tools import closed_choices, described_by
 
 if TYPE_CHECKING:
     from dovetail.registry.options import AccessRule
@@ -128,7 +129,6 @@ def compile_resource(
         raise SetupError(f"{info.where}: the URI must be a string, not {type(uri).__name__}")
     common: dict[str, Any] = {
         "invocation": Invocation.of(info, thread=options.get("thread"), timeout=options.get("timeout", UNSET)),
-        "cache": options.get("cache"),
         "mime_type": options.get("mime_type") or type_of_uri(uri),
         **_shared_with(options, info.where),
     }
@@ -170,16 +170,15 @@ def _compile_template(uri: str, info: FunctionInfo, options: ResourceOptions, co
         template.check_matchable()
     except SetupError as problem:
         raise SetupError(f"{info.where}: {problem}") from None
-    strings = compile_strings(info)
+    strings = Arguments(info)
     variables = set(template.variables)
     parameters = {parameter.name for parameter in info.parameters}
-    required = {argument.name for argument in strings.arguments if argument.required}
+    required = {parameter.name for parameter in info.parameters if parameter.required}
     if unknown := variables - parameters:
         raise SetupError(f"{info.where}: {uri!r} has {sorted(unknown)}, which the function does not take; add them")
     if missing := required - variables:
         raise SetupError(f"{info.where}: {sorted(missing)} can't come from {uri!r}; give defaults or add variables")
-    several = {name: {"array", "object"} if name in template.optional else {"array"} for name in template.exploded}
-    if single := sorted(name for name, kinds in several.items() if not kinds & strings.kinds(name)):
+    if single := sorted(name for name in template.exploded if "array" not in strings.kinds(name)):
         raise SetupError(f"{info.where}: {single} get lists from {uri!r}; annotate them list[str], or drop the *")
     if absent := required & template.optional:
         raise SetupError(f"{info.where}: {sorted(absent)} may be missing from a URI like {uri!r}; give defaults")
@@ -212,15 +211,9 @@ def _leads_out(value: Any, left: int = 8) -> bool:
 def _described(
     options: ResourceOptions, where: str, name: str, mime_type: str | None, summary: str | None = None
 ) -> dict[str, Any]:
-    return {
-        "name": options.get("name", name),
-        "title": options.get("title"),
-        "description": options.get("description", summary),
-        "mime_type": mime_type,
-        "annotations": convert_option(options.get("annotations"), Annotations, where, "annotations"),
-        "icons": convert_option(options.get("icons"), list[Icon], where, "icons"),
-        "meta": tagged(options.get("meta"), options.get("tags", ())),
-    }
+    annotations = convert_option(options.get("annotations"), Annotations, where, "annotations")
+    described = described_by(options, where, options.get("name", name), summary)
+    return {**described, "mime_type": mime_type, "annotations": annotations}
 
 
 def _shared_with(options: ResourceOptions, where: str) -> dict[str, Any]:
@@ -228,13 +221,9 @@ def _shared_with(options: ResourceOptions, where: str) -> dict[str, Any]:
     access = access_of(options, where)
     if access is not None and options.get("cache_scope") == "public":
         raise SetupError(f'{where}: not everybody may read it, so cache_scope="public" is not possible; leave it out')
-    return {"access": access, "hint": _hint(options)}
-
-
-def _hint(options: ResourceOptions) -> CacheHint | None:
-    if "ttl_ms" not in options and "cache_scope" not in options:
-        return None
-    return CacheHint(options.get("ttl_ms", 0), options.get("cache_scope", "private"))
+    is_hinted = "ttl_ms" in options or "cache_scope" in options
+    hint = CacheHint(options.get("ttl_ms", 0), options.get("cache_scope", "private")) if is_hinted else None
+    return {"access": access, "hint": hint, "cache": options.get("cache")}
 
 
 def _reading(function: Callable[..., FileContents], options: ResourceOptions) -> Invocation:
@@ -257,7 +246,6 @@ def compile_file(file: File, options: ResourceOptions) -> Resource:
     return Resource(
         definition=base,
         invocation=_reading(file.read, options),
-        cache=options.get("cache"),
         path=file.path,
         describe=definition,
         **_shared_with(options, where),
@@ -280,7 +268,6 @@ def compile_directory(directory: Directory, options: ResourceOptions) -> Templat
         template=UriTemplate(directory.template),
         invocation=_reading(directory.read, options),
         decode=lambda values: {"relative": values["path"]},
-        cache=options.get("cache"),
         mime_type=options.get("mime_type"),
         directory=directory,
         **_shared_with(options, where),
@@ -326,3 +313,95 @@ def shape_contents(value: Any, uri: str, mime_type: str | None) -> list[Resource
         return list(value)
     text = encode_json(value).decode()
     return [ResourceContents(uri, mime_type or JSON, text=text)]
+
+
+# Access rules that overlap. Three sentences (docs/authorization.md): a URI is normalised once on arrival; an exact URI
+# goes before templates, a guarded template before open ones, then the one with most literal characters; a template that
+# overlaps something under another rule is refused. Files and folders may overlap: each file is judged by its identity.
+
+Identity = tuple[int, int]  # device and inode
+
+
+def check_rules(source: Resource | Template, others: Iterable[Resource | Template], where: str) -> None:
+    """Raise SetupError if a URI could be meant for the source as well as for another one with another rule."""
+    for other in others:
+        if other.uri != source.uri and not _is_same_rule(source.access, other.access) and _conflicts(source, other):
+            raise SetupError(
+                f"{where or 'resource'}: {source.uri!r} overlaps {other.uri!r}, which has another rule; give both the "
+                "same scopes= and authorize=, or write one of them so that no URI fits both"
+            )
+
+
+def _conflicts(one: Resource | Template, other: Resource | Template) -> bool:
+    if isinstance(one, Resource):
+        one, other = other, one
+    if isinstance(one, Resource):  # two URIs
+        return False
+    if isinstance(other, Resource):  # an open URI in a guarded template is what its author wants open
+        is_file = one.directory is not None and other.path is not None
+        return other.access is not None and not is_file and one.template.match_normal(normalised(other.uri)) is not None
+    if not one.template.overlaps(other.template):
+        return False
+    if one.directory is None or other.directory is None:
+        return True
+    inner = max(one, other, key=lambda folder: folder.template.literal_length)
+    return inner.access is None  # else the inner folder goes first, and the outer one leaves its files to it
+
+
+def _is_same_rule(one: "AccessRule | None", other: "AccessRule | None") -> bool:
+    if one is None or other is None:
+        return one is other
+    return one.scopes == other.scopes and one.authorize == other.authorize
+
+
+class FileGuard(msgspec.Struct, frozen=True, eq=False):
+    """What a folder leaves to others, since their rules ask for more: files, and folders with all that lies in them."""
+
+    root: Path
+    files: frozenset[Path]
+    folders: frozenset[Path]
+
+    @classmethod
+    def of(cls, folder: "Template", resources: Iterable["Resource"], templates: Iterable["Template"]) -> "FileGuard":
+        assert folder.directory is not None
+        files = (
+            each.path
+            for each in resources
+            if each.path is not None and each.folder is None and _asks_for_more(each.access, folder.access)
+        )
+        folders = (
+            each.directory.root
+            for each in templates
+            if each.directory is not None and _asks_for_more(each.access, folder.access)
+        )
+        return cls(folder.directory.root, frozenset(files), frozenset(folders))
+
+    def covered(self, paths: Iterable[Path]) -> set[Path]:
+        """Those of the real paths that are not the folder's to show, as the disk is now: by name and by identity."""
+        if not self.files and not self.folders:
+            return set()
+        files = self.files | {_identity(path) for path in self.files} - {None}
+        folders = self.folders | {_identity(path) for path in self.folders} - {None}
+        known = {self.root: False, Path(self.root.anchor): False}  # who offers the same folder twice means it
+
+        def is_left(folder: Path) -> bool:
+            if folder not in known:
+                known[folder] = folder in folders or _identity(folder) in folders or is_left(folder.parent)
+            return known[folder]
+
+        return {path for path in paths if path in files or _identity(path) in files or is_left(path.parent)}
+
+
+def _asks_for_more(rule: "AccessRule | None", than: "AccessRule | None") -> bool:
+    """Tell whether somebody may pass the other rule, but not this one, as far as can be seen."""
+    if rule is None or than is None:
+        return rule is not None
+    return not (rule.scopes <= than.scopes and rule.authorize in (None, than.authorize))
+
+
+def _identity(path: Path) -> Identity | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

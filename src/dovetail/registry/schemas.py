@@ -4,14 +4,15 @@ References are written out in place unless a type contains itself, `type` stands
 declared order, an array always has `items`, and there are no titles but those that users gave.
 """
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import NODEFAULT, UNSET
 
 from dovetail.errors import SetupError
 from dovetail.registry.fields import Constraints
-from dovetail.registry.jsonable import OutputError, to_jsonable
+from dovetail.registry.jsonable import OutputError, encode_json, to_jsonable
 from dovetail.registry.shapes import (
     Alternatives,
     Array,
@@ -96,10 +97,10 @@ class SchemaWriter:
         return {"$ref": _REF + definition.name}
 
     def _record(self, shape: Record) -> JsonSchema:
-        fields = [field for field in shape.fields if field.source.is_input or self.for_output]
+        fields = [field for field in shape.fields if field.is_input or self.for_output]
         described = _described(shape.source.description)
-        required = [field.source.name for field in fields if field.source.required]
-        written = {field.source.name: self._field(field.shape, field.source.default) for field in fields}
+        required = [field.name for field in fields if field.required]
+        written = {field.name: self._field(field.shape, field.default) for field in fields}
         if shape.source.is_array:
             return {**_fixed(list(written.values()), len(required)), **described}
         if shape.source.tag is not None:
@@ -253,7 +254,7 @@ def _applied(change: Callable[[JsonSchema], JsonSchema], part: Any) -> Any:
 def write_out(schema: JsonSchema, where: str) -> JsonSchema:
     """Put each definition where it is referred to, unless it contains itself; the root is always put in place."""
     definitions: dict[str, JsonSchema] = schema.get("$defs", {})
-    recursive = {name for name in definitions if name in _reached(name, definitions)}
+    recursive = _self_contained(definitions)
     kept: dict[str, JsonSchema] = {}
     budget = _WRITTEN_OUT
 
@@ -283,27 +284,15 @@ def _referred(node: JsonSchema) -> str:
     return reference.removeprefix(_REF) if isinstance(reference, str) and reference.startswith(_REF) else ""
 
 
-def _reached(name: str, definitions: dict[str, JsonSchema]) -> set[str]:
-    """The definitions that one refers to, directly or not."""
-    found: set[str] = set()
-    waiting = [name]
-    while waiting:
-        for reference in _references(definitions[waiting.pop()]):
-            if reference in definitions and reference not in found:
-                found.add(reference)
-                waiting.append(reference)
-    return found
-
-
-def _references(node: JsonSchema) -> Iterator[str]:
-    found: list[str] = [_referred(node)]
-
-    def look(part: JsonSchema) -> JsonSchema:
-        found.extend(_references(part))
-        return part
-
-    map_subschemas(node, look)
-    return (name for name in found if name)
+def _self_contained(definitions: dict[str, JsonSchema]) -> set[str]:
+    """The definitions that refer to themselves, directly or not."""
+    pattern = rf'"\$ref":"{re.escape(_REF)}([^"]+)"'
+    reached = {name: set(re.findall(pattern, encode_json(body).decode())) for name, body in definitions.items()}
+    for middle in definitions:
+        for name in definitions:
+            if middle in reached[name]:
+                reached[name] |= reached[middle]
+    return {name for name in definitions if name in reached[name]}
 
 
 def _without_discriminator(schema: JsonSchema) -> JsonSchema:

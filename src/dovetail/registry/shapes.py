@@ -22,7 +22,7 @@ from dovetail.registry.functions import class_hints
 from dovetail.registry.models import Model
 
 
-class RecordField(msgspec.Struct, frozen=True, kw_only=True):
+class RecordField(msgspec.Struct, eq=False):
     """One field of a class."""
 
     name: str  # how JSON calls it
@@ -31,6 +31,7 @@ class RecordField(msgspec.Struct, frozen=True, kw_only=True):
     default: Any = UNSET
     required: bool = True
     is_input: bool = True  # False: computed by the class itself
+    shape: "Shape" = msgspec.field(default_factory=lambda: Anything())  # of the annotation, once that is read
 
 
 class RecordClass(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,20 +71,13 @@ def read_record(annotation: Any, where: str) -> RecordClass | None:
 
 
 def _read_struct(cls: Any, hints: Mapping[str, Any], _: str) -> RecordClass:
-    config = cls.__struct_config__
-    fields = tuple(
-        RecordField(
-            name=field.encode_name,
-            keyword=field.name,
-            annotation=hints[field.name],
-            default=UNSET if field.default is NODEFAULT else field.default,
-            required=field.required,
-        )
-        for field in msgspec.structs.fields(cls)
-    )
+    config, fields = cls.__struct_config__, []
+    for field in msgspec.structs.fields(cls):
+        default = UNSET if field.default is NODEFAULT else field.default
+        fields.append(RecordField(field.encode_name, field.name, hints[field.name], default, field.required))
     return RecordClass(
         cls=cls,
-        fields=fields,
+        fields=tuple(fields),
         construct=cls,
         is_array=config.array_like,
         closed=config.forbid_unknown_fields,
@@ -99,17 +93,9 @@ def _read_dataclass(cls: Any, hints: Mapping[str, Any], where: str) -> RecordCla
             raise SetupError(f"{where}: {cls.__name__}.{name} is an InitVar, which JSON can't carry; make it a field")
     fields = []
     for field in dataclasses.fields(cls):
-        optional = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-        fields.append(
-            RecordField(
-                name=field.name,
-                keyword=field.name,
-                annotation=hints[field.name],
-                default=UNSET if field.default is dataclasses.MISSING else field.default,
-                required=not optional and field.init,
-                is_input=field.init,
-            )
-        )
+        default = UNSET if field.default is dataclasses.MISSING else field.default
+        required = field.init and default is UNSET and field.default_factory is dataclasses.MISSING
+        fields.append(RecordField(field.name, field.name, hints[field.name], default, required, field.init))
     computed = any(not field.is_input for field in fields)
     return RecordClass(cls=cls, fields=tuple(fields), construct=cls, by_constructor=computed)
 
@@ -122,16 +108,10 @@ def _read_attrs(cls: Any, hints: Mapping[str, Any], _: str) -> RecordClass:
         is_factory = isinstance(field.default, attr.Factory)
         special |= bool(field.converter or not field.init or field.alias != field.name)
         special |= is_factory and field.default.takes_self
-        fields.append(
-            RecordField(
-                name=field.name,
-                keyword=field.alias,
-                annotation=hints.get(field.name, Any),
-                default=UNSET if field.default is attr.NOTHING or is_factory else field.default,
-                required=field.default is attr.NOTHING and field.init,
-                is_input=field.init,
-            )
-        )
+        default = UNSET if field.default is attr.NOTHING or is_factory else field.default
+        required = field.default is attr.NOTHING and field.init
+        annotation = hints.get(field.name, Any)
+        fields.append(RecordField(field.name, field.alias, annotation, default, required, field.init))
     return RecordClass(cls=cls, fields=tuple(fields), construct=cls, by_constructor=special)
 
 
@@ -139,7 +119,7 @@ def _read_typed_dict(cls: Any, hints: Mapping[str, Any], _: str) -> RecordClass:
     fields = []
     for name, hint in hints.items():
         annotation, required = _unqualified(hint, name in cls.__required_keys__)
-        fields.append(RecordField(name=name, keyword=name, annotation=annotation, required=required))
+        fields.append(RecordField(name, name, annotation, required=required))
     return RecordClass(cls=cls, fields=tuple(fields), construct=dict)
 
 
@@ -157,14 +137,9 @@ def _unqualified(hint: Any, required: bool) -> tuple[Any, bool]:
 
 
 def _read_named_tuple(cls: Any, hints: Mapping[str, Any], _: str) -> RecordClass:
+    defaults = cls._field_defaults
     fields = tuple(
-        RecordField(
-            name=name,
-            keyword=name,
-            annotation=hints.get(name, Any),
-            default=cls._field_defaults.get(name, UNSET),
-            required=name not in cls._field_defaults,
-        )
+        RecordField(name, name, hints.get(name, Any), defaults.get(name, UNSET), name not in defaults)
         for name in cls._fields
     )
     return RecordClass(cls=cls, fields=fields, construct=cls, is_array=True)
@@ -257,18 +232,14 @@ class Table(Shape):
     value: Shape
 
 
-class FieldShape(msgspec.Struct, eq=False):
-    """A field of a record."""
-
-    source: RecordField
-    shape: Shape
-
-
 class Record(Shape):
     """A class with fields; as an object, or as an array for named tuples."""
 
     source: RecordClass
-    fields: tuple[FieldShape, ...] = ()
+
+    @property
+    def fields(self) -> tuple[RecordField, ...]:
+        return self.source.fields
 
 
 class Alternatives(Shape):

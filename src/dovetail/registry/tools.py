@@ -14,7 +14,7 @@ from dovetail.protocol.elicitation import InputRequired
 from dovetail.protocol.headers import HeaderParameter, header_parameters
 from dovetail.protocol.results import ToolResult
 from dovetail.protocol.types import CONTENT_TYPES, TAGS_KEY, Content, Icon, Meta, Text, ToolAnnotations, ToolDefinition
-from dovetail.registry.arguments import compile_arguments, compile_raw_arguments
+from dovetail.registry.arguments import Arguments, RawArguments
 from dovetail.registry.catalog import check_name
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function, passing
 from dovetail.registry.jsonable import PLAIN_TYPES
@@ -164,9 +164,9 @@ class _Input(msgspec.Struct, frozen=True):
 
 def _compile_input(info: FunctionInfo, raw_schema: Mapping[str, Any] | None, lenient: bool) -> _Input:
     if raw_schema is None:
-        arguments = compile_arguments(info, lenient=lenient)
+        arguments = Arguments(info, lenient=lenient)
         return _Input(arguments.schema, arguments.decode)
-    raw = compile_raw_arguments(raw_schema, where=f"{info.where}, input_schema", subject=info.name, lenient=lenient)
+    raw = RawArguments(raw_schema, where=f"{info.where}, input_schema", subject=info.name, lenient=lenient)
     how = passing(info.function, raw_schema, info)
     names, needed = how.names, how.needed
     if names is None:
@@ -194,22 +194,20 @@ def _definition(
     annotations = convert_option(options.get("annotations"), ToolAnnotations, info.where, "annotations")
     if options.get("untrusted_output"):
         annotations = open_world(annotations)
-    return ToolDefinition(
-        name=name,
-        title=options.get("title"),
-        description=options.get("description", info.summary),
-        input_schema=input_schema,
-        output_schema=output_schema,
-        annotations=annotations,
-        icons=convert_option(options.get("icons"), list[Icon], info.where, "icons"),
-        meta=tagged(options.get("meta"), options.get("tags", ())),
-    )
+    described = described_by(options, info.where, name, info.summary)
+    return ToolDefinition(input_schema=input_schema, output_schema=output_schema, annotations=annotations, **described)
 
 
-def tagged(meta: Meta | None, tags: Sequence[str] | Set[str]) -> Meta | None:
-    """Tags travel in `_meta`, where middleware and hosts can see them; those of a set in the order of the alphabet."""
-    ordered = sorted(tags) if isinstance(tags, Set) else list(tags)
-    return {**(meta or {}), TAGS_KEY: ordered} if tags else meta
+def described_by(options: Mapping[str, Any], where: str, name: str, summary: str | None) -> dict[str, Any]:
+    """What every definition holds. Tags travel in `_meta`, where middleware and hosts see them; a set is sorted."""
+    meta, tags = options.get("meta"), options.get("tags", ())
+    return {
+        "name": name,
+        "title": options.get("title"),
+        "description": options.get("description", summary),
+        "icons": convert_option(options.get("icons"), list[Icon], where, "icons"),
+        "meta": {**(meta or {}), TAGS_KEY: sorted(tags) if isinstance(tags, Set) else list(tags)} if tags else meta,
+    }
 
 
 def closed_choices(schema: Mapping[str, Any]) -> dict[str, Sequence[str]]:

@@ -4,7 +4,6 @@ The engine below is fast and complete, but it would fetch references, follow a h
 deep value. So the schema is measured first, the value's depth is checked first, and patterns are kept on a short lead.
 """
 
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
@@ -22,7 +21,6 @@ from dovetail.registry.explain import (
     excerpt,
     is_sound,
     lines_of,
-    oddities,
     readable,
 )
 
@@ -58,6 +56,7 @@ _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "depe
 _LEFT_OVER = frozenset({"unevaluatedProperties", "unevaluatedItems"})
 _DYNAMIC = 50  # anchors that any dynamic reference may mean
 _LEAVE = 0
+_SELF_CONTAINED = 10  # levels of a value where "unevaluated…" stands in a schema that contains itself
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
@@ -82,7 +81,7 @@ class SchemaDocument:
         self.limits = limits
         self.root = self._copy(schema)
         self.dialect = DIALECTS[0]
-        self.patterns: dict[str, None] = {}
+        self.patterns: set[str] = set()
         self.parts: list[dict[str, Any]] = []
         self._bases: dict[int, str] = {}  # the URIs that references count from
         self._named: dict[str, Any] = {_HOME: self.root}
@@ -96,12 +95,10 @@ class SchemaDocument:
             self._place(self.root, _HOME)
             for part in self.parts:  # grows when a reference leads to a place where no schema is expected
                 self._targets[id(part)] = [target for name in _REFERENCES for target in self._targets_of(part, name)]
-            ways = self._ways_back()
-            self._count_paths()
-            used = self.reach(self.root, inside=True) if any(ways.values()) else []
-            most = max((ways[id(part)] for part in used if _LEFT_OVER & part.keys()), default=0)
-            if most > 1:  # the engine may take each of them at every level of a value
-                self.deepest = min(self.deepest, int(math.log(limits.paths, most)))
+            self._refuse_loops()
+            contains_itself = self._count_paths()
+            if contains_itself and any(_LEFT_OVER & part.keys() for part in self.parts):
+                self.deepest = min(self.deepest, _SELF_CONTAINED)  # the engine may take several ways at each level
 
     def _refuse(self, reason: str) -> SetupError:
         return SetupError(f"{self.where}: {reason}")
@@ -111,11 +108,12 @@ class SchemaDocument:
             return schema
         if not isinstance(schema, Mapping):
             raise self._refuse(f"a JSON Schema is a dict or a bool, not {type(schema).__name__}")
-        plain = dict(schema)
-        odd = oddities(plain, 2 * self.limits.depth + 16, largest=self.limits.bytes)
-        if odd:
-            raise self._refuse(f"the schema can't be used: {readable(odd[0].path, 'it')} {odd[0].text}")
-        encoded = msgspec.json.encode(plain)
+        try:
+            encoded = msgspec.json.encode(dict(schema))
+        except RecursionError:
+            raise self._refuse("the schema is nested deeper than it may be, or contains itself") from None
+        except (TypeError, ValueError, OverflowError) as error:
+            raise self._refuse(f"the schema is no JSON: {error}") from None
         if len(encoded) > self.limits.bytes:
             raise self._refuse(f"the schema is too large, at most {self.limits.bytes:,} bytes are allowed")
         return msgspec.json.decode(encoded)
@@ -151,8 +149,8 @@ class SchemaDocument:
     def _name(self, part: dict[str, Any], base: str) -> str:
         self._known_dialect(part)
         pattern, names = part.get("pattern"), part.get("patternProperties")
-        self.patterns |= dict.fromkeys([pattern] if isinstance(pattern, str) else [])
-        self.patterns |= dict.fromkeys(names if isinstance(names, dict) else [])
+        self.patterns.update([pattern] if isinstance(pattern, str) else [])
+        self.patterns.update(names if isinstance(names, dict) else [])
         own = part.get("id" if self.dialect == DIALECTS[-1] else "$id")
         if isinstance(own, str) and not (self.is_old and "$ref" in part):
             address, _, fragment = self._join(base, own).partition("#")
@@ -223,61 +221,38 @@ class SchemaDocument:
                     stack.append(inner)
         return list(found.values())
 
+    def leads_to(self, part: Any, other: dict[str, Any]) -> bool:
+        """Whether a part applies another one, to the same value or to those in it."""
+        return isinstance(part, dict) and any(each is other for each in self.reach(part, inside=True))
+
     def _nested(self, part: dict[str, Any]) -> list[tuple[bool, Any]]:
         """What a part applies, and whether to the same value."""
         inner = [(keyword in _IN_PLACE, inner) for keyword, inner in _parts(part) if keyword not in _KEPT]
         return inner + [(True, target) for target in self._targets[id(part)]]
 
-    def components(self) -> dict[int, int]:
-        """By its id, what each part shares with all those that it leads to and that lead back to it."""
-        found: dict[int, int] = {}
-        users: dict[int, list[Any]] = {id(part): [] for part in self.parts}
-        left: dict[int, Any] = {}  # in the order in which a walk is done with them
-        stack = [(part, False) for part in self.parts]
-        while stack:
-            part, is_done = stack.pop()
-            if is_done:
-                left[id(part)] = left.pop(id(part))
-            elif id(part) not in left:
-                left[id(part)] = part
-                inner = [each for _, each in self._nested(part) if isinstance(each, dict)]
-                stack += [(part, True), *((each, False) for each in inner)]
-                for each in inner:
-                    users[id(each)].append(part)
-        for first in reversed(left):
-            rest = [left[first]]
-            while rest:
-                if id(part := rest.pop()) not in found:
-                    found[id(part)] = first
-                    rest += users[id(part)]
-        return found
-
-    def _ways_back(self) -> dict[int, int]:
-        """By its id, how often a part, looking at one value, comes to look at the values in it with what leads back.
-
-        A part that is applied to the same value again without end means nothing, and can bring the engine down.
-        """
-        component = self.components() if any(_LEFT_OVER & part.keys() for part in self.parts) else {}
+    def _refuse_loops(self) -> None:
+        """A part that is applied to the same value again without end means nothing, and can bring the engine down."""
         trail: set[int] = set()
-        ways: dict[int, int] = {}
+        done: set[int] = set()
         stack = [(part, False) for part in self.parts]
         while stack:
-            part, is_done = stack.pop()
-            if is_done:
+            part, is_left = stack.pop()
+            if is_left:
                 trail.discard(id(part))
-                own = component.get(id(part), 0)
-                same = [(here, id(each)) for here, each in self._nested(part) if component.get(id(each)) == own]
-                ways[id(part)] = sum(ways[each] for here, each in same if here) + any(not here for here, _ in same)
+                done.add(id(part))
             elif id(part) in trail:
                 raise self._refuse('a "$ref" comes back to itself without going deeper into the value; break the loop')
-            elif id(part) not in ways:
+            elif id(part) not in done:
                 trail.add(id(part))
                 stack.append((part, True))
                 stack += [(inner, False) for here, inner in self._nested(part) if here and isinstance(inner, dict)]
-        return ways
 
-    def _count_paths(self) -> None:
-        """Refuses a schema with too many ways through it; a way ends where it comes back to a part it went through."""
+    def _count_paths(self) -> bool:
+        """Refuses a schema with too many ways through it; a way ends where it comes back to a part it went through.
+
+        Tells whether some way does: then the schema contains itself.
+        """
+        contains_itself = False
         count = 0
         trail: set[int] = set()
         nested = {id(part): self._nested(part) for part in self.parts}
@@ -293,12 +268,14 @@ class SchemaDocument:
                     f"evaluating the schema may take more than {self.limits.paths:,} steps, as its references or "
                     "alternatives multiply; simplify them"
                 )
+            contains_itself = contains_itself or id(part) in trail
             if isinstance(part, dict) and id(part) not in trail:
                 trail.add(id(part))
                 stack.append((part, _LEAVE))
                 # To know what is left over, the engine evaluates what stands beside "unevaluated…" again and again.
                 more = 4 if _LEFT_OVER & part.keys() else 1
                 stack += [(inner, weight * more if in_place else weight) for in_place, inner in nested[id(part)]]
+        return contains_itself
 
 
 Fits = Callable[[Any], bool]
@@ -310,41 +287,32 @@ class Validator:
     """One schema, ready to check values. With `lazy` the engine is loaded and asked at the first value only."""
 
     def __init__(
-        self,
-        schema: Mapping[str, Any] | bool,
-        *,
-        where: str,
-        limits: SchemaLimits = _USUAL,
-        lazy: bool = False,
+        self, schema: Mapping[str, Any] | bool, *, where: str, limits: SchemaLimits = _USUAL, lazy: bool = False
     ) -> None:
         self._document = SchemaDocument(schema, where, limits)
-        self._depth = self._document.deepest
         self._engine: SchemaEngine | None = None if lazy else SchemaEngine(self._document)
 
     def is_valid(self, instance: Any) -> bool:
         engine = self._engine = self._engine or SchemaEngine(self._document)
         try:
-            return is_sound(instance, self._depth, engine.longest_name) and engine.fits(instance)
+            return is_sound(instance, self._document.deepest, engine.longest_name) and engine.fits(instance)
         except (ValueError, RuntimeError):  # something that JSON does not have, or the engine gave up
             return False
 
     def problems(self, instance: Any, *, root: str = "arguments", budget: Budget | None = None) -> list[str]:
-        """One line for each thing that is wrong, in the order of the value; empty if all is well."""
+        """One line for each thing that is wrong; empty if all is well."""
         engine = self._engine = self._engine or SchemaEngine(self._document)
+        deepest, budget = self._document.deepest, budget or Budget()
+        if not is_sound(instance, deepest, engine.longest_name):
+            return [f"{root}: is nested deeper than {deepest} levels, or holds too large a number or too long a name"]
         try:
-            if not is_sound(instance, self._depth, engine.longest_name):
-                found = oddities(instance, self._depth, longest_name=engine.longest_name)
-            elif engine.fits(instance):
+            if engine.fits(instance):
                 return []
-            else:
-                budget = budget or Budget(instance)
-                found = Explanation(self._document, engine, budget).of(instance)
+            found = Explanation(self._document, engine, budget).of(instance)
         except (ValueError, RuntimeError):  # something that JSON does not have, or the engine gave up
-            found = oddities(instance, self._depth, longest_name=engine.longest_name)
-        if budget:
-            budget.is_explained = bool(found)
-        rest = [f"{root}: {UNSAID}"] if budget and budget.is_spent else []
-        return lines_of(found or [MISFIT], instance, root) + rest
+            found = []
+        rest = [f"{root}: {UNSAID}"] if budget.is_spent else []
+        return (lines_of(found, root) or [f"{root}: {MISFIT}"]) + rest
 
 
 class Pattern:
@@ -409,7 +377,7 @@ class SchemaEngine:
         self._options: dict[str, Any] = {}
         self._keywords: dict[tuple[int, str], Fits] = {}
         self._known: dict[str, Pattern] = {}
-        self.longest_name: int | None = None
+        self.longest_name = sys.maxsize
         self.fits = self._compile_all()
 
     def _compile_all(self) -> Fits:

@@ -1,0 +1,690 @@
+"""JSON Schemas and values: words for what is wrong, and hostile schemas, values and patterns in bounded time."""
+
+import functools
+import itertools
+import json
+import math
+import socket
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from argument_types import nested
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costs import functions_called
+from dovetail.errors import SetupError
+from dovetail.registry.validate import DIALECTS, Pattern, SchemaLimits, Validator
+from stable_ids import stable
+
+
+def problems(schema: Any, value: Any, **options: Any) -> list[str]:
+    validator = Validator(schema, where="tool")
+    found = validator.problems(value, **options)
+    assert validator.is_valid(value) == (not found)
+    return found
+
+
+def refused(schema: Any, **options: Any) -> str:
+    with pytest.raises(SetupError) as caught:
+        Validator(schema, where="tool search, input_schema", **options)
+    assert str(caught.value).startswith("tool search, input_schema: ")
+    return str(caught.value)
+
+
+D7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
+D4 = {"$schema": "http://json-schema.org/draft-04/schema#"}
+
+
+pytestmark = pytest.mark.timeout(60)  # only to catch what would never end
+
+
+SEARCH = {
+    "type": "object",
+    "properties": {
+        "query": {"type": "string", "minLength": 1},
+        "limit": {"type": "integer", "minimum": 1, "maximum": 50},
+        "mode": {"type": "string", "enum": ["fast", "slow"]},
+        "filter": {
+            "type": "object",
+            "properties": {"tags": {"type": "array", "items": {"type": "string", "pattern": "^[a-z]+$"}}},
+            "additionalProperties": False,
+        },
+        "since": {"anyOf": [{"type": "string", "format": "date"}, {"type": "null"}]},
+    },
+    "required": ["query"],
+    "additionalProperties": False,
+}
+
+
+def test_all_problems_are_told() -> None:
+    value = {
+        "mode": "medium", "limit": "ten", "filter": {"tags": ["a", 5, "B"], "colour": 1}, "colour": "red",
+        "since": "yesterday",
+    }  # fmt: skip
+    assert problems(SEARCH, value) == [
+        'mode: must be one of "fast", "slow"; got "medium"',
+        'limit: expected an integer, got the string "ten"',
+        "filter.tags[1]: expected a string, got the integer 5",
+        'filter.tags[2]: must match the pattern ^[a-z]+$, got "B"',
+        "filter.colour: unknown property (known: tags)",
+        'since: must be a date such as 2026-07-28, got "yesterday"',
+        "query: required, but missing",
+        "colour: unknown argument (known: query, limit, mode, filter, since)",
+    ]
+    assert problems(SEARCH, {"query": "x", "limit": 50, "since": None}) == []
+
+
+CAT = {"type": "object", "properties": {"kind": {"const": "cat"}, "lives": {"type": "integer"}}, "required": ["kind"]}
+DOG = {"type": "object", "properties": {"kind": {"const": "dog"}, "tricks": {"type": "array"}}, "required": ["kind"]}
+TREE = {"$defs": {"t": {"properties": {"next": {"$ref": "#/$defs/t"}, "n": {"type": "integer"}}}}, "$ref": "#/$defs/t"}
+NULL = {"type": "null"}
+
+WORDS: list[tuple[Any, Any, list[str]]] = [
+    ({"type": "object"}, [], ["arguments: expected an object, got an array"]),
+    ({"type": "array"}, {}, ["arguments: expected an array, got an object"]),
+    ({"type": "boolean"}, 1, ["arguments: expected true or false, got the integer 1"]),
+    ({"type": ["integer", "null"]}, 1.5, ["arguments: expected an integer or null, got the number 1.5"]),
+    ({"type": "string"}, True, ["arguments: expected a string, got true"]),
+    ({"type": "string"}, None, ["arguments: expected a string, got null"]),
+    ({"items": {"type": "string"}}, ["a", 1], ["arguments[1]: expected a string, got the integer 1"]),
+    ({"const": 5}, 6, ["arguments: must be 5, got 6"]),
+    ({"enum": [1, None, "a"]}, True, ['arguments: must be one of 1, null, "a"; got true']),
+    ({"type": "string", "enum": ["a", "b"]}, 5, ['arguments: must be one of "a", "b"; got 5']),
+    ({"minimum": 3}, 2, ["arguments: must be at least 3, got 2"]),
+    ({"maximum": 3}, 10**30, [f"arguments: must be at most 3, got {10**30}"]),
+    ({"exclusiveMinimum": 3}, 3, ["arguments: must be more than 3, got 3"]),
+    ({"exclusiveMaximum": 3}, 3.0, ["arguments: must be less than 3, got 3.0"]),
+    ({**D4, "maximum": 3, "exclusiveMaximum": True}, 3, ["arguments: must be less than 3, got 3"]),
+    ({"multipleOf": 0.5}, 0.7, ["arguments: must be a multiple of 0.5, got 0.7"]),
+    ({"maxLength": 2}, "äöü", ["arguments: must have at most 2 characters, has 3"]),
+    ({"minLength": 1}, "", ["arguments: must have at least 1 character, has 0"]),
+    ({"minItems": 1}, [], ["arguments: must have at least 1 item, has 0"]),
+    ({"maxItems": 0}, [1], ["arguments: must have at most 0 items, has 1"]),
+    ({"uniqueItems": True}, [1, 1.0], ["arguments: must not hold the same item twice"]),
+    ({"minProperties": 1}, {}, ["arguments: must have at least 1 property, has 0"]),
+    ({"maxProperties": 1}, {"a": 1, "b": 2}, ["arguments: must have at most 1 property, has 2"]),
+    ({"format": "date-time"}, "x", ['arguments: must be a date-time such as 2026-07-28T09:30:00Z, got "x"']),
+    ({"format": "iri"}, "a b", ['arguments: must be in the format iri, got "a b"']),
+    ({"format": "no-such-format"}, "x", []),
+    ({**D7, "contentEncoding": "base64"}, "*", ["arguments: must be in the encoding base64"]),
+    ({"items": False}, [1], ["arguments[0]: is not allowed"]),
+    ({"prefixItems": [{}], "items": {"type": "null"}}, [1, 2], ["arguments[1]: expected null, got the integer 2"]),
+    ({**D7, "items": [{}], "additionalItems": False}, [1, 2], ["arguments[1]: is not allowed"]),
+    ({"contains": {"const": 1}}, [2], ['arguments: must hold at least 1 item like {"const":1}, holds 0']),
+    ({"contains": {}, "maxContains": 2}, [1, 2, 3], ["arguments: must hold at most 2 items like {}, holds 3"]),
+    ({"not": {"const": 1}}, 1, ['arguments: must not fit {"const":1}, got 1']),
+    ({"properties": {"a": False}}, {"a": 1}, ["a: is not allowed"]),
+    ({"properties": {"a b": {"type": "null"}}}, {"a b": 1}, ['arguments["a b"]: expected null, got the integer 1']),
+    ({"additionalProperties": {"type": "null"}}, {"x-y": 1}, ["x-y: expected null, got the integer 1"]),
+    ({"patternProperties": {"^x": {"type": "null"}}}, {"xy": 1, "y": 1}, ["xy: expected null, got the integer 1"]),
+    (
+        {"patternProperties": {"^x": {}}, "additionalProperties": False},
+        {"x": 1, "y": 1},
+        ["y: unknown argument (known: names that match ^x)"],
+    ),
+    ({"additionalProperties": False}, {"y": 1}, ["y: unknown argument (known: none)"]),
+    (
+        {"allOf": [{"properties": {"a": {}}}], "unevaluatedProperties": False},
+        {"a": 1, "b": 2},
+        ["arguments: does not fit the schema"],
+    ),
+    ({"unevaluatedItems": False}, [1], ["arguments: does not fit the schema"]),
+    (
+        {"propertyNames": {"pattern": "^[a-z]+$"}},
+        {"A": 1},
+        ['A: is not an allowed name: it must match the pattern ^[a-z]+$, got "A"'],
+    ),
+    ({"dependentRequired": {"a": ["b"]}}, {"a": 1}, ["b: required beside a, but missing"]),
+    ({"dependentSchemas": {"a": {"required": ["b"]}}}, {"a": 1}, ["b: required, but missing"]),
+    ({"if": {"type": "string"}, "then": {"minLength": 2}}, "a", ["arguments: must have at least 2 characters, has 1"]),
+    # Alternatives
+    ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, [], ["arguments: expected an integer or null, got an array"]),
+    ({"anyOf": [{"type": "integer", "minimum": 3}, {"type": "null"}]}, 1, ["arguments: must be at least 3, got 1"]),
+    ({"anyOf": [{"enum": ["a", "b"]}, {"type": "null"}]}, "c", ['arguments: must be one of "a", "b" or null; got "c"']),
+    ({"oneOf": [{"const": "a"}, {"const": "b"}]}, "c", ['arguments: must be one of "a", "b"; got "c"']),
+    (
+        {"oneOf": [{"type": "string"}, {"minLength": 1}]},
+        "c",
+        ['arguments: fits 2 of the allowed forms, must fit exactly one; got "c"'],
+    ),
+    ({"anyOf": [CAT, DOG]}, {"kind": "cat", "lives": "nine"}, ['lives: expected an integer, got the string "nine"']),
+    ({"anyOf": [CAT, DOG]}, {"kind": "bird"}, ['kind: must be one of "cat", "dog"; got "bird"']),
+    ({"anyOf": [CAT, DOG, {"type": "null"}]}, 5, ["arguments: expected an object or null, got the integer 5"]),
+    ({"allOf": [{"minimum": 3}, {"minimum": 3}]}, 1, ["arguments: must be at least 3, got 1"]),
+    # References
+    (TREE, {"next": {"next": {"n": "x"}}}, ['next.next.n: expected an integer, got the string "x"']),
+    (
+        {"$anchor": "a", "items": {"$ref": "#a"}, "type": "array"},
+        [[1]],
+        ["arguments[0][0]: expected an array, got the integer 1"],
+    ),
+    (
+        {"$id": "http://x.test/a", "$ref": "b#/$defs/%25", "$defs": {"b": {"$id": "b", "$defs": {"%": NULL}}}},
+        1,
+        ["arguments: expected null, got the integer 1"],
+    ),
+    (
+        {**D7, "$ref": "#/definitions/a", "type": "null", "definitions": {"a": {"minimum": 3}}},
+        1,
+        ["arguments: must be at least 3, got 1"],
+    ),
+    ({"properties": {"$ref": {"type": "null"}}}, {"$ref": 1}, ['arguments["$ref"]: expected null, got the integer 1']),
+    (False, 1, ["arguments: is not allowed"]),
+    (True, 1, []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "value", "lines"), WORDS, ids=[json.dumps(row[0])[:60] for row in WORDS])
+def test_words(schema: Any, value: Any, lines: list[str]) -> None:
+    assert problems(schema, value) == lines
+
+
+def test_the_root_has_a_name() -> None:
+    assert problems({"type": "null"}, [1], root="value") == ["value: expected null, got an array"]
+    assert problems({"items": {"type": "null"}}, [1], root="value") == ["value[0]: expected null, got the integer 1"]
+    assert problems({"additionalProperties": False}, {"a": 1}, root="value") == ["a: unknown property (known: none)"]
+
+
+def test_lines_are_bounded() -> None:
+    found = problems({"items": {"type": "string"}}, list(range(30)))
+    assert len(found) == 21
+    assert found[-1] == "… and 10 more"
+    assert problems({"items": {"type": "string"}}, [1] * 1000)[-1] == "… and at least 80 more"
+    huge = "x" * 1_000_000
+    schema = {"properties": {huge[:900]: {"enum": [huge[:5000]] * 1 + [str(n) * 100 for n in range(100)]}}}
+    for value in (huge, [huge] * 10, {huge[:900]: huge}, nested(100, lambda inner: [inner, huge], 1)):
+        lines = problems(schema, {huge[:900]: value})
+        assert sum(map(len, lines)) < 3000
+
+
+@pytest.mark.parametrize(
+    "name", ["date-time", "date", "time", "duration", "email", "uri", "uuid", "ipv4", "ipv6", "hostname", "regex"]
+)
+def test_formats_are_checked(name: str) -> None:
+    assert not Validator({"format": name}, where="tool").is_valid("\x00 not ( a {")
+    assert Validator({"format": name}, where="tool").is_valid(5)
+
+
+pytestmark = pytest.mark.timeout(60)  # only to catch what would never end
+
+
+# Schemas that are refused
+
+
+@pytest.mark.rule("JS-4")
+@pytest.mark.parametrize(
+    ("schema", "part"),
+    [
+        ({"type": "objekt"}, 'type is "objekt"'),
+        ({"properties": {"a": {"minimum": "x"}}}, 'properties.a.minimum is "x"'),
+        ({"required": "a"}, 'required is "a"'),
+        ({**D7, "properties": []}, "properties is []"),
+        ({"pattern": "("}, 'pattern "("'),
+        ({"patternProperties": {"[": {}}}, 'pattern "["'),
+        ([], "not list"),
+        ({"const": object()}, "no JSON"),
+        ({"maximum": math.nan}, "maximum is null"),
+        ({"maximum": 1 << 20_000}, "no JSON"),
+        ({"title": "\ud800"}, "surrogate"),
+        ({"$ref": "#/$defs/a"}, "leads nowhere"),
+        ({"$ref": "#a"}, "leads nowhere"),
+        ({"allOf": [{"$ref": "#/allOf/9"}]}, "leads nowhere"),
+        ({"$ref": "http://[/"}, "not a URI"),
+    ],
+    ids=itertools.count(),
+)
+def test_not_a_schema(schema: Any, part: str) -> None:
+    assert part in refused(schema)
+
+
+@pytest.mark.rule("JS-1", "JS-2", "JS-3")
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_dialects(dialect: str) -> None:
+    for uri in (dialect, dialect + "#"):
+        validator = Validator({"$schema": uri, "type": "object", "properties": {"a": {"type": "null"}}}, where="tool")
+        assert validator.problems({"a": 1}) == ["a: expected null, got the integer 1"]
+    tuples = {"prefixItems": [{"type": "string"}]}
+    assert Validator({"$schema": dialect, **tuples}, where="tool").is_valid([1]) == (dialect != DIALECTS[0])
+    assert not Validator(tuples, where="tool").is_valid([1])  # 2020-12 unless it says otherwise
+
+
+@pytest.mark.rule("JS-2")
+@pytest.mark.parametrize("uri", ["http://json-schema.org/draft-03/schema#", "http://json-schema.org/schema", "x", ""])
+def test_unsupported_dialects(uri: str) -> None:
+    for schema in ({"$schema": uri}, {"properties": {"a": {"$id": "http://x.test/", "$schema": uri}}}):
+        message = refused(schema)
+        assert "not a supported dialect" in message
+        assert all(dialect in message for dialect in DIALECTS)
+
+
+@pytest.mark.rule("JS-5", "JS-6", "JS-7")
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "http://127.0.0.1:{port}/a.json"},
+        {"$ref": "file:///etc/hostname"},
+        {"$ref": "other.json"},
+        {"$ref": "other.json#/$defs/a"},
+        {"$ref": "//127.0.0.1:{port}/a"},
+        {"$defs": {"unused": {"$ref": "http://127.0.0.1:{port}/a.json"}}},
+        {"$id": "http://127.0.0.1:{port}/", "$ref": "a.json"},
+        {"properties": {"a": {"$id": "http://127.0.0.1:{port}/b/", "items": {"$ref": "a.json"}}}},
+        {"$ref": "#/hidden", "hidden": {"$ref": "http://127.0.0.1:{port}/a.json"}},
+        {"$schema": "http://127.0.0.1:{port}/a.json"},
+        {**D7, "$ref": "http://127.0.0.1:{port}/a.json"},
+        {"$ref": "https://json-schema.org/draft/2019-09/schema"},
+    ],
+    ids=stable,
+)
+def test_nothing_is_fetched(schema: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.01)
+        port = server.getsockname()[1]
+        message = refused(json.loads(json.dumps(schema).replace("{port}", str(port))))
+        assert "never fetched" in message or "not a supported dialect" in message
+        with pytest.raises(TimeoutError):
+            server.accept()
+
+
+def test_the_own_metaschema_is_built_in() -> None:
+    for dialect in DIALECTS:
+        validator = Validator({"$schema": dialect, "$ref": dialect}, where="tool")
+        assert validator.is_valid({"type": "string"})
+        assert validator.problems({"type": 5})
+
+
+# Properties
+
+
+leaves = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.5, 1.0, "", "a", "ab", "2026-07-28"])
+values = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=8,
+)
+TYPES = st.sampled_from(["null", "boolean", "integer", "number", "string", "array", "object"])
+
+
+def wrapped(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    some = st.lists(inner, min_size=1, max_size=3)
+    named = st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
+    return st.fixed_dictionaries(
+        {},
+        optional={
+            "type": TYPES, "properties": named, "patternProperties": named, "additionalProperties": inner,
+            "required": st.lists(st.sampled_from("abcd"), unique=True, max_size=2), "propertyNames": inner,
+            "items": inner, "prefixItems": some, "contains": inner, "uniqueItems": st.booleans(),
+            "anyOf": some, "oneOf": some, "allOf": some, "not": inner, "if": inner, "then": inner, "else": inner,
+            "dependentSchemas": named, "unevaluatedProperties": inner, "unevaluatedItems": inner,
+            "$ref": st.sampled_from(["#", "#/$defs/a", "#/$defs/b"]),
+        },
+    )  # fmt: skip
+
+
+simple = st.booleans() | st.fixed_dictionaries(
+    {},
+    optional={
+        "type": TYPES, "const": leaves, "enum": st.lists(leaves, min_size=1, max_size=3), "minimum": st.integers(-2, 2),
+        "maxLength": st.integers(0, 2), "pattern": st.sampled_from(["^a", "(?=b)"]), "format": st.just("date"),
+    },
+)  # fmt: skip
+schemas = st.recursive(simple, wrapped, max_leaves=12)
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None)
+@given(schemas, st.lists(values, min_size=1, max_size=4))
+def test_problems_agree_with_the_engine(schema: Any, instances: list[Any]) -> None:
+    whole = {"allOf": [schema], "$defs": {"a": schema, "b": {"type": "object", "items": {"$ref": "#"}}}}
+    try:
+        validator = Validator(whole, where="tool")
+    except SetupError as error:
+        assert "steps" in str(error) or "comes back" in str(error)  # noqa: PT017
+        return
+    official = jsonschema_rs.validator_for(whole, offline=True, validate_formats=True)
+    for value in instances:
+        found = validator.problems(value)
+        assert (not found) == validator.is_valid(value) == official.is_valid(value)
+        assert found == Validator(whole, where="tool").problems(value)
+        assert len(found) <= 21
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_any_text_may_be_a_pattern(pattern: str, text: str) -> None:
+    try:
+        Pattern(pattern, where="tool").matches(text)
+    except SetupError as error:
+        assert "pattern" in str(error)  # noqa: PT017
+
+
+KEYWORDS = st.sampled_from(["$ref", "$id", "$anchor", "$schema", "$defs", "type", "items", "properties", "pattern"])
+anything = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYWORDS | st.text(max_size=3), inner, max_size=4),
+    max_leaves=15,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(KEYWORDS, anything))
+def test_any_json_is_a_schema_or_refused(schema: Any) -> None:
+    try:
+        validator = Validator(schema, where="tool")
+    except SetupError as error:
+        assert str(error).startswith("tool: ")  # noqa: PT017
+    else:
+        validator.problems({"a": 1})
+
+
+pytestmark = pytest.mark.timeout(60)  # only to catch what would never end
+
+
+# Hostile schemas
+
+
+def doubling(keyword: str, levels: int, name: Callable[[int], dict[str, Any]], ref: Callable[[int], Any]) -> Any:
+    defs = {f"d{n}": {**name(n), keyword: [ref(n + 1), ref(n + 1)]} for n in range(levels)}
+    return {
+        "$id": "http://x.test/",
+        "allOf": [ref(0)],
+        "$defs": {**defs, f"d{levels}": {**name(levels), "type": "null"}},
+    }
+
+
+def by_pointer(keyword: str, levels: int) -> Any:
+    return doubling(keyword, levels, lambda n: {}, lambda n: {"$ref": f"#/$defs/d{n}"})
+
+
+def knotted(levels: int) -> Any:
+    """Doubles with every level, and each level leads back to the one before it: loops must not hide the doubling."""
+    defs: dict[str, Any] = {"d0": {}}
+    for n in range(levels):
+        again = {"$ref": f"#/$defs/d{n + 1}"}
+        defs[f"d{n}"] = {
+            "properties": {"c": again},
+            "patternProperties": {"c": again, "z": {"$ref": f"#/$defs/d{max(n - 1, 0)}"}},
+        }
+    defs[f"d{levels}"] = {"type": "object", "properties": {"z": {"$ref": f"#/$defs/d{levels - 1}"}}}
+    return {"properties": {"z": {"$ref": f"#/$defs/d{levels}"}}, "$ref": "#/$defs/d0", "$defs": defs}  # fmt: skip
+
+
+def unevaluated(inner: Any) -> Any:
+    return {"allOf": [inner], "unevaluatedProperties": False}
+
+
+LOOP: dict[str, Any] = {"type": "object"}
+LOOP["properties"] = {"again": LOOP}
+WIDE_LOOP: dict[str, Any] = {}
+WIDE_LOOP["anyOf"] = [WIDE_LOOP] * 10
+
+HOSTILE: list[tuple[str, Any, str]] = [
+    ("anyOf 2^30", by_pointer("anyOf", 30), "more than 100,000 steps"),
+    ("allOf 2^26", by_pointer("allOf", 26), "more than 100,000 steps"),
+    ("oneOf 2^60", by_pointer("oneOf", 60), "more than 100,000 steps"),
+    (
+        "anchors",
+        doubling("anyOf", 30, lambda n: {"$anchor": f"a{n}"}, lambda n: {"$ref": f"#a{n}"}),
+        "more than 100,000 steps",
+    ),
+    (
+        "ids",
+        doubling("anyOf", 30, lambda n: {"$id": f"a{n}.json"}, lambda n: {"$ref": f"a{n}.json"}),
+        "more than 100,000 steps",
+    ),
+    (
+        "dynamic",
+        doubling("anyOf", 30, lambda n: {"$dynamicAnchor": f"a{n}"}, lambda n: {"$dynamicRef": f"#a{n}"}),
+        "more than 100,000 steps",
+    ),
+    ("knotted", knotted(60), "more than 100,000 steps"),
+    ("unevaluatedProperties nest", nested(18, unevaluated, {"properties": {"a": True}}), "more than 100,000 steps"),
+    ("a loop", {"$ref": "#", "type": "string"}, "comes back to itself"),
+    (
+        "a loop of two",
+        {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"not": {"$ref": "#/$defs/a"}}}},
+        "comes back to itself",
+    ),
+    ("depth", nested(65, lambda inner: {"items": inner}, {}), "nested deeper than 64"),
+    ("depth 500", nested(500, lambda inner: {"properties": {"a": inner}}, {}), "nested deeper than"),
+    ("depth 100,000", nested(100_000, lambda inner: {"not": inner}, {}), "nested deeper than"),
+    ("deep constant", {"const": nested(5000, lambda inner: [inner], 1)}, "nested deeper than"),
+    ("50,000 properties", {"properties": {f"p{n}": {"type": "string"} for n in range(50_000)}}, "too large"),
+    ("20,000 properties", {"properties": {f"p{n}": {} for n in range(20_000)}}, "more than 10,000 subschemas"),
+    ("megabytes", {"description": "x" * 1_000_001}, "too large"),
+    ("a dict in itself", LOOP, "nested deeper than"),
+    ("a dict in itself, often", WIDE_LOOP, "nested deeper than"),
+    ("dynamic anchors", {"$defs": {str(n): {"$dynamicAnchor": f"a{n}"} for n in range(60)}}, "dynamic anchors"),
+    ("many lookaheads", {"allOf": [{"pattern": f"(?=a)b{n}"} for n in range(30)]}, "costly patterns"),
+    ("many large patterns", {"allOf": [{"pattern": f"a{{1,{900 + n}}}"} for n in range(30)]}, "costly patterns"),
+    ("a vast pattern", {"pattern": r"\p{L}{1,1000}"}, "malformed or far too large"),
+]  # fmt: skip
+
+
+@pytest.mark.rule("JS-8")
+@pytest.mark.parametrize(("schema", "part"), [row[1:] for row in HOSTILE], ids=[row[0] for row in HOSTILE])
+def test_hostile_schemas_are_refused(schema: Any, part: str) -> None:
+    assert part in refused(schema)
+
+
+@pytest.mark.rule("JS-8")
+def test_the_limits_can_be_set() -> None:
+    schema = {"properties": {"a": {"properties": {"b": {"title": "x" * 100}}}}}
+    assert "nested deeper than 2" in refused(schema, limits=SchemaLimits(depth=2))
+    assert "more than 2 subschemas" in refused(schema, limits=SchemaLimits(subschemas=2))
+    assert "more than 2 steps" in refused(schema, limits=SchemaLimits(paths=2))
+    assert "too large" in refused(schema, limits=SchemaLimits(bytes=99))
+    validator = Validator(schema, where="tool", limits=SchemaLimits(depth=3, subschemas=3, paths=3, instance_depth=1))
+    assert validator.is_valid({"a": 1})
+    assert validator.problems({"a": {}})[0].startswith("arguments: is nested deeper than 1 levels")
+
+
+@pytest.mark.rule("JS-8")
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (by_pointer("anyOf", 13), 1),
+        (by_pointer("allOf", 13), 1),
+        (by_pointer("oneOf", 13), 1),
+        (nested(6, unevaluated, {"properties": {"a": True}}), {"b": 1}),
+        ({"properties": {f"p{n}": {"type": "null"} for n in range(9000)}}, {f"p{n}": n for n in range(9000)}),
+        ({"uniqueItems": True}, [{"a": n} for n in range(20_000)] + [{"a": 1}]),
+    ],
+    ids=["anyOf", "allOf", "oneOf", "unevaluated", "wide", "uniqueItems"],
+)
+def test_costly_schemas_within_the_limits_end(schema: Any, value: Any) -> None:
+    assert problems(schema, value)
+
+
+LEFT_OVER = {"unevaluatedProperties": False}
+
+
+def many_that_lead_back(count: int) -> Any:
+    return {"properties": {f"p{n}": {**LEFT_OVER, "properties": {"x": {"$ref": "#"}}} for n in range(count)}}
+
+
+def long_way_back(count: int) -> Any:
+    defs = {f"d{n}": {**LEFT_OVER, "allOf": [{"$ref": f"#/$defs/d{n + 1}"}]} for n in range(count)}
+    return {"$ref": f"#/$defs/d{count - 6}", "$defs": {**defs, f"d{count}": {"items": {"$ref": "#"}}}}
+
+
+@pytest.mark.rule("JS-8")
+@pytest.mark.parametrize("schema", [many_that_lead_back, long_way_back])
+def test_loops_are_looked_for_in_one_walk(schema: Callable[[int], Any]) -> None:
+    counts = []
+    for count in (400, 800):
+        with functions_called() as called:
+            Validator(schema(count), where="tool", lazy=True)
+        counts.append(len(called))
+    assert counts[1] <= 2.1 * counts[0]
+
+
+# Hostile values
+
+
+PAIR = {"properties": {"op": {"type": "string"}, "c": {"$ref": "#/$defs/e"}}, "type": "object"}
+EXPRESSION = {
+    "$defs": {"e": {"anyOf": [{**PAIR, "required": [name]} for name in ("and", "or", "not")] + [{"type": "integer"}]}},
+    "$ref": "#/$defs/e",
+}
+
+
+@pytest.mark.parametrize("levels", [3, 30, 190])
+def test_nested_alternatives_do_not_multiply(levels: int) -> None:
+    """The engine's own list of errors doubles with each level and ends the process near twenty of them."""
+    found = problems(EXPRESSION, nested(levels, lambda inner: {"c": inner}, "x"))
+    assert found
+    if levels == 3:
+        assert found[-1] == "and: required, but missing"
+        assert 'c.c.c: expected an object or an integer, got the string "x"' in found
+
+
+@pytest.mark.parametrize("schema", [{}, {"type": "string"}, EXPRESSION])
+def test_depth_of_values(schema: Any) -> None:
+    validator = Validator(schema, where="tool")
+    itself: list[Any] = []
+    itself += [itself, itself]
+    for value in (nested(100_000, lambda inner: [inner], 1), nested(201, lambda inner: {"c": inner}, 1), itself):
+        assert not validator.is_valid(value)
+        assert "is nested deeper than 200 levels" in validator.problems(value)[0]
+    assert Validator({}, where="tool").is_valid(nested(200, lambda inner: {"c": inner}, 1))
+
+
+def test_numbers_keep_their_size() -> None:
+    assert problems({}, [{"a": -(10**5000)}])[0].endswith("or holds too large a number or too long a name")
+    assert problems({"type": "integer"}, 10**4000) == []
+    assert problems({"maximum": 3}, 10**4000)[0].startswith("arguments: must be at most 3, got 1000")
+    assert problems({"const": 2**64}, 2**64 + 1) == [f"arguments: must be {2**64}, got {2**64 + 1}"]
+
+
+@pytest.mark.slow
+def test_large_values() -> None:
+    numbers = list(range(300_000))
+    assert len(problems({"items": {"type": "string"}}, numbers)) == 21
+    assert len(problems({"items": {"anyOf": [{"type": "string"}, {"type": "null"}]}}, numbers)) == 21
+    assert len(problems({"additionalProperties": False}, {str(n): n for n in numbers})) == 21
+    assert problems({"items": {"type": "integer"}}, [*numbers, "x"])
+
+
+def test_it_does_not_see_later_changes() -> None:
+    schema: dict[str, Any] = {"properties": {"a": {"type": "null"}}}
+    validator = Validator(types.MappingProxyType(schema), where="tool", lazy=True)
+    schema["properties"]["a"]["type"] = "string"
+    assert validator.problems({"a": 1}) == ["a: expected null, got the integer 1"]
+
+
+def test_lazy_leaves_the_engine_alone() -> None:
+    program = (
+        "import sys; from dovetail.registry.validate import Validator; "
+        "v = Validator({'type': 'null'}, where='x', lazy=True); assert 'jsonschema_rs' not in sys.modules; "
+        "assert not v.is_valid(1); assert 'jsonschema_rs' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_the_engine_may_give_up() -> None:
+    """Leftover properties inside leftover properties, in a loop: 0.60.3 stops with an error of its own on these."""
+
+    def ref(name: str) -> dict[str, str]:
+        return {"$ref": f"#/$defs/{name}"}
+
+    defs = {
+        "l0": {"anyOf": [{"properties": {"c": ref("l2")}}]},
+        "l2": {"oneOf": [ref("l3")]},
+        "l3": {"additionalProperties": ref("l4")},
+        "l4": {"patternProperties": {"d": ref("l5")}},
+        "l5": {"properties": {"c": ref("l6")}},
+        "l6": {"anyOf": [ref("l8")], "unevaluatedProperties": {}},
+        "l8": {"patternProperties": {"d": ref("l9")}, "if": {}, "then": ref("l9")},
+        "l9": {"anyOf": [ref("l11")], "not": ref("l10")},
+        "l10": {"patternProperties": {".": ref("l11")}},
+        "l11": {"patternProperties": {"c": ref("l12")}},
+        "l12": {"unevaluatedProperties": ref("l18")},
+        "l18": {"patternProperties": {"c": ref("l11")}},
+    }
+    schema = {"$ref": "#/$defs/l0", "$defs": defs}
+    for names in ("c", "ccdc", "ccdcdd", "ccdcddc", "ccdcddcccc"):
+        value = functools.reduce(lambda inner, name: {name: inner}, reversed(names), {})
+        problems(schema, value)  # an answer either way, never an exception
+
+
+# Patterns
+
+
+REDOS = [
+    r"^(a+)+$",
+    r"^(a|aa)+$",
+    r"(.*a){30}b",
+    r"^(?=(a+)+$)",
+    r"^(a+)\1+$",
+    r"^(?:(a+)\1)+(a+)+b$",
+    r"(?=(a+))\1*b",
+    r"(?=.*b)(?=.*c)",
+    r"(?<!x)(a*)*\1b",
+    pytest.param(r"(?:a{1,50}){1,50}b", marks=pytest.mark.slow),
+    r"(?=(?:a{1,50}){1,50}b)c",
+    r"(?:(?=(?:a{1,50}){1,50}b)|a)*c",
+    r"a{1,1000}{1,1000}b",
+]
+
+
+@pytest.mark.parametrize("pattern", REDOS)
+def test_patterns_end(pattern: str) -> None:
+    safe = Pattern(pattern, where="tool")
+    validator = Validator({"type": "object", "properties": {"a": {"pattern": pattern}}}, where="tool")
+    for length in (30, 299, 2499, 4999, 1_000_000):
+        text = "a" * length + "!"
+        assert not safe.matches(text)
+        assert not validator.is_valid({"a": text})
+        assert len(validator.problems({"a": text})) == 1
+
+
+@pytest.mark.parametrize(
+    ("pattern", "good", "bad"),
+    [
+        ("^[a-z]+$", "abc", "aBc"),
+        ("b", "abc", "aac"),
+        (r"^(?=.*\d)(?=.*[A-Z]).{8,}$", "Secret123", "secret123"),
+        (r"^(a|b)\1$", "aa", "ab"),
+        (r"^\d+$", "123", "१२३"),
+        (r"^[\p{L}\p{N} ._-]{1,64}$", "Łódź 1", "a/b"),
+        (r"^.{1,1000}$", "x" * 1000, "x" * 1001),
+        (r"^(?!x-)", "name", "x-name"),
+    ],
+)
+def test_patterns(pattern: str, good: str, bad: str) -> None:
+    assert Pattern(pattern, where="tool").matches(good)
+    assert not Pattern(pattern, where="tool").matches(bad)
+    schema = {"properties": {"a": {"anyOf": [{"pattern": pattern}, {"type": "null"}]}, "b": {"pattern": "^b"}}}
+    validator = Validator(schema, where="tool")
+    assert validator.is_valid({"a": good, "b": "b"})
+    assert validator.problems({"a": bad, "b": "c"})[1:] == ['b: must match the pattern ^b, got "c"']
+    assert validator.problems({"a": bad})[0].startswith(f"a: must match the pattern {pattern}, got ")
+
+
+def test_what_is_too_long_to_be_checked() -> None:
+    found = problems(
+        {"properties": {"a": {"pattern": "(?=a)"}, "b": {"type": "string"}}}, {"a": "a" * 5001, "b": "b" * 10**6}
+    )
+    assert found == ["a: is too long to be checked against the pattern (?=a), has 5001 characters"]
+
+
+@pytest.mark.parametrize("pattern", ["(?=a)b", "a{1,900}"])
+def test_names_are_bounded_where_their_patterns_are_costly(pattern: str) -> None:
+    names = Validator({"patternProperties": {pattern: {"type": "null"}, "^(a+)+$": {"type": "null"}}}, where="tool")
+    assert names.problems({"aaa": 1})[0] == "aaa: expected null, got the integer 1"
+    assert names.problems({"b": {"a" * 301: 1}})[0].endswith("too long a name")
+    assert names.is_valid({"b" * 300: 1})
+
+
+def test_malformed_patterns() -> None:
+    with pytest.raises(SetupError, match=r"tool x: the pattern \"\(\" is malformed"):
+        Pattern("(", where="tool x")
+    assert not Pattern("a", where="tool").matches("\ud800")
