@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +79,7 @@ def read(*words: str, whole: str | None = None, schema: Any = SCHEMA) -> dict[st
         (["anything=5"], {"anything": 5}),
         (["anything=five"], {"anything": "five"}),
         (["anything=[1"], {"anything": "[1"}),
+        (["anything=1e999"], {"anything": "1e999"}),
         (["dotted.name=5"], {"dotted.name": 5}),
         (["odd=x"], {"odd": "x"}),
         (['text:="@x"'], {"text": "@x"}),
@@ -109,20 +109,17 @@ def test_words_get_the_types_of_the_schema(words: list[str], expected: dict[str,
         (["place.street=1"], "buy takes no place.street"),
         (["place.floor=1", "place={}"], "given twice"),
         (["whole:={"], "whole: this is not JSON"),
-        (["part:=NaN"], "NaN is no number"),
+        (["part:=NaN"], "part: this is not JSON"),
         (["whole"], "write arguments as KEY=VALUE"),
         (["=5"], "write arguments as KEY=VALUE"),
         (['{"text": "a=b"}'], "--args takes all arguments as JSON"),
         (["text=@nowhere.txt"], "@nowhere.txt: No such file"),
         (["text=@ada"], """a text that begins with @, write 'text:="@ada"'"""),
-        (["text=@"], "@: it is no file"),
-        (["part=1e999"], "part: 1e999 is too large for a number"),
-        (["part=-1e999"], "part: -1e999 is too large for a number"),
+        (["text=@/"], "@/: Is a directory"),
+        (["part=1e999"], "part: expected number, got '1e999'"),
         (["part=inf"], "part: expected number, got 'inf'"),
-        (["anything=1e999"], "anything: 1e999 is too large for a number"),
-        (["anything=[1e999]"], "anything: 1e999 is too large for a number"),
-        (["part:=1e999"], "part: 1e999 is too large for a number"),
-        ([r'anything:="\ud800"'], "a surrogate without the other one"),
+        (["part:=1e999"], "part: this is not JSON"),
+        ([r'anything:="\ud800"'], "anything: this is not JSON"),
         (["wh\nole=1"], "buy takes no wh ole; did you mean whole?"),
     ],
     ids=stable,
@@ -132,12 +129,6 @@ def test_what_does_not_fit_is_told(words: list[str], told: str) -> None:
         read(*words)
     assert told in ended.value.message
     assert ended.value.exit_code == WRONG_USE
-
-
-def test_names_of_a_server_stay_in_their_line() -> None:
-    with pytest.raises(CommandExit) as ended:
-        read("a Error=1", schema={"properties": {"a\nError: fake": {}}})
-    assert ended.value.message.splitlines()[0] == "buy takes no a Error; did you mean a Error: fake?"
 
 
 def test_what_is_missing_is_told_with_all_that_it_takes() -> None:
@@ -158,25 +149,15 @@ def test_what_is_missing_is_told_with_all_that_it_takes() -> None:
     ]
 
 
-def test_a_tool_without_arguments_says_so() -> None:
-    with pytest.raises(CommandExit, match="It takes no arguments"):
-        read("a=1", schema={"type": "object"})
-
-
 def test_whole_arguments_are_taken_as_they_are(tmp_path: Path) -> None:
     file = tmp_path / "arguments.json"
     file.write_text('{"whole": "x", "new": 1}')
     assert read("part=2", whole=f"@{file}") == {"whole": "x", "new": 1, "part": 2}
-    with pytest.raises(CommandExit, match="--args: this is not JSON"):
-        read(whole="{")
+    for wrong in ("{", '{"part": 1e999}', '{"part": NaN}', "[" * 100_000):
+        with pytest.raises(CommandExit, match="--args: this is not JSON"):
+            read(whole=wrong)
     with pytest.raises(CommandExit, match="--args: a JSON object is needed"):
         read(whole="[1]")
-    with pytest.raises(CommandExit, match="--args: 1e999 is too large for a number"):
-        read(whole='{"part": 1e999}')
-    with pytest.raises(CommandExit, match="--args: this is not JSON: NaN is no number"):
-        read(whole='{"part": NaN}')
-    with pytest.raises(CommandExit, match="--args: this is not JSON"):
-        read(whole="[" * 100_000)
 
 
 def test_the_text_of_a_file(tmp_path: Path) -> None:
@@ -193,19 +174,6 @@ def test_the_text_of_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
     with pytest.raises(CommandExit, match="stdin: it is no text in UTF-8"):
         read("text=@-")
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no such pipes")
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for place in (tmp_path / "pipe", tmp_path, Path(os.devnull)):
-        with pytest.raises(CommandExit, match="it is no file"):
-            read(f"text=@{place}")
-    reading, writing = os.pipe()  # as <(command) of a shell
-    os.write(writing, b"five")
-    os.close(writing)
-    assert read(f"text=@/dev/fd/{reading}") == {"text": "five"}
-    os.close(reading)
 
 
 HOSTILE: list[Any] = [
@@ -243,12 +211,6 @@ def test_no_schema_is_too_strange(part: Any) -> None:
 )
 def test_types_in_words(schema: dict[str, Any], words: str) -> None:
     assert described(schema, schema) == words
-
-
-def test_one_value_alone() -> None:
-    assert typed_value("5", {"type": "integer"}, {}) == 5
-    with pytest.raises(Misread):
-        typed_value("five", {"type": "integer"}, {})
 
 
 @pytest.mark.parametrize("text", ["1_0", "２", "+1", "01", "0x1", "1.0", "true", "", "--1"])
