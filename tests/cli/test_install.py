@@ -115,8 +115,6 @@ def test_where_the_files_are_elsewhere(home: Path, monkeypatch: pytest.MonkeyPat
     [
         ('{\n    "a": [1, 2],\n    "mcpServers": {}\n}', 4),
         ('{\n\t"mcpServers": {\n\t}\n}\n', "\t"),
-        ('{"mcpServers": {"a": null}}', 2),
-        ("{}", 2),
         ("", 2),
         ('\ufeff{"größe": 1.5}', 2),
         ('{\r\n  "mcpServers": {}\r\n}\r\n', 2),
@@ -140,23 +138,6 @@ def test_a_file_keeps_its_indent_its_mode_and_all_else(home: Path, text: str, in
     (backup,) = (home / ".local/state/dovetail/backups").iterdir()
     assert (backup.read_bytes().decode(), stat.S_IMODE(backup.stat().st_mode)) == (text, 0o600)
     assert sorted(each.name for each in path.parent.iterdir()) == ["mcp.json"]
-
-
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-        max_leaves=10,
-    ),
-    st.sampled_from([None, 1, 2, 4, "\t"]),
-)
-def test_nothing_but_the_entry_changes(tmp_path_factory: pytest.TempPathFactory, other: Any, indent: Any) -> None:
-    path = tmp_path_factory.getbasetemp() / "any.json"
-    document = {"other": other, "mcpServers": {"a": other}, "more": other}
-    path.write_text(json.dumps(document, indent=indent), encoding="utf-8")
-    file = hosts.ConfigFile.read(path, "mcpServers")
-    text = file.text_with({**file.servers, "b": {}})
-    assert json.loads(text) == {**document, "mcpServers": {"a": other, "b": {}}}
 
 
 @pytest.mark.parametrize(
@@ -207,24 +188,18 @@ def fake_command(home: Path, name: str, code: int = 0) -> Path:
     return heard
 
 
-PYTHON = json.dumps({"type": "stdio", "command": "sh", "args": ["-x"]})
+PYTHON = json.dumps({"type": "stdio", "command": SH, "args": ["-x"]})
+
+
+X_URL = ["https://x.org", "-H", "A: b"]
+VSCODE = json.dumps({"name": "it", "type": "http", "url": "https://x.org", "headers": {"A": "b"}})
 
 
 @pytest.mark.parametrize(
     ("host", "program", "words", "heard"),
     [
-        (
-            "claude-code",
-            "claude",
-            ["--scope", "project", "--", "sh", "-x"],
-            ["mcp", "add-json", "it", PYTHON, "--scope", "project"],
-        ),
-        (
-            "vscode",
-            "code",
-            ["https://x.org", "-H", "A: b"],
-            ["--add-mcp", json.dumps({"name": "it", "type": "http", "url": "https://x.org", "headers": {"A": "b"}})],
-        ),
+        ("claude-code", "claude", ["--", "sh", "-x"], ["mcp", "add-json", "it", PYTHON, "--scope", "user"]),
+        ("vscode", "code", X_URL, ["--add-mcp", VSCODE]),
         (
             "gemini",
             "gemini",
@@ -234,7 +209,7 @@ PYTHON = json.dumps({"type": "stdio", "command": "sh", "args": ["-x"]})
         (
             "gemini",
             "gemini",
-            ["https://x.org", "-H", "A:b"],
+            X_URL,
             [*["mcp", "add", "--scope", "user", "--transport", "http", "--header"], "A: b", "it", "https://x.org"],
         ),
         ("claude-code", "claude", ["--remove"], ["mcp", "remove", "it", "--scope", "user"]),
@@ -254,15 +229,13 @@ def test_the_command_of_a_host_is_used_where_there_is_one(
     assert not (home / FILES[host, "user"]).exists() or "--remove" in words
 
 
-def test_the_command_of_a_host_that_fails(home: Path) -> None:
-    fake_command(home, "claude", 3)
+def test_the_command_of_a_host_that_fails_or_would_refuse(home: Path) -> None:
+    """To replace a server is refused by hosts, so it is done in the file."""
+    heard = fake_command(home, "claude", 3)
     done = install("server.py", "--host", "claude-code", "--env", "KEY=hush", "--yes")
     assert (done.exit_code, "`claude mcp add-json` failed: oh no" in done.stderr) == (1, True)
     assert "hush" not in done.stderr
-
-
-def test_what_a_host_would_refuse_to_replace_is_replaced_in_its_file(home: Path) -> None:
-    heard = fake_command(home, "claude")
+    heard.unlink()
     (home / ".claude.json").write_text('{"mcpServers": {"weather": {"command": "old", "timeout": 5}}}')
     assert install("server.py", "--host", "claude-code", "--yes").exit_code == 5
     assert install("server.py", "--host", "claude-code", "--yes", "--force").exit_code == 0
@@ -291,7 +264,6 @@ def test_a_url_is_added_as_the_host_wants_it(home: Path, host: str, transport: s
 @pytest.mark.parametrize(
     ("words", "entry"),
     [
-        (["--", "uvx", "mcp-server-git"], {"command": shutil.which("uvx") or "uvx", "args": ["mcp-server-git"]}),
         (["--", "sh", "server.py", "-x", "no.py"], {"command": SH, "args": ["HERE/server.py", "-x", "no.py"]}),
         (["package.module"], {"command": RUN[0], "args": [*RUN[1:], "package.module"], "env": {"PYTHONPATH": "HERE"}}),
         (["dovetail.reference:server"], {"command": RUN[0], "args": [*RUN[1:], "dovetail.reference:server"]}),
@@ -299,21 +271,13 @@ def test_a_url_is_added_as_the_host_wants_it(home: Path, host: str, transport: s
             ["server.py", "--uv"],
             {"command": "uv", "args": ["run", "--directory", "HERE", "dovetail", "run", "HERE/server.py"]},
         ),
-        (
-            ["package.module", "--env", "PYTHONPATH=/lib"],
-            {
-                "command": RUN[0],
-                "args": [*RUN[1:], "package.module"],
-                "env": {"PYTHONPATH": "/lib"},
-            },
-        ),
     ],
-    ids=["a command", "a command with a file", "a module here", "a module elsewhere", "uv", "a search path"],
+    ids=["a command", "a module here", "a module elsewhere", "uv"],
 )
 def test_other_ways_to_name_a_server(
     home: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], entry: dict[str, Any]
 ) -> None:
-    found = {"uvx": shutil.which("uvx"), "sh": SH, "uv": None}
+    found = {"sh": SH, "uv": None}
     monkeypatch.setattr(shutil, "which", lambda name: found.get(name))
     assert install("--host", "cursor", "--name", "it", "--yes", *words).exit_code == 0
     expected = json.loads(json.dumps(entry).replace("HERE", f"{home}/weather"))

@@ -206,26 +206,17 @@ def test_tokens_are_a_quarter_of_the_bytes_that_models_see() -> None:
 @pytest.mark.parametrize(
     ("word", "finding", "chosen"),
     [
-        ("mime-type", Finding("mime-type", "resource a://b"), True),
         ("mime-type", Finding("schema-ref", "tool a"), False),
         ("schema", Finding("schema-ref", "tool a"), True),
         ("schema-ref", Finding("schema-ref-broken", "tool a"), False),
-        ("schema-ref:a", Finding("schema-ref", "tool a"), True),
         ("schema:a", Finding("schema-ref", "tool a"), True),
         ("schema-ref:a", Finding("schema-ref", "tool ab"), False),
         ("mime-type:a://b", Finding("mime-type", "resource a://b"), True),
-        ("prompt-description:a b", Finding("prompt-description", "prompt a b"), True),
     ],
 )
 def test_rules_are_chosen_by_name_group_or_place(word: str, finding: Finding, chosen: bool) -> None:
     assert is_chosen(finding, [RuleChoice.of(word)]) == chosen
     assert not is_chosen(finding, [])
-
-
-@pytest.mark.parametrize("word", ["nothing", "schema-", "sch", "", ":a"])
-def test_a_rule_that_is_not_there_can_not_be_chosen(word: str) -> None:
-    with pytest.raises(KeyError):
-        RuleChoice.of(word)
 
 
 @pytest.fixture
@@ -424,11 +415,6 @@ def test_where_parts_have_names_references_are_not_judged(inner: dict[str, Any])
     assert found("schema-ref-broken", properties={"a": named}) == []
 
 
-def test_a_description_behind_an_escaped_reference_is_seen() -> None:
-    schema = {"properties": {"a": {"$ref": "#/$defs/Box%3Cint%3E"}}, "$defs": {"Box<int>": TEXT}}
-    assert found("parameter-description", **schema) == []
-
-
 @pytest.mark.parametrize(
     "keyword", ["items", "additionalItems", "unevaluatedProperties", "contentSchema", "then", "contains"]
 )
@@ -443,12 +429,8 @@ ONLY_A = {"properties": {"a": {"const": "x"}}, "required": ["a", "b"]}
 @pytest.mark.parametrize(
     "keywords",
     [
-        {"if": ONLY_A},
-        {"then": ONLY_A},
-        {"else": ONLY_A},
-        {"not": ONLY_A},
+        *({keyword: ONLY_A} for keyword in ("if", "then", "else", "not")),
         {"anyOf": [ONLY_A, {"required": ["b"]}]},
-        {"oneOf": [ONLY_A]},
         {"allOf": [{"if": {"required": ["a"]}, "then": ONLY_A}]},
         {"dependentSchemas": {"a": ONLY_A}},
     ],
@@ -468,8 +450,6 @@ INHERITED = {"$ref": "#/$defs/B"}
     "schema",
     [
         {"allOf": [INHERITED, ONLY_A]},
-        {"allOf": [{"allOf": [INHERITED]}, ONLY_A]},
-        {"allOf": [{"allOf": [{"allOf": [{"properties": BOTH}]}]}, ONLY_A]},
         {"allOf": [{"oneOf": [INHERITED, {"properties": BOTH}]}, ONLY_A]},
         {**INHERITED, "allOf": [ONLY_A]},
         {**INHERITED, "then": {"anyOf": [ONLY_A]}},
@@ -478,6 +458,11 @@ INHERITED = {"$ref": "#/$defs/B"}
 def test_what_is_inherited_may_be_required(schema: dict[str, Any]) -> None:
     assert found("schema-required", **schema, **BASE) == []
     assert found("schema-required", properties={"o": {"type": "object", **schema}}, **BASE) == []
+
+
+def test_what_nobody_describes_is_found() -> None:
+    inner = {"o": {"type": "array", "items": {"anyOf": [{"type": "object", **ONLY_A}, {"type": "null"}]}}}
+    assert found("schema-required", properties={"b": TEXT, **inner}) == ['o[]: "b"']
 
 
 LISTS = {"$defs": {"L": {"type": "array", "items": TEXT}}}
@@ -490,11 +475,9 @@ BARE = {"type": "array", "minItems": 1}
         {"not": BARE},
         {"if": BARE, "then": {"maxItems": 5}},
         {"if": {"properties": {"a": BARE}}},
-        {**BARE, "items": TEXT, "anyOf": [BARE, {"type": "array", "maxItems": 3}]},
         {"items": TEXT, "then": BARE},
         {**BARE, "allOf": [{"items": TEXT}]},
         {"allOf": [BARE, {"allOf": [{"items": TEXT}]}]},
-        {"allOf": [BARE, {"$ref": "#/$defs/L"}]},
         {**BARE, "$ref": "#/$defs/L"},
     ],
 )
@@ -505,19 +488,6 @@ def test_a_list_may_be_described_elsewhere(schema: dict[str, Any]) -> None:
 @pytest.mark.parametrize("schema", [BARE, {"anyOf": [BARE, {"type": "null"}]}, {"properties": {"not": BARE}}])
 def test_a_list_that_nobody_describes_is_found(schema: dict[str, Any]) -> None:
     assert len(found("schema-items", properties={"x": schema}, **LISTS)) == 1
-
-
-@pytest.mark.parametrize(
-    ("schema", "place"),
-    [
-        ({"properties": {"a": TEXT}, "required": ["a", "b"]}, '"b"'),
-        ({"properties": {"o": {"anyOf": [{"type": "object", **ONLY_A}, {"type": "null"}]}}}, 'o: "b"'),
-        ({"properties": {"b": TEXT, "o": {"type": "object", **ONLY_A}}}, 'o: "b"'),
-        ({"properties": {"b": TEXT, "o": {"type": "array", "items": {"type": "object", **ONLY_A}}}}, 'o[]: "b"'),
-    ],
-)
-def test_what_nobody_describes_is_found(schema: dict[str, Any], place: str) -> None:
-    assert found("schema-required", **schema) == [place]
 
 
 @pytest.mark.parametrize(
@@ -564,24 +534,12 @@ SERVERS = {  # the name that a server gives itself, and its tools
         - dismiss_notification  - mark_all_notifications_read  - cancel_workflow_run  - rerun_failed_jobs
         - pull_request_read  - issue_write  - request_copilot_review  - download_workflow_run_artifact
     """,
-    "secure-filesystem-server": """
-        R read_text_file  R read_media_file  R read_multiple_files  R list_directory  R list_directory_with_sizes
-        R search_files  R get_file_info  R list_allowed_directories
-        - write_file  - edit_file  - create_directory  - move_file  - directory_tree
-    """,
     "mcp-git": """
         L git_reset  - git_status  - git_diff_unstaged  - git_commit  - git_add  - git_log  - git_checkout  - git_show
-    """,
-    "memory-server": """
-        L delete_entities  L delete_observations  L delete_relations
-        R read_graph  R search_nodes  - open_nodes  - create_entities  - add_observations
     """,
     "slack": """
         R slack_list_channels  R slack_get_channel_history  R slack_get_users  L slack_delete_message
         - slack_post_message  - slack_reply_to_thread  - slack_add_reaction  L slack_remove_reaction
-    """,
-    "postgres-mcp": """
-        R list_schemas  R list_objects  R get_object_details  - execute_sql  - explain_query  - analyze_db_health
     """,
     "mongodb": """
         L drop-collection  L drop-database  L drop-index  L delete-many  L atlas-delete-cluster
@@ -597,27 +555,9 @@ SERVERS = {  # the name that a server gives itself, and its tools
         - browser_file_upload  - browser_handle_dialog  - browser_tabs  L browser_cookie_delete  L browser_cookies_clear
         R browser_get_config  - browser_console_messages  - browser_wait_for
     """,
-    "mcp-atlassian": """
-        L jira_delete_issue  L jira_remove_issue_link  L confluence_delete_page  R jira_search  R jira_get_issue
-        R confluence_get_page_children  - jira_transition_issue  - jira_add_comment  - confluence_update_page
-    """,
     "kubernetes-mcp-server": """
         L pods_delete  L resources_delete  L helm_uninstall  R pods_list  R pods_list_in_namespace  R pods_get
         - pods_exec  - pods_run  - pods_log  R resources_list  - resources_create_or_update  - helm_install
-    """,
-    "Notion API": """
-        L API-delete-a-block  - API-post-search  - API-patch-page  R API-get-block-children  - API-create-a-comment
-    """,
-    "supabase": """
-        L delete_branch  L reset_branch  - merge_branch  - pause_project  - restore_project  - apply_migration
-        R list_tables  R get_logs  R search_docs  - deploy_edge_function  - rebase_branch
-    """,
-    "stripe": """
-        - create_refund  - cancel_subscription  R list_invoices  - finalize_invoice  R fetch_stripe_resources
-    """,
-    "chroma": """
-        L chroma_delete_collection  L chroma_delete_documents  R chroma_list_collections  R chroma_get_documents
-        - chroma_peek_collection  R chroma_count_collection_documents  - chroma_fork_collection
     """,
     "aws": """
         L terminate_instances  L purge_queue  L empty_bucket  L revoke_security_group  - stop_instances  - reboot

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from dovetail.cli.output import (
     in_line,
     plain,
     styled,
+    tell,
     width_of,
 )
 
@@ -89,9 +89,13 @@ def test_nothing_is_drawn_over_a_question(monkeypatch: pytest.MonkeyPatch) -> No
         assert screen.getvalue() == before
     line.show(1, 1, "on")
     assert screen.getvalue().endswith("100% on")
+    tell("above")
+    assert screen.getvalue().endswith("100% on\r\x1b[Kabove\n\r\x1b[K[##############################] 100% on")
+    line.show(1, 2, "日本" * 50)
+    line.draw()
+    assert 77 <= width_of(screen.getvalue().rpartition("\x1b[K")[2]) <= 79  # the last column would begin another line
     line.clear()
-    line.clear()
-    assert screen.getvalue().endswith("100% on\r\x1b[K")
+    assert screen.getvalue().endswith("\r\x1b[K")
 
 
 async def test_an_answer_where_no_loop_can_wait_for_the_keyboard(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,19 +161,6 @@ def test_texts_are_cut_by_columns(text: str, width: int, shown: str) -> None:
     assert in_line(text, width) == shown
 
 
-def test_a_bar_never_fills_more_than_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Screen()
-    monkeypatch.setattr("sys.stderr", screen)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", "1")
-    for message in ("日本" * 50, "e\u0301" * 100, "😀" * 50, "x" * 100):
-        line = ProgressLine()
-        line.show(1, 2, message)
-        drawn = screen.getvalue().rpartition("\x1b[K")[2]
-        line.clear()
-        assert 77 <= width_of(drawn) <= 79  # the last column would make some terminals begin another line
-
-
 def test_columns() -> None:
     assert aligned([("a", "", "ccc"), ("\x1b[1mbb\x1b[0m", "", "c"), ("日本", "", "")]) == [
         "a     ccc",
@@ -229,13 +220,6 @@ def test_colours_and_columns(terminal: Type) -> None:
     assert "\x1b[33m[destructive, open-world]\x1b[0m Say it in fewer words" in seen  # and this one says nothing
     plain = re.sub(r"\x1b\[\d+m", "", seen)
     assert max(map(len, plain.splitlines())) <= 100
-    _, seen = ended(terminal("list", "server.py", "tools", NO_COLOR="1"))
-    assert "\x1b" not in seen
-
-
-def test_json_is_indented_for_a_person(terminal: Type) -> None:
-    _, seen = ended(terminal("call", "server.py", "add", "a=2", "b=3", "--json"))
-    assert '\r\n  "structuredContent": 5' in seen
 
 
 def test_long_cells_are_cut(terminal: Type) -> None:
@@ -247,75 +231,19 @@ def test_long_cells_are_cut(terminal: Type) -> None:
     assert second.startswith("x" * 39 + "… ")
 
 
+def test_progress_is_a_bar_that_goes_away(terminal: Type) -> None:
+    child = terminal("call", "server.py", "bake", "minutes=2", "seconds=0.15", "--json")
+    child.expect_exact("info oven: the oven is hot")
+    child.expect(r"\[#{15}-{15}\]  50% baking")
+    code, rest = ended(child)
+    assert code == 0
+    assert '\r\x1b[K{\r\n  "content": [' in rest  # on a line that was wiped, and indented for a person
+
+
 def test_no_server_steers_the_terminal(terminal: Type) -> None:
     _, seen = ended(terminal("call", "server.py", "steer"))
     assert "safe \N{REPLACEMENT CHARACTER}[31mred" in seen
     assert not STEERING.search(seen.replace("\r\n", "\n"))
-
-
-BUSY = """
-import asyncio, pathlib
-from dovetail import Context, Server
-
-server = Server("busy")
-
-async def told_to_go_on(number):
-    while not pathlib.Path(f"go{number}.txt").exists():
-        await asyncio.sleep(0.02)
-
-@server.tool
-async def work(ctx: Context) -> str:
-    for number in range(1, 4):
-        await ctx.report_progress(number, total=4, message="at work")
-        await ctx.info(f"step {number}")
-        await told_to_go_on(number)
-    await ctx.elicit("Really?", bool)
-    await told_to_go_on(4)
-    return "Done."
-"""
-
-
-def screen_of(written: str) -> list[str]:
-    """The lines that a terminal shows, of what is written with no other commands to it than ours."""
-    lines, place = [""], 0
-    for part in re.findall(r"\x1b\[\d*K|\x1b\[[\d;]*m|\r|\n|[^\x1b\r\n]+", written):
-        if part == "\n":
-            lines.append("")
-            place = 0
-        elif part == "\r":
-            place = 0
-        elif part.endswith("K") and part.startswith("\x1b"):
-            lines[-1] = lines[-1][:place]
-        elif not part.startswith("\x1b"):
-            lines[-1] = lines[-1][:place] + part + lines[-1][place + len(part) :]
-            place += len(part)
-    return lines
-
-
-def test_the_bar_stays_below_what_is_told(terminal: Type, folder: Path) -> None:
-    """The tool waits each time until its bar was seen."""
-    (folder / "server.py").write_text(BUSY)
-    child = terminal("call", "server.py", "work", "--revision", "2025-11-25")
-    seen = ""
-    told = [("info: step 1", "25%"), ("info: step 2", "50%"), ("info: step 3", "75%")]
-    for number, (line, part) in enumerate(told, 1):
-        child.expect_exact(line)
-        seen += child.before + child.after
-        child.expect(rf"\[[#-]{{30}}\]  {part} at work")
-        seen += child.before + child.after
-        shown = screen_of(seen)
-        assert shown[-1] == child.after
-        assert [shown[:-1].count(each) for each, _ in told[:number]] == [1] * number
-        assert not any("%" in each for each in shown[:-1])
-        (folder / f"go{number}.txt").touch()
-    child.expect(r"value \(yes or no\): ")
-    seen += child.before + child.after
-    assert screen_of(seen)[-1].endswith("value (yes or no): ")
-    child.sendline("y")
-    child.expect_exact("75% at work")  # the server says nothing more of its progress
-    (folder / "go4.txt").touch()
-    code, rest = ended(child)
-    assert (code, screen_of(rest)) == (0, ["Done.", ""])
 
 
 def test_a_form_is_asked_for_field_by_field(terminal: Type) -> None:
@@ -405,20 +333,6 @@ def test_a_destructive_tool_is_called_only_after_a_yes(terminal: Type, key: str,
     found, rest = ended(child)
     assert found == code
     assert seen in rest
-
-
-@pytest.mark.parametrize(
-    ("words", "number", "code"),
-    [
-        ("call server.py summarise text=@-", signal.SIGINT, INTERRUPTED),
-        ("call server.py book --answers -", signal.SIGTERM, 143),
-    ],
-)
-def test_one_signal_is_enough_while_arguments_are_typed(terminal: Type, words: str, number: int, code: int) -> None:
-    child = terminal(*words.split())
-    time.sleep(2.0)  # nothing tells that it reads
-    child.kill(number)
-    assert ended(child)[0] == code
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
