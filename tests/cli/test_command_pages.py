@@ -18,6 +18,7 @@ from command_stage import PROMPTLY, environment, furnish, serve_in_process, type
 
 from dovetail import Server
 from dovetail.cli.main import COMMANDS, main
+from dovetail.cli.run import command as run
 
 LASTING = {"run", "dev"}  # they end when they are told to
 ALLOWED = {"lint": {0, 1}, "doctor": {0, 1}}  # they say what they found
@@ -201,3 +202,8 @@ def test_as_a_bash_does_it_with_the_line_of_the_documentation(trapped: Path) -> 
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "dovetail.cli.main" in loaded
     assert not loaded.intersection(NEVER_LOADED)
+
+
+def test_the_page_of_run_shows_flags_that_there_are() -> None:
+    known = {flag for option in run.params for flag in (*option.opts, *option.secondary_opts)} | {"--help"}
+    assert set(re.findall(r"--[a-z][a-z-]+", (ROOT / "docs" / "commands" / "run.md").read_text())) <= known
