@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from command_stage import Run, furnish, running, typed
-from server_process import serving
+from command_stage import Run, running, typed
 
 from dovetail import Server, ToolError
 from dovetail.cli.bench import Measurement
@@ -95,11 +94,6 @@ def test_what_is_refused(run: Run, asked: list[str], words: list[str], code: int
     assert told in done.stderr
 
 
-def test_what_destroys_is_called_after_a_yes(run: Run, asked: list[str]) -> None:
-    assert run("bench", *QUICKLY, "--tool", "wreck", "--yes").exit_code == 0
-    assert asked
-
-
 def test_errors_are_counted_and_told_without_their_colours(run: Run) -> None:
     done = run("bench", *QUICKLY, "--tool", "fail_later")
     assert done.exit_code == FAILED
@@ -112,21 +106,6 @@ def test_other_machines_are_not_loaded_by_accident(tmp_path: Path, url: str) -> 
     done = typed(tmp_path, "bench", url)
     assert (done.returncode, done.stdout) == (DECLINED, b"")
     assert b"another machine; --yes loads it" in done.stderr
-
-
-@pytest.mark.slow
-def test_a_running_server_and_a_program(tmp_path: Path) -> None:
-    furnish(tmp_path)
-    words = ("--tool", "add", "--args", '{"a": 2, "b": 3}', *QUICKLY, "--json")
-    program = ["-m", "dovetail.cli", "run", str(tmp_path / "server.py"), "--transport", "http"]
-    with serving(program, tmp_path / "log") as at:
-        for target in (f"{at.origin}/mcp", "server.py"):
-            done = typed(tmp_path, "bench", target, *words)
-            found = json.loads(done.stdout)
-            assert (done.returncode, found["errors"], found["revision"]) == (0, 0, "2026-07-28")
-            assert found["calls"] > 0
-            assert b"2 in flight" in done.stderr
-    assert at.complaints == []
 
 
 def test_figures() -> None:

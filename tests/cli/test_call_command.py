@@ -89,28 +89,10 @@ def test_text_is_saved_where_there_is_nothing_else(run: Run) -> None:
     assert "Error: --output /dev/null/folder: Not a directory" in done.stderr
 
 
-def test_what_is_piped_or_saved_is_whole(run: Run) -> None:
-    long = "x" * 200
-    assert long in run("call", "search", f"words={long}").stdout
-    run("call", "search", f"words={long}", "--output", "rows.txt")
-    assert long in Path("rows.txt").read_text()
-
-
 def test_a_tool_that_fails(run: Run) -> None:
     done = run("call", "break_down")
     assert (done.exit_code, done.stdout) == (FAILED, "")
     assert "Error: it is broken: safe \N{REPLACEMENT CHARACTER}[31mred" in done.stderr
-
-
-def test_a_call_asks_no_more_than_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[str] = []
-
-    def see(direction: str, message: bytes) -> None:
-        if direction == "sent":
-            sent.append(json.loads(message)["method"])
-
-    running(example_server.server, monkeypatch, transcript=see)("call", "add", "a=2", "b=3")
-    assert sent == ["server/discover", "tools/list", "tools/call"]
 
 
 @pytest.mark.parametrize(
@@ -141,14 +123,6 @@ def test_a_destructive_tool_needs_a_yes(run: Run) -> None:
     assert run("call", "forget", "note=old", "--yes").stdout == "Forgot old.\n"
 
 
-def test_a_tool_that_says_nothing_of_itself_is_called_and_that_is_told(run: Run) -> None:
-    done = run("call", "summarise", "text=a b")
-    assert (done.exit_code, done.stdout) == (0, "2 words\n")
-    assert done.stderr == "summarise does not say whether it is destructive\n"
-    for words in (["summarise", "text=a", "--yes"], ["summarise", "text=a", "--quiet"], ["add", "a=1", "b=2"]):
-        assert run("call", *words).stderr == ""
-
-
 @pytest.mark.parametrize(
     ("annotations", "told"),
     [
@@ -168,6 +142,7 @@ def test_what_a_tool_leaves_open_is_told_and_counted_by_one_rule(
     run = running(server, monkeypatch)
     assert run("call", "t").stderr.startswith(told)
     assert bool(run("call", "t").stderr) == bool(told)
+    assert run("call", "t", "--yes").stderr == ""
     assert ("1 not annotated" in run("inspect").stdout) == (annotations is None)
     assert ("destructive" in run("list").stdout) == ("destructive" in told and "Error" not in told)
 
@@ -255,6 +230,8 @@ def test_names_of_a_server_stay_in_their_line(tmp_path: Path, words: list[str], 
 def test_text_goes_out_as_it_came(run: Run) -> None:
     assert run("read", "notes://all").stdout == "milk, bread"
     assert run("read", "notes://Rome/Monday").stdout == "Rome on Monday"
+    found = json.loads(run("read", "notes://all", "--json").stdout)
+    assert found["contents"] == [{"uri": "notes://all", "mimeType": "text/plain", "text": "milk, bread"}]
 
 
 def test_bytes_go_out_as_they_came(tmp_path: Path) -> None:
@@ -275,11 +252,6 @@ def test_into_a_folder_nothing_is_overwritten(run: Run) -> None:
     for _ in range(2):
         run("read", "logo://small", "--output", "art")
     assert sorted(path.name for path in Path("art").iterdir()) == ["resource-2.png", "resource.png"]
-
-
-def test_contents_as_json(run: Run) -> None:
-    found = json.loads(run("read", "notes://all", "--json").stdout)
-    assert found["contents"] == [{"uri": "notes://all", "mimeType": "text/plain", "text": "milk, bread"}]
 
 
 def test_there_is_no_such_resource(run: Run) -> None:
@@ -333,18 +305,10 @@ def test_suggestions(run: Run) -> None:
     assert run("complete", "prompt:greet", "name", "A").stdout == "Ada\nAlan\n"
     assert run("complete", "prompt:greet", "name").stdout == "Ada\nAlan\nGrace\n"
     assert run("complete", "tool:add", "a", "1").stdout == "10\n12\n"
+    done = run("complete", "prompt:greet", "name", "Z")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "no suggestions\n")
+    assert "write prompt:greet or tool:greet" in run("complete", "greet", "name").stderr
     done = run("complete", "notes://{shop}/{day}", "day", "--with", "shop=Rome")
     assert (done.stdout, done.stderr) == ("Monday\nSunday\n", "… of 7\n")
     found = json.loads(run("complete", "notes://{shop}/{day}", "day", "M", "--json").stdout)
     assert found == {"completion": {"values": ["Monday"], "total": 7, "hasMore": True}}
-
-
-def test_nothing_to_suggest(run: Run) -> None:
-    done = run("complete", "prompt:greet", "name", "Z")
-    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "no suggestions\n")
-
-
-def test_what_can_be_completed(run: Run) -> None:
-    done = run("complete", "greet", "name")
-    assert done.exit_code == WRONG_USE
-    assert "write prompt:greet or tool:greet" in done.stderr

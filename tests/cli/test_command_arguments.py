@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.cli.arguments import GivenArguments, Misread, described, parameter_lines, typed_value
+from dovetail.cli.arguments import GivenArguments, described, parameter_lines
 from dovetail.cli.output import WRONG_USE, CommandExit
 from stable_ids import stable
 
@@ -47,27 +47,20 @@ def read(*words: str, whole: str | None = None, schema: Any = SCHEMA) -> dict[st
     ("words", "expected"),
     [
         (["whole=5"], {"whole": 5}),
-        (["whole=-5"], {"whole": -5}),
         (["part=5"], {"part": 5}),
-        (["part=5.5e3"], {"part": 5500.0}),
         (["on=true"], {"on": True}),
         (["on=No"], {"on": False}),
         (["text=5"], {"text": "5"}),
         (["text="], {"text": ""}),
         (["text=a=b"], {"text": "a=b"}),
-        (["text=null"], {"text": "null"}),
         (["maybe=null"], {"maybe": None}),
-        (["maybe=5"], {"maybe": 5}),
         (["either=5"], {"either": 5}),
-        (["either=x"], {"either": "x"}),
         (["numbers=1", "numbers=2"], {"numbers": [1, 2]}),
         (["numbers=1"], {"numbers": [1]}),
         (["numbers=[1, 2]"], {"numbers": [1, 2]}),
-        (["numbers=[]"], {"numbers": []}),
         (["texts=1", "texts=a"], {"texts": ["1", "a"]}),
         (["list_or_text=a"], {"list_or_text": "a"}),
         (["list_or_text=a", "list_or_text=b"], {"list_or_text": ["a", "b"]}),
-        (["size=M"], {"size": "M"}),
         (["size=3"], {"size": 3}),
         (["size=true"], {"size": True}),
         (["fixed=7"], {"fixed": 7}),
@@ -75,7 +68,6 @@ def read(*words: str, whole: str | None = None, schema: Any = SCHEMA) -> dict[st
         (["maybe_place.floor=1"], {"maybe_place": {"floor": 1}}),
         (['place={"floor": 2}'], {"place": {"floor": 2}}),
         (["free.a.b=1"], {"free": {"a": {"b": 1}}}),
-        (["open.a=x"], {"open": {"a": "x"}}),
         (["anything=5"], {"anything": 5}),
         (["anything=five"], {"anything": "five"}),
         (["anything=[1"], {"anything": "[1"}),
@@ -98,6 +90,7 @@ def test_words_get_the_types_of_the_schema(words: list[str], expected: dict[str,
     [
         (["whole=x"], "whole: expected integer, got 'x'"),
         (["whole=1.5"], "whole: expected integer, got '1.5'"),
+        (["whole=01"], "whole: expected integer, got '01'"),
         (["part=NaN"], "part: expected number"),
         (["on=maybe"], "on: expected boolean"),
         (["size=L"], "size: expected S|M|3|True, got 'L'"),
@@ -105,13 +98,11 @@ def test_words_get_the_types_of_the_schema(words: list[str], expected: dict[str,
         (["numbers=1", "numbers=x"], "numbers: expected integer, got 'x'"),
         (["text=1", "text=2"], "text: it is given 2 times, but takes string"),
         (["whoel=1"], "buy takes no whoel; did you mean whole?"),
-        (["zzz=1"], "buy takes no zzz"),
         (["place.street=1"], "buy takes no place.street"),
         (["place.floor=1", "place={}"], "given twice"),
         (["whole:={"], "whole: this is not JSON"),
         (["part:=NaN"], "part: this is not JSON"),
         (["whole"], "write arguments as KEY=VALUE"),
-        (["=5"], "write arguments as KEY=VALUE"),
         (['{"text": "a=b"}'], "--args takes all arguments as JSON"),
         (["text=@nowhere.txt"], "@nowhere.txt: No such file"),
         (["text=@ada"], """a text that begins with @, write 'text:="@ada"'"""),
@@ -211,12 +202,6 @@ def test_no_schema_is_too_strange(part: Any) -> None:
 )
 def test_types_in_words(schema: dict[str, Any], words: str) -> None:
     assert described(schema, schema) == words
-
-
-@pytest.mark.parametrize("text", ["1_0", "２", "+1", "01", "0x1", "1.0", "true", "", "--1"])
-def test_integers_are_those_of_json(text: str) -> None:
-    with pytest.raises(Misread, match="expected integer"):
-        typed_value(text, {"type": "integer"}, {})
 
 
 def test_arguments_that_are_all_text() -> None:

@@ -133,7 +133,6 @@ def test_a_session_goes_on_with_the_changed_program(served: Developing) -> None:
         assert page.status == 200
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 async def test_who_listens_is_told_and_a_call_in_flight_is_answered(served: Developing, revision: str) -> None:
     async with (
@@ -169,15 +168,6 @@ def test_what_can_not_be_loaded_is_served_when_it_can(served: Developing) -> Non
     served.restart(PROGRAM)
     _, answer = posted(f"{served.origin}/mcp", "initialize", GREETING)
     assert answer["result"]["serverInfo"]["name"] == "shop"
-
-
-@pytest.mark.slow
-def test_what_serves_ends_with_who_was_killed(tmp_path: Path) -> None:
-    stage = Developing(tmp_path)
-    posted(f"{stage.origin}/mcp", "initialize", GREETING)
-    stage.process.kill()
-    stage.process.wait()
-    wait_until(lambda: is_refused(int(stage.origin.rpartition(":")[2])), lambda: "it still listens")
 
 
 def is_refused(port: int) -> bool:

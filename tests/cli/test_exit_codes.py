@@ -252,7 +252,6 @@ OWN = {"Authorization": f"Bearer {SECRET}", "X-Tenant": "file"}
         (OWN, [], {}, f"Bearer {SECRET}", "file"),
         (OWN, ["-H", "x-tenant: typed"], {}, f"Bearer {SECRET}", "typed"),
         (OWN, ["--token", "typed"], {}, "Bearer typed", "file"),
-        (OWN, ["-H", "authorization: Basic x"], {}, "Basic x", "file"),
         (OWN, [], {"DOVETAIL_CLIENT_TOKEN": "around"}, f"Bearer {SECRET}", "file"),
         ({}, [], {"DOVETAIL_CLIENT_TOKEN": "around"}, "Bearer around", None),
         ({"Authorization": "${TOKEN:-Bearer x}"}, [], {"TOKEN": "Bearer variable"}, "Bearer variable", None),

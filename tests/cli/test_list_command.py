@@ -46,16 +46,6 @@ def test_everything_by_default(run: Run) -> None:
     assert done.stderr == ""
 
 
-def test_long_arguments_are_told_by_their_names(run: Run) -> None:
-    shown = run("list", "tools").stdout
-    assert re.search(
-        r"^  echo +\[whole\], \[part\], \[on\], \[size\], \[numbers\] +\[destructive, open-world\] Say what came\.$",
-        shown,
-        re.M,
-    )
-    assert re.search(r"^  bake +\[minutes: integer\], \[seconds: number\] +\[open-world\] Bake", shown, re.M)
-
-
 @pytest.mark.seed("S3-17", "S3-19")
 def test_hints_that_a_tool_does_not_give_stand_for_the_worse(run: Run) -> None:
     """The specification gives the defaults to whoever reads; nothing of them is sent."""

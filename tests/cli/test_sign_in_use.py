@@ -59,12 +59,6 @@ def test_without_a_person_nothing_is_opened(tmp_path: Path, url: str) -> None:
     assert not list(tmp_path.rglob("tokens.json"))
 
 
-def test_without_signing_in_the_refusal_is_told(tmp_path: Path, url: str) -> None:
-    done = call(tmp_path, url, "whoami", "--no-sign-in")
-    assert (done.returncode, done.stdout) == (DECLINED, b"")
-    assert b"401 Unauthorized: it wants a token; give it with --token, or set DOVETAIL_CLIENT_TOKEN" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "env"), [(["--token", "secret-token"], {}), ([], {"DOVETAIL_CLIENT_TOKEN": "secret-token"})]
 )
