@@ -2,9 +2,7 @@
 
 import json
 import re
-import socket
 from collections.abc import Iterable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -74,16 +72,6 @@ def test_another_command_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "dovetail").chmod(0o755)
     note = only(doctor.on_path())
     assert (note.level, str(tmp_path) in note.text) == (WARNING, True)
-
-
-def test_a_port() -> None:
-    with closing(socket.socket()) as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        number = taken.getsockname()[1]
-        note = only(doctor.port_in_use(number))
-        assert note.level == WARNING
-    assert only(doctor.port_in_use(number)).level == OK
 
 
 @pytest.mark.parametrize(

@@ -91,15 +91,12 @@ def test_a_program_is_added_to_the_file_of_the_host(home: Path, host: str, scope
     ("host", "variable", "name"),
     [("claude-code", "CLAUDE_CONFIG_DIR", ".claude.json"), ("gemini", "GEMINI_CLI_HOME", ".gemini/settings.json")],
 )
-def test_a_host_whose_folder_is_elsewhere(
+def test_where_the_files_are_elsewhere(
     home: Path, monkeypatch: pytest.MonkeyPatch, host: str, variable: str, name: str
 ) -> None:
-    for place, folder in ((str(home / "work"), "work"), ("~/work", "work"), ("../work", "work"), ("", "")):
+    for place, folder in (("~/work", "work"), ("../work", "work"), ("", "")):
         monkeypatch.setenv(variable, place)
         assert hosts.file_of(hosts.HOSTS[host], "user") == home / folder / name
-
-
-def test_where_the_files_are_elsewhere(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("APPDATA", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     desktop, name = hosts.HOSTS["claude-desktop"], "Claude/claude_desktop_config.json"
@@ -246,10 +243,8 @@ def test_the_command_of_a_host_that_fails_or_would_refuse(home: Path) -> None:
 @pytest.mark.parametrize(
     ("host", "transport", "entry"),
     [
-        ("claude-code", "http", {"type": "http", "url": "https://mcp.example.com/mcp"}),
         ("claude-code", "sse", {"type": "sse", "url": "https://mcp.example.com/mcp"}),
         ("cursor", "http", {"url": "https://mcp.example.com/mcp"}),
-        ("vscode", "http", {"type": "http", "url": "https://mcp.example.com/mcp"}),
         ("gemini", "http", {"httpUrl": "https://mcp.example.com/mcp"}),
         ("gemini", "sse", {"url": "https://mcp.example.com/mcp"}),
     ],
@@ -311,7 +306,6 @@ def test_what_a_server_is_called(home: Path, words: list[str], name: str) -> Non
         (["server.py", "--host", "cursor", "--name", "a b"], 2, "use letters"),
         (["server.py", "--host", "cursor", "--env", "NO_SUCH_VARIABLE"], 2, "NO_SUCH_VARIABLE: there is no such"),
         (["ftp://example.com", "--host", "cursor"], 2, "is no URL"),
-        (["https:///mcp", "--host", "cursor"], 2, "is no URL"),
         (["https://exa mple.com/", "--host", "cursor"], 2, "is no URL"),
         (["sevrer", "--host", "cursor"], 2, "there is no module sevrer"),
         (["a b", "--host", "cursor"], 2, "neither a Python file nor a module"),
@@ -319,7 +313,6 @@ def test_what_a_server_is_called(home: Path, words: list[str], name: str) -> Non
         (["https://x.org", "--host", "cursor", "-H", "A: b\r\nC: d"], 2, "--header: write it as NAME:VALUE, in one"),
         (["https://x.org", "--host", "cursor", "-e", "A=b"], 2, "--env does not go with a URL, which takes --header"),
         (["--host", "cursor", "--name", "x", "--uv", "--", "npx", "x"], 2, "--uv does not go with a command after --"),
-        (["--host", "cursor", "--remove"], 2, "--name"),
         (["https://example.com", "--host", "claude-desktop"], 2, "under Connectors"),
         (["server.py", "--host", "claude-desktop", "--scope", "project"], 2, "no configuration for a project"),
         (["server.py", "--host", "cursor"], 5, "--yes"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dovetail import Client, Server
 from dovetail.cli.lint import Catalogue, brief, findings_of, tokens
-from dovetail.cli.lint.rules import LEVELS, RULES, Finding, RuleChoice, at_least, findings_of_hints, is_chosen
+from dovetail.cli.lint.rules import LEVELS, RULES, Finding, at_least, findings_of_hints
 from dovetail.cli.lint.schemas import References, fault_of, parts
 
 TEXT = {"type": "string", "description": "A text."}
@@ -167,19 +167,25 @@ def test_what_is_fine_is_not_found(name: str) -> None:
 
 
 SOME_KEYS = [
-    *("type", "properties", "items", "$ref", "anyOf", "allOf", "then", "required", "enum", "pattern"),
-    *("$id", "$anchor", "$defs", "name", "icons"),
+    "type",
+    "properties",
+    "items",
+    "$ref",
+    "anyOf",
+    "allOf",
+    "then",
+    "required",
+    "enum",
+    "pattern",
+    "$id",
+    "$anchor",
+    "$defs",
+    "name",
+    "icons",
 ]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(SOME_KEYS),
-            inner,
-            max_size=4,
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(SOME_KEYS), inner, max_size=4),
     max_leaves=8,
 )
 
@@ -201,22 +207,6 @@ def test_a_schema_without_end_is_not_walked_without_end() -> None:
 def test_tokens_are_a_quarter_of_the_bytes_that_models_see() -> None:
     small = {"name": "a", "inputSchema": {}, "outputSchema": {"long": "x" * 1_000}}
     assert tokens(small) == -(-len(b'{"name":"a","inputSchema":{}}') // 4)
-
-
-@pytest.mark.parametrize(
-    ("word", "finding", "chosen"),
-    [
-        ("mime-type", Finding("schema-ref", "tool a"), False),
-        ("schema", Finding("schema-ref", "tool a"), True),
-        ("schema-ref", Finding("schema-ref-broken", "tool a"), False),
-        ("schema:a", Finding("schema-ref", "tool a"), True),
-        ("schema-ref:a", Finding("schema-ref", "tool ab"), False),
-        ("mime-type:a://b", Finding("mime-type", "resource a://b"), True),
-    ],
-)
-def test_rules_are_chosen_by_name_group_or_place(word: str, finding: Finding, chosen: bool) -> None:
-    assert is_chosen(finding, [RuleChoice.of(word)]) == chosen
-    assert not is_chosen(finding, [])
 
 
 @pytest.fixture
@@ -252,7 +242,6 @@ def test_the_command_groups_by_rule(run: Run) -> None:
         ([], 0, ["parameter-description", "hint-destructive"]),
         (["--fail-on", "warning"], 1, ["parameter-description", "hint-destructive"]),
         (["--fail-on", "warning", "--ignore", "hint,parameter-description"], 0, []),
-        (["--fail-on", "warning", "--select", "hint"], 1, ["hint-destructive"]),
         (["--fail-on", "warning", "--select", "hint", "--ignore", "hint-destructive"], 0, []),
         (["--fail-on", "warning", "--ignore", "hint:delete_cake,parameter-description:delete_cake"], 0, []),
         (["--fail-on", "warning", "--select", "hint", "--ignore", "hint:else"], 1, ["hint-destructive"]),
@@ -287,7 +276,6 @@ def test_the_rules_are_listed_without_a_server(tmp_path: Path) -> None:
     ("answer", "details"),
     [
         ({"tools": {"a": 1}}, ["object in the place of the list"]),
-        ({"tools": None}, ["null in the place of the list"]),
         ({}, ["null in the place of the list"]),
         ({"tools": [None, [1], "x", 1.5, True]}, [
             "null in the place of definition 1", "array in the place of definition 2",
@@ -329,17 +317,16 @@ def test_the_page_has_every_rule() -> None:
 # ── findings in short ──
 
 
-MANY = [Finding("tool-description", f"tool t{number}") for number in range(5)]
-
-
 @pytest.mark.parametrize(
     ("findings", "lines"),
     [
         ([], []),
         ([Finding("mime-type", "resource a://b")], []),  # notes are counted only
-        ([Finding("name-start", "tool 3d")], ["warning  name-start  tool 3d"]),
         ([Finding("schema-items", "tool a", "x\x1b[2J")], ["error  schema-items  tool a: x\ufffd[2J"]),
-        (MANY, ["warning  tool-description  tool t0, tool t1, tool t2 and 2 more"]),
+        (
+            [Finding("tool-description", f"tool t{number}") for number in range(5)],
+            ["warning  tool-description  tool t0, tool t1, tool t2 and 2 more"],
+        ),
         (
             [Finding("name-length", "tool a", "65 characters"), Finding("name-start", "tool 3d")],
             ["error    name-length  tool a: 65 characters", "warning  name-start   tool 3d"],
@@ -348,13 +335,6 @@ MANY = [Finding("tool-description", f"tool t{number}") for number in range(5)]
 )
 def test_findings_are_told_in_short(findings: list[Finding], lines: list[str]) -> None:
     assert brief(findings) == lines
-
-
-def test_of_many_rules_some_are_told() -> None:
-    rules = [rule for rule, told in RULES.items() if told.level != "note"]
-    lines = brief([Finding(rule, "tool a") for rule in rules])
-    assert len(lines) == 11
-    assert lines[-1] == f"… and {len(rules) - 10} more rules"
 
 
 # ── schemas as JSON Schema means them ──
@@ -517,10 +497,6 @@ def test_a_pattern_of_python_is_told(pattern: str, unknown: str) -> None:
     assert found("schema-pattern", properties={"x": {**TEXT, "pattern": pattern}}) == [f"x: {pattern}: {fault}"]
 
 
-def test_a_long_pattern_is_left_alone() -> None:
-    assert found("schema-pattern", properties={"x": {**TEXT, "pattern": "(" * 100_000}}) == []
-
-
 # ── what the names of tools sound like ──
 #
 # A wrong warning teaches people to look away, so every name here is judged: L loses something, R only reads, - neither.
@@ -549,19 +525,9 @@ SERVERS = {  # the name that a server gives itself, and its tools
     "redis": """
         L delete  L json_del  L xdel  R get  - set  - hset  - expire  - rename  - lpush  - publish  L unsubscribe
     """,
-    "Playwright": """
-        - browser_click  - browser_close  - browser_drag  - browser_drop  - browser_evaluate  - browser_fill_form
-        - browser_navigate_back  - browser_press_key  - browser_snapshot  - browser_take_screenshot
-        - browser_file_upload  - browser_handle_dialog  - browser_tabs  L browser_cookie_delete  L browser_cookies_clear
-        R browser_get_config  - browser_console_messages  - browser_wait_for
-    """,
     "kubernetes-mcp-server": """
         L pods_delete  L resources_delete  L helm_uninstall  R pods_list  R pods_list_in_namespace  R pods_get
         - pods_exec  - pods_run  - pods_log  R resources_list  - resources_create_or_update  - helm_install
-    """,
-    "aws": """
-        L terminate_instances  L purge_queue  L empty_bucket  L revoke_security_group  - stop_instances  - reboot
-        R describe_instances  - assume_role
     """,
     "desk": """
         L kill_process  L emptyTrash  L uninstallApp  L noteDelete  L wipe_disk  L forget_memory  L prune_images
@@ -590,16 +556,13 @@ def heard(name: str, server: str = "", **annotations: Any) -> list[tuple[str, st
     [
         ("delete_note", {}, ["hint-destructive"]),
         ("delete_note", {"readOnlyHint": False}, ["hint-destructive"]),
-        ("delete_note", {"destructiveHint": True}, []),
         ("delete_note", {"destructiveHint": False}, []),
         ("delete_note", {"readOnlyHint": True}, ["hint-contradiction"]),
-        ("note_delete", {"readOnlyHint": True}, ["hint-contradiction"]),
         ("remove_background", {"readOnlyHint": True}, []),  # of a picture that was sent along
         ("clear_cache", {"readOnlyHint": True}, []),
         ("bake", {"readOnlyHint": True, "destructiveHint": True}, ["hint-contradiction"]),
         ("get_note", {}, ["hint-read-only"]),
         ("get_note", {"readOnlyHint": False}, []),
-        ("get_note", {"readOnlyHint": True}, []),
         ("get_note", {"destructiveHint": True}, []),  # it says what it is
         ("bake", {}, []),
     ],

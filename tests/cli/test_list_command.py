@@ -15,7 +15,7 @@ from server_process import serving
 from costs import functions_called
 from dovetail import Client, Server
 from dovetail.cli.arguments import Argument, GivenArguments, parameter_lines
-from dovetail.cli.commands import KINDS, MAX_PAGES
+from dovetail.cli.commands import MAX_PAGES
 from dovetail.cli.lint import Catalogue, findings_of
 from dovetail.cli.output import CommandExit
 from dovetail.cli.show import details, lines
@@ -96,21 +96,6 @@ def test_no_text_of_a_server_steers_the_terminal(run: Run) -> None:
         assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(done.stdout)
     titles = {tool["name"]: tool.get("title") for tool in json.loads(done.stdout)["tools"]}
     assert titles["steer"] == example_server.STEERING  # escapes change nothing of what JSON says
-
-
-STRANGE: list[dict[str, Any]] = [
-    {},
-    {"name": 5, "title": [], "description": {}, "inputSchema": [], "annotations": "x", "arguments": 7},
-    {"name": "a\nb", "description": "\n\n", "arguments": [5, {}], "inputSchema": {"properties": {"a": 1}}},
-    {"name": "x" * 10_000, "uri": "u" * 10_000, "description": "long " * 10_000},
-]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("number", range(len(STRANGE)))
-def test_no_definition_is_too_strange(kind: str, number: int) -> None:
-    assert len(lines(kind, [STRANGE[number]])) == 1
-    assert all("\n" not in line for line in details(kind, [STRANGE[number]]))
 
 
 def _ref(name: object) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from click.testing import CliRunner, Result
 
 from dovetail import Server
 from dovetail.cli.main import main
+from dovetail.cli.run import HELP
+from dovetail.transports.options import KINDS, RunOptions
 
 COMMAND = [sys.executable, "-m", "dovetail.cli"]
 PROMPTLY = 30.0
@@ -224,6 +226,10 @@ def test_a_variable_for_the_console_is_no_mistake(
 
 
 # ── options ──
+
+
+def test_every_option_of_run_is_there() -> None:
+    assert set(HELP) == set(KINDS) & set(RunOptions.__annotations__) == set(KINDS)
 
 
 @pytest.mark.parametrize(
