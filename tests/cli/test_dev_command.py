@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_stage import BIN, PROMPTLY, environment, typed
+from command_stage import BIN, PROMPTLY, environment
 
 from dovetail import Client
 from dovetail.cli.dev import WatchedFiles
@@ -173,27 +173,6 @@ def test_what_can_not_be_loaded_is_served_when_it_can(served: Developing) -> Non
 def is_refused(port: int) -> bool:
     with closing(socket.socket()) as probe:
         return probe.connect_ex(("127.0.0.1", port)) != 0
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["nowhere.py"], 2, "there is no file nowhere.py"),
-        (["nowhere.deeper:x"], 2, "there is no module nowhere"),
-        (["server.py", "--state", "foo://x"], 2, "foo: is not known; give one like redis://"),
-        (["server.py", "--path", "mcp"], 2, "path"),
-        (["server.py", "--port", "TAKEN"], 1, "another program listens there"),
-    ],
-    ids=lambda value: value[-1] if isinstance(value, list) else "",
-)
-def test_what_no_change_of_the_program_mends_ends_it(tmp_path: Path, words: list[str], code: int, said: str) -> None:
-    (tmp_path / "server.py").write_text(PROGRAM)
-    with closing(socket.socket()) as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
-        done = typed(tmp_path, "dev", *(port if word == "TAKEN" else word for word in words))
-    assert (done.returncode, said in done.stderr.decode()) == (code, True), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 import json
 import os
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -74,6 +77,60 @@ def test_exit_codes(tmp_path: Path, words: list[str], code: int, said: str) -> N
     assert "Client:" not in told
     assert "importlib" not in told
     assert str(Path("cli", "target.py")) not in told
+
+
+REFUSED = [
+    ("run server.py --port 99999", 2, "--port='99999' is not possible; it must be a port from 0 to 65535"),
+    ("run server.py --workers 0", 2, "--workers='0' is not possible; it must be a whole number, 1 or more"),
+    ("run server.py --body-timeout soon", 2, "it must be a number of seconds above 0"),
+    ("run server.py --transport carrier-pigeon", 2, "'carrier-pigeon' is not one of 'stdio', 'http'"),
+    ("run server.py --nonsense", 2, "No such option"),
+    ("run server.py --transport stdio --port 1 --no-sse", 2, "--port, --sse: only with --transport http"),
+    ("run server.py --console", 2, "--console: only with --transport http"),
+    ("run server.py --console-remote", 2, "--console-remote: only with --transport http"),
+    ("dev nowhere.py", 2, "there is no file nowhere.py"),
+    ("dev nowhere.deeper:x", 2, "there is no module nowhere"),
+    ("dev server.py --state foo://x", 2, "foo: is not known; give one like redis://"),
+    ("dev server.py --path mcp", 2, "path"),
+    ("dev server.py --port TAKEN", 1, "another program listens there"),
+    ("new", 2, "Missing argument"),
+    ("new 'a b'", 2, "can't be its name"),
+    (f"new {'n' * 41}", 2, "can't be its name"),
+    ("new it --with magic", 2, "magic"),
+    ("new notes.txt", 2, "notes.txt is a file"),
+    ("new notes.txt/it", 1, "can't be made"),
+    ("install server.py", 2, "--host"),
+    ("install --host cursor", 2, "--name"),
+    ("install --host cursor --name it", 2, "which server?"),
+    ("install --host cursor -- npx x", 2, "--name"),
+    ("install nothing.py --host cursor", 2, "there is no file nothing.py"),
+    ("install sevrer --host cursor", 2, "there is no module sevrer"),
+    ("install 'a b' --host cursor", 2, "neither a Python file nor a module"),
+    ("install server.py --host cursor --name 'a b'", 2, "use letters"),
+    ("install server.py --host cursor --env NO_SUCH_VARIABLE", 2, "NO_SUCH_VARIABLE: there is no such"),
+    ("install ftp://example.com --host cursor", 2, "is no URL"),
+    ("install 'https://exa mple.com/' --host cursor", 2, "is no URL"),
+    ("install server.py --host cursor -H A:b", 2, "--header does not go with a Python program, which takes"),
+    ("install https://x.org --host cursor -H 'A: b\nC: d'", 2, "--header: write it as NAME:VALUE, in one line"),
+    ("install https://x.org --host cursor -e A=b", 2, "--env does not go with a URL, which takes --header"),
+    ("install --host cursor --name x --uv -- npx x", 2, "--uv does not go with a command after --"),
+    ("install https://example.com --host claude-desktop", 2, "under Connectors"),
+    ("install server.py --host claude-desktop --scope project", 2, "no configuration for a project"),
+    ("install server.py --host cursor", 5, "--yes"),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "said"), REFUSED, ids=[line for line, *_ in REFUSED])
+def test_what_is_refused_changes_nothing(tmp_path: Path, line: str, code: int, said: str) -> None:
+    furnish(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        words = shlex.split(line.replace("TAKEN", str(taken.getsockname()[1])))
+        done = typed(tmp_path, *words, HOME=str(tmp_path), XDG_CONFIG_HOME=str(tmp_path))
+    assert (done.returncode, done.stdout, said in done.stderr.decode()) == (code, b"", True), done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize(

@@ -295,36 +295,6 @@ def test_what_a_server_is_called(home: Path, words: list[str], name: str) -> Non
     assert list(servers(home / ".cursor/mcp.json")) == [name]
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "says"),
-    [
-        (["--host", "cursor"], 2, "--name"),
-        (["--host", "cursor", "--name", "it"], 2, "which server?"),
-        (["--host", "cursor", "--yes", "--", "npx", "x"], 2, "--name"),
-        (["nothing.py", "--host", "cursor"], 2, "there is no file nothing.py"),
-        (["server.py"], 2, "--host"),
-        (["server.py", "--host", "cursor", "--name", "a b"], 2, "use letters"),
-        (["server.py", "--host", "cursor", "--env", "NO_SUCH_VARIABLE"], 2, "NO_SUCH_VARIABLE: there is no such"),
-        (["ftp://example.com", "--host", "cursor"], 2, "is no URL"),
-        (["https://exa mple.com/", "--host", "cursor"], 2, "is no URL"),
-        (["sevrer", "--host", "cursor"], 2, "there is no module sevrer"),
-        (["a b", "--host", "cursor"], 2, "neither a Python file nor a module"),
-        (["server.py", "--host", "cursor", "-H", "A:b"], 2, "--header does not go with a Python program, which takes"),
-        (["https://x.org", "--host", "cursor", "-H", "A: b\r\nC: d"], 2, "--header: write it as NAME:VALUE, in one"),
-        (["https://x.org", "--host", "cursor", "-e", "A=b"], 2, "--env does not go with a URL, which takes --header"),
-        (["--host", "cursor", "--name", "x", "--uv", "--", "npx", "x"], 2, "--uv does not go with a command after --"),
-        (["https://example.com", "--host", "claude-desktop"], 2, "under Connectors"),
-        (["server.py", "--host", "claude-desktop", "--scope", "project"], 2, "no configuration for a project"),
-        (["server.py", "--host", "cursor"], 5, "--yes"),
-    ],
-)
-def test_what_is_refused_changes_nothing(home: Path, words: list[str], code: int, says: str) -> None:
-    done = install(*words)
-    assert (done.exit_code, done.stdout) == (code, "")
-    assert says in done.stderr
-    assert not (home / ".cursor").exists()
-
-
 def test_of_secrets_only_names_are_shown(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = cursor_file(home)
     monkeypatch.setenv("API_KEY", "hush")

@@ -1,6 +1,5 @@
 """`dovetail new`: the project that it makes passes its own tests, is served and linted, and nothing is overwritten."""
 
-import os
 import re
 import shlex
 import subprocess
@@ -130,26 +129,6 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
     assert "it/server.py was there already" in done.stderr
     assert (tmp_path / "it" / "server.py").read_text() == "mine"
     assert made(tmp_path / "it") == FILES
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "says"),
-    [
-        ([], 2, "Missing argument"),
-        (["a b", "--yes"], 2, "can't be its name"),
-        (["n" * 41], 2, "can't be its name"),
-        (["-x"], 2, "No such option"),
-        (["it", "--with", "magic"], 2, "magic"),
-        (["taken", "--yes"], 2, "taken is a file"),
-        (["taken/it", "--yes"], 1, "can't be made"),
-    ],
-)
-def test_what_can_not_be_made(tmp_path: Path, words: list[str], code: int, says: str) -> None:
-    (tmp_path / "taken").write_text("")
-    done = new(*words)
-    assert (done.exit_code, done.stdout) == (code, "")
-    assert says in done.stderr
-    assert os.listdir(tmp_path) == ["taken"]
 
 
 def test_a_link_to_itself_is_told(tmp_path: Path) -> None:

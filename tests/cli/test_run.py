@@ -205,15 +205,6 @@ def test_a_console_is_there_if_asked_for_and_for_the_bundled_server(
     assert list(options.get("routes", ())) == (["/console/*"] if has_console else [])
 
 
-@pytest.mark.parametrize("flag", ["--console", "--console-remote"])
-def test_a_console_needs_http(write: Write, ran: list, flag: str) -> None:
-    write(PLAIN)
-    refused = run("server.py", flag)
-    assert refused.exit_code == 2
-    assert f"{flag}: only with --transport http" in refused.output
-    assert not ran
-
-
 @pytest.mark.parametrize("variable", ["DOVETAIL_CONSOLE", "DOVETAIL_CONSOLE_REMOTE"])
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 def test_a_variable_for_the_console_is_no_mistake(
@@ -249,24 +240,6 @@ def test_options(write: Write, ran: list, words: str, options: dict[str, Any]) -
     result = run("server.py", "--transport", "http", *words.split())
     assert result.exit_code == 0, result.output
     assert ran == [("plain", "http", options)]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("--port 99999", "--port='99999' is not possible; it must be a port from 0 to 65535"),
-        ("--workers 0", "--workers='0' is not possible; it must be a whole number, 1 or more"),
-        ("--body-timeout soon", "--body-timeout='soon' is not possible; it must be a number of seconds above 0"),
-        ("--transport carrier-pigeon", "'carrier-pigeon' is not one of 'stdio', 'http'"),
-        ("--nonsense", "No such option"),
-        ("--transport stdio --port 1 --no-sse", "--port, --sse: only with --transport http"),
-    ],
-)
-def test_bad_options(write: Write, ran: list, words: str, said: str) -> None:
-    write(PLAIN)
-    result = run("server.py", *words.split())
-    assert (result.exit_code, ran) == (2, [])
-    assert said in result.output
 
 
 def test_the_transport_from_the_environment(write: Write, ran: list, monkeypatch: pytest.MonkeyPatch) -> None:
