@@ -129,11 +129,7 @@ def test_the_supported_dialects_are_named() -> None:
         ("annotations", [field.encode_name for field in msgspec.structs.fields(ToolAnnotations)]),
         ("*", dovetail.__all__),
     ],
-    ids=[
-        *("options of Server", "options of tools", "of resources", "of prompts", "parameters of Field", "of Client"),
-        *("methods of ToolRegistry", "hints"),
-        "public names",
-    ],
+    ids=stable,
 )
 def test_everything_public_is_documented(page: str, names: Collection[str]) -> None:
     text = "\n".join(path.read_text() for path in (ROOT / "docs").glob(f"{page}.md"))
@@ -282,12 +278,6 @@ async def look_at_pictures(client: Client) -> None:
     assert link.uri == "docs://manual"
 
 
-async def note_at_once(client: Client) -> None:
-    assert not inspect.iscoroutinefunction(sys.modules["docs_program_context_lifespan"].add_note)  # it runs in threads
-    counts = await asyncio.gather(*(client.call_tool("add_note", {"text": str(number)}) for number in range(20)))
-    assert sorted(each.data for each in counts) == list(range(3, 23))
-
-
 REVIEW = "Please review this python code:\nx = 1"
 LETTER = [("user", ""), ("user", "Continue this letter."), ("assistant", "Dear")]
 BOOKED = "Ada and 0 more, 2 nights from 2026-05-01, board: none"
@@ -317,19 +307,6 @@ def take_the_first(question: ElicitQuestion) -> Any:
     return field.get("enum", [True])[0]
 
 
-async def require_a_visit(client: Client) -> None:
-    params = {"name": "unread", "arguments": {"account": "ada"}}
-    if client.protocol_version == "2026-07-28":
-        (question,) = (await client.request("tools/call", params))["inputRequests"].values()
-        assert question["params"]["url"].startswith("https://mail.example.com/sign-in?visit=")
-        return
-    with pytest.raises(ServerError) as refused:
-        await client.request("tools/call", params)
-    assert refused.value.code == -32042
-    (page,) = refused.value.data["elicitations"]
-    assert page["url"].endswith(page["elicitationId"])
-
-
 ASKED: dict[str, dict[str, Any]] = {
     **{name: {"elicitation_handler": fill_in} for name in ("asking", "asking_forms", "asking_url", "asking_by_hand")},
     "asking_models": {"elicitation_handler": fill_in, "sampling_handler": lambda _: "Short.", "roots": ["file:///a"]},
@@ -344,7 +321,7 @@ SCENARIOS: dict[str, list[Step]] = {
         call("folders", gives=["file:///a"]),
         call("rename", old="list", gives="list is now todo"),
     ],
-    "asking_url": [call("connect", gives="Come back when you are done."), require_a_visit],
+    "asking_url": [call("connect", gives="Come back when you are done.")],
     "asking_by_hand": [call("greet", gives="Hello, Ada! I asked 1 times.")],
     "replay": [call("order", matches=r"Ordered \d{4}\.")],
     "readme": [call("days_between", start="2026-01-01", end="2026-03-01", gives=59)],
@@ -403,7 +380,7 @@ SCENARIOS: dict[str, list[Step]] = {
     "console": [call("forecast", city="Rome", gives="Sun in Rome.")],
     "context": [use_the_context],
     "context_threads": [call("search", text="an", gives=["banana"]), call("nap", seconds=0.001, gives="rested")],
-    "context_lifespan": [call("add_note", text="one", gives=1), call("add_note", text="two", gives=2), note_at_once],
+    "context_lifespan": [call("add_note", text="one", gives=1), call("add_note", text="two", gives=2)],
     "revisions": [call("nearest", count=1, gives=["Sun"])],
     "profiles": [call("greet", name="Ada", gives={}), fail("greet", says="name")],
     "profiles_reference": [call("add", a=1, b=2, gives='{"result":3.0}')],

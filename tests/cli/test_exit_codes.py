@@ -6,7 +6,6 @@ import shlex
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,7 +20,7 @@ from command_stage import BIN, PROMPTLY, environment, furnish, spawned, typed
 
 from dovetail.cli.main import main
 from dovetail.cli.output import FAILED, READER_LEFT, WRONG_USE
-from dovetail.cli.target import split_target, what_is_missing
+from dovetail.cli.target import split_target
 from process_stage import is_there, pid_in, shell
 
 PLAIN = "from dovetail import Server\nserver = Server('plain')\n"
@@ -146,29 +145,6 @@ def test_what_is_asked_for_goes_before_the_command(tmp_path: Path, command: str,
     assert told.endswith(f"Error: {words}\n{advice}\n")
     (tmp_path / "server.py").write_text(PLAIN)
     assert CliRunner().invoke(main, [command, str(tmp_path / "server.py")]).stderr.endswith(f"Error: {words}\n")
-
-
-@pytest.mark.parametrize(
-    ("target", "missing"),
-    [
-        ("server.py", None),
-        ("server", None),
-        ("package.module:server", None),
-        ("loose.part", None),
-        ("nowhere.py", "there is no file nowhere.py"),
-        ("nowhere", "there is no module nowhere"),
-        ("not-a-module", "'not-a-module' is neither a Python file nor a module"),
-    ],
-)
-def test_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, missing: str | None) -> None:
-    for name in ("server.py", "package/__init__.py", "package/module.py", "loose/part.py"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("raise SystemExit('it must not be run')")
-    monkeypatch.chdir(tmp_path)
-    before = list(sys.path)
-    assert what_is_missing(target) == missing
-    assert sys.path == before
-    assert "package" not in sys.modules
 
 
 def test_the_parts_of_a_target() -> None:

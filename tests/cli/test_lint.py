@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail import Client, Server
-from dovetail.cli.lint import Catalogue, brief, findings_of, tokens
-from dovetail.cli.lint.rules import LEVELS, RULES, Finding, at_least, findings_of_hints
+from dovetail.cli.lint import Catalogue, findings_of, tokens
+from dovetail.cli.lint.rules import LEVELS, RULES, at_least, findings_of_hints
 from dovetail.cli.lint.schemas import References, fault_of, parts
 
 TEXT = {"type": "string", "description": "A text."}
@@ -167,21 +167,8 @@ def test_what_is_fine_is_not_found(name: str) -> None:
 
 
 SOME_KEYS = [
-    "type",
-    "properties",
-    "items",
-    "$ref",
-    "anyOf",
-    "allOf",
-    "then",
-    "required",
-    "enum",
-    "pattern",
-    "$id",
-    "$anchor",
-    "$defs",
-    "name",
-    "icons",
+    *("type", "properties", "items", "$ref", "anyOf", "allOf", "then", "required", "enum", "pattern"),
+    *("$id", "$anchor", "$defs", "name", "icons"),
 ]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -312,29 +299,6 @@ def test_the_page_has_every_rule() -> None:
     page = (Path(__file__).parents[2] / "docs" / "commands" / "lint.md").read_text()
     rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \| (.*) \| (.*) \|$", page, re.MULTILINE)
     assert rows == [(rule, told.level, told.why, told.fix) for rule, told in RULES.items()]
-
-
-# ── findings in short ──
-
-
-@pytest.mark.parametrize(
-    ("findings", "lines"),
-    [
-        ([], []),
-        ([Finding("mime-type", "resource a://b")], []),  # notes are counted only
-        ([Finding("schema-items", "tool a", "x\x1b[2J")], ["error  schema-items  tool a: x\ufffd[2J"]),
-        (
-            [Finding("tool-description", f"tool t{number}") for number in range(5)],
-            ["warning  tool-description  tool t0, tool t1, tool t2 and 2 more"],
-        ),
-        (
-            [Finding("name-length", "tool a", "65 characters"), Finding("name-start", "tool 3d")],
-            ["error    name-length  tool a: 65 characters", "warning  name-start   tool 3d"],
-        ),
-    ],
-)
-def test_findings_are_told_in_short(findings: list[Finding], lines: list[str]) -> None:
-    assert brief(findings) == lines
 
 
 # ── schemas as JSON Schema means them ──
@@ -551,27 +515,10 @@ def heard(name: str, server: str = "", **annotations: Any) -> list[tuple[str, st
     return [(finding.rule, finding.detail) for finding in found]
 
 
-@pytest.mark.parametrize(
-    ("name", "annotations", "rules"),
-    [
-        ("delete_note", {}, ["hint-destructive"]),
-        ("delete_note", {"readOnlyHint": False}, ["hint-destructive"]),
-        ("delete_note", {"destructiveHint": False}, []),
-        ("delete_note", {"readOnlyHint": True}, ["hint-contradiction"]),
-        ("remove_background", {"readOnlyHint": True}, []),  # of a picture that was sent along
-        ("clear_cache", {"readOnlyHint": True}, []),
-        ("bake", {"readOnlyHint": True, "destructiveHint": True}, ["hint-contradiction"]),
-        ("get_note", {}, ["hint-read-only"]),
-        ("get_note", {"readOnlyHint": False}, []),
-        ("get_note", {"destructiveHint": True}, []),  # it says what it is
-        ("bake", {}, []),
-    ],
-)
-def test_hints_are_held_against_the_name(name: str, annotations: dict[str, Any], rules: list[str]) -> None:
-    assert [rule for rule, _ in heard(name, **annotations)] == rules
-
-
 def test_the_word_that_is_heard_is_told() -> None:
+    assert heard("remove_background", readOnlyHint=True) == []  # of a picture that was sent along
+    assert heard("delete_note", destructiveHint=False) == []
+    assert heard("delete_note", readOnlyHint=False) == [("hint-destructive", "delete")]
     assert heard("slack_delete_message", "slack-mcp") == [("hint-destructive", "delete")]
     assert heard("slack_delete_message", "else") == []  # only a server's own name, or one of many tools, is a prefix
     assert heard("delete_note", readOnlyHint=True) == [("hint-contradiction", "readOnlyHint, and the word delete")]

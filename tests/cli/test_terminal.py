@@ -5,7 +5,6 @@ import io
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -156,7 +155,6 @@ def test_columns() -> None:
 
 
 PROMPTLY = 20
-TRAVEL = Path(__file__).parent.parent.parent / "docs" / "programs" / "asking_forms.py"
 STEERING = re.compile(r"\x1b(?!\[[0-9;]*[mK])|[\x00-\x06\x07\x0b\x0c\x0e-\x1a\x80-\x9f\u202a-\u202e]")
 Type = Callable[..., Any]
 
@@ -268,23 +266,6 @@ def test_a_page_is_opened_only_after_a_yes(terminal: Type, folder: Path, key: st
     child.sendline(key)
     assert ended(child)[1].endswith(f"{action}\r\n")
     assert (folder / "visited.txt").exists() is opened
-
-
-def test_several_questions_at_once_wait_for_each_other(terminal: Type, folder: Path) -> None:
-    shutil.copy(TRAVEL, folder / "server.py")
-    child = terminal("call", "server.py", "book", "-a", "city=Rome", "-a", "start=2026-05-01", "-a", "nights=2")
-    child.expect(r"seat \(number or name\) \[window\]: ")
-    child.sendline("")
-    child.expect_exact("asks: Which meals?")
-    child.expect(r"numbers or names, with commas\): ")
-    child.sendline("1, supper")
-    child.expect_exact("'supper' is none of the choices")
-    child.sendline("1, dinner")
-    child.expect_exact("asks: How fast?")
-    child.expect_exact("By plane")
-    child.expect(r"number or name\): ")
-    child.sendline("By plane")
-    assert ended(child)[1].endswith("2 nights in Rome, breakfast, dinner, fast\r\n")
 
 
 def test_a_person_answers_for_the_model(terminal: Type) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from dovetail import (
-    Audio,
     Console,
     Context,
     Field,
@@ -24,10 +23,6 @@ from dovetail import (
 
 PIXEL = base64.b64decode(  # a PNG of one blue pixel
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVQI12NgUHgAAAFCAQGrLSapAAAAAElFTkSuQmCC"
-)
-SILENCE = (  # a WAV file of two samples
-    b"RIFF\x26\x00\x00\x00WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00\x40\x1f\x00\x00\x40\x1f\x00\x00\x01\x00\x08\x00"
-    b"data\x02\x00\x00\x00\x80\x80"
 )
 ILL = "<script>document.title = 'taken over'</script><img src=x onerror=\"document.title = 'taken over'\"> "
 ILL_NAME = "<script>document.title = 'taken over'</script>"
@@ -122,12 +117,6 @@ def wipe(path: str) -> str:
 def picture() -> Image:
     """One blue pixel."""
     return Image(data=PIXEL, mime_type="image/png")
-
-
-@server.tool
-def sound() -> Audio:
-    """A very short silence."""
-    return Audio(data=SILENCE, mime_type="audio/wav")
 
 
 @server.tool

@@ -104,8 +104,6 @@ def test_results_of_every_kind_are_shown_as_what_they_are(tab: ConsolePage) -> N
     picture = tab.result.get_by_role("img").first
     picture.wait_for()
     assert picture.evaluate("it => it.decode().then(() => it.naturalWidth)") == 1
-    tab.call("sound")
-    tab.result.locator("audio[controls]").wait_for()
     tab.call("table")
     tab.result.get_by_role("table").get_by_role("cell", name="Turku").wait_for()
     tab.call("link")
