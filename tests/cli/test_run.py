@@ -205,17 +205,6 @@ def test_a_console_is_there_if_asked_for_and_for_the_bundled_server(
     assert list(options.get("routes", ())) == (["/console/*"] if has_console else [])
 
 
-@pytest.mark.parametrize("variable", ["DOVETAIL_CONSOLE", "DOVETAIL_CONSOLE_REMOTE"])
-@pytest.mark.parametrize("transport", ["stdio", "http"])
-def test_a_variable_for_the_console_is_no_mistake(
-    write: Write, ran: list, monkeypatch: pytest.MonkeyPatch, variable: str, transport: str
-) -> None:
-    write(PLAIN)
-    monkeypatch.setenv(variable, "1")
-    assert run("server.py", "--transport", transport).exit_code == 0
-    assert ("routes" in ran[0][2]) is (transport == "http")
-
-
 # ── options ──
 
 
