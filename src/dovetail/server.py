@@ -211,7 +211,7 @@ class Server:
 
     def asgi(self, **options: "Unpack[AsgiOptions]") -> "HttpApp":
         """The server as an ASGI callable: mount it anywhere, no lifespan wiring needed."""
-        return transports.http.HttpApp(self.engine, self._http(options), owner=self)
+        return transports.http.HttpApp(self.engine, self.http_options(options), owner=self)
 
     def well_known(self, **options: "Unpack[AsgiOptions]") -> "App":
         """What to mount at `/.well-known` of the origin, if the server itself is mounted below it and has `auth=`.
@@ -219,13 +219,13 @@ class Server:
         Some clients look there for the way to a token, without having been told. It needs a `public_url`, or the
         whole `path=` of the endpoint.
         """
-        app = transports.http.HttpApp(self.engine, self._http(options), owner=self)
+        app = transports.http.HttpApp(self.engine, self.http_options(options), owner=self)
         return app.well_known(is_placed="path" in options)
 
     def run(self, transport: Transport = "stdio", **options: "Unpack[RunOptions]") -> None:
         """Serve until the client leaves or a signal comes. Over HTTP both old and new clients find their way."""
         if transport in HTTP_NAMES:
-            transports.serve.serve_http(self.engine, self._http(options, running=True), owner=self)
+            transports.serve.serve_http(self.engine, self.http_options(options, running=True), owner=self)
         elif transport != "stdio":
             raise SetupError(f'Server.run: transport={transport!r} is unknown; use "stdio" or "http"')
         elif options:
@@ -246,7 +246,8 @@ class Server:
 
         return register
 
-    def _http(self, given: "AsgiOptions", *, running: bool = False) -> "HttpOptions":
+    def http_options(self, given: "AsgiOptions", *, running: bool = False) -> "HttpOptions":
+        """Checked options, with the pages of `custom_route`; `running` if they are those of `run`."""
         options = transports.options.HttpOptions.of(given, running=running)
         run, most, seconds = self.engine.threads.run, options.max_body_bytes, options.body_timeout
         as_app = transports.routes.route_app

@@ -1,4 +1,4 @@
-"""`dovetail call`: results, questions without a person, and the numbers that a script sees."""
+"""`dovetail call`, `read`, `prompt` and `complete`: results, questions without a person, what is told beforehand."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 from command_stage import Run, furnish, running, typed
 
 from dovetail import Server
-from dovetail.cli.output import DECLINED, FAILED, LATE, UNREACHED, WRONG_USE
+from dovetail.cli.output import DECLINED, FAILED, WRONG_USE
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates:DeprecationWarning")
 
@@ -20,9 +20,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates:Deprec
 def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     monkeypatch.chdir(tmp_path)
     return running(example_server.server, monkeypatch, protocol_version=request.param)
-
-
-# ── results ──
 
 
 @pytest.mark.parametrize(
@@ -63,10 +60,6 @@ def test_the_whole_result_as_json(run: Run) -> None:
     assert json.loads(done.stdout)["isError"] is True
 
 
-def test_arguments_from_stdin(run: Run) -> None:
-    assert run("call", "add", "--args", "-", input='{"a": 2, "b": 3}').stdout == "5\n"
-
-
 @pytest.mark.parametrize(
     "words", [("text=@-", "--args", "-"), ("text=@-", "other=@-"), ("text=@-", "--answer", "a=@-")], ids=" ".join
 )
@@ -91,39 +84,15 @@ def test_what_is_no_text_is_saved(run: Run, output: str, files: set[str]) -> Non
 def test_text_is_saved_where_there_is_nothing_else(run: Run) -> None:
     done = run("call", "summarise", "text=a", "--output", "said.txt")
     assert (done.stdout, Path("said.txt").read_text()) == ("", "1 words")
-    done = run("call", "summarise", "text=a", "--output", "no/such/folder")
-    assert done.exit_code == FAILED
-    assert "No such file" in done.stderr
     done = run("call", "summarise", "text=a", "--output", f"{os.devnull}/folder/")
     assert done.exit_code == FAILED
     assert "Error: --output /dev/null/folder: Not a directory" in done.stderr
-
-
-def test_what_is_piped_or_saved_is_whole(run: Run) -> None:
-    long = "x" * 200
-    assert long in run("call", "search", f"words={long}").stdout
-    run("call", "search", f"words={long}", "--output", "rows.txt")
-    assert long in Path("rows.txt").read_text()
 
 
 def test_a_tool_that_fails(run: Run) -> None:
     done = run("call", "break_down")
     assert (done.exit_code, done.stdout) == (FAILED, "")
     assert "Error: it is broken: safe \N{REPLACEMENT CHARACTER}[31mred" in done.stderr
-
-
-def test_a_call_asks_no_more_than_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[str] = []
-
-    def see(direction: str, message: bytes) -> None:
-        if direction == "sent":
-            sent.append(json.loads(message)["method"])
-
-    running(example_server.server, monkeypatch, transcript=see)("call", "add", "a=2", "b=3")
-    assert sent == ["server/discover", "tools/list", "tools/call"]
-
-
-# ── before the call ──
 
 
 @pytest.mark.parametrize(
@@ -145,12 +114,6 @@ def test_wrong_use_is_told_before_the_call(run: Run, words: list[str], told: str
     assert told in done.stderr
 
 
-def test_a_server_without_tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = running(Server("empty"), monkeypatch)("call", "add")
-    assert (done.exit_code, done.stdout) == (WRONG_USE, "")
-    assert "dovetail.reference has no tools at all; it has nothing that could be asked for" in done.stderr
-
-
 @pytest.mark.seed("S2-72", "S4-17")
 def test_a_destructive_tool_needs_a_yes(run: Run) -> None:
     done = run("call", "forget", "note=old")
@@ -160,20 +123,10 @@ def test_a_destructive_tool_needs_a_yes(run: Run) -> None:
     assert run("call", "forget", "note=old", "--yes").stdout == "Forgot old.\n"
 
 
-def test_a_tool_that_says_nothing_of_itself_is_called_and_that_is_told(run: Run) -> None:
-    done = run("call", "summarise", "text=a b")
-    assert (done.exit_code, done.stdout) == (0, "2 words\n")
-    assert done.stderr == "summarise is not annotated: it may be destructive\n"
-    for words in (["summarise", "text=a", "--yes"], ["summarise", "text=a", "--quiet"], ["add", "a=1", "b=2"]):
-        assert run("call", *words).stderr == ""
-
-
 @pytest.mark.parametrize(
     ("annotations", "told"),
     [
-        (None, "t is not annotated: it may be destructive\n"),
-        ({"title": "T"}, "t is not annotated: it may be destructive\n"),
-        ({"readOnlyHint": False}, "t does not say whether it is destructive\n"),
+        (None, "t does not say whether it is destructive\n"),
         ({"openWorldHint": False}, "t does not say whether it is destructive\n"),
         ({"readOnlyHint": True}, ""),
         ({"destructiveHint": False}, ""),
@@ -189,11 +142,9 @@ def test_what_a_tool_leaves_open_is_told_and_counted_by_one_rule(
     run = running(server, monkeypatch)
     assert run("call", "t").stderr.startswith(told)
     assert bool(run("call", "t").stderr) == bool(told)
-    assert ("1 not annotated" in run("inspect").stdout) == ("not annotated" in told)
+    assert run("call", "t", "--yes").stderr == ""
+    assert ("1 not annotated" in run("inspect").stdout) == (annotations is None)
     assert ("destructive" in run("list").stdout) == ("destructive" in told and "Error" not in told)
-
-
-# ── meanwhile ──
 
 
 def test_logs_are_lines_on_stderr(run: Run) -> None:
@@ -233,6 +184,13 @@ def test_a_form_without_a_person_is_cancelled(run: Run, options: list[str], told
     assert told in done.stderr
 
 
+def test_a_page_that_has_to_be_opened_first_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    example_server.UNLOCKED.clear()
+    done = running(example_server.server, monkeypatch, protocol_version="2025-11-25")("call", "unlock")
+    assert (done.exit_code, done.stdout) == (FAILED, "")
+    assert done.stderr.endswith("Open this first, and call it again:\nhttps://example.com/pay\n")
+
+
 def test_a_page_and_a_model_need_a_person(run: Run) -> None:
     done = run("call", "visit")
     assert done.stdout == "cancel\n"
@@ -246,45 +204,6 @@ def test_no_text_of_a_server_steers_the_terminal(run: Run) -> None:
     for words in (["steer"], ["break_down"]):
         assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(run("call", *words).stderr)
     assert run("call", "steer").stdout == example_server.STEERING + "\n"  # what is piped is what came
-
-
-# ── as users type it ──
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    furnish(tmp_path)
-    return tmp_path
-
-
-def test_results_and_words_go_different_ways(folder: Path) -> None:
-    done = typed(folder, "call", "server.py", "bake")
-    assert (done.returncode, done.stdout) == (0, b"A cake.\n")
-    assert done.stderr == b"info oven: the oven is hot\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "told"),
-    [
-        (["nowhere.py", "add"], WRONG_USE, b"there is no file nowhere.py"),
-        (["broken.py", "add"], UNREACHED, b"broken.py exited with code 1"),
-        (["http://127.0.0.1:1/mcp", "add"], UNREACHED, b"can't connect"),
-        (["server.py", "bake", "seconds=20", "--timeout", "0.5"], LATE, b"no progress for 0.5 s"),
-        (["server.py", "add", "a=1", "b=2", "--header", "X: y"], WRONG_USE, b"--header: only for a URL"),
-        (["add", "a=1", "b=2", "--", "no-such-command"], WRONG_USE, b"there is no such command"),
-        (["add", "--"], WRONG_USE, b"after -- comes the command"),
-        (["add", "a=1", "b=2", "--", "python", "server.py"], 0, b""),
-        (["server.py", "add", "a=1", "b=2", "--revision", "2024-11-05"], 0, b""),
-    ],
-    ids=str,
-)
-def test_exit_codes(folder: Path, words: list[str], code: int, told: bytes) -> None:
-    (folder / "broken.py").write_text("raise SystemExit(1)")
-    done = typed(folder, "call", *words)
-    assert done.returncode == code, done.stderr
-    assert told in done.stderr
-    assert done.stdout == (b"" if code else b"3\n")
-    assert b"Traceback" not in done.stderr
 
 
 NAME = "fa Error: \N{REPLACEMENT CHARACTER}[31mke"
@@ -305,10 +224,82 @@ def test_names_of_a_server_stay_in_their_line(tmp_path: Path, words: list[str], 
     assert told in done.stderr.decode()
 
 
-def test_variables_for_the_program(folder: Path) -> None:
-    (folder / "asks.py").write_text(
-        "import os\nfrom dovetail import Server\nserver = Server('asks')\n"
-        "@server.tool\ndef mood() -> str:\n    return os.environ['MOOD']\n"
-    )
-    done = typed(folder, "call", "asks.py", "mood", "--env", "MOOD=fine")
-    assert done.stdout == b"fine\n"
+# ── read ──
+
+
+def test_text_goes_out_as_it_came(run: Run) -> None:
+    assert run("read", "notes://all").stdout == "milk, bread"
+    assert run("read", "notes://Rome/Monday").stdout == "Rome on Monday"
+    found = json.loads(run("read", "notes://all", "--json").stdout)
+    assert found["contents"] == [{"uri": "notes://all", "mimeType": "text/plain", "text": "milk, bread"}]
+
+
+def test_bytes_go_out_as_they_came(tmp_path: Path) -> None:
+    furnish(tmp_path)
+    done = typed(tmp_path, "read", "server.py", "logo://small")
+    assert done.stdout == example_server.PNG
+    assert done.stderr == b""
+
+
+def test_into_a_file(run: Run) -> None:
+    done = run("read", "logo://small", "--output", "logo.png")
+    assert (done.stdout, done.stderr) == ("", "saved logo.png (2.0 KB)\n")
+    assert Path("logo.png").read_bytes() == example_server.PNG
+
+
+def test_into_a_folder_nothing_is_overwritten(run: Run) -> None:
+    Path("art").mkdir()
+    for _ in range(2):
+        run("read", "logo://small", "--output", "art")
+    assert sorted(path.name for path in Path("art").iterdir()) == ["resource-2.png", "resource.png"]
+
+
+def test_there_is_no_such_resource(run: Run) -> None:
+    done = run("read", "zzz://1")
+    assert (done.exit_code, done.stdout) == (FAILED, "")
+    assert done.stderr.endswith(")\n`dovetail list` shows which resources there are\n")
+
+
+def test_what_a_server_does_not_have_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server("small")
+    server.tool(lambda: "hi", name="greet")
+    for line in ("read notes://all", "prompt greet", "complete prompt:greet name"):
+        done = running(server, monkeypatch)(*line.split())
+        assert (done.exit_code, done.stdout, " at all" in done.stderr) == (WRONG_USE, "", True), line
+
+
+# ── prompts and completions ──
+
+
+def test_messages_of_a_prompt(run: Run) -> None:
+    assert run("prompt", "greet", "name=Ada").stdout == "user:\nGreet Ada in English.\n"
+    found = json.loads(run("prompt", "greet", "name=Ada", "language=Latin", "--json").stdout)
+    assert found["messages"] == [{"role": "user", "content": {"type": "text", "text": "Greet Ada in Latin."}}]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["greet"], "greet needs name\nIt takes:\n  name      string  required\n  language  string\n"),
+        (["greet", "name=Ada", "age=5"], "greet takes no age"),
+        (["great", "name=Ada"], "there is no prompt great; did you mean greet?"),
+    ],
+    ids=str,
+)
+def test_wrong_use_of_a_prompt(run: Run, words: list[str], told: str) -> None:
+    done = run("prompt", *words)
+    assert (done.exit_code, done.stdout) == (WRONG_USE, "")
+    assert told in done.stderr
+
+
+def test_suggestions(run: Run) -> None:
+    assert run("complete", "prompt:greet", "name", "A").stdout == "Ada\nAlan\n"
+    assert run("complete", "prompt:greet", "name").stdout == "Ada\nAlan\nGrace\n"
+    assert run("complete", "tool:add", "a", "1").stdout == "10\n12\n"
+    done = run("complete", "prompt:greet", "name", "Z")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "no suggestions\n")
+    assert "write prompt:greet or tool:greet" in run("complete", "greet", "name").stderr
+    done = run("complete", "notes://{shop}/{day}", "day", "--with", "shop=Rome")
+    assert (done.stdout, done.stderr) == ("Monday\nSunday\n", "… of 7\n")
+    found = json.loads(run("complete", "notes://{shop}/{day}", "day", "M", "--json").stdout)
+    assert found == {"completion": {"values": ["Monday"], "total": 7, "hasMore": True}}

@@ -1,15 +1,13 @@
 """`key=value` words and schemas: which values come out, and what is said about those that do not fit."""
 
-import contextlib
 import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dovetail.cli.arguments import GivenArguments, Misread, described, parameter_lines, typed_value
+from dovetail.cli.arguments import GivenArguments, described
 from dovetail.cli.output import WRONG_USE, CommandExit
 from stable_ids import stable
 
@@ -48,27 +46,20 @@ def read(*words: str, whole: str | None = None, schema: Any = SCHEMA) -> dict[st
     ("words", "expected"),
     [
         (["whole=5"], {"whole": 5}),
-        (["whole=-5"], {"whole": -5}),
         (["part=5"], {"part": 5}),
-        (["part=5.5e3"], {"part": 5500.0}),
         (["on=true"], {"on": True}),
         (["on=No"], {"on": False}),
         (["text=5"], {"text": "5"}),
         (["text="], {"text": ""}),
         (["text=a=b"], {"text": "a=b"}),
-        (["text=null"], {"text": "null"}),
         (["maybe=null"], {"maybe": None}),
-        (["maybe=5"], {"maybe": 5}),
         (["either=5"], {"either": 5}),
-        (["either=x"], {"either": "x"}),
         (["numbers=1", "numbers=2"], {"numbers": [1, 2]}),
         (["numbers=1"], {"numbers": [1]}),
         (["numbers=[1, 2]"], {"numbers": [1, 2]}),
-        (["numbers=[]"], {"numbers": []}),
         (["texts=1", "texts=a"], {"texts": ["1", "a"]}),
         (["list_or_text=a"], {"list_or_text": "a"}),
         (["list_or_text=a", "list_or_text=b"], {"list_or_text": ["a", "b"]}),
-        (["size=M"], {"size": "M"}),
         (["size=3"], {"size": 3}),
         (["size=true"], {"size": True}),
         (["fixed=7"], {"fixed": 7}),
@@ -76,10 +67,10 @@ def read(*words: str, whole: str | None = None, schema: Any = SCHEMA) -> dict[st
         (["maybe_place.floor=1"], {"maybe_place": {"floor": 1}}),
         (['place={"floor": 2}'], {"place": {"floor": 2}}),
         (["free.a.b=1"], {"free": {"a": {"b": 1}}}),
-        (["open.a=x"], {"open": {"a": "x"}}),
         (["anything=5"], {"anything": 5}),
         (["anything=five"], {"anything": "five"}),
         (["anything=[1"], {"anything": "[1"}),
+        (["anything=1e999"], {"anything": "1e999"}),
         (["dotted.name=5"], {"dotted.name": 5}),
         (["odd=x"], {"odd": "x"}),
         (['text:="@x"'], {"text": "@x"}),
@@ -98,6 +89,7 @@ def test_words_get_the_types_of_the_schema(words: list[str], expected: dict[str,
     [
         (["whole=x"], "whole: expected integer, got 'x'"),
         (["whole=1.5"], "whole: expected integer, got '1.5'"),
+        (["whole=01"], "whole: expected integer, got '01'"),
         (["part=NaN"], "part: expected number"),
         (["on=maybe"], "on: expected boolean"),
         (["size=L"], "size: expected S|M|3|True, got 'L'"),
@@ -105,24 +97,19 @@ def test_words_get_the_types_of_the_schema(words: list[str], expected: dict[str,
         (["numbers=1", "numbers=x"], "numbers: expected integer, got 'x'"),
         (["text=1", "text=2"], "text: it is given 2 times, but takes string"),
         (["whoel=1"], "buy takes no whoel; did you mean whole?"),
-        (["zzz=1"], "buy takes no zzz"),
         (["place.street=1"], "buy takes no place.street"),
         (["place.floor=1", "place={}"], "given twice"),
         (["whole:={"], "whole: this is not JSON"),
-        (["part:=NaN"], "NaN is no number"),
+        (["part:=NaN"], "part: this is not JSON"),
         (["whole"], "write arguments as KEY=VALUE"),
-        (["=5"], "write arguments as KEY=VALUE"),
         (['{"text": "a=b"}'], "--args takes all arguments as JSON"),
         (["text=@nowhere.txt"], "@nowhere.txt: No such file"),
         (["text=@ada"], """a text that begins with @, write 'text:="@ada"'"""),
-        (["text=@"], "@: it is no file"),
-        (["part=1e999"], "part: 1e999 is too large for a number"),
-        (["part=-1e999"], "part: -1e999 is too large for a number"),
+        (["text=@/"], "@/: Is a directory"),
+        (["part=1e999"], "part: expected number, got '1e999'"),
         (["part=inf"], "part: expected number, got 'inf'"),
-        (["anything=1e999"], "anything: 1e999 is too large for a number"),
-        (["anything=[1e999]"], "anything: 1e999 is too large for a number"),
-        (["part:=1e999"], "part: 1e999 is too large for a number"),
-        ([r'anything:="\ud800"'], "a surrogate without the other one"),
+        (["part:=1e999"], "part: this is not JSON"),
+        ([r'anything:="\ud800"'], "anything: this is not JSON"),
         (["wh\nole=1"], "buy takes no wh ole; did you mean whole?"),
     ],
     ids=stable,
@@ -132,12 +119,6 @@ def test_what_does_not_fit_is_told(words: list[str], told: str) -> None:
         read(*words)
     assert told in ended.value.message
     assert ended.value.exit_code == WRONG_USE
-
-
-def test_names_of_a_server_stay_in_their_line() -> None:
-    with pytest.raises(CommandExit) as ended:
-        read("a Error=1", schema={"properties": {"a\nError: fake": {}}})
-    assert ended.value.message.splitlines()[0] == "buy takes no a Error; did you mean a Error: fake?"
 
 
 def test_what_is_missing_is_told_with_all_that_it_takes() -> None:
@@ -158,25 +139,15 @@ def test_what_is_missing_is_told_with_all_that_it_takes() -> None:
     ]
 
 
-def test_a_tool_without_arguments_says_so() -> None:
-    with pytest.raises(CommandExit, match="It takes no arguments"):
-        read("a=1", schema={"type": "object"})
-
-
 def test_whole_arguments_are_taken_as_they_are(tmp_path: Path) -> None:
     file = tmp_path / "arguments.json"
     file.write_text('{"whole": "x", "new": 1}')
     assert read("part=2", whole=f"@{file}") == {"whole": "x", "new": 1, "part": 2}
-    with pytest.raises(CommandExit, match="--args: this is not JSON"):
-        read(whole="{")
+    for wrong in ("{", '{"part": 1e999}', '{"part": NaN}', "[" * 100_000):
+        with pytest.raises(CommandExit, match="--args: this is not JSON"):
+            read(whole=wrong)
     with pytest.raises(CommandExit, match="--args: a JSON object is needed"):
         read(whole="[1]")
-    with pytest.raises(CommandExit, match="--args: 1e999 is too large for a number"):
-        read(whole='{"part": 1e999}')
-    with pytest.raises(CommandExit, match="--args: this is not JSON: NaN is no number"):
-        read(whole='{"part": NaN}')
-    with pytest.raises(CommandExit, match="--args: this is not JSON"):
-        read(whole="[" * 100_000)
 
 
 def test_the_text_of_a_file(tmp_path: Path) -> None:
@@ -195,41 +166,6 @@ def test_the_text_of_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
         read("text=@-")
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no such pipes")
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for place in (tmp_path / "pipe", tmp_path, Path(os.devnull)):
-        with pytest.raises(CommandExit, match="it is no file"):
-            read(f"text=@{place}")
-    reading, writing = os.pipe()  # as <(command) of a shell
-    os.write(writing, b"five")
-    os.close(writing)
-    assert read(f"text=@/dev/fd/{reading}") == {"text": "five"}
-    os.close(reading)
-
-
-HOSTILE: list[Any] = [
-    {"$ref": "#/properties/a"},  # itself
-    {"anyOf": [{"$ref": "#/properties/a"}] * 3},
-    {"$ref": "https://example.com/schema"},
-    {"$ref": "#/$defs/none/at/all"},
-    {"type": 5},
-    {"type": [None, {}]},
-    {"enum": 5},
-    {"anyOf": 5, "items": 7, "properties": []},
-    [],
-    None,
-]
-
-
-@pytest.mark.parametrize("part", HOSTILE, ids=stable)
-def test_no_schema_is_too_strange(part: Any) -> None:
-    schema = {"properties": {"a": part}, "required": "a"}
-    with contextlib.suppress(CommandExit):
-        assert read("a=1", schema=schema).keys() == {"a"}
-    assert parameter_lines(schema)
-
-
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
@@ -243,18 +179,6 @@ def test_no_schema_is_too_strange(part: Any) -> None:
 )
 def test_types_in_words(schema: dict[str, Any], words: str) -> None:
     assert described(schema, schema) == words
-
-
-def test_one_value_alone() -> None:
-    assert typed_value("5", {"type": "integer"}, {}) == 5
-    with pytest.raises(Misread):
-        typed_value("five", {"type": "integer"}, {})
-
-
-@pytest.mark.parametrize("text", ["1_0", "２", "+1", "01", "0x1", "1.0", "true", "", "--1"])
-def test_integers_are_those_of_json(text: str) -> None:
-    with pytest.raises(Misread, match="expected integer"):
-        typed_value(text, {"type": "integer"}, {})
 
 
 def test_arguments_that_are_all_text() -> None:

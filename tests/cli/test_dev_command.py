@@ -14,9 +14,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pexpect
 import pytest
-from command_stage import BIN, PROMPTLY, environment, typed
+from command_stage import BIN, PROMPTLY, environment
 
 from dovetail import Client
 from dovetail.cli.dev import WatchedFiles
@@ -58,10 +57,12 @@ class Developing:
         self.write(PROGRAM)
         with (folder / "told.txt").open("w") as told:
             self.process = subprocess.Popen(
-                [BIN / "dovetail", "dev", "server.py", "--port", "0"], cwd=folder, env=environment(),
+                [BIN / "dovetail", "dev", "server.py", "--port", "0", "--open"], cwd=folder,
+                env=environment(BROWSER="echo opened %s"),
                 stdin=subprocess.DEVNULL, stdout=told, stderr=told,
             )  # fmt: skip
         self.until("Console")
+        self.until("opened http://127.0.0.1:")
         found = re.search(r"MCP +(http://127\.0\.0\.1:\d+)/mcp", self.told)
         assert found is not None
         self.origin = found[1]
@@ -132,7 +133,6 @@ def test_a_session_goes_on_with_the_changed_program(served: Developing) -> None:
         assert page.status == 200
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 async def test_who_listens_is_told_and_a_call_in_flight_is_answered(served: Developing, revision: str) -> None:
     async with (
@@ -158,17 +158,9 @@ async def test_the_client_sees_the_real_error(served: Developing) -> None:
     assert "The tool fails failed: ZeroDivisionError: division by zero (server.py, line " in failed.text
 
 
-def test_what_is_no_python_restarts_nothing(served: Developing) -> None:
-    before = served.told.count("restarted in")
-    served.write(PROGRAM + "def (")
-    served.until("The version before goes on")
-    assert "SyntaxError" in served.told
-    _, answer = posted(f"{served.origin}/mcp", "initialize", GREETING)
-    assert answer["result"]["serverInfo"]["name"] == "shop"
-    assert served.told.count("restarted in") == before
-
-
 def test_what_can_not_be_loaded_is_served_when_it_can(served: Developing) -> None:
+    served.write(PROGRAM + "def (")
+    served.until("SyntaxError")
     served.write(PROGRAM + "raise ValueError('no tea')")
     served.until("ValueError: no tea")
     served.until("a change starts it again")
@@ -178,65 +170,9 @@ def test_what_can_not_be_loaded_is_served_when_it_can(served: Developing) -> Non
     assert answer["result"]["serverInfo"]["name"] == "shop"
 
 
-@pytest.mark.slow
-def test_what_serves_ends_with_who_was_killed(tmp_path: Path) -> None:
-    stage = Developing(tmp_path)
-    posted(f"{stage.origin}/mcp", "initialize", GREETING)
-    stage.process.kill()
-    stage.process.wait()
-    wait_until(lambda: is_refused(int(stage.origin.rpartition(":")[2])), lambda: "it still listens")
-
-
 def is_refused(port: int) -> bool:
     with closing(socket.socket()) as probe:
         return probe.connect_ex(("127.0.0.1", port)) != 0
-
-
-@pytest.mark.slow
-def test_in_a_terminal_the_browser_is_opened_and_ctrl_c_ends_it(tmp_path: Path) -> None:
-    opened, browser = tmp_path / "opened.txt", tmp_path / "browser"
-    (tmp_path / "server.py").write_text(PROGRAM)
-    browser.write_text(f'#!/bin/sh\necho "$1" >> {opened}\n')
-    browser.chmod(0o755)
-    env = {name: value for name, value in environment(TERM="xterm").items() if name != "SSH_CONNECTION"}
-    child = pexpect.spawn(
-        str(BIN / "dovetail"), ["dev", "server.py", "--port", "0"], cwd=str(tmp_path), timeout=PROMPTLY,
-        encoding="utf-8", env={**env, "BROWSER": str(browser)}, dimensions=(40, 200), echo=False,
-    )  # fmt: skip
-    try:
-        child.expect(r"Console +(http://127\.0\.0\.1:\d+/console/)")
-        url = child.match[1]
-        wait_until(opened.exists, lambda: "no browser was opened")
-        child.sendintr()
-        child.expect(pexpect.EOF)
-        child.close()
-        assert child.exitstatus == 0
-        assert opened.read_text().split() == [url]
-        assert is_refused(int(re.findall(r":(\d+)/", url)[0]))
-    finally:
-        child.close(force=True)
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["nowhere.py"], 2, "there is no file nowhere.py"),
-        (["nowhere.deeper:x"], 2, "there is no module nowhere"),
-        (["server.py", "--state", "foo://x"], 2, "foo: is not known; give one like redis://"),
-        (["server.py", "--state", "sqlite:///no/such/folder/x.db"], 2, "does not exist; make it"),
-        (["server.py", "--path", "mcp"], 2, "path"),
-        (["server.py", "--port", "TAKEN"], 1, "another program listens there"),
-    ],
-    ids=lambda value: value[-1] if isinstance(value, list) else "",
-)
-def test_what_no_change_of_the_program_mends_ends_it(tmp_path: Path, words: list[str], code: int, said: str) -> None:
-    (tmp_path / "server.py").write_text(PROGRAM)
-    with closing(socket.socket()) as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
-        done = typed(tmp_path, "dev", *(port if word == "TAKEN" else word for word in words))
-    assert (done.returncode, said in done.stderr.decode()) == (code, True), done.stderr
 
 
 @pytest.mark.parametrize(

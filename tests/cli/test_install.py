@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.cli import hosts
-from dovetail.cli import install as install_module
-from dovetail.cli.install import backup_folder, masked, write_file
+from dovetail.cli.install import masked, write_file
 from dovetail.cli.main import main
 
 SH = shutil.which("sh")
@@ -63,11 +62,9 @@ def servers(path: Path, section: str = "mcpServers") -> Any:
 def cursor_file(home: Path, text: str | None = None) -> Path:
     path = home / ".cursor" / "mcp.json"
     path.parent.mkdir()
-    path.write_text(json.dumps({"theme": "dark", "mcpServers": {"linear": LINEAR}}) if text is None else text)
+    whole = json.dumps({"theme": "dark", "mcpServers": {"linear": LINEAR}}) if text is None else text
+    path.write_bytes(whole.encode(errors="surrogateescape"))
     return path
-
-
-# ── files ──
 
 
 @pytest.mark.parametrize(("host", "scope"), FILES)
@@ -94,48 +91,20 @@ def test_a_program_is_added_to_the_file_of_the_host(home: Path, host: str, scope
     ("host", "variable", "name"),
     [("claude-code", "CLAUDE_CONFIG_DIR", ".claude.json"), ("gemini", "GEMINI_CLI_HOME", ".gemini/settings.json")],
 )
-def test_a_host_whose_folder_is_elsewhere(
+def test_where_the_files_are_elsewhere(
     home: Path, monkeypatch: pytest.MonkeyPatch, host: str, variable: str, name: str
 ) -> None:
-    for place, folder in ((str(home / "work"), "work"), ("~/work", "work"), ("../work", "work"), ("", "")):
+    for place, folder in (("~/work", "work"), ("../work", "work"), ("", "")):
         monkeypatch.setenv(variable, place)
-        assert hosts.files_of(hosts.HOSTS[host], "user") == [home / folder / name]
-
-
-def test_a_packaged_app_on_windows_has_its_own_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    local = home / "Local"
-    monkeypatch.setenv("APPDATA", str(home / "Roaming"))
-    monkeypatch.setenv("LOCALAPPDATA", str(local))
-    desktop, inner = hosts.HOSTS["claude-desktop"], "LocalCache/Roaming/Claude"
-    (local / "Packages" / "Claude_never_started").mkdir(parents=True)
-    usual = home / "Roaming" / "Claude" / "claude_desktop_config.json"
-    assert hosts.files_of(desktop, "user", "win32") == [usual]
-    packaged = [local / "Packages" / name / inner for name in ("Claude_one", "Claude_two")]
-    packaged[0].mkdir(parents=True)
-    monkeypatch.setattr(install_module, "files_of", lambda host, scope: hosts.files_of(host, scope, "win32"))
-    done = install("server.py", "--host", "claude-desktop", "--yes")
-    assert (done.exit_code, f"reads {packaged[0] / usual.name}" in done.stderr) == (0, True)
-    packaged[1].mkdir(parents=True)
-    done = install("server.py", "--host", "claude-desktop", "--yes", "--name", "second")
-    assert done.exit_code == 1
-    assert all(str(place / usual.name) in done.stderr for place in packaged)
-
-
-@pytest.mark.parametrize(
-    ("platform", "config", "backups"),
-    [
-        ("linux", ".config", ".local/state"),
-        ("darwin", "Library/Application Support", "Library/Application Support"),
-        ("win32", "AppData/Roaming", "AppData/Local"),
-    ],
-)
-def test_where_programs_keep_what_is_theirs(
-    home: Path, monkeypatch: pytest.MonkeyPatch, platform: str, config: str, backups: str
-) -> None:
+        assert hosts.file_of(hosts.HOSTS[host], "user") == home / folder / name
     for name in ("APPDATA", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
-    assert hosts.config_folder(platform) == home / config
-    assert backup_folder(platform) == home / backups / "dovetail" / "backups"
+    desktop, name = hosts.HOSTS["claude-desktop"], "Claude/claude_desktop_config.json"
+    assert hosts.file_of(desktop, "user", "darwin") == home / "Library/Application Support" / name
+    assert hosts.file_of(desktop, "user", "win32") == home / "AppData/Roaming" / name
+    packaged = home / "AppData/Local/Packages/Claude_one/LocalCache/Roaming"
+    (packaged / "Claude").mkdir(parents=True)
+    assert hosts.file_of(desktop, "user", "win32") == packaged / name
 
 
 @pytest.mark.parametrize(
@@ -143,10 +112,9 @@ def test_where_programs_keep_what_is_theirs(
     [
         ('{\n    "a": [1, 2],\n    "mcpServers": {}\n}', 4),
         ('{\n\t"mcpServers": {\n\t}\n}\n', "\t"),
-        ('{"mcpServers": {"a": null}}', 2),
-        ("{}", 2),
         ("", 2),
         ('\ufeff{"größe": 1.5}', 2),
+        ('{\r\n  "mcpServers": {}\r\n}\r\n', 2),
     ],
 )
 def test_a_file_keeps_its_indent_its_mode_and_all_else(home: Path, text: str, indent: int | str) -> None:
@@ -159,36 +127,14 @@ def test_a_file_keeps_its_indent_its_mode_and_all_else(home: Path, text: str, in
     before = json.loads(text.removeprefix("\ufeff") or "{}")
     added = {**before.get("mcpServers", {}), "example": {"url": "https://example.com/mcp"}}
     expected = {**before, "mcpServers": added}
-    assert target.read_text() == json.dumps(expected, indent=indent, ensure_ascii=False) + "\n"
+    ends = "\r\n" if "\r\n" in text else "\n"
+    shown = json.dumps(expected, indent=indent, ensure_ascii=False) + "\n"
+    assert target.read_bytes().decode() == shown.replace("\n", ends)
     assert path.is_symlink()
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
-    (backup,) = backup_folder().iterdir()
-    assert (backup.read_text(), stat.S_IMODE(backup.stat().st_mode)) == (text, 0o600)
+    (backup,) = (home / ".local/state/dovetail/backups").iterdir()
+    assert (backup.read_bytes().decode(), stat.S_IMODE(backup.stat().st_mode)) == (text, 0o600)
     assert sorted(each.name for each in path.parent.iterdir()) == ["mcp.json"]
-
-
-def test_line_ends_are_kept(home: Path) -> None:
-    path = cursor_file(home)
-    path.write_bytes(b'{\r\n  "mcpServers": {}\r\n}\r\n')
-    assert install("server.py", "--host", "cursor", "--yes").exit_code == 0
-    assert path.read_bytes().count(b"\r\n") == path.read_bytes().count(b"\n") > 5
-
-
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-        max_leaves=10,
-    ),
-    st.sampled_from([None, 1, 2, 4, "\t"]),
-)
-def test_nothing_but_the_entry_changes(tmp_path_factory: pytest.TempPathFactory, other: Any, indent: Any) -> None:
-    path = tmp_path_factory.getbasetemp() / "any.json"
-    document = {"other": other, "mcpServers": {"a": other}, "more": other}
-    path.write_text(json.dumps(document, indent=indent), encoding="utf-8")
-    file = hosts.ConfigFile.read(path, "mcpServers")
-    text = file.text_with({**file.servers, "b": {}})
-    assert json.loads(text) == {**document, "mcpServers": {"a": other, "b": {}}}
 
 
 @pytest.mark.parametrize(
@@ -205,8 +151,7 @@ def test_nothing_but_the_entry_changes(tmp_path_factory: pytest.TempPathFactory,
 def test_a_file_that_is_not_plain_json_is_left_alone_and_there_is_something_to_paste(
     home: Path, text: str, says: str
 ) -> None:
-    path = cursor_file(home, "")
-    path.write_bytes(text.encode(errors="surrogateescape"))
+    path = cursor_file(home, text)
     done = install("server.py", "--host", "cursor", "--env", "KEY=hush", "--yes")
     assert done.exit_code == 1
     assert says in done.stderr
@@ -232,9 +177,6 @@ def test_a_host_that_writes_in_the_same_moment_wins(home: Path) -> None:
     assert [each.name for each in path.parent.iterdir()] == ["mcp.json"]
 
 
-# ── commands of the hosts ──
-
-
 def fake_command(home: Path, name: str, code: int = 0) -> Path:
     """A program that writes its words, a line each, and fails if it is told to."""
     heard = home / f"{name}.txt"
@@ -243,24 +185,18 @@ def fake_command(home: Path, name: str, code: int = 0) -> Path:
     return heard
 
 
-PYTHON = json.dumps({"type": "stdio", "command": "sh", "args": ["-x"]})
+PYTHON = json.dumps({"type": "stdio", "command": SH, "args": ["-x"]})
+
+
+X_URL = ["https://x.org", "-H", "A: b"]
+VSCODE = json.dumps({"name": "it", "type": "http", "url": "https://x.org", "headers": {"A": "b"}})
 
 
 @pytest.mark.parametrize(
     ("host", "program", "words", "heard"),
     [
-        (
-            "claude-code",
-            "claude",
-            ["--scope", "project", "--", "sh", "-x"],
-            ["mcp", "add-json", "it", PYTHON, "--scope", "project"],
-        ),
-        (
-            "vscode",
-            "code",
-            ["https://x.org", "-H", "A: b"],
-            ["--add-mcp", json.dumps({"name": "it", "type": "http", "url": "https://x.org", "headers": {"A": "b"}})],
-        ),
+        ("claude-code", "claude", ["--", "sh", "-x"], ["mcp", "add-json", "it", PYTHON, "--scope", "user"]),
+        ("vscode", "code", X_URL, ["--add-mcp", VSCODE]),
         (
             "gemini",
             "gemini",
@@ -270,7 +206,7 @@ PYTHON = json.dumps({"type": "stdio", "command": "sh", "args": ["-x"]})
         (
             "gemini",
             "gemini",
-            ["https://x.org", "-H", "A:b"],
+            X_URL,
             [*["mcp", "add", "--scope", "user", "--transport", "http", "--header"], "A: b", "it", "https://x.org"],
         ),
         ("claude-code", "claude", ["--remove"], ["mcp", "remove", "it", "--scope", "user"]),
@@ -290,15 +226,13 @@ def test_the_command_of_a_host_is_used_where_there_is_one(
     assert not (home / FILES[host, "user"]).exists() or "--remove" in words
 
 
-def test_the_command_of_a_host_that_fails(home: Path) -> None:
-    fake_command(home, "claude", 3)
+def test_the_command_of_a_host_that_fails_or_would_refuse(home: Path) -> None:
+    """To replace a server is refused by hosts, so it is done in the file."""
+    heard = fake_command(home, "claude", 3)
     done = install("server.py", "--host", "claude-code", "--env", "KEY=hush", "--yes")
     assert (done.exit_code, "`claude mcp add-json` failed: oh no" in done.stderr) == (1, True)
     assert "hush" not in done.stderr
-
-
-def test_what_a_host_would_refuse_to_replace_is_replaced_in_its_file(home: Path) -> None:
-    heard = fake_command(home, "claude")
+    heard.unlink()
     (home / ".claude.json").write_text('{"mcpServers": {"weather": {"command": "old", "timeout": 5}}}')
     assert install("server.py", "--host", "claude-code", "--yes").exit_code == 5
     assert install("server.py", "--host", "claude-code", "--yes", "--force").exit_code == 0
@@ -306,16 +240,11 @@ def test_what_a_host_would_refuse_to_replace_is_replaced_in_its_file(home: Path)
     assert not heard.exists()
 
 
-# ── entries ──
-
-
 @pytest.mark.parametrize(
     ("host", "transport", "entry"),
     [
-        ("claude-code", "http", {"type": "http", "url": "https://mcp.example.com/mcp"}),
         ("claude-code", "sse", {"type": "sse", "url": "https://mcp.example.com/mcp"}),
         ("cursor", "http", {"url": "https://mcp.example.com/mcp"}),
-        ("vscode", "http", {"type": "http", "url": "https://mcp.example.com/mcp"}),
         ("gemini", "http", {"httpUrl": "https://mcp.example.com/mcp"}),
         ("gemini", "sse", {"url": "https://mcp.example.com/mcp"}),
     ],
@@ -330,7 +259,6 @@ def test_a_url_is_added_as_the_host_wants_it(home: Path, host: str, transport: s
 @pytest.mark.parametrize(
     ("words", "entry"),
     [
-        (["--", "uvx", "mcp-server-git"], {"command": shutil.which("uvx") or "uvx", "args": ["mcp-server-git"]}),
         (["--", "sh", "server.py", "-x", "no.py"], {"command": SH, "args": ["HERE/server.py", "-x", "no.py"]}),
         (["package.module"], {"command": RUN[0], "args": [*RUN[1:], "package.module"], "env": {"PYTHONPATH": "HERE"}}),
         (["dovetail.reference:server"], {"command": RUN[0], "args": [*RUN[1:], "dovetail.reference:server"]}),
@@ -338,21 +266,13 @@ def test_a_url_is_added_as_the_host_wants_it(home: Path, host: str, transport: s
             ["server.py", "--uv"],
             {"command": "uv", "args": ["run", "--directory", "HERE", "dovetail", "run", "HERE/server.py"]},
         ),
-        (
-            ["package.module", "--env", "PYTHONPATH=/lib"],
-            {
-                "command": RUN[0],
-                "args": [*RUN[1:], "package.module"],
-                "env": {"PYTHONPATH": f"/lib{os.pathsep}HERE"},
-            },
-        ),
     ],
-    ids=["a command", "a command with a file", "a module here", "a module elsewhere", "uv", "a search path"],
+    ids=["a command", "a module here", "a module elsewhere", "uv"],
 )
 def test_other_ways_to_name_a_server(
     home: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], entry: dict[str, Any]
 ) -> None:
-    found = {"uvx": shutil.which("uvx"), "sh": SH, "uv": None}
+    found = {"sh": SH, "uv": None}
     monkeypatch.setattr(shutil, "which", lambda name: found.get(name))
     assert install("--host", "cursor", "--name", "it", "--yes", *words).exit_code == 0
     expected = json.loads(json.dumps(entry).replace("HERE", f"{home}/weather"))
@@ -367,50 +287,12 @@ def test_other_ways_to_name_a_server(
         (["package.module:server"], "module"),
         (["https://www.example.com/mcp"], "example"),
         (["http://127.0.0.1:8000/mcp"], "127-0-0-1"),
-        (["--", "npx", "-y", "@scope/some-server@latest", "/tmp"], "some-server"),
-        (["--", "python3.12", "-m", "Some_Thing"], "some-thing"),
-        (["--", "python", "server.py"], "weather"),
-        (["--", "docker", "run", "-i", "ghcr.io/github/github-mcp-server:1"], "github-mcp-server"),
-        (["--", "node"], "node"),
+        (["https://mcp.shop.example.com/mcp"], "shop"),
     ],
 )
 def test_what_a_server_is_called(home: Path, words: list[str], name: str) -> None:
     assert install("--host", "cursor", "--yes", *words).exit_code == 0
     assert list(servers(home / ".cursor/mcp.json")) == [name]
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "says"),
-    [
-        (["--host", "cursor"], 2, "which server?"),
-        (["nothing.py", "--host", "cursor"], 2, "there is no file nothing.py"),
-        (["server.py"], 2, "--host"),
-        (["server.py", "--host", "cursor", "--name", "a b"], 2, "use letters"),
-        (["server.py", "--host", "cursor", "--env", "NO_SUCH_VARIABLE"], 2, "NO_SUCH_VARIABLE: there is no such"),
-        (["ftp://example.com", "--host", "cursor"], 2, "https://"),
-        (["https:///mcp", "--host", "cursor"], 2, "is no URL"),
-        (["https://exa mple.com/", "--host", "cursor"], 2, "is no URL"),
-        (["sevrer", "--host", "cursor"], 2, "there is no module sevrer"),
-        (["package.modul", "--host", "cursor"], 2, "there is no module package.modul"),
-        (["a b", "--host", "cursor"], 2, "neither a Python program nor a module"),
-        (["server.py:", "--host", "cursor"], 2, "after the colon"),
-        (["server.py", "--host", "cursor", "-H", "A:b"], 2, "--header does not go with a Python program, which takes"),
-        (["https://x.org", "--host", "cursor", "-H", "A: b\r\nC: d"], 2, "--header A: it has a line break"),
-        (["https://x.org", "--host", "cursor", "-e", "A=b"], 2, "--env does not go with a URL, which takes --header"),
-        (["--host", "cursor", "--uv", "--", "npx", "x"], 2, "--uv does not go with a command after --, which takes"),
-        (["--host", "cursor", "--remove"], 2, "which server? --name says"),
-        (["--host", "cursor", "--remove", "--name", "x", "--env", "A=b"], 2, "--env does not go with --remove"),
-        (["https://example.com", "--host", "claude-desktop"], 2, "under Connectors"),
-        (["server.py", "--host", "claude-desktop", "--scope", "project"], 2, "no configuration for a project"),
-        (["server.py", "--host", "claude-code", "--name", "workspace"], 2, "for itself"),
-        (["server.py", "--host", "cursor"], 5, "--yes"),
-    ],
-)
-def test_what_is_refused_changes_nothing(home: Path, words: list[str], code: int, says: str) -> None:
-    done = install(*words)
-    assert (done.exit_code, done.stdout) == (code, "")
-    assert says in done.stderr
-    assert not (home / ".cursor").exists()
 
 
 def test_of_secrets_only_names_are_shown(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,7 +305,6 @@ def test_of_secrets_only_names_are_shown(home: Path, monkeypatch: pytest.MonkeyP
     assert '+     "API_KEY": "***",\n+     "B": "${B}"' in done.stdout
     assert servers(path) == {"linear": LINEAR}
     done = install(*words, "--yes", "--force")
-    assert "Not kept, give it again if it is needed: headers Authorization\n" in done.stderr
     assert "hush" not in done.output
     assert "neverShowThis" not in done.output
     assert servers(path)["linear"]["env"] == {"API_KEY": "hush", "B": "${B}"}
@@ -446,21 +327,15 @@ def test_another_server_of_the_name_is_not_replaced_unasked(home: Path) -> None:
     assert (done.exit_code, "--force replaces it" in done.stderr) == (5, True)
     assert path.read_bytes() == before
     done = install(*words, "--yes", "--force")
-    assert (done.exit_code, "Kept of what was there: disabled\n" in done.stderr) == (0, True)
+    assert done.exit_code == 0
     assert servers(path)["it"] == {"command": RUN[0], "args": [*RUN[1:], f"{home}/weather/server.py"], "disabled": True}
     assert "already, just like this" in install(*words, "--yes").stderr
-
-
-def test_removing_what_is_not_there_says_what_is(home: Path) -> None:
-    cursor_file(home, '{"mcpServers": {"a\\u001b[31m": {}}}')
+    path.write_text('{"mcpServers": {"a\\u001b[31m": {}}}')
     done = install("--host", "cursor", "--name", "weather", "--remove", "--yes")
     assert (done.exit_code, "it has a\ufffd[31m" in done.stderr) == (0, True)
 
 
-# ── remarks ──
-
-
-@pytest.mark.parametrize("host", ["claude-code", "cursor", "vscode", "gemini"])
+@pytest.mark.parametrize("host", ["claude-code", "cursor"])
 def test_what_is_shared_can_be_without_paths_of_this_machine(home: Path, host: str) -> None:
     here = hosts.HOSTS[host].here
     words = ("--host", host, "--scope", "project", "--yes")
@@ -485,16 +360,11 @@ def test_what_is_shared_can_be_without_paths_of_this_machine(home: Path, host: s
         (["server.py"], f"Others who get this folder have no {sys.executable}; --uv starts it"),
         (["--", "sh", "/bin/sh"], "Others who get this folder have no /bin/sh."),
         (["server.py", "--uv", "--env", "KEY=hush"], "gets the hidden values too"),
-        (["server.py", "--uv", "--env", "KEY=${KEY}"], "Cursor reads $… as a variable of its own environment, in: env"),
-        (["--", "nxp", "x"], "There is no program nxp here"),
     ],
 )
 def test_what_a_person_should_know_is_told(home: Path, words: list[str], says: str) -> None:
     done = install("--host", "cursor", "--scope", "project", "--name", "it", "--dry-run", *words)
     assert (done.exit_code, says in done.stderr) == (0, True), done.stderr
-
-
-# ── as it is used ──
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("", 5)])

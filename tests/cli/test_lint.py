@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_stage import Run, furnish, running, spawned, typed
+from command_stage import Run, running, typed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail import Client, Server
 from dovetail.cli.lint import Catalogue, findings_of, tokens
-from dovetail.cli.lint.rules import LEVELS, RULES, Finding, RuleChoice, at_least, is_chosen
-from dovetail.cli.lint.schemas import parts
+from dovetail.cli.lint.rules import LEVELS, RULES, at_least, findings_of_hints
+from dovetail.cli.lint.schemas import References, fault_of, parts
 
 TEXT = {"type": "string", "description": "A text."}
 
@@ -172,14 +172,7 @@ SOME_KEYS = [
 ]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(SOME_KEYS),
-            inner,
-            max_size=4,
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(SOME_KEYS), inner, max_size=4),
     max_leaves=8,
 )
 
@@ -201,39 +194,6 @@ def test_a_schema_without_end_is_not_walked_without_end() -> None:
 def test_tokens_are_a_quarter_of_the_bytes_that_models_see() -> None:
     small = {"name": "a", "inputSchema": {}, "outputSchema": {"long": "x" * 1_000}}
     assert tokens(small) == -(-len(b'{"name":"a","inputSchema":{}}') // 4)
-
-
-@pytest.mark.parametrize(
-    ("word", "finding", "chosen"),
-    [
-        ("mime-type", Finding("mime-type", "resource a://b"), True),
-        ("mime-type", Finding("schema-ref", "tool a"), False),
-        ("schema", Finding("schema-ref", "tool a"), True),
-        ("schema-ref", Finding("schema-ref-broken", "tool a"), False),
-        ("schema-ref:a", Finding("schema-ref", "tool a"), True),
-        ("schema:a", Finding("schema-ref", "tool a"), True),
-        ("schema-ref:a", Finding("schema-ref", "tool ab"), False),
-        ("mime-type:a://b", Finding("mime-type", "resource a://b"), True),
-        ("prompt-description:a b", Finding("prompt-description", "prompt a b"), True),
-    ],
-)
-def test_rules_are_chosen_by_name_group_or_place(word: str, finding: Finding, chosen: bool) -> None:
-    assert is_chosen(finding, [RuleChoice.of(word)]) == chosen
-    assert not is_chosen(finding, [])
-
-
-@pytest.mark.parametrize("word", ["nothing", "schema-", "sch", "", ":a"])
-def test_a_rule_that_is_not_there_can_not_be_chosen(word: str) -> None:
-    with pytest.raises(KeyError):
-        RuleChoice.of(word)
-
-
-def test_a_group_does_not_stand_for_a_rule_that_begins_alike() -> None:
-    assert RuleChoice.of("tool-count").rules == {"tool-count"}
-    assert RuleChoice.of("tool").rules == {"tool-description", "tool-count", "tool-count-limit", "tool-tokens"}
-
-
-# ── the command ──
 
 
 @pytest.fixture
@@ -269,7 +229,6 @@ def test_the_command_groups_by_rule(run: Run) -> None:
         ([], 0, ["parameter-description", "hint-destructive"]),
         (["--fail-on", "warning"], 1, ["parameter-description", "hint-destructive"]),
         (["--fail-on", "warning", "--ignore", "hint,parameter-description"], 0, []),
-        (["--fail-on", "warning", "--select", "hint"], 1, ["hint-destructive"]),
         (["--fail-on", "warning", "--select", "hint", "--ignore", "hint-destructive"], 0, []),
         (["--fail-on", "warning", "--ignore", "hint:delete_cake,parameter-description:delete_cake"], 0, []),
         (["--fail-on", "warning", "--select", "hint", "--ignore", "hint:else"], 1, ["hint-destructive"]),
@@ -300,39 +259,15 @@ def test_the_rules_are_listed_without_a_server(tmp_path: Path) -> None:
     assert [line.split()[1].decode() for line in done.stdout.splitlines()] == list(RULES)
 
 
-def test_a_server_with_an_error_fails_the_build(tmp_path: Path) -> None:
-    furnish(tmp_path)
-    (tmp_path / "server.py").write_text(
-        'from dovetail import Server\nserver = Server("s", version="1")\n'
-        '@server.tool(name="a.b")\ndef f() -> str:\n    """Do it."""\n    return ""\n'
-    )
-    done = typed(tmp_path, "lint", "server.py")
-    assert (done.returncode, done.stdout.splitlines()[0][:22]) == (1, b"error name-characters:"), done.stderr
-    assert typed(tmp_path, "lint", "server.py", "--fail-on", "never").returncode == 0
-
-
-def test_a_completion_of_a_prompt_that_is_not_there_is_told(tmp_path: Path) -> None:
-    furnish(tmp_path)
-    (tmp_path / "server.py").write_text(
-        'from dovetail import Server\nserver = Server("s", version="1")\n'
-        '@server.completion(prompt="tripp", argument="city")\ndef cities(value: str) -> list[str]:\n    return []\n'
-        '@server.prompt\ndef trip(city: str) -> str:\n    """Plan it."""\n    return city\n'
-    )
-    done = spawned(tmp_path, "lint", "server.py")
-    words = b"Error: completion of tripp, city (server.cities): there is no prompt tripp (did you mean trip?)"
-    assert (done.returncode, done.stderr.splitlines()) == (3, [words])
-
-
 @pytest.mark.parametrize(
     ("answer", "details"),
     [
-        ({"tools": {"a": 1}}, ["an object in the place of the list"]),
-        ({"tools": None}, ["null in the place of the list"]),
+        ({"tools": {"a": 1}}, ["object in the place of the list"]),
         ({}, ["null in the place of the list"]),
         ({"tools": [None, [1], "x", 1.5, True]}, [
-            "null in the place of definition 1", "a list in the place of definition 2",
-            "a text in the place of definition 3", "a number in the place of definition 4",
-            "true or false in the place of definition 5"]),
+            "null in the place of definition 1", "array in the place of definition 2",
+            "string in the place of definition 3", "number in the place of definition 4",
+            "boolean in the place of definition 5"]),
         ({"tools": []}, []),
     ],
 )  # fmt: skip
@@ -364,3 +299,235 @@ def test_the_page_has_every_rule() -> None:
     page = (Path(__file__).parents[2] / "docs" / "commands" / "lint.md").read_text()
     rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \| (.*) \| (.*) \|$", page, re.MULTILINE)
     assert rows == [(rule, told.level, told.why, told.fix) for rule, told in RULES.items()]
+
+
+# ── schemas as JSON Schema means them ──
+
+
+def found(rule: str, **schema: Any) -> list[str]:
+    """The details of what a rule finds in a tool's arguments."""
+    definition = tool(inputSchema={"type": "object", "properties": {}, **schema})
+    return [finding.detail for finding in findings_of(tools(definition)) if finding.rule == rule]
+
+
+DOCUMENT = {
+    "$defs": {
+        "Box<int>": {"title": "box"},
+        "a/b~c": {"title": "slash"},
+        "50%": {"title": "percent"},
+        "größe": {"title": "umlaut"},
+        "any": True,
+    },
+    "prefixItems": [{"title": "first"}],
+    "required": ["what"],
+}
+
+
+@pytest.mark.parametrize(
+    ("reference", "title"),
+    [
+        ("#", None),
+        ("", None),
+        ("#/$defs/Box%3Cint%3E", "box"),
+        ("#/$defs/Box<int>", "box"),
+        ("#/$defs/a~1b~0c", "slash"),
+        ("#/$defs/50%25", "percent"),
+        ("#/$defs/gr%C3%B6%C3%9Fe", "umlaut"),
+        ("#/prefixItems/0", "first"),
+    ],
+)
+def test_a_reference_leads_to_what_it_names(reference: str, title: str | None) -> None:
+    meant = References(DOCUMENT).meant(reference)
+    assert isinstance(meant, dict)
+    assert meant.get("title") == title
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        *("#/no", "#no", "#/$defs/Box%3Cstr%3E", "#/$defs/a/b~c", "#/prefixItems/1", "#/prefixItems/01"),
+        *("#/prefixItems/²", "#/prefixItems/" + "9" * 5_000, "#/required/0", "#/%", "https://x.org#node", 3, None),
+    ],
+)  # fmt: skip
+def test_a_reference_that_leads_nowhere(reference: Any) -> None:
+    assert References(DOCUMENT).meant(reference) is None
+
+
+@pytest.mark.parametrize("inner", [{"$id": "https://example.com/inner"}, {"$anchor": "x"}, {"$dynamicAnchor": "x"}])
+def test_where_parts_have_names_references_are_not_judged(inner: dict[str, Any]) -> None:
+    named = {**inner, "type": "object", "properties": {"x": {"$ref": "#/$defs/X"}}}
+    assert found("schema-ref-broken", properties={"a": named}) == []
+
+
+@pytest.mark.parametrize(
+    "keyword", ["items", "additionalItems", "unevaluatedProperties", "contentSchema", "then", "contains"]
+)
+def test_every_schema_inside_is_walked(keyword: str) -> None:
+    assert [part.path for part in parts({keyword: {"type": "null"}})] == [(), (keyword,)]
+
+
+BOTH = {"a": TEXT, "b": TEXT}
+ONLY_A = {"properties": {"a": {"const": "x"}}, "required": ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        *({keyword: ONLY_A} for keyword in ("if", "then", "else", "not")),
+        {"anyOf": [ONLY_A, {"required": ["b"]}]},
+        {"allOf": [{"if": {"required": ["a"]}, "then": ONLY_A}]},
+        {"dependentSchemas": {"a": ONLY_A}},
+    ],
+    ids=lambda keywords: next(iter(keywords)),
+)
+def test_a_branch_may_require_what_the_whole_describes(keywords: dict[str, Any]) -> None:
+    assert found("schema-required", properties=BOTH, **keywords) == []
+    inside = {"type": "object", "description": "It.", "properties": BOTH, **keywords}
+    assert found("schema-required", properties={"o": inside}) == []
+
+
+BASE = {"$defs": {"B": {"type": "object", "properties": {"b": TEXT}}}}
+INHERITED = {"$ref": "#/$defs/B"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"allOf": [INHERITED, ONLY_A]},
+        {"allOf": [{"oneOf": [INHERITED, {"properties": BOTH}]}, ONLY_A]},
+        {**INHERITED, "allOf": [ONLY_A]},
+        {**INHERITED, "then": {"anyOf": [ONLY_A]}},
+    ],
+)
+def test_what_is_inherited_may_be_required(schema: dict[str, Any]) -> None:
+    assert found("schema-required", **schema, **BASE) == []
+    assert found("schema-required", properties={"o": {"type": "object", **schema}}, **BASE) == []
+
+
+def test_what_nobody_describes_is_found() -> None:
+    inner = {"o": {"type": "array", "items": {"anyOf": [{"type": "object", **ONLY_A}, {"type": "null"}]}}}
+    assert found("schema-required", properties={"b": TEXT, **inner}) == ['o[]: "b"']
+
+
+LISTS = {"$defs": {"L": {"type": "array", "items": TEXT}}}
+BARE = {"type": "array", "minItems": 1}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"not": BARE},
+        {"if": BARE, "then": {"maxItems": 5}},
+        {"if": {"properties": {"a": BARE}}},
+        {"items": TEXT, "then": BARE},
+        {**BARE, "allOf": [{"items": TEXT}]},
+        {"allOf": [BARE, {"allOf": [{"items": TEXT}]}]},
+        {**BARE, "$ref": "#/$defs/L"},
+    ],
+)
+def test_a_list_may_be_described_elsewhere(schema: dict[str, Any]) -> None:
+    assert found("schema-items", properties={"x": schema}, **LISTS) == []
+
+
+@pytest.mark.parametrize("schema", [BARE, {"anyOf": [BARE, {"type": "null"}]}, {"properties": {"not": BARE}}])
+def test_a_list_that_nobody_describes_is_found(schema: dict[str, Any]) -> None:
+    assert len(found("schema-items", properties={"x": schema}, **LISTS)) == 1
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *(r"^(?<y>\d{4})-\k<y>$", r"(?<=a+)b", r"(?<!a|bc)d", r"^\p{L}[\p{N}_-]+$", r"[[:a:]]", r"\cA", r"^\/$"),
+        *(r"^[^[]+$", r"[(]", r"[)]", r"[\]()]", r"\(", r"\[a", "]", "}", "{", "a{,3}"),
+        *(r"\u{1F600}", r"\u00e4", r"\x41", r"[\w-.]", r"[\w--\d]", r"[\b]", r"(?i:abc)", r"(?-i:abc)", r"(?im-s:abc)"),
+        *(r"(?:a)(?=b)(?!c)", r"\1(a)", "", "^$", "(|)", r"\\", r"[\\]", "a(?<$x_1>b)", r"(?<größe>b)", "a||b", r"\0"),
+    ],
+)  # fmt: skip
+def test_a_pattern_of_ecmascript_is_left_alone(pattern: str) -> None:
+    assert fault_of(pattern) == ""
+
+
+@pytest.mark.parametrize("pattern", ["(", "a(b(c)", ")", "(a))", r"(\)", r"([)]", "[a-z", r"[a\]", "a\\", "[a\\"])
+def test_a_pattern_that_does_not_end_is_told(pattern: str) -> None:
+    assert "without the other one" in fault_of(pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "unknown"),
+    [("(?P<year>a)", "(?P"), ("(?i)abc", "(?i)"), ("(?#why)a", "(?#"), ("(?>a)", "(?>"), ("(?", "(?")],
+)
+def test_a_pattern_of_python_is_told(pattern: str, unknown: str) -> None:
+    fault = f"{unknown} is not for JSON Schema"
+    assert found("schema-pattern", properties={"x": {**TEXT, "pattern": pattern}}) == [f"x: {pattern}: {fault}"]
+
+
+# ── what the names of tools sound like ──
+#
+# A wrong warning teaches people to look away, so every name here is judged: L loses something, R only reads, - neither.
+
+
+SERVERS = {  # the name that a server gives itself, and its tools
+    "github-mcp-server": """
+        L delete_file  L delete_workflow_run_logs  L delete_pending_pull_request_review  L remove_sub_issue
+        R get_me  R get_file_contents  R list_commits  R list_workflow_run_artifacts  R search_code
+        - create_or_update_file  - push_files  - merge_pull_request  - fork_repository  - create_branch
+        - dismiss_notification  - mark_all_notifications_read  - cancel_workflow_run  - rerun_failed_jobs
+        - pull_request_read  - issue_write  - request_copilot_review  - download_workflow_run_artifact
+    """,
+    "mcp-git": """
+        L git_reset  - git_status  - git_diff_unstaged  - git_commit  - git_add  - git_log  - git_checkout  - git_show
+    """,
+    "slack": """
+        R slack_list_channels  R slack_get_channel_history  R slack_get_users  L slack_delete_message
+        - slack_post_message  - slack_reply_to_thread  - slack_add_reaction  L slack_remove_reaction
+    """,
+    "mongodb": """
+        L drop-collection  L drop-database  L drop-index  L delete-many  L atlas-delete-cluster
+        - insert-many  - aggregate  R find  R count  R list-databases  - rename-collection  - update-many
+        R atlas-list-clusters  - atlas-create-free-cluster  - export
+    """,
+    "redis": """
+        L delete  L json_del  L xdel  R get  - set  - hset  - expire  - rename  - lpush  - publish  L unsubscribe
+    """,
+    "kubernetes-mcp-server": """
+        L pods_delete  L resources_delete  L helm_uninstall  R pods_list  R pods_list_in_namespace  R pods_get
+        - pods_exec  - pods_run  - pods_log  R resources_list  - resources_create_or_update  - helm_install
+    """,
+    "desk": """
+        L kill_process  L emptyTrash  L uninstallApp  L noteDelete  L wipe_disk  L forget_memory  L prune_images
+        L clear_history  L clearCache  L truncate_table  L overwrite_file  L discard_changes  L erase  L clear
+    """,
+    "misleading": """
+        - format_text  - clear_sky_forecast  R get_reset_date  R get_deleted_items  R list_removed_users
+        - reset_password
+        - truncate_text  - drop_pin  - clean_html  - formatDisk  - undelete_note  - restore_deleted  - set_auto_delete
+        - schedule_delete  - cancel_delete  - undo_remove  - is_terminated  - killer_whale_facts  - removable_media
+        - get_or_create_user  - find_and_replace  - getaway_plans  - listen  - reading_time  - query  - show_dialog
+        - clear_text_password_check  - empty_cart_reminder  - reset_filters  - a  - 123  - ñandú  - enable_auto_kill
+        - confirm_delete  - countdown  - search_and_index  R search_and_rescue_teams_list  - flush_toilet
+    """,
+}  # fmt: skip
+SOUNDS = {"hint-destructive": "L", "hint-read-only": "R"}
+
+
+def heard(name: str, server: str = "", **annotations: Any) -> list[tuple[str, str]]:
+    found = findings_of_hints([{"name": name, "annotations": annotations}], server)
+    return [(finding.rule, finding.detail) for finding in found]
+
+
+def test_the_word_that_is_heard_is_told() -> None:
+    assert heard("remove_background", readOnlyHint=True) == []  # of a picture that was sent along
+    assert heard("delete_note", destructiveHint=False) == []
+    assert heard("delete_note", readOnlyHint=False) == [("hint-destructive", "delete")]
+    assert heard("slack_delete_message", "slack-mcp") == [("hint-destructive", "delete")]
+    assert heard("slack_delete_message", "else") == []  # only a server's own name, or one of many tools, is a prefix
+    assert heard("delete_note", readOnlyHint=True) == [("hint-contradiction", "readOnlyHint, and the word delete")]
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_names_are_heard_as_people_hear_them(server: str) -> None:
+    words = SERVERS[server].split()
+    expected = dict(zip(words[1::2], words[::2], strict=True))
+    found = findings_of_hints([{"name": name} for name in expected], server)
+    told = {finding.place.removeprefix("tool "): SOUNDS[finding.rule] for finding in found}
+    assert {name: told.get(name, "-") for name in expected} == expected

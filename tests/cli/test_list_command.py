@@ -1,21 +1,25 @@
-"""`dovetail list`: what it shows to people, and what to programs."""
+"""`dovetail list` and `inspect`: what a server is and offers, for people and for programs, however strange it is."""
 
 import contextlib
 import json
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import example_server
 import pytest
-from command_stage import Run, running
+from command_stage import PROGRAM, Run, running, typed
+from server_process import serving
 
 from costs import functions_called
 from dovetail import Client, Server
 from dovetail.cli.arguments import Argument, GivenArguments, parameter_lines
-from dovetail.cli.commands import KINDS, MAX_PAGES
+from dovetail.cli.commands import MAX_PAGES
 from dovetail.cli.lint import Catalogue, findings_of
 from dovetail.cli.output import CommandExit
 from dovetail.cli.show import details, lines
+from dovetail.protocol.revisions import SUPPORTED
 
 
 @pytest.fixture
@@ -42,23 +46,6 @@ def test_everything_by_default(run: Run) -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_kind(run: Run, kind: str) -> None:
-    done = run("list", kind)
-    assert done.stdout.startswith(f"{kind.capitalize()}\n  ")
-    assert "\n\n" not in done.stdout
-
-
-def test_long_arguments_are_told_by_their_names(run: Run) -> None:
-    shown = run("list", "tools").stdout
-    assert re.search(
-        r"^  echo +\[whole\], \[part\], \[on\], \[size\], \[numbers\] +\[destructive, open-world\] Say what came\.$",
-        shown,
-        re.M,
-    )
-    assert re.search(r"^  bake +\[minutes: integer\], \[seconds: number\] +\[open-world\] Bake", shown, re.M)
-
-
 @pytest.mark.seed("S3-17", "S3-19")
 def test_hints_that_a_tool_does_not_give_stand_for_the_worse(run: Run) -> None:
     """The specification gives the defaults to whoever reads; nothing of them is sent."""
@@ -69,15 +56,11 @@ def test_hints_that_a_tool_does_not_give_stand_for_the_worse(run: Run) -> None:
     assert "[" not in "".join(line for line in run("list", "resources", "-v").stdout.splitlines() if line[:3] != "    ")
 
 
-def test_verbose_has_facts(run: Run) -> None:
-    done = run("list", "resources", "-v")
-    assert "  logo://small\n    The logo.\n    name: logo\n    mimeType: image/png\n" in done.stdout
-
-
-def test_verbose_has_schemas(run: Run) -> None:
+def test_verbose_has_schemas_and_facts(run: Run) -> None:
     done = run("list", "tools", "-v")
     assert "    They may be negative." in done.stdout
     assert '      "type": "object"' in done.stdout.split("inputSchema:")[1]
+    assert "    The logo.\n    name: logo\n    mimeType: image/png\n" in run("list", "resources", "-v").stdout
 
 
 def test_json_is_what_came(run: Run) -> None:
@@ -113,24 +96,6 @@ def test_no_text_of_a_server_steers_the_terminal(run: Run) -> None:
         assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(done.stdout)
     titles = {tool["name"]: tool.get("title") for tool in json.loads(done.stdout)["tools"]}
     assert titles["steer"] == example_server.STEERING  # escapes change nothing of what JSON says
-
-
-STRANGE: list[dict[str, Any]] = [
-    {},
-    {"name": 5, "title": [], "description": {}, "inputSchema": [], "annotations": "x", "arguments": 7},
-    {"name": "a\nb", "description": "\n\n", "arguments": [5, {}], "inputSchema": {"properties": {"a": 1}}},
-    {"name": "x" * 10_000, "uri": "u" * 10_000, "description": "long " * 10_000},
-]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("number", range(len(STRANGE)))
-def test_no_definition_is_too_strange(kind: str, number: int) -> None:
-    assert len(lines(kind, [STRANGE[number]])) == 1
-    assert all("\n" not in line for line in details(kind, [STRANGE[number]]))
-
-
-# ── schemas of strangers ──
 
 
 def _ref(name: object) -> dict[str, Any]:
@@ -181,3 +146,101 @@ def test_a_hostile_schema_is_looked_at_once(schema: dict[str, Any]) -> None:
         with functions_called() as called, contextlib.suppress(CommandExit):
             look()
         assert len(called) <= 600 * parts + 20_000
+
+
+# ── inspect ──
+
+
+OLD = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    asked["method"] == "ping" and sys.exit()
+    params, answer = asked.get("params") or {}, {"jsonrpc": "2.0", "id": asked["id"]}
+    results = {
+        "initialize": {
+            "protocolVersion": "2025-06-18", "serverInfo": {"name": "old\\x1b[31m", "version": "0.1"},
+            "capabilities": {"tools": {}, "tasks": {}, "experimental": {"x": {}}}, "instructions": "one\\ntwo\\x07",
+        },
+        "tools/list": {"tools": [{"name": "a"}], "nextCursor": "2"} if "cursor" not in params else {"tools": [{}]},
+    }
+    if asked["method"] in results:
+        answer["result"] = results[asked["method"]]
+    else:
+        answer["error"] = {"code": -32601, "message": "no such method"}
+    print(json.dumps(answer), flush=True)
+"""
+
+
+def test_a_server_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server("bakery", version="2.0.0", title="The Bakery", instructions="Bread first.\n" * 13)
+
+    @server.tool
+    def bake(minutes: int) -> str:
+        """Bake it."""
+        return "bread" * minutes
+
+    done = running(server, monkeypatch)("inspect")
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert lines[0] == "The Bakery 2.0.0"
+    assert lines[-14:] == ["Instructions", *["  Bread first."] * 12, "  … --json has all of them"]
+    told = dict(line.split(None, 1) for line in lines[1:-14] if not line.startswith(" "))
+    assert told["Speaks"] == ", ".join(SUPPORTED)
+    assert told["Offers"] == "1 tool, 0 resources, 0 templates, 0 prompts"
+    assert told["Hints"] == "1 destructive, 1 open-world, 1 not annotated"
+    assert told["Lint"] == "1 warning"
+    assert [line.split() for line in lines if "parameter-description" in line] == [
+        ["warning", "parameter-description", "tool", "bake:", "minutes"]
+    ]
+    assert "tools (listChanged)" in told["Capabilities"]
+    assert "Transports" not in told
+    assert done.stderr == ""
+
+
+def test_an_old_server_of_somebody_else(tmp_path: Path) -> None:
+    (tmp_path / "old.py").write_text(OLD)
+    done = typed(tmp_path, "inspect", "--json", "--timeout", "20", "--", sys.executable, "old.py")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert [name for name, probe in said["revisions"].items() if probe["speaks"]] == ["2025-06-18"]
+    assert "offers 2025-06-18" in said["revisions"]["2025-11-25"]["why"]
+    assert said["revision"] == "2025-06-18"
+    assert said["counts"] == {"tools": 2, "resources": 0, "templates": 0, "prompts": 0}
+    assert said["hints"] == {"destructive": 2, "open-world": 2, "not annotated": 2}
+    assert said["extensions"] == ["tasks"]
+    assert said["lint"]["counts"]["errors"] >= 2
+    assert {"rule": "name-missing", "level": "error"}.items() <= said["lint"]["findings"][0].items()
+    assert said["seconds"]["answer"] is None  # it leaves when it is pinged
+    done = typed(tmp_path, "inspect", "--", sys.executable, "old.py")
+    assert b"\x1b" not in done.stdout
+    assert b"\x07" not in done.stdout
+    assert "Speaks        2025-06-18; not 2026-07-28, 2025-11-25" in done.stdout.decode()
+
+
+def test_a_server_at_a_url_and_a_transport_that_is_missing_there(tmp_path: Path) -> None:
+    with serving(["-m", "dovetail.cli", "run", str(PROGRAM), "--transport", "http"], tmp_path / "log.txt") as served:
+        found = {
+            path: json.loads(typed(tmp_path, "inspect", f"{served.origin}/{path}", "--json").stdout)
+            for path in ("mcp", "sse")
+        }
+        told = typed(tmp_path, "inspect", f"{served.origin}/mcp").stdout.decode()
+    assert all(probe["speaks"] for probe in found["mcp"]["revisions"].values())
+    transports = {
+        path: {name: probe["speaks"] for name, probe in said["transports"].items()} for path, said in found.items()
+    }
+    assert transports == {"mcp": {"http": True, "sse": False}, "sse": {"http": False, "sse": True}}
+    assert "\nTransports    http; not sse at this address\n" in told
+    assert found["mcp"]["server"]["name"] == "example"
+
+
+def test_the_page_shows_what_is_said(tmp_path: Path) -> None:
+    docs = PROGRAM.parents[2] / "docs"
+    (tmp_path / "server.py").write_text((docs / "programs" / "tools.py").read_text())
+    page = (docs / "commands" / "inspect.md").read_text()
+    shown = page.partition("$ dovetail inspect server.py\n")[2].partition("```")[0]
+    said = typed(tmp_path, "inspect", "server.py").stdout.decode()
+    times = re.compile(r"[\d.]+ m?s\b")
+    assert times.sub("…", said) == times.sub("…", shown)

@@ -12,18 +12,10 @@ import pytest
 from command_stage import BIN, environment, typed
 from server_process import serving
 
-from dovetail import Client, NotSignedIn
 from dovetail.cli.output import DECLINED
 
 PROGRAM = str(Path(__file__).parent / "guarded_server.py")
-KEYED = [
-    "-m",
-    "dovetail.cli",
-    "run",
-    str(Path(__file__).parents[2] / "docs/programs/auth_keys.py"),
-    "--transport",
-    "http",
-]
+KEYED = str(Path(__file__).parents[2] / "docs/programs/auth_keys.py")
 PROMPTLY = 20
 
 
@@ -36,7 +28,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server with API keys, and without an authorization server."""
-    with serving(KEYED, tmp_path_factory.mktemp("keyed") / "log.txt") as served:
+    with serving(
+        ["-m", "dovetail.cli", "run", KEYED, "--transport", "http"], tmp_path_factory.mktemp("keyed") / "log.txt"
+    ) as served:
         yield f"{served.origin}/mcp"
 
 
@@ -63,12 +57,6 @@ def test_without_a_person_nothing_is_opened(tmp_path: Path, url: str) -> None:
     assert b"--token" in done.stderr
     assert b"Traceback" not in done.stderr
     assert not list(tmp_path.rglob("tokens.json"))
-
-
-def test_without_signing_in_the_refusal_is_told(tmp_path: Path, url: str) -> None:
-    done = call(tmp_path, url, "whoami", "--no-sign-in")
-    assert (done.returncode, done.stdout) == (DECLINED, b"")
-    assert b"401 Unauthorized: it wants a token; give it with --token, or set DOVETAIL_CLIENT_TOKEN" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -115,10 +103,3 @@ def test_where_there_are_only_keys_nobody_is_asked_to_sign_in(tmp_path: Path, ke
     assert "give a token with --token, or set DOVETAIL_CLIENT_TOKEN" in seen
     done = typed(tmp_path, "list", keyed, "tools", DOVETAIL_CLIENT_TOKEN="dovetail_example_key_of_alice")
     assert (done.returncode, done.stdout.split()[1]) == (0, b"whoami")
-
-
-@pytest.mark.parametrize(("auth", "why"), [(None, "it wants a token"), ("wrong", "The token is not good")])
-async def test_a_client_without_a_good_key_is_not_signed_in(keyed: str, auth: str | None, why: str) -> None:
-    with pytest.raises(NotSignedIn, match=f"401 Unauthorized: .*{why}"):
-        async with Client(keyed, auth=auth):
-            pass

@@ -1,4 +1,4 @@
-"""One browser and one server process for each module of browser tests; for each test a page of its own."""
+"""One browser, one server process and one tab for all browser tests."""
 
 import os
 import subprocess
@@ -11,8 +11,7 @@ from typing import Any
 import browser
 import node_tools
 import pytest
-from console_impostor import Impostor
-from console_page import STAGE, ConsolePage
+from console_page import STAGE, ConsolePage, Impostor
 
 import nodejs
 
@@ -31,7 +30,7 @@ def demand_browser() -> Any:
     pytest.skip(f"! {reason}")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
     """A browser that finds `*.example` on this machine."""
     sync_api = demand_browser()
@@ -42,11 +41,10 @@ def chromium() -> Iterator[Any]:
         launched.close()
 
 
-@pytest.fixture(scope="module")
-def stage(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The URL of a stage with its console; a module may name a `STAGE` of its own."""
-    program = getattr(request.module, "STAGE", STAGE)
-    with subprocess.Popen([sys.executable, program], stderr=subprocess.PIPE) as process:
+@pytest.fixture(scope="session")
+def stage() -> Iterator[str]:
+    """The URL of the stage with its console."""
+    with subprocess.Popen([sys.executable, STAGE], stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         try:
             words = process.stderr.readline().split()
@@ -60,7 +58,7 @@ def stage(request: pytest.FixtureRequest) -> Iterator[str]:
     assert "Traceback" not in rest, rest
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def one_tab(chromium: Any, stage: str) -> Iterator[ConsolePage]:
     context = chromium.new_context(viewport={"width": 1280, "height": 800}, color_scheme="light")
     context.set_default_timeout(10_000)

@@ -1,5 +1,6 @@
 """The console in a browser, as its user sees it: by roles, names and words, never by what the page is made of."""
 
+import json
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -130,13 +131,6 @@ class ConsolePage:
             self.field(label).fill(value)
         self.button("Call").click()
 
-    def write_json(self, text: str) -> None:
-        """The arguments of the tool that is shown, not as a form."""
-        box = self.field("Arguments as JSON")
-        if not box.is_visible():
-            self.page.get_by_role("article").get_by_role("button", name="As JSON").first.click()
-        box.fill(text)
-
     def count_shown(self) -> int:
         """The number of the counter, in the result."""
         return int(self.result.get_by_text("count is").first.inner_text().rpartition(" ")[2])
@@ -146,3 +140,48 @@ class ConsolePage:
         self.page.evaluate(axe)
         found = self.page.evaluate("rules => axe.run(document, rules)", AXE_RULES)["violations"]
         return [f"{each['id']} ({each['impact']}): {[node['target'] for node in each['nodes']]}" for each in found]
+
+
+# ── a server that says what a test wants: made-up tools and results go out ──
+
+
+def schema(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+class Impostor:
+    """Answers what the page asks its endpoint: with these tools and results."""
+
+    def __init__(self, tab: ConsolePage) -> None:
+        self.tab = tab
+        self.tools: list[dict[str, Any]] = []
+        self.content: list[Any] | None = None  # None: the arguments come back
+        self.agreed: dict[str, Any] = {}
+        tab.page.route("**/mcp", self._answer)
+
+    def _answer(self, route: Any) -> None:
+        asked = json.loads(route.request.post_data)
+        if asked["method"] == "subscriptions/listen":
+            said = {"method": "notifications/subscriptions/acknowledged", "params": {"notifications": self.agreed}}
+            body = f"data: {json.dumps({'jsonrpc': '2.0', **said})}\n\n"
+            route.fulfill(status=200, content_type="text/event-stream", body=body)
+            return
+        answer = {"jsonrpc": "2.0", "id": asked["id"], "result": self._result(asked["method"], asked["params"])}
+        route.fulfill(status=200, content_type="application/json", body=json.dumps(answer))
+
+    def _result(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        echoed = [{"type": "text", "text": "got " + json.dumps(params.get("arguments"))}]
+        results: dict[str, dict[str, Any]] = {
+            "server/discover": {"capabilities": {"tools": {}, "resources": {"subscribe": True}}},
+            "tools/list": {"tools": self.tools},
+            "resources/list": {"resources": [{"uri": "a://b", "name": "b"}]},
+            "resources/templates/list": {"resourceTemplates": []},
+            "tools/call": {"content": echoed if self.content is None else self.content},
+        }
+        return results.get(method, {})
+
+    def offer(self, input_schema: dict[str, Any], **more: Any) -> None:
+        """One tool with this schema, in view."""
+        self.tools = [{"name": "tried", "inputSchema": input_schema, **more}, {"name": "good", "inputSchema": schema()}]
+        self.tab.start_again("tools/tried")
+        self.tab.page.get_by_role("article").wait_for()

@@ -10,18 +10,24 @@ import sys
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from dovetail import Audio, Console, Context, Field, Icon, Image, ResourceLink, Server, ToolError
+from dovetail import (
+    Console,
+    Context,
+    Field,
+    Icon,
+    Image,
+    ResourceLink,
+    Server,
+    ToolError,
+)
 
 PIXEL = base64.b64decode(  # a PNG of one blue pixel
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVQI12NgUHgAAAFCAQGrLSapAAAAAElFTkSuQmCC"
 )
-SILENCE = (  # a WAV file of two samples
-    b"RIFF\x26\x00\x00\x00WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00\x40\x1f\x00\x00\x40\x1f\x00\x00\x01\x00\x08\x00"
-    b"data\x02\x00\x00\x00\x80\x80"
-)
 ILL = "<script>document.title = 'taken over'</script><img src=x onerror=\"document.title = 'taken over'\"> "
 ILL_NAME = "<script>document.title = 'taken over'</script>"
 COUNTRIES = {"france": ["lyon", "paris"], "finland": ["espoo", "turku"], "spain": ["madrid"]}
+PAGE_TO_PAY = "https://pay.example/invoice/7"
 LANGUAGES = ["english", "estonian", "finnish", "french"]
 
 Colour = Literal["red", "green", "blue"]
@@ -114,12 +120,6 @@ def picture() -> Image:
 
 
 @server.tool
-def sound() -> Audio:
-    """A very short silence."""
-    return Audio(data=SILENCE, mime_type="audio/wav")
-
-
-@server.tool
 def table() -> list[dict[str, Any]]:
     """Three rows."""
     return [{"city": city, "people": people} for city, people in (("Lyon", 522), ("Turku", 203), ("Madrid", 3332))]
@@ -173,6 +173,35 @@ def count_up() -> int:
     count += 1
     server.notify_resource_updated("counter://value")
     return count
+
+
+# ── what a server asks, and what it hears ──
+
+
+@server.tool
+async def ask_model(ctx: Context) -> str:
+    """Asks the model of the client."""
+    said = await ctx.sample("Name a fruit.", system_prompt="Be brief.\nBe kind.", max_tokens=50)
+    return f"the model said {said.text}"
+
+
+@server.tool
+async def visit(ctx: Context) -> str:
+    """Asks to visit a page."""
+    answer = await ctx.elicit_url("Please pay.", PAGE_TO_PAY)
+    return f"the visit: {answer.action}"
+
+
+@server.tool
+async def folders(ctx: Context) -> str:
+    """Asks for the roots."""
+    return "told of " + (", ".join(root.uri for root in await ctx.list_roots()) or "nothing")
+
+
+@server.tool
+def tenant(ctx: Context) -> str:
+    """Says whose call it is."""
+    return f"for {(ctx.headers or {}).get('x-tenant', 'nobody')}"
 
 
 # ── resources ──

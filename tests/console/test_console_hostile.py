@@ -4,8 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from console_impostor import Impostor, schema
-from console_page import ConsolePage
+from console_page import ConsolePage, Impostor, schema
 
 pytestmark = pytest.mark.slow
 
@@ -149,49 +148,3 @@ def test_a_name_that_a_command_would_take_for_an_option_is_not_copied_as_one(imp
 
 
 # ── forms ──
-
-TEXT = {"type": "string"}
-NUMBER = {"type": "number"}
-
-
-def complaint(field: Any) -> str:
-    """What a screen reader says of a field that is wrong; nothing if it is right."""
-    if field.get_attribute("aria-invalid") != "true":
-        return ""
-    said: str = field.evaluate(
-        """it => it.getAttribute("aria-describedby").split(" ")
-          .map((id) => document.getElementById(id)).filter((each) => each.matches(".field-error") && !each.hidden)
-          .map((each) => each.textContent).join(" ")"""
-    )
-    return said
-
-
-def has_focus(field: Any) -> bool:
-    return bool(field.evaluate("it => it === document.activeElement"))
-
-
-def test_every_field_that_is_wrong_says_so_at_once(impostor: Impostor) -> None:
-    needed = [f"needed_{at}" for at in range(4)]
-    given = schema(
-        first=TEXT, where={"type": "object"}, amount=NUMBER, inner=schema(count=NUMBER, name=TEXT),
-        list={"type": "array", "items": NUMBER}, **dict.fromkeys(needed, TEXT),
-    )  # fmt: skip
-    given["properties"]["inner"]["required"] = ["name"]
-    impostor.offer(given | {"required": ["where", *needed]})
-    tab = impostor.tab
-    tab.field("where").fill("{bad")
-    tab.field("amount").fill("abc")
-    tab.field("count").fill("x")
-    tab.button("Add to list").click()
-    tab.field("list 1").fill("no")
-    tab.button("Call").click()
-    said = {name: complaint(tab.field(name)) for name in ["where", "amount", "count", "name", "list 1", *needed]}
-    assert {name: words.split(":")[0] for name, words in said.items()} == {
-        "where": "Is not JSON", "amount": "Must be a number.", "count": "Must be a number.", "name": "Is required.",
-        "list 1": "Must be a number.", **dict.fromkeys(needed, "Is required."),
-    }  # fmt: skip
-    assert has_focus(tab.field("where"))
-    tab.field("where").fill("{}")
-    tab.button("Call").click()
-    assert has_focus(tab.field("amount"))
-    assert complaint(tab.field("where")) == ""

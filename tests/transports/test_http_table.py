@@ -34,7 +34,7 @@ from http_wire import MODERN, HttpWire
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "protocol"))
 
-import test_inbound_post as table
+import test_inbound as table
 
 every_revision = pytest.mark.parametrize("version", LEGACY)
 

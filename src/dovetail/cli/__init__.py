@@ -21,19 +21,6 @@ if TYPE_CHECKING:
     from dovetail.cli import show as show
 
 __getattr__ = late(
-    __name__,
-    "arguments",
-    "ask",
-    "bench",
-    "commands",
-    "connect",
-    "dev",
-    "doctor",
-    "inspect",
-    "install",
-    "lint",
-    "new",
-    "options",
-    "run",
-    "show",
-)
+    __name__, "arguments", "ask", "bench", "commands", "connect", "dev", "doctor", "inspect", "install", "lint", "new",
+    "options", "run", "show",
+)  # fmt: skip

@@ -11,15 +11,12 @@ Schemas of a server are not trusted to have a sensible shape. References are fol
 
 import difflib
 import json
-import re
-import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import isfinite
-from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import click
+import msgspec
 
 from dovetail.cli.output import WRONG_USE, CommandExit, aligned, in_line
 
@@ -30,19 +27,13 @@ MAX_DESCRIBED = 100  # of the properties of an object
 MAX_PARTS = 50  # of a schema that are looked at for one value, through references and alternatives
 STDIN = "-"
 STDIN_IS_READ = "dovetail.stdin"  # in the context of the command
-OPEN_FILES = ("/dev/fd/", "/dev/stdin")  # what a shell writes for <(command)
 TYPES = ("null", "boolean", "integer", "number", "array", "object", "string")
 ANYTHING: Schema = {}
 SWITCHES = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_HALF_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # which JSON may write, and no text can hold
 
 
 class Misread(Exception):
     """The text is not what the schema asks for; the message says what is."""
-
-
-class OutOfRange(Misread):
-    """A number, but none that can be sent."""
 
 
 class Argument(NamedTuple):
@@ -62,13 +53,10 @@ class Argument(NamedTuple):
         if not sign or not key:
             raise CommandExit(f"{word}: write arguments as KEY=VALUE, or KEY:=JSON", WRONG_USE)
         if text.startswith("@") and not is_json:
-            text = text_of_file(text[1:], _advice(key, text))
+            written = json.dumps(in_line(text, 100), ensure_ascii=False)
+            advice = f"If no file is meant, but a text that begins with @, write '{key}:={written}'"
+            text = text_of_file(text[1:], advice)
         return cls(key, text, is_json)
-
-
-def _advice(key: str, text: str) -> str:
-    written = shlex.quote(f"{key}:={json.dumps(in_line(text, 100), ensure_ascii=False)}")
-    return f"If no file is meant, but a text that begins with @, write {written}"
 
 
 # ── text that comes from elsewhere ──
@@ -78,14 +66,11 @@ def text_of_file(name: str, advice: str | None = None) -> str:
     """Of stdin for `-`. The advice is for those who meant no file."""
     if name == STDIN:
         return _text_of_stdin()
-    path, shown = Path(name), f"@{name}"
     try:
-        if path.exists() and not path.is_file() and not name.startswith(OPEN_FILES):
-            raise CommandExit(f"{shown}: it is no file", WRONG_USE, advice)
-        with path.open("rb") as file:
-            return _text(file, shown)
+        with open(name, "rb") as file:
+            return _text(file, f"@{name}")
     except OSError as failure:
-        raise CommandExit(f"{shown}: {failure.strerror}", WRONG_USE, advice) from None
+        raise CommandExit(f"@{name}: {failure.strerror}", WRONG_USE, advice) from None
 
 
 def _text_of_stdin() -> str:
@@ -159,8 +144,9 @@ class GivenArguments(NamedTuple):
 
 def typed_arguments(arguments: Sequence[Argument], schema: Schema, tool: str) -> dict[str, Any]:
     grouped: dict[tuple[str, ...], list[Argument]] = {}
-    for argument in arguments:
-        grouped.setdefault(_path(argument.key, schema), []).append(argument)
+    for argument in arguments:  # a dot leads into an object, unless it is a part of a name
+        path = (argument.key,) if argument.key in properties(schema) else tuple(argument.key.split("."))
+        grouped.setdefault(path, []).append(argument)
     typed: dict[str, Any] = {}
     for path, same in grouped.items():
         place = _schema_at(path, schema, tool)
@@ -169,11 +155,6 @@ def typed_arguments(arguments: Sequence[Argument], schema: Schema, tool: str) ->
         except Misread as misread:
             raise _refused(f"{in_line(same[0].key)}: {misread}", schema) from None
     return typed
-
-
-def _path(key: str, schema: Schema) -> tuple[str, ...]:
-    """A dot leads into an object, unless it is a part of a name."""
-    return (key,) if key in properties(schema) else tuple(key.split("."))
 
 
 def _schema_at(path: Sequence[str], schema: Schema, tool: str) -> Schema:
@@ -191,27 +172,22 @@ def _schema_at(path: Sequence[str], schema: Schema, tool: str) -> Schema:
 
 def _put(into: dict[str, Any], path: Sequence[str], value: Any) -> None:
     *above, last = path
+    inner: Any = into
     for name in above:
-        into = into.setdefault(name, {})
-        if not isinstance(into, dict):
-            raise Misread("it is given twice, as a value and as an object")
-    if last in into:
+        inner = inner.setdefault(name, {}) if isinstance(inner, dict) else None
+    if not isinstance(inner, dict) or last in inner:
         raise Misread("it is given twice, as a value and as an object")
-    into[last] = value
+    inner[last] = value
 
 
 def _value(same: Sequence[Argument], schema: Schema, root: Schema) -> Any:
-    if len(same) == 1:
-        return _one(same[0], schema, root)
+    """One value, or a list where the key is given several times."""
     allowed = types(schema, root)
-    if allowed and "array" not in allowed:
+    if len(same) > 1 and allowed and "array" not in allowed:
         raise Misread(f"it is given {len(same)} times, but takes {described(schema, root)}")
-    inner = items(schema, root)
-    return [_one(argument, inner, root) for argument in same]
-
-
-def _one(argument: Argument, schema: Schema, root: Schema) -> Any:
-    return _json(argument.text) if argument.is_json else typed_value(argument.text, schema, root)
+    part = schema if len(same) == 1 else items(schema, root)
+    found = [_json(each.text) if each.is_json else typed_value(each.text, part, root) for each in same]
+    return found if len(same) > 1 else found[0]
 
 
 def _refused(problem: str, schema: Schema) -> CommandExit:
@@ -222,19 +198,13 @@ def _refused(problem: str, schema: Schema) -> CommandExit:
 def parameter_lines(schema: Schema) -> list[str]:
     """What a tool takes, a line for each."""
     needed = required(schema)
-    rows = [
-        (in_line(name), described(part, schema), "required" if name in needed else _default(part), _words(part))
-        for name, part in [*properties(schema).items()][:MAX_DESCRIBED]
-    ]
+    rows = []
+    for name, part in [*properties(schema).items()][:MAX_DESCRIBED]:
+        told = json.dumps(part["default"], ensure_ascii=False) if "default" in part else ""
+        default = f"default {in_line(told, 30)}" if told else ""
+        note = "required" if name in needed else default
+        rows.append((in_line(name), described(part, schema), note, in_line(text_of(part, "description"), 100)))
     return [f"  {line}" for line in aligned(rows)] + ["  …"] * (len(properties(schema)) > MAX_DESCRIBED)
-
-
-def _default(part: Schema) -> str:
-    return f"default {in_line(json.dumps(part['default'], ensure_ascii=False), 30)}" if "default" in part else ""
-
-
-def _words(part: Schema) -> str:
-    return in_line(part["description"], 100) if isinstance(part.get("description"), str) else ""
 
 
 # ── one value ──
@@ -252,9 +222,6 @@ def typed_value(text: str, schema: Schema, root: Schema) -> Any:
     for kind in allowed:
         try:
             return _read_as(kind, text, schema, root)
-        except OutOfRange:
-            if "string" not in allowed:
-                raise
         except (Misread, KeyError, RecursionError):
             continue
     raise Misread(f"expected {described(schema, root)}, got {in_line(text, 60)!r}")
@@ -264,33 +231,16 @@ def _guessed(text: str) -> Any:
     """Where anything goes, JSON is JSON and all else is text."""
     try:
         return _json(text)
-    except OutOfRange:
-        raise
     except Misread:
         return text
 
 
 def _json(text: str) -> Any:
+    """What could not be sent again is none: NaN, a number that is too large, half of a surrogate pair."""
     try:
-        value = json.loads(text, parse_constant=_no_number, parse_float=_finite)
-        if _HALF_SURROGATE.search(text):
-            json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise Misread("there is half of a sign in it, a surrogate without the other one") from None
-    except (ValueError, RecursionError) as failure:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as failure:
         raise Misread(f"this is not JSON: {failure}") from None
-    return value
-
-
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not isfinite(value):
-        raise OutOfRange(f"{in_line(text, 60)} is too large for a number")
-    return value
 
 
 def _read_as(kind: str, text: str, schema: Schema, root: Schema) -> Any:

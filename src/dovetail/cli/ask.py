@@ -6,38 +6,21 @@ question that has no answer is cancelled, and a line on stderr says so.
 
 import asyncio
 import io
-import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, cast
+from collections.abc import Mapping
+from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
-from dovetail.cli.arguments import (
-    ANYTHING,
-    Argument,
-    GivenArguments,
-    Misread,
-    Schema,
-    described,
-    items,
-    mapping,
-    properties,
-    required,
-    typed_arguments,
-    typed_value,
-    types,
-)
+from dovetail.cli import arguments
 from dovetail.cli.output import CommandExit, OpenQuestion, ProgressLine, can_ask, in_line, plain, tell
 from dovetail.client import ElicitQuestion, ElicitReply, SamplingRequest
-from dovetail.client.transports.url import page_url
 from dovetail.errors import SetupError
 from dovetail.registry.validate import SchemaLimits, Validator
 
 LONGEST_LINE = 64 * 1024
 LONGEST_WORDS = 4_000  # characters of a question, or of a message to a model
 MAX_MESSAGES = 20
-MAX_FIELDS = 100
 MAX_OPTIONS = 200
 YES, NO = ("y", "yes"), ("n", "no")
 
@@ -77,37 +60,34 @@ async def confirm(words: str, *, default: bool = False) -> bool | None:
         tell("Please say y or n.")
 
 
+async def agreed(words: str) -> None:
+    """Raises Dismissed unless the answer is yes."""
+    if not (said := await confirm(words)):
+        raise Dismissed("cancel" if said is None else "decline")
+
+
 async def _line() -> bytes:
     """The terminal itself keeps the line until it is finished."""
     loop = asyncio.get_running_loop()
     came: asyncio.Future[bytes] = loop.create_future()
-
-    def take() -> None:
-        if not came.done():
-            came.set_result(os.read(sys.stdin.fileno(), LONGEST_LINE))
-
-    try:
-        loop.add_reader(sys.stdin.fileno(), take)
-    except NotImplementedError:  # on Windows
-        return await _line_of_thread(came, loop.call_soon_threadsafe)
-    try:
-        return await came
-    finally:
-        loop.remove_reader(sys.stdin.fileno())
-
-
-async def _line_of_thread(came: "asyncio.Future[bytes]", soon: Callable[..., object]) -> bytes:
-    console = cast(io.BufferedReader, sys.stdin.buffer).raw  # UTF-8, and without a lock that the end would wait for
-
-    def take() -> None:
-        soon(settle, console.read(LONGEST_LINE) or b"")
+    keys = cast(io.BufferedReader, sys.stdin.buffer).raw  # without a lock that the end of the process would wait for
 
     def settle(line: bytes) -> None:
         if not came.done():
             came.set_result(line)
 
-    threading.Thread(target=take, daemon=True).start()
-    return await came
+    try:
+        loop.add_reader(sys.stdin.fileno(), lambda: settle(keys.read(LONGEST_LINE) or b""))
+    except NotImplementedError:  # on Windows
+        wait = threading.Thread(
+            target=lambda: loop.call_soon_threadsafe(settle, keys.read(LONGEST_LINE) or b""), daemon=True
+        )
+        wait.start()
+        return await came
+    try:
+        return await came
+    finally:
+        loop.remove_reader(sys.stdin.fileno())
 
 
 # ── what a server asks ──
@@ -116,9 +96,9 @@ async def _line_of_thread(came: "asyncio.Future[bytes]", soon: Callable[..., obj
 class Respondent:
     """Answers one question after the other, even if they come at once."""
 
-    def __init__(self, server: str, answers: GivenArguments | None, line: ProgressLine) -> None:
+    def __init__(self, server: str, answers: arguments.GivenArguments | None, line: ProgressLine) -> None:
         self._server = server
-        self._answers = answers or GivenArguments()
+        self._answers = answers or arguments.GivenArguments()
         self._line = line
         self._turn = asyncio.Lock()
 
@@ -133,13 +113,6 @@ class Respondent:
             except Dismissed as dismissed:
                 return ElicitReply(dismissed.action)
 
-    async def visit(self, url: Any, message: str) -> bool:
-        """Whether a person has agreed to open this page; no if it is none that can be shown."""
-        page = page_url(url) if isinstance(url, str) else None
-        if page is None:
-            return False
-        return (await self.elicit(ElicitQuestion(message=message, mode="url", url=page))).action == "accept"
-
     def _say(self, words: str) -> None:
         tell(f"{self._server} asks: {plain(words[:LONGEST_WORDS])}", fg="cyan")
 
@@ -147,13 +120,13 @@ class Respondent:
         self._say(question.message)
         form = FormQuestion(question.schema or {})
         try:
-            content = form.answered(self._answers.arguments, self._answers.whole or {})
+            content = form.answered(self._answers)
         except CommandExit as wrong:
             tell(f"No answer is sent: {wrong.message}")
             raise Dismissed("cancel") from None
         if can_ask():
             return ElicitReply("accept", await form.fill_in(content))
-        if not content or form.lacks(content):
+        if not form.is_whole(content):
             tell(f"Nobody is here to answer, so it is cancelled. {form.advice()}")
             raise Dismissed("cancel")
         return ElicitReply("accept", content)
@@ -165,9 +138,7 @@ class Respondent:
         if not can_ask():
             tell("Nobody is here to open it, so it is cancelled.")
             raise Dismissed("cancel")
-        agreed = await confirm(f"Open this page at {in_line(urlsplit(question.url or '').netloc, 300)} in the browser?")
-        if not agreed:
-            raise Dismissed("cancel" if agreed is None else "decline")
+        await agreed(f"Open this page at {in_line(urlsplit(question.url or '').netloc, 300)} in the browser?")
         if not await asyncio.to_thread(_open, question.url or ""):
             tell("There is no browser here: open the page yourself.")
         return ElicitReply("accept")
@@ -185,12 +156,8 @@ class Respondent:
             tell(f"{self._server} asks a model, and nobody is here to answer for it: refused")
             return None
         self._show_request(request)
-        lines: list[str] = []
-        while (line := await ask("  > ")) or (line == "" and not lines):
-            if line == "!decline":
-                return None
-            lines.append(line)
-        return "\n".join(lines).strip() if lines else None
+        line = await ask("  > ")
+        return None if line == "!decline" else line
 
     def _show_request(self, request: SamplingRequest) -> None:
         self._say("something of a model")
@@ -198,8 +165,9 @@ class Respondent:
             tell(f"  system: {plain(request.system_prompt[:LONGEST_WORDS])}", dim=True)
         for message in request.messages[-MAX_MESSAGES:]:
             for block in message["content"][:MAX_MESSAGES]:
-                tell(f"  {in_line(str(message['role']), 20)}: {_shown(block)}")
-        tell("Answer for the model. An empty line ends it; !decline refuses.", dim=True)
+                told = arguments.text_of(block, "text") or f"[{in_line(str(block.get('type')), 40)}]"
+                tell(f"  {in_line(str(message['role']), 20)}: {plain(told[:LONGEST_WORDS])}")
+        tell("Answer for the model in a line; !decline refuses.", dim=True)
 
 
 def _open(url: str) -> bool:
@@ -208,83 +176,63 @@ def _open(url: str) -> bool:
     return webbrowser.open(url)
 
 
-def _shown(block: Mapping[str, Any]) -> str:
-    if isinstance(text := block.get("text"), str):
-        return plain(text[:LONGEST_WORDS])
-    return f"[{in_line(str(block.get('type')), 40)}]"
-
-
 class FormQuestion:
     """One form."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: arguments.Schema) -> None:
         self._schema = schema
-        self._fields = {name: FieldQuestion(name, part, schema) for name, part in properties(schema).items()}
+        self._needed = arguments.required(schema)
+        self._fields = {name: FieldQuestion(name, part, schema) for name, part in arguments.properties(schema).items()}
 
-    def answered(self, arguments: Sequence[Argument], whole: Mapping[str, Any]) -> dict[str, Any]:
+    def answered(self, given: arguments.GivenArguments) -> dict[str, Any]:
         """What was said beforehand, as far as this form asks for it. Raises CommandExit if it does not fit."""
-        mine = [argument for argument in arguments if argument.key in self._fields]
-        content = {name: value for name, value in whole.items() if name in self._fields}
-        content |= typed_arguments(mine, self._schema, "the form")
+        mine = [argument for argument in given.arguments if argument.key in self._fields]
+        content = {name: value for name, value in (given.whole or {}).items() if name in self._fields}
+        content |= arguments.typed_arguments(mine, self._schema, "the form")
         problems = [problem for name, value in content.items() for problem in self._fields[name].problems(value)]
         if problems:
             raise CommandExit("\n".join(problems))
         return content
 
-    def lacks(self, content: Mapping[str, Any]) -> list[str]:
-        """Fields that can't be left out, and are."""
-        return [name for name in required(self._schema) if name not in content and not self._has_default(name)]
-
-    def _has_default(self, name: str) -> bool:
-        return name in self._fields and self._fields[name].has_default
+    def is_whole(self, content: Mapping[str, Any]) -> bool:
+        """Whether nothing is left out that can't be."""
+        defaults = {name for name, field in self._fields.items() if field.has_default}
+        return bool(content) and {*self._needed} <= content.keys() | defaults
 
     def advice(self) -> str:
-        names = required(self._schema) or list(self._fields)
+        names = self._needed or list(self._fields)
         return " ".join(f"--answer {in_line(name, 60)}=…" for name in names[:10]) + " answers it." if names else ""
 
     async def fill_in(self, content: dict[str, Any]) -> dict[str, Any]:
         """What is not answered yet is asked for. Raises Dismissed."""
-        if len(self._fields) > MAX_FIELDS:
-            tell(f"The form has {len(self._fields)} fields, which is too many; it is cancelled.")
-            raise Dismissed("cancel")
         if not self._fields:
-            agreed = await confirm("Agree?")
-            if not agreed:
-                raise Dismissed("cancel" if agreed is None else "decline")
-            return content
-        if self._fields.keys() - content:
+            await agreed("Agree?")
+        elif self._fields.keys() - content:
             tell("Enter takes the default or leaves a field empty; !decline and !cancel say no.", dim=True)
-        needed = required(self._schema)
         for name, field in self._fields.items():
             if name not in content:
-                await field.ask_for(content, is_needed=name in needed)
+                await field.ask_for(content, is_needed=name in self._needed)
         return content
-
-
-class Offered(NamedTuple):
-    """One of the values that may be chosen."""
-
-    value: Any
-    title: str
-
-    def is_named(self, text: str) -> bool:
-        return text in (str(self.value), self.title)
 
 
 class FieldQuestion:
     """One field of it."""
 
-    def __init__(self, name: str, schema: Schema, root: Schema) -> None:
+    def __init__(self, name: str, schema: arguments.Schema, root: arguments.Schema) -> None:
         self._name = name
         self._schema = schema
         self._root = root
-        self._is_list = types(schema, root) == ["array"]
-        self._options = _options(items(schema, root) if self._is_list else schema)
+        self._types = arguments.types(schema, root)
+        self._is_list = self._types == ["array"]
+        self._options = _options(arguments.items(schema, root) if self._is_list else schema)
         self.has_default = schema.get("default") is not None
 
     async def ask_for(self, content: dict[str, Any], *, is_needed: bool) -> None:
         """Put the answer into the content, or nothing."""
-        self._introduce()
+        if note := arguments.text_of(self._schema, "description"):
+            tell(f"  {plain(note[:1_000])}", dim=True)
+        for number, (_, title) in enumerate(self._options[:MAX_OPTIONS], 1):
+            tell(f"    {number:2}  {title}")
         while True:
             text = await ask(f"  {self._label()}: ")
             if text is None or text in ("!cancel", "!decline"):
@@ -293,10 +241,9 @@ class FieldQuestion:
                 return  # the default is filled in by the client
             try:
                 value = self._read(text)
-            except Misread as misread:
-                problems = [str(misread) or "this does not fit"]
-            else:
                 problems = self.problems(value)
+            except arguments.Misread as misread:
+                problems = [str(misread)]
             if not problems:
                 content[self._name] = value
                 return
@@ -310,63 +257,43 @@ class FieldQuestion:
         except SetupError:
             return []
 
-    # ── what is shown ──
-
-    def _introduce(self) -> None:
-        note = self._schema.get("description")
-        if isinstance(note, str) and note:
-            tell(f"  {plain(note[:1_000])}", dim=True)
-        for number, option in enumerate(self._options[:MAX_OPTIONS], 1):
-            tell(f"    {number:2}  {option.title}")
-        if len(self._options) > MAX_OPTIONS:
-            tell(f"    … and {len(self._options) - MAX_OPTIONS} more")
-
     def _label(self) -> str:
-        title = self._schema.get("title")
-        name = in_line(title if isinstance(title, str) and title else self._name, 80)
-        default = f" [{in_line(_in_words(self._schema['default']), 60)}]" if self.has_default else ""
-        return f"{name} ({self._kind()}){default}"
-
-    def _kind(self) -> str:
+        """Its name, what is wanted, and the default."""
+        kind = in_line(str(self._schema.get("format") or arguments.described(self._schema, self._root)), 40)
+        kind = "yes or no" if kind == "boolean" else kind
         if self._options:
-            return "numbers or names, with commas" if self._is_list else "number or name"
-        kind = self._schema.get("format") or described(self._schema, self._root)
-        return "yes or no" if kind == "boolean" else in_line(str(kind), 40)
-
-    # ── what is typed ──
+            kind = "numbers or names, with commas" if self._is_list else "number or name"
+        default = self._schema.get("default")
+        shown = "yes" if default is True else "no" if default is False else str(default)
+        name = in_line(arguments.text_of(self._schema, "title") or self._name, 80)
+        return f"{name} ({kind}){f' [{in_line(shown, 60)}]' if self.has_default else ''}"
 
     def _read(self, text: str) -> Any:
-        if not self._options:
-            words = {"y": "yes", "n": "no"} if types(self._schema, self._root) == ["boolean"] else {}
-            return typed_value(words.get(text.lower(), text), self._schema, self._root)
-        if self._is_list:
+        if self._options and self._is_list:
             return [self._chosen(part.strip()) for part in text.split(",") if part.strip()]
-        return self._chosen(text)
+        if self._options:
+            return self._chosen(text)
+        words = {"y": "yes", "n": "no"} if self._types == ["boolean"] else {}
+        return arguments.typed_value(words.get(text.lower(), text), self._schema, self._root)
 
     def _chosen(self, text: str) -> Any:
-        for option in self._options:
-            if option.is_named(text):
-                return option.value
+        for value, title in self._options:
+            if text in (str(value), title):
+                return value
         if text.isdecimal() and 1 <= int(text) <= len(self._options):
-            return self._options[int(text) - 1].value
-        raise Misread(f"{in_line(text, 60)!r} is none of the choices")
+            return self._options[int(text) - 1][0]
+        raise arguments.Misread(f"{in_line(text, 60)!r} is none of the choices")
 
 
-def _in_words(default: Any) -> str:
-    if isinstance(default, bool):
-        return "yes" if default else "no"
-    return ", ".join(map(str, default)) if isinstance(default, list) else str(default)
-
-
-def _options(schema: Schema) -> list[Offered]:
-    """As each revision spells them."""
+def _options(schema: arguments.Schema) -> list[tuple[Any, str]]:
+    """The values that may be chosen, with their titles, as each revision spells them."""
     listed = schema.get("enum")
     if isinstance(listed, list):
         titles = schema.get("enumNames")
         names = titles if isinstance(titles, list) and len(titles) == len(listed) else listed
-        return [Offered(value, in_line(str(name), 100)) for value, name in zip(listed, names, strict=True)]
+        return [(value, in_line(str(name), 100)) for value, name in zip(listed, names, strict=True)]
     titled = schema.get("oneOf", schema.get("anyOf"))
-    found = [mapping(option) for option in titled] if isinstance(titled, list) else [ANYTHING]
+    found = [arguments.mapping(option) for option in titled] if isinstance(titled, list) else [arguments.ANYTHING]
     if not all("const" in option for option in found):
         return []
-    return [Offered(option["const"], in_line(str(option.get("title", option["const"])), 100)) for option in found]
+    return [(option["const"], in_line(str(option.get("title", option["const"])), 100)) for option in found]

@@ -2,31 +2,17 @@
 
 import asyncio
 import time
-from array import array
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
 
 from dovetail import cli
+from dovetail.cli import output as terminal
 from dovetail.cli.options import ServerCommand, ServerTarget, on_server
-from dovetail.cli.output import (
-    DECLINED,
-    FAILED,
-    CommandExit,
-    ProgressLine,
-    aligned,
-    finish,
-    in_line,
-    out,
-    out_json,
-    styled,
-    tell,
-)
 from dovetail.errors import DovetailError
 from dovetail.transports.origin import is_loopback
 
@@ -34,13 +20,7 @@ if TYPE_CHECKING:
     from dovetail.client import Client
     from dovetail.protocol.types import ToolDefinition
 
-MAX_SECONDS, MAX_CLIENTS = 3_600.0, 1_000
-BAR_WIDTH = 40
-MAX_MESSAGES = 100  # different ones of errors that are counted, and
-MAX_SHOWN = 5  # that are shown
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
-ROWS = 12  # of the plot
-STEPS = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)  # where its rows begin, and the same times ten
 
 Ask = Callable[["Client"], Awaitable[object]]
 
@@ -56,35 +36,20 @@ made by one process, which needs about as much CPU as a quick server does.
 """
 
 
-class RepeatedRequest(NamedTuple):
-    """What is asked of the server, again and again."""
-
-    label: str
-    ask: Ask
-
-
 # ── the load ──
-
-
-class Slot(NamedTuple):
-    """A row of the plot."""
-
-    begin: float  # milliseconds
-    end: float
-    calls: int
 
 
 class Measurement:
     """What came of it. Only calls that were answered well have a time."""
 
     def __init__(self) -> None:
-        self.times = array("d")  # seconds; sorted when it is over
+        self.times: list[float] = []  # milliseconds; sorted when it is over
         self.errors: Counter[str] = Counter()
         self.seconds = 0.0
 
     def close(self, seconds: float) -> None:
         self.seconds = seconds
-        self.times = array("d", sorted(self.times))
+        self.times.sort()
 
     @property
     def rate(self) -> float:
@@ -93,31 +58,11 @@ class Measurement:
     def percentiles(self) -> dict[str, float]:
         """In milliseconds; empty if nothing was answered."""
         last = len(self.times) - 1
-        return {name: self.times[round(part * last)] * 1e3 for name, part in PERCENTILES.items()} if last >= 0 else {}
-
-    def plot(self) -> list[Slot]:
-        """From the quickest to the slowest, in steps that grow."""
-        if not self.times:
-            return []
-        borders = _borders(self.times[0] * 1e3, self.times[-1] * 1e3)
-        inner = borders[1:-1]  # what is quicker or slower than every row has its place in the outermost
-        counts = Counter(bisect_right(inner, each * 1e3) for each in self.times)
-        return [Slot(borders[at], borders[at + 1], counts[at]) for at in range(len(borders) - 1)]
+        return {name: self.times[round(part * last)] for name, part in PERCENTILES.items()} if self.times else {}
 
     def note(self, failure: Exception) -> None:
-        words = f"{type(failure).__name__}: {in_line(str(failure), 200)}"
-        self.errors[words if words in self.errors or len(self.errors) < MAX_MESSAGES else "others"] += 1
-
-
-def _borders(least: float, most: float) -> list[float]:
-    """Round numbers of milliseconds, at most one more than there are rows."""
-    every = [round(step * 10.0**power, 6) for power in range(-4, 8) for step in STEPS]
-    first = max((at for at, border in enumerate(every) if border <= least), default=0)
-    last = min((at for at, border in enumerate(every) if border > most), default=len(every) - 1)
-    thinned = every[first : last + 1]
-    while len(thinned) > ROWS + 1:
-        thinned = [*thinned[:-1:2], thinned[-1]]
-    return thinned
+        words = f"{type(failure).__name__}: {terminal.in_line(str(failure), 200)}"
+        self.errors[words if words in self.errors or len(self.errors) < 100 else "others"] += 1
 
 
 async def _load(server: ServerTarget, first: "Client", ask: Ask, callers: int, seconds: float) -> Measurement:
@@ -127,26 +72,16 @@ async def _load(server: ServerTarget, first: "Client", ask: Ask, callers: int, s
         if server.is_url:
             others = [cli.connect.connected(server) for _ in range(callers - 1)]
             clients = [first, *[await stack.enter_async_context(each) for each in others]]
-        await _phase(clients, ask, min(max(seconds / 10, 0.2), 1.0), None)
-        line = ProgressLine()
-        try:
-            return await _phase(clients, ask, seconds, line)
-        finally:
-            line.clear()
+        await _phase(clients, ask, min(max(seconds / 10, 0.2), 1.0))  # to warm up
+        return await _phase(clients, ask, seconds)
 
 
-async def _phase(clients: Sequence["Client"], ask: Ask, seconds: float, line: ProgressLine | None) -> Measurement:
+async def _phase(clients: Sequence["Client"], ask: Ask, seconds: float) -> Measurement:
     found = Measurement()
     began = time.perf_counter()
-    end = began + seconds
-    watching = asyncio.ensure_future(_show_progress(found, line, seconds)) if line is not None else None
-    try:
-        async with asyncio.TaskGroup() as group:
-            for client in clients:
-                group.create_task(_call_until(end, client, ask, found))
-    finally:
-        if watching is not None:
-            watching.cancel()
+    async with asyncio.TaskGroup() as group:
+        for client in clients:
+            group.create_task(_call_until(began + seconds, client, ask, found))
     found.close(time.perf_counter() - began)
     return found
 
@@ -160,14 +95,7 @@ async def _call_until(end: float, client: "Client", ask: Ask, found: Measurement
             found.note(failure)
             await asyncio.sleep(0.01)  # a server that is gone fails at once
         else:
-            found.times.append(clock() - began)
-
-
-async def _show_progress(found: Measurement, line: ProgressLine, seconds: float) -> None:
-    began = time.perf_counter()
-    while True:
-        await asyncio.sleep(0.1)
-        line.show(min(time.perf_counter() - began, seconds), seconds, f"{len(found.times):,} calls")
+            found.times.append((clock() - began) * 1e3)
 
 
 # ── the command ──
@@ -178,11 +106,11 @@ async def _show_progress(found: Measurement, line: ProgressLine, seconds: float)
 @click.option("--tool", metavar="NAME", help="Call this tool.")
 @click.option("--args", "given", metavar="JSON", help="The arguments of each call, as JSON, @file, or - for stdin.")
 @click.option(
-    "--seconds", type=click.FloatRange(0, MAX_SECONDS, min_open=True), default=5.0, metavar="NUMBER",
+    "--seconds", type=click.FloatRange(0, 3_600, min_open=True), default=5.0, metavar="NUMBER",
     help="How long, after a short warm-up.  [default: 5]",
 )  # fmt: skip
 @click.option(
-    "--clients", type=click.IntRange(1, MAX_CLIENTS), default=8, metavar="NUMBER",
+    "--clients", type=click.IntRange(1, 1_000), default=8, metavar="NUMBER",
     help="Calls in flight: connections to a URL, or calls at once to a program.  [default: 8]",
 )  # fmt: skip
 @click.option("--yes", "-y", is_flag=True, help="Load a server on another machine, or a tool marked destructive.")
@@ -201,14 +129,16 @@ def command(
         raise click.UsageError("--args: only with --tool")
     arguments = {} if given is None else cli.arguments.json_object(given, "--args")
     if server.is_url and not yes and not is_loopback(urlsplit(str(server.address)).hostname or ""):
-        raise CommandExit(f"{in_line(server.shown, 200)} is another machine; --yes loads it all the same", DECLINED)
-    document, found = finish(_bench(server, tool, arguments, seconds, clients, yes))
+        raise terminal.CommandExit(
+            f"{terminal.in_line(server.shown, 200)} is another machine; --yes loads it all the same", terminal.DECLINED
+        )
+    document, found = terminal.finish(_bench(server, tool, arguments, seconds, clients, yes))
     if as_document:
-        out_json(document)
+        terminal.out_json(document)
     else:
-        _show(document, found)
+        _show(found)
     if found.errors or not found.times:
-        raise click.exceptions.Exit(FAILED)
+        raise click.exceptions.Exit(terminal.FAILED)
 
 
 async def _bench(
@@ -216,79 +146,56 @@ async def _bench(
 ) -> tuple[dict[str, Any], Measurement]:
     async with cli.connect.connected(server) as first:
         cli.connect.require(first, "tools", server)
-        asked = await _asked(first, tool, arguments, yes)
-        await asked.ask(first)  # what can't be done at all is told as an error, and not ten thousand times
+        label, ask = await _asked(first, tool, arguments, yes)
+        await ask(first)  # what can't be done at all is told as an error, and not ten thousand times
         revision = first.protocol_version
-        tell(f"{asked.label} of {in_line(server.shown, 200)}, {revision}, {clients} in flight", dim=True)
-        found = await _load(server, first, asked.ask, clients, seconds)
-    return _document(server, asked, revision, clients, found), found
-
-
-async def _asked(client: "Client", tool: str | None, arguments: Mapping[str, Any], yes: bool) -> RepeatedRequest:
-    tools = await client.list_tools()
-    chosen = cli.connect.named(tool, tools, "tool") if tool else _harmless(tools)
-    if chosen is None:
-        return RepeatedRequest("tools/list", lambda client: client.request("tools/list", {}))
-    if chosen.annotations is not None and chosen.annotations.destructive_hint and not yes:
-        raise CommandExit(f"{chosen.name} is marked destructive; --yes calls it all the same", DECLINED)
-    name = chosen.name
-    return RepeatedRequest(in_line(name, 100), lambda client: client.call_tool(name, arguments))
-
-
-def _harmless(tools: list["ToolDefinition"]) -> "ToolDefinition | None":
-    return next((each for each in tools if _is_read_only(each) and not each.input_schema.get("required")), None)
-
-
-def _is_read_only(tool: "ToolDefinition") -> bool:
-    return tool.annotations is not None and tool.annotations.read_only_hint is True
-
-
-# ── the report ──
-
-
-def _document(
-    server: ServerTarget, asked: RepeatedRequest, revision: str, clients: int, found: Measurement
-) -> dict[str, Any]:
-    return {
+        terminal.tell(f"{label} of {terminal.in_line(server.shown, 200)}, {revision}, {clients} in flight", dim=True)
+        found = await _load(server, first, ask, clients, seconds)
+    document = {
         "target": server.shown,
-        "asked": asked.label,
+        "asked": label,
         "revision": revision,
         "clients": clients,
         "seconds": round(found.seconds, 3),
         "calls": len(found.times),
         "callsPerSecond": round(found.rate, 1),
         "errors": sum(found.errors.values()),
-        "complaints": dict(found.errors.most_common(MAX_SHOWN)),
+        "complaints": dict(found.errors.most_common(5)),
         "latencyMs": {name: round(value, 4) for name, value in found.percentiles().items()},
-        "distribution": [{"fromMs": each.begin, "toMs": each.end, "calls": each.calls} for each in found.plot()],
     }
+    return document, found
 
 
-def _show(document: Mapping[str, Any], found: Measurement) -> None:
-    errors = f"{document['errors']:,} errors"
-    out(
-        f"{styled(f'{found.rate:,.0f} calls/s', bold=True)}   {len(found.times):,} calls in {found.seconds:.1f} s   "
-        + styled(errors, fg="red" if document["errors"] else None)
+async def _asked(client: "Client", tool: str | None, arguments: Mapping[str, Any], yes: bool) -> tuple[str, Ask]:
+    """What is asked of the server, again and again, and what it is called."""
+    tools = await client.list_tools()
+    chosen = cli.connect.named(tool, tools, "tool") if tool else _harmless(tools)
+    if chosen is None:
+        return "tools/list", lambda client: client.request("tools/list", {})
+    said, name = chosen.annotations, chosen.name
+    if said is not None and said.destructive_hint and not yes:
+        raise terminal.CommandExit(f"{name} is marked destructive; --yes calls it all the same", terminal.DECLINED)
+    return terminal.in_line(name, 100), lambda client: client.call_tool(name, arguments)
+
+
+def _harmless(tools: list["ToolDefinition"]) -> "ToolDefinition | None":
+    said = [each for each in tools if each.annotations is not None and each.annotations.read_only_hint]
+    return next((each for each in said if not each.input_schema.get("required")), None)
+
+
+# ── the report ──
+
+
+def _show(found: Measurement) -> None:
+    errors = sum(found.errors.values())
+    rate, told = (
+        terminal.styled(f"{found.rate:,.0f} calls/s", bold=True),
+        f"{len(found.times):,} calls in {found.seconds:.1f} s",
     )
+    terminal.out(f"{rate}   {told}   {terminal.styled(f'{errors:,} errors', fg='red' if errors else None)}")
     if found.times:
-        out("   ".join(f"{name} {_milliseconds(value)}" for name, value in found.percentiles().items()))
-        out()
-        for line in _plot(found):
-            out(line)
-    for words, count in found.errors.most_common(MAX_SHOWN):
-        tell(f"{count:,} x {words}", fg="red")
-
-
-def _plot(found: Measurement) -> list[str]:
-    slots = found.plot()
-    most = max(slot.calls for slot in slots)
-    rows = []
-    for slot in slots:
-        length = max(round(slot.calls / most * BAR_WIDTH), 1 if slot.calls else 0)
-        label = f"{slot.begin:g} - {slot.end:g} ms"
-        rows.append((label, styled("#" * length, fg="cyan"), f"{slot.calls:,}" if slot.calls else "-"))
-    return aligned(rows)
-
-
-def _milliseconds(value: float) -> str:
-    return f"{value:.3g} ms" if value < 1_000 else f"{value / 1_000:.2f} s"
+        terminal.out(
+            "   ".join(f"{name} {terminal.milliseconds(value)}" for name, value in found.percentiles().items())
+        )
+    for words, count in found.errors.most_common(5):
+        terminal.tell(f"{count:,} x {words}", fg="red")

@@ -1,61 +1,28 @@
 """The commands call, read, prompt, complete and list: one request to a server, and its result on stdout."""
 
-import difflib
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from dovetail import cli
-from dovetail.cli.options import (
-    InteractionOptions,
-    ServerCommand,
-    ServerTarget,
-    missing_word,
-    on_server,
-    with_interaction,
-)
-from dovetail.cli.output import (
-    DECLINED,
-    CommandExit,
-    aligned,
-    as_json,
-    can_ask,
-    ended_by_signals,
-    finish,
-    in_line,
-    out,
-    out_json,
-    plain,
-    styled,
-    tell,
-)
+from dovetail.cli import output as terminal
+from dovetail.cli.options import InteractionOptions, ServerCommand, ServerTarget, on_server, with_interaction
 from dovetail.errors import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     RESOURCE_NOT_FOUND,
     URL_ELICITATION_REQUIRED,
-    DovetailError,
     ServerError,
 )
 
 if TYPE_CHECKING:
     from dovetail.cli.arguments import GivenArguments
-    from dovetail.cli.connect import Interaction
     from dovetail.client import CallResult, Client
-    from dovetail.protocol.types import Message, ResourceContents, ToolDefinition
+    from dovetail.protocol.types import ResourceContents, ToolDefinition
 
 MAX_PAGES = 1_000
-LONGEST_VALUE = 300  # columns of an argument that are shown before a yes
-JSON_NAMES = {  # of what came in the place of a definition
-    type(None): "null",
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-    str: "a text",
-    list: "a list",
-    dict: "an object",
-}
 
 as_document = click.option("--json", "as_document", is_flag=True, help="Print the whole result as JSON.")
 output = click.option("--output", "-o", metavar="PATH", help="Save what is no text: to a file, or into a folder.")
@@ -63,7 +30,7 @@ output = click.option("--output", "-o", metavar="PATH", help="Save what is no te
 
 def _given(words: Sequence[str], whole: str | None = None) -> "GivenArguments":
     """Read before an event loop runs: while one waits for stdin, no signal would get through."""
-    with ended_by_signals():
+    with terminal.ended_by_signals():
         return cli.arguments.GivenArguments.read(words, whole)
 
 
@@ -76,10 +43,8 @@ Examples:
   dovetail call server.py add a=2 b=3
   dovetail call server.py add --args '{"a": 2, "b": 3}' --json
   dovetail call server.py search words=red words=blue limit:=5 where.shop=Rome
-  dovetail call server.py summarise text=@notes.txt
   dovetail call server.py book --answer nights=3
   dovetail call server.py forget note=old --yes
-  dovetail call http://127.0.0.1:8000/mcp add a=2 b=3 --header "X-Tenant: acme"
   dovetail call mcp.json:shop add a=2 b=3
   dovetail call add a=2 b=3 -- python server.py
 
@@ -95,7 +60,7 @@ Arguments get the types that the tool asks for:
 
 @click.command("call", cls=ServerCommand, epilog=CALL_EXAMPLES)
 @on_server
-@click.argument("tool", required=False, metavar="TOOL")
+@click.argument("tool", metavar="TOOL")
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--args", "whole", metavar="JSON", help="All arguments, as JSON, @file, or - for stdin; sent unchecked.")
 @click.option("--yes", "-y", is_flag=True, help="Call a tool that is marked destructive without asking.")
@@ -104,7 +69,7 @@ Arguments get the types that the tool asks for:
 @with_interaction
 def call(
     server: ServerTarget,
-    tool: str | None,
+    tool: str,
     arguments: tuple[str, ...],
     whole: str | None,
     interaction: InteractionOptions,
@@ -114,9 +79,7 @@ def call(
 
     Progress is shown as a bar, and what the server asks is asked here.
     """
-    if tool is None:
-        raise missing_word(click.get_current_context(), "name a tool; `dovetail list` shows which there are")
-    finish(_call(server, tool, _given(arguments, whole), interaction, **how))
+    terminal.finish(_call(server, tool, _given(arguments, whole), interaction, **how))
 
 
 async def _call(
@@ -135,55 +98,39 @@ async def _call(
         if not yes:
             await _ask_before(tool, arguments, is_quiet=interaction.is_quiet)
         try:
-            result = await _result(talk, tool, arguments)
+            result = await talk.client.call_tool(name, arguments, progress_handler=talk.line.show, raise_on_error=False)
         except ServerError as refusal:
-            if refusal.code != URL_ELICITATION_REQUIRED or not await _visited(talk, refusal):
+            if refusal.code != URL_ELICITATION_REQUIRED:
                 raise
-            result = await _result(talk, tool, arguments)
+            raise terminal.CommandExit(str(refusal), hint=_pages_to_open(refusal.data)) from None
         talk.line.clear()
         _show_call(result, output, as_document)
 
 
-async def _result(talk: "Interaction", tool: "ToolDefinition", arguments: dict[str, Any]) -> "CallResult":
-    return await talk.client.call_tool(tool.name, arguments, progress_handler=talk.line.show, raise_on_error=False)
-
-
 async def _ask_before(tool: "ToolDefinition", arguments: dict[str, Any], *, is_quiet: bool) -> None:
     """A tool that its server calls destructive runs only after a yes. One that says nothing may be so, too."""
-    said = tool.annotations
-    if said is None or not said.destructive_hint:
+    name = terminal.in_line(tool.name)
+    if tool.annotations is None or not tool.annotations.destructive_hint:
         if tool.hints.destructive and not is_quiet:
-            hints = () if said is None else (said.read_only_hint, said.idempotent_hint, said.open_world_hint)
-            is_annotated = any(hint is not None for hint in hints)
-            words = "does not say whether it is" if is_annotated else "is not annotated: it may be"
-            tell(f"{in_line(tool.name)} {words} destructive", dim=True)
+            terminal.tell(f"{name} does not say whether it is destructive", dim=True)
         return
-    if not can_ask():
-        words = f"{tool.name} is marked destructive, and nobody is here to agree"
-        raise CommandExit(words, DECLINED, "--yes calls it all the same")
+    if not terminal.can_ask():
+        words = f"{name} is marked destructive, and nobody is here to agree"
+        raise terminal.CommandExit(words, terminal.DECLINED, "--yes calls it all the same")
     words = "these arguments:" if arguments else "no arguments."
-    tell(f"{in_line(tool.name)} is marked destructive. It would be called with {words}", fg="yellow")
-    for line in aligned([(in_line(name), _shortened(value)) for name, value in arguments.items()]):
-        tell(f"  {line}", fg="yellow")
+    terminal.tell(f"{name} is marked destructive. It would be called with {words}", fg="yellow")
+    shown = {key: terminal.in_line(terminal.as_json(value, indent=False), 300) for key, value in arguments.items()}
+    for line in terminal.aligned([(terminal.in_line(key), text) for key, text in shown.items()]):
+        terminal.tell(f"  {line}", fg="yellow")
     if not await cli.ask.confirm("Call it?"):
-        raise CommandExit(f"{tool.name} was not called", DECLINED)
+        raise terminal.CommandExit(f"{name} was not called", terminal.DECLINED)
 
 
-def _shortened(value: Any) -> str:
-    whole = as_json(value, indent=False)
-    shown = in_line(whole, LONGEST_VALUE)
-    return shown if shown == whole else f"{shown} ({len(whole):,} characters)"
-
-
-async def _visited(talk: "Interaction", refusal: ServerError) -> bool:
-    """Whether a person has opened all the pages that a server of 2025-11-25 wants to be opened first."""
-    listed = refusal.data.get("elicitations") if isinstance(refusal.data, dict) else None
-    pages = [page for page in listed if isinstance(page, dict)] if isinstance(listed, list) else []
-    for page in pages:
-        if not await talk.respondent.visit(page.get("url"), str(page.get("message") or "open a page first")):
-            return False
-    with talk.line.held():
-        return bool(pages) and await cli.ask.ask("Press Enter when you are done there: ") is not None
+def _pages_to_open(data: Any) -> str:
+    """What a server of 2025-11-25 wants to be opened first."""
+    listed = data.get("elicitations") if isinstance(data, dict) else None
+    pages = [str(page.get("url")) for page in listed if isinstance(page, dict)] if isinstance(listed, list) else []
+    return "\n".join(["Open this first, and call it again:", *(terminal.in_line(page, 2_000) for page in pages)])
 
 
 def _show_call(result: "CallResult", output: str | None, as_document: bool) -> None:
@@ -194,12 +141,13 @@ def _show_call(result: "CallResult", output: str | None, as_document: bool) -> N
             "_meta": result.meta or None,
         }
         present = {name: value for name, value in parts.items() if value is not None}
-        out_json({"content": result.content} | present)
+        terminal.out_json({"content": result.content} | present)
     elif not result.is_error:
-        cli.show.show(cli.show.pieces_of_result(result), output)
+        is_whole = output is not None or not sys.stdout.isatty()
+        cli.show.show(cli.show.pieces_of_result(result, is_whole=is_whole), output)
     if result.is_error:
         words = result.text or "The tool failed and did not say why"
-        raise CommandExit("the tool failed" if as_document else plain(words))
+        raise terminal.CommandExit("the tool failed" if as_document else terminal.plain(words))
 
 
 # ── read ──
@@ -208,7 +156,6 @@ def _show_call(result: "CallResult", output: str | None, as_document: bool) -> N
 READ_EXAMPLES = """
 \b
 Examples:
-  dovetail read server.py notes://all
   dovetail read server.py notes://all --json
   dovetail read server.py logo://small --output logo.png
   dovetail read server.py logo://small > logo.png
@@ -218,35 +165,29 @@ Examples:
 
 @click.command("read", cls=ServerCommand, epilog=READ_EXAMPLES)
 @on_server
-@click.argument("uri", required=False, metavar="URI")
+@click.argument("uri", metavar="URI")
 @click.option("--output", "-o", metavar="PATH", help="Save it: to a file, or into a folder.")
 @as_document
 @with_interaction
-def read(server: ServerTarget, uri: str | None, interaction: InteractionOptions, **how: Any) -> None:
+def read(server: ServerTarget, uri: str, interaction: InteractionOptions, **how: Any) -> None:
     """Read the resource URI of the server at TARGET.
 
     What is piped into a file or a program is just what came, bytes or text.
     """
-    if uri is None:
-        words = "name a resource by its URI; `dovetail list` shows which there are"
-        raise missing_word(click.get_current_context(), words)
-    finish(_read(server, uri, interaction, **how))
+    terminal.finish(_read(server, uri, interaction, **how))
 
 
 async def _read(
     server: ServerTarget, uri: str, interaction: InteractionOptions, output: str | None, as_document: bool
 ) -> None:
-    async with server.started() as running:
-        last = cli.connect.LastResult()
-        transcript = last.hear if as_document else None
-        async with cli.connect.interacting(running, interaction, transcript=transcript) as talk:
-            cli.connect.require(talk.client, "resources", server)
-            contents = await _contents(talk.client, uri)
-            talk.line.clear()
-            if as_document:
-                out_json({"contents": contents} | last.meta)
-            else:
-                cli.show.show(map(cli.show.piece_of_contents, contents), output, exact=True)
+    async with server.started() as running, cli.connect.interacting(running, interaction) as talk:
+        cli.connect.require(talk.client, "resources", server)
+        contents = await _contents(talk.client, uri)
+        talk.line.clear()
+        if as_document:
+            terminal.out_json({"contents": contents})
+        else:
+            cli.show.show(map(cli.show.piece_of_contents, contents), output, exact=True)
 
 
 async def _contents(client: "Client", uri: str) -> list["ResourceContents"]:
@@ -255,16 +196,7 @@ async def _contents(client: "Client", uri: str) -> list["ResourceContents"]:
     except ServerError as refusal:
         if refusal.code not in (RESOURCE_NOT_FOUND, INVALID_PARAMS):  # by the revision
             raise
-        raise CommandExit(str(refusal), hint=await _advice(client, uri)) from None
-
-
-async def _advice(client: "Client", uri: str) -> str:
-    try:
-        known = [each.uri for each in await client.list_resources()]
-    except DovetailError:
-        known = []
-    near = difflib.get_close_matches(uri, known, n=1)
-    return f"did you mean {in_line(near[0], 200)}?" if near else "`dovetail list` shows which resources there are"
+        raise terminal.CommandExit(str(refusal), hint="`dovetail list` shows which resources there are") from None
 
 
 # ── prompt ──
@@ -273,7 +205,6 @@ async def _advice(client: "Client", uri: str) -> str:
 PROMPT_EXAMPLES = """
 \b
 Examples:
-  dovetail prompt server.py greet name=Ada
   dovetail prompt server.py greet name=Ada --json
   dovetail prompt server.py greet name=@notes.txt
   dovetail prompt http://127.0.0.1:8000/mcp greet name=Ada
@@ -282,18 +213,16 @@ Examples:
 
 @click.command("prompt", cls=ServerCommand, epilog=PROMPT_EXAMPLES)
 @on_server
-@click.argument("name", required=False, metavar="NAME")
+@click.argument("name", metavar="NAME")
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
 @output
 @as_document
 @with_interaction
 def prompt(
-    server: ServerTarget, name: str | None, arguments: tuple[str, ...], interaction: InteractionOptions, **how: Any
+    server: ServerTarget, name: str, arguments: tuple[str, ...], interaction: InteractionOptions, **how: Any
 ) -> None:
     """Get the prompt NAME of the server at TARGET. All arguments are text; KEY=@FILE takes that of a file."""
-    if name is None:
-        raise missing_word(click.get_current_context(), "name a prompt; `dovetail list` shows which there are")
-    finish(_prompt(server, name, _given(arguments), interaction, **how))
+    terminal.finish(_prompt(server, name, _given(arguments), interaction, **how))
 
 
 async def _prompt(
@@ -304,29 +233,20 @@ async def _prompt(
     output: str | None,
     as_document: bool,
 ) -> None:
-    async with server.started() as running:
-        last = cli.connect.LastResult()
-        transcript = last.hear if as_document else None
-        async with cli.connect.interacting(running, interaction, transcript=transcript) as talk:
-            cli.connect.require(talk.client, "prompts", server)
-            definition = cli.connect.named(name, await talk.client.list_prompts(), "prompt")
-            allowed = {argument.name: argument.required for argument in definition.arguments or ()}
-            result = await talk.client.get_prompt(name, given.texts(allowed, name))
-            talk.line.clear()
-            if as_document:
-                described = {"description": result.description} if result.description is not None else {}
-                out_json({**described, "messages": result.messages, **last.meta})
-                return
-            for number, message in enumerate(result.messages):
-                _show_message(message, output, is_first=number == 0)
-
-
-def _show_message(message: "Message", output: str | None, *, is_first: bool) -> None:
-    if not is_first:
-        out()
-    out(styled(f"{message.role}:", bold=True))
-    piece = cli.show.piece_of(message.content)
-    cli.show.show([piece], output if isinstance(piece, cli.show.Binary) else None)
+    async with server.started() as running, cli.connect.interacting(running, interaction) as talk:
+        cli.connect.require(talk.client, "prompts", server)
+        definition = cli.connect.named(name, await talk.client.list_prompts(), "prompt")
+        allowed = {argument.name: argument.required for argument in definition.arguments or ()}
+        result = await talk.client.get_prompt(name, given.texts(allowed, name))
+        talk.line.clear()
+        if as_document:
+            described = {"description": result.description} if result.description is not None else {}
+            terminal.out_json({**described, "messages": result.messages})
+            return
+        for number, message in enumerate(result.messages):
+            terminal.out(("\n" if number else "") + terminal.styled(f"{message.role}:", bold=True))
+            piece = cli.show.piece_of(message.content)
+            cli.show.show([piece], output if isinstance(piece, cli.show.Binary) else None)
 
 
 # ── complete ──
@@ -353,7 +273,7 @@ def complete(server: ServerTarget, of: str, context: tuple[str, ...], **how: Any
     """Ask the server at TARGET what an ARGUMENT that begins with VALUE could be."""
     if "{" not in of and ":" not in of:
         raise click.UsageError(f"{of}: write prompt:{of} or tool:{of}, or a template such as notes://{{name}}")
-    finish(_complete(server, of, _given(context).texts() or None, **how))
+    terminal.finish(_complete(server, of, _given(context).texts() or None, **how))
 
 
 async def _complete(
@@ -365,14 +285,14 @@ async def _complete(
         cli.connect.require(client, "completions", server)
         found = await client.complete(argument=argument, value=value, context=context, **reference)
     if as_document:
-        out_json({"completion": found})
+        terminal.out_json({"completion": found})
         return
     for suggestion in found.values:
-        out(in_line(suggestion, 2_000))
+        terminal.out(terminal.in_line(suggestion, 2_000))
     if not found.values:
-        tell("no suggestions", dim=True)
+        terminal.tell("no suggestions", dim=True)
     if found.has_more or (found.total or 0) > len(found.values):
-        tell(f"… of {found.total}" if found.total else "… and more", dim=True)
+        terminal.tell(f"… of {found.total}" if found.total else "… and more", dim=True)
 
 
 # ── list ──
@@ -381,10 +301,8 @@ async def _complete(
 LIST_EXAMPLES = """
 \b
 Examples:
-  dovetail list server.py                   all that the server in server.py offers
   dovetail list server.py tools -v          its tools, with their schemas
   dovetail list server.py --json
-  dovetail list http://127.0.0.1:8000/mcp resources
   dovetail list mcp.json:shop               of a server that an mcp.json names
   dovetail list -- python server.py         of a server that any command starts
 """
@@ -420,25 +338,25 @@ KINDS = {
 @click.option("--json", "as_document", is_flag=True, help="Print the definitions as JSON, as they came.")
 def list_(server: ServerTarget, kind: str | None, verbose: bool, as_document: bool) -> None:
     """List what the server at TARGET offers: a URL, a Python program, mcp.json:name, or a command after `--`."""
-    finish(_list(server, [kind] if kind else list(KINDS), verbose, as_document))
+    terminal.finish(_list(server, [kind] if kind else list(KINDS), verbose, as_document))
 
 
 async def _list(server: ServerTarget, kinds: Sequence[str], verbose: bool, as_document: bool) -> None:
     async with server.started() as running, cli.connect.connected(running) as client:
         found = {kind: await _well_formed(client, KINDS[kind]) for kind in kinds}
     if as_document:
-        out_json({KINDS[kind].key: listed for kind, listed in found.items()})
+        terminal.out_json({KINDS[kind].key: listed for kind, listed in found.items()})
         return
     cli.show.show_definitions(found, verbose=verbose)
     if not any(found.values()):
-        tell(f"{server.shown} offers no {kinds[0]}" if len(kinds) == 1 else f"{server.shown} offers nothing")
+        terminal.tell(f"{server.shown} offers no {kinds[0]}" if len(kinds) == 1 else f"{server.shown} offers nothing")
 
 
 async def _well_formed(client: "Client", listed: Listed) -> list[Mapping[str, Any]]:
     found = await definitions(client, listed)
     if found.malformed:
         more = f" (and {len(found.malformed) - 1} more)" if len(found.malformed) > 1 else ""
-        tell(f"{listed.method}: {found.malformed[0]}; it is left out{more}", fg="yellow")
+        terminal.tell(f"{listed.method}: {found.malformed[0]}; it is left out{more}", fg="yellow")
     return found.definitions
 
 
@@ -459,17 +377,18 @@ async def definitions(client: "Client", listed: Listed) -> AllPages:
         cursor = page.get("nextCursor")
         if not isinstance(cursor, str) or not cursor:
             return found
-    tell(f"{listed.method} has no end: what comes after {MAX_PAGES} pages is left out", fg="yellow")
+    terminal.tell(f"{listed.method} has no end: what comes after {MAX_PAGES} pages is left out", fg="yellow")
     return found
 
 
 def _sort(items: Any, found: AllPages) -> None:
+    type_of = cli.arguments.type_of
     if not isinstance(items, list):
-        found.malformed.append(f"{JSON_NAMES[type(items)]} in the place of the list")
+        found.malformed.append(f"{type_of(items)} in the place of the list")
         return
     for item in items:
         if isinstance(item, dict):
             found.definitions.append(item)
         else:
             number = len(found.definitions) + len(found.malformed) + 1
-            found.malformed.append(f"{JSON_NAMES[type(item)]} in the place of definition {number}")
+            found.malformed.append(f"{type_of(item)} in the place of definition {number}")

@@ -11,31 +11,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import click
-import msgspec
 
 import dovetail.client
-from dovetail.cli.arguments import mapping
+from dovetail.cli import output as terminal
 from dovetail.cli.ask import Respondent, confirm
 from dovetail.cli.options import USUAL_LEVEL, InteractionOptions, ServerTarget
-from dovetail.cli.output import (
-    LEVEL_COLOURS,
-    UNREACHED,
-    WRONG_USE,
-    CommandExit,
-    ProgressLine,
-    as_json,
-    can_ask,
-    in_line,
-    plain,
-    tell,
-)
 from dovetail.cli.target import CANT_LOAD, NOT_FOUND, stdio_command
 from dovetail.client import Client, LogMessage
 from dovetail.client.config import ListedServer, all_servers
 from dovetail.client.transports.base import Receiver, Transport
 from dovetail.client.transports.stdio import LEAVE_SECONDS, NotStarted, ProcessGroup, see_out, within
 from dovetail.client.transports.url import ServerUrl, page_url
-from dovetail.errors import METHOD_NOT_FOUND, BadAnswer, ConnectionLost, NotSignedIn, ServerError, SetupError
+from dovetail.errors import BadAnswer, ConnectionLost, NotSignedIn, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.features import passes_level
 from dovetail.protocol.types import PromptDefinition, ToolDefinition
@@ -46,8 +33,10 @@ if TYPE_CHECKING:
 
 GIVE_TOKEN = "give a token with --token, or set DOVETAIL_CLIENT_TOKEN"
 MAX_NAMED = 20  # tools, prompts or servers that an error lists
-FEATURES = ("tools", "resources", "prompts", "completions")
-REPORTED_BY_CHILD = {NOT_FOUND: WRONG_USE, CANT_LOAD: UNREACHED}  # exit codes of a process that has said why
+REPORTED_BY_CHILD = {
+    NOT_FOUND: terminal.WRONG_USE,
+    CANT_LOAD: terminal.UNREACHED,
+}  # exit codes of a process that has said why
 OPTIONS = (  # what `Client` says, and what was typed; the first that fits
     (r"^Client: protocol_version=", "--revision "),
     (r"^Client: headers=\{(.+?): …\}", r"--header \1"),
@@ -77,10 +66,6 @@ async def connected(server: ServerTarget, **handlers: Any) -> AsyncIterator[Clie
             await client.open()
         except ConnectionLost as lost:
             raise _unreached(server, lost) from None
-        except ServerError as refusal:
-            if not _is_no_mcp(refusal):
-                raise
-            raise BadAnswer(f"{server.shown} does not answer as an MCP server does: {refusal}") from refusal
         try:
             yield client
         finally:
@@ -104,11 +89,6 @@ def _unreached(server: ServerTarget, lost: ConnectionLost) -> Exception:
     if server.is_url:
         lost.add_note(f"start the server, or correct {'its' if server.is_listed else 'the'} URL")
     return lost
-
-
-def _is_no_mcp(refusal: ServerError) -> bool:
-    """Whether the first request is refused as by a server that does not know MCP; one that does may want a token."""
-    return refusal.code == METHOD_NOT_FOUND or (refusal.code > 0 and refusal.code not in (403, 429))
 
 
 @contextmanager
@@ -148,8 +128,8 @@ def terminal_sign_in() -> Any:
             page = page_url(provider.metadata.authorization_endpoint or "")
             if page is None:  # what is shown has to be what is opened
                 raise NotSignedIn(f"The server names no page to sign in at that can be shown; {GIVE_TOKEN}")
-            host = in_line(urlsplit(page).netloc, 300)
-            if not can_ask():
+            host = terminal.in_line(urlsplit(page).netloc, 300)
+            if not terminal.can_ask():
                 advice = f"run the command in a terminal to sign in, or {GIVE_TOKEN}"
                 raise NotSignedIn(f"The server wants somebody to sign in at {host}; {advice}")
             if not await confirm(f"The server wants you to sign in at {host}. Open the browser?", default=True):
@@ -161,7 +141,7 @@ def terminal_sign_in() -> Any:
 
 
 def _open_browser(url: str) -> None:
-    tell(f"If the browser does not open by itself, open\n{in_line(url, 10_000)}", dim=True)
+    terminal.tell(f"If the browser does not open by itself, open\n{terminal.in_line(url, 10_000)}", dim=True)
     webbrowser.open(url)
 
 
@@ -176,11 +156,9 @@ class StartedProgram(Transport):
         self._exited = asyncio.Event()
 
     async def open(self, receiver: Receiver) -> None:
-        self._tasks = [asyncio.ensure_future(self._read(receiver)), asyncio.ensure_future(self._wait())]
-
-    async def _wait(self) -> None:
-        await self._process.wait()
-        self._exited.set()
+        self._ended = asyncio.ensure_future(self._process.wait())
+        self._ended.add_done_callback(lambda _: self._exited.set())
+        self._reading = asyncio.ensure_future(self._read(receiver))
 
     async def _read(self, receiver: Receiver) -> None:
         try:
@@ -188,7 +166,6 @@ class StartedProgram(Transport):
                 receiver.receive(line.rstrip(b"\r\n"))
         except ValueError:
             receiver.lost(f"{self._shown} sent a message that is too long")
-            return
         await within(self._exited, LEAVE_SECONDS)
         code = self._process.returncode
         ended = f"exited with code {code}" if (code or 0) >= 0 else f"was ended by signal {-(code or 0)}"
@@ -203,14 +180,11 @@ class StartedProgram(Transport):
 
     async def close(self) -> None:
         """Close its stdin, then ask, then kill; at once if this is cancelled."""
-        family = ProcessGroup(self._process.pid)
         try:
             self._input.close()
-            await see_out(family, self._exited, LEAVE_SECONDS)
+            await see_out(ProcessGroup(self._process.pid), self._exited, LEAVE_SECONDS)
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._reading.cancel()
             await _end(self._process)
 
 
@@ -229,28 +203,23 @@ def listed_server(path: str, name: str) -> ListedServer:
     try:
         known = all_servers(path)
     except SetupError as failure:
-        raise CommandExit(str(failure), WRONG_USE) from None
-    servers = {each: listed for each, listed in known.items() if not listed.is_off}
-    if not name and not servers:
-        raise CommandExit(f"{path} names no servers, or none that is switched on", WRONG_USE)
-    if not name and len(servers) == 1:
-        name = next(iter(servers))
+        raise terminal.CommandExit(str(failure), terminal.WRONG_USE) from None
+    servers = [each for each, listed in known.items() if not listed.is_off]
     if name in known and name not in servers:
-        raise CommandExit(f"{path}:{name} is switched off: the file says that it is disabled", WRONG_USE)
+        raise terminal.CommandExit(
+            f"{path}:{name} is switched off: the file says that it is disabled", terminal.WRONG_USE
+        )
+    if not name and len(servers) == 1:
+        (name,) = servers
     if name not in servers:
-        raise CommandExit(_which(path, name, servers), WRONG_USE)
-    if servers[name].problem:
-        raise CommandExit(servers[name].problem, WRONG_USE)
-    return servers[name]
-
-
-def _which(path: str, name: str, known: Iterable[str]) -> str:
-    words = [in_line(shlex.quote(f"{path}:{each}"), 200) for each in known]
-    if name and (near := difflib.get_close_matches(f"{path}:{name}", words, n=1, cutoff=0.8)):
-        return f"{path} has no server {name}; did you mean {near[0]}?"
-    head = f"{path} has no server {name}" if name else f"{path} has several servers"
-    more = ["  …"] if len(words) > MAX_NAMED else []
-    return "\n".join([f"{head}; say which:", *(f"  {word}" for word in words[:MAX_NAMED]), *more])
+        words = f"has no server {name}" if name else "has several servers" if servers else "names no servers"
+        which = [f"  {terminal.in_line(shlex.quote(f'{path}:{each}'), 200)}" for each in servers[:MAX_NAMED]]
+        raise terminal.CommandExit(
+            "\n".join([f"{path} {words}{'; say which:' if which else ''}", *which]), terminal.WRONG_USE
+        )
+    if known[name].problem:
+        raise terminal.CommandExit(known[name].problem, terminal.WRONG_USE)
+    return known[name]
 
 
 # ── what the server has ──
@@ -260,9 +229,8 @@ def require(client: Client, feature: str, server: ServerTarget) -> None:
     """Before a request that could only be refused: does the server have such things at all?"""
     undeclared = feature == "completions" and not revisions.BY_NAME[client.protocol_version].completions_capability
     if feature not in client.capabilities and not undeclared:
-        others = " and ".join(name for name in FEATURES if name in client.capabilities)
-        words = f"{server.shown} has no {feature} at all; it has {others or 'nothing that could be asked for'}"
-        raise CommandExit(words, WRONG_USE)
+        words = f"{server.shown} has no {feature} at all; `dovetail inspect` tells what it has"
+        raise terminal.CommandExit(words, terminal.WRONG_USE)
 
 
 def named(name: str, known: Iterable[N], kind: str) -> N:
@@ -271,10 +239,10 @@ def named(name: str, known: Iterable[N], kind: str) -> N:
     if name in by_name:
         return by_name[name]
     near = difflib.get_close_matches(name, by_name, n=1)
-    names = ", ".join(in_line(each, 60) for each in list(by_name)[:MAX_NAMED])
+    names = ", ".join(terminal.in_line(each, 60) for each in list(by_name)[:MAX_NAMED])
     others = f"it has {names}" if names else f"it has no {kind}s at all"
-    hint = f"did you mean {in_line(near[0], 60)}?" if near else others
-    raise CommandExit(f"there is no {kind} {name}; {hint}", WRONG_USE)
+    hint = f"did you mean {terminal.in_line(near[0], 60)}?" if near else others
+    raise terminal.CommandExit(f"there is no {kind} {name}; {hint}", terminal.WRONG_USE)
 
 
 # ── interaction ──
@@ -284,24 +252,25 @@ class Interaction(NamedTuple):
     """A connected client, and what a person sees meanwhile."""
 
     client: Client
-    line: ProgressLine
-    respondent: Respondent
+    line: terminal.ProgressLine
 
 
 @asynccontextmanager
-async def interacting(
-    server: ServerTarget, interaction: InteractionOptions, **options: Any
-) -> AsyncIterator[Interaction]:
-    """Connected, with handlers for logs, progress and questions; `options` are further ones of the client."""
-    line = ProgressLine(hidden=interaction.is_quiet)
+async def interacting(server: ServerTarget, interaction: InteractionOptions) -> AsyncIterator[Interaction]:
+    """Connected, with handlers for logs, progress and questions."""
+    line = terminal.ProgressLine(hidden=interaction.is_quiet)
     respondent = Respondent(server.shown, interaction.answers, line)
     least: Any = interaction.log_level or USUAL_LEVEL
 
     def show_log(message: LogMessage) -> None:
         if passes_level(message.level, least):
-            said = message.data if isinstance(message.data, str) else as_json(message.data, indent=False)
+            said = message.data if isinstance(message.data, str) else terminal.as_json(message.data, indent=False)
             source = f"{message.level} {message.logger}" if message.logger else message.level
-            tell(f"{in_line(source, 200)}: {plain(said[:10_000])}", fg=LEVEL_COLOURS.get(message.level), dim=True)
+            terminal.tell(
+                f"{terminal.in_line(source, 200)}: {terminal.plain(said[:10_000])}",
+                fg=terminal.LEVEL_COLOURS.get(message.level),
+                dim=True,
+            )
 
     handlers: dict[str, Any] = {
         "elicitation_handler": respondent.elicit,
@@ -310,32 +279,9 @@ async def interacting(
         "roots": list(interaction.roots) or None,
     }
     try:
-        async with connected(server, **handlers, **options) as client:
+        async with connected(server, **handlers) as client:
             if interaction.log_level is not None and "logging" in client.capabilities:
                 await client.set_log_level(interaction.log_level)  # type: ignore[arg-type]  # click has checked it
-            yield Interaction(client, line, respondent)
+            yield Interaction(client, line)
     finally:
         line.clear()
-
-
-class LastResult:
-    """The last result as it came over the wire; the client's own types have no place for its `_meta`."""
-
-    def __init__(self) -> None:
-        self._result = b"{}"
-
-    def hear(self, direction: str, message: bytes) -> None:
-        """A `transcript`."""
-        if direction == "received":
-            with suppress(msgspec.DecodeError):
-                self._result = bytes(msgspec.json.decode(message, type=_Response).result) or self._result
-
-    @property
-    def meta(self) -> dict[str, Any]:
-        """For a document: `_meta`, if there is any."""
-        found = mapping(msgspec.json.decode(self._result)).get("_meta")
-        return {"_meta": found} if found else {}
-
-
-class _Response(msgspec.Struct):
-    result: msgspec.Raw = msgspec.Raw()

@@ -1,28 +1,22 @@
-"""`dovetail doctor`: checks of this machine, its hosts and a server, each with what to do about it."""
+"""`dovetail doctor`: checks of this machine and its hosts, each with what to do about it."""
 
 import asyncio
 import difflib
 import importlib.metadata
 import os
 import platform
-import re
 import shutil
-import socket
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 import click
 
-import dovetail
-from dovetail import __version__, cli
-from dovetail.cli.hosts import HOSTS, PROJECT, USER, ConfigFile, Host, UnusableFile, files_of
-from dovetail.cli.output import ELLIPSIS, FAILED, aligned, in_line, out, out_json, plain, styled
-from dovetail.cli.target import in_list, stdio_command
+from dovetail import __version__
+from dovetail.cli.hosts import HOSTS, PROJECT, USER, ConfigFile, Host, UnusableFile, file_of
+from dovetail.cli.output import FAILED, aligned, in_line, out, out_json, plain, styled
 from dovetail.errors import DovetailError, SetupError
 from dovetail.state.urls import open_state
 from dovetail.transports.options import KINDS, read_option
@@ -31,7 +25,6 @@ from dovetail.transports.sockets import bind
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 COLOURS = {OK: "green", WARNING: "yellow", PROBLEM: "red"}
 DEFAULT_PORT = 8000
-OLDEST_PYTHON = (3, 11)
 NEEDED = ("msgspec", "jsonschema-rs", "httptools", "click", "cryptography")
 EXTRAS = {
     "aiohttp": ("client", "clients of URLs, and tokens"),
@@ -42,16 +35,13 @@ EXTRAS = {
 PREFIX = "DOVETAIL_"
 OTHERS = ("TRANSPORT", "CONSOLE", "CONSOLE_REMOTE", "LOG_LEVEL", "SECRET", "TOKEN", "CLIENT_TOKEN", "API_KEYS")
 KNOWN = {name.upper() for name in (*KINDS, *OTHERS)}
-LOOPBACK = "127.0.0.1"
-LITTLE_ROOM = 100 * 1024 * 1024  # bytes
 STATE_SECONDS = 5.0
-TARGET_SECONDS = 30.0
 
 EXAMPLES = """
 \b
 Examples:
   dovetail doctor
-  dovetail doctor server.py --json
+  dovetail doctor --json
   dovetail doctor --port 8080 --state redis://127.0.0.1:6379/0
 
 The exit code is 1 if there is a problem. Values of variables, passwords and the words of other programs are not shown.
@@ -68,16 +58,15 @@ class HealthNote(NamedTuple):
 
 
 @click.command("doctor", epilog=EXAMPLES)
-@click.argument("target", required=False)
 @click.option(
     "--port", type=click.IntRange(1, 65535), metavar="NUMBER",
     help=f"The port to look at.  [default: DOVETAIL_PORT, or {DEFAULT_PORT}]",
 )  # fmt: skip
 @click.option("--state", metavar="URL", help="The state to look at.  [default: DOVETAIL_STATE]")
 @click.option("--json", "as_document", is_flag=True, help="Print the notes as JSON.")
-def command(target: str | None, port: int | None, state: str | None, as_document: bool) -> None:
-    """Look at this machine, and at the server at TARGET if one is given, and say what to fix."""
-    notes = list(_notes(target, port or _usual_port(), state or os.environ.get("DOVETAIL_STATE")))
+def command(port: int | None, state: str | None, as_document: bool) -> None:
+    """Look at this machine, and say what to fix. `dovetail inspect` looks at a server."""
+    notes = list(_notes(port or _usual_port(), state or os.environ.get("DOVETAIL_STATE")))
     problems, warnings = (sum(note.level == level for note in notes) for level in (PROBLEM, WARNING))
     if as_document:
         out_json({"notes": [note._asdict() for note in notes], "problems": problems, "warnings": warnings})
@@ -92,18 +81,13 @@ def _usual_port() -> int:
     return int(given) if given.isdecimal() and 0 < int(given) < 65536 else DEFAULT_PORT
 
 
-def _notes(target: str | None, port: int, state: str | None) -> Iterator[HealthNote]:
-    yield from python_version()
+def _notes(port: int, state: str | None) -> Iterator[HealthNote]:
     yield from packages()
     yield from on_path()
     yield from variables()
     yield from port_in_use(port)
-    yield from localhost()
-    yield from temporary_files()
     yield from state_store(state)
     yield from hosts()
-    if target is not None:
-        yield from target_server(target)
 
 
 def _show(notes: list[HealthNote], problems: int, warnings: int) -> None:
@@ -121,16 +105,9 @@ def _show(notes: list[HealthNote], problems: int, warnings: int) -> None:
 # ── Python, packages, variables ──
 
 
-def python_version() -> Iterator[HealthNote]:
-    words = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform(terse=True)}"
-    if sys.version_info < OLDEST_PYTHON:
-        needed = ".".join(map(str, OLDEST_PYTHON))
-        yield HealthNote(PROBLEM, "Python", words, f"Dovetail needs Python {needed} or newer")
-    else:
-        yield HealthNote(OK, "Python", words)
-
-
 def packages() -> Iterator[HealthNote]:
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    yield HealthNote(OK, "Python", f"{python} on {platform.platform(terse=True)}")
     yield HealthNote(OK, "Dovetail", f"{__version__}, in {Path(__file__).parents[1]}")
     for name in (*NEEDED, *(("uvloop",) if os.name == "posix" else ())):
         version = _version(name)
@@ -172,9 +149,7 @@ def variables(environ: Mapping[str, str] = os.environ) -> Iterator[HealthNote]:
 
 def _variable(name: str, value: str) -> HealthNote:
     if name.removeprefix(PREFIX) not in KNOWN:
-        near = difflib.get_close_matches(
-            name.removeprefix(PREFIX), [known.removeprefix(PREFIX) for known in KNOWN], n=1
-        )
+        near = difflib.get_close_matches(name.removeprefix(PREFIX), KNOWN, n=1)
         fix = f"did you mean {PREFIX}{near[0]}?" if near else "unset it, if it is not your program's own"
         return HealthNote(WARNING, name, "Dovetail does not know this variable", fix)
     option = name.removeprefix(PREFIX).lower()
@@ -192,7 +167,7 @@ def _variable(name: str, value: str) -> HealthNote:
 def port_in_use(number: int) -> Iterator[HealthNote]:
     subject = f"Port {number}"
     try:
-        sockets = bind(LOOPBACK, number)
+        sockets = bind("127.0.0.1", number)
     except SetupError:
         fix = "end the program that has it, or choose another with --port; 0 is any"
         yield HealthNote(WARNING, subject, "in use, or not allowed", fix)
@@ -202,58 +177,22 @@ def port_in_use(number: int) -> Iterator[HealthNote]:
     yield HealthNote(OK, subject, "free")
 
 
-def localhost() -> Iterator[HealthNote]:
-    try:
-        found = sorted({str(each[4][0]) for each in socket.getaddrinfo("localhost", None, type=socket.SOCK_STREAM)})
-    except OSError:
-        yield HealthNote(PROBLEM, "localhost", "not known", f"add the line `{LOOPBACK} localhost` to the hosts file")
-        return
-    words = ", ".join(found)
-    if any(not (each == "::1" or each.startswith("127.")) for each in found):
-        yield HealthNote(PROBLEM, "localhost", f"means {words}", f"it has to mean {LOOPBACK} in the hosts file")
-    elif LOOPBACK not in found:
-        yield HealthNote(WARNING, "localhost", f"means {words}", f"give clients {LOOPBACK}, where servers listen")
-    else:
-        yield HealthNote(OK, "localhost", words)
-
-
-def temporary_files() -> Iterator[HealthNote]:
-    """Where several workers share their sessions."""
-    try:
-        folder = tempfile.gettempdir()
-        with tempfile.TemporaryFile(prefix="dovetail-") as file:
-            file.write(b"x")
-        free = shutil.disk_usage(folder).free
-    except OSError as failure:
-        fix = "set TMPDIR to a folder that you can write to"
-        yield HealthNote(PROBLEM, "Temporary files", f"can't be written: {failure.strerror}", fix)
-        return
-    if free < LITTLE_ROOM:
-        yield HealthNote(WARNING, "Temporary files", f"only {free // 2**20} MiB are free in {folder}", "make room")
-    else:
-        yield HealthNote(OK, "Temporary files", folder)
-
-
 def state_store(url: str | None) -> Iterator[HealthNote]:
     if not url:
         yield HealthNote(OK, "State", "in the process, or shared by its workers; none is set")
         return
     scheme = in_line(url.partition(":")[0], 20)
+    fix = "see that the store runs and has room, that the host and the password are right, or the file can be written"
     try:
-        missing = _missing_folder(url)
-        if missing is None:
-            asyncio.run(_check_state(url))
+        asyncio.run(_check_state(url))
     except TimeoutError:
-        yield HealthNote(PROBLEM, "State", f"{scheme}: no answer within {STATE_SECONDS:g} s", _advice(scheme))
+        yield HealthNote(PROBLEM, "State", f"{scheme}: no answer within {STATE_SECONDS:g} s", fix)
     except SetupError as failure:
         yield HealthNote(PROBLEM, "State", in_line(str(failure)), "correct --state or DOVETAIL_STATE")
     except (DovetailError, OSError) as failure:
-        yield HealthNote(PROBLEM, "State", f"{scheme}: {in_line(str(failure))}", _advice(scheme))
+        yield HealthNote(PROBLEM, "State", f"{scheme}: {in_line(str(failure))}", fix)
     else:
-        if missing:
-            yield HealthNote(PROBLEM, "State", f"there is no folder {in_line(missing)}", "make it, or name another")
-        else:
-            yield HealthNote(OK, "State", f"{scheme}: answers, and takes what is written")
+        yield HealthNote(OK, "State", f"{scheme}: answers, and takes what is written")
 
 
 async def _check_state(url: str) -> None:
@@ -266,31 +205,14 @@ async def _check_state(url: str) -> None:
             await backend.close()
 
 
-def _missing_folder(url: str) -> str | None:
-    if not url.lower().startswith("sqlite:"):
-        return None
-    path = unquote(url.partition(":")[2].partition("?")[0])
-    folder = Path("/" + path.lstrip("/") if path.startswith("//") else path).parent
-    return None if folder.is_dir() else str(folder)
-
-
-def _advice(scheme: str) -> str:
-    if scheme.startswith("sqlite"):
-        return "see that the file and its folder can be written"
-    return "see that the store runs, that the host and the password are right, and that it has room (INFO memory)"
-
-
-# ── hosts and the target ──
+# ── hosts ──
 
 
 def hosts() -> Iterator[HealthNote]:
-    found = False
-    for host in HOSTS.values():
-        for scope in (USER, PROJECT):
-            for path in files_of(host, scope) if scope == USER or host.project is not None else ():
-                if path.exists():
-                    found = True
-                    yield from _host(host, path)
+    scopes = [(host, scope) for host in HOSTS.values() for scope in (USER, PROJECT) if scope == USER or host.project]
+    found = [(host, path) for host, scope in scopes if (path := file_of(host, scope)).exists()]
+    for host, path in found:
+        yield from _host(host, path)
     if not found:
         yield HealthNote(OK, "Hosts", "none that `dovetail install` knows has a configuration here")
 
@@ -300,8 +222,7 @@ def _host(host: Host, path: Path) -> Iterator[HealthNote]:
     try:
         servers = ConfigFile.read(path, host.section).servers
     except UnusableFile as failure:
-        fix = "correct the file; the host ignores it" if failure.is_broken else "see who may read the file"
-        yield HealthNote(PROBLEM if failure.is_broken else WARNING, subject, in_line(str(failure)), fix)
+        yield HealthNote(WARNING, subject, in_line(str(failure)), "correct the file, unless these are comments")
         return
     lacking = [(name, words) for name, entry in servers.items() if (words := _lacks(entry))]
     for name, words in lacking[:100]:
@@ -322,45 +243,3 @@ def _lacks(entry: Any) -> str | None:
         if isinstance(word, str) and word.endswith(".py") and Path(word).is_absolute() and not Path(word).exists():
             return f"there is no file {in_line(word, 200)}"
     return None
-
-
-def target_server(given: str) -> Iterator[HealthNote]:
-    """Reached as clients do it: a program is started."""
-    subject = in_line(_public(given), 100)
-    try:
-        tools, name = asyncio.run(_looked_at(given))
-    except (DovetailError, TimeoutError, OSError) as failure:
-        words = in_line(str(failure).replace(given, _public(given))) or "no answer in time"
-        fix = "start the server, or correct the URL" if "://" in given else "what it wrote to stderr says why"
-        yield HealthNote(PROBLEM, subject, words, fix)
-        return
-    if tools:
-        yield HealthNote(OK, subject, f"{name} answers and has {tools} {'tool' if tools == 1 else 'tools'}")
-    else:
-        yield HealthNote(WARNING, subject, f"{name} answers, but has no tools", "decorate a function with @server.tool")
-
-
-def _public(given: str) -> str:
-    """Of a URL only what is no secret: neither a password nor a key in its query."""
-    if "://" not in given:
-        return given
-    scheme, _, rest = given.partition("://")
-    _, sign, shown = re.split("[?#]", rest, maxsplit=1)[0].rpartition("@")
-    return f"{scheme}://{ELLIPSIS if sign else ''}{sign}{shown}"
-
-
-async def _looked_at(given: str) -> tuple[int, str]:
-    where, options = _place(given)
-    async with asyncio.timeout(TARGET_SECONDS), dovetail.Client(where, **options) as client:
-        tools = await client.list_tools() if "tools" in client.capabilities else []
-        return len(tools), in_line(client.server_info.name if client.server_info else "it", 100)
-
-
-def _place(given: str) -> tuple[str | list[str], Mapping[str, Any]]:
-    """A URL or a command, and what a file says besides."""
-    if "://" in given:
-        return given, {}
-    if (found := in_list(given)) is None:
-        return stdio_command(given), {}
-    listed = cli.connect.listed_server(*found)
-    return listed.target, listed.options

@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 HTTP, SSE = "http", "sse"
 USER, PROJECT = "user", "project"
 OWN_KEYS = ("type", "command", "args", "env", "url", "httpUrl", "headers")  # what a server consists of, in all hosts
-BRACED = r"\$\{[^}]+\}"
-MAX_BYTES = 64 * 1024 * 1024
 
 
 class Host(NamedTuple):
@@ -35,8 +33,6 @@ class Host(NamedTuple):
     section: str = "mcpServers"
     is_typed: bool = False  # an entry says which transport it means
     url_keys: Mapping[str, str] = {HTTP: "url", SSE: "url"}
-    reserved: tuple[str, ...] = ()  # names that a server can't have
-    expands: str = BRACED  # in a value: it stands for something else
     here: str = "."  # what stands for the folder of a project
     then: str = ""  # what to do when it is in
 
@@ -47,7 +43,6 @@ HOSTS = {
         user=("config", "Claude/claude_desktop_config.json"),
         project=None,
         package="Claude_*",
-        expands="",
         url_keys={},  # it starts programs only; URLs are added in its settings
         then="Quit Claude Desktop and start it again.",
     ),
@@ -58,7 +53,6 @@ HOSTS = {
         program="claude",
         folder_variable="CLAUDE_CONFIG_DIR",
         is_typed=True,
-        reserved=("workspace", "claude-in-chrome", "computer-use"),
         then="The next `claude` has it; /mcp shows whether it is connected.",
     ),
     "cursor": Host(
@@ -84,7 +78,6 @@ HOSTS = {
         project=".gemini/settings.json",
         program="gemini",
         folder_variable="GEMINI_CLI_HOME",
-        expands=rf"\$\w+|{BRACED}",
         url_keys={HTTP: "httpUrl", SSE: "url"},
         then="The next `gemini` has it; /mcp shows whether it is connected.",
     ),
@@ -94,42 +87,16 @@ HOSTS = {
 # ── entries ──
 
 
-class AddedServer(NamedTuple):
-    """A server, as a host has to know it: a command, or a URL."""
-
-    command: Sequence[str] = ()
-    env: Mapping[str, str] = {}
-    url: str | None = None
-    headers: Mapping[str, str] = {}
-    transport: str = HTTP
+def program_entry(host: Host, command: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
+    """The entry in the file for a server that the host starts."""
+    typed = {"type": "stdio"} if host.is_typed else {}
+    return {**typed, "command": command[0], "args": list(command[1:]), **({"env": dict(env)} if env else {})}
 
 
-def entry_for(host: Host, server: AddedServer) -> dict[str, Any]:
-    """The entry in the file. A URL needs a host whose `url_keys` has its transport."""
-    if server.url is None:
-        kind = "stdio"
-        entry: dict[str, Any] = {"command": server.command[0], "args": list(server.command[1:])}
-        extra = {"env": dict(server.env)}
-    else:
-        kind = server.transport
-        entry = {host.url_keys[server.transport]: server.url}
-        extra = {"headers": dict(server.headers)}
-    typed = {"type": kind} if host.is_typed else {}
-    return typed | entry | {key: value for key, value in extra.items() if value}
-
-
-def expanded_in(host: Host, entry: Mapping[str, Any]) -> list[str]:
-    """The keys in which the host will read something else than what stands there."""
-    if not host.expands:
-        return []
-    pattern = re.compile(host.expands)
-    return [key for key, value in entry.items() if any(map(pattern.search, _texts(value)))]
-
-
-def _texts(value: Any) -> list[str]:
-    if isinstance(value, Mapping):
-        return list(value.values())
-    return value if isinstance(value, list) else [value]
+def url_entry(host: Host, url: str, headers: Mapping[str, str], transport: str) -> dict[str, Any]:
+    """The same for a URL. The `url_keys` of the host have to have its transport."""
+    typed = {"type": transport} if host.is_typed else {}
+    return {**typed, host.url_keys[transport]: url, **({"headers": dict(headers)} if headers else {})}
 
 
 # ── commands of the hosts ──
@@ -163,24 +130,20 @@ def remove_command(name: str, scope: str, called: str) -> list[str] | None:
 # ── files of the hosts ──
 
 
-def files_of(host: Host, scope: str, platform: str = sys.platform) -> list[Path]:
-    """One file, or several if this machine has several of that host and it is not known which one is used."""
+def file_of(host: Host, scope: str, platform: str = sys.platform) -> Path:
+    """A packaged app of Windows sees a folder of its own in the place of the user's, once it has written there."""
     if scope == PROJECT:
         assert host.project is not None
-        return [Path.cwd() / host.project]
+        return Path.cwd() / host.project
     folder, name = host.user
-    if platform == "win32" and (packaged := _packaged(host)):
-        return [place / name for place in packaged]
+    if platform == "win32" and host.package:
+        local = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        for packaged in sorted(local.glob(f"Packages/{host.package}/LocalCache/Roaming")):
+            if (packaged / name).parent.is_dir():
+                return packaged / name
     if given := os.environ.get(host.folder_variable):
-        return [Path(os.path.abspath(os.path.expanduser(given))) / name]
-    return [(config_folder(platform) if folder == "config" else Path.home()) / name]
-
-
-def _packaged(host: Host) -> list[Path]:
-    """A packaged app sees these folders in the place of the user's own, once it has written there."""
-    local = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    found = local.glob(f"Packages/{host.package}/LocalCache/Roaming") if host.package else ()
-    return sorted(each for each in found if (each / host.user[1]).parent.is_dir())
+        return Path(os.path.abspath(os.path.expanduser(given))) / name
+    return (config_folder(platform) if folder == "config" else Path.home()) / name
 
 
 def config_folder(platform: str = sys.platform) -> Path:
@@ -193,11 +156,7 @@ def config_folder(platform: str = sys.platform) -> Path:
 
 
 class UnusableFile(Exception):
-    """The file can't be read or written; it is as it was. It `is_broken` if its text is not what it should be."""
-
-    def __init__(self, message: str, *, is_broken: bool = False) -> None:
-        super().__init__(message)
-        self.is_broken = is_broken
+    """The file can't be read or written; it is as it was."""
 
 
 class ConfigFile(NamedTuple):
@@ -216,15 +175,13 @@ class ConfigFile(NamedTuple):
             content = place.read_bytes() if place.exists() else None
         except OSError as failure:
             raise UnusableFile(f"{path} can't be read: {failure.strerror or failure}") from None
-        if content is not None and len(content) > MAX_BYTES:
-            raise UnusableFile(f"{path} has more than {MAX_BYTES} bytes, which no such file has")
         try:
             document = json.loads((content or b"").decode("utf-8-sig") or "{}", object_pairs_hook=_without_twins)
         except (ValueError, RecursionError) as bad:
             why = f"{bad.msg} at line {bad.lineno}" if isinstance(bad, json.JSONDecodeError) else str(bad)
-            raise UnusableFile(f"{path} is not plain JSON: {why}", is_broken=True) from None
+            raise UnusableFile(f"{path} is not plain JSON: {why}") from None
         if not isinstance(document, dict) or not isinstance(document.get(section, {}), dict):
-            raise UnusableFile(f"{path} has no object {json.dumps(section)}, but something else", is_broken=True)
+            raise UnusableFile(f"{path} has no object {json.dumps(section)}, but something else")
         return cls(place, content, document, section)
 
     @property

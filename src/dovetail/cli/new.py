@@ -6,31 +6,26 @@ import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, distribution
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 
 import dovetail
-from dovetail import cli
-from dovetail.cli.output import DECLINED, CommandExit, can_ask, finish, in_line, out, tell
+from dovetail.cli.output import CommandExit, in_line, out, tell
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-USUAL_NAME = "my-server"
-MAX_NAMED = 8  # files that a refusal names
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")  # so that no line of the project is too long
 TEMPLATES = Path(__file__).parent / "templates"
-LONGEST_LINE = 88  # that ruff allows, unless told otherwise
 NEEDED = frozenset({"dovetail", "dovetail-mcp", "pytest", "pytest-asyncio", "ruff", "mypy"})  # by every project
 
 EXAMPLES = """
 \b
 Examples:
-  dovetail new weather --yes
-  dovetail new weather --with tool --with resource --transport http --yes
-  dovetail new weather --docker --ci github --yes
+  dovetail new weather
+  dovetail new weather --with tool --with resource --transport http
+  dovetail new weather --docker --ci github
 
-On a terminal it asks for what is not given; --yes takes what is usual. Nothing is ever overwritten.
+Nothing is ever overwritten.
 """
 
 
@@ -64,97 +59,60 @@ class ProjectPlan(NamedTuple):
     def ordered(self) -> list[str]:
         return [part for part in PARTS if part in self.parts]
 
+    @property
+    def trials(self) -> list[str]:
+        """How to try what is offered."""
+        return [PARTS[part].trial for part in self.ordered]
+
 
 @click.command("new", epilog=EXAMPLES)
-@click.argument("name", required=False)
+@click.argument("name")
 @click.option(
     "--with", "parts", multiple=True, type=click.Choice(list(PARTS)),
     help="What the server offers at first. Repeat for more.  [default: one of each]",
 )  # fmt: skip
-@click.option("--transport", type=click.Choice(["stdio", "http"]), help="How it is served.  [default: stdio]")
-@click.option("--docker/--no-docker", default=None, help="Add a Dockerfile.  [default: no]")
-@click.option(
-    "--ci", type=click.Choice(["github", "none"]), help="Add a workflow that runs the tests.  [default: none]"
-)
+@click.option("--transport", type=click.Choice(["stdio", "http"]), default="stdio", help="How it is served.")
+@click.option("--docker/--no-docker", help="Add a Dockerfile.  [default: no]")
+@click.option("--ci", type=click.Choice(["github", "none"]), default="none", help="Add a workflow that runs the tests.")
 @click.option("--force", is_flag=True, help="Add what is missing to a folder that is not empty.")
-@click.option("--yes", "-y", is_flag=True, help="Ask nothing.")
+@click.option("--yes", "-y", is_flag=True, hidden=True, help="Nothing is asked.")
 def command(
-    name: str | None,
-    parts: tuple[str, ...],
-    transport: str | None,
-    docker: bool | None,
-    ci: str | None,
-    force: bool,
-    yes: bool,
+    name: str, parts: tuple[str, ...], transport: str, docker: bool, ci: str, force: bool, **_ignored: bool
 ) -> None:
     """Begin a project in the folder NAME: a server with a tool, a resource and a prompt, and its tests."""
-    is_asked = can_ask() and not yes
-    if name is None and is_asked:
-        name = finish(_words(f"What is it called? [{USUAL_NAME}] ")) or USUAL_NAME
-    folder = _folder_for(name, force)  # before anything else is asked
-    if is_asked:
-        transport, docker, ci = finish(_asked(transport, docker, ci))
-    plan = ProjectPlan(_name_for(folder), parts or list(PARTS), transport or "stdio", bool(docker), ci == "github")
-    _make(folder, files_of(plan))
-    _tell_how_to_go_on(folder, plan)
-
-
-def _folder_for(name: str | None, is_forced: bool) -> Path:
-    if not name:
-        raise click.UsageError("what is it called? Write `dovetail new weather`")
-    folder = Path(name)
-    called = _last_name(folder)
-    if not NAME.fullmatch(called):
-        raise click.UsageError(f"{called!r} can't be its name: use letters, digits, - and _")
-    with _failures_of(folder):
-        _refuse_if_taken(folder, is_forced)
-    return folder
-
-
-def _last_name(folder: Path) -> str:
-    with _failures_of(folder):
-        return folder.resolve().name
-
-
-def _name_for(folder: Path) -> str:
-    called = _last_name(folder)
-    wanted, free = project_name(called), free_name(called)
+    folder = _folder_for(name, force)
+    wanted = project_name(folder.resolve().name)
+    free = free_name(wanted)
     if free != wanted:
         tell(f"there is a package {wanted} already, so the project is called {free}", fg="yellow")
-    return free
+    plan = ProjectPlan(free, parts or list(PARTS), transport, docker, ci == "github")
+    _make(folder, files_of(plan))
+    tell("\nNow:", bold=True)
+    for line in (f"cd {shlex.quote(str(folder))}", *plan.trials, "dovetail dev server.py"):
+        tell(f"  {line}")
 
 
-async def _asked(transport: str | None, docker: bool | None, ci: str | None) -> tuple[str, bool, str]:
-    """What is not given yet; Ctrl-D ends it all."""
-    while transport not in ("stdio", "http"):
-        transport = await _words("How is it served: stdio (started by its host) or http? [stdio] ") or "stdio"
-    docker = await _choice("Add a Dockerfile?") if docker is None else docker
-    ci = ("github" if await _choice("Add a workflow for GitHub?") else "none") if ci is None else ci
-    return transport, docker, ci
-
-
-async def _words(question: str) -> str:
-    given = await cli.ask.ask(question)
-    if given is None:
-        raise CommandExit("nothing was made", DECLINED)
-    return given
-
-
-async def _choice(question: str) -> bool:
-    given = await cli.ask.confirm(question)
-    if given is None:
-        raise CommandExit("nothing was made", DECLINED)
-    return given
+def _folder_for(name: str, is_forced: bool) -> Path:
+    folder = Path(name)
+    with _failures_of(folder):
+        called = folder.resolve().name
+        if not NAME.fullmatch(called):
+            raise click.UsageError(f"{called!r} can't be its name: use up to 40 letters, digits, - and _")
+        if folder.exists() and not folder.is_dir():
+            raise click.UsageError(f"{folder} is a file; choose another name")
+        there = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
+    if there and not is_forced:
+        shown = in_line(", ".join(there), 100)
+        raise click.UsageError(f"{folder} is not empty: {shown}. --force adds what is missing, and overwrites nothing")
+    return folder
 
 
 @contextmanager
 def _failures_of(folder: Path) -> Iterator[None]:
     try:
         yield
-    except OSError as failure:
-        raise CommandExit(f"{folder} can't be made: {failure.strerror or failure}") from None
-    except RuntimeError:  # up to Python 3.12
-        raise CommandExit(f"{folder} can't be made: a link in it leads to itself") from None
+    except (OSError, RuntimeError) as failure:  # of a link that leads to itself, RuntimeError up to Python 3.12
+        raise CommandExit(f"{folder} can't be made: {getattr(failure, 'strerror', None) or failure}") from None
 
 
 def _make(folder: Path, files: dict[str, str]) -> None:
@@ -169,25 +127,6 @@ def _make(folder: Path, files: dict[str, str]) -> None:
                 tell(f"{place} was there already, and is as it was", fg="yellow")
             else:
                 out(str(place))
-
-
-def _refuse_if_taken(folder: Path, is_forced: bool) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise click.UsageError(f"{folder} is a file; choose another name")
-    there = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
-    if there and not is_forced:
-        shown = in_line(", ".join(there[:MAX_NAMED])) + (", …" if len(there) > MAX_NAMED else "")
-        raise click.UsageError(f"{folder} is not empty: {shown}. --force adds what is missing, and overwrites nothing")
-
-
-def _tell_how_to_go_on(folder: Path, plan: ProjectPlan) -> None:
-    tell("\nNow:", bold=True)
-    for line in (
-        f"cd {shlex.quote(str(folder))}",
-        *(PARTS[part].trial for part in plan.ordered),
-        "dovetail dev server.py",
-    ):
-        tell(f"  {line}")
 
 
 # ── its files ──
@@ -219,20 +158,13 @@ def _template(name: str, **values: str) -> str:
 def _server(plan: ProjectPlan) -> str:
     imported = sorted({"Server", *(name for part in plan.ordered for name in PARTS[part].in_server)})
     head = f'"""An MCP server."""\n\nfrom dovetail import {", ".join(imported)}\n\n'
-    pieces = [_server_line(plan.name), *(_template(f"server_{part}.py") for part in plan.ordered)]
+    pieces = [
+        f'server = Server("{plan.name}", version="0.1.0")\n',
+        *(_template(f"server_{part}.py") for part in plan.ordered),
+    ]
     run = "server.run()" if plan.transport == "stdio" else 'server.run("http")'
     pieces.append(f'\nif __name__ == "__main__":\n    {run}\n')
     return head + "\n".join(pieces)
-
-
-def _server_line(name: str) -> str:
-    """Broken over lines as ruff does it, if the name is long."""
-    arguments = (f'"{name}"', 'version="0.1.0"')
-    row = ", ".join(arguments)
-    if len(line := f"server = Server({row})") <= LONGEST_LINE:
-        return f"{line}\n"
-    rows = [row] if len(row) + 4 <= LONGEST_LINE else [f"{argument}," for argument in arguments]
-    return "".join(("server = Server(\n", *(f"    {each}\n" for each in rows), ")\n"))
 
 
 def _tests(plan: ProjectPlan) -> str:
@@ -243,7 +175,7 @@ def _tests(plan: ProjectPlan) -> str:
 
 
 def _readme(plan: ProjectPlan) -> str:
-    trials = "\n".join(f"$ uv run {PARTS[part].trial}" for part in plan.ordered)
+    trials = "\n".join(f"$ uv run {trial}" for trial in plan.trials)
     serve = "$ uv run dovetail run server.py --transport http"
     if plan.has_docker:
         serve += f"\n$ docker build -t {plan.name} . && docker run --rm -p 127.0.0.1:8000:8000 {plan.name}"
@@ -260,26 +192,12 @@ def project_name(name: str) -> str:
 
 def free_name(name: str) -> str:
     """The same, or with `-server` behind it if there is such a package: a project can't need itself."""
-    free = project_name(name)
-    while _is_taken(free):
-        free += "-server"
-    return free
+    return f"{name}-server" if _is_taken(name) else name
 
 
 def _is_taken(name: str) -> bool:
-    module = name.replace("-", "_")
-    return name in NEEDED or module in sys.stdlib_module_names or _is_installed(name) or _is_importable(module)
-
-
-def _is_installed(name: str) -> bool:
     try:
         distribution(name)
     except PackageNotFoundError:
-        return False
+        return name in NEEDED or name.replace("-", "_") in sys.stdlib_module_names
     return True
-
-
-def _is_importable(module: str) -> bool:
-    """From where packages are installed; a folder that happens to be on the way is none."""
-    spec = find_spec(module)
-    return spec is not None and "site-packages" in (spec.origin or "")

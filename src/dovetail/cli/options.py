@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from dovetail import cli
 from dovetail.cli.output import ended_by_signals
-from dovetail.cli.target import as_url, in_list, stdio_command, what_is_missing
+from dovetail.cli.target import in_list, stdio_command, what_is_missing
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -45,13 +45,9 @@ class ServerCommand(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.MissingParameter as missing:
-            raise missing_word(ctx, missing.format_message().rstrip(".")) from None
-
-
-def missing_word(ctx: click.Context, words: str) -> click.UsageError:
-    """What the command line lacks, and where that goes."""
-    advice = "It goes before --: all words after that are the command that starts the server"
-    return click.UsageError(f"{words}\n{advice}" if COMMAND_WORDS in ctx.meta else words, ctx)
+            words = f"{missing.format_message().rstrip('.')}; `dovetail list` shows what there is"
+            advice = "\nIt goes before --: all words after that are the command that starts the server"
+            raise click.UsageError(words + (advice if COMMAND_WORDS in ctx.meta else ""), ctx) from None
 
 
 # ── the server ──
@@ -107,9 +103,8 @@ def _server_at(ctx: click.Context, words: str) -> ServerTarget:
         listed = cli.connect.listed_server(*found)
         return ServerTarget(listed.target, words, listed.options, is_listed=True)
     if missing := what_is_missing(words):
-        if (url := as_url(words)) is not None:
-            raise click.UsageError(f"that is no program; for a URL write {url}", ctx)
-        raise click.UsageError(f"{missing}; give a URL, a Python program, an mcp.json, or a command after --", ctx)
+        ways = "a URL with its http://, a Python program, an mcp.json, or a command after --"
+        raise click.UsageError(f"{_public(ctx, missing)}; give {ways}", ctx)
     return ServerTarget(stdio_command(words), words)
 
 

@@ -34,13 +34,11 @@ CODES: dict[type[Exception], int] = {
     NotSignedIn: DECLINED,
 }
 BAR_WIDTH = 30
-USUAL_WIDTH = 80
 ELLIPSIS = "…"
 LEVEL_COLOURS = {"warning": "yellow", "error": "red", "critical": "red", "alert": "red", "emergency": "red"}
 _CLEAR_LINE = "\r\x1b[K"
 # Control characters but for tab and new line, and those that turn the direction of writing.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-_JSON_WORDS = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")(:?)|[-\w.+]+')  # a text and what makes it a name, or a word
 
 T = TypeVar("T")
 
@@ -111,6 +109,8 @@ def finish(task: Coroutine[Any, Any, T]) -> T:
             return asyncio.run(task)
         except (DovetailError, TimeoutError) as failure:
             raise CommandExit.from_failure(failure) from None
+        except UnicodeEncodeError:  # so Python keeps bytes that it can't read
+            raise CommandExit("a word of the command line is no text in UTF-8", WRONG_USE) from None
 
 
 @contextmanager
@@ -164,6 +164,10 @@ def as_json(value: Any, *, indent: bool) -> str:
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+def milliseconds(value: float) -> str:
+    return f"{value:.3g} ms" if value < 1_000 else f"{value / 1_000:.2f} s"
+
+
 def width_of(text: str) -> int:
     """Columns that it takes, without its colours."""
     shown = click.unstyle(text)
@@ -174,35 +178,18 @@ def _columns(character: str) -> int:
     import unicodedata  # late: most text is ASCII
 
     if unicodedata.category(character) in ("Mn", "Me", "Cf"):  # accents and joiners take no column
-        return int(character == "\N{VARIATION SELECTOR-16}")  # which makes a picture of what is before it
+        return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def cut(text: str, width: int) -> str:
     """As much of it as fits in so many columns, with a mark if that is not all."""
-    return text if width_of(text) <= width else text[: _fitting(text, width - 1)] + ELLIPSIS
-
-
-def _fitting(text: str, width: int) -> int:
-    """How many of its characters fit in so many columns."""
-    for place, character in enumerate(text):
-        width -= _columns(character)
-        if width < 0:
-            return place
-    return len(text)
-
-
-def wrapped(text: str, width: int | None) -> list[str]:
-    """Its lines, broken after a word where they take more columns than that."""
-    found: list[str] = []
-    for line in text.splitlines():
-        while width is not None and width_of(line) > max(width, 2):
-            most = _fitting(line, max(width, 2))
-            end = max(line.rfind(" ", 1, most + 1), 0) or most
-            found.append(line[:end])
-            line = line[end:].lstrip()
-        found.append(line)
-    return found
+    if width_of(text) <= width:
+        return text
+    place, room = 0, width - 1
+    while (room := room - _columns(text[place])) >= 0:
+        place += 1
+    return text[:place] + ELLIPSIS
 
 
 def aligned(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
@@ -231,27 +218,16 @@ def styled(text: str, stream: TextIO | None = None, **style: Any) -> str:
     return click.style(text, **style) if is_wanted else text
 
 
-def highlighted(document: str) -> str:
-    """JSON with colours, for people at a terminal alone."""
-
-    def coloured(found: re.Match[str]) -> str:
-        text, colon = found[1], found[2] or ""
-        return click.style(text or found[0], fg="magenta" if text is None else "cyan" if colon else "green") + colon
-
-    is_wanted = sys.stdout.isatty() and has_colours(sys.stdout)
-    return _JSON_WORDS.sub(coloured, document) if is_wanted else document
-
-
-def columns(stream: TextIO | None = None) -> int | None:
-    """How wide the terminal is; None if the stream is none, so that nothing has to be cut."""
-    return _width(stream or sys.stdout) if (stream or sys.stdout).isatty() else None
+def columns() -> int | None:
+    """How wide the terminal is; None if stdout is none, so that nothing has to be cut."""
+    return _width(sys.stdout) if sys.stdout.isatty() else None
 
 
 def _width(stream: TextIO) -> int:
     try:
-        return os.get_terminal_size(stream.fileno()).columns or USUAL_WIDTH
+        return os.get_terminal_size(stream.fileno()).columns or 80
     except OSError:
-        return USUAL_WIDTH
+        return 80
 
 
 # ── results, on stdout ──
@@ -281,7 +257,7 @@ def out_bytes(content: bytes) -> None:
 
 def out_json(value: Any) -> None:
     """The result for a program: one line, or several where a person reads it."""
-    out(highlighted(as_json(value, indent=sys.stdout.isatty())))
+    out(as_json(value, indent=sys.stdout.isatty()))
 
 
 # ── messages for people, on stderr ──
@@ -321,8 +297,7 @@ class OpenQuestion:
         _last_line[:] = [self]
 
     def wipe(self) -> None:
-        rows_above = (width_of(self._words) - 1) // _width(sys.stderr)
-        put("\n" if os.environ.get("TERM") == "dumb" else _CLEAR_LINE + "\x1b[A\x1b[K" * rows_above)
+        put("\n" if os.environ.get("TERM") == "dumb" else _CLEAR_LINE)
         _last_line.clear()
 
     def close(self, *, is_answered: bool) -> None:

@@ -21,7 +21,6 @@ Examples:
   dovetail run server.py                           the Server object in server.py, over stdio
   dovetail run server.py:weather                   the one of that name, or made by the function of that name
   dovetail run package.module:server --transport http --port 9000
-  dovetail run server.py --transport http --console
   dovetail run server.py --transport http --host 0.0.0.0 --workers 4 --allowed-hosts mcp.example.com
   dovetail run server.py --transport http --state redis://127.0.0.1:6379/0
 

@@ -5,12 +5,11 @@ commands start the programs that they talk to like this.
 """
 
 import os
-import re
 import sys
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
-from inspect import Parameter, iscoroutine, signature
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from inspect import iscoroutine
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,6 @@ USUAL_NAMES = ("server", "mcp", "app")
 NOT_FOUND, CANT_LOAD = 222, 223  # exit codes of a process that serves a target: it has said why on stderr
 LIST = ".json"
 MOST_FRAMES = 12  # of a traceback
-_HOST = re.compile(r"(localhost|127\.[\d.]+|\[[\da-fA-F:.]+\])(?=[:/?#]|$)|[\w-]+(\.[\w-]+)+(?=:\d|/)")
 
 
 class BadTarget(SetupError):
@@ -55,14 +53,6 @@ def in_list(target: str) -> tuple[str, str] | None:
     return (target, "") if target.endswith(LIST) else None
 
 
-def as_url(target: str) -> str | None:
-    """What may be shown of the URL that `127.0.0.1:8000/mcp` could mean."""
-    host = _HOST.match(target)
-    if host is None:
-        return None
-    return f"{'http' if host[1] else 'https'}://{re.split('[?#@]', target, maxsplit=1)[0]}"
-
-
 def split_target(target: str) -> tuple[str, str]:
     """The file or module, and the name in it; the colon of a Windows drive divides nothing."""
     place, colon, name = target.rpartition(":")
@@ -78,31 +68,13 @@ def what_is_missing(target: str) -> str | None:
         return None if os.path.isfile(place) else f"there is no file {place}"
     if not all(part.isidentifier() for part in place.split(".")):
         return f"{place!r} is neither a Python file nor a module"
-    try:
-        missing = _missing_module(place)
-    except Exception:  # of a finder that is not Python's own: to import it will tell
-        return None
-    if missing is None:
-        return None
     hint = f"; for a file write {place}.py" if os.path.isfile(f"{place}.py") else ""
-    return f"there is no module {missing}{hint}"
-
-
-def _missing_module(name: str) -> str | None:
-    """The first part of a dotted name that nothing finds, from the current folder as `python -m` does."""
-    here = os.getcwd()
+    top = place.partition(".")[0]
     before = list(sys.path)
-    sys.path.insert(0, here)
+    sys.path.insert(0, os.getcwd())  # as `python -m` does
     try:
-        folders: Any = None
-        parts = name.split(".")
-        for count in range(1, len(parts) + 1):
-            part = ".".join(parts[:count])
-            found = (finder.find_spec(part, folders) for finder in sys.meta_path)
-            spec = next((one for one in found if one is not None), None)
-            if spec is None:
-                return part
-            folders = list(spec.submodule_search_locations or ())
+        return None if find_spec(top) is not None else f"there is no module {top}{hint}"
+    except (ImportError, AttributeError, ValueError):  # of a finder that is not Python's own: to import it will tell
         return None
     finally:
         sys.path[:] = before
@@ -127,9 +99,12 @@ def _load(target: str) -> "Server":
         module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
         found = _named(module, name, place) if name else _only_server(module, place)
         if not isinstance(found, dovetail.Server) and callable(found):
-            found = _made_by(found, f"{place}:{name}")
+            found = found()  # a function that makes one
+    if iscoroutine(found):
+        found.close()
     if not isinstance(found, dovetail.Server):
-        raise BadTarget(f"{place}:{name} is {_kind(found)}, not a dovetail.Server or a function that makes one")
+        kind = f"a {type(found).__qualname__}"
+        raise BadTarget(f"{place}:{name} is {kind}, not a dovetail.Server or a plain function that makes one")
     return found
 
 
@@ -192,33 +167,6 @@ def _named(module: ModuleType, name: str, place: str) -> Any:
             hint = f"; it has {', '.join(servers)}" if servers else ""
             raise BadTarget(f"{place} has no {name}{hint}") from None
     return found
-
-
-def _made_by(factory: Any, label: str) -> Any:
-    """A factory is called without arguments."""
-    if needed := _needed_arguments(factory):
-        advice = "name a dovetail.Server, or a function that makes one without any"
-        raise BadTarget(f"{label} needs arguments ({', '.join(needed)}): {advice}")
-    made = factory()
-    if iscoroutine(made):
-        made.close()
-        raise BadTarget(f"{label} is an async function: make the server in a plain one")
-    if not isinstance(made, dovetail.Server):
-        raise BadTarget(f"{label}() gave {_kind(made)}, not a dovetail.Server")
-    return made
-
-
-def _needed_arguments(function: Any) -> list[str]:
-    try:
-        parameters = signature(function).parameters.values()
-    except (ValueError, TypeError):  # not written in Python: calling it will tell
-        return []
-    various = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    return [each.name for each in parameters if each.default is Parameter.empty and each.kind not in various]
-
-
-def _kind(value: Any) -> str:
-    return f"a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")
 
 
 def traceback_of(failure: BaseException) -> str:

@@ -11,23 +11,7 @@ import click
 from dovetail import cli
 from dovetail.cli.arguments import text_of
 from dovetail.cli.commands import KINDS, definitions
-from dovetail.cli.lint.rules import (
-    ERROR,
-    LEVELS,
-    NOTE,
-    RULES,
-    WARNING,
-    Definition,
-    Finding,
-    RuleChoice,
-    at_least,
-    findings_of_hints,
-    findings_of_names,
-    findings_of_prompts,
-    findings_of_resources,
-    findings_of_tool_texts,
-    is_chosen,
-)
+from dovetail.cli.lint import rules
 from dovetail.cli.lint.schemas import findings_of_schemas
 from dovetail.cli.options import ServerCommand, ServerTarget, on_server
 from dovetail.cli.output import FAILED, aligned, finish, in_line, out, out_json, styled, tell
@@ -37,24 +21,17 @@ if TYPE_CHECKING:
     from dovetail.client import Client
 
 NEVER = "never"
-BYTES_PER_TOKEN = 4  # an estimate: English prose and JSON come to between three and five
-MANY_TOOLS, MOST_TOOLS = 40, 128
-TOOL_TOKENS, ALL_TOKENS = 1_000, 10_000
-MAX_PLACES = 10  # that are shown of each rule
-MAX_RULES = 10  # that `inspect` shows
-MAX_COSTS = 5  # tools whose cost is shown
-COLOURS = {ERROR: "red", WARNING: "yellow", NOTE: "blue"}
-PLURALS = {ERROR: "errors", WARNING: "warnings", NOTE: "notes"}
+TOOL_TOKENS = 1_000
+MAX_SHOWN = 10  # places of a rule, and rules that `inspect` shows
+COLOURS = {rules.ERROR: "red", rules.WARNING: "yellow", rules.NOTE: "blue"}
 
 EXAMPLES = """
 \b
 Examples:
   dovetail lint server.py
   dovetail lint server.py --fail-on warning        for CI
-  dovetail lint server.py --ignore parameter-description,hint
-  dovetail lint server.py --ignore hint-destructive:delete_note
+  dovetail lint server.py --ignore parameter-description,hint-destructive:delete_note
   dovetail lint http://127.0.0.1:8000/mcp --select schema --json
-  dovetail lint -- npx -y @modelcontextprotocol/server-everything
   dovetail lint --rules                            what is looked for
 
 It ends with 1 if something at or above --fail-on is found. Tokens are an estimate: a quarter of the bytes.
@@ -64,10 +41,10 @@ It ends with 1 if something at or above --fail-on is found. Tokens are an estima
 class Catalogue(NamedTuple):
     """What a server lists, as it came over the wire."""
 
-    tools: Sequence[Definition] = ()
-    resources: Sequence[Definition] = ()
-    templates: Sequence[Definition] = ()
-    prompts: Sequence[Definition] = ()
+    tools: Sequence[rules.Definition] = ()
+    resources: Sequence[rules.Definition] = ()
+    templates: Sequence[rules.Definition] = ()
+    prompts: Sequence[rules.Definition] = ()
     malformed: Sequence[tuple[str, str]] = ()  # what is no definition: the kind that was asked for, and words
     server: str = ""  # its name
     objects_only: bool = False  # it was listed in a revision whose results are objects
@@ -75,18 +52,17 @@ class Catalogue(NamedTuple):
 
 def _show_rules(ctx: click.Context, _option: click.Parameter, is_asked: bool) -> None:
     if is_asked:
-        for line in aligned([(told.level, rule, told.why) for rule, told in RULES.items()]):
-            out(line)
+        out("\n".join(aligned([(told.level, rule, told.why) for rule, told in rules.RULES.items()])))
         ctx.exit()
 
 
-def _choices(_ctx: click.Context, option: click.Parameter, given: Iterable[str]) -> list[RuleChoice]:
+def _choices(_ctx: click.Context, option: click.Parameter, given: Iterable[str]) -> list[rules.RuleChoice]:
     words = [word.strip() for each in given for word in each.split(",") if word.strip()]
     try:
-        return [RuleChoice.of(word) for word in words]
+        return [rules.RuleChoice.of(word) for word in words]
     except KeyError as missing:
         unknown = missing.args[0]
-        meant = "".join(f"; did you mean {rule}?" for rule in get_close_matches(unknown, RULES, 1))
+        meant = "".join(f"; did you mean {rule}?" for rule in get_close_matches(unknown, rules.RULES, 1))
         raise click.UsageError(
             f"--{option.name}: there is no rule {unknown}{meant or ';'} --rules lists them"
         ) from None
@@ -95,7 +71,7 @@ def _choices(_ctx: click.Context, option: click.Parameter, given: Iterable[str])
 @click.command("lint", cls=ServerCommand, epilog=EXAMPLES)
 @on_server
 @click.option(
-    "--fail-on", type=click.Choice([*LEVELS, NEVER]), default=ERROR, show_default=True,
+    "--fail-on", type=click.Choice([*rules.LEVELS, NEVER]), default=rules.ERROR, show_default=True,
     help="End with 1 if there is one of these, or worse.",
 )  # fmt: skip
 @click.option("--select", multiple=True, callback=_choices, metavar="RULE", help="Only these rules, or groups of them.")
@@ -106,30 +82,34 @@ def _choices(_ctx: click.Context, option: click.Parameter, given: Iterable[str])
 @click.option("--rules", is_flag=True, is_eager=True, expose_value=False, callback=_show_rules, help="List the rules.")
 @click.option("--json", "as_document", is_flag=True, help="Print the findings as JSON.")
 def command(
-    server: ServerTarget, fail_on: str, select: list[RuleChoice], ignore: list[RuleChoice], as_document: bool
+    server: ServerTarget,
+    fail_on: str,
+    select: list[rules.RuleChoice],
+    ignore: list[rules.RuleChoice],
+    as_document: bool,
 ) -> None:
     """Find what clients and models will stumble over in what the server at TARGET offers."""
     catalogue = finish(_gathered(server))
-    wanted = select or [RuleChoice(RULES)]
-    findings = [found for found in findings_of(catalogue) if is_chosen(found, wanted) and not is_chosen(found, ignore)]
+    wanted = select or [rules.RuleChoice(rules.RULES)]
+    findings = [
+        found
+        for found in findings_of(catalogue)
+        if rules.is_chosen(found, wanted) and not rules.is_chosen(found, ignore)
+    ]
     if as_document:
         out_json(report(catalogue, findings))
     else:
-        _show(catalogue, findings)
-    if fail_on != NEVER and at_least(fail_on, findings):
+        for line in lines_of(findings):
+            out(line)
+        tell(cost(catalogue), dim=True)
+        tell(summary(findings), bold=True)
+    if fail_on != NEVER and rules.at_least(fail_on, findings):
         raise click.exceptions.Exit(FAILED)
 
 
 async def _gathered(server: ServerTarget) -> Catalogue:
     async with server.started() as running, cli.connect.connected(running) as client:
         return await catalogue_of(client)
-
-
-def _show(catalogue: Catalogue, findings: list[Finding]) -> None:
-    for line in lines_of(findings):
-        out(line)
-    tell(cost(catalogue), dim=True)
-    tell(summary(findings), bold=True)
 
 
 async def catalogue_of(client: "Client") -> Catalogue:
@@ -143,35 +123,29 @@ async def catalogue_of(client: "Client") -> Catalogue:
     )
 
 
-def findings_of(catalogue: Catalogue) -> list[Finding]:
+def findings_of(catalogue: Catalogue) -> list[rules.Finding]:
     """All findings, the worst first, and in the order of the table."""
-    order = {rule: number for number, rule in enumerate(RULES)}
+    order = {rule: number for number, rule in enumerate(rules.RULES)}
     found = dict.fromkeys(_findings(catalogue))  # each once
-    return sorted(found, key=lambda finding: (-LEVELS.index(finding.level), order[finding.rule]))
+    return sorted(found, key=lambda finding: (-rules.LEVELS.index(finding.level), order[finding.rule]))
 
 
-def _findings(catalogue: Catalogue) -> Iterator[Finding]:
-    yield from (Finding("list-malformed", f"all {kind}", words) for kind, words in catalogue.malformed)
-    yield from findings_of_names(catalogue.tools, catalogue.server)
-    yield from findings_of_hints(catalogue.tools, catalogue.server)
+def _findings(catalogue: Catalogue) -> Iterator[rules.Finding]:
+    yield from (rules.Finding("list-malformed", f"all {kind}", words) for kind, words in catalogue.malformed)
+    yield from rules.findings_of_names(catalogue.tools, catalogue.server)
+    yield from rules.findings_of_hints(catalogue.tools, catalogue.server)
     for tool in catalogue.tools:
         place = f"tool {text_of(tool, 'name') or '?'}"
         yield from findings_of_schemas(tool, place, catalogue.objects_only)
-        yield from findings_of_tool_texts(tool, place)
+        yield from rules.findings_of_tool_texts(tool, place)
         if (cost := tokens(tool)) > TOOL_TOKENS:
-            yield Finding("tool-tokens", place, f"about {cost} tokens")
-    yield from _sizes(catalogue.tools)
-    yield from findings_of_resources(catalogue.resources, catalogue.templates)
-    yield from findings_of_prompts(catalogue.prompts)
-
-
-def _sizes(tools: Sequence[Definition]) -> Iterator[Finding]:
-    if len(tools) > MOST_TOOLS:
-        yield Finding("tool-count-limit", "all tools", f"{len(tools)} tools")
-    elif len(tools) > MANY_TOOLS:
-        yield Finding("tool-count", "all tools", f"{len(tools)} tools")
-    if (cost := sum(map(tokens, tools))) > ALL_TOKENS:
-        yield Finding("catalogue-tokens", "all tools", f"about {cost} tokens")
+            yield rules.Finding("tool-tokens", place, f"about {cost} tokens")
+    if (count := len(catalogue.tools)) > 40:
+        yield rules.Finding("tool-count-limit" if count > 128 else "tool-count", "all tools", f"{count} tools")
+    if (cost := sum(map(tokens, catalogue.tools))) > 10_000:
+        yield rules.Finding("catalogue-tokens", "all tools", f"about {cost} tokens")
+    yield from rules.findings_of_resources(catalogue.resources, catalogue.templates)
+    yield from rules.findings_of_prompts(catalogue.prompts)
 
 
 def tokens(tool: Mapping[str, Any]) -> int:
@@ -181,61 +155,59 @@ def tokens(tool: Mapping[str, Any]) -> int:
         text = json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
     except RecursionError:
         return TOOL_TOKENS + 1  # more than anybody reads
-    return -(-len(text.encode(errors="replace")) // BYTES_PER_TOKEN)
+    return -(-len(text.encode(errors="replace")) // 4)  # English prose and JSON come to between three and five
 
 
 # ── the report ──
 
 
-def lines_of(findings: Sequence[Finding]) -> list[str]:
+def lines_of(findings: Sequence[rules.Finding]) -> list[str]:
     """Each rule once, with its places."""
     lines = []
     for rule, found in _by_rule(findings).items():
-        told = RULES[rule]
+        told = rules.RULES[rule]
         lines.append(f"{_level(rule)} {styled(rule, bold=True)}: {told.why}")
-        lines += [f"  {_place(finding)}" for finding in found[:MAX_PLACES]]
-        if len(found) > MAX_PLACES:
-            lines.append(f"  … and {len(found) - MAX_PLACES} more")
+        lines += [f"  {_place(finding)}" for finding in found[:MAX_SHOWN]]
+        if len(found) > MAX_SHOWN:
+            lines.append(f"  … and {len(found) - MAX_SHOWN} more")
         lines.append(styled(f"  fix: {told.fix}", dim=True))
     return lines
 
 
-def brief(findings: Sequence[Finding]) -> list[str]:
+def brief(findings: Sequence[rules.Finding]) -> list[str]:
     """A line for each rule that is more than a note."""
-    grouped = _by_rule(at_least(WARNING, findings))
+    grouped = _by_rule(rules.at_least(rules.WARNING, findings))
     rows = [(_level(rule), rule, _places(found)) for rule, found in grouped.items()]
-    left_out = [f"… and {len(rows) - MAX_RULES} more rules"] if len(rows) > MAX_RULES else []
-    return aligned(rows[:MAX_RULES]) + left_out
+    left_out = [f"… and {len(rows) - MAX_SHOWN} more rules"] if len(rows) > MAX_SHOWN else []
+    return aligned(rows[:MAX_SHOWN]) + left_out
 
 
-def _by_rule(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
-    grouped: dict[str, list[Finding]] = defaultdict(list)
+def _by_rule(findings: Sequence[rules.Finding]) -> dict[str, list[rules.Finding]]:
+    grouped: dict[str, list[rules.Finding]] = defaultdict(list)
     for finding in findings:
         grouped[finding.rule].append(finding)
     return grouped
 
 
 def _level(rule: str) -> str:
-    return styled(RULES[rule].level, fg=COLOURS[RULES[rule].level], bold=True)
+    return styled(rules.RULES[rule].level, fg=COLOURS[rules.RULES[rule].level], bold=True)
 
 
-def _places(found: Sequence[Finding]) -> str:
+def _places(found: Sequence[rules.Finding]) -> str:
     shown = ", ".join(in_line(_place(finding), 60) for finding in found[:3])
     return shown + (f" and {len(found) - 3} more" if len(found) > 3 else "")
 
 
-def _place(finding: Finding) -> str:
+def _place(finding: rules.Finding) -> str:
     where = in_line(finding.place, 120)
     return f"{where}: {in_line(finding.detail, 200)}" if finding.detail else where
 
 
-def summary(findings: Sequence[Finding]) -> str:
+def summary(findings: Sequence[rules.Finding]) -> str:
     """`2 errors, 1 warning`."""
     counts = Counter(finding.level for finding in findings)
     shown = [
-        f"{counts[level]} {level if counts[level] == 1 else PLURALS[level]}"
-        for level in reversed(LEVELS)
-        if counts[level]
+        f"{counts[level]} {level}{'' if counts[level] == 1 else 's'}" for level in rules.LEVELS[::-1] if counts[level]
     ]
     return ", ".join(shown) or "nothing found"
 
@@ -244,23 +216,18 @@ def cost(catalogue: Catalogue) -> str:
     """What the tools take of each conversation, and which take most."""
     costs = sorted(((tokens(tool), text_of(tool, "name")) for tool in catalogue.tools), reverse=True)
     total = f"{len(costs)} tool{'' if len(costs) == 1 else 's'}, about {sum(each for each, _ in costs)} tokens"
-    most = ", ".join(f"{in_line(name, 64)} {each}" for each, name in costs[:MAX_COSTS])
-    return f"{total}: {most}" + (", …" if len(costs) > MAX_COSTS else "") if costs else "no tools"
+    most = ", ".join(f"{in_line(name, 64)} {each}" for each, name in costs[:5])
+    return f"{total}: {most}" + (", …" if len(costs) > 5 else "") if costs else "no tools"
 
 
-def report(catalogue: Catalogue, findings: Sequence[Finding]) -> dict[str, Any]:
+def report(catalogue: Catalogue, findings: Sequence[rules.Finding]) -> dict[str, Any]:
     counts = Counter(finding.level for finding in findings)
     costs = {text_of(tool, "name"): tokens(tool) for tool in catalogue.tools}
+    told = [(finding, rules.RULES[finding.rule]) for finding in findings]
     return {
         "findings": [
-            {
-                **finding._asdict(),
-                "level": finding.level,
-                "why": RULES[finding.rule].why,
-                "fix": RULES[finding.rule].fix,
-            }
-            for finding in findings
+            {**finding._asdict(), "level": rule.level, "why": rule.why, "fix": rule.fix} for finding, rule in told
         ],
-        "counts": {PLURALS[level]: counts[level] for level in reversed(LEVELS)},
+        "counts": {f"{level}s": counts[level] for level in reversed(rules.LEVELS)},
         "tokens": {"total": sum(map(tokens, catalogue.tools)), "tools": costs},
     }

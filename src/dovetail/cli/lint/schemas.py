@@ -1,7 +1,7 @@
 """Checks of the schemas of tools, as some server wrote them: every part, its references, its patterns.
 
-References into the document are looked up: `#/$defs/Name` and `#anchor`. Nothing is fetched, and where `$id` names a
-base they are not judged.
+References into the document are looked up: `#/$defs/Name`. Nothing is fetched, and where `$id` or an anchor names a
+part of it they are not judged.
 """
 
 import json
@@ -24,14 +24,9 @@ HOLDS = {  # keywords whose values are schemas, lists of them, or objects of the
 }
 DEEPER = ("properties", "items", "additionalProperties", "patternProperties", "prefixItems")  # what nests values
 SAME_VALUE = ("anyOf", "oneOf", "allOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")
-
 TESTS = ("not", "if")  # they describe nothing, but ask whether it is so
 REFERENCES = ("$ref", "$dynamicRef")
 SAYS_MORE = {*REFERENCES, "allOf", "items", "prefixItems", "properties"}  # of the value that a branch describes
-ANCHORS = ("$anchor", "$dynamicAnchor")
-MAX_DEPTH = 10
-MAX_PROPERTIES = 5_000
-LONGEST_PATTERN = 1_000
 PROPERTY_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 UNIONS = ("anyOf", "oneOf", "allOf")
 GEMINI_FORMATS = ("enum", "date-time")
@@ -42,9 +37,8 @@ UNCOMMON = (  # keywords that Gemini's subset does not have
 )
 IN_OUTPUTS = ("schema-ref-broken", "schema-boolean")  # what breaks the list, and not only the choice of arguments
 SAYING = ("type", "enum", "const", *REFERENCES, "anyOf", "oneOf", "allOf", "properties", "items")
-_PIECE = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\(\?|[()\[\\]", re.DOTALL)  # whatever opens, closes or hides something
-_GROUP = re.compile(r"\(\?(?:[:=!]|<[=!]|<[^<>()]+>|[ims]*(?:-[ims]*)?:)")
-_UNKNOWN = re.compile(r"\(\?(?:[a-zA-Z-]+\)|.?)", re.DOTALL)  # as much of a group as says what it was meant to be
+_HIDDEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]", re.DOTALL)  # in a pattern: what is escaped, and classes
+_UNKNOWN = re.compile(r"\(\?(?![:=!]|<[=!]|<[^<>()]+>|[ims]*(?:-[ims]*)?:)(?:[a-zA-Z-]+\)|.?)", re.DOTALL)
 
 
 # ── every part of a schema ──
@@ -114,40 +108,23 @@ class References:
 
     def __init__(self, root: Schema) -> None:
         self._root = root
-        found = list(parts(root))
-        self._anchors = {part.schema[word]: part.schema for part in found for word in ANCHORS if _has_text(part, word)}
-        self._has_bases = any("$id" in part.schema for part in found)  # from which references count
+        named = ("$id", "$anchor", "$dynamicAnchor")  # from which references count, or to which they lead
+        self._has_names = any(name in part.schema for part in parts(root) for name in named)
 
     def meant(self, reference: Any) -> Any | None:
         """The schema that a reference leads to; an empty one if it is not judged, and None if it leads nowhere."""
-        if not isinstance(reference, str):
-            return None
-        if self._has_bases:
+        if self._has_names and isinstance(reference, str):
             return {}
-        if reference and not reference.startswith("#"):
+        if not isinstance(reference, str) or not re.fullmatch(r"(#(/.*)?)?", reference, re.DOTALL):
             return None
-        fragment = unquote(reference[1:])
-        if fragment and not fragment.startswith("/"):
-            return self._anchors.get(fragment)
-        found = _pointed_at(fragment, self._root)
+        found: Any = self._root
+        for step in unquote(reference).split("/")[1:]:
+            key = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list) and re.fullmatch(r"0|[1-9][0-9]{0,8}", key):
+                found = found[int(key)] if int(key) < len(found) else None
+            else:
+                found = mapping(found).get(key)
         return found if isinstance(found, (Mapping, bool)) else None
-
-
-def _has_text(part: Part, word: str) -> bool:
-    return isinstance(part.schema.get(word), str)
-
-
-def _pointed_at(pointer: str, document: Any) -> Any | None:
-    found = document
-    for step in pointer.split("/")[1:]:
-        key = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, list) and re.fullmatch(r"0|[1-9][0-9]{0,8}", key) and int(key) < len(found):
-            found = found[int(key)]
-        elif isinstance(found, Mapping) and key in found:
-            found = found[key]
-        else:
-            return None
-    return found
 
 
 # ── patterns ──
@@ -155,23 +132,11 @@ def _pointed_at(pointer: str, document: Any) -> Any | None:
 
 def fault_of(pattern: str) -> str:
     """What is wrong with it; nothing if it may be right."""
-    depth = 0
-    for piece in _PIECE.finditer(pattern):
-        match piece[0]:
-            case "(?" if not _GROUP.match(pattern, piece.start()):
-                unknown = _UNKNOWN.match(pattern, piece.start())
-                return f"{unknown[0] if unknown else '(?'} is not for JSON Schema"
-            case "(" | "(?":
-                depth += 1
-            case ")" if depth == 0:
-                return "a ) without its ("
-            case ")":
-                depth -= 1
-            case "[":
-                return "a [ without its ]"
-            case "\\":
-                return "a \\ with nothing behind it"
-    return "a ( without its )" if depth else ""
+    outside = _HIDDEN.sub("", pattern)
+    if unknown := _UNKNOWN.search(outside):
+        return f"{unknown[0]} is not for JSON Schema"
+    is_whole = outside.count("(") == outside.count(")") and not {"[", "\\"} & set(outside)
+    return "" if is_whole else "a bracket without the other one, or a \\ at its end"
 
 
 # ── findings ──
@@ -217,9 +182,9 @@ def _findings_inside(schema: Schema, place: str, prefix: str = "") -> Iterator[F
         for rule, detail in (*_shape(part), *_required(part), *_words(part)):
             where = f"{part.place}: {detail}" if part.place and detail else part.place or detail
             yield Finding(rule, place, prefix + where)
-    if count > MAX_PROPERTIES:
+    if count > 5_000:
         yield Finding("schema-size", place, f"{count} properties")
-    if deepest > MAX_DEPTH:
+    if deepest > 10:
         yield Finding("schema-depth", place, f"{deepest} levels")
 
 

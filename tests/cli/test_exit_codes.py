@@ -1,0 +1,433 @@
+"""Exit codes of the commands: servers that can't be reached, lists of servers, streams that are closed, signals."""
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from command_stage import BIN, PROMPTLY, environment, furnish, spawned, typed
+
+from dovetail.cli.main import main
+from dovetail.cli.output import FAILED, READER_LEFT, WRONG_USE
+from dovetail.cli.target import split_target
+from process_stage import is_there, pid_in, shell
+
+PLAIN = "from dovetail import Server\nserver = Server('plain')\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["server.py:nothing"], 2, "server.py has no nothing; it has server"),
+        (["empty.py"], 2, "empty.py has no server"),
+        (["nowhere.py:x"], 2, "there is no file nowhere.py; give a URL"),
+        (["nowhere.deeper:x"], 2, "there is no module nowhere;"),
+        (["server.nothing"], 2, "there is no module server.nothing"),
+        (["broken.py"], 3, "ValueError: no tea"),
+        (["127.0.0.1:8314/mcp"], 2, "give a URL with its http://"),
+        (["example.com/mcp?key=SECRET"], 2, "give a URL with its http://"),
+        (["http://127.0.0.1:1/mcp"], 3, "Connection refused\nstart the server, or correct the URL\n"),
+        (["http://x y/?key=SECRET#SECRET"], 2, "can't connect to 'http://x y/': it holds spaces"),
+        (["http://me:SECRET@127.0.0.1:1/mcp"], 2, "leave them out, and give --header"),
+        (["http://127.0.0.1:1/", "-H", "a b: SECRET"], 2, "--header 'a b': that is not the name of a header\n"),
+        (["http://127.0.0.1:1/", "--token", "SEC RET"], 2, "--token is no token"),
+        (["http://127.0.0.1:1/#x"], 2, "the URL has a part after #"),
+        (
+            ["http://127.0.0.1:1/", "--transport=sse", "--revision=2026-07-28"],
+            2,
+            "over HTTP+SSE; leave --transport out",
+        ),
+        (["server.py", "--revision", "2020"], 2, "--revision '2020' is unknown; use one of 2026-07-28,"),
+        (["--", "no-such-thing"], 2, "can't start no-such-thing: there is no such command"),
+        (["leaving.py"], 3, "leaving.py exited with code 2"),
+        (["--", "true"], 3, "true exited with code 0"),
+        (["--revision", "2025-06-18", "--", "cat"], 1, "Method not found: initialize"),
+        (["server.py", "--timeout", "0"], 2, "--timeout 0: give a number of seconds above 0"),
+        (["--timeout", "0.2", "--", "sleep", "20"], 4, "--timeout SECONDS waits longer"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_exit_codes(tmp_path: Path, words: list[str], code: int, said: str) -> None:
+    for name, text in {
+        "server.py": PLAIN,
+        "empty.py": "x = 1",
+        "broken.py": "raise ValueError('no tea')",
+        "leaving.py": "raise SystemExit(2)",
+    }.items():
+        (tmp_path / name).write_text(text)
+    says_why_itself = ("server.py", "server.nothing", "empty.py", "broken.py")  # on its own stderr
+    run = spawned if words[0].partition(":")[0] in says_why_itself else typed
+    done = run(tmp_path, "list", *words)
+    told = done.stderr.decode()
+    assert (done.returncode, said in told, done.stdout) == (code, True, b""), told
+    assert sum(line.startswith("Error: ") for line in told.splitlines()) == 1
+    assert "SECRET" not in told
+    assert "Client:" not in told
+    assert "importlib" not in told
+    assert str(Path("cli", "target.py")) not in told
+
+
+REFUSED = [
+    ("run server.py --port 99999", 2, "--port='99999' is not possible; it must be a port from 0 to 65535"),
+    ("run server.py --workers 0", 2, "--workers='0' is not possible; it must be a whole number, 1 or more"),
+    ("run server.py --body-timeout soon", 2, "it must be a number of seconds above 0"),
+    ("run server.py --transport carrier-pigeon", 2, "'carrier-pigeon' is not one of 'stdio', 'http'"),
+    ("run server.py --nonsense", 2, "No such option"),
+    ("run server.py --transport stdio --port 1 --no-sse", 2, "--port, --sse: only with --transport http"),
+    ("run server.py --console", 2, "--console: only with --transport http"),
+    ("run server.py --console-remote", 2, "--console-remote: only with --transport http"),
+    ("dev nowhere.py", 2, "there is no file nowhere.py"),
+    ("dev nowhere.deeper:x", 2, "there is no module nowhere"),
+    ("dev server.py --state foo://x", 2, "foo: is not known; give one like redis://"),
+    ("dev server.py --path mcp", 2, "path"),
+    ("dev server.py --port TAKEN", 1, "another program listens there"),
+    ("new", 2, "Missing argument"),
+    ("new 'a b'", 2, "can't be its name"),
+    (f"new {'n' * 41}", 2, "can't be its name"),
+    ("new it --with magic", 2, "magic"),
+    ("new notes.txt", 2, "notes.txt is a file"),
+    ("new notes.txt/it", 1, "can't be made"),
+    ("install server.py", 2, "--host"),
+    ("install --host cursor", 2, "--name"),
+    ("install --host cursor --name it", 2, "which server?"),
+    ("install --host cursor -- npx x", 2, "--name"),
+    ("install nothing.py --host cursor", 2, "there is no file nothing.py"),
+    ("install sevrer --host cursor", 2, "there is no module sevrer"),
+    ("install 'a b' --host cursor", 2, "neither a Python file nor a module"),
+    ("install server.py --host cursor --name 'a b'", 2, "use letters"),
+    ("install server.py --host cursor --env NO_SUCH_VARIABLE", 2, "NO_SUCH_VARIABLE: there is no such"),
+    ("install ftp://example.com --host cursor", 2, "is no URL"),
+    ("install 'https://exa mple.com/' --host cursor", 2, "is no URL"),
+    ("install server.py --host cursor -H A:b", 2, "--header does not go with a Python program, which takes"),
+    ("install https://x.org --host cursor -H 'A: b\nC: d'", 2, "--header: write it as NAME:VALUE, in one line"),
+    ("install https://x.org --host cursor -e A=b", 2, "--env does not go with a URL, which takes --header"),
+    ("install --host cursor --name x --uv -- npx x", 2, "--uv does not go with a command after --"),
+    ("install https://example.com --host claude-desktop", 2, "under Connectors"),
+    ("install server.py --host claude-desktop --scope project", 2, "no configuration for a project"),
+    ("install server.py --host cursor", 5, "--yes"),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "said"), REFUSED, ids=[line for line, *_ in REFUSED])
+def test_what_is_refused_changes_nothing(tmp_path: Path, line: str, code: int, said: str) -> None:
+    furnish(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        words = shlex.split(line.replace("TAKEN", str(taken.getsockname()[1])))
+        done = typed(tmp_path, *words, HOME=str(tmp_path), XDG_CONFIG_HOME=str(tmp_path))
+    assert (done.returncode, done.stdout, said in done.stderr.decode()) == (code, b"", True), done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("call", "Missing argument 'TOOL'; `dovetail list` shows what there is"),
+        ("read", "Missing argument 'URI'; `dovetail list` shows what there is"),
+    ],
+)
+def test_what_is_asked_for_goes_before_the_command(tmp_path: Path, command: str, words: str) -> None:
+    told = CliRunner().invoke(main, [command, "--", "python", "server.py", "add"]).stderr
+    advice = "It goes before --: all words after that are the command that starts the server"
+    assert told.endswith(f"Error: {words}\n{advice}\n")
+    (tmp_path / "server.py").write_text(PLAIN)
+    assert CliRunner().invoke(main, [command, str(tmp_path / "server.py")]).stderr.endswith(f"Error: {words}\n")
+
+
+def test_the_parts_of_a_target() -> None:
+    assert split_target("a/server.py:x.y") == ("a/server.py", "x.y")
+    assert split_target(r"C:\shop\server.py") == (r"C:\shop\server.py", "")
+
+
+# ── a server of an mcp.json: found by its name, reached as the file says, and no secret of it is told ──
+
+
+SECRET = "s3cret-in-the-file"
+SHOWS_ENV = """
+import os, pathlib
+from dovetail import Server
+
+server = Server("env")
+
+@server.tool
+def about() -> dict[str, str | None]:
+    return {name: os.environ.get(name) for name in ("FIRST", "SECOND", "THIRD")} | {"cwd": pathlib.Path.cwd().name}
+
+server.run()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    furnish(tmp_path)
+    return tmp_path
+
+
+def write(folder: Path, servers: dict[str, Any], name: str = "mcp.json", section: str = "mcpServers") -> None:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(json.dumps({section: servers}))
+
+
+EXAMPLE = {"command": "python", "args": ["server.py"]}
+
+
+def test_several_servers_need_one(folder: Path) -> None:
+    servers = {"shop": EXAMPLE, "the weather": EXAMPLE, "off": {"disabled": True}}
+    write(folder, servers, ".vscode/mcp.json", "servers")
+    done = typed(folder, "list", ".vscode/mcp.json")
+    assert done.returncode == 2
+    assert done.stderr.decode().splitlines() == [
+        "Error: .vscode/mcp.json has several servers; say which:",
+        "  .vscode/mcp.json:shop",
+        "  '.vscode/mcp.json:the weather'",
+    ]
+    assert typed(folder, "call", ".vscode/mcp.json:shop", "add", "a=2", "b=3").stdout == b"5\n"
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("nowhere.json", "Error: nowhere.json can't be read: No such file or directory"),
+        ("notes.json", "Error: notes.json names no servers"),
+        ("broken.json", "Error: broken.json is no JSON object"),
+        ("mcp.json:zzz", "Error: mcp.json has no server zzz; say which:\n  mcp.json:shop\n"),
+        ("mcp.json:wrong", "Error: The server 'wrong' can't be read: `args` has the wrong type"),
+        ("mcp.json:unset", "the variable NOBODY_HAS_SET_IT is not set"),
+        ("mcp.json:steer", "has no server"),
+        ("mcp.json:off", "Error: mcp.json:off is switched off"),
+        ("mcp.json:nul", 'its "args" holds a NUL character'),
+        ("mcp.json:header", 'its "headers" hold a name that no header has'),
+        ("mcp.json:missing", "Error: the command of mcp.json:missing can't be started: there is no such command\n"),
+        ("mcp.json:folder", "its working folder can't be used: No such file or directory\n"),
+    ],
+)
+def test_what_can_not_be_used(folder: Path, target: str, said: str) -> None:
+    headers = {"Authorization": "${NOBODY_HAS_SET_IT}" + SECRET}
+    servers = {
+        "shop": EXAMPLE,
+        "wrong": {"command": "python", "args": SECRET},
+        "unset": {"url": "https://example.com/mcp", "headers": headers},
+        "\x1b[2J": EXAMPLE,
+        "off": {**EXAMPLE, "disabled": True},
+        "nul": {"command": "python", "args": [f"{SECRET}\0"]},
+        "header": {"url": "https://example.com/mcp", "headers": {f"Bearer {SECRET}": ""}},
+        "missing": {"command": f"/opt/{SECRET}/nothing"},
+        "folder": {"command": "python", "cwd": SECRET},
+    }
+    write(folder, servers)
+    (folder / "notes.json").write_text(f'{{"key": "{SECRET}"}}')
+    (folder / "broken.json").write_text(f'{{"key": "{SECRET}"')
+    done = typed(folder, "list", target)
+    told = done.stderr.decode()
+    assert (done.returncode, done.stdout, said in told) == (2, b"", True), told
+    assert SECRET not in told
+    assert "\x1b" not in told
+    assert told.count("Error") == 1
+
+
+def test_a_program_gets_what_the_file_says_and_what_was_typed(folder: Path) -> None:
+    (folder / "inner").mkdir()
+    (folder / "inner" / "shows_env.py").write_text(SHOWS_ENV)
+    env = {"FIRST": "${env:GIVEN}", "SECOND": "of the file"}
+    write(folder, {"shop": {"command": "python", "args": ["shows_env.py"], "cwd": "inner", "env": env}})
+    words = ["call", "mcp.json", "about", "--json", "--env", "SECOND=typed", "--env", "THIRD=3"]
+    done = typed(folder, *words, GIVEN="given")
+    found = {"FIRST": "given", "SECOND": "typed", "THIRD": "3", "cwd": "inner"}
+    assert json.loads(done.stdout)["structuredContent"] == found
+
+
+class Hearing(BaseHTTPRequestHandler):
+    """Keeps the headers that came, and answers nothing that anybody could use."""
+
+    def do_POST(self) -> None:
+        self.server.heard.append((self.path, {name.lower(): text for name, text in self.headers.items()}))  # type: ignore[attr-defined]
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.send_response(404)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    do_GET = do_POST
+
+    def log_message(self, *words: object) -> None: ...
+
+
+@pytest.fixture
+def ear() -> Iterator[Any]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hearing) as server:
+        server.heard = []  # type: ignore[attr-defined]
+        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}).start()
+        yield server
+        server.shutdown()
+
+
+OWN = {"Authorization": f"Bearer {SECRET}", "X-Tenant": "file"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "words", "env", "authorization", "tenant"),
+    [
+        (OWN, [], {}, f"Bearer {SECRET}", "file"),
+        (OWN, ["-H", "x-tenant: typed"], {}, f"Bearer {SECRET}", "typed"),
+        (OWN, ["--token", "typed"], {}, "Bearer typed", "file"),
+        (OWN, [], {"DOVETAIL_CLIENT_TOKEN": "around"}, f"Bearer {SECRET}", "file"),
+        ({}, [], {"DOVETAIL_CLIENT_TOKEN": "around"}, "Bearer around", None),
+        ({"Authorization": "${TOKEN:-Bearer x}"}, [], {"TOKEN": "Bearer variable"}, "Bearer variable", None),
+    ],
+)
+def test_headers(
+    folder: Path,
+    ear: Any,
+    headers: dict[str, str],
+    words: list[str],
+    env: dict[str, str],
+    authorization: str,
+    tenant: str | None,
+) -> None:
+    url = f"http://127.0.0.1:{ear.server_port}/{SECRET}/mcp?key={SECRET}"
+    write(folder, {"far": {"type": "http", "url": url, "headers": headers}, "shop": EXAMPLE})
+    done = typed(folder, "list", "mcp.json:far", *words, **env)
+    assert done.returncode != 0
+    assert SECRET not in done.stderr.decode()
+    path, heard = ear.heard[0]
+    assert path == f"/{SECRET}/mcp?key={SECRET}"
+    assert (heard.get("authorization"), heard.get("x-tenant")) == (authorization, tenant)
+
+
+@pytest.mark.parametrize(
+    ("target", "words", "said"),
+    [
+        ("mcp.json:shop", ["--token", "x"], "--token: only for a URL, and mcp.json:shop is a program"),
+        ("mcp.json:far", ["--env", "A=B"], "--env: only for a program, and mcp.json:far is a URL"),
+        ("server.py", ["-H", "a:b", "--token", "x"], "--header, --token: only for a URL"),
+        ("https://example.com/mcp?key=x", ["-e", "A=B"], "--env: only for a program, and https://example.com/mcp is"),
+        ("https://example.com/mcp", ["--token", "x", "-H", "authorization: y"], "--token and an Authorization header"),
+    ],
+)
+def test_options_that_do_not_fit(folder: Path, target: str, words: list[str], said: str) -> None:
+    write(folder, {"far": {"url": "https://example.com/mcp"}, "shop": EXAMPLE})
+    done = typed(folder, "list", target, *words)
+    told = done.stderr.decode()
+    assert (done.returncode, said in told) == (2, True), told
+    assert "headers=" not in told
+
+
+# ── streams as shells leave them ──
+
+
+def in_shell(folder: Path, line: str, **env: str) -> "subprocess.CompletedProcess[bytes]":
+    env = environment(HOME=str(folder), XDG_CONFIG_HOME=str(folder), **env)
+    return subprocess.run(["sh", "-c", line], cwd=folder, env=env, capture_output=True, timeout=PROMPTLY, check=False)
+
+
+@pytest.mark.parametrize("words", ["list dovetail.reference", "doctor", "call --help"])
+def test_a_reader_that_has_left_ends_it_quietly(tmp_path: Path, words: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [BIN / "dovetail", *words.split()], cwd=tmp_path, env=environment(HOME=str(tmp_path)), stdout=writing,
+            stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=PROMPTLY, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (READER_LEFT, b"")
+
+
+@pytest.mark.parametrize("words", ["list dovetail.reference", "--help"])
+def test_a_result_that_can_not_be_written_is_told(tmp_path: Path, words: str) -> None:
+    done = in_shell(tmp_path, f"dovetail {words} > /dev/full")
+    assert (done.returncode, done.stderr) == (
+        FAILED,
+        b"Error: the result can't be written: No space left on device\n",
+    )
+
+
+def test_a_result_does_not_need_the_other_streams(tmp_path: Path) -> None:
+    furnish(tmp_path)
+    done = in_shell(tmp_path, "dovetail call server.py add a=2 b=3 <&- 2>&-")
+    assert (done.returncode, done.stdout) == (0, b"5\n"), done
+
+
+@pytest.mark.parametrize(
+    ("env", "shown"),
+    [
+        ({"PYTHONIOENCODING": "cp1252"}, b"\xe9\\u2603"),
+        ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, "é☃".encode()),
+    ],
+    ids=["cp1252", "C"],
+)
+def test_every_text_can_be_written(tmp_path: Path, env: dict[str, str], shown: bytes) -> None:
+    (tmp_path / "server.py").write_text(
+        "from dovetail import Server\nserver = Server('s')\n"
+        "@server.prompt\ndef greet(name: str) -> str:\n    return name\n"
+    )
+    (tmp_path / "name.txt").write_text("é☃", encoding="utf-8")
+    done = in_shell(tmp_path, "dovetail prompt server.py greet name=@name.txt", **env)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert shown in done.stdout
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    furnish(tmp_path)
+    done = in_shell(tmp_path, "dovetail call server.py summarise text=$(printf '\\377')")
+    assert (done.returncode, b"of the command line is no text in UTF-8" in done.stderr) == (WRONG_USE, True)
+
+
+# ── signals: nothing that was started is left behind ──
+
+
+INT, TERM, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+
+
+def hear_signals() -> None:
+    """Also where whoever started the tests does not, as behind `nohup`."""
+    for number in (INT, TERM, HUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def typed_and_signalled(folder: Path, words: list[str], numbers: list[int]) -> int:
+    command = subprocess.Popen(
+        [BIN / "dovetail", *words], cwd=folder, env=environment(), stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=hear_signals,
+    )  # fmt: skip
+    try:
+        pid_in(folder)
+        for number in numbers:
+            time.sleep(0.5)  # nothing tells what it waits for
+            command.send_signal(number)
+        return command.wait(PROMPTLY)
+    finally:
+        command.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("numbers", "code"),
+    [([INT, INT], 130), ([TERM], 143)],
+    ids=["twice", "terminated"],
+)
+def test_signals(tmp_path: Path, numbers: list[int], code: int) -> None:
+    command = shell(tmp_path, "deaf")
+    command[-1] = command[-1].replace("server.py;", "silent.py;")
+    (tmp_path / "silent.py").write_text("import sys; sys.stdin.read()")
+    assert typed_and_signalled(tmp_path, ["list", "--", *command], numbers) == code
+    assert not is_there(pid_in(tmp_path))
+
+
+def test_an_end_as_it_should_be(tmp_path: Path) -> None:
+    command = shell(tmp_path, "idle")
+    assert typed_and_signalled(tmp_path, ["list", "tools", "--", *command], []) == 0
+    assert not is_there(pid_in(tmp_path))

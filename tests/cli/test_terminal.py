@@ -1,0 +1,300 @@
+"""The command line at a terminal: colours, bars and columns, questions, a yes before what destroys, and Ctrl-C."""
+
+import asyncio
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+from command_stage import BIN, environment, furnish
+
+from dovetail.cli.ask import ask
+from dovetail.cli.output import (
+    DECLINED,
+    INTERRUPTED,
+    ProgressLine,
+    aligned,
+    as_json,
+    bar,
+    cut,
+    has_colours,
+    in_line,
+    plain,
+    styled,
+    tell,
+    width_of,
+)
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("screen", "variables", "expected"),
+    [
+        (Screen(), {}, True),
+        (io.StringIO(), {}, False),
+        (Screen(), {"NO_COLOR": "1"}, False),
+        (Screen(), {"TERM": "dumb"}, False),
+        (io.StringIO(), {"FORCE_COLOR": "1"}, True),
+        (io.StringIO(), {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+    ],
+)
+def test_colours(
+    screen: io.StringIO, variables: dict[str, str], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in ({"NO_COLOR": "", "FORCE_COLOR": "", "TERM": "xterm"} | variables).items():
+        monkeypatch.setenv(name, value)
+    assert has_colours(screen) is expected
+    assert (styled("x", screen, fg="red") != "x") is expected
+    assert styled("x", screen) == "x"
+
+
+@pytest.mark.parametrize(
+    ("progress", "total", "message", "line"),
+    [
+        (1, 2, None, "[###############---------------]  50%"),
+        (0, 2, "a\nb\x1b[1m", "[------------------------------]   0% a b\N{REPLACEMENT CHARACTER}[1m"),
+        (9, 2, "", "[##############################] 100%"),
+        (5, None, "on", "… 5 on"),
+        (5, 0, None, "… 5"),
+        (float("inf"), float("inf"), None, "… inf"),
+    ],
+)
+def test_bars(progress: float, total: float | None, message: str | None, line: str) -> None:
+    assert bar(progress, total, message) == line
+
+
+def test_nothing_is_drawn_over_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    line = ProgressLine()
+    line.show(1, 1)
+    with line.held():
+        before = screen.getvalue()
+        assert before.endswith("\r\x1b[K")
+        line.show(1, 1)
+        assert screen.getvalue() == before
+    line.show(1, 1, "on")
+    assert screen.getvalue().endswith("100% on")
+    tell("above")
+    assert screen.getvalue().endswith("100% on\r\x1b[Kabove\n\r\x1b[K[##############################] 100% on")
+    line.show(1, 2, "日本" * 50)
+    line.draw()
+    assert 77 <= width_of(screen.getvalue().rpartition("\x1b[K")[2]) <= 79  # the last column would begin another line
+    line.clear()
+    assert screen.getvalue().endswith("\r\x1b[K")
+
+
+async def test_an_answer_where_no_loop_can_wait_for_the_keyboard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows."""
+
+    def refuse(*_given: object) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "add_reader", refuse)
+    reading, writing = os.pipe()
+    with os.fdopen(reading, encoding="utf-8") as keys, os.fdopen(writing, "wb", buffering=0) as hand:
+        monkeypatch.setattr("sys.stdin", keys)
+        hand.write("é\n".encode())
+        assert await ask("? ") == "é"
+        hand.close()
+        assert await ask("? ") is None
+
+
+def test_text_without_what_steers() -> None:
+    assert plain("a\tb\nc\r\x1b[31m\x9b1m\u202e") == "a\tb\nc��[31m�1m�"
+    assert in_line("a\n\n b\x07 ") == "a b�"
+    assert in_line("word " * 1_000, 20) == "word word word word…"
+
+
+@pytest.mark.parametrize("indent", [True, False])
+def test_json_says_the_same_without_what_steers(indent: bool) -> None:
+    value = {"a\x9b": ["\x1b[1m\x7f\u202e\n", 1.5, None]}
+    text = as_json(value, indent=indent)
+    assert not {"\x1b", "\x9b", "\x7f", "\u202e"} & set(text)
+    assert json.loads(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "shown"),
+    [
+        ("abcd", 4, "abcd"),
+        ("abcde", 4, "abc…"),
+        ("日本語", 5, "日本…"),
+        ("日本語", 4, "日…"),
+        ("e\u0301" * 5, 5, "e\u0301" * 5),
+        ("e\u0301" * 6, 5, "e\u0301" * 4 + "…"),
+        ("😀😀😀", 5, "😀😀…"),
+    ],
+)
+def test_texts_are_cut_by_columns(text: str, width: int, shown: str) -> None:
+    assert cut(text, width) == shown
+    assert in_line(text, width) == shown
+
+
+def test_columns() -> None:
+    assert aligned([("a", "", "ccc"), ("\x1b[1mbb\x1b[0m", "", "c"), ("日本", "", "")]) == [
+        "a     ccc",
+        "\x1b[1mbb\x1b[0m    c",
+        "日本",
+    ]
+    assert aligned([]) == []
+
+
+# ── in a real terminal ──
+
+
+PROMPTLY = 20
+STEERING = re.compile(r"\x1b(?!\[[0-9;]*[mK])|[\x00-\x06\x07\x0b\x0c\x0e-\x1a\x80-\x9f\u202a-\u202e]")
+Type = Callable[..., Any]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    furnish(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def terminal(folder: Path) -> Iterator[Type]:
+    """Types a command into a terminal, and sees to its end."""
+    opened: list[Any] = []
+
+    def type_in(*words: str, width: int = 100, **env: str) -> Any:
+        child = pexpect.spawn(
+            str(BIN / "dovetail"), [*words], cwd=str(folder), timeout=PROMPTLY, encoding="utf-8",
+            env=environment(**{"TERM": "xterm", **env}), dimensions=(40, width), echo=False,
+        )  # fmt: skip
+        opened.append(child)
+        return child
+
+    yield type_in
+    for child in opened:
+        child.close(force=True)
+
+
+def ended(child: Any) -> tuple[int | None, str]:
+    """The exit code, and what was still to be seen."""
+    rest = child.read()
+    child.wait() if child.isalive() else None
+    child.close()
+    return child.exitstatus, rest
+
+
+def test_colours_and_columns(terminal: Type) -> None:
+    child = terminal("list", "server.py", "tools")
+    code, seen = ended(child)
+    assert code == 0
+    assert "\x1b[36madd\x1b[0m " in seen
+    assert "\x1b[31m[destructive, open-world]\x1b[0m Forget a note" in seen  # it says so itself
+    assert "\x1b[33m[destructive, open-world]\x1b[0m Say it in fewer words" in seen  # and this one says nothing
+    plain = re.sub(r"\x1b\[\d+m", "", seen)
+    assert max(map(len, plain.splitlines())) <= 100
+
+
+def test_progress_is_a_bar_that_goes_away(terminal: Type) -> None:
+    child = terminal("call", "server.py", "bake", "minutes=2", "seconds=0.15", "--json")
+    child.expect_exact("info oven: the oven is hot")
+    child.expect(r"\[#{15}-{15}\]  50% baking")
+    code, rest = ended(child)
+    assert code == 0
+    assert '\r\x1b[K{\r\n  "content": [' in rest  # on a line that was wiped, and indented for a person
+
+
+def test_no_server_steers_the_terminal(terminal: Type) -> None:
+    _, seen = ended(terminal("call", "server.py", "steer"))
+    assert "safe \N{REPLACEMENT CHARACTER}[31mred" in seen
+    assert not STEERING.search(seen.replace("\r\n", "\n"))
+
+
+def test_a_form_is_asked_for_field_by_field(terminal: Type) -> None:
+    child = terminal("call", "server.py", "book", "--revision", "2025-11-25")
+    child.expect_exact("server.py asks: How would you like to stay?")
+    child.expect_exact("How long?")
+    child.expect(r"nights \(integer\): ")
+    child.sendline("")  # it is needed
+    child.expect(r"expected integer")
+    child.expect(r"nights \(integer\): ")
+    child.sendline("many")
+    child.expect(r"expected integer, got 'many'")
+    child.expect(r"nights \(integer\): ")
+    child.sendline("99")
+    child.expect(r"nights.*14")
+    child.expect(r"nights \(integer\): ")
+    child.sendline("3")
+    child.expect(r" 1  single\r\n +2  double\r\n")
+    child.expect(r"size \(number or name\) \[double\]: ")
+    child.sendline("1")
+    child.expect(r"breakfast \(yes or no\) \[yes\]: ")
+    child.sendline("n")
+    child.expect(r"email \(email\): ")
+    child.sendline("nobody")
+    child.expect(r"email.*nobody|nobody.*email")
+    child.sendline("ada@example.com")
+    code, rest = ended(child)
+    assert code == 0
+    assert "3 nights, single, breakfast False, ada@example.com." in rest
+
+
+@pytest.mark.parametrize(("keys", "action"), [("!decline\n", "decline"), ("\x04", "cancel")], ids=["!decline", "^D"])
+def test_a_form_can_be_refused(terminal: Type, keys: str, action: str) -> None:
+    child = terminal("call", "server.py", "book")
+    child.expect(r"nights \(integer\): ")
+    child.send(keys)
+    assert f"Nothing booked: {action}." in ended(child)[1]
+
+
+@pytest.mark.parametrize(("key", "action", "opened"), [("y", "accept", True), ("", "decline", False)])
+def test_a_page_is_opened_only_after_a_yes(terminal: Type, folder: Path, key: str, action: str, opened: bool) -> None:
+    browser = folder / "browser.sh"
+    browser.write_text('#!/bin/sh\necho "$1" > visited.txt\n')
+    browser.chmod(0o755)
+    child = terminal("call", "server.py", "visit", BROWSER=f"{browser} %s")
+    child.expect_exact("https://example.com/sign-in")
+    child.expect_exact("Open this page at example.com in the browser? [y/N] ")
+    assert not (folder / "visited.txt").exists()
+    child.sendline(key)
+    assert ended(child)[1].endswith(f"{action}\r\n")
+    assert (folder / "visited.txt").exists() is opened
+
+
+def test_a_person_answers_for_the_model(terminal: Type) -> None:
+    child = terminal("call", "server.py", "think", "--revision", "2025-11-25")
+    child.expect_exact("user: What is the capital of Italy?")
+    child.expect_exact("  > ")
+    child.sendline("Rome")
+    assert ended(child)[1].endswith("Rome\r\n")
+
+
+@pytest.mark.parametrize(("key", "code", "seen"), [("y", 0, "Forgot old."), ("", DECLINED, "forget was not called")])
+def test_a_destructive_tool_is_called_only_after_a_yes(terminal: Type, key: str, code: int, seen: str) -> None:
+    child = terminal("call", "server.py", "forget", "note=old")
+    child.expect_exact('note  "old"')
+    child.expect_exact("Call it? [y/N] ")
+    child.sendline("what?")
+    child.expect_exact("Please say y or n.")
+    child.sendline(key)
+    found, rest = ended(child)
+    assert found == code
+    assert seen in rest
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+def test_ctrl_c_cancels_the_call(terminal: Type, folder: Path, revision: str) -> None:
+    child = terminal("call", "server.py", "bake", "minutes=1", "seconds=60", "--revision", revision)
+    child.expect_exact("0% baking")
+    child.sendintr()
+    code, rest = ended(child)
+    assert code == INTERRUPTED
+    assert "Traceback" not in rest
+    assert (folder / "cancelled.txt").read_text() == "the oven is off"

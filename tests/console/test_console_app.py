@@ -1,0 +1,467 @@
+"""The console's server side: what is at which path, who may see it, and what is told of the server every second."""
+
+import asyncio
+import json
+import platform
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import pytest
+
+import dovetail
+from dovetail import Console, Context, Server, SetupError, ToolError
+from dovetail.console.metrics import (
+    BINS,
+    MAX_METHODS,
+    MAX_TEXT,
+    MAX_URIS,
+    MAX_VIEWERS,
+    OTHER,
+    Histogram,
+    Metrics,
+    shown_session,
+)
+from dovetail.protocol.jsonrpc import encode
+from dovetail.protocol.session import Session
+from dovetail.transports.traffic import SeenSession
+from http_serving import serving
+from http_wire import HttpWire
+
+HERE = ("127.0.0.1", 50000)
+PAGE_HEADERS = {"x-dovetail-console": "1", "sec-fetch-site": "same-origin"}
+
+
+class Told(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def scope_of(path: str, method: str = "GET", *, client: Any = HERE, root: str = "", **headers: str) -> dict[str, Any]:
+    given = {"host": "localhost:8000"} | {name.replace("_", "-"): value for name, value in headers.items()}
+    return {
+        "type": "http",
+        "method": method,
+        "path": root + path,
+        "root_path": root,
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in given.items() if value],
+        "client": client,
+        "server": ("127.0.0.1", 8000),
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+    }
+
+
+async def ask(app: Any, path: str, method: str = "GET", **options: Any) -> Told:
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    await asyncio.wait_for(app(scope_of(path, method, **options), receive, send), 10)
+    headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return Told(sent[0]["status"], headers, b"".join(message["body"] for message in sent[1:]))
+
+
+async def ask_api(app: Any, name: str, **options: Any) -> Told:
+    """As the page itself does."""
+    marks = {key.replace("-", "_"): value for key, value in PAGE_HEADERS.items()}
+    return await ask(app, f"/console/api/{name}", **{**marks, **options})
+
+
+class Viewer:
+    """A page that watches the live figures, until it leaves."""
+
+    def __init__(self, app: Any) -> None:
+        self._events: asyncio.Queue[Any] = asyncio.Queue()
+        self._left = asyncio.Event()
+        self.status = 0
+        self.told: Any = None  # by the last event
+        self.ended = False
+        scope = scope_of("/console/api/live") | {"headers": [(b"host", b"localhost"), (b"x-dovetail-console", b"1")]}
+        self.task = asyncio.create_task(app(scope, self._receive, self._send))
+
+    async def _receive(self) -> dict[str, Any]:
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        elif (body := message["body"]) and self.status == 200:
+            assert not self._left.is_set()
+            assert body.startswith(b"data: ")
+            self._events.put_nowait(json.loads(body.removeprefix(b"data: ")))
+        self.ended = message["type"] == "http.response.body" and not message.get("more_body", False)
+
+    async def next(self) -> Any:
+        self.told = await asyncio.wait_for(self._events.get(), 10)
+        return self.told
+
+    async def until(self, holds: Callable[[Any], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not holds(await self.next()):
+                pass
+
+    async def leave(self) -> None:
+        self._left.set()
+        await asyncio.wait_for(self.task, 10)
+
+
+# ── pages ──
+
+
+HEADERS = {"content-security-policy", "x-content-type-options", "referrer-policy", "cross-origin-opener-policy"}
+
+
+def console_app(*, remote: bool = False, **options: Any) -> Any:
+    server = Server("tried", title="To be tried", version="3.1")
+    return server.asgi(routes=Console(server, remote=remote).routes(), **options)
+
+
+async def test_without_its_slash_the_page_is_one_step_further() -> None:
+    """Where that is depends on what the app is mounted below, and on what a proxy cuts off."""
+    told = await ask(console_app(), "/console", root="/below")
+    assert (told.status, told.headers["location"]) == (308, "console/")
+
+
+async def test_every_file_that_the_page_may_load_is_there() -> None:
+    app = console_app()
+    names = [each.name for each in files("dovetail.console").joinpath("static").iterdir()]
+    assert "index.html" in names
+    page = await ask(app, "/console/")
+    assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert b"<!doctype html>" in page.body[:100].lower()
+    for name in names:
+        told = await ask(app, f"/console/static/{name}")
+        assert told.status == 200, name
+        assert told.body == files("dovetail.console").joinpath("static", name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["static/", "static", "static/nothing.js", "static/../console.py", "static//etc/passwd", "index.html", "api", "x",
+     "static/../../__init__.py", "static/app.js/", "static/%2e%2e/console.py"],
+)  # fmt: skip
+async def test_nothing_else_can_be_reached(path: str) -> None:
+    assert (await ask(console_app(), f"/console/{path}")).status == 404
+
+
+async def test_a_browser_that_has_a_file_does_not_get_it_again() -> None:
+    app = console_app()
+    first = await ask(app, "/console/")
+    assert first.headers["cache-control"] == "no-cache"
+    again = await ask(app, "/console/", if_none_match=first.headers["etag"])
+    assert (again.status, again.body) == (304, b"")
+    assert (await ask(app, "/console/", if_none_match='"other"')).status == 200
+
+
+@pytest.mark.parametrize("path", ["/console/", "/console", "/console/none", "/console/api/none"])
+async def test_whatever_is_answered_may_load_and_do_nothing_unforeseen(path: str) -> None:
+    told = await ask(console_app(), path)
+    assert told.headers.keys() >= HEADERS
+    policy = told.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+
+
+async def test_another_path() -> None:
+    server = Server("tried")
+    app = server.asgi(routes=Console(server, path="/tools/look").routes())
+    assert (await ask(app, "/tools/look/")).status == 200
+    assert (await ask(app, "/tools/look")).headers["location"] == "look/"
+    about = await ask(app, "/tools/look/api/about", x_dovetail_console="1")
+    assert about.json["endpoint"] == "../../mcp"
+
+
+@pytest.mark.parametrize("path", ["", "/", "console", "/console/", "/con sole", "/{x}"])
+def test_a_path_that_is_none(path: str) -> None:
+    with pytest.raises(SetupError, match="it must be like"):
+        Console(Server("tried"), path=path)
+
+
+TRUSTED = {"trusted_proxies": ["127.0.0.1"]}
+FARAWAY = ("192.0.2.7", 5)
+
+
+@pytest.mark.parametrize(
+    ("request_", "options", "said"),
+    [
+        ({}, {}, None),
+        ({"client": ("::1", 5, 0, 0), "host": "[::1]:8000"}, {}, None),
+        ({"client": ("::ffff:127.0.0.1", 5)}, {}, None),
+        ({"client": FARAWAY}, {}, "remote=True"),
+        ({"client": None}, {}, "remote=True"),
+        # forwarded for somebody, by whom nobody vouches for
+        ({"x_forwarded_for": "127.0.0.1"}, {}, "remote=True"),
+        ({"forwarded": "for=127.0.0.1"}, {}, "remote=True"),
+        ({"via": "1.1 tunnel"}, {}, "remote=True"),
+        *(({name: "127.0.0.1"}, {}, "remote=True") for name in (
+            "x_forwarded_port", "x_forwarded_client_cert", "x_real_ip", "x_cluster_client_ip", "fly_client_ip",
+            "x_original_forwarded_for", "x_envoy_external_address", "cdn_loop", "cf_connecting_ip", "x_client_ip",
+        )),
+        ({"x_forwarded_for": "127.0.0.1"}, {"trusted_proxies": ["10.0.0.0/8"]}, "remote=True"),
+        # by a proxy that is trusted
+        ({}, TRUSTED, None),
+        ({"x_forwarded_for": "127.0.0.1"}, TRUSTED, None),
+        ({"x_forwarded_for": "203.0.113.9"}, TRUSTED, "remote=True"),
+        ({"x_forwarded_for": "127.0.0.1, 203.0.113.9"}, TRUSTED, "remote=True"),
+        ({"x_forwarded_for": "203.0.113.9, 127.0.0.1"}, TRUSTED, "remote=True"),
+        ({"x_forwarded_for": "unknown"}, TRUSTED, "remote=True"),
+        ({"forwarded": "for=127.0.0.1"}, TRUSTED, "remote=True"),
+        ({"client": ("10.0.0.1", 5), "x_forwarded_for": "127.0.0.1"}, {"trusted_proxies": ["10.0.0.1"]}, "remote=True"),
+        # a name that was made to point here
+        ({"host": "evil.example:8000"}, {}, "allowed_hosts"),
+        ({"host": "evil.example:8000"}, {"allowed_hosts": ["*"]}, "by a name that means this machine"),
+        ({"host": ""}, {"allowed_hosts": ["*"]}, "by a name that means this machine"),
+        # for others too
+        ({"client": FARAWAY, "host": "mcp.example"}, {"remote": True, "allowed_hosts": ["mcp.example"]}, None),
+        ({"client": FARAWAY, "host": "evil.example"}, {"remote": True, "allowed_hosts": ["mcp.example"]}, "Host"),
+        ({"client": FARAWAY, "host": "evil.example"}, {"remote": True, "allowed_hosts": ["*"]}, "allowed_hosts"),
+        ({"client": FARAWAY, "host": "evil.example"}, {"remote": True, "allowed_hosts": ["*:*"]}, "allowed_hosts"),
+        ({"client": FARAWAY, "x_forwarded_for": "203.0.113.9"}, {"remote": True}, None),
+    ],
+)  # fmt: skip
+async def test_who_may_see_it(request_: dict[str, Any], options: dict[str, Any], said: str | None) -> None:
+    app = console_app(**options)
+    for path in ("/console/", "/console", "/console/static/index.html", "/console/api/about"):
+        told = await ask(app, path, x_dovetail_console="1", **request_)
+        assert (told.status == 403) == (said is not None), path
+        assert said is None or said in told.body.decode()
+
+
+async def test_for_others_only_where_the_names_are_known() -> None:
+    """A server that listens everywhere and does not know its names checks no Host: any page could be its own."""
+    app = console_app(remote=True)
+    anywhere = {"server": ("192.0.2.1", 8000)}
+
+    async def from_anywhere(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, **anywhere}, receive, send)
+
+    told = await ask(from_anywhere, "/console/", client=FARAWAY, host="evil.example:8000")
+    assert told.status == 403
+    assert b"allowed_hosts" in told.body
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"sec_fetch_site": ""}, 200),
+        ({"origin": "http://localhost:8000"}, 200),
+        ({"x_dovetail_console": ""}, 403),
+        ({"x_dovetail_console": "0"}, 403),
+        ({"sec_fetch_site": "cross-site"}, 403),
+        ({"sec_fetch_site": "same-site"}, 403),
+        ({"sec_fetch_site": "none"}, 403),
+        ({"origin": "http://localhost:3000"}, 403),
+        ({"origin": "http://127.0.0.1:8000"}, 403),
+        ({"origin": "https://localhost:3000"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "http://evil.example"}, 403),
+        ({"host": "localhost", "origin": "https://localhost"}, 200),
+        ({"host": "localhost", "origin": "http://localhost:8000"}, 403),
+    ],
+)
+@pytest.mark.parametrize("cors", [True, False])
+async def test_data_goes_to_the_page_itself_only(headers: dict[str, str], status: int, cors: bool) -> None:
+    told = await ask_api(console_app(allowed_origins=["null"], cors=cors), "about", **headers)
+    assert told.status == status
+    assert "access-control-allow-origin" not in told.headers
+
+
+async def test_no_other_page_is_let_in() -> None:
+    """It would have to ask first, because of the header."""
+    asks = {"origin": "http://localhost:3000", "access_control_request_headers": "x-dovetail-console"}
+    told = await ask(console_app(), "/console/api/about", "OPTIONS", access_control_request_method="GET", **asks)
+    assert told.status == 405
+    assert not [name for name in told.headers if name.startswith("access-control")]
+    assert (await ask_api(console_app(), "about", method="POST")).status == 405  # nothing can be changed
+
+
+async def test_about() -> None:
+    told = await ask_api(console_app(), "about")
+    assert told.headers["cache-control"] == "no-store"
+    assert told.json == {
+        "endpoint": "../mcp",
+        "name": "tried",
+        "title": "To be tried",
+        "version": "3.1",
+        "revisions": ["2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"],
+        "auth": False,
+        "python": platform.python_version(),
+        "dovetail": dovetail.__version__,
+        "target": None,
+    }
+
+
+# ── the gauge ──
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Asked:
+    def __init__(self, method: str) -> None:
+        self.method = method
+
+
+async def pass_by(gauge: Metrics, clock: Clock, seconds: float = 0.0, method: str = "ping", fails: Any = None) -> None:
+    async def answer(_: Any) -> Any:
+        clock.now += seconds
+        if fails is not None:
+            raise fails
+
+    request: Any = Asked(method)
+    await gauge.measure(request, answer)
+
+
+async def test_the_last_whole_second_counts() -> None:
+    clock = Clock()
+    gauge = Metrics(clock)
+    for _ in range(4):
+        await pass_by(gauge, clock, 0.1)
+    assert (gauge.figures()["rate"], gauge.figures()["latency"]) == (0, None)
+    clock.now = 1001.0
+    told = gauge.figures()
+    assert told["rate"] == 4
+    assert told["latency"] == {name: pytest.approx(100, rel=0.1) for name in ("p50", "p90", "p99")}
+    clock.now = 1002.0
+    assert (gauge.figures()["rate"], gauge.figures()["latency"]) == (0, None)
+    assert (gauge.figures()["requests"], gauge.figures()["uptime"]) == (4, 2.0)
+
+
+async def test_its_size_does_not_grow_and_failures_are_counted() -> None:
+    clock = Clock()
+    gauge = Metrics(clock)
+    for number in range(1000):
+        await pass_by(gauge, clock, 10.0 ** (number % 12 - 4), method=f"made/up/{number}")
+    for failure in (ToolError("no"), RuntimeError("no"), asyncio.CancelledError()):
+        with pytest.raises(type(failure)):
+            await pass_by(gauge, clock, fails=failure, method="made/up/0")
+    told = gauge.figures()
+    assert (told["requests"], told["errors"], told["running"]) == (1003, 2, 0)  # what is cancelled is no error
+    assert len(told["methods"]) == MAX_METHODS + 1
+    assert told["methods"][OTHER] == 1000 - MAX_METHODS
+
+
+@pytest.mark.parametrize("milliseconds", [0.0, 0.004, 0.02, 1.0, 17.5, 1e3, 1e6, 1e12])
+def test_a_percentile_is_off_by_a_tenth_at_most(milliseconds: float) -> None:
+    histogram = Histogram()
+    histogram.add(milliseconds)
+    bounded = min(max(milliseconds, 0.01), 0.01 * 1.1 ** (BINS - 1))
+    assert histogram.percentiles() == dict.fromkeys(("p50", "p90", "p99"), pytest.approx(bounded, rel=0.11))
+
+
+def tried_server() -> Server:
+    server = Server("tried")
+
+    @server.tool
+    def fail() -> str:
+        raise ToolError("on purpose")
+
+    @server.tool
+    async def wait(ctx: Context) -> str:
+        await asyncio.sleep(30)
+        return "done"
+
+    @server.resource("note://one")
+    def note() -> str:
+        return "text"
+
+    return server
+
+
+def with_console(server: Server) -> dict[str, Any]:
+    return {"routes": Console(server).routes()}
+
+
+async def test_requests_errors_and_what_is_running_are_told() -> None:
+    server = tried_server()
+    async with serving(server, **with_console(server)) as app:
+        wire = HttpWire(app)
+        viewer = Viewer(app)
+        first = await viewer.next()
+        assert (first["requests"], first["errors"], first["running"], first["state"]) == (0, 0, 0, "memory")
+        assert first["streams"] == 1  # its own
+        await wire.start("tools/call", {"name": "fail"}).done()
+        waiting = wire.start("tools/call", {"name": "wait"})
+        await viewer.until(lambda told: told["requests"] == 2)
+        assert (viewer.told["errors"], viewer.told["running"]) == (1, 1)
+        assert viewer.told["methods"] == {"tools/call": 2}
+        assert viewer.told["time"] > first["time"]
+        waiting.leave()
+        await waiting.done()
+        await viewer.leave()
+
+
+async def test_sessions_are_shown_without_what_opens_them() -> None:
+    server = tried_server()
+    async with serving(server, **with_console(server)) as app:
+        wire = await HttpWire.session(app, "2025-06-18")
+        viewer = Viewer(app)
+        await viewer.next()
+        await wire.ask("resources/subscribe", {"uri": "note://one"})
+        await viewer.until(lambda told: told["subscriptions"] == 1)
+        (shown,) = viewer.told["sessions"]
+        assert viewer.told["sessions_total"] == 1
+        assert abs(viewer.told["time"] - shown.pop("since")) < 60
+        assert 0 <= shown.pop("idle") < 60
+        assert shown == {
+            "id": str(wire.session_id)[:8],
+            "client": "wire 1.0.0",
+            "revision": "2025-06-18",
+            "subscriptions": ["note://one"],
+        }
+        await wire.raw("DELETE").done()
+        await viewer.until(lambda told: told["sessions_total"] == 0)
+        assert viewer.told["sessions"] == []
+        await viewer.leave()
+
+
+@pytest.mark.parametrize(
+    ("client", "shown"),
+    [
+        ({"name": "x" * 1000, "version": "1"}, "x" * MAX_TEXT),
+        ({"name": ["odd"], "version": None}, "['odd']"),
+        ({}, ""),
+    ],
+)
+def test_what_a_client_says_of_itself_is_bounded(client: dict[str, Any], shown: str) -> None:
+    uris = frozenset(f"note://{number}/{'y' * 1000}" for number in range(1000))
+    record = Session(id="s" * 32, version="2025-11-25", client=encode(client), capabilities=b"{}", subscriptions=uris)
+    told = shown_session(SeenSession(record, 5.0, 1.0))
+    assert told["client"] == shown
+    assert len(told["subscriptions"]) == MAX_URIS
+    assert {len(uri) for uri in told["subscriptions"]} == {MAX_TEXT}
+
+
+async def test_only_so_many_may_watch() -> None:
+    server = tried_server()
+    async with serving(server, **with_console(server)) as app:
+        viewers = [Viewer(app) for _ in range(MAX_VIEWERS)]
+        for viewer in viewers:
+            await viewer.next()
+        late = Viewer(app)
+        await asyncio.wait_for(late.task, 10)
+        assert late.status == 503
+        await viewers.pop().leave()
+        again = Viewer(app)
+        await again.next()
+        await asyncio.wait_for(app.drain(30), 5)  # those that watch do not hold up the end
+        await asyncio.wait_for(asyncio.gather(again.task, *(viewer.task for viewer in viewers)), 5)
+        assert again.ended
