@@ -244,25 +244,6 @@ async def test_the_lifespan_is_around_the_client() -> None:
     assert diary.lines == ["enter live", "leave"] * 2
 
 
-async def test_a_lifespan_that_fails_to_start() -> None:
-    attempts: list[int] = []
-
-    @asynccontextmanager
-    async def lifespan(owner: Any) -> AsyncIterator[str]:
-        attempts.append(1)
-        if len(attempts) < 3:
-            raise RuntimeError("no database")
-        yield "at last"
-
-    server = live_server(lifespan)
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match="no database"):
-            async with Client(server):
-                pass
-    async with Client(server) as client:
-        assert (await client.call_tool("show")).data == "at last"
-
-
 async def test_each_side_keeps_its_own_context() -> None:
     whose = contextvars.ContextVar("whose", default="nobody's")
     seen: list[str] = []
