@@ -29,6 +29,7 @@ import pytest
 import dovetail
 from documented import PAGES, PROGRAMS, REVISIONS, ROOT, load, served
 from dovetail import Client, ElicitQuestion, Field, Server, ServerError, ToolAnnotations, ToolError, ToolRegistry
+from dovetail.client.options import ClientOptions
 from dovetail.engine.options import ServerOptions
 from dovetail.registry.prompts import PromptOptions
 from dovetail.registry.resources import ResourceOptions
@@ -124,7 +125,7 @@ def test_the_supported_dialects_are_named() -> None:
         ("resources", ResourceOptions.__annotations__),
         ("prompts", PromptOptions.__annotations__),
         ("schemas", inspect.signature(Field).parameters.keys() - {"default"}),
-        ("client", inspect.signature(Client).parameters.keys() - {"target"}),
+        ("client", ClientOptions.__optional_keys__),
         ("registry", [name for name in vars(ToolRegistry) if name.endswith(("tool", "tools", "clear", "changed"))]),
         ("annotations", [field.encode_name for field in msgspec.structs.fields(ToolAnnotations)]),
         ("*", dovetail.__all__),

@@ -303,19 +303,6 @@ async def test_a_form_counts_only_from_the_browser_that_was_asked() -> None:
     assert "code" in (await browser.answer(page)).sent_to
 
 
-@pytest.mark.rule("SEC-3")
-async def test_the_cookie_belongs_to_one_program() -> None:
-    stage = Stage()
-    browser = Browser(stage)
-    await browser.open(Program(stage).url())
-    (first,) = browser.cookies.items()
-    await browser.open(Program(stage, "web").url())
-    (second,) = browser.cookies.items() - {first}
-    page = await browser.open(Program(stage).url())
-    browser.cookies = {first[0]: second[1]}
-    assert (await browser.sign_in(page)).status == 403
-
-
 @pytest.mark.rule("SEC-5")
 async def test_a_question_is_answered_once_and_soon() -> None:
     stage = Stage()

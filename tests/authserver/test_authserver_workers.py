@@ -1,6 +1,5 @@
 """An authorization server beside several workers: whichever answers, a token is good at all of them, or at none."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -132,18 +131,6 @@ async def test_a_flow_goes_from_worker_to_worker(url: str, monkeypatch: pytest.M
             assert not await second.may_call(token["access_token"])
 
 
-async def test_a_code_is_good_once_wherever_it_is_used(url: str) -> None:
-    async with worker(url, beside()) as first, worker(url, beside()) as second:
-        program, copy = Program(first), Program(second)
-        copy.verifier = program.verifier
-        code = await program.code()
-        replies = await asyncio.gather(program.redeem(code), copy.redeem(code))
-        assert sorted(reply.status for reply in replies) == [200, 400]
-        (token,) = (reply.json["access_token"] for reply in replies if reply.status == 200)
-        assert not await first.may_call(token)
-        assert not await second.may_call(token)
-
-
 @pytest.mark.parametrize("ending", [0, 1], ids=["the first", "the second"])
 async def test_two_apps_with_one_authorization_server_do_not_know_each_other(url: str, ending: int) -> None:
     """When one of them ends, the other goes on to see what is revoked elsewhere."""
@@ -156,17 +143,6 @@ async def test_two_apps_with_one_authorization_server_do_not_know_each_other(url
         assert await elsewhere.may_call(other)
         await elsewhere.revoke(token)
         assert not await apps[0].may_call(token)
-
-
-def test_each_event_loop_has_a_store_of_its_own(tmp_path: Path) -> None:
-    issuing = beside(f"sqlite:{tmp_path}/own.db")
-
-    async def once() -> None:
-        async with worker("memory:", issuing) as only:
-            assert await only.may_call(await only.own_token())
-
-    for _ in range(2):
-        asyncio.run(once())
 
 
 async def test_a_state_by_url_is_opened_again_after_a_close(tmp_path: Path) -> None:

@@ -248,16 +248,6 @@ async def test_its_handlers_work_in_every_revision(version: str) -> None:
 
 
 @every_revision
-async def test_list_tools(client: Client) -> None:
-    tools = await client.list_tools()
-    assert [tool.name for tool in tools][:3] == ["add", "point", "boxed"]
-    assert tools[0].description == "Add two numbers."
-    assert tools[0].input_schema["required"] == ["a", "b"]
-    has_output = tools[0].output_schema is not None
-    assert has_output == revision_of(client).structured_output
-
-
-@every_revision
 async def test_data_is_the_value(client: Client) -> None:
     structured = revision_of(client).structured_output
     assert (await client.call_tool("add", {"a": 1, "b": 2})).data == (3 if structured else "3")

@@ -298,17 +298,6 @@ async def test_a_server_that_is_not_there() -> None:
             await client.list_tools()
 
 
-async def test_a_server_that_does_not_speak_http() -> None:
-    def behave(visit: Visit) -> None:
-        visit._writer.write(b"220 smtp.example.org ESMTP\r\n")
-        visit.cut()
-
-    async with Scripted(behave) as server:
-        with pytest.raises(ConnectionLost, match=r"initialize: .* (does not speak HTTP as it should|connection broke)"):
-            async with Client(server.url):
-                pass
-
-
 @pytest.mark.parametrize("status", [307, 308])
 async def test_a_redirect_within_the_origin_is_followed(status: int) -> None:
     def behave(visit: Visit) -> None:

@@ -17,12 +17,11 @@ import pytest
 from msgspec.structs import replace
 
 from dovetail import Client, Server
-from dovetail.client.auth import Challenged, credentials_for
+from dovetail.client.auth import BearerToken, Challenged
 from dovetail.client.oauth import ClientCredentials, JwtBearer, MemoryTokens, OAuth, TokenFile, TokenSet
 from dovetail.client.oauth.authorization_code import RedirectListener, show_and_open
 from dovetail.client.oauth.metadata import RegistrationAnswer, TokenAnswer, Told, fits, issuer_urls, read_told
 from dovetail.client.oauth.storage import RegisteredClient
-from dovetail.client.transports.url import ServerUrl
 from dovetail.errors import NotSignedIn, SetupError
 
 pytestmark = pytest.mark.usefixtures("tidy")
@@ -117,19 +116,6 @@ def test_wrong_options(case: str) -> None:
     make, words = WRONG[case]
     with pytest.raises(SetupError, match=words):
         make()
-
-
-def test_secrets_are_not_shown() -> None:
-    address = ServerUrl.of("https://a.example/mcp")
-    things = (
-        OAuth(client_id="app", client_secret="s3cret"),
-        ClientCredentials("app", "s3cret"),
-        JwtBearer("app", "s3cret"),
-        credentials_for("s3cret", address, {}),
-        Challenged(401, (), None, {"Authorization": "Bearer s3cret"}),
-    )
-    assert "s3cret" not in repr(things)
-    assert "app" in repr(things)
 
 
 @pytest.mark.parametrize("what", ["private_key", "dpop"])
@@ -254,11 +240,15 @@ CONFIDENTIAL: list[Any] = [
     Challenged(401, [], None, {"Authorization": SECRET}),
     MemoryTokens(),
     TokenFile("tokens.json"),
+    OAuth(client_id="app", client_secret=SECRET),
+    ClientCredentials("app", SECRET),
+    JwtBearer("app", SECRET),
+    BearerToken(SECRET),
 ]
 
 
 @pytest.mark.parametrize("held", CONFIDENTIAL, ids=lambda held: type(held).__name__)
-def test_secrets_are_not_shown_file(held: Any) -> None:
+def test_secrets_are_not_shown(held: Any) -> None:
     for show in (repr, str, pprint.pformat):
         assert SECRET not in show([held])
         assert type(held).__name__ in show([held])

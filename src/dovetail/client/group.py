@@ -7,6 +7,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from itertools import combinations
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -261,12 +262,8 @@ def _check_auth(auth: Any) -> None:
 
 def _prefixes(names: Iterable[str]) -> dict[str, str]:
     """What the names of each server's tools begin with: letters, digits, `_` and `-`, as models want it."""
-    prefixes: dict[str, str] = {}
-    owners: dict[str, str] = {}
-    for name in names:
-        prefix = f"{_NOT_IN_A_NAME.sub('_', name)}_"
-        if prefix in owners:
-            raise SetupError(f"Clients: {owners[prefix]!r} and {name!r} are both {prefix} here; rename one of them")
-        owners[prefix] = name
-        prefixes[name] = prefix
+    prefixes = {name: f"{_NOT_IN_A_NAME.sub('_', name)}_" for name in names}
+    for one, other in combinations(prefixes, 2):
+        if prefixes[one] == prefixes[other]:
+            raise SetupError(f"Clients: {one!r} and {other!r} are both {prefixes[one]} here; rename one of them")
     return prefixes
