@@ -2,16 +2,17 @@
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import example_server
-import lying_server
 import pytest
 from command_stage import Run, furnish, running, typed
 
-from dovetail import Server
-from dovetail.cli.output import DECLINED, FAILED, WRONG_USE
+from dovetail import Context, Server
+from dovetail.cli.arguments import GivenArguments
+from dovetail.cli.connect import named
+from dovetail.cli.output import DECLINED, FAILED, WRONG_USE, CommandExit
+from dovetail.protocol.types import ToolDefinition
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates:DeprecationWarning")
 
@@ -206,22 +207,27 @@ def test_no_text_of_a_server_steers_the_terminal(run: Run) -> None:
     assert run("call", "steer").stdout == example_server.STEERING + "\n"  # what is piped is what came
 
 
-NAME = "fa Error: \N{REPLACEMENT CHARACTER}[31mke"
+NAME, SHOWN = (
+    "fa\nError: \x1b[31mke",
+    "fa Error: \N{REPLACEMENT CHARACTER}[31mke",
+)  # as no framework lets a server speak
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["call", "faError: ke"], f"there is no tool faError: ke; did you mean {NAME}?"),
-        (["prompt", "faError: ke"], f"there is no prompt faError: ke; did you mean {NAME}?"),
-        (["call", lying_server.NAME, "faError: ke=1"], f"takes no faError: ke; did you mean {NAME}?"),
-        (["call", lying_server.NAME], f"info {NAME}: said"),
-    ],
-    ids=["tool", "prompt", "argument", "logger"],
-)
-def test_names_of_a_server_stay_in_their_line(tmp_path: Path, words: list[str], told: str) -> None:
-    done = typed(tmp_path, *words, "--", sys.executable, str(Path(__file__).parent / "lying_server.py"))
-    assert told in done.stderr.decode()
+def test_names_of_a_server_stay_in_their_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in ("tool", "prompt"):
+        with pytest.raises(CommandExit) as ended:
+            named("faError: ke", [ToolDefinition(name=NAME, input_schema={})], kind)
+        assert ended.value.message == f"there is no {kind} faError: ke; did you mean {SHOWN}?"
+    with pytest.raises(CommandExit) as ended:
+        GivenArguments.read(["faError: ke=1"]).typed({"properties": {NAME: {}}}, "t")
+    assert ended.value.message.splitlines()[0] == f"t takes no faError: ke; did you mean {SHOWN}?"
+
+    async def speak(ctx: Context) -> None:
+        await ctx.info("said", logger=NAME)
+
+    server = Server("liar")
+    server.add_tool(speak, name="speak")
+    assert f"info {SHOWN}: said" in running(server, monkeypatch)("call", "speak").stderr
 
 
 # ── read ──

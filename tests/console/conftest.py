@@ -1,4 +1,4 @@
-"""One browser, one server process and one tab for all browser tests."""
+"""One server process for all browser tests, one browser and one tab for each file."""
 
 import os
 import subprocess
@@ -30,9 +30,9 @@ def demand_browser() -> Any:
     pytest.skip(f"! {reason}")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """A browser that finds `*.example` on this machine."""
+    """A browser that finds `*.example` on this machine. While it is open, no test of this process can have a loop."""
     sync_api = demand_browser()
     arguments = [*browser.flags(), "--host-resolver-rules=MAP *.example 127.0.0.1"]
     with sync_api.sync_playwright() as playwright:
@@ -58,7 +58,7 @@ def stage() -> Iterator[str]:
     assert "Traceback" not in rest, rest
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def one_tab(chromium: Any, stage: str) -> Iterator[ConsolePage]:
     context = chromium.new_context(viewport={"width": 1280, "height": 800}, color_scheme="light")
     context.set_default_timeout(10_000)

@@ -193,12 +193,6 @@ async def visit(ctx: Context) -> str:
 
 
 @server.tool
-async def folders(ctx: Context) -> str:
-    """Asks for the roots."""
-    return "told of " + (", ".join(root.uri for root in await ctx.list_roots()) or "nothing")
-
-
-@server.tool
 def tenant(ctx: Context) -> str:
     """Says whose call it is."""
     return f"for {(ctx.headers or {}).get('x-tenant', 'nobody')}"

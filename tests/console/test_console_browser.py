@@ -297,23 +297,6 @@ def test_a_page_to_visit(tab: ConsolePage, revision: str) -> None:
         tab.sees(tab.result, f"the visit: {action}")
 
 
-@both_eras
-def test_roots_of_the_settings_reach_the_tool(tab: ConsolePage, revision: str) -> None:
-    tab.speak(revision)
-    tab.button("Settings").click()
-    tab.field("Roots", tab.dialog).fill("file:///home/ann\n\n  file:///srv/data\n")
-    press(tab, "Save")
-    tab.connected()
-    tab.call("folders")
-    tab.sees(tab.result, "told of file:///home/ann, file:///srv/data")
-    tab.button("Settings").click()
-    tab.field("Roots", tab.dialog).fill("")
-    press(tab, "Save")
-    tab.connected()
-    tab.button("Call").click()
-    tab.sees(tab.result, "told of nothing")
-
-
 def set_headers(tab: ConsolePage, lines: str) -> None:
     tab.button("Settings").click()
     tab.field("Headers", tab.dialog).fill(lines)
