@@ -21,8 +21,8 @@ from dovetail import state as late_state
 
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
-    from dovetail.engine.exchange import SessionStore
     from dovetail.engine.member import Member
+    from dovetail.engine.sessions import HeldSession
     from dovetail.protocol.session import Session
     from dovetail.state.base import Codec, Listener, LogPage, LogRecord, StateBackend
 
@@ -370,7 +370,7 @@ class ChangeLog:
         """How often the store was out of reach, as far as this worker has noticed."""
         return self._state.outages
 
-    async def heard(self, held: "SessionStore", after: int, outages: int) -> Heard:
+    async def heard(self, held: "HeldSession", after: int, outages: int) -> Heard:
         """The changes after a position that a session asked for, each once.
 
         If there was an outage since, if some of them are not kept any more, or if the position is none of this log's,
