@@ -86,14 +86,9 @@ class Window(msgspec.Struct, eq=False):
         return TooSoon(self.rate, max(0.001, (self.number + 1) * self.rate.seconds - now))
 
 
-def _principal(exchange: Exchange) -> str:
-    owner = exchange.owner
-    return caller_of(owner, exchange.address if owner is None else None)
-
-
 WHO: dict[Per, Callable[[Exchange], str]] = {
     "all": lambda _: "everybody",
-    "principal": _principal,
+    "principal": lambda exchange: caller_of(exchange.owner, exchange.address),
     "address": lambda exchange: caller_of(None, exchange.address),
 }
 
