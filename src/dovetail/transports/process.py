@@ -127,6 +127,16 @@ async def _clear(loop: asyncio.AbstractEventLoop) -> None:
                 coroutine.close()
 
 
+async def leave_lifespan(work: Coroutine[Any, Any, None], seconds: float, *, after: float = 0.0) -> None:
+    """Await `work`, which ends the lifespan, but not for longer than that, `after` what else it may take."""
+    leaving = asyncio.ensure_future(work)
+    await asyncio.wait({leaving}, timeout=after + seconds)
+    if not leaving.done():
+        log.warning("the lifespan did not end within %g s and was left", seconds)
+    elif (failure := leaving.exception()) is not None:
+        log.error("the lifespan failed at its end", exc_info=failure)
+
+
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     if not loop.is_closed():  # later there is nothing to say but that some task was left behind
         log.error("%s", context["message"], exc_info=context.get("exception"))
@@ -199,29 +209,24 @@ class StopSignal:
 def beside_signals(act: Callable[[], object]) -> Iterator[None]:
     """In somebody else's process: call `act` on the loop when a signal comes, and let them do what they do then."""
     loop = asyncio.get_running_loop()
-    taken: dict[signal.Signals, tuple[Any, Any]] = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in SIGNALS:
-            theirs = signal.getsignal(number)
-            if callable(theirs):
-                ours = _joint_handler(loop, act, theirs)
-                signal.signal(number, ours)
-                taken[number] = (ours, theirs)
-    try:
-        yield
-    finally:
-        for number, (ours, theirs) in taken.items():
-            if signal.getsignal(number) is ours:
-                signal.signal(number, theirs)
+    before: dict[signal.Signals, Any] = {}
 
-
-def _joint_handler(loop: asyncio.AbstractEventLoop, act: Callable[[], object], theirs: Any) -> Any:
     def handle(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(act)
-        theirs(number, frame)
+        before[signal.Signals(number)](number, frame)
 
-    return handle
+    if threading.current_thread() is threading.main_thread():
+        for number in SIGNALS:
+            if callable(theirs := signal.getsignal(number)):
+                before[number] = theirs
+                signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, theirs in before.items():
+            if signal.getsignal(number) is handle:
+                signal.signal(number, theirs)
 
 
 # ── the log on stderr ──
