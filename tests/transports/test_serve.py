@@ -34,14 +34,17 @@ def start() -> Iterator[Start]:
 # ── the start ──
 
 
-def test_the_start_line_names_the_urls(start: Start) -> None:
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_start_line_names_the_urls_and_a_signal_is_a_clean_end(start: Start, number: int) -> None:
     program = start()
     base = f"http://127.0.0.1:{program.port}"
     assert f"over-http serves MCP at {base}/mcp (HTTP+SSE at {base}/sse)\n" in program.said
     assert text(program.call("echo", text="hello")) == "hello"
     assert program.get("/health") == (200, {"status": "ok"})
-    program.signal(signal.SIGTERM)
+    program.signal(number)
     assert program.exits() == 0
+    assert "lifespan left" in program.said
+    assert "after run" in program.said
     assert "Traceback" not in program.said
 
 
@@ -155,17 +158,6 @@ async def test_ipv6(host: str, reached_at: list[str]) -> None:
 # ── the end ──
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_is_a_clean_end(start: Start, number: int) -> None:
-    program = start()
-    program.call("echo", text="hello")
-    program.signal(number)
-    assert program.exits() == 0
-    assert "lifespan left" in program.said
-    assert "after run" in program.said
-    assert "Traceback" not in program.said
-
-
 def test_open_streams_are_ended_properly_and_at_once(start: Start) -> None:
     program = start()
     streams = [program.listen() for _ in range(3)]
@@ -189,10 +181,11 @@ def test_open_streams_are_ended_properly_and_at_once(start: Start) -> None:
     assert program.exits() == 0
 
 
-def test_a_call_in_flight_may_finish(start: Start) -> None:
+def test_a_call_in_flight_may_finish_and_nothing_new_is_accepted(start: Start) -> None:
     program = start()
-    connection = program.begin("nap", seconds=0.5)
+    connection = program.begin("nap", seconds=0.6)
     program.signal(signal.SIGTERM)
+    program.until(lambda: refuses(program.port))
     response = connection.getresponse()
     assert (response.status, response.headers["connection"]) == (200, "close")
     assert b"rested" in response.read()
@@ -218,16 +211,6 @@ def test_it_accepts_on_while_it_says_that_it_is_not_ready(start: Start) -> None:
     assert program.get("/health/ready")[0] == 503
     assert program.get("/health")[0] == 200
     assert text(program.call("echo", text="still there")) == "still there"
-    assert program.exits() == 0
-
-
-@pytest.mark.slow
-def test_nothing_new_is_accepted_while_calls_finish(start: Start) -> None:
-    program = start()
-    connection = program.begin("nap", seconds=0.6)
-    program.signal(signal.SIGTERM)
-    program.until(lambda: refuses(program.port))
-    assert b"rested" in connection.getresponse().read()
     assert program.exits() == 0
 
 
