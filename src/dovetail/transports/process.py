@@ -19,6 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 from dovetail.engine.redaction import RedactingFilter, Redactor
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import SetupError
+from dovetail.transports.loading import refuse_while_loading
 
 WINDOWS_BREAK = getattr(signal, "SIGBREAK", None)  # Ctrl-Break, and what service managers send there
 SIGNALS = (signal.SIGINT, signal.SIGTERM, *([WINDOWS_BREAK] if WINDOWS_BREAK is not None else []))
@@ -33,8 +34,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 log = logging.getLogger("dovetail")
-
-_being_imported: list[str] = []  # programs
 
 
 def run_process(
@@ -89,23 +88,9 @@ def _program_is_over() -> bool:
     return not is_interactive and threading.main_thread().ident not in sys._current_frames()
 
 
-@contextlib.contextmanager
-def importing(program: str) -> Iterator[None]:
-    """The `dovetail` command imports a program to serve what is in it: the program may not call `run()` meanwhile."""
-    _being_imported.append(program)
-    try:
-        yield
-    finally:
-        _being_imported.pop()
-
-
 def refuse_nested_run() -> None:
     """Say so in plain words, before anything else is changed."""
-    if _being_imported:
-        raise SetupError(
-            f"{_being_imported[-1]} calls run() while it is imported, but the dovetail command serves it: "
-            'put that call under `if __name__ == "__main__":`'
-        )
+    refuse_while_loading()
     try:
         asyncio.get_running_loop()
     except RuntimeError:
