@@ -55,13 +55,6 @@ async def test_a_session_that_one_ends_has_ended_on_all(four: Fleet, session: Ra
         await asyncio.wait_for(stream, PROMPTLY)
 
 
-async def test_a_stranger_is_refused_by_all(four: Fleet, http: aiohttp.ClientSession, session: RawSession) -> None:
-    other = await RawSession(http, four.urls[1]).open()
-    other._headers["Mcp-Session-Id"] = session.id[:-1] + ("A" if session.id[-1] != "A" else "B")
-    statuses = [(await other.send("POST", other.request("ping", {}), at=url)).status for url in four.urls]
-    assert statuses == [404] * 4
-
-
 async def test_a_session_outlives_its_worker(four: Fleet, http: aiohttp.ClientSession) -> None:
     session = await RawSession(http, four.urls[3]).open()
     await session.ask("resources/subscribe", uri="board://outlives")
@@ -167,11 +160,6 @@ async def said_by(http: aiohttp.ClientSession, url: str, tool: str) -> str:
 
 
 # ── calls ──
-
-
-async def test_a_question_is_answered_at_another_worker(four: Fleet, session: RawSession) -> None:
-    session.answer_url = four.urls[1]
-    assert await session.call("ask", {"nonce": "whither"}, []) == "whither whither"
 
 
 @pytest.mark.parametrize("leave_after", [1, 2, 5])

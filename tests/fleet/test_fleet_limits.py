@@ -65,7 +65,8 @@ async def test_a_tool_is_called_no_more_often_than_it_allows(three: Fleet, http:
     assert let_through(await crowd(three, http, "order")) == 0
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.soak
+@pytest.mark.parametrize("store", ["redis", "sqlite"])
 async def test_a_server_is_called_no_more_often_than_it_allows(
     tmp_path: Path, http: aiohttp.ClientSession, store: str
 ) -> None:
@@ -125,7 +126,7 @@ ON_LINUX = pytest.mark.skipif(sys.platform == "darwin", reason="there 127.0.0.1 
 SETS, ADDS = "$remote_addr;", "$proxy_add_x_forwarded_for;"
 
 
-@pytest.fixture(scope="module", params=[SETS, ADDS], ids=["sets", "adds"])
+@pytest.fixture(scope="module", params=[SETS, pytest.param(ADDS, marks=pytest.mark.soak)], ids=["sets", "adds"])
 def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Their nginx sets the header, as documented, or adds to it. They count together, in a file."""
     folder = tmp_path_factory.mktemp("addresses")

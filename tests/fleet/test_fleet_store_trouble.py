@@ -18,7 +18,7 @@ from dovetail import Client
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 REFUSED_SECONDS = 4.0  # in which a refusal comes, however the store fails: 3, and some for a busy machine
 RECOVERED_SECONDS = 15.0
-FULL_SECONDS = 15.0  # longer than it takes to miss a worker
+FULL_SECONDS = 9.0  # longer than it takes to miss a worker that makes haste
 OVERFULL_BYTES = 2**20  # what Redis uses for connections goes up and down; this is more
 
 
@@ -247,22 +247,26 @@ async def all_is_well(two: Fleet, http: aiohttp.ClientSession, session: RawSessi
 
 
 @pytest.mark.soak
-async def test_a_store_that_is_full_for_long(two: Fleet, http: aiohttp.ClientSession, asker: Redis) -> None:
+async def test_a_store_that_is_full_for_long(tmp_path: Path, http: aiohttp.ClientSession) -> None:
     """Longer than a lease lasts: leases are renewed all the same, so that nobody is told that a worker was lost.
 
     Events can't be kept, so whoever leaves misses some; the answer comes when there is room again.
     """
-    sessions = [await RawSession(http, two.urls[0]).open() for _ in range(4)]
-    heard: list[list[float]] = [[] for _ in sessions]
-    arguments = {"nonce": "n", "steps": 120, "pause": 0.1}
-    calls = []
-    for place, session in enumerate(sessions):
-        session.resume_url = two.urls[1]
-        calls.append(asyncio.create_task(session.call("count", arguments, heard[place], leave_after=place * 10)))
-    await asyncio.sleep(1)
-    await fill(asker)
-    await asyncio.sleep(FULL_SECONDS)
-    await asker.config_set("maxmemory", 0)
-    assert await asyncio.gather(*calls) == ["n 120"] * len(sessions)
+    heard: list[list[float]] = [[] for _ in range(4)]
+    with fleet(tmp_path, workers=2, store="redis", FLEET_HASTE="3") as hasty:
+        assert hasty.store is not None
+        calls = []
+        for place, noted in enumerate(heard):
+            session = await RawSession(http, hasty.urls[0]).open()
+            session.resume_url = hasty.urls[1]
+            work = session.call("count", {"nonce": "n", "steps": 120, "pause": 0.1}, noted, leave_after=place * 10)
+            calls.append(asyncio.create_task(work))
+        async with Redis(port=hasty.store.port) as asker:
+            await asyncio.sleep(1)
+            await fill(asker)
+            await asyncio.sleep(FULL_SECONDS)
+            await asker.config_set("maxmemory", 0)
+        assert await asyncio.gather(*calls) == ["n 120"] * len(heard)
+        hasty.assert_clean()
     assert heard[0] == list(range(1, 121))  # who never left has missed nothing
     assert all(each == sorted(set(each)) for each in heard)

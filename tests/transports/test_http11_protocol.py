@@ -32,12 +32,12 @@ class App:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         path = scope["path"]
         self.entered.append(path)
-        if path == "/gate":
+        if path.startswith("/gate"):
             await self.go.wait()
         if path == "/stream":
             await send({"type": "http.response.start", "status": 200})
             await send({"type": "http.response.body", "body": b"begun", "more_body": True})
-        said, more = scope["query_string"], path != "/refuse"
+        said, more = scope["query_string"], not path.endswith("/refuse")
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -46,7 +46,9 @@ class App:
             said += message["body"]
             more = message["more_body"] or path == "/stream"
         headers = [(b"content-length", b"%d" % len(said))]
-        await send({"type": "http.response.start", "status": 413 if path == "/refuse" else 200, "headers": headers})
+        await send(
+            {"type": "http.response.start", "status": 413 if path.endswith("/refuse") else 200, "headers": headers}
+        )
         await send({"type": "http.response.body", "body": said})
 
     async def start(self) -> None: ...
@@ -249,6 +251,18 @@ async def test_a_response_may_take_longer_than_all_that() -> None:
 
 async def test_the_rest_of_an_unwanted_body_is_thrown_away() -> None:
     line, _ = await line_to(LARGE.replace(b"99999999", b"3000000"), *[b"x" * 60_000] * 50, GET)
+    assert [reply.status for reply in answers(line)] == [413, 200]
+    await line.hang_up()
+
+
+async def test_little_is_held_of_a_body_that_the_app_does_not_take() -> None:
+    line, app = await line_to(b"POST /gate/refuse HTTP/1.1\r\nContent-Length: 300000\r\n\r\n")
+    assert 60_000 < await line.feed([b"x" * 30_000] * 10) < 130_000
+    app.go.set()
+    await line.settle()
+    await line.feed([b"x" * 30_000] * 7)
+    await line.feed([GET])
+    await line.settle()
     assert [reply.status for reply in answers(line)] == [413, 200]
     await line.hang_up()
 

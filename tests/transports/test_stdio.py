@@ -299,21 +299,13 @@ def test_nobody_reads_stderr(start: Start) -> None:
 
 @pytest.mark.slow
 @pytest.mark.rule("STDIO-7", "STDIO-8")
-def test_the_end_of_the_input_is_the_end(start: Start) -> None:
-    program = start()
-    program.call("echo", text="hello")
-    program.end_input()
-    assert program.exits() == 0
-    assert "lifespan left" in program.errors.decode()
-
-
-@pytest.mark.slow
-def test_a_call_in_flight_may_finish(start: Start) -> None:
+def test_the_end_of_the_input_is_the_end_once_calls_in_flight_are_answered(start: Start) -> None:
     program = start()
     program.send(modern_call(1, "nap", seconds=0.5))
     program.end_input()
     assert program.exits() == 0
     assert [text(message["result"]) for message in program.rest()] == ["rested"]
+    assert "lifespan left" in program.errors.decode()
 
 
 NEVER_ENDING = ["stubborn", "stuck", "stuck_in_executor"]

@@ -80,7 +80,7 @@ def test_a_worker_that_is_killed_is_replaced(start: Start) -> None:
         time.sleep(supervisor.QUICK_SECONDS)  # or else it would count as one that can't start
         victim = children_of(program.process.pid)[0]
         os.kill(victim, signal.SIGKILL)
-        program.hears(f"worker {victim} ended by SIGKILL and is replaced")
+        program.hears(f"worker {victim} ended by signal 9 (Killed) and is replaced")
         program.until(lambda: len(set(children_of(program.process.pid)) - {victim}) == 2)  # noqa: B023
     program.hears("lifespan entered", 4)
     assert zombies_of(program.process.pid) == []

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import dovetail
 from dovetail.errors import SetupError
-from dovetail.transports.process import importing
+from dovetail.transports.loading import loading
 
 if TYPE_CHECKING:
     from traceback import TracebackException
@@ -95,7 +95,7 @@ def load_target(target: str) -> "Server":
 
 def _load(target: str) -> "Server":
     place, name = split_target(target)
-    with importing(place):
+    with loading(place):
         module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
         found = _named(module, name, place) if name else _only_server(module, place)
         if not isinstance(found, dovetail.Server) and callable(found):

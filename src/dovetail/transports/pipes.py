@@ -205,8 +205,6 @@ class Writer(ABC):
         self._loop = asyncio.get_running_loop()
         self._changed = changed
         self._pending = 0
-        self._room = asyncio.Event()
-        self._room.set()
         self._moved = asyncio.Event()
 
     def write(self, message: bytes) -> None:
@@ -215,13 +213,13 @@ class Writer(ABC):
         line = as_line(message)
         self._pending += len(line)
         self._send(line)
-        if self._pending > HIGH_WATER and not self.full:
+        if self._pending > HIGH_WATER:
             self.full = True
-            self._room.clear()
 
     async def drain(self) -> None:
-        if self.full:
-            await self._room.wait()
+        while self.full:
+            self._moved.clear()
+            await self._moved.wait()
 
     async def has_room(self, patience: float) -> bool:
         """Wait for room; False if nothing at all is read for `patience` seconds."""
@@ -268,7 +266,6 @@ class Writer(ABC):
 
     def _make_room(self) -> None:
         self.full = False
-        self._room.set()
         self._loop.call_soon(self._changed)  # not while someone is still in `write`
 
 

@@ -19,6 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 from dovetail.engine.redaction import RedactingFilter, Redactor
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import SetupError
+from dovetail.transports.loading import refuse_while_loading
 
 WINDOWS_BREAK = getattr(signal, "SIGBREAK", None)  # Ctrl-Break, and what service managers send there
 SIGNALS = (signal.SIGINT, signal.SIGTERM, *([WINDOWS_BREAK] if WINDOWS_BREAK is not None else []))
@@ -33,8 +34,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 log = logging.getLogger("dovetail")
-
-_being_imported: list[str] = []  # programs
 
 
 def run_process(
@@ -89,23 +88,9 @@ def _program_is_over() -> bool:
     return not is_interactive and threading.main_thread().ident not in sys._current_frames()
 
 
-@contextlib.contextmanager
-def importing(program: str) -> Iterator[None]:
-    """The `dovetail` command imports a program to serve what is in it: the program may not call `run()` meanwhile."""
-    _being_imported.append(program)
-    try:
-        yield
-    finally:
-        _being_imported.pop()
-
-
 def refuse_nested_run() -> None:
     """Say so in plain words, before anything else is changed."""
-    if _being_imported:
-        raise SetupError(
-            f"{_being_imported[-1]} calls run() while it is imported, but the dovetail command serves it: "
-            'put that call under `if __name__ == "__main__":`'
-        )
+    refuse_while_loading()
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -125,6 +110,16 @@ async def _clear(loop: asyncio.AbstractEventLoop) -> None:
             coroutine = task.get_coro()
             if isinstance(coroutine, Coroutine):
                 coroutine.close()
+
+
+async def leave_lifespan(work: Coroutine[Any, Any, None], seconds: float, *, after: float = 0.0) -> None:
+    """Await `work`, which ends the lifespan, but not for longer than that, `after` what else it may take."""
+    leaving = asyncio.ensure_future(work)
+    await asyncio.wait({leaving}, timeout=after + seconds)
+    if not leaving.done():
+        log.warning("the lifespan did not end within %g s and was left", seconds)
+    elif (failure := leaving.exception()) is not None:
+        log.error("the lifespan failed at its end", exc_info=failure)
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -199,29 +194,24 @@ class StopSignal:
 def beside_signals(act: Callable[[], object]) -> Iterator[None]:
     """In somebody else's process: call `act` on the loop when a signal comes, and let them do what they do then."""
     loop = asyncio.get_running_loop()
-    taken: dict[signal.Signals, tuple[Any, Any]] = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in SIGNALS:
-            theirs = signal.getsignal(number)
-            if callable(theirs):
-                ours = _joint_handler(loop, act, theirs)
-                signal.signal(number, ours)
-                taken[number] = (ours, theirs)
-    try:
-        yield
-    finally:
-        for number, (ours, theirs) in taken.items():
-            if signal.getsignal(number) is ours:
-                signal.signal(number, theirs)
+    before: dict[signal.Signals, Any] = {}
 
-
-def _joint_handler(loop: asyncio.AbstractEventLoop, act: Callable[[], object], theirs: Any) -> Any:
     def handle(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(act)
-        theirs(number, frame)
+        before[signal.Signals(number)](number, frame)
 
-    return handle
+    if threading.current_thread() is threading.main_thread():
+        for number in SIGNALS:
+            if callable(theirs := signal.getsignal(number)):
+                before[number] = theirs
+                signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, theirs in before.items():
+            if signal.getsignal(number) is handle:
+                signal.signal(number, theirs)
 
 
 # ── the log on stderr ──

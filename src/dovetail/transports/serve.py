@@ -13,20 +13,19 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from socket import socket as Socket
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from dovetail.engine.core import Engine
-from dovetail.transports.asgi import Receive, Scope, Send
 from dovetail.transports.http import HttpApp
 from dovetail.transports.http11.protocol import ServerState
 from dovetail.transports.options import HttpOptions
-from dovetail.transports.process import StopSignal, log_to_stderr, refuse_nested_run, run_process
+from dovetail.transports.process import StopSignal, leave_lifespan, log_to_stderr, refuse_nested_run, run_process
 from dovetail.transports.routes import MOUNT, AnnouncedApp
 from dovetail.transports.sockets import are_everywhere, bind, explained, port_of, url_of
 from dovetail.transports.sse import STREAM_ROUTE
-from dovetail.transports.supervisor import Supervisor, log_of_parent, watch_parent
+from dovetail.transports.supervisor import Supervisor, watch_parent
 
 PATIENCE = 0.5  # seconds for clients to take the last bytes
 LIFESPAN_SECONDS = 5.0  # for the user's own cleaning up, after the calls had their time
@@ -58,8 +57,7 @@ def serve_http(
             stack.callback(each.close)
         if not alone and options.state is None:
             options = msgspec.structs.replace(options, state=stack.enter_context(_private_state()))
-        with contextlib.nullcontext() if alone else log_of_parent():
-            app = HttpApp(engine, options, owner=owner, bound_to=options.host)
+        app = HttpApp(engine, options, owner=owner, bound_to=options.host)
         announce = started or partial(_announce, engine.info.name, options, sockets)
         work = partial(_work, engine, app, options, sockets)
         _allow_descriptors(options.max_connections)
@@ -143,19 +141,10 @@ def _allow_descriptors(connections: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-class ServedApp(Protocol):
-    """What `HttpApp` is to this module."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
-    async def start(self) -> None: ...
-    def begin_drain(self) -> None: ...
-    async def drain(self, timeout: float | None = None) -> None: ...
-
-
 class HttpService:
     """An app on the running loop, from `prepare` to `stop`; reachable at bound sockets from `listen` on."""
 
-    def __init__(self, app: ServedApp, options: HttpOptions, sockets: list[Socket]) -> None:
+    def __init__(self, app: HttpApp, options: HttpOptions, sockets: list[Socket]) -> None:
         self._app = app
         self._options = options
         self._sockets = sockets
@@ -198,21 +187,13 @@ class HttpService:
         self._state.shut_down()
         await asyncio.sleep(0)  # where it closes those that are idle
         deadline = asyncio.get_running_loop().time() + self._options.drain_timeout
-        await self._drain()
+        await leave_lifespan(self._app.drain(), LIFESPAN_SECONDS, after=self._options.drain_timeout)
         await self._state.respond_to_all(deadline)
         await self._state.close(PATIENCE)
 
-    async def _drain(self) -> None:
-        draining = asyncio.ensure_future(self._app.drain())
-        await asyncio.wait({draining}, timeout=self._options.drain_timeout + LIFESPAN_SECONDS)
-        if not draining.done():
-            log.warning("the lifespan did not end within %g s and was left", LIFESPAN_SECONDS)
-        elif (failure := draining.exception()) is not None:
-            log.error("the lifespan failed at its end", exc_info=failure)
-
 
 @contextlib.asynccontextmanager
-async def serving(app: ServedApp, options: HttpOptions) -> AsyncIterator[str]:
+async def serving(app: HttpApp, options: HttpOptions) -> AsyncIterator[str]:
     """The real thing on the running loop, without signals; gives the URL of its root."""
     sockets = bind(options.host, options.port)
     service = HttpService(app, options, sockets)

@@ -20,7 +20,7 @@ from dovetail.engine.connection import Connection
 from dovetail.engine.core import Engine
 from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.transports.pipes import STDERR, STDIN, STDOUT, Line, LineSplitter, Reader, open_reader, open_writer
-from dovetail.transports.process import StopSignal, log_to_stderr, refuse_nested_run, run_process
+from dovetail.transports.process import StopSignal, leave_lifespan, log_to_stderr, refuse_nested_run, run_process
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
@@ -128,7 +128,7 @@ async def _live(engine: Engine, owner: Any, streams: PrivateStreams) -> None:
                 await service.end(SIGNAL_GRACE)
             await service.close()
         finally:
-            await _leave_lifespan(engine)
+            await leave_lifespan(engine.stop(), LIFESPAN_SECONDS)
 
 
 async def _principal(auth: "Auth | None") -> "Principal | None":
@@ -152,15 +152,6 @@ async def _principal(auth: "Auth | None") -> "Principal | None":
 
 def _is_over(principal: "Principal") -> bool:
     return principal.expires_at is not None and principal.expires_at <= time.time()
-
-
-async def _leave_lifespan(engine: Engine) -> None:
-    leaving = asyncio.ensure_future(engine.stop())
-    await asyncio.wait({leaving}, timeout=LIFESPAN_SECONDS)
-    if not leaving.done():
-        log.warning("the lifespan did not end within %g s and was left", LIFESPAN_SECONDS)
-    elif (failure := leaving.exception()) is not None:
-        log.error("the lifespan failed at its end", exc_info=failure)
 
 
 class _OwnConnection(Connection):
@@ -214,11 +205,8 @@ class _Service:
         while self._lines and await self._writer.has_room(PATIENCE):
             self._feed()
             await asyncio.sleep(0)
-        await self.end(self._grace())
-
-    def _grace(self) -> float:
         is_file = stat.S_ISREG(os.fstat(self._stdin).st_mode)
-        return FILE_ENDED_GRACE if is_file and not self._writer.broken else INPUT_ENDED_GRACE
+        await self.end(FILE_ENDED_GRACE if is_file and not self._writer.broken else INPUT_ENDED_GRACE)
 
     async def end(self, grace: float) -> None:
         """Read no more, and give the calls in flight `grace` seconds. Those that only listen get their result now."""
@@ -260,7 +248,8 @@ class _Service:
                 break
             line = lines.popleft()
             if line is None:
-                self._connection.reject(self._too_large())
+                text = f"message larger than {self._engine.options.max_message_bytes} bytes"
+                self._connection.reject(ProtocolError(text, code=INVALID_REQUEST))
             else:
                 self._connection.take(line)
         self._connection.begin()
@@ -277,10 +266,6 @@ class _Service:
     def _feed_more(self) -> None:
         self._feeding_soon = False
         self._feed()
-
-    def _too_large(self) -> ProtocolError:
-        limit = self._engine.options.max_message_bytes
-        return ProtocolError(f"message larger than {limit} bytes", code=INVALID_REQUEST)
 
     # ── silence ──
 

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -246,26 +246,7 @@ class Supervisor:
 
 def _in_words(status: int) -> str:
     code = os.waitstatus_to_exitcode(status)
-    if code >= 0:
-        return f"with code {code}"
-    names = {number.value: number.name for number in signal.Signals}  # those of real time have none
-    return f"by {names.get(-code, f'signal {-code}')}"
-
-
-@contextlib.contextmanager
-def log_of_parent() -> Iterator[None]:
-    """For what is logged before there are workers, which set up their own log: at once, without that log's thread."""
-    log = logging.getLogger("dovetail")
-    if log.hasHandlers():
-        yield
-        return
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    log.addHandler(handler)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
+    return f"with code {code}" if code >= 0 else f"by signal {-code} ({signal.strsignal(-code)})"
 
 
 def _say(line: str) -> None:
