@@ -650,7 +650,7 @@ async def test_a_client_is_asked_some_of_them_at_a_time() -> None:
 @pytest.mark.parametrize("tool", ["asks", "asks_in_thread"])
 @pytest.mark.parametrize("options", [{"max_concurrency": 2}, {"per_tool": 2}], ids=["server", "tool"])
 async def test_calls_that_wait_for_their_users_refuse_no_others(tool: str, options: dict[str, int]) -> None:
-    async with Users(serving(max_queue=0, **options)) as users:
+    async with Users(serving(max_queue=0, max_threads=1, **options)) as users:
         questions = []
         for number in range(1, 6):
             users.call(tool, number)

@@ -35,7 +35,6 @@ T = TypeVar("T")
 J = TypeVar("J", bound=bool | int | float | str | list[Any] | Mapping[str, Any] | None)  # JSON gives it back as it is
 Answer: TypeAlias = Coroutine[Any, Any, T]
 MAX_RETRY = 86_400.0
-BREATH_SECONDS = 0.005  # for which a function may have the loop for itself while it tells something
 
 
 class ClientInfo(msgspec.Struct, frozen=True):
@@ -277,8 +276,8 @@ class Context:
         on_the_loop = threading.get_ident() == self._thread
         return self._breathe() if on_the_loop and self._can_wait else _DONE
 
-    async def _breathe(self) -> None:
-        """Let others have the loop now and then.
+    async def _breathe(self, seconds: float = 0.005) -> None:
+        """Let others have the loop, if a function has had it for itself for so long.
 
         What is told seldom has to wait, and a function that works through a long list and tells of every row would
         keep the loop from the first to the last: nobody else would be served, and no cancel be heard.
@@ -286,7 +285,7 @@ class Context:
         now = time.monotonic()
         if self._breath is None:
             self._breath = now
-        elif now - self._breath > BREATH_SECONDS:
+        elif now - self._breath > seconds:
             self._breath = now
             await asyncio.sleep(0)
 

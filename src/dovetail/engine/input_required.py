@@ -68,9 +68,7 @@ OTHERS = {
 }
 BAD_STATE = "The request state can't be used; make the request again without it"
 SUBJECTS = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "resource"}
-TURNS = 3  # of the loop, in which whoever runs beside a question may ask too
 CALL_LASTS = 4  # times as long as its first questions are good for: a claim must outlive every state of its call
-CLAIMS_OUTLIVE = 3600.0  # seconds: a run that began at the last moment may take so long to its last step
 LIFE = "life"  # the key of a name that the store has as long as it forgets nothing
 BEGUN = b""  # in the place of a result; no JSON is empty
 PATIENCE = 30.0  # seconds to wait for a step that another request has begun
@@ -140,8 +138,8 @@ class Replay:
         self._answers = {**({} if before is None else before.answers), **self._fresh}
         self._life = "" if before is None else before.life
         self._steps = Steps(engine, {} if before is None else dict(before.steps))
-        if before is not None:  # others may bring the state too, and claims outlive it
-            self._steps.share(before.call, before.life, before.ends - time.time() + CLAIMS_OUTLIVE)
+        if before is not None:  # others may bring the state too; claims outlive it by an hour, for its last run
+            self._steps.share(before.call, before.life, before.ends - time.time() + 3600.0)
         self.begin_again()
 
     def begin_again(self, mark: Mark | None = None) -> None:
@@ -196,12 +194,12 @@ class Replay:
         await asyncio.sleep(0.001)  # it may be in a loop that never ends
         raise Unanswered
 
-    async def _let_others_ask(self) -> None:
-        """What is asked beside each other travels in one round."""
+    async def _let_others_ask(self, turns: int = 3) -> None:
+        """What is asked beside each other, within some turns of the loop, travels in one round."""
         known = 0
         while known < len(self._open):
             known = len(self._open)
-            for _ in range(TURNS):
+            for _ in range(turns):
                 await asyncio.sleep(0)
 
     def _check(self, inquiry: Inquiry[Any]) -> None:

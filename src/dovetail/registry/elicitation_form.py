@@ -31,19 +31,13 @@ from dovetail.registry.validate import Validator
 
 _LONGEST = 64 * 1024  # bytes of a string in an answer
 _NUMBERS = (int, float)
-_KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
-    "string": ("a string", (str,)),
-    "integer": ("an integer", _NUMBERS),  # 3.0 is one
-    "number": ("a number", _NUMBERS),
-    "boolean": ("true or false", (bool,)),
-    "array": ("a list of choices", (list,)),
-}
 _NOTES = ("title", "description")
-_SENT = {
-    "string": (*_NOTES, "minLength", "maxLength"),
-    "integer": (*_NOTES, "minimum", "maximum"),
-    "number": (*_NOTES, "minimum", "maximum"),
-    "boolean": _NOTES,
+_KINDS: dict[str, tuple[str, tuple[type, ...], tuple[str, ...]]] = {  # in words, in Python, and which keywords are sent
+    "string": ("a string", (str,), ("minLength", "maxLength")),
+    "integer": ("an integer", _NUMBERS, ("minimum", "maximum")),  # 3.0 is one
+    "number": ("a number", _NUMBERS, ("minimum", "maximum")),
+    "boolean": ("true or false", (bool,), ()),
+    "array": ("a list of choices", (list,), ()),
 }
 _FORMATS = ("email", "uri", "date", "date-time")
 _SECRETS = frozenset({
@@ -126,7 +120,7 @@ class FormField(msgspec.Struct, frozen=True, eq=False):
         """The JSON value that was meant; raises QuestionFailed."""
         if isinstance(given, _NUMBERS) and not abs(given) <= sys.float_info.max:
             raise self._unfit("is not a number of sensible size")
-        words, types = _KINDS[self.schema["type"]]
+        words, types, _ = _KINDS[self.schema["type"]]
         if type(given) not in types:
             raise self._unfit(f"expected {words}, got {described(given)}")
         if type(given) is list:
@@ -198,7 +192,7 @@ def _without_null(schema: JsonSchema) -> tuple[JsonSchema, bool]:
 
 def _plain(name: str, body: JsonSchema, where: str) -> JsonSchema:
     kind = body.get("type")
-    if not isinstance(kind, str) or kind not in _SENT or "contentEncoding" in body:
+    if not isinstance(kind, str) or kind not in _KINDS or kind == "array" or "contentEncoding" in body:
         raise SetupError(
             f"{where}: a form is flat and has strings, numbers, booleans, dates and choices such as Literal['a', 'b'] "
             "or a list of them; put the fields of an object beside the others, or ask several times"
@@ -208,7 +202,7 @@ def _plain(name: str, body: JsonSchema, where: str) -> JsonSchema:
             f"{where}: a form must not ask for secrets, because clients and models see what is filled in; "
             "send the user to a page of yours with ctx.elicit_url"
         )
-    sent = {"type": kind} | {keyword: body[keyword] for keyword in _SENT[kind] if keyword in body}
+    sent = {"type": kind} | {keyword: body[keyword] for keyword in (*_NOTES, *_KINDS[kind][2]) if keyword in body}
     if kind == "string" and body.get("format") in _FORMATS:
         sent["format"] = body["format"]
     default = body.get("default")
