@@ -194,7 +194,8 @@ async def test_beats_without_news_leave_the_session_alone(fleet_of: FleetOf) -> 
         told = beats(stream)
         await stream.until(lambda told=told: beats(stream) >= told + 3)
         kept.append(await fleet.store.get(f"session/{wires[0].session_id}"))
-    assert kept[-1] == kept[-2] != None  # noqa: E711
+    assert kept[-1] is not None
+    assert kept[-1] == kept[-2]
     await leave(stream)
 
 
