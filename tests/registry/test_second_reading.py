@@ -374,9 +374,6 @@ TREE = {"properties": {"a": AGAIN, "b": {"type": "string"}}, "allOf": [{"propert
 LIST = {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/list"}, {"type": "integer"}]}}
 
 
-EXAMPLES = settings(max_examples=15, deadline=None)
-
-
 def validator_of(schema: dict[str, Any]) -> Validator:
     try:
         return Validator(schema, where="tool")
@@ -395,9 +392,7 @@ def cost(schema: dict[str, Any], validator: Validator, value: Any) -> int:
     return len(called)
 
 
-@EXAMPLES
-@given(schema=SCHEMAS, value=VALUES)
-def test_the_cost_is_linear_in_the_arguments(schema: Any, value: Any) -> None:
+def linear_in_the_arguments(schema: Any, value: Any) -> None:
     whole = {"type": "object", "properties": {"x": {"items": schema}}, "$defs": {"tree": TREE, "list": LIST}}
     validator = validator_of(whole)
     copies = [{"x": [json.loads(json.dumps(value)) for _ in range(count)]} for count in (8, 16)]
@@ -405,9 +400,7 @@ def test_the_cost_is_linear_in_the_arguments(schema: Any, value: Any) -> None:
     assert twice <= 2 * once + 100
 
 
-@EXAMPLES
-@given(schema=SCHEMAS, value=VALUES, name=NAMES)
-def test_the_cost_is_linear_in_the_depth(schema: Any, value: Any, name: str) -> None:
+def linear_in_the_depth(schema: Any, value: Any, name: str) -> None:
     """The values of a tree lie in each other, and those of a schema that restates itself too."""
     whole = {
         "allOf": [{"properties": {name: {"$ref": "#"}}}, {"items": {"$ref": "#"}}],
@@ -417,5 +410,16 @@ def test_the_cost_is_linear_in_the_depth(schema: Any, value: Any, name: str) -> 
     validator = validator_of(whole)
     for wrap in (lambda inner: {name: inner}, lambda inner: [inner]):
         costs = [cost(whole, validator, functools.reduce(lambda v, _: wrap(v), range(n), value)) for n in (6, 12, 24)]
-        growth = [later - earlier for earlier, later in itertools.pairwise(costs)]
-        assert growth[1] <= 4 * max(growth[0], 0) + 200, costs
+        assert costs[2] <= 4 * max(costs[:2]) + 200, costs
+
+
+COSTS = [
+    given(schema=SCHEMAS, value=VALUES)(linear_in_the_arguments),
+    given(schema=SCHEMAS, value=VALUES, name=NAMES)(linear_in_the_depth),
+]
+
+
+@pytest.mark.parametrize("check", COSTS, ids=["arguments", "depth"])
+@pytest.mark.parametrize("examples", [10, pytest.param(1_000, marks=pytest.mark.soak)])
+def test_the_cost_is_linear(check: Callable[[], None], examples: int) -> None:
+    settings(max_examples=examples, deadline=None)(check)()
