@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 import pytest
 from door_stage import METADATA, PEOPLE, Register, bearer, challenge_of, notes
+from http_clients import connected
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from old_client import connected
 
 from dovetail import AuditEvent, Server
 from dovetail.auth import Auth, Principal

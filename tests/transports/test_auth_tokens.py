@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from door_stage import PEOPLE, Register, bearer, notes
+from http_clients import OldClient
 from msgspec import structs
-from old_client import OldClient
 
 from dovetail import Server
 from dovetail.auth import Principal, VerifierTrouble

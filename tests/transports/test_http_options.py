@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asked_server import (
+from http_clients import (
     ANSWER,
     INVALID_REQUEST,
     LEGACY,

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from drain_stage import LISTEN
+from http_clients import LISTEN
 from http_program import HELLO, PROMPTLY, SIGNALS, Start, http_programs, text
 
 from dovetail import Server, SetupError

@@ -1,3 +1,0 @@
-"""Where the server that is asked was."""
-
-from http_clients import *  # noqa: F403
