@@ -10,7 +10,7 @@ from http_clients import RESOURCES, TOOLS, UPDATED, Fleet, FleetOf, SharedState,
 
 from dovetail import Context
 from dovetail.state.base import NoRoom, StoreTrouble
-from http_serving import Serve, settle, until
+from http_serving import Serve, settle
 from http_stage import HANDSHAKE, Stage, open_wire, text_of
 from http_wire import MODERN, HttpWire
 
@@ -276,23 +276,6 @@ async def test_what_only_another_worker_changes_is_told(refreshing: Fleet) -> No
     await refreshing.stages[0].server.refresh()
     assert (await listen.message())["method"] == TOOLS
     await leave(listen)
-
-
-async def test_a_count_that_was_lost_is_known_again(refreshing: Fleet) -> None:
-    servers = [stage.server for stage in refreshing.stages]
-    for number in range(3):
-        await servers[number % 2].refresh()
-        await until(lambda number=number: times(refreshing) == [number + 1] * 3)
-    await refreshing.store.delete("refresh")
-    refreshing.store.come_back()
-    async with asyncio.timeout(5):
-        while (entry := await refreshing.store.get("refresh")) is None:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-    assert entry.value == b"3"
-    await refreshing.store.put("refresh", b"x", ttl=60)  # nor does one that is none hurt
-    await refreshing.apps[0].drain(1)
-    await refreshing.apps[0].start()
-    assert times(refreshing) == [3] * 3
 
 
 async def test_a_function_that_hangs_does_not_keep_the_server_from_ending(refreshing: Fleet) -> None:
