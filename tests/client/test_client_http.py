@@ -2,7 +2,6 @@
 
 import asyncio
 import gzip
-import json
 import sys
 import tracemalloc
 from datetime import UTC, datetime, timedelta
@@ -17,7 +16,8 @@ from hypothesis import strategies as st
 from served_http import Scripted, Visit, free_port, handshake, until
 
 from dovetail import Client
-from dovetail.client.transports.http import OutgoingMessage
+from dovetail.client.transports.base import OutgoingMessage
+from dovetail.client.transports.http import mirror
 from dovetail.client.transports.url import ServerUrl
 from dovetail.errors import BadAnswer, ConnectionLost, NotSignedIn, ServerError, SetupError, TooManyRequests
 from dovetail.protocol.headers import check_parameters, check_standard, header_parameters
@@ -383,10 +383,6 @@ async def test_a_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
 
 
-def message(**fields: Any) -> bytes:
-    return json.dumps({"jsonrpc": "2.0", **fields}).encode()
-
-
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -413,8 +409,8 @@ arguments = st.fixed_dictionaries(
 @given(st.text(min_size=1), arguments)
 def test_a_server_agrees_with_the_headers(name: str, given_arguments: dict[str, Any]) -> None:
     """What the client writes is what the server's own check looks for."""
-    out = OutgoingMessage.of(message(id=1, method="tools/call", params={"name": name, "arguments": given_arguments}))
-    headers = {key.lower(): value for key, value in out.mirror({name: PARAMETERS}).items()}
+    out = OutgoingMessage(b"", 1, "tools/call", {"name": name, "arguments": given_arguments})
+    headers = {key.lower(): value for key, value in mirror(out, {name: PARAMETERS}).items()}
     assert all(value.replace("\t", "").isprintable() and value.isascii() for value in headers.values())
     check_standard(headers, method="tools/call", name=name)
     check_parameters(headers, PARAMETERS, given_arguments)

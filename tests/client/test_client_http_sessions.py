@@ -304,7 +304,7 @@ async def test_an_old_server_is_found_out(refusal: int) -> None:
 
 async def test_neither_transport() -> None:
     async with Scripted(lambda visit: visit.answer(404)) as server:
-        with pytest.raises(ServerError, match="answered 404 Not Found") as caught:
+        with pytest.raises(ServerError, match=r"answered 404 Not Found; and by HTTP\+SSE: .*404 Not Found") as caught:
             async with Client(server.url):
                 pass
         assert caught.value.code == 404
