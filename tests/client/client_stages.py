@@ -266,9 +266,6 @@ class Announcing:
             visit.result({"tools": []} if visit.method == "tools/list" else {})
 
 
-EMPTY: dict[str, Any] = {"resultType": "complete"}
-
-
 def progress(visit: Visit, value: float) -> dict[str, Any]:
     token = visit.message["params"]["_meta"]["progressToken"]
     params = {"progressToken": token, "progress": value}

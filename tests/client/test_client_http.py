@@ -370,12 +370,6 @@ async def test_a_url_that_can_not_be_used(url: str, options: dict[str, Any], wor
     assert "pass" not in str(caught.value).replace("password", "")
 
 
-@pytest.mark.parametrize("options", [{"headers": {"A": "b"}}, {"transport": "http"}])
-async def test_options_of_urls_are_for_urls(options: dict[str, Any]) -> None:
-    with pytest.raises(SetupError, match="are for a URL"):
-        Client(["python"], **options)
-
-
 async def test_a_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(SetupError, match=r'pip install "dovetail-mcp\[client\]"'):
@@ -406,6 +400,7 @@ arguments = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.rule("MH-20", "MH-22")
 @given(st.text(min_size=1), arguments)
 def test_a_server_agrees_with_the_headers(name: str, given_arguments: dict[str, Any]) -> None:
     """What the client writes is what the server's own check looks for."""

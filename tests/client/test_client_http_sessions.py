@@ -200,28 +200,6 @@ async def test_an_answer_is_taken_up_again_as_often_as_it_takes(cut: bool, repla
         assert server.said().count("POST tools/call") == 1
 
 
-async def test_a_cut_in_the_middle_of_an_event_loses_nothing() -> None:
-    calls: list[Visit] = []
-
-    def behave(visit: Visit) -> None:
-        if visit.method == "tools/call":
-            calls.append(visit)
-            visit.stream()
-            visit.event(None, id="1")
-            visit.chunk('id: 2\ndata: {"jsonrpc": "2.0", "id"')
-            visit.cut()
-        elif "last-event-id" in visit.headers:
-            assert visit.headers["last-event-id"] == "1"
-            visit.stream()
-            visit.event(answer(calls[0], text("whole")), id="2")
-            visit.end()
-        else:
-            handshake(visit)  # it works without a session id, too
-
-    async with Scripted(behave) as server, Client(server.url) as client:
-        assert (await client.call_tool("any")).text == "whole"
-
-
 async def test_without_an_event_id_an_answer_is_lost() -> None:
     def behave(visit: Visit) -> None:
         if visit.method == "tools/call":
@@ -258,15 +236,12 @@ class Old:
             visit.event(self.endpoint, event="endpoint")
             await visit.gone()
         elif visit.path.startswith("/messages") and self.known:
-            if visit.method == "refused":
-                return visit.error(-32602, 400, "not like this", id=False)
             visit.answer(202, b"Accepted", "text/plain")
             self.take(visit)
         elif visit.path.startswith("/messages"):
             visit.answer(404)
         else:
             visit.answer(self.refusal)
-        return None
 
     def take(self, visit: Visit) -> None:
         if visit.method == "initialize":
@@ -310,13 +285,7 @@ async def test_neither_transport() -> None:
         assert caught.value.code == 404
 
 
-@pytest.mark.parametrize(
-    "endpoint",
-    [
-        "http://localhost:1/messages", "https://127.0.0.1/messages", "//evil.example/messages", "http://evil.example/",
-        "http://user:word@127.0.0.1/", "file:///etc/passwd", "javascript:alert(1)", "http://[", "/mess ages",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("endpoint", ["http://localhost:1/messages", "//evil.example/messages", "file:///etc/passwd"])
 async def test_an_endpoint_of_another_origin_is_refused(endpoint: str) -> None:
     async with Scripted(Old(endpoint)) as server:
         with pytest.raises(BadAnswer, match=r"initialize: the server names .* (another origin|can't be used)"):
@@ -397,14 +366,6 @@ async def test_what_was_asked_for_is_heard(version: str) -> None:
         server.notify_resource_updated("notes://other")
         server.remove_prompt("ask")
         assert await is_quiet(changes)
-
-
-async def test_the_server_may_end_it() -> None:
-    server = make_server()
-    async with Client(server) as client, client.listen(tools=True) as changes:
-        server.add_tool(lambda: "b", name="b")
-        server.engine.hub.end_all()
-        assert [change async for change in changes] == [Change("tools")]
 
 
 async def open_feed(link: ScriptedLink) -> tuple[Dispatcher, ChangeFeed]:

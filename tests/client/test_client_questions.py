@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -30,8 +29,6 @@ from client_stages import (
     url_elicitation,
     withdraw,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec import Raw
 
 from dovetail import Client
@@ -39,18 +36,6 @@ from dovetail.client.handlers import in_rounds
 from dovetail.errors import BadAnswer
 
 pytestmark = pytest.mark.usefixtures("tidy")
-
-
-@pytest.mark.parametrize("revision", EVERY)
-async def test_the_server_is_told_what_it_may_ask(connect: Any, revision: str) -> None:
-    client, server = connect(revision, elicitation_handler=lambda question: None, capabilities={"experimental": {}})
-    async with client:
-        params = server.sent[0]["params"]
-        told = params.get("capabilities") or params["_meta"]["io.modelcontextprotocol/clientCapabilities"]
-    expected: dict[str, Any] = {"experimental": {}}
-    if revision >= "2025-06-18":
-        expected["elicitation"] = {} if revision == "2025-06-18" else {"form": {}, "url": {}}
-    assert told == expected
 
 
 @every_handshake
@@ -71,25 +56,6 @@ async def test_questions_are_answered(connect: Any, revision: str) -> None:
         assert elicited["error"] == {"code": -32601, "message": "Method not found: elicitation/create"}
     else:
         assert elicited["result"] == {"action": "accept", "content": {"name": "Ada"}}
-
-
-@pytest.mark.parametrize(
-    ("question", "code"),
-    [
-        ({"method": "tasks/get"}, -32601),
-        (sampling(), -32601),
-        (ROOTS, -32601),
-        (url_elicitation(elicitationId="e"), -32602),
-        ({"method": "elicitation/create"}, -32602),
-        ({"method": "elicitation/create", "params": {"message": "x", "mode": "other"}}, -32602),
-    ],
-)
-async def test_questions_are_refused(connect: Any, question: dict[str, Any], code: int) -> None:
-    capabilities = {"elicitation": {"form": {}}}
-    client, server = connect(NEWEST, elicitation_handler=lambda question: "Ada", capabilities=capabilities)
-    async with client:
-        server.ask(question)
-        assert (await server.answer())["error"]["code"] == code
 
 
 @pytest.mark.parametrize(
@@ -347,48 +313,6 @@ async def test_a_server_that_asks_nothing(connect: Any, empty: dict[str, Any]) -
             await client.call_tool("t")
 
 
-async def test_a_hundred_questions_at_once(connect: Any) -> None:
-    requests = {str(number): elicitation(str(number)) for number in range(100)}
-    client, server = connect(
-        MODERN, script(interim(requests), complete()), elicitation_handler=lambda question: question.message
-    )
-    async with client:
-        await client.call_tool("t")
-    responses = sent(server)[1]["inputResponses"]
-    assert all(response["content"] == {"name": key} for key, response in responses.items())
-    assert len(responses) == 100
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=8,
-)
-
-REQUEST = st.fixed_dictionaries({}, optional={"method": st.sampled_from(["roots/list", "x"]) | JSON, "params": JSON})
-
-INTERIM = st.fixed_dictionaries(
-    {"resultType": st.just("input_required")},
-    optional={"inputRequests": JSON | st.dictionaries(st.text(max_size=5), REQUEST), "requestState": JSON},
-)
-
-
-@settings(max_examples=40, deadline=None)
-@given(asked=INTERIM)
-def test_whatever_a_server_asks_a_call_ends(asked: dict[str, Any]) -> None:
-    async def scenario() -> None:
-        server = AskingServer(MODERN, script(asked, complete()))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("dovetail.client.client.transport_to", lambda *target, **options: server)
-            client = Client(["any"], protocol_version=MODERN, roots=["/x"])
-        async with client:
-            with suppress(BadAnswer):
-                assert (await client.call_tool("t")).text == "done"
-        server.judge()
-
-    asyncio.run(scenario())
-
-
 async def test_a_handler_that_fails_fails_the_call_and_stops_the_others(connect: Any) -> None:
     stopped = asyncio.Event()
 
@@ -409,25 +333,3 @@ async def test_a_handler_that_fails_fails_the_call_and_stops_the_others(connect:
             await client.call_tool("t")
         assert stopped.is_set()
     assert len(server.calls()) == 1
-
-
-async def test_cancelling_a_call_stops_its_handlers(connect: Any) -> None:
-    begun, stopped = asyncio.Event(), asyncio.Event()
-
-    async def handler(question: Any) -> None:
-        begun.set()
-        try:
-            await asyncio.sleep(60)
-        finally:
-            stopped.set()
-
-    client, server = connect(MODERN, script(interim({"who": elicitation()})), elicitation_handler=handler)
-    async with client:
-        call = asyncio.create_task(client.call_tool("t"))
-        await asyncio.wait_for(begun.wait(), 5)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        assert stopped.is_set()
-    assert len(server.calls()) == 1
-    assert "notifications/cancelled" not in server.methods()  # the request had its answer
