@@ -79,8 +79,7 @@ def test_who_is_named(claims: dict[str, Any], subject: str | None, client: str |
 
 
 @pytest.mark.parametrize(
-    "claims",
-    [{}, {"sub": ""}, {"sub": 7}, {"sub": ["alice"]}, {"sub": "a" * 1025}, {"sub": "alice", "client_id": {}}],
+    "claims", [{}, {"sub": ""}, {"sub": 7}, {"sub": ["alice"]}, {"sub": "a" * 1025}, {"sub": "alice", "client_id": {}}]
 )
 def test_nobody_is_named(claims: dict[str, Any]) -> None:
     assert principal_of(claims, None) is None

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 from client_stages import TOOLS_CHANGED, VERSION, Announcing, ScriptedLink, answer, log_message, result, text, updated
 from served_http import DISCOVERED, INFO, Scripted, Visit, handshake, next_of, until
+from small_server import every_revision, make_server
 
 from dovetail import Client
 from dovetail.client.dispatcher import Dispatcher
 from dovetail.client.subscriptions import ChangeFeed, Listening
 from dovetail.engine.subscriptions import Change
 from dovetail.errors import BadAnswer, ConnectionLost, ServerError
-from dovetail.protocol import revisions
 from dovetail.protocol.methods import ListenFilter
-from dovetail.server import Server
 
 pytestmark = pytest.mark.usefixtures("brisk", "tidy")
 
@@ -320,29 +319,6 @@ async def test_a_session_that_ends_is_followed_by_another(loss: str) -> None:
         assert (await client.call_tool("any")).text == "old"
 
 
-EVERY = [revision.name for revision in revisions.ALL]
-every_revision = pytest.mark.parametrize("version", EVERY)
-
-
-def make_server(**options: Any) -> Server:
-    server = Server("changing", **options)
-    server.add_tool(lambda: "a", name="a")
-
-    @server.resource("notes://all")
-    def notes() -> str:
-        return "milk"
-
-    @server.resource("notes://other")
-    def other() -> str:
-        return "tea"
-
-    @server.prompt
-    def ask() -> str:
-        return "?"
-
-    return server
-
-
 async def is_quiet(listening: Listening) -> bool:
     try:
         await asyncio.wait_for(anext(listening), 0.03)
@@ -363,8 +339,8 @@ async def test_what_was_asked_for_is_heard(version: str) -> None:
         assert await next_of(changes) == Change("tools")
         server.notify_resource_updated("notes://all")
         assert await next_of(changes) == Change("updated", "notes://all")
-        server.notify_resource_updated("notes://other")
-        server.remove_prompt("ask")
+        server.notify_resource_updated("notes://7")
+        server.remove_prompt("review")
         assert await is_quiet(changes)
 
 

@@ -59,12 +59,7 @@ async def test_questions_are_answered(connect: Any, revision: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "handler",
-    [
-        lambda question: 1 / 0,
-        lambda question: {"name": object()},
-        lambda question: object(),
-    ],
+    "handler", [lambda question: 1 / 0, lambda question: {"name": object()}, lambda question: object()]
 )
 async def test_a_handler_that_fails(connect: Any, handler: Any, caplog: pytest.LogCaptureFixture) -> None:
     client, server = connect(NEWEST, elicitation_handler=handler)
