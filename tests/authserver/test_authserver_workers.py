@@ -11,9 +11,8 @@ import pytest
 import stores
 from authserver_stage import CLIENTS, ISSUER, RESOURCE, SCOPES, SECRET, USERS, Browser, Program, Reply, Stage, basic
 from dovetail import Server
-from dovetail.auth import Auth, Jwt, VerifierTrouble
+from dovetail.auth import Jwt, VerifierTrouble
 from dovetail.authserver import AuthServer
-from dovetail.errors import SetupError
 from dovetail.state.base import StoreTrouble
 from dovetail.state.memory import MemoryState
 from dovetail.transports import doorkeeper
@@ -170,30 +169,6 @@ async def test_a_memory_of_its_own_in_a_fleet_is_told(sqlite: str, caplog: pytes
 
 
 # ── a server that is protected by it ──
-
-
-async def test_a_server_and_its_own_authorization_server_in_one_app() -> None:
-    stage = Stage()
-    with pytest.raises(SetupError, match="OwnTokens"):
-        Auth(stage.server.verifier(), dpop="required")  # its tokens are bound to no key
-    server = notes(Auth(stage.server.verifier(), scopes=["notes:read"]))
-    server.add_tool(lambda text: text, name="write", scopes=["notes:write"])
-    async with started(server.asgi(routes=stage.server.routes())) as worker:
-        app = worker.app
-        refused = await HttpWire(app).post("tools/list")
-        assert refused.status == 401
-        assert "resource_metadata" in refused.headers["www-authenticate"]
-        metadata = await HttpWire(app).raw("GET", path="/.well-known/oauth-authorization-server").done()
-        assert metadata.answer["issuer"] == ISSUER
-        about = await HttpWire(app).raw("GET", path="/.well-known/oauth-protected-resource/mcp").done()
-        assert about.answer["authorization_servers"] == [ISSUER]
-        reader = (await Program(stage).tokens(scope="notes:read"))["access_token"]
-        writer = (await Program(stage).tokens(scope="notes:read notes:write"))["access_token"]
-        written = await HttpWire(app, headers={"authorization": f"Bearer {writer}"}).call("write", {"text": "hello"})
-        assert written.answer["result"]["content"][0]["text"] == "hello"
-        lacking = await HttpWire(app, headers={"authorization": f"Bearer {reader}"}).call("write", {"text": "hello"})
-        assert lacking.status == 403
-        assert "insufficient_scope" in lacking.headers["www-authenticate"]
 
 
 async def test_other_servers_take_its_tokens_by_the_published_key() -> None:
