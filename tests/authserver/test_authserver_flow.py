@@ -288,16 +288,6 @@ async def test_the_keys_are_sealed_where_there_is_a_secret(monkeypatch: pytest.M
     assert (await Stage(state=state).get("jwks")).json["error"] == "temporarily_unavailable"
 
 
-async def test_keys_that_the_store_lost_come_back() -> None:
-    stage = Stage(state=SpiedState())
-    token = (await Program(stage).tokens())["access_token"]
-    for name in stage.state.kept:
-        await stage.state.delete(name)
-    stage.clock.now += 61
-    assert await stage.may_call(token)
-    assert await Stage(state=stage.state).may_call(token)
-
-
 async def test_programs_in_a_browser_may_ask() -> None:
     stage = Stage()
     asked = await stage.request("OPTIONS", "/token", headers={"origin": "https://inspector.example.com"})

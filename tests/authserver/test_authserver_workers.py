@@ -144,18 +144,6 @@ async def test_two_apps_with_one_authorization_server_do_not_know_each_other(url
         assert not await apps[0].may_call(token)
 
 
-async def test_a_state_by_url_is_opened_again_after_a_close(tmp_path: Path) -> None:
-    issuing = beside(f"sqlite:{tmp_path}/own.db")
-    async with worker("memory:", issuing) as first:
-        token = await first.own_token()
-        async with worker("memory:", issuing) as second:
-            assert await second.may_call(token)
-        assert await first.may_call(await first.own_token()), "another app has ended"
-        await issuing.close()
-        assert await first.may_call(await first.own_token())
-    await issuing.close()
-
-
 async def test_a_key_of_before_gives_way_to_that_of_the_fleet(sqlite: str) -> None:
     here = beside()
     assert await here.verifier().verify("too.early.token") is None
