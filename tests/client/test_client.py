@@ -17,7 +17,7 @@ from dovetail.client.oauth import OAuth
 from dovetail.client.results import ListPage, WireCallResult, read, read_page
 from dovetail.errors import BadAnswer, ConnectionLost, ServerError, SetupError, ToolError
 from dovetail.protocol import revisions
-from dovetail.protocol.types import Audio, EmbeddedResource, ResourceContents, ResourceLink, Text, ToolDefinition
+from dovetail.protocol.types import Text, ToolDefinition
 from dovetail.server import Server
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates")
@@ -344,23 +344,6 @@ async def test_a_tool_that_changes_while_it_is_approved(server: Server, version:
 
 def call(body: str) -> WireCallResult:
     return read("tools/call", Raw(body.encode()), WireCallResult)
-
-
-def test_every_kind_of_content() -> None:
-    answer = call(
-        '{"content":[{"type":"text","text":"a"},{"type":"audio","data":"AA==","mimeType":"audio/wav"},'
-        '{"type":"resource_link","uri":"x:1","name":"one"},'
-        '{"type":"resource","resource":{"uri":"x:2","text":"two"}},{"type":"text","text":"b","future":1}]}'
-    )
-    assert answer.content == [
-        Text("a"),
-        Audio(b"\0", "audio/wav"),
-        ResourceLink("x:1", "one"),
-        EmbeddedResource(ResourceContents("x:2", text="two")),
-        Text("b"),
-    ]
-    result = answer.unfold(wrapped=False)
-    assert (result.text, result.data, result.is_error) == ("a\nb", "a\nb", False)
 
 
 @pytest.mark.parametrize(

@@ -397,15 +397,6 @@ async def test_another_refusal_of_the_handshake_is_told() -> None:
         await settle(server(refusal=-32603, versions=()))
 
 
-def speaks(*names: str) -> Reply:
-    return lambda message: [result(message, {**DISCOVERED, "supportedVersions": list(names)})]
-
-
-async def test_the_newest_that_both_speak() -> None:
-    link = server(speaks("2030-01-01", "2026-07-28", "2025-11-25"))
-    assert (await settle(link)).revision.name == "2026-07-28"
-
-
 async def test_a_server_that_goes_away_at_once() -> None:
     link = ScriptedLink()
 

@@ -122,17 +122,14 @@ BOMB = gzip.compress(b"[" + b"0," * 32_000_000 + b"0]")  # 62 KB, of 64 MB
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "GZIP", "deflate", "identity, gzip"])
-@pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
-async def test_a_compressed_answer_is_refused_unread(encoding: str, version: str) -> None:
-    asked: list[str] = []
-
+async def test_a_compressed_answer_is_refused_unread(encoding: str) -> None:
     def behave(visit: Visit) -> None:
-        asked.append(visit.headers.get("accept-encoding", ""))
+        assert visit.headers["accept-encoding"] == "identity"
         if visit.method == "tools/call":
             return visit.answer(200, BOMB, Content_Encoding=encoding)
-        return modern()(visit) if version == "2026-07-28" else handshake(visit) and None
+        return modern()(visit)
 
-    async with Scripted(behave) as server, Client(server.url, protocol_version=version) as client:
+    async with Scripted(behave) as server, Client(server.url) as client:
         tracemalloc.start()
         try:
             with pytest.raises(BadAnswer, match="the server compressed its answer, which was not asked for"):
@@ -140,7 +137,6 @@ async def test_a_compressed_answer_is_refused_unread(encoding: str, version: str
             assert tracemalloc.get_traced_memory()[1] < 4 * 1024 * 1024
         finally:
             tracemalloc.stop()
-    assert set(asked) == {"identity"}
 
 
 async def test_a_modern_request_whose_connection_breaks_is_never_repeated() -> None:
@@ -436,7 +432,3 @@ def test_no_reference_leads_elsewhere(reference: str) -> None:
         return
     parts = urlsplit(url)
     assert (parts.scheme, parts.hostname, parts.port or 443, parts.username) == ("https", "example.org", 443, None)
-
-
-def test_secrets_in_a_url_are_not_shown() -> None:
-    assert HOME.shown == "https://example.org/a/mcp"

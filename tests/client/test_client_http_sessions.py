@@ -293,13 +293,6 @@ async def test_an_endpoint_of_another_origin_is_refused(endpoint: str) -> None:
         assert server.said() == ["GET"]
 
 
-async def test_questions_are_answered() -> None:
-    behave = Old()
-    async with Scripted(behave) as server, Client(f"{server.origin}/sse", transport="sse"):
-        behave.say({"jsonrpc": "2.0", "id": "p", "method": "ping"})
-        await until(lambda: server.visits[-1].message == {"jsonrpc": "2.0", "id": "p", "result": {}})
-
-
 @pytest.mark.parametrize("loss", ["cut", "forgotten"])
 async def test_a_session_that_ends_is_followed_by_another(loss: str) -> None:
     behave = Old()
@@ -461,21 +454,6 @@ class Listened:
 
 def listen(client: Client) -> Any:
     return client.listen(tools=True, uris=["n://1", "n://2"])
-
-
-async def test_changes_come_until_one_leaves() -> None:
-    behave = Listened()
-    async with Scripted(behave) as server, Client(server.url) as client:
-        async with listen(client) as changes:
-            stream = behave.streams[0]
-            assert stream.message["params"]["notifications"] == ALL
-            assert stream.headers["mcp-method"] == "subscriptions/listen"
-            behave.say(stream, "resources/updated", uri="n://1")
-            assert await next_of(changes) == Change("updated", "n://1")
-            behave.say(stream, "tools/list_changed")
-            assert await next_of(changes) == Change("tools")
-        await until(lambda: behave.left)
-        assert server.said() == ["POST server/discover", "POST subscriptions/listen"]  # and no cancellation
 
 
 @pytest.mark.parametrize("cut", [True, False])

@@ -195,22 +195,6 @@ async def test_a_secret_goes_to_the_issuer_of_the_first_server_only(kind: str) -
         assert not evil.forms
 
 
-def renewed(made: Realm, **more: Any) -> None:
-    """Each token is another one."""
-    made.token = lambda form: {"access_token": f"t{len(made.forms)}", "token_type": "Bearer", **more}
-
-
-async def test_tokens_that_are_over_at_once_do_not_open_browsers_for_ever() -> None:
-    async with realm() as made:
-        made.good = set()
-        renewed(made, expires_in=0.001)
-        auth = made.oauth()
-        for _ in range(3):
-            with pytest.raises((NotSignedIn, ServerError)):
-                await connect(made, auth)
-        assert len(made.asked) == 5
-
-
 REFUSALS: dict[str, Any] = {
     "with 200": (200, {"error": "bad_refresh_token"}),
     "a word of its own": (400, {"error": "token_reuse"}),

@@ -15,7 +15,6 @@ from client_stages import (
     NEWEST,
     ROOTS,
     WHOLE,
-    AskingServer,
     Thinking,
     complete,
     elicitation,
@@ -31,7 +30,6 @@ from client_stages import (
 )
 from msgspec import Raw
 
-from dovetail import Client
 from dovetail.client.handlers import in_rounds
 from dovetail.errors import BadAnswer
 
@@ -157,32 +155,16 @@ async def test_what_the_server_takes_back_is_stopped_and_not_answered(connect: A
         assert "result" in await server.answer()
 
 
-class AsksDuringCall:
-    """A server whose one call goes on for as long as its question is open, and then a little."""
-
-    def __init__(self, connect: Any, handler: Any, **options: Any) -> None:
-        self.client: Client
-        self.server: AskingServer
-        self.client, self.server = connect(NEWEST, self.behave, elicitation_handler=handler, **options)
-
-    def behave(self, message: dict[str, Any]) -> None:
-        if message["method"] == "tools/call":
-            self.server.ask(elicitation())
-
-    def finish(self) -> None:
-        self.server.say(result(self.server.calls()[0], WHOLE))
-
-
 async def test_time_stands_still_while_somebody_thinks(connect: Any) -> None:
     async def think(question: Any) -> str:
         await asyncio.sleep(0.4)
         return "Ada"
 
-    talk = AsksDuringCall(connect, think, timeout=0.3)
-    async with talk.client:
-        call = asyncio.create_task(talk.client.call_tool("t"))
-        await talk.server.answer()
-        talk.finish()
+    client, server = connect(NEWEST, lambda message: server.ask(elicitation()), elicitation_handler=think, timeout=0.3)
+    async with client:
+        call = asyncio.create_task(client.call_tool("t"))
+        await server.answer()
+        server.say(result(server.calls()[0], WHOLE))
         assert (await call).text == "done"
 
 
