@@ -29,7 +29,7 @@ import pytest
 import dovetail
 from documented import PAGES, PROGRAMS, REVISIONS, ROOT, load, served
 from dovetail import Client, ElicitQuestion, Field, Server, ServerError, ToolAnnotations, ToolError, ToolRegistry
-from dovetail.client.options import ClientOptions
+from dovetail.client.config import ClientOptions
 from dovetail.engine.options import ServerOptions
 from dovetail.registry.prompts import PromptOptions
 from dovetail.registry.resources import ResourceOptions

@@ -13,7 +13,7 @@ import pytest
 
 import authserver_stage
 from documented import PROGRAMS, ROOT, SECRETS, load, served
-from dovetail import Client, ConnectionLost, ServerError
+from dovetail import Client, ServerError
 from dovetail.auth import ApiKeys, fetch, introspection, jwt
 from dovetail.authserver import OAuthClient
 from dovetail.authserver.users import Users
@@ -234,13 +234,6 @@ def test_all_that_is_known_of_a_program_is_told() -> None:
 # ── keys that tokens are bound to ──
 
 
-async def test_a_plain_token_is_not_enough_where_dpop_is_required() -> None:
-    async with served("auth_dpop") as url:
-        status, challenge = await refusal(f"{url}/mcp", bearer(token()))
-        assert status == 401
-        assert challenge.startswith('DPoP error="invalid_token"')
-
-
 async def proved_call(url: str, **words: Any) -> aiohttp.ClientResponse:
     """What comes of a call with a token that is bound to the key of a client, and a proof for it."""
     bound = token(claims(**KEY.bound))
@@ -291,9 +284,3 @@ def on_a_pipe(key: str | None) -> Client:
 async def test_a_host_gives_a_token_in_the_environment(key: str | None, tools: list[str]) -> None:
     async with on_a_pipe(key) as client:
         assert sorted(tool.name for tool in await client.list_tools()) == tools
-
-
-async def test_a_bad_token_in_the_environment_ends_the_program() -> None:
-    with pytest.raises(ConnectionLost):
-        async with on_a_pipe("dovetail_example_key_of_nobody"):
-            pass

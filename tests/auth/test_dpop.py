@@ -453,9 +453,3 @@ def test_any_url_is_the_same_in_all_its_spellings(
     assert same_target(f"{scheme}://{host}:{another}/{'/'.join(path)}", url) is (another == effective)
     assert not same_target(f"{scheme}://x{place}/{'/'.join(path)}", url)
     assert not same_target(url + "x", url)
-
-
-@given(st.text(), st.text())
-def test_any_two_texts_can_be_compared(htu: str, url: str) -> None:
-    assert same_target(htu, url) is same_target(url, htu)
-    assert not same_target(htu, URL) or htu.lower().startswith("https:")

@@ -173,9 +173,11 @@ class SlowIssuer:
     def __init__(self) -> None:
         self.let_go = asyncio.Event()
         self.at_once = self.most = 0
+        self.asked: list[str] = []
 
     async def __call__(self, request: FetchRequest) -> Fetched:
         (token,) = parse_qs((request.body or b"").decode())["token"]
+        self.asked.append(token)
         self.at_once += 1
         self.most = max(self.most, self.at_once)
         try:
@@ -183,7 +185,8 @@ class SlowIssuer:
                 await self.let_go.wait()
         finally:
             self.at_once -= 1
-        return Fetched(status=200, body=b'{"active":true,"sub":"alice"}')
+        active = b"false" if token.startswith("nonsense") else b"true"
+        return Fetched(status=200, body=b'{"active":%b,"sub":"alice"}' % active)
 
     def asking(self, **options: Any) -> Introspection:
         return Introspection("https://a.example/x", client_id="a", client_secret=SECRET, fetch=self, **options)
@@ -199,6 +202,22 @@ async def test_few_are_asked_about_at_a_time() -> None:
     issuer.let_go.set()
     assert all(await asyncio.gather(*tasks, new))
     assert issuer.most == MAX_AT_ONCE
+
+
+@pytest.mark.parametrize("cache_seconds", [0, 1000])
+async def test_nonsense_does_not_stand_before_tokens_that_were_good(cache_seconds: float) -> None:
+    """Neither in the queue, where they are asked about again, nor in the cache."""
+    issuer = SlowIssuer()
+    verifier = issuer.asking(cache_seconds=cache_seconds)
+    assert await verifier.verify("quick")
+    flood = [asyncio.create_task(verifier.verify(f"nonsense{number}")) for number in range(2000)]
+    await until(lambda: issuer.at_once == MAX_AT_ONCE)
+    assert await verifier.verify("quick")
+    asked = issuer.asked
+    issuer.let_go.set()
+    assert not any(await asyncio.gather(*flood))
+    assert await verifier.verify("quick")
+    assert asked.count("quick") == (3 if cache_seconds == 0 else 1)
 
 
 def test_one_verifier_serves_one_event_loop_after_another() -> None:

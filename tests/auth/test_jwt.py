@@ -77,15 +77,16 @@ async def test_the_audience(jwt: Jwt, aud: Any) -> None:
     assert await Jwt(ISSUER, "https://other.example.com/mcp", jwks=jwks()).verify(token()) is None
 
 
-@pytest.mark.parametrize("typ", ["at+jwt", "AT+JWT", "JWT", "application/at+jwt", ...])
-async def test_types_of_access_tokens(jwt: Jwt, typ: Any) -> None:
-    assert await jwt.verify(token(typ=typ)) is not None
-
-
 @pytest.mark.rule("AUTH-9")
-@pytest.mark.parametrize("typ", ["dpop+jwt", "logout+jwt", "id_token+jwt", "oauth-id-jag+jwt", "", 7, ["at+jwt"]])
-async def test_other_types_are_no_access_tokens(jwt: Jwt, typ: Any) -> None:
-    assert await jwt.verify(token(typ=typ)) is None
+@pytest.mark.parametrize(
+    ("typ", "good"),
+    [
+        *((typ, True) for typ in ("at+jwt", "AT+JWT", "JWT", "application/at+jwt", ...)),
+        *((typ, False) for typ in ("dpop+jwt", "logout+jwt", "id_token+jwt", "", 7, ["at+jwt"])),
+    ],
+)
+async def test_only_types_of_access_tokens_do(jwt: Jwt, typ: Any, good: bool) -> None:
+    assert (await jwt.verify(token(typ=typ)) is not None) is good
 
 
 async def test_the_clock_may_differ_a_little(jwt: Jwt) -> None:

@@ -1,6 +1,5 @@
 """What others try: copies of codes and tokens, redirects to elsewhere, no PKCE, foreign forms, scripts in names."""
 
-import asyncio
 import logging
 import re
 from typing import Any
@@ -28,32 +27,6 @@ async def test_a_replayed_code_ends_what_was_made_of_it(caplog: pytest.LogCaptur
     assert code not in caplog.text
     assert not await stage.may_call(tokens["access_token"])
     assert (await program.refresh(tokens["refresh_token"])).json["error"] == "invalid_grant"
-
-
-async def test_a_replayed_refresh_token_ends_the_family() -> None:
-    stage = Stage()
-    program = Program(stage)
-    first = await program.tokens()
-    second = (await program.refresh(first["refresh_token"])).json
-    third = (await program.refresh(second["refresh_token"])).json
-    assert (await program.refresh(first["refresh_token"])).json["error"] == "invalid_grant"
-    assert (await program.refresh(third["refresh_token"])).json["error"] == "invalid_grant"
-    for tokens in (first, second, third):
-        assert not await stage.may_call(tokens["access_token"])
-
-
-async def test_calls_at_once_may_renew_the_same_token_but_not_later() -> None:
-    stage = Stage()
-    program = Program(stage)
-    token = (await program.tokens())["refresh_token"]
-    replies = await asyncio.gather(*(program.refresh(token) for _ in range(3)))
-    assert [reply.status for reply in replies] == [200] * 3
-    assert all([await stage.may_call(reply.json["access_token"]) for reply in replies])
-    stage.clock.now += 10
-    assert (await program.refresh(token)).status == 200
-    stage.clock.now += 1
-    assert (await program.refresh(token)).json["error"] == "invalid_grant"
-    assert not await stage.may_call(replies[0].json["access_token"])
 
 
 @pytest.mark.parametrize(

@@ -275,13 +275,7 @@ def test_keys_that_are_none(jwks: Any) -> None:
 
 @pytest.mark.parametrize(
     ("bits", "exponent", "good"),
-    [
-        (2047, 65537, False),
-        (2048, 65537, True),
-        (8192, 65537, True),
-        (8193, 65537, False),
-        (2048, 2**65 + 1, False),
-    ],
+    [(2047, 65537, False), (2048, 65537, True), (8192, 65537, True), (8193, 65537, False), (2048, 2**65 + 1, False)],
 )
 def test_an_rsa_key_is_neither_weak_nor_slow(bits: int, exponent: int, good: bool) -> None:
     numbers = {"n": 2**bits - 1, "e": exponent}

@@ -35,13 +35,7 @@ async def test_users_come_from_a_file_that_may_change(tmp_path: Path) -> None:
     assert await users.accepts("bob", "bob")
 
 
-BROKEN = {
-    "gone": None,
-    "half": '{"ann": ',
-    "a list": "[]",
-    "a password": '{"ann": "secret"}',
-    "empty": " ",
-}
+BROKEN = {"gone": None, "half": '{"ann": ', "a list": "[]", "a password": '{"ann": "secret"}', "empty": " "}
 
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)

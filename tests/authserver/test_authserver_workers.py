@@ -11,9 +11,8 @@ import pytest
 import stores
 from authserver_stage import CLIENTS, ISSUER, RESOURCE, SCOPES, SECRET, USERS, Browser, Program, Reply, Stage, basic
 from dovetail import Server
-from dovetail.auth import Auth, Jwt, VerifierTrouble
+from dovetail.auth import Jwt, VerifierTrouble
 from dovetail.authserver import AuthServer
-from dovetail.errors import SetupError
 from dovetail.state.base import StoreTrouble
 from dovetail.state.memory import MemoryState
 from dovetail.transports import doorkeeper
@@ -145,18 +144,6 @@ async def test_two_apps_with_one_authorization_server_do_not_know_each_other(url
         assert not await apps[0].may_call(token)
 
 
-async def test_a_state_by_url_is_opened_again_after_a_close(tmp_path: Path) -> None:
-    issuing = beside(f"sqlite:{tmp_path}/own.db")
-    async with worker("memory:", issuing) as first:
-        token = await first.own_token()
-        async with worker("memory:", issuing) as second:
-            assert await second.may_call(token)
-        assert await first.may_call(await first.own_token()), "another app has ended"
-        await issuing.close()
-        assert await first.may_call(await first.own_token())
-    await issuing.close()
-
-
 async def test_a_key_of_before_gives_way_to_that_of_the_fleet(sqlite: str) -> None:
     here = beside()
     assert await here.verifier().verify("too.early.token") is None
@@ -170,30 +157,6 @@ async def test_a_memory_of_its_own_in_a_fleet_is_told(sqlite: str, caplog: pytes
 
 
 # ── a server that is protected by it ──
-
-
-async def test_a_server_and_its_own_authorization_server_in_one_app() -> None:
-    stage = Stage()
-    with pytest.raises(SetupError, match="OwnTokens"):
-        Auth(stage.server.verifier(), dpop="required")  # its tokens are bound to no key
-    server = notes(Auth(stage.server.verifier(), scopes=["notes:read"]))
-    server.add_tool(lambda text: text, name="write", scopes=["notes:write"])
-    async with started(server.asgi(routes=stage.server.routes())) as worker:
-        app = worker.app
-        refused = await HttpWire(app).post("tools/list")
-        assert refused.status == 401
-        assert "resource_metadata" in refused.headers["www-authenticate"]
-        metadata = await HttpWire(app).raw("GET", path="/.well-known/oauth-authorization-server").done()
-        assert metadata.answer["issuer"] == ISSUER
-        about = await HttpWire(app).raw("GET", path="/.well-known/oauth-protected-resource/mcp").done()
-        assert about.answer["authorization_servers"] == [ISSUER]
-        reader = (await Program(stage).tokens(scope="notes:read"))["access_token"]
-        writer = (await Program(stage).tokens(scope="notes:read notes:write"))["access_token"]
-        written = await HttpWire(app, headers={"authorization": f"Bearer {writer}"}).call("write", {"text": "hello"})
-        assert written.answer["result"]["content"][0]["text"] == "hello"
-        lacking = await HttpWire(app, headers={"authorization": f"Bearer {reader}"}).call("write", {"text": "hello"})
-        assert lacking.status == 403
-        assert "insufficient_scope" in lacking.headers["www-authenticate"]
 
 
 async def test_other_servers_take_its_tokens_by_the_published_key() -> None:

@@ -54,7 +54,7 @@ PLAIN = "from dovetail import Server\nserver = Server('plain')\n"
         (["--", "true"], 3, "true exited with code 0"),
         (["--revision", "2025-06-18", "--", "cat"], 1, "Method not found: initialize"),
         (["server.py", "--timeout", "0"], 2, "--timeout 0: give a number of seconds above 0"),
-        (["--timeout", "0.2", "--", "sleep", "20"], 4, "--timeout SECONDS waits longer"),
+        (["--timeout", "0.2", "--", "sleep", "600"], 4, "--timeout SECONDS waits longer"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

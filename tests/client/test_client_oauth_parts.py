@@ -5,7 +5,6 @@ import logging
 import os
 import pprint
 import stat
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -307,27 +306,3 @@ async def test_a_broken_one_is_replaced(file: TokenFile, case: str, caplog: pyte
         assert "you will have to sign in again" in caplog.text
         await keep(file, "one")
     assert await file.load("one") is not None
-
-
-WRITER = """
-import asyncio, sys
-from dovetail.client.oauth import TokenFile
-from dovetail.client.oauth.storage import RegisteredClient, TokenSet
-
-async def main(path, name):
-    file = TokenFile(path)
-    for number in range(25):
-        async with file.exclusive("all"):
-            tokens = TokenSet(access_token="t", token_type="Bearer", issuer="i", client=RegisteredClient(name))
-            await file.save(f"{name} {number}", tokens)
-
-asyncio.run(main(*sys.argv[1:]))
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_lose_nothing(file: TokenFile) -> None:
-    command = [sys.executable, "-c", WRITER, str(file.path)]
-    writers = [subprocess.Popen([*command, name]) for name in ("one", "two")]
-    assert [writer.wait(60) for writer in writers] == [0, 0]
-    assert len(file._read()) == 50
