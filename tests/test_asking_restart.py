@@ -1,6 +1,5 @@
 """A call of several rounds goes on after its server was killed, on any worker, and on any process with the secret."""
 
-import asyncio
 import itertools
 import json
 import os
@@ -14,20 +13,15 @@ from typing import Any
 import pytest
 
 from asking_program import (
-    ANSWERS,
-    CITY,
-    MODEL_SAYS,
     PLANNED,
     PROGRAM,
     PROMPTLY,
     SECRET,
-    STAY,
     AskingProcess,
     Notes,
     answered,
     new_call,
 )
-from dovetail import Client
 from sdk import deprecations_are_expected
 
 pytestmark = deprecations_are_expected
@@ -45,8 +39,6 @@ HEADERS = {
     "mcp-name": "plan",
     "connection": "close",
 }
-OTHER_SECRET = "quite-another-secret-of-these-tests"
-BAD_STATE = "The request state can't be used; make the request again without it"
 Start = Callable[..., AskingProcess]
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever the environment says
 
@@ -62,48 +54,20 @@ def start(notes: Notes, tmp_path: Path) -> Iterator[Start]:
     with ExitStack() as stack:
         file = f"sqlite://{tmp_path / 'state.sqlite'}"
 
-        def start(secret: str | None = SECRET, port: int = 0, state: str = file) -> AskingProcess:
-            process = AskingProcess(notes, secret, port, state=state)
+        def start() -> AskingProcess:
+            process = AskingProcess(notes, SECRET, state=file)
             stack.callback(process.stop)
             return process
 
         yield start
 
 
-# ── killed between two rounds ──
-
-
-class Restarting:
-    """A user before whose answers the server is killed, and started again with some secret."""
-
-    def __init__(self, start: Start, secrets: dict[str, str | None]) -> None:
-        self._start = start
-        self._secrets = secrets  # by question
-        self.server = start()
-        self.servers = [self.server.pid]
-
-    async def elicit(self, question: Any) -> Any:
-        await self.restart(question.message)
-        return ANSWERS[question.message]
-
-    async def sample(self, request: Any) -> str:
-        await self.restart("sampling")
-        return MODEL_SAYS
-
-    async def restart(self, question: str) -> None:
-        if question in self._secrets:
-            await asyncio.to_thread(self.server.kill)
-            self.server = await asyncio.to_thread(self._start, self._secrets[question], self.server.port)
-            self.servers.append(self.server.pid)
-
-    @property
-    def url(self) -> str:
-        return f"{self.server.origin}/mcp"
-
-    async def plan(self, call: str) -> str:
-        handlers: dict[str, Any] = {"elicitation_handler": self.elicit, "sampling_handler": self.sample}
-        async with Client(self.url, protocol_version=MODERN, **handlers) as client:
-            return (await client.call_tool("plan", {"call": call})).text
+def restarted(start: Start, servers: list[AskingProcess]) -> Iterator[int]:
+    """The port of a server that is killed, and started again, after each request."""
+    while True:
+        servers.append(start())
+        yield servers[-1].port
+        servers[-1].kill()
 
 
 def processes(text: str) -> list[int]:
@@ -111,20 +75,6 @@ def processes(text: str) -> list[int]:
     found = PLANNED.fullmatch(text)
     assert found, text
     return [int(each) for each in found.groups()]
-
-
-@pytest.mark.slow
-async def test_a_call_outlives_its_server(start: Start, notes: Notes) -> None:
-    """The server that answered last is never the one that asked."""
-    user, call = Restarting(start, {CITY: SECRET, STAY: SECRET, "sampling": SECRET}), new_call()
-    text = await user.plan(call)
-    _, second, _, last = user.servers
-    assert processes(text) == [second, last, last]
-    assert notes.steps(call) == ["reserve", "book"]
-    assert notes.processes(call) == [second, last], "what ran before the kill was not run again"
-
-
-# ── several processes ──
 
 
 class Played:
@@ -153,6 +103,18 @@ class Played:
         request = urllib.request.Request(url, json.dumps(body).encode(), HEADERS)
         with _direct.open(request, timeout=PROMPTLY) as response:
             return json.load(response)["result"]
+
+
+@pytest.mark.slow
+def test_a_call_outlives_its_server(start: Start, notes: Notes) -> None:
+    """The server that answered last is never the one that asked."""
+    servers: list[AskingProcess] = []
+    played = Played(restarted(start, servers))
+    text = played.play()
+    _, second, _, last = [server.pid for server in servers]
+    assert processes(text) == [second, last, last]
+    assert notes.steps(played.call) == ["reserve", "book"]
+    assert notes.processes(played.call) == [second, last], "what ran before the kill was not run again"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
