@@ -255,5 +255,3 @@ async def test_initialize_and_modern_requests_are_no_part_of_a_batch() -> None:
         wire.send([{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}, modern, ping(3)])
         answers = await wire.receive()
         assert [answer.get("error", {}).get("code") for answer in answers] == [-32600, -32600, None]
-
-

@@ -129,14 +129,6 @@ async def test_a_server_that_knows_nothing_of_the_first_round_goes_on_with_the_s
     assert text_of(result) == "Ada 7 36"
 
 
-async def test_answers_are_read_even_if_the_client_no_longer_says_that_it_can_be_asked() -> None:
-    server, _ = worded(("Name?", str))
-    async with asking_client(server) as client:
-        first = await client.request("tools/call", GREET)
-    async with asking_client(server, {}) as client:
-        assert text_of(await again(client, first)) == "Ada"
-
-
 # ── calls that do not come to an end ──
 
 
@@ -471,11 +463,6 @@ def choosy() -> Server:
     async def greet(ctx: Context) -> str:
         return str((await ctx.elicit("Name?", str)).data)
 
-    @server.tool
-    async def after_progress(ctx: Context) -> str:
-        await ctx.report_progress(1)
-        return str((await ctx.elicit("Name?", str)).data)
-
     @server.resource("note://one")
     async def note(ctx: Context) -> str:
         return str((await ctx.elicit("Name?", str)).data)
@@ -507,15 +494,6 @@ async def test_over_http_the_refusal_is_a_bad_request(tool: str) -> None:
     answer = await HttpWire(choosy().asgi()).post("tools/call", {"name": tool})
     assert answer.status == 400
     assert answer.json["error"]["code"] == MISSING_CAPABILITY
-
-
-@pytest.mark.rule("MRTR-21")
-async def test_over_http_the_refusal_stands_in_the_stream_that_has_begun() -> None:
-    params = {"name": "after_progress", "_meta": {"progressToken": "p"}}
-    answer = await HttpWire(choosy().asgi()).post("tools/call", params)
-    assert answer.status == 200
-    assert [message.get("method") for message in answer.messages] == ["notifications/progress", None]
-    assert answer.answer["error"]["code"] == MISSING_CAPABILITY
 
 
 # ── caches, and middleware ──

@@ -332,17 +332,6 @@ async def test_a_state_of_another_caller_is_refused(caplog: Any) -> None:
 # ── answers ──
 
 
-@pytest.mark.rule("MRTR-13", "MRTR-14")
-@pytest.mark.parametrize("responses", [[], {"a": 5}])
-async def test_answers_that_are_no_objects_are_refused(responses: Any) -> None:
-    server = bank()
-    method, params = call("pay", amount=1)
-    good = await state_of(server, method, params)
-    answer = json.loads(await answer_to(server, method, {**params, **good, "inputResponses": responses}))
-    assert answer["error"]["code"] == INVALID_PARAMS
-    assert "inputResponses" in answer["error"]["message"]
-
-
 @pytest.mark.rule("MRTR-13")
 @pytest.mark.parametrize(
     "answer",
@@ -364,12 +353,3 @@ async def test_an_answer_that_does_not_fit_is_told_and_not_taken(answer: Any) ->
         )
         assert result["isError"]
         assert "paid" not in result["content"][0]["text"]
-
-
-async def test_a_legacy_client_does_not_bring_states() -> None:
-    server = bank()
-    method, params = call("pay", amount=1)
-    good = await state_of(server, method, params)
-    async with Wire(server, "2025-11-25") as wire:
-        result = await wire.ask(method, {**params, **good})
-        assert result["isError"]  # it can't be asked, and what it brings means nothing

@@ -27,10 +27,9 @@ from dovetail import (
 )
 from dovetail.engine.context import warn_deprecated
 from dovetail.engine.input_required import Steps, life_now
-from dovetail.state.base import MAX_TTL, NoRoom, StateBackend
+from dovetail.state.base import NoRoom, StateBackend
 from dovetail.state.memory import MemoryState
 from far_state import FarState
-from http_serving import Clock
 from replaying import MODERN, asking_client, is_interim, messages, play, retry
 
 SURE = {"Sure?": "yes", "Really?": "yes", "Name?": "Ada"}
@@ -406,35 +405,6 @@ async def test_without_any_knowledge_of_the_store_rounds_go_on_and_steps_do_not(
         state.trouble = None
         assert text_of(await call(client, **retry(first, SURE))) == REFUSED
         assert text_of(await call(client, **retry(first, {"Sure?": "never"}))) == "opened, nothing paid"
-
-
-async def test_each_process_renews_the_stores_life() -> None:
-    """So that it does not end while calls are open, as long as a process has begun within ten years."""
-    clock = Clock()
-    state = MemoryState(clock=clock)
-    shop = Shop(state)
-    for server in (shop.server, shop.another(state)):
-        async with asking_client(server) as client:
-            assert is_interim(await call(client))
-        assert await state.remaining("life") == MAX_TTL
-        clock.sleep(MAX_TTL - 1)
-
-
-async def test_a_short_question_at_first_does_not_bound_the_whole_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    server, now = Server("slow"), [1_000_000.0]
-    monkeypatch.setattr("dovetail.engine.input_required.time.time", lambda: now[0])
-
-    @server.tool
-    async def ask(ctx: Context) -> str:
-        await ctx.elicit("Quick?", str, timeout=10)
-        return (await ctx.elicit("Long?", str)).data or ""
-
-    async with asking_client(server) as client:
-        result = await client.request("tools/call", {"name": "ask"})
-        result = await client.request("tools/call", {"name": "ask", **retry(result, {"Quick?": "yes"})})
-        now[0] += 3000
-        result = await client.request("tools/call", {"name": "ask", **retry(result, {"Long?": "yes"})})
-    assert not is_interim(result)
 
 
 YES = {f"Delete {id}?": True for id in "123"}

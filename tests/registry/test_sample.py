@@ -72,16 +72,7 @@ def test_a_word(revision: Revision) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
-    [
-        Text("hi"),
-        Message("user", "hi"),
-        Message("user", Text("hi")),
-        SamplingMessage("user", "hi"),
-        SamplingMessage("user", [Text("hi")]),
-        ["hi"],
-        (Message("user", "hi"),),
-    ],
+    "said", [Text("hi"), Message("user", Text("hi")), SamplingMessage("user", [Text("hi")]), (Message("user", "hi"),)]
 )
 def test_other_ways_to_say_it(said: Any) -> None:
     assert messages(said) == [HI]
@@ -104,25 +95,12 @@ def test_loose_tool_uses_and_outcomes_in_a_row_are_one_message() -> None:
     assert [block["toolUseId"] for block in sent[2]["content"]] == ["u2", "u1"]
 
 
-def test_any_change_makes_another_question() -> None:
-    digests = {
-        Sample("hi").question.digest,
-        Sample("hi", max_tokens=10).question.digest,
-        Sample("hi", tools=[add]).question.digest,
-        Sample("ho").question.digest,
-        Sample(["hi", "ho"]).question.digest,
-    }
-    assert len(digests) == 5
-
-
 LINK = ResourceLink("a://b", "n")
 BAD_MESSAGES: dict[str, tuple[Any, str]] = {
     "nothing": ([], "messages is empty"),
     "only silence": ([SamplingMessage("assistant", [])], "messages is empty"),
     "an empty one": (["hi", SamplingMessage("user", [])], "message 1: it holds no content; leave it out"),
-    "None": (None, "message 0: NoneType is no message; pass a string"),
     "a number": (["hi", 5], "message 1: int is no message"),
-    "bytes": (b"hi", "message 0: bytes is no message"),
     "a dict": ([{"role": "user", "content": "hi"}], "message 0: dict is no message; .* SamplingMessage"),
     "system": ([Message("system", "be nice")], "message 0: role='system' must be \"user\" or .* system_prompt="),  # type: ignore[arg-type]
     "a link": (["hi", LINK], "message 1: ResourceLink can't be part of it; use a string, Text, Image"),
@@ -134,7 +112,6 @@ BAD_MESSAGES: dict[str, tuple[Any, str]] = {
     "a generator": (SamplingMessage("user", (word for word in "ab")), "message 0: generator can't"),  # type: ignore[arg-type]
     "a use as its id": ([USE, ToolOutcome(USE, "x")], "message 1: tool_use_id must be the id .* not ToolUse"),  # type: ignore[arg-type]
     "a value as content": ([USE, ToolOutcome("u1", {"a": 1})], "message 1: .* can't be dict; .* or structured="),  # type: ignore[arg-type]
-    "a number as content": ([USE, ToolOutcome("u1", [3])], "message 1: .* ToolOutcome can't be int"),  # type: ignore[list-item]
     "no JSON": ([USE, ToolOutcome("u1", "x", structured=object())], "message 1: structured can't be sent: .* no JSON"),
     "mixed": ([USE, SamplingMessage("user", [ToolOutcome("u1", "x"), "so?"])], "message 1: .* nothing else"),
     "no outcome": (["hi", USE, "well?"], "message 1: the next message must hold a ToolOutcome .* 'u1'"),
@@ -199,24 +176,17 @@ def test_models_by_name(given: Any, hints: Any) -> None:
 
 BAD_WISHES: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": 0}, "max_tokens=0 is not possible; it must be a whole number, 1 or more"),
-    ({"max_tokens": True}, "max_tokens=True is not possible"),
-    ({"max_tokens": 1.5}, "max_tokens=1.5 is not possible"),
     ({"system_prompt": 1}, "system_prompt=1 is not possible; it must be a string"),
     ({"temperature": -1}, "temperature=-1 is not possible; it must be a number, 0 or more"),
     ({"temperature": float("inf")}, "can't be sent: .* inf"),
     ({"stop_sequences": "stop"}, "stop_sequences='stop' is not possible; it must be a list of strings"),
     ({"include_context": "all"}, 'include_context=\'all\' is not possible; it must be "none", "thisServer"'),
     ({"metadata": [1]}, r"metadata=\[1\] is not possible; it must be a dict"),
-    ({"metadata": {"k": object()}}, "metadata=.* is not possible"),
     ({"model_preferences": 5}, r"hints=\[5\] must be names of models"),
-    ({"model_preferences": [5]}, r"hints=\[5\] must be names"),
     ({"model_preferences": {"hints": [{"name": 5}]}}, "must be names"),
     ({"model_preferences": {"costPriority": 1.5}}, "model_preferences=.* is not right: .*costPriority"),
-    ({"model_preferences": {"speedPriority": -0.1}}, "model_preferences=.* is not right: .*speedPriority"),
-    ({"model_preferences": {"intelligencePriority": "much"}}, "model_preferences=.* is not right"),
     ({"model_preferences": {"wit": 1}}, r"model_preferences has unknown keys \['wit'\]; known are hints"),
     ({"tools": add}, "tools must be a list, not function"),
-    ({"tools": {"name": "add"}}, "tools must be a list, not dict"),
     ({"tools": [5]}, "tool 0: int is no tool; pass a function"),
     ({"tools": [add, {"name": "x"}]}, "tool 1: tools=.* is not right: .*inputSchema"),
     ({"tools": [{"name": "x", "inputSchema": SCHEMA, "input": 1}]}, r"tool 0: tools has unknown keys \['input'\]"),
@@ -225,7 +195,6 @@ BAD_WISHES: list[tuple[dict[str, Any], str]] = [
     ({"tools": [add, {"name": "add", "inputSchema": SCHEMA}]}, "two tools have the name 'add'"),
     ({"tools": [lambda a: a]}, "a lambda has no name"),
     ({"tool_choice": "sometimes"}, "tool_choice='sometimes' is not possible; it must be \"auto\""),
-    ({"tool_choice": {"name": "add"}}, "tool_choice=.* is not possible"),
     ({"tool_choice": "required"}, 'tool_choice="required" needs tools='),
 ]
 
@@ -317,18 +286,6 @@ def test_who_may_be_asked(make: Callable[[], Sample], declared: dict[str, Any], 
             require_askable(sample.question, revision, declared)
 
 
-@pytest.mark.rule("SA-3")
-@REVISIONS
-def test_context_was_free_before_it_could_be_declared(revision: Revision) -> None:
-    sample = Sample("hi", include_context="thisServer")
-    if revision.rich_sampling:
-        with pytest.raises(MissingCapability):
-            require_askable(sample.question, revision, {"sampling": {}})
-    else:
-        require_askable(sample.question, revision, {"sampling": {}})
-        assert sample.params(revision)["includeContext"] == "thisServer"
-
-
 # What came back
 
 
@@ -376,26 +333,19 @@ BAD_ANSWERS: dict[str, tuple[bytes, str]] = {
     "no model": (answer(text("x")).replace(b"model", b"moodel"), "model is required"),
     "model": (answer(text("x"), model=1), "model: expected a string"),
     "role": (answer(text("x"), role="system"), "role: "),
-    "role type": (answer(text("x"), role=1), "role: "),
     "stop reason": (answer(text("x"), stopReason=1), "stopReason: "),
     "a string": (answer("x"), "content: "),
-    "null": (answer(None), "content: "),
     "kind": (answer({"type": "video"}), "content.type: "),
-    "no kind": (answer({"text": "x"}), "content: type is required"),
     "a link": (answer({"type": "resource_link", "uri": "a:b", "name": "n"}), "content.type: "),
-    "an outcome": (answer({"type": "tool_result", "toolUseId": "u1", "content": []}), "content.type: "),
     "text": (answer({"type": "text", "text": 5}), "content.text: expected a string"),
     "base64": (answer(IMAGE | {"data": "!!!"}), "content.data: must be in base64"),
-    "mime": (answer({"type": "image", "data": "aQ=="}), "content: mimeType is required"),
     "priority": (
         answer(text("x") | {"annotations": {"priority": 2}}),
         "content.annotations: priority=2.0 must be from",
     ),
     "one of many": (answer([text("x"), {"type": "text"}]), r"content\[1\]: text is required"),
     "too many": (answer([text("")] * 1001), "content: must have a length of at most 1000"),
-    "nested arrays": (answer([[text("x")]]), r"content\[0\]: expected an object"),
     "use without input": (answer({"type": "tool_use", "id": "u", "name": "n"}), "content: input is required"),
-    "use with a list": (answer(WIRE_USE | {"input": [1]}), "content.input: expected an object"),
     "use by a user": (answer(WIRE_USE, role="user"), "role: only an assistant uses tools"),
     "one id": (answer([WIRE_USE, WIRE_USE]), "content: two uses of tools have the same id"),
 }

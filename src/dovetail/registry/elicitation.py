@@ -21,7 +21,6 @@ from dovetail.registry.elicitation_form import compile_form, compile_raw_form
 T = TypeVar("T")
 Action = Literal["accept", "decline", "cancel"]
 Titles = Mapping[str, str] | Mapping[str, Mapping[str, str]]
-ManyTitles = list[dict[str, str]] | list[dict[str, dict[str, str]]]
 
 _METHOD = "elicitation/create"
 log = logging.getLogger("dovetail")

@@ -12,7 +12,7 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
@@ -67,16 +67,14 @@ def _titles(annotation: Any) -> dict[Any, str]:
     return {each.value: each.name for each in _members(annotation) if not isinstance(each.value, str)}
 
 
-def _members(annotation: Any) -> Iterator[enum.Enum]:
+def _members(annotation: Any) -> list[enum.Enum]:
     """The members of all that is an Enum in an annotation, or just those that a Literal names."""
     annotation = _bare(annotation)
     if isinstance(annotation, enum.Enum):
-        yield annotation
-    elif isinstance(annotation, type) and issubclass(annotation, enum.Enum):
-        yield from annotation
-    else:
-        for inner in get_args(annotation):
-            yield from _members(inner)
+        return [annotation]
+    if isinstance(annotation, enum.EnumType):
+        return list(annotation)
+    return [member for inner in get_args(annotation) for member in _members(inner)]
 
 
 def _annotations(response_type: Any) -> dict[str, Any]:
