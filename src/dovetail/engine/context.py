@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 J = TypeVar("J", bound=bool | int | float | str | list[Any] | Mapping[str, Any] | None)  # JSON gives it back as it is
 Answer: TypeAlias = Coroutine[Any, Any, T]
-MAX_RETRY = 86_400.0
 
 
 @functools.cache
@@ -237,8 +236,8 @@ class Context:
         `retry` is how many seconds it should wait before that. Only clients of 2025-11-25 over HTTP that read streams
         can come back; for all others this does nothing.
         """
-        if retry is not None and not 0 <= retry <= MAX_RETRY:
-            raise ValueError(f"ctx.close_stream: retry={retry!r} is not possible; it is 0 to {MAX_RETRY} seconds")
+        if retry is not None and not 0 <= retry <= 86_400:
+            raise ValueError(f"ctx.close_stream: retry={retry!r} is not possible; it is 0 to 86400 seconds")
         close = self._exchange.close_stream
         return self._nothing() if close is None else self._do(_await(close(retry)))
 

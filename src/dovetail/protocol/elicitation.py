@@ -67,7 +67,7 @@ class InputRequired(msgspec.Struct, frozen=True):
             raise SetupError("InputRequired needs questions, or state= to be called again with")
         if not isinstance(given, Mapping) or len(given) > MAX_QUESTIONS or not all(map(_is_named, given.items())):
             raise SetupError(
-                f"InputRequired takes up to {MAX_QUESTIONS} questions (Elicit, ElicitUrl, Sample or Roots) in a dict, by "
+                f"InputRequired takes up to {MAX_QUESTIONS} questions (Elicit, ElicitUrl, Sample, Roots) in a dict, by "
                 f'keys of your own of up to {MAX_KEY} characters, as in {{"name": Elicit(…)}}'
             )
 

@@ -170,24 +170,17 @@ def _conversation(given: Turn | Sequence[Turn]) -> tuple[SamplingMessage, ...]:
 
 def _message(turn: Any, number: int) -> SamplingMessage:
     where = f"sample, message {number}"
-    message = _as_message(turn, where)
-    if message.role not in get_args(Role):
-        raise SetupError(f'{where}: role={message.role!r} must be "user" or "assistant"; else use system_prompt=')
-    if message.role == "user" and not message.blocks:
-        raise SetupError(f"{where}: it holds no content; leave it out")
-    return msgspec.structs.replace(message, content=tuple(_block(block, where) for block in message.blocks))
-
-
-def _as_message(turn: Any, where: str) -> SamplingMessage:
-    if isinstance(turn, SamplingMessage):
-        return turn
     if isinstance(turn, Message):
-        return SamplingMessage(turn.role, turn.content)  # type: ignore[arg-type]  # what is no part of it is refused later
-    if isinstance(turn, ToolUse):
-        return SamplingMessage("assistant", turn)
-    if isinstance(turn, (str, ToolOutcome, *CONTENT_TYPES)):
-        return SamplingMessage("user", turn)  # type: ignore[arg-type]
-    raise SetupError(f"{where}: {type(turn).__name__} is no message; pass a string, a block or a SamplingMessage")
+        turn = SamplingMessage(turn.role, turn.content)  # type: ignore[arg-type]  # what is no part of it is refused later
+    elif isinstance(turn, (str, ToolUse, ToolOutcome, *CONTENT_TYPES)):
+        turn = SamplingMessage("assistant" if isinstance(turn, ToolUse) else "user", turn)  # type: ignore[arg-type]
+    if not isinstance(turn, SamplingMessage):
+        raise SetupError(f"{where}: {type(turn).__name__} is no message; pass a string, a block or a SamplingMessage")
+    if turn.role not in get_args(Role):
+        raise SetupError(f'{where}: role={turn.role!r} must be "user" or "assistant"; else use system_prompt=')
+    if turn.role == "user" and not turn.blocks:
+        raise SetupError(f"{where}: it holds no content; leave it out")
+    return msgspec.structs.replace(turn, content=tuple(_block(block, where) for block in turn.blocks))
 
 
 def _block(block: Any, where: str) -> SamplingContent:
