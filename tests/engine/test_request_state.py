@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from pprint import pformat
-from traceback import TracebackException
 from typing import Any
 
 import pytest
@@ -88,27 +87,6 @@ def test_a_sealer_does_not_show_its_secrets() -> None:
     assert both.secrets == (OURS, OLD)
 
 
-@pytest.mark.parametrize("act", ["seal", "open"])
-def test_nor_does_a_traceback_that_shows_variables(act: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    both = Sealer([OURS, OLD])
-    token = both.seal(DATA)
-    if act == "open":
-        both.__dict__.pop("_by_header")
-
-    def broken(*_arguments: object) -> None:
-        raise RuntimeError("no such algorithm")
-
-    for place in ("cryptography.hazmat.primitives.kdf.hkdf.HKDF", "cryptography.hazmat.primitives.ciphers.aead.AESGCM"):
-        with monkeypatch.context() as patch:
-            patch.setattr(place, broken)
-            with pytest.raises(RuntimeError) as caught:
-                both.seal(DATA) if act == "seal" else both.open(token)
-        shown = "".join(TracebackException.from_exception(caught.value, capture_locals=True).format())
-        assert "_cipher" in shown or "_derived" in shown
-        assert OURS.decode() not in shown
-        assert OLD.decode() not in shown
-
-
 # ── rotation ──
 
 
@@ -130,17 +108,6 @@ def test_every_bit_of_every_byte_is_authenticated() -> None:
             changed[place] ^= 1 << bit
             expected = NOT_OURS if place < 1 else UNKNOWN_KEY if place < 9 else CHANGED
             assert refusal(spelled(bytes(changed))) == expected
-
-
-@pytest.mark.parametrize("size", [0, 1, 2, 3, 28])
-def test_a_token_that_was_cut_or_extended_is_refused(size: int) -> None:
-    token = sealer.seal(DATA[:size])
-    for end in range(len(token)):
-        refusal(token[:end])
-        refusal(token[end + 1 :])
-    for more in ("A", "AA", "AAA", "AAAA", "A" * 1000, "=", "==", "===", "====", "\n", " ", token):
-        refusal(token + more)
-        refusal(more + token)
 
 
 def test_another_spelling_of_the_same_bytes_is_refused() -> None:
@@ -251,19 +218,13 @@ REFUSAL = json.dumps(
 
 @pytest.mark.rule("MRTR-9", "MRTR-10", "MRTR-14")
 @pytest.mark.parametrize(
-    "broken",
-    [
-        lambda token: "",
-        lambda token: "eyJhbnN3ZXJzIjp7fX0",
-        lambda token: token[:-1],
-        lambda token: "A" * 1_000_000,
-    ],
+    "broken", ["", "eyJhbnN3ZXJzIjp7fX0", -1, "A" * 1_000_000], ids=lambda broken: str(broken)[:20]
 )
 async def test_what_is_no_state_is_refused(broken: Any) -> None:
     server = bank()
     method, params = call("pay", amount=1)
     good = await state_of(server, method, params)
-    wrong = broken(good["requestState"])
+    wrong = broken if isinstance(broken, str) else good["requestState"][:broken]
     assert await answer_to(server, method, {**params, **good, "requestState": wrong}) == REFUSAL
 
 
@@ -278,39 +239,30 @@ async def test_a_state_must_be_a_string(wrong: Any) -> None:
 # ── states of others ──
 
 
-@pytest.mark.rule("MRTR-11")
-@pytest.mark.parametrize(
-    ("issued", "used", "reason"),
-    [
-        (call("pay", amount=1), call("steal", amount=1), "name"),
-        (call("pay", amount=1), call("pay", amount=2), "arguments"),
-        (call("pay", amount=1), call("pay", amount=1, note={}), "arguments"),
-        (call("ask"), ("prompts/get", {"name": "ask"}), "method"),
-        (("resources/read", {"uri": "bank://one"}), ("resources/read", {"uri": "bank://two"}), "name"),
-    ],
-)
-async def test_a_state_of_another_request_is_refused(issued: Any, used: Any, reason: str, caplog: Any) -> None:
-    server = bank()
-    good = await state_of(server, *issued)
-    method, params = used
-    assert await answer_to(server, method, {**params, **good}) == REFUSAL
-    assert f"it was made for {OTHERS[reason]}" in caplog.text
-    assert await answer_to(server, issued[0], {**issued[1], **good}) != REFUSAL
+PAY = call("pay", amount=1)
+NOTES = ("resources/read", {"uri": "bank://one"}), ("resources/read", {"uri": "bank://two"})
 
 
 @pytest.mark.rule("MRTR-10", "MRTR-11")
 @pytest.mark.parametrize(
-    ("other", "reason"),
+    ("issued", "used", "server", "reason"),
     [
-        (lambda: bank("another"), "it was made for another server"),
-        (lambda: bank(secret="not the same as the others"), "sealed with a key that this process does not have"),
+        (PAY, call("steal", amount=1), {}, OTHERS["name"]),
+        (PAY, call("pay", amount=2), {}, OTHERS["arguments"]),
+        (call("ask"), ("prompts/get", {"name": "ask"}), {}, OTHERS["method"]),
+        (*NOTES, {}, OTHERS["name"]),
+        (PAY, PAY, {"name": "another"}, OTHERS["server"]),
+        (PAY, PAY, {"secret": "not the same as the others"}, "a key that this process does not have"),
     ],
 )
-async def test_a_state_of_another_server_is_refused(other: Any, reason: str, caplog: Any) -> None:
-    method, params = call("pay", amount=1)
-    good = await state_of(bank(), method, params)
-    assert await answer_to(other(), method, {**params, **good}) == REFUSAL
+async def test_a_state_of_another_request_is_refused(
+    issued: Any, used: Any, server: Any, reason: str, caplog: Any
+) -> None:
+    good = await state_of(bank(), *issued)
+    method, params = used
+    assert await answer_to(bank(**server), method, {**params, **good}) == REFUSAL
     assert reason in caplog.text
+    assert await answer_to(bank(), issued[0], {**issued[1], **good}) != REFUSAL
 
 
 @pytest.mark.rule("MRTR-11")
