@@ -30,6 +30,7 @@ from dovetail.engine.input_required import Steps, life_now
 from dovetail.state.base import NoRoom, StateBackend
 from dovetail.state.memory import MemoryState
 from far_state import FarState
+from http_serving import settle
 from replaying import MODERN, asking_client, is_interim, messages, play, retry
 
 SURE = {"Sure?": "yes", "Really?": "yes", "Name?": "Ada"}
@@ -75,6 +76,14 @@ class Effect:
         self.begun.set()
         await self.go.wait()
         return self._outcome()
+
+
+def asks_before(effect: Callable[[], Any]) -> Body:
+    async def tool(ctx: Context) -> str:
+        await ctx.elicit("Sure?", str)
+        return f"{await ctx.step('effect', effect)}"
+
+    return tool
 
 
 def asks_before_and_after(effect: Callable[[], Any]) -> Body:
@@ -195,16 +204,12 @@ async def test_who_waits_for_a_step_that_fails_takes_it_over() -> None:
     effect = Effect(RuntimeError("not yet"))
     effect.go.clear()
 
-    async def tool(ctx: Context) -> str:
-        await ctx.elicit("Sure?", str)
-        return f"{await ctx.step('effect', effect)}"
-
-    async with asking_client(serving(tool)) as client:
+    async with asking_client(serving(asks_before(effect))) as client:
         again = retry(await call(client), SURE)
         first = asyncio.create_task(call(client, **again))
         await effect.begun.wait()
         second = asyncio.create_task(call(client, **again))
-        await asyncio.sleep(0.01)
+        await settle()
         effect.go.set()
         assert (await first)["isError"]
         assert text_of(await second) == "2"
@@ -218,18 +223,14 @@ async def test_a_step_of_a_cancelled_call_runs_to_its_end_and_the_next_finds_its
     effect = Effect()
     effect.go.clear()
 
-    async def tool(ctx: Context) -> str:
-        await ctx.elicit("Sure?", str)
-        return f"{await ctx.step('effect', effect)}"
-
-    async with asking_client(serving(tool)) as client:
+    async with asking_client(serving(asks_before(effect))) as client:
         again = retry(await call(client), SURE)
         first = asyncio.create_task(call(client, **again))
         await effect.begun.wait()
         first.cancel()
         await asyncio.wait([first])
         second = asyncio.create_task(call(client, **again))
-        await asyncio.sleep(0.01)
+        await settle()
         assert not second.done()
         effect.go.set()
         assert text_of(await second) == "1"
@@ -320,11 +321,7 @@ class Closed(MemoryState):
 async def test_a_step_that_can_not_be_claimed_is_not_taken() -> None:
     effect = Effect()
 
-    async def tool(ctx: Context) -> str:
-        await ctx.elicit("Sure?", str)
-        return f"{await ctx.step('effect', effect)}"
-
-    server = serving(tool, secret="the same on both workers")
+    server = serving(asks_before(effect), secret="the same on both workers")
     async with asking_client(server) as client:
         server.engine.state = Closed()
         first = await call(client)
