@@ -1,6 +1,5 @@
 """Progress: what of many reports is sent, and what a client hears of them."""
 
-import asyncio
 import math
 import time
 from collections.abc import Callable, Coroutine
@@ -170,17 +169,6 @@ def new_server() -> Server:
             ctx.report_progress(value)
         return "done"
 
-    @server.tool
-    async def leaves_a_task(ctx: Context) -> str:
-        async def late() -> None:
-            await asyncio.sleep(0.02)
-            await ctx.report_progress(2)
-            await ctx.info("late")
-
-        server.late = asyncio.create_task(late())  # type: ignore[attr-defined]
-        await ctx.report_progress(1)
-        return "done"
-
     return server
 
 
@@ -237,30 +225,3 @@ async def test_a_flood_is_thinned_and_the_last_report_comes_before_the_answer(na
         assert sent[-1] == 1999
         assert len(sent) <= at_most
         assert sent == sorted(set(sent))
-
-
-async def test_the_latest_report_goes_out_while_the_call_goes_on() -> None:
-    server = new_server()
-    release = asyncio.Event()
-
-    @server.tool
-    async def waits(ctx: Context) -> str:
-        for value in range(100):
-            await ctx.report_progress(value)
-        await release.wait()
-        return "done"
-
-    async with Wire(server, MODERN) as wire:
-        wire.send(wire.request("tools/call", {"name": "waits", "_meta": {"progressToken": 1}}))
-        while (await wire.receive())["params"]["progress"] != 99:
-            pass
-        release.set()
-        assert "result" in await wire.receive()
-
-
-@pytest.mark.rule("PROG-6")
-async def test_nothing_comes_after_the_answer() -> None:
-    async with Wire(new_server(), "2025-11-25") as wire:
-        assert [each["progress"] for each in await run(wire, "leaves_a_task")] == [1]
-        await wire.server.late
-        await wire.quiet(0.05)
