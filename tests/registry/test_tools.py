@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import pytest
 
 from dovetail import Client, Context, Field, Server, SetupError, Text, ToolResult
-from dovetail.engine.deprecation import _said
+from dovetail.engine.context import warn_deprecated
 from dovetail.registry.tools import compile_tool
 from wire import MODERN, Wire
 
@@ -263,7 +263,7 @@ async def test_a_header_mark_is_listed() -> None:
 
 @pytest.mark.parametrize("feature", ["sampling", "roots.x"])
 def test_requiring_a_deprecated_feature_warns_once(feature: str) -> None:
-    _said.discard(feature.partition(".")[0])
+    warn_deprecated.cache_clear()
     server = new_server()
     with pytest.warns(DeprecationWarning, match=feature.partition(".")[0]):
         server.add_tool(takes_a, requires=[feature])
