@@ -40,20 +40,12 @@ def watching(server: Server) -> list[str]:
 async def test_every_method_is_seen_once() -> None:
     server = new_server()
     seen = watching(server)
-    asked = [
-        ("ping", {}),
-        ("tools/list", {}),
-        ("tools/call", {"name": "say"}),
-        ("tools/call", {"name": "unknown"}),
-        ("resources/list", {}),
-        ("resources/templates/list", {}),
-        ("resources/read", {"uri": "a://b"}),
-        ("resources/subscribe", {"uri": "a://b"}),
-        ("resources/unsubscribe", {"uri": "a://b"}),
-        ("prompts/list", {}),
-        ("prompts/get", {"name": "ask"}),
-        ("logging/setLevel", {"level": "info"}),
-    ]
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("ping", {}), ("tools/list", {}), ("tools/call", {"name": "say"}), ("tools/call", {"name": "unknown"}),
+        ("resources/list", {}), ("resources/templates/list", {}), ("resources/read", {"uri": "a://b"}),
+        ("resources/subscribe", {"uri": "a://b"}), ("resources/unsubscribe", {"uri": "a://b"}), ("prompts/list", {}),
+        ("prompts/get", {"name": "ask"}), ("logging/setLevel", {"level": "info"}),
+    ]  # fmt: skip
     async with Wire(server, "2025-11-25") as wire:
         for method, params in asked:
             await wire.exchange(wire.request(method, params))

@@ -130,7 +130,7 @@ async def test_a_store_that_has_forgotten_the_secret_gets_it_back() -> None:
     known.secrets = await shared_secrets(state, known.secrets)
     keeping = asyncio.create_task(keep_sharing(state, known, seconds=0.001))
     await state.delete(KEY)
-    await until(lambda: any(KEY in key for key in state._entries.things))
+    await until(lambda: any(KEY in key for key in state._entries.rows))
     assert await shared_secrets(state, own(b"b")) == own(b"a")
     state.break_down()
     await asyncio.sleep(0.01)
@@ -200,15 +200,6 @@ async def test_a_page_is_not_kept_longer_than_the_secret_that_signed_it() -> Non
         server.engine.secrets = checked_secrets(TWO, "test")
         assert (await wire.ask("tools/list", {"cursor": fresh}))["tools"][0]["name"] == "b"
         assert (await wire.refusal("tools/list", {"cursor": cursor}))["code"] == -32602
-
-
-def test_the_sealer_follows_the_secrets() -> None:
-    engine = Server("x", secret=ONE).engine
-    token = engine.sealer.seal(b"data")
-    assert engine.sealer is engine.sealer
-    engine.secrets = checked_secrets([TWO, ONE], "test")
-    assert engine.sealer.secrets == (TWO.encode(), ONE.encode())
-    assert engine.sealer.open(token) == b"data"
 
 
 FORKS = """
