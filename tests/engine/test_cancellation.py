@@ -106,21 +106,6 @@ async def test_a_call_that_has_not_begun(version: str) -> None:
         await still_fine(wire)
 
 
-async def test_a_call_that_waits_for_its_turn() -> None:
-    bench = Bench()
-    async with Wire(bench.server, "2025-11-25") as wire:
-        for id in range(6):
-            wire.send(calling(wire, "slow", id))
-        await asyncio.sleep(0.02)
-        assert bench.server.engine.limit.waiting == 2
-        for id in range(6):
-            wire.send(cancel(id))
-        await wire.quiet()
-        assert bench.events == ["cleaned up"] * 4
-        assert (bench.server.engine.limit.running, bench.server.engine.limit.waiting) == (0, 0)
-        await still_fine(wire)
-
-
 async def test_the_id_is_free_at_once() -> None:
     bench = Bench()
     async with Wire(bench.server, "2025-11-25") as wire:

@@ -480,16 +480,8 @@ async def test_exceptions_of_the_work_pass_through(kind: type[Exception], waits:
     assert not isinstance(caught.value, CallTimeout)
 
 
-async def test_a_cancellation_from_outside_stays_one() -> None:
-    task = asyncio.create_task(timed(answer(60), 30))
-    await turns()
-    task.cancel("outside")
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert task.cancelled()
-
-
-async def test_a_cancellation_from_outside_wins_over_an_expiry_in_the_same_turn() -> None:
+@pytest.mark.parametrize("seconds", [30, 0.01])
+async def test_a_cancellation_from_outside_stays_one_also_if_it_meets_the_expiry(seconds: float) -> None:
     async def stubborn() -> str:
         try:
             return await answer(60)
@@ -497,11 +489,12 @@ async def test_a_cancellation_from_outside_wins_over_an_expiry_in_the_same_turn(
             await asyncio.sleep(0.02)  # the expiry arrives while the work cleans up after the outer cancellation
             raise
 
-    task = asyncio.create_task(timed(stubborn(), 0.01))
+    task = asyncio.create_task(timed(stubborn(), seconds))
     await turns()
-    task.cancel()
+    task.cancel("outside")
     with pytest.raises(asyncio.CancelledError):
         await task
+    assert task.cancelled()
 
 
 async def test_work_that_swallows_the_expiry_returns_its_result() -> None:

@@ -208,22 +208,6 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
-async def test_a_list_is_encoded_once(version: str, encoded: list[int]) -> None:
-    server = new_server(200)
-    async with Client(server, protocol_version=version) as client:
-        encoded.clear()
-        assert len(await client.list_tools()) == 200
-        first = sum(encoded)
-        assert first > 200 * 50, "the list itself"
-        for _ in range(5):
-            assert len(await client.list_tools()) == 200
-        assert sum(encoded) == first
-        server.add_tool(lambda: "", name="one_more")
-        assert len(await client.list_tools()) == 201
-        assert first < sum(encoded) < 2.2 * first
-
-
 async def test_a_result_is_encoded_once(encoded: list[int]) -> None:
     """What a tool returns is made JSON where it is checked; what is sent is put together from that."""
     server = Server("results", version="1.0.0")
@@ -260,16 +244,14 @@ async def test_more_calls_than_slots_wait_and_more_than_the_queue_holds_are_refu
         answers = sorted([await wire.receive() for _ in range(9)], key=lambda answer: answer["id"])
         assert (await wire.ask("tools/call", {"name": "slow"}))["isError"] is False
     assert max(most) == 2
-    done, refused = answers[:5], answers[5:]
-    assert all(answer["result"]["isError"] is False for answer in done)
-    if per_tool:  # for the model, which may call another one
-        text = "The tool slow is busy: 2 calls running and 3 waiting; try again in 1 s."
-        assert all(answer["result"]["content"][0]["text"] == text for answer in refused)
-        assert all(answer["result"]["isError"] is True for answer in refused)
-    else:
-        text = "The server is busy: 2 calls running and 3 waiting; try again in 1 s."
-        error = {"code": -32603, "message": text, "data": {"retryAfter": 1}}
-        assert all(answer["error"] == error for answer in refused)
+    assert all(answer["result"]["isError"] is False for answer in answers[:5])
+    for answer in answers[5:]:
+        if per_tool:  # for the model, which may call another one
+            text = "The tool slow is busy: 2 calls running and 3 waiting; try again in 1 s."
+            assert (answer["result"]["isError"], answer["result"]["content"][0]["text"]) == (True, text)
+        else:
+            text = "The server is busy: 2 calls running and 3 waiting; try again in 1 s."
+            assert answer["error"] == {"code": -32603, "message": text, "data": {"retryAfter": 1}}
 
 
 async def test_a_tool_that_comes_back_has_its_new_limit() -> None:

@@ -63,7 +63,7 @@ class Subscription:
         self.accepted = 0  # changes that ever were pending
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._waiter: asyncio.Future[None] | None = None
+        self._news = asyncio.Event()
         for uri in uris:
             self.add_uri(uri)
 
@@ -98,11 +98,7 @@ class Subscription:
         self._pending[change] = None
         if self.is_log and (made := changes_made.get()) is not None:
             made[self] = self.accepted
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._news.set()
 
     def __aiter__(self) -> "Subscription":
         return self
@@ -111,8 +107,8 @@ class Subscription:
         while not self._pending:
             if self.closed:
                 raise StopAsyncIteration
-            self._waiter = self._loop.create_future()
-            await self._waiter
+            self._news.clear()
+            await self._news.wait()
         change = next(iter(self._pending))
         del self._pending[change]
         return change
@@ -124,7 +120,7 @@ class Subscription:
             self._hub.forget(self)
             for uri in self.uris:
                 self._hub.uri_released(uri)
-            self._wake()
+            self._news.set()
 
 
 # What a call has changed, in its threads and tasks too: how many changes the log has to have written for it.
