@@ -83,11 +83,6 @@ def test_unknown_and_missing_names() -> None:
     assert any("city" in line and "town" not in line for line in lines)
 
 
-def test_the_error_names_its_subject() -> None:
-    with pytest.raises(ArgumentError, match="Invalid arguments for tool:\n- x: expected an integer"):
-        read(int, '"ten"')
-
-
 # The second reading
 
 
@@ -95,7 +90,6 @@ def test_the_error_names_its_subject() -> None:
     ("annotation", "text", "value"),
     [
         (int, '"5"', 5),
-        (int, '"5.0"', 5),
         (float, '"1.5"', 1.5),
         (bool, '"true"', True),
         (None, '"null"', None),
@@ -106,9 +100,7 @@ def test_the_error_names_its_subject() -> None:
         (dict[str, int], '"{\\"a\\": \\"1\\"}"', {"a": 1}),
         (Point, '"{\\"x\\": 1}"', Point(1)),
         (Point, '{"x": "1"}', Point(1)),
-        (Point | None, '{"x": "1"}', Point(1)),
         (list[Point] | None, '"[{\\"x\\": 1}]"', [Point(1)]),
-        (tuple[int, str], '["1", "2"]', (1, "2")),
         (Node, '{"value": 1, "children": "[{\\"value\\": \\"2\\"}]"}', Node(1, [Node(2)])),
         (Model, '"{\\"size\\": 1}"', Model(size=1)),
         (Level, '"2"', Level.HIGH),
@@ -136,10 +128,7 @@ def test_strings_stay_strings_where_they_are_welcome(annotation: Any, text: str)
 @pytest.mark.parametrize("text", ['"five"', '""', '"[1, 2"', '"5"', '"true"', '"NaN"'])
 def test_strings_that_hold_something_else(text: str) -> None:
     assert problems(lambda: read(list[int], text)) == [f"x: expected an array, got the string {text}"]
-
-
-def test_a_wrong_value_inside_a_held_string_is_named() -> None:
-    assert problems(lambda: read(list[int], '"[1, null]"')) == ["x[1]: expected an integer, got null"]
+    assert problems(lambda: read(list[Picky], '[{"x": 1}, {"x": 13}]')) == ["x[1]: thirteen brings bad luck"]
 
 
 # What only some types have
@@ -181,10 +170,6 @@ def test_pydantic_models_are_read_strictly_unless_they_coerce() -> None:
     assert problems(lambda: read(Model, '{"size": true}')) == ["x.size: expected an integer, got true"]
     assert read(Model, '{"size": 5.0}') == Model(size=5)
     assert read(Coercing, '{"tags": "1,2"}') == Coercing(tags=[1, 2])
-
-
-def test_an_author_s_own_error_reaches_the_caller_at_its_place() -> None:
-    assert problems(lambda: read(list[Picky], '[{"x": 1}, {"x": 13}]')) == ["x[1]: thirteen brings bad luck"]
 
 
 # Defaults
@@ -448,18 +433,6 @@ def test_text_that_is_no_json(raw: bytes) -> None:
 @pytest.mark.parametrize("raw", [b"[]", b"5", b"null", b'"x"'])
 def test_arguments_that_are_no_object(raw: bytes) -> None:
     assert len(problems(lambda: compiled(int).decode(raw))) == 1
-
-
-def test_the_last_of_two_equal_keys_wins() -> None:
-    assert compiled(int).decode(b'{"x": 1, "x": 2}') == {"x": 2}
-
-
-def test_raw_bytes_of_a_larger_message() -> None:
-    class Envelope(msgspec.Struct):
-        arguments: msgspec.Raw
-
-    envelope = msgspec.json.decode(b'{"arguments": {"x": "5"}}', type=Envelope)
-    assert compiled(int).decode(envelope.arguments) == {"x": 5}
 
 
 def test_huge_integers() -> None:

@@ -8,14 +8,14 @@ import enum
 import inspect
 import ipaddress
 import pathlib
-import uuid
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, Never, TypedDict
+from typing import Annotated, Any, Literal, Never, TypedDict
 
 import attrs
 import msgspec
 import pydantic
 import pytest
+from argument_types import ID, Bounded, Colour, Crate, Json, Level, Movie, Node, Place, Point
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import TypeAliasType
@@ -52,24 +52,8 @@ def structure(output: Output, value: Any) -> Any:
     return msgspec.json.decode(output.encode(value))
 
 
-class Colour(enum.Enum):
-    RED = "red"
-
-
 class Ratio(enum.Enum):
     HALF = 0.5
-
-
-@dataclasses.dataclass
-class Point:
-    x: int
-    y: Annotated[int, Field(ge=0)] = 0
-
-
-@dataclasses.dataclass
-class Node:
-    value: int
-    children: "list[Node]" = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
@@ -82,20 +66,6 @@ class Explosive:
             raise AssertionError("constructed a second time")
         self.x = 2
         self.total = 1
-
-
-@attrs.define
-class Box:
-    size: int
-
-
-class Movie(TypedDict):
-    title: str
-
-
-class Place(NamedTuple):
-    name: str
-    zoom: int = 3
 
 
 class Model(pydantic.BaseModel):
@@ -114,41 +84,14 @@ class Name(str):
         return "not this"
 
 
-class Money(decimal.Decimal):
-    pass
-
-
 class Count(int):
     def __repr__(self) -> str:
         return "not this"
 
 
-class Sealed(bytes):
-    pass
-
-
-class Moment(datetime.datetime):
-    pass
-
-
-class Day(datetime.date):
-    pass
-
-
-class Span(datetime.timedelta):
-    pass
-
-
-class Names(list[str]):
-    pass
-
-
-class Prices(dict[str, int]):
-    pass
-
-
-class Level(enum.IntEnum):
-    LOW = 1
+def own(base: Any, *arguments: Any, **options: Any) -> Any:
+    """A value of a subclass."""
+    return type("Own", (base,), {})(*arguments, **options)
 
 
 class Frozen(Mapping[str, int]):
@@ -162,18 +105,16 @@ class Frozen(Mapping[str, int]):
         return 1
 
 
-Json = TypeAliasType("Json", "dict[str, Json] | list[Json] | str | int | None")
-
-
 CYCLE: list[Any] = []
 DEEP: Any = []
 
 
 INTEGER = {"type": "integer"}
-POINT = {
+POINT = {"type": "object", "properties": {"x": INTEGER, "y": {"type": "integer", "default": 0}}, "required": ["x"]}
+MOVIE = {
     "type": "object",
-    "properties": {"x": INTEGER, "y": {"type": "integer", "minimum": 0, "default": 0}},
-    "required": ["x"],
+    "properties": {"title": {"type": "string"}, "year": {"type": "integer", "exclusiveMinimum": 1800}},
+    "required": ["title"],
 }
 
 
@@ -188,30 +129,23 @@ class Album(TypedDict):
     more: Any
 
 
-ID = uuid.UUID(int=7)
-
-
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
         (None, None),
-        (True, True),
-        (5, 5),
         (2**80, 2**80),
-        (1.5, 1.5),
-        ("a", "a"),
         (Name("a"), "a"),
         (Count(5), 5),
         (Count(2**70), 2**70),
-        (type("Share", (float,), {})(0.5), 0.5),
+        (own(float, 0.5), 0.5),
         (b"hi", "aGk="),
-        (Sealed(b"hi"), "aGk="),
-        (Money("1.50"), "1.50"),
-        (Moment(2024, 5, 17, 10, tzinfo=datetime.UTC), "2024-05-17T10:00:00Z"),
-        (Day(2024, 5, 17), "2024-05-17"),
-        (Span(seconds=90), "PT90S"),
-        (Names([Name("a")]), ["a"]),
-        (Prices({Name("a"): Count(5)}), {"a": 5}),
+        (own(bytes, b"hi"), "aGk="),
+        (own(decimal.Decimal, "1.50"), "1.50"),
+        (own(datetime.datetime, 2024, 5, 17, 10, tzinfo=datetime.UTC), "2024-05-17T10:00:00Z"),
+        (own(datetime.date, 2024, 5, 17), "2024-05-17"),
+        (own(datetime.timedelta, seconds=90), "PT90S"),
+        (own(list, [Name("a")]), ["a"]),
+        (own(dict, {Name("a"): Count(5)}), {"a": 5}),
         ({Count(1): Level.LOW}, {"1": 1}),
         (Level.LOW, 1),
         ((1, [2, {3}]), [1, [2, [3]]]),
@@ -225,15 +159,13 @@ ID = uuid.UUID(int=7)
         (Frozen(), {"a": 1}),
         (Colour.RED, "red"),
         (Ratio.HALF, 0.5),
-        (datetime.datetime(2024, 5, 17, 10, tzinfo=datetime.UTC), "2024-05-17T10:00:00Z"),
         (datetime.date(2024, 5, 17), "2024-05-17"),
-        (datetime.timedelta(seconds=90), "PT90S"),
         (ID, str(ID)),
         (decimal.Decimal("1.50"), "1.50"),
         (pathlib.PurePosixPath("/a"), "/a"),
         (ipaddress.IPv4Address("10.0.0.1"), "10.0.0.1"),
         (Point(1), {"x": 1, "y": 0}),
-        (Box(1), {"size": 1}),
+        (Crate(4), {"size": 4}),
         (Place("a"), ["a", 3]),
         (Text("a"), {"text": "a"}),
         (Model(size=1), {"theSize": 1, "double": 2}),
@@ -316,6 +248,7 @@ def test_no_promise(annotation: Any) -> None:
     [
         (int, INTEGER, [(1, 1), (2.0, 2)], ["x", 1.5, True, None]),
         (float, {"type": "number"}, [(1, 1), (0.5, 0.5)], ["x", float("nan")]),
+        (Annotated[int, Field(ge=0)], {"type": "integer", "minimum": 0}, [(0, 0)], [-1]),
         (bool, {"type": "boolean"}, [(True, True)], [1]),
         (list[str], {"type": "array", "items": {"type": "string"}}, [(["a"], ["a"]), (("a",), ["a"])], ["a", [1]]),
         (list, {"type": "array", "items": {}}, [([1, "a"], [1, "a"])], [{}]),
@@ -323,12 +256,12 @@ def test_no_promise(annotation: Any) -> None:
         (dict[str, int], {"type": "object", "additionalProperties": INTEGER}, [({"a": 1}, {"a": 1})], [{"a": "b"}]),
         (int | None, {"anyOf": [INTEGER, {"type": "null"}]}, [(1, 1), (None, None)], ["x"]),
         (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}, [("a", "a")], ["c"]),
-        (Colour, {"type": "string", "enum": ["red"]}, [(Colour.RED, "red"), ("red", "red")], ["blue"]),
-        (Point, POINT, [(Point(1), {"x": 1, "y": 0}), ({"x": 1}, {"x": 1})], [Point(1, -1), Point("a"), {}, None]),
-        (list[Point], {"type": "array", "items": POINT}, [([Point(1)], [{"x": 1, "y": 0}])], [[Point(1, -1)]]),
+        (Colour, {"type": "string", "enum": ["red", "blue"]}, [(Colour.RED, "red"), ("red", "red")], ["green"]),
+        (Point, POINT, [(Point(1), {"x": 1, "y": 0}), ({"x": 1}, {"x": 1})], [Point("a"), {}, None]),  # type: ignore[arg-type]
+        (list[Point], {"type": "array", "items": POINT}, [([Point(1)], [{"x": 1, "y": 0}])], [[{}]]),
         (
             Movie,
-            {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]},
+            MOVIE,
             [({"title": "M"}, {"title": "M"}), ({"title": "M", "more": 1}, {"title": "M", "more": 1})],
             [{}, {"title": 1}],
         ),
@@ -342,7 +275,7 @@ def test_no_promise(annotation: Any) -> None:
             Place,
             {
                 "type": "array",
-                "prefixItems": [{"type": "string"}, {"type": "integer", "default": 3}],
+                "prefixItems": [{"type": "string"}, {"type": "integer", "minimum": 1, "default": 3}],
                 "items": {},
                 "minItems": 1,
                 "maxItems": 2,
@@ -370,9 +303,9 @@ def test_no_promise(annotation: Any) -> None:
         ),
         (
             Point | Movie,
-            {"anyOf": [POINT, {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}]},
+            {"anyOf": [POINT, MOVIE]},
             [(Point(1), {"x": 1, "y": 0}), ({"title": "M"}, {"title": "M"})],
-            [{}],
+            [{}, {"title": "M", "year": 1}],
         ),
     ],
     ids=stable,
@@ -384,7 +317,6 @@ def test_promises(annotation: Any, schema: Any, good: list[tuple[Any, Any]], bad
     assert output.is_object is (schema.get("type") == "object")
     for value, expected in good:
         assert structure(output, value) == expected
-        assert msgspec.json.decode(output.encode(value)) == expected
     for value in bad:
         with pytest.raises(OutputError):
             structure(output, value)
@@ -404,19 +336,12 @@ def test_recursive_promises() -> None:
         structure(anything, {"a": 1.5})
 
 
-def test_the_error_says_where_and_why() -> None:
-    output = compile_output(list[Point], where="tool t")
-    assert output is not None
-    with pytest.raises(OutputError, match=r"\[0\]\.y: must be at least 0, got -1"):
-        structure(output, [Point(1, -1)])
-
-
 @pytest.mark.parametrize(
     ("annotation", "value", "words"),
     [
         (dict[str, int], {"a": 1, "b": "x"}, 'b: expected an integer, got the string "x"'),
         (dict[str, int], {"a": 1, "two words": "x"}, r'value\["two words"\]: expected an integer, got the string "x"'),
-        (list[dict[str, Point]], [{"a": Point(1), "b": Point(1, -1)}], r"\[0\]\.b\.y: .*at least 0, got -1"),
+        (list[dict[str, Bounded]], [{"a": Bounded(1), "b": Bounded(0)}], r"\[0\]\.b\.x: .*at least 1, got 0"),
         (dict[int, int], {"x": 1}, "annotation: x: is not an allowed name"),
         (dict[datetime.date, int], {"q": 1}, "annotation: q: is not an allowed name: it must be a date"),
         (int | None, "x", 'value: expected an integer or null, got the string "x"'),

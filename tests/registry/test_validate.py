@@ -5,8 +5,6 @@ import itertools
 import json
 import math
 import socket
-import subprocess
-import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -68,15 +66,12 @@ def test_all_problems_are_told() -> None:
         "since": "yesterday",
     }  # fmt: skip
     assert problems(SEARCH, value) == [
-        'mode: must be one of "fast", "slow"; got "medium"',
-        'limit: expected an integer, got the string "ten"',
+        'mode: must be one of "fast", "slow"; got "medium"', 'limit: expected an integer, got the string "ten"',
         "filter.tags[1]: expected a string, got the integer 5",
-        'filter.tags[2]: must match the pattern ^[a-z]+$, got "B"',
-        "filter.colour: unknown property (known: tags)",
-        'since: must be a date such as 2026-07-28, got "yesterday"',
-        "query: required, but missing",
+        'filter.tags[2]: must match the pattern ^[a-z]+$, got "B"', "filter.colour: unknown property (known: tags)",
+        'since: must be a date such as 2026-07-28, got "yesterday"', "query: required, but missing",
         "colour: unknown argument (known: query, limit, mode, filter, since)",
-    ]
+    ]  # fmt: skip
     assert problems(SEARCH, {"query": "x", "limit": 50, "since": None}) == []
 
 
@@ -209,9 +204,6 @@ def test_lines_are_bounded() -> None:
 def test_formats_are_checked(name: str) -> None:
     assert not Validator({"format": name}, where="tool").is_valid("\x00 not ( a {")
     assert Validator({"format": name}, where="tool").is_valid(5)
-
-
-pytestmark = pytest.mark.timeout(60)  # only to catch what would never end
 
 
 # Schemas that are refused
@@ -384,9 +376,6 @@ def test_any_json_is_a_schema_or_refused(schema: Any) -> None:
         validator.problems({"a": 1})
 
 
-pytestmark = pytest.mark.timeout(60)  # only to catch what would never end
-
-
 # Hostile schemas
 
 
@@ -459,8 +448,10 @@ HOSTILE: list[tuple[str, Any, str]] = [
     ("50,000 properties", {"properties": {f"p{n}": {"type": "string"} for n in range(50_000)}}, "too large"),
     ("20,000 properties", {"properties": {f"p{n}": {} for n in range(20_000)}}, "more than 10,000 subschemas"),
     ("megabytes", {"description": "x" * 1_000_001}, "too large"),
-    ("a dict in itself", LOOP, "nested deeper than"),
-    ("a dict in itself, often", WIDE_LOOP, "nested deeper than"),
+    ("a dict in itself", LOOP, "contains itself"),
+    ("a dict in itself, often", WIDE_LOOP, "contains itself"),
+    ("a dict twice in a dict, 2^40", nested(40, lambda inner: {"items": inner, "not": inner}, {}), "too large"),
+    ("a list twice in a list, 2^40", {"const": nested(40, lambda inner: [inner, inner], 1)}, "too large"),
     ("dynamic anchors", {"$defs": {str(n): {"$dynamicAnchor": f"a{n}"} for n in range(60)}}, "dynamic anchors"),
     ("many lookaheads", {"allOf": [{"pattern": f"(?=a)b{n}"} for n in range(30)]}, "costly patterns"),
     ("many large patterns", {"allOf": [{"pattern": f"a{{1,{900 + n}}}"} for n in range(30)]}, "costly patterns"),
@@ -564,29 +555,11 @@ def test_numbers_keep_their_size() -> None:
     assert problems({"const": 2**64}, 2**64 + 1) == [f"arguments: must be {2**64}, got {2**64 + 1}"]
 
 
-@pytest.mark.slow
-def test_large_values() -> None:
-    numbers = list(range(300_000))
-    assert len(problems({"items": {"type": "string"}}, numbers)) == 21
-    assert len(problems({"items": {"anyOf": [{"type": "string"}, {"type": "null"}]}}, numbers)) == 21
-    assert len(problems({"additionalProperties": False}, {str(n): n for n in numbers})) == 21
-    assert problems({"items": {"type": "integer"}}, [*numbers, "x"])
-
-
 def test_it_does_not_see_later_changes() -> None:
     schema: dict[str, Any] = {"properties": {"a": {"type": "null"}}}
     validator = Validator(types.MappingProxyType(schema), where="tool", lazy=True)
     schema["properties"]["a"]["type"] = "string"
     assert validator.problems({"a": 1}) == ["a: expected null, got the integer 1"]
-
-
-def test_lazy_leaves_the_engine_alone() -> None:
-    program = (
-        "import sys; from dovetail.registry.validate import Validator; "
-        "v = Validator({'type': 'null'}, where='x', lazy=True); assert 'jsonschema_rs' not in sys.modules; "
-        "assert not v.is_valid(1); assert 'jsonschema_rs' in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_the_engine_may_give_up() -> None:

@@ -126,12 +126,7 @@ async def test_resources_list() -> None:
 
 @pytest.mark.seed("S2-36", "S2-37", "S2-38")
 async def test_resources_read() -> None:
-    request = {
-        "jsonrpc": "2.0",
-        "id": 2,
-        "method": "resources/read",
-        "params": {"uri": "file:///project/src/main.rs"},
-    }
+    request = {"jsonrpc": "2.0", "id": 2, "method": "resources/read", "params": {"uri": "file:///project/src/main.rs"}}
     async with Wire(server, REVISION) as wire:
         answer = await wire.exchange(request)
     same(
@@ -811,12 +806,9 @@ async def test_every_notification_of_the_index_is_sent_as_the_schema_says() -> N
     for message in told:
         official.validator_for(REVISION, "ServerNotification").validate(message)
     assert {message["method"] for message in told} == {
-        "notifications/message",
-        "notifications/resources/list_changed",
-        "notifications/resources/updated",
-        "notifications/prompts/list_changed",
-        "notifications/tools/list_changed",
-    }
+        "notifications/message", "notifications/resources/list_changed", "notifications/resources/updated",
+        "notifications/prompts/list_changed", "notifications/tools/list_changed",
+    }  # fmt: skip
 
 
 @pytest.mark.seed("S2-93")
@@ -858,8 +850,7 @@ async def test_any_text_comes_and_goes_as_json(text: str) -> None:
     async with Wire(echoing, REVISION) as wire:
         answer = await wire.exchange(wire.request("tools/call", {"name": "echo", "arguments": {"text": text}}, id="é"))
     same(
-        answer,
-        {"jsonrpc": "2.0", "id": "é", "result": {"content": [{"type": "text", "text": text}], "isError": False}},
+        answer, {"jsonrpc": "2.0", "id": "é", "result": {"content": [{"type": "text", "text": text}], "isError": False}}
     )
 
 

@@ -312,11 +312,7 @@ async def test_resources_read_binary() -> None:
 async def test_resource_templates() -> None:
     async with Wire(server, REVISION) as wire:
         answer = await wire.exchange({"jsonrpc": "2.0", "id": 3, "method": "resources/templates/list"})
-    template = {
-        "uriTemplate": "file:///{path}",
-        "name": "Project Files",
-        "mimeType": "application/octet-stream",
-    }
+    template = {"uriTemplate": "file:///{path}", "name": "Project Files", "mimeType": "application/octet-stream"}
     same(answer, {"jsonrpc": "2.0", "id": 3, "result": {"resourceTemplates": [template]}})
 
 
@@ -377,13 +373,11 @@ async def test_the_pages_of_a_list_follow_one_another(kind: str, names: list[str
 @pytest.mark.parametrize(
     "uri",
     [
-        "https://example.com/handbook?page=2",
-        "file:///nowhere/on/this/disk.txt",
-        "git://example.com/project.git/main/README.md",
-        "x-notes+v1.2://shelf/a%20b?sort=title#top",
+        "https://example.com/handbook?page=2", "file:///nowhere/on/this/disk.txt",
+        "git://example.com/project.git/main/README.md", "x-notes+v1.2://shelf/a%20b?sort=title#top",
         "urn:isbn:0451450523",
     ],
-)
+)  # fmt: skip
 async def test_any_scheme_of_rfc_3986(uri: str) -> None:
     schemes = Server("schemes")
     schemes.add_resource(uri, lambda: "contents", name="it", mime_type="text/plain")
@@ -439,10 +433,7 @@ async def test_content_types_of_messages(block, shown) -> None:
         result = await wire.ask("prompts/get", {"name": "show"})
     same(
         result["messages"],
-        [
-            {"role": "user", "content": shown},
-            {"role": "assistant", "content": {**shown, "annotations": ANNOTATIONS}},
-        ],
+        [{"role": "user", "content": shown}, {"role": "assistant", "content": {**shown, "annotations": ANNOTATIONS}}],
     )
 
 
