@@ -68,19 +68,11 @@ def test_all_problems_are_named() -> None:
 
     raw = b'{"limit": "ten", "since": "2024-02-30", "tags": ["a", 5], "where": {"y": "b"}, "ok": 2, "more": 1}'
     found = problems(lambda: Arguments(inspect_function(tool)).decode(raw))
+    assert "Invalid arguments for tool:" in str(ArgumentError("tool", found))
     for name in ("limit", "since", "tags[1]", "where.x", "where.y", "more"):
         assert [line for line in found if name in line], f"{name} in {found}"
     assert not [line for line in found if line.startswith("ok")]
     assert 'limit: expected an integer, got the string "ten"' in found
-
-
-def test_unknown_and_missing_names() -> None:
-    def tool(city: str, days: int = 1) -> None: ...
-
-    lines = problems(lambda: Arguments(inspect_function(tool)).decode(b'{"town": "Rome"}'))
-    assert len(lines) == 2
-    assert any("town" in line and "city" in line and "days" in line for line in lines)
-    assert any("city" in line and "town" not in line for line in lines)
 
 
 # The second reading
@@ -90,21 +82,17 @@ def test_unknown_and_missing_names() -> None:
     ("annotation", "text", "value"),
     [
         (int, '"5"', 5),
-        (float, '"1.5"', 1.5),
         (bool, '"true"', True),
         (None, '"null"', None),
         (int | None, '"null"', None),
         (list[int], '"[1, 2]"', [1, 2]),
-        (list[int], '["1", 2.0]', [1, 2]),
         (list[int], '"[\\"1\\"]"', [1]),
         (dict[str, int], '"{\\"a\\": \\"1\\"}"', {"a": 1}),
         (Point, '"{\\"x\\": 1}"', Point(1)),
-        (Point, '{"x": "1"}', Point(1)),
         (list[Point] | None, '"[{\\"x\\": 1}]"', [Point(1)]),
         (Node, '{"value": 1, "children": "[{\\"value\\": \\"2\\"}]"}', Node(1, [Node(2)])),
         (Model, '"{\\"size\\": 1}"', Model(size=1)),
         (Level, '"2"', Level.HIGH),
-        (Literal[1, 2], '"2"', 2),
         (Annotated[int, Field(ge=1)], '"5"', 5),
     ],
     ids=stable,
@@ -154,12 +142,6 @@ def test_zones_that_are_wanted_or_not(kind: Any, text: str) -> None:
     assert problems(lambda: read(naive, f'"{text}Z"')) == [f'x: must have no time zone, got "{text}Z"']
     assert problems(lambda: read(aware, f'"{text}"'))[0].startswith("x: must have a time zone")
     assert "format" not in compiled(naive).schema["properties"]["x"]
-
-
-def test_formats_are_checked() -> None:
-    email = Annotated[str, Field(format="email")]
-    assert read(email, '"a@b.example"') == "a@b.example"
-    assert problems(lambda: read(email, '"nobody"')) == ['x: must be an email address, got "nobody"']
 
 
 class Coercing(pydantic.BaseModel):

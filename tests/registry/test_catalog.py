@@ -282,17 +282,12 @@ def test_threads_may_register_and_remove_while_others_page() -> None:
 
 @pytest.mark.seed("S3-09")
 @pytest.mark.rule("TOOL-7")
-@pytest.mark.parametrize("name", ["a", "A-b_c.9", "x" * 128, "...", "-"])
-def test_names_that_every_client_accepts(name: str) -> None:
-    assert check_name(name, "tool f") == name
-
-
-@pytest.mark.seed("S3-09")
-@pytest.mark.rule("TOOL-7")
 @pytest.mark.parametrize(
     "name", ["", "x" * 129, "a b", "a/b", "é", "a\n", "\na", "a\x00", "a:b", "a,b", "٣"], ids=ascii
 )
 def test_names_that_are_refused(name: str) -> None:
+    for good in ("a", "A-b_c.9", "x" * 128, "...", "-"):
+        assert check_name(good, "tool f") == good
     with pytest.raises(SetupError) as caught:
         check_name(name, "tool f")
     assert "tool f" in str(caught.value)

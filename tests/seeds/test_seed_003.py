@@ -1,7 +1,6 @@
 """Every JSON message of seed 003, on its server, at 2025-11-25."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -252,16 +251,6 @@ async def test_changed_lists_are_announced(name: str) -> None:
         else:
             server.add_resource("file:///another", lambda: "", name="another")
         same(await wire.receive(), {"jsonrpc": "2.0", "method": f"notifications/{name}/list_changed"})
-
-
-@pytest.mark.slow
-async def test_files_that_come_to_a_folder_or_go_are_announced(tmp_path: Path) -> None:
-    project = create_server()
-    project.add_directory(tmp_path, uri="file:///project/docs")
-    async with Wire(project, REVISION) as wire:
-        for change in ((tmp_path / "new.md").touch, (tmp_path / "new.md").unlink):
-            change()
-            same(await wire.receive(), {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"})
 
 
 @pytest.mark.seed("S3-31", "S3-38")
