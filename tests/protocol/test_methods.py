@@ -72,17 +72,6 @@ def test_what_stands_in_for_an_unknown_or_unnamed_version() -> None:
     assert r.UNNAMED.name == "2025-03-26"
 
 
-@pytest.mark.parametrize(
-    ("first", "last", "names"),
-    [
-        (r.R2024_11_05, None, NAMES), (r.R2025_06_18, None, NAMES[2:]), (r.R2026_07_28, None, NAMES[4:]),
-        (r.R2024_11_05, r.R2025_11_25, NAMES[:4]), (r.R2025_11_25, r.R2025_11_25, NAMES[3:4]),
-    ],
-)  # fmt: skip
-def test_at_least(first: r.Revision, last: r.Revision | None, names: tuple[str, ...]) -> None:
-    assert r.at_least(first, last) == frozenset(names)
-
-
 VERSIONS = [row.name for row in revisions.ALL]
 OLD, ALL, NEW = VERSIONS[:4], VERSIONS, VERSIONS[4:]
 

@@ -78,17 +78,6 @@ async def test_the_decorator_and_what_is_listed() -> None:
     assert server.remove_prompt("other") is False
 
 
-async def test_arguments_are_strings_and_become_what_the_function_wants() -> None:
-    server = new_server()
-
-    @server.prompt
-    def typed(text: str, count: int, tags: tuple[str, ...] = (), mood: Literal["a", "b"] = "a") -> str:
-        return repr((text, count, tags, mood))
-
-    result = await get(server, "typed", text="5", count="3", tags='["x"]')
-    assert result["messages"] == [{"role": "user", "content": {"type": "text", "text": "('5', 3, ('x',), 'a')"}}]
-
-
 @pytest.mark.rule("PR-7", "PR-8")
 @pytest.mark.parametrize("version", ["2024-11-05", MODERN])
 async def test_bad_requests(version: str) -> None:
