@@ -34,7 +34,7 @@ def binding(**changes: Any) -> Binding:
     [
         ("method", "prompts/get"), ("name", "Pay"), ("arguments", raw({"amount": 2})),
         ("arguments", raw({"amount": "1"})), ("arguments", raw({"amount": True})),
-        ("arguments", raw({"amount": 1, "more": None})), ("arguments", raw({})), ("principal", "eve"),
+        ("arguments", raw({"amount": 1, "more": None})), ("arguments", raw({"amount": 10**30})), ("principal", "eve"),
         ("principal", None), ("principal", ""), ("server", "bank 2"),
     ],
 )  # fmt: skip
@@ -52,11 +52,6 @@ def test_every_part_makes_a_difference(part: str, other: Any) -> None:
 )
 def test_arguments_are_the_same_however_they_are_spelled(one: str, other: str) -> None:
     assert binding(arguments=Raw(one.encode())) == binding(arguments=Raw(other.encode()))
-
-
-def test_arguments_may_be_deep() -> None:
-    deep = Raw(b'{"a":' * 490 + b"1.0" + b"}" * 490)
-    assert binding(arguments=deep) == binding(arguments=deep)
 
 
 JSON = st.recursive(
@@ -92,17 +87,9 @@ def test_arguments_are_bound_by_what_they_mean(one: Any, other: Any) -> None:
 
 def test_a_round_comes_back_as_it_went() -> None:
     whole = Round(
-        call="c",
-        number=3,
-        expires=1e9,
-        ends=2e9,
-        binding=binding(),
-        asked=["a-1"],
-        answers={"b-1": raw({"action": "decline"})},
-        steps={"pay#1": raw([1, None])},
-        wasted=2,
-        state=raw({"own": True}),
-    )
+        call="c", number=3, expires=1e9, ends=2e9, binding=binding(), asked=["a-1"], wasted=2,
+        answers={"b-1": raw({"action": "decline"})}, steps={"pay#1": raw([1, None])}, state=raw({"own": True}),
+    )  # fmt: skip
     assert decode_round(encode_round(whole)) == whole
 
 
@@ -130,8 +117,6 @@ def test_no_answers(given: Any) -> None:
     ("given", "words"),
     [
         (b"[]", "inputResponses must be an object"),
-        (b'"x"', "inputResponses must be an object"),
-        (b"5", "inputResponses must be an object"),
         (b'{"a":null}', "inputResponses.a must be an object"),
         (b'{"a":{},"b":[]}', "inputResponses.b must be an object"),
         (raw({str(n): {} for n in range(MAX_RESPONSES + 1)}), f"may hold {MAX_RESPONSES} answers"),
