@@ -28,7 +28,6 @@ QUOTED = "s3cr3t-%2541"
     ("url", "shown", "options"),
     [
         ("redis://", "redis://", {}),
-        ("redis://store", "redis://store", {"host": "store"}),
         ("redis://store:1234/5", "redis://store:1234/5", {"host": "store", "port": 1234, "db": 5}),
         ("redis://me:pw@store/", "redis://store/", {"host": "store", "username": "me", "password": "pw"}),
         ("redis://:p%40w@[::1]:7/1", "redis://[::1]:7/1", {"host": "::1", "port": 7, "db": 1, "password": "p@w"}),
@@ -47,7 +46,6 @@ def test_plain_urls(url: str, shown: str, options: dict[str, object]) -> None:
     ("url", "sentinels", "service", "options"),
     [
         ("redis+sentinel://a:1,b:2/main/3", [("a", 1), ("b", 2)], "main", {"db": 3}),
-        ("redis+sentinel://a/main", [("a", 26379)], "main", {}),
         ("redis+sentinel://[::1]:9/m%20x/", [("::1", 9)], "m x", {}),
         ("redis+sentinel://me:p%40w@a,b/main/0", [("a", 26379), ("b", 26379)], "main", {"password": "p@w"}),
         ("rediss+sentinel://a/main?sentinel_password=pw", [("a", 26379)], "main", {"sentinel_password": "pw"}),
@@ -67,13 +65,11 @@ def test_sentinel_urls(url: str, sentinels: list[object], service: str, options:
         ("", "how it begins"),
         ("http://{}@store", "how it begins"),
         ("redis://me:{}@store:port/0", "port"),
-        ("redis://me:{}@store:99999/0", "port"),
         ("redis://me:{}@store/five", "number of a database"),
         ("redis://me:{}@store/0?db=five", "value of an option"),
         ("redis://me:{}@store/0?decode_responses=true", "'decode_responses'"),
         ("redis://me:{}@store/0#x", "%23"),
         ("redis://me:{}@store/0?ssl_certfile=x", "option"),
-        ("redis://me:{}@[store/0", "can't be read"),
         ("redis+sentinel://me:{}@a:1,b:2", "service"),
         ("redis+sentinel://me:{}@a:1,b:x/main", "port of a sentinel"),
         ("redis+sentinel://me:{}@a:1,/main", "no name"),
@@ -107,27 +103,18 @@ def guarded(folder: Path) -> Iterator[stores.StoreServer]:
     server.kill()
 
 
-async def test_the_password(guarded: stores.StoreServer, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    place = f"127.0.0.1:{guarded.port}/0"
-    state = RedisState(f"redis://:{QUOTED}@{place}")
-    await state.check()
-    guarded.kill()
-    with pytest.raises(StoreTrouble) as caught:
-        await state.check()
-    assert SECRET not in f"{caught.value!r} {state!r} {caplog.text}"
-    await state.close()
-
-
-@pytest.mark.parametrize("user", ["", "nobody-knows-me:wr0ng@", ":wr0ng@"])
-async def test_a_wrong_password(guarded: stores.StoreServer, user: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("user", [f":{QUOTED}@", "", "nobody-knows-me:wr0ng@", ":wr0ng@"])
+async def test_passwords(guarded: stores.StoreServer, user: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     state = RedisState(f"redis://{user}127.0.0.1:{guarded.port}/0")
+    if is_right := QUOTED in user:
+        await state.check()
+        guarded.kill()
     with pytest.raises(StoreTrouble) as caught:
         await state.check()
     for secret in ("wr0ng", "nobody-knows-me", SECRET):
         assert secret not in f"{caught.value!r} {state!r} {caplog.text}"
-    assert "another user or password" in caplog.text
+    assert is_right or "another user or password" in caplog.text
     await state.close()
 
 
@@ -167,22 +154,19 @@ def self_signed(folder: Path) -> tuple[Path, Path]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "store")])
     now = datetime.datetime.now(datetime.UTC)
+    here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
     certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
+        x509.CertificateBuilder(name, name, key.public_key(), 1)
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(here, critical=False)
         .sign(key, hashes.SHA256())
     )
     pem = serialization.Encoding.PEM
-    form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     (folder / "store.crt").write_bytes(certificate.public_bytes(pem))
-    (folder / "store.key").write_bytes(key.private_bytes(pem, form, plain))
+    (folder / "store.key").write_bytes(secret)
     return folder / "store.crt", folder / "store.key"
 
 

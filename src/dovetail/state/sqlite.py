@@ -68,7 +68,7 @@ class SqliteState(StateBackend):
     of it every append drops the oldest records of all logs. Servers with different names may share a file under
     different prefixes, and then share that room as well. A write waits `patience` seconds for those of other processes.
     Raises SetupError if the file can't be used. It may be made before a fork and used after it; a process that has
-    begun to use it must not fork while a call is under way.
+    begun to use it must not fork.
     """
 
     shared = True
@@ -99,14 +99,7 @@ class SqliteState(StateBackend):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting = 0  # calls
         self._closed = False
-        self._tables: _Tables | None = None
-        self._start_afresh()
-
-    def _start_afresh(self) -> None:
-        """At the beginning, and in a child process: no thread, and no file that is open."""
-        self._pid = os.getpid()
-        self._of_parent = self._tables  # never closed: SQLite's locks do not survive a fork
-        self._tables = None
+        self._tables: _Tables | None = None  # while the file is open
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._identity: tuple[int, int] | None = None  # of the file that is open
@@ -194,8 +187,6 @@ class SqliteState(StateBackend):
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         """What was under way on another event loop is lost, wake-ups too."""
-        if self._pid != os.getpid():
-            self._start_afresh()
         if loop is not self._loop:
             self._loop = loop
             self._waiting = 0
