@@ -19,7 +19,7 @@ from dovetail.auth import Auth, Principal
 from dovetail.errors import SetupError
 from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
-from dovetail.transports.serve import serving as over_sockets
+from http_serving import listening as over_sockets
 from http_serving import serving, until
 from http_stage import HANDSHAKE, MODERN, REVISIONS, Stage, open_wire, text_of
 from http_wire import Exchange, HttpWire

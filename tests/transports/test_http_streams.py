@@ -24,8 +24,7 @@ from http_clients import (
 from dovetail import Context, NotFound, ProtocolError, Server, ToolError
 from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
-from dovetail.transports.serve import serving as listening
-from http_serving import Serve, serving, settle, until
+from http_serving import Serve, listening, serving, settle, until
 from http_stage import REVISIONS, Stage, open_wire, text_of
 from http_wire import META, MODERN, HttpWire
 

@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 from fastapi import APIRouter, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
-from http_program import PROMPTLY
 from litestar import Litestar, asgi
+from served import PROMPTLY
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
