@@ -141,7 +141,7 @@ async def asked(app: Any) -> int:
 
 
 @pytest.mark.parametrize("way", ["fails", "is cancelled"])
-async def test_a_lifespan_that_is_not_entered_leaves_no_store_open(tmp_path: Path, way: str) -> None:
+async def test_a_lifespan_that_is_not_entered_leaves_no_store_open_and_is_tried_again(tmp_path: Path, way: str) -> None:
     entered = asyncio.Event()
 
     @asynccontextmanager
@@ -149,18 +149,22 @@ async def test_a_lifespan_that_is_not_entered_leaves_no_store_open(tmp_path: Pat
         entered.set()
         if way == "fails":
             raise ValueError("no database")
-        await asyncio.sleep(3600)
+        if way == "is cancelled":
+            await asyncio.Event().wait()
         yield
 
-    server = Stage(lifespan=lifespan).server
-    app = server.asgi(state=f"sqlite:///{tmp_path}/state.db")
+    app = Stage(lifespan=lifespan).server.asgi(state=f"sqlite:///{tmp_path}/state.db")
     for _ in range(2):
-        asking = asyncio.create_task(asked(app))
+        asking = [asyncio.create_task(asked(app)) for _ in range(3)]
         await entered.wait()
         if way == "is cancelled":
             await app.drain(1)
-        assert await asking == (500 if way == "fails" else 503)
+        assert await asyncio.gather(*asking) == [500 if way == "fails" else 503] * 3
         assert "dovetail-state" not in [thread.name for thread in threading.enumerate()]
+    if way == "fails":
+        way = "works"
+        assert await asked(app) == 400
+        await app.drain(1)
 
 
 async def test_a_store_of_somebody_else_stays_open() -> None:

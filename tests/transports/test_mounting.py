@@ -20,7 +20,7 @@ from dovetail.errors import SetupError
 from dovetail.transports.http import HttpApp
 from hosting import hosted
 from http_serving import settle
-from http_wire import MODERN, Exchange, HttpWire
+from http_wire import MODERN, HttpWire
 
 SUM = {"a": 1, "b": 2}
 
@@ -205,11 +205,10 @@ async def test_two_servers_in_one_host() -> None:
 class Lived:
     """A server that notes what happens to its lifespan."""
 
-    def __init__(self, *, fails: int = 0) -> None:
+    def __init__(self) -> None:
         self.notes: list[str] = []
         self.slow = asyncio.Event()
         self.slow.set()
-        self._fails = fails
         self.server = Server("lived", version="1.0.0", lifespan=self._lifespan)
         self.server.add_tool(self.spirit)
         self.app = self.server.asgi()
@@ -218,9 +217,6 @@ class Lived:
     async def _lifespan(self, server: Server) -> AsyncIterator[str]:
         self.notes.append("entering")
         await self.slow.wait()
-        if self._fails:
-            self._fails -= 1
-            raise RuntimeError("no database")
         self.notes.append("entered")
         yield "alive"
         self.notes.append("left")
@@ -255,22 +251,6 @@ async def test_the_first_request_starts_the_server() -> None:
     assert lived.notes == ["entering", "entered"]
     await lived.app.drain()
     assert lived.notes == ["entering", "entered", "left"]
-
-
-async def test_a_start_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    lived = Lived(fails=1)
-    lived.slow.clear()
-    host = on(FastAPI(), lived.app)
-    calls = [HttpWire(host, path="/x").start_call("spirit") for _ in range(3)]
-    await settle(50)
-    lived.slow.set()
-    for call in calls:
-        await call.done()
-        assert (call.status, call.json["error"]) == (500, {"code": -32603, "message": "Internal error"})
-    assert "no database" in caplog.text
-    caplog.clear()
-    assert await spirit(host) == "alive"
-    await lived.app.drain()
 
 
 def test_one_app_on_one_loop_after_the_other() -> None:
@@ -342,10 +322,6 @@ async def stage() -> AsyncIterator[Stage]:
 # ── the middleware ──
 
 
-def bare(host: FastAPI) -> None:
-    """None at all."""
-
-
 def cors(host: FastAPI) -> None:
     host.add_middleware(CORSMiddleware, allow_origins=[PAGE], allow_headers=["*"], allow_methods=["*"])
 
@@ -367,11 +343,7 @@ def all_of_them(host: FastAPI) -> None:
     host.add_middleware(BaseHTTPMiddleware, dispatch=stamp)
 
 
-every_middleware = pytest.mark.parametrize("add", [bare, all_of_them], ids=lambda add: add.__name__)
-Add = Callable[[FastAPI], None]
-
-
-def wired(app: HttpApp, add: Add) -> FastAPI:
+def wired(app: HttpApp, add: Callable[[FastAPI], None]) -> FastAPI:
     host = FastAPI()
     add(host)
     return on(host, app)
@@ -382,9 +354,9 @@ ZIPPED: dict[str, str | None] = {"accept-encoding": "gzip"}
 PROGRESS = {"meta": {"progressToken": "t"}, "headers": ZIPPED}
 
 
-@every_middleware
+@pytest.mark.parametrize("add", [lambda host: None, all_of_them], ids=["bare", "all"])
 @pytest.mark.rule("MH-13", "SH-15")
-async def test_streams_through_middleware(stage: Stage, add: Add) -> None:
+async def test_streams_through_middleware(stage: Stage, add: Callable[[FastAPI], None]) -> None:
     """What is told comes at once; a client of today that leaves cancels its call, one of a session may come back."""
     host = wired(stage.app, add)
     modern = HttpWire(host, path="/x", headers=HEADERS)
@@ -418,23 +390,6 @@ async def test_streams_through_middleware(stage: Stage, add: Add) -> None:
     assert rest.answer["result"]["content"][0]["text"].startswith("done")
     for each in (stream, call, left):
         await each.done()
-
-
-@every_middleware
-async def test_a_host_that_drains_ends_its_streams(stage: Stage, add: Add) -> None:
-    host = wired(stage.app, add)
-    session = await HttpWire.session(host, path="/x", headers=HEADERS)
-    wire = HttpWire(host, path="/x", headers=HEADERS)
-    listen = wire.start("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
-    streams: list[Exchange] = [session.get(), wire.raw("GET", path="/x/sse"), listen]
-    for stream in streams:
-        await stream.event()
-    async with asyncio.timeout(1):
-        await stage.app.drain()
-    for stream in streams:
-        await stream.done(1)
-        assert stream.sent[-1].get("more_body", False) is False  # properly, not by a broken connection
-    assert "result" in listen.answer
 
 
 async def test_the_hosts_cors_and_ours_do_not_add_up(stage: Stage) -> None:

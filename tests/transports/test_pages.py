@@ -16,7 +16,7 @@ from dovetail.auth import ApiKeys, Auth
 from dovetail.errors import Busy, ProtocolError, SetupError
 from dovetail.transports.asgi import App
 from dovetail.transports.routes import PageRequest, PageResponse, RouteTable, route_app
-from http_serving import settle, until
+from http_serving import settle
 from http_wire import Exchange, HttpWire
 
 
@@ -116,12 +116,11 @@ BAD_REQUESTS = [
 ]
 
 
-@pytest.mark.parametrize(("function", "request_parts", "status"), BAD_REQUESTS)
-async def test_bad_requests(function: Any, request_parts: dict[str, Any], status: int) -> None:
-    got = await ask(page_app(function), "POST", **request_parts)
-    assert got.status == status
-    if status >= 400:
-        assert error_of(got)["message"]
+async def test_bad_requests() -> None:
+    for function, request_parts, status in BAD_REQUESTS:
+        got = await ask(page_app(function), "POST", **request_parts)
+        assert got.status == status
+        assert status == 200 or error_of(got)["message"]
 
 
 async def test_other_methods_are_refused() -> None:
@@ -327,23 +326,22 @@ async def test_a_browser_is_shown_what_this_is_and_how_to_connect(path: str) -> 
     await app.drain()
 
 
-@pytest.mark.parametrize(
-    ("method", "headers"),
-    [
-        ("GET", {"accept": "text/event-stream"}),
-        ("GET", {"accept": "text/html, text/event-stream"}),
-        ("GET", {"accept": "text/html;q=0, */*"}),
-        ("GET", {**BROWSER, "mcp-protocol-version": "2025-11-25"}),
-        ("GET", {**BROWSER, "last-event-id": "x"}),
-        ("POST", BROWSER),
-    ],
-    ids=str,
-)
-async def test_programs_are_shown_no_page(method: str, headers: dict[str, str | None]) -> None:
+PROGRAMS = [
+    *(
+        ("GET", {"accept": accept})
+        for accept in ("text/event-stream", "text/html, text/event-stream", "text/html;q=0, */*")
+    ),
+    ("GET", {**BROWSER, "mcp-protocol-version": "2025-11-25"}),
+    ("GET", {**BROWSER, "last-event-id": "x"}),
+    ("POST", BROWSER),
+]
+
+
+async def test_programs_are_shown_no_page() -> None:
     app = make().asgi()
-    answer = await HttpWire(app).raw(method, b"{}", headers).done()
-    assert answer.status in (400, 404)
-    assert answer.json["jsonrpc"] == "2.0"
+    for method, headers in PROGRAMS:
+        answer = await HttpWire(app).raw(method, b"{}", headers).done()
+        assert (answer.status in (400, 404), answer.json["jsonrpc"]) == (True, "2.0"), headers
     await app.drain()
 
 
@@ -398,6 +396,7 @@ async def test_pages_of_other_apps() -> None:
 async def test_pages_live_as_long_as_the_server() -> None:
     """What a lifespan has opened is there for them, and is not closed in their middle."""
     notes: list[str] = []
+    begun, go = asyncio.Event(), asyncio.Event()
 
     @asynccontextmanager
     async def lifespan(server: Server) -> AsyncIterator[None]:
@@ -406,21 +405,19 @@ async def test_pages_live_as_long_as_the_server() -> None:
         notes.append("closed")
 
     server = make(lifespan=lifespan)
-    go = asyncio.Event()
 
     @server.custom_route("/slow")
     async def slow(request: Any) -> list[str]:
+        begun.set()
         await go.wait()
         return notes
 
     app = server.asgi()
     page = HttpWire(app, path="/slow").raw("GET")
-    await until(lambda: notes == ["opened"])
-    await settle()  # so that the page is being shown
+    await begun.wait()
     draining = asyncio.create_task(app.drain())
     await settle()
-    late = await HttpWire(app, path="/slow").raw("GET").done()
-    assert (late.status, late.json["error"]["message"]) == (503, "The server is shutting down")
+    assert (await HttpWire(app, path="/slow").raw("GET").done()).status == 503
     go.set()
     await draining
     assert (await page.done()).json == ["opened"]

@@ -18,7 +18,7 @@ from dovetail.protocol.inbound import Opened, Request
 from dovetail.protocol.jsonrpc import BadMessage, Envelope
 from dovetail.protocol.methods import InitializeParams, RequestId
 from dovetail.state.base import StateBackend
-from dovetail.transports.calls import HttpBatch, HttpCall, Part, SessionCalls, detached, outcome_of, to_nobody
+from dovetail.transports.calls import HttpBatch, HttpCall, Part, SessionCalls, apart, detached, outcome_of, to_nobody
 from dovetail.transports.event_store import EventStore
 from dovetail.transports.forwarded import TrustedProxies, share_of
 from dovetail.transports.get_stream import STATELESS, GetStreams, ServerMessages, SessionBack
@@ -232,7 +232,7 @@ class Endpoint:
         if visit.response.whole is not None:
             return self._serve(visit, exchange, answer, held)
         call = self._record(visit, request.id, exchange, answer, held)
-        return detached(call, call.serve(self._engine))
+        return apart(call, call.serve(self._engine))
 
     def _exchange(self, visit: Visit, request: Request, answer: Answer, held: HeldSession | None) -> Exchange:
         peer = visit.scope.get("client")

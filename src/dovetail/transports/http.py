@@ -87,7 +87,8 @@ class HttpApp:
             return await self._lifespan(receive, send)
         if scope["type"] != "http":
             return await send({"type": "websocket.close", "code": 1000, "reason": "MCP is served over HTTP"})
-        visit = Visit.of(scope, receive, send, route_of(scope))
+        route = route_of(scope) if scope.get("root_path") else scope["path"].rstrip("/")
+        visit = Visit.of(scope, receive, send, route)
         try:
             await self._lead(visit)
             if not visit.response.started:
@@ -282,14 +283,12 @@ class _MountPoint:
 
 
 def route_of(scope: Scope) -> str:
-    """The path below where the app is mounted, without a slash at its end.
+    """The path below the `root_path` where the app is mounted, without a slash at its end.
 
     Some hosts leave `path` whole, some cut off where the app is mounted. Of what a proxy has cut off, only Starlette
     tells how much that is.
     """
     path: str = scope["path"]
-    if not scope.get("root_path"):
-        return path.rstrip("/")
     root: str = scope["root_path"].rstrip("/")
     for prefix in (root, root.removeprefix(scope.get("app_root_path", ""))):
         if prefix and is_below(path, prefix):

@@ -163,7 +163,8 @@ class Visit(msgspec.Struct, eq=False):
                     counted += bodies.take(len(arrived) - counted)
             raise ClientLeft
         finally:
-            bodies.give_back(counted)
+            if counted:
+                bodies.give_back(counted)
 
 
 Place = Callable[[Visit], Awaitable[None]]  # what is at a path
