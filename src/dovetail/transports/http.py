@@ -58,10 +58,8 @@ class HttpApp:
         self._guard = Guard(options.allowed_hosts, options.allowed_origins, bound_to=bound_to)
         self._cors = Cors(options.cors)
         self._proxies = TrustedProxies(options.trusted_proxies)
-        self._documents = self._make_documents()
-        self._urls = (
-            self._documents.urls if self._documents else ResourceUrls(options.public_url, options.path, self._proxies)
-        )
+        self._documents = documents = self._make_documents()
+        self._urls = documents.urls if documents else ResourceUrls(options.public_url, options.path, self._proxies)
         taken = {*self._open, *((STREAM_ROUTE, MESSAGES_ROUTE) if options.sse else ())}
         if options.path in taken:
             raise SetupError(f"path={options.path!r} is not possible: something else is served there; choose another")
@@ -189,7 +187,7 @@ class HttpApp:
 
     def _begin(self) -> "_Stay":
         """In a task of its own: others will wait for it when the client that came first has left."""
-        self._stay = stay = self._new_stay()
+        self._stay = stay = _Stay(self)
 
         def begun(started: asyncio.Future[None]) -> None:
             failed = started.cancelled() or started.exception() is not None
@@ -199,9 +197,6 @@ class HttpApp:
         stay.started = stay.loop.create_task(stay.start(self._owner), context=contextvars.Context())
         stay.started.add_done_callback(begun)
         return stay
-
-    def _new_stay(self) -> "_Stay":
-        return _Stay(self._engine, self._options, self._state, self._documents, self._proxies)
 
     async def start(self) -> None:
         """Start the server before the first request, or again after `drain`."""
@@ -218,7 +213,7 @@ class HttpApp:
         """Refuse new requests, end the streams, let calls finish for `timeout` seconds, leave the lifespan."""
         stay = self._stay
         if stay is None:  # there was no request
-            self._stay = stay = self._new_stay()
+            self._stay = stay = _Stay(self)
         is_mine = self._is_mine(stay)
         self._draining = True
         if is_mine:
@@ -315,42 +310,32 @@ async def _identity(identify: Identify, scope: Scope) -> Principal | None:
 class _Stay:
     """The app's life on one event loop: what is there at which path, and what is going on."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        options: HttpOptions,
-        state: StateBackend | None,
-        documents: ResourceDocuments | None,
-        proxies: TrustedProxies,
-    ) -> None:
-        """`state`: None if it is opened here, and closed at the end. `documents`: if callers need a token."""
-        self._opened_here = state is None
-        self.state = state = state or open_state(str(options.state), engine.info.name)
+    def __init__(self, app: HttpApp) -> None:
+        self._app = app
+        self._engine, self._options = engine, options = app._engine, app._options
+        self._opened_here = app._state is None  # and closed at the end
+        self.state = state = app._state or open_state(str(options.state), engine.info.name)
         self.loop = asyncio.get_running_loop()
         self.started: asyncio.Future[None] = self.loop.create_future()
         self.is_open = False  # started, and not ending yet
         self._ended: asyncio.Task[None] | None = None
         self.traffic = Traffic(options.max_streams, options.max_body_bytes, options.max_per_caller)
-        self._engine = engine
-        self._endpoint = Endpoint(engine, options, state, self.traffic, proxies)
+        self._endpoint = Endpoint(engine, options, state, self.traffic, app._proxies)
         self.member = self._endpoint.member
         self.overview = Overview(engine, options, state, self.traffic, self._endpoint.sessions)
-        self._options = options
-        self._documents = documents
-        self._proxies = proxies
         self._auth: Auth | None = None  # with verifiers of its own, while it is open
         self.places: dict[str, Place] = {}  # none before it has started
 
     async def _open_places(self) -> None:
         """With a doorkeeper before each, if callers need a token."""
-        options, state, proxies, auth = self._options, self.state, self._proxies, self._engine.options.auth
+        options, state, proxies, documents = self._options, self.state, self._app._proxies, self._app._documents
         places: dict[str, Place] = {"": self._endpoint, options.path: self._endpoint}
         if options.sse:
             old = SseEndpoint(self._engine, options, self.traffic, state, proxies)
             places |= {STREAM_ROUTE: old.stream, MESSAGES_ROUTE: old.messages}
-        if auth is not None and self._documents is not None:
-            self._auth = auth = await auth.for_app(state)
-            door = Doorkeeper(auth, self._documents.urls, proxies, self.traffic, state, self._engine)
+        if documents is not None:
+            self._auth = await documents.auth.for_app(state)
+            door = Doorkeeper(self._auth, documents.urls, proxies, self.traffic, state, self._engine)
             places = {route: door.before(place) for route, place in places.items()}
         self.places = places
 

@@ -94,7 +94,7 @@ class ResourceDocuments:
         self, engine: Engine, auth: "Auth", options: HttpOptions, guard: Guard, proxies: TrustedProxies
     ) -> None:
         self._engine = engine
-        self._auth = auth
+        self.auth = auth
         self._guard = guard
         self._options = options
         public_url = auth.public_url
@@ -119,7 +119,7 @@ class ResourceDocuments:
             await visit.refuse_method(METHODS, "GET this path")
         else:
             info = self._engine.info
-            document = self._auth.document(resource, name=info.title or info.name, scopes=self._engine.scopes_in_use())
+            document = self.auth.document(resource, name=info.title or info.name, scopes=self._engine.scopes_in_use())
             await visit.response.json(200, b"" if visit.method == "HEAD" else document, DOCUMENT)
 
     def show_at_origin(self, visit: Visit) -> Awaitable[None]:
