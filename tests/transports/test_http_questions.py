@@ -27,7 +27,7 @@ from dovetail.engine import client_requests
 from dovetail.engine.exchange import NO_WAY_BACK
 from dovetail.errors import AnswerTimeout, QuestionFailed
 from dovetail.state.memory import MEBIBYTE, MemoryState
-from dovetail.transports import server_messages
+from dovetail.transports import get_stream
 from dovetail.transports.options import HttpOptions
 from http_serving import Clock, PausingState, Serve, endpoint_of, serving, settle, until
 from http_stage import HANDSHAKE, text_of
@@ -93,14 +93,14 @@ async def test_nothing_is_left_of_a_question(app: Any, wire: HttpWire, pass_time
 
 async def test_who_reads_json_only_needs_such_a_stream_and_is_called_off_on_it(app: Any, wire: HttpWire) -> None:
     call = await ask(wire, headers=JSON_ONLY).done()
-    assert text_of(call.json) == f"This needs roots, but {server_messages.JSON_ONLY}"
+    assert text_of(call.json) == f"This needs roots, but {get_stream.JSON_ONLY}"
     assert app._state.held == 1
     stream = await wire.get().started()
     call = await ask(wire, headers=JSON_ONLY, timeout=0.03).done()
     assert "did not answer" in text_of(call.json)
     assert methods(stream) == ["roots/list", "notifications/cancelled"]
     await leave(stream)
-    assert server_messages.JSON_ONLY in text_of((await ask(wire, headers=JSON_ONLY).done()).json)
+    assert get_stream.JSON_ONLY in text_of((await ask(wire, headers=JSON_ONLY).done()).json)
 
 
 @pytest.mark.rule("SH-23")
@@ -133,7 +133,7 @@ async def test_the_stream_is_known_as_long_as_it_lasts(clock: Clock, serve: Serv
     call = ask(wire, headers=JSON_ONLY)
     await answered(wire, call, await stream.message(), {})
     clock.sleep(1)  # its process died, and can't say that it is gone
-    assert server_messages.JSON_ONLY in text_of((await ask(wire, headers=JSON_ONLY).done()).json)
+    assert get_stream.JSON_ONLY in text_of((await ask(wire, headers=JSON_ONLY).done()).json)
     await beat()  # or it was only slow
     call = ask(wire, headers=JSON_ONLY)
     await answered(wire, call, await stream.message(), {})
@@ -169,7 +169,7 @@ async def test_a_server_without_sessions_says_why(serve: Serve, version: str) ->
     wire = HttpWire(app, headers={"mcp-protocol-version": version})
     wire.version = version
     call = await ask(wire).done()
-    assert text_of(call.answer) == server_messages.STATELESS
+    assert text_of(call.answer) == get_stream.STATELESS
     await reply(wire, {"jsonrpc": "2.0", "id": "dovetail-1", "result": {}})
 
 

@@ -284,11 +284,6 @@ class Answer(msgspec.Struct, eq=False):
         else:
             await self.response.empty(204)
 
-    @property
-    def is_unfinished(self) -> bool:
-        """There is a stream to come back to, and its end was not told."""
-        return self.events is not None and self.events.is_unfinished
-
     async def end(self) -> None:
         if self.events is not None:
             await self.events.end()
