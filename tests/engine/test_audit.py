@@ -21,8 +21,7 @@ from dovetail.engine.exchange import Exchange
 from dovetail.engine.redaction import RedactingFilter, Redactor
 from dovetail.errors import RateLimited, Unauthorized
 from dovetail.protocol import inbound, jsonrpc
-from http_serving import serving, until
-from http_stage import open_wire
+from http_serving import open_wire, serving, until
 from replaying import asking_client, retry
 from wire import MODERN, Wire
 

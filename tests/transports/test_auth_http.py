@@ -20,8 +20,7 @@ from dovetail.errors import SetupError
 from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.serve import serving as over_sockets
-from http_serving import serving, until
-from http_stage import HANDSHAKE, MODERN, REVISIONS, Stage, open_wire, text_of
+from http_serving import HANDSHAKE, MODERN, REVISIONS, Stage, open_wire, serving, text_of, until
 from http_wire import Exchange, HttpWire
 
 # ── who gets in ──

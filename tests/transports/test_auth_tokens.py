@@ -12,8 +12,7 @@ from msgspec import structs
 from dovetail import Server
 from dovetail.auth import Principal, VerifierTrouble
 from dovetail.transports import doorkeeper
-from http_serving import serving, until
-from http_stage import REVISIONS, Stage, open_wire, text_of
+from http_serving import REVISIONS, Stage, open_wire, serving, text_of, until
 from http_wire import Exchange, HttpWire
 
 # ── how often verifiers are asked ──

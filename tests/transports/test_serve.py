@@ -18,8 +18,7 @@ from dovetail.transports import sockets
 from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.serve import serving as listening
-from http_serving import serving
-from http_stage import Stage, text_of
+from http_serving import Stage, serving, text_of
 from http_wire import HttpWire
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and /proc")
