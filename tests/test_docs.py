@@ -130,7 +130,7 @@ def test_the_supported_dialects_are_named() -> None:
         ("annotations", [field.encode_name for field in msgspec.structs.fields(ToolAnnotations)]),
         ("*", dovetail.__all__),
     ],
-    ids=stable,
+    ids=["server", "tools", "resources", "prompts", "schemas", "client", "registry", "annotations", "all"],
 )
 def test_everything_public_is_documented(page: str, names: Collection[str]) -> None:
     text = "\n".join(path.read_text() for path in (ROOT / "docs").glob(f"{page}.md"))

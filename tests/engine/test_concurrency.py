@@ -236,7 +236,7 @@ class Fleet:
                 self.running -= 1
 
     def taken(self) -> int:
-        return sum(key.startswith("slot/") for key in self.state._entries.things)
+        return sum(key.startswith("slot/") for key in self.state._entries.rows)
 
 
 @asynccontextmanager
@@ -453,7 +453,7 @@ async def test_a_tool_runs_once_in_all_workers() -> None:
         for wire in (one, one, other, other):
             assert (await wire.receive())["result"]["content"][0]["text"] == "pressed"
         assert press.most == 1
-    assert not any(key.startswith("slot/") for key in state._entries.things)
+    assert not any(key.startswith("slot/") for key in state._entries.rows)
     server = serving(press, None)
     async with Wire(server, MODERN):
         assert type(limit_of(server, "press")) is Limit  # without a shared state no store is asked

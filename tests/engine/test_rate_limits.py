@@ -185,7 +185,7 @@ async def test_no_key_names_a_caller_and_all_expire() -> None:
     state = FarState(clock=(clock := Clock()))
     one = limiter(["1/second per principal", "9/day per principal"], clock, state)
     await one.refusal(caller("s3cret" * 200))
-    keys = list(state._entries.things)
+    keys = list(state._entries.rows)
     assert len(keys) == 2
     assert not any("s3cret" in key for key in keys)
     clock.now += 2 * 86_400

@@ -130,7 +130,7 @@ async def test_a_store_that_has_forgotten_the_secret_gets_it_back() -> None:
     known.secrets = await shared_secrets(state, known.secrets)
     keeping = asyncio.create_task(keep_sharing(state, known, seconds=0.001))
     await state.delete(KEY)
-    await until(lambda: any(KEY in key for key in state._entries.things))
+    await until(lambda: any(KEY in key for key in state._entries.rows))
     assert await shared_secrets(state, own(b"b")) == own(b"a")
     state.break_down()
     await asyncio.sleep(0.01)

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 
@@ -653,6 +653,7 @@ def served_or_refused(act: Any, *arguments: Any) -> None:
     assert request.revision.name in request.row.since
     assert request.revision.handshake == (VERSION_KEY not in request.meta)
     assert isinstance(request.capabilities, dict)
+    assert request.client is None or isinstance(request.client, dict)
 
 
 def check_refusal(failure: ProtocolError) -> None:
@@ -667,6 +668,7 @@ def test_pipe_serves_or_refuses_anything(method: str, params: Any, live: str | N
 
 
 @pytest.mark.rule("BASE-20", "LIFE-7", "LIFE-21")
+@example("ping", {"_meta": {CAPABILITIES_KEY: "no object", CLIENT_KEY: 7}}, {}, None, True)
 @given(METHODS, PARAMS, HEADERS, st.none() | st.sampled_from(HANDSHAKE), st.booleans())
 def test_post_serves_or_refuses_anything(
     method: str, params: Any, headers: dict[str, str], live: str | None, stateless: bool

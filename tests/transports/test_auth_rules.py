@@ -131,7 +131,7 @@ async def test_a_token_is_neither_kept_nor_shown(version: str, caplog: pytest.Lo
             for _ in range(2):  # the token is new, and then known
                 assert text_of((await wire.call("tell")).answer) == "told"
             assert (await wire.call("write", {"wrong": 1})).status == 200
-            kept = [repr((name, slot.entry)) for name, slot in app._state._entries.things.items()]
+            kept = [repr((name, slot.entry)) for name, slot in app._state._entries.rows.items()]
             principals = [each for each in gc.get_objects() if isinstance(each, Principal)]
     assert len(seen) >= 3
     for text in (caplog.text, repr(seen), repr(kept), repr(principals), repr(server.engine.options)):

@@ -18,7 +18,7 @@ from dovetail.transports import sockets
 from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.serve import serving as listening
-from http_serving import Stage, serving, text_of
+from http_serving import Stage, serving, settle, text_of
 from http_wire import HttpWire
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and /proc")
@@ -269,7 +269,8 @@ async def test_who_has_ended_its_streams_tells_nothing_more_on_them_while_calls_
         await stage.entered.wait()
         listen = HttpWire(app).start("subscriptions/listen", LISTEN)
         await listen.message()
-        app.end_streams()
+        draining = asyncio.create_task(app.drain(5))
+        await settle(3)
         for kind in LIST_KINDS:
             stage.server.engine.publish(Change(kind))
         ended = await listen.done()
@@ -277,6 +278,7 @@ async def test_who_has_ended_its_streams_tells_nothing_more_on_them_while_calls_
         assert (await HttpWire(app).call("add", {"a": 1, "b": 2})).status == 503
         stage.go.set()
         assert text_of((await call.done()).answer) == "done"
+        await draining
 
 
 # ── the log ──

@@ -58,17 +58,16 @@ class Request(msgspec.Struct, kw_only=True):
 
     @property
     def capabilities(self) -> dict[str, Any]:
+        """Without a session, what the request says of itself; up to 2025-11-25 that may be anything."""
         session = self.session
-        found: dict[str, Any] = (
-            self.meta.get(CAPABILITIES_KEY, {}) if session is None else jsonrpc.parse(session.capabilities)
-        )
-        return found
+        found = self.meta.get(CAPABILITIES_KEY) if session is None else jsonrpc.parse(session.capabilities)
+        return found if isinstance(found, dict) else {}
 
     @property
     def client(self) -> dict[str, Any] | None:
         session = self.session
-        found: dict[str, Any] | None = self.meta.get(CLIENT_KEY) if session is None else jsonrpc.parse(session.client)
-        return found
+        found = self.meta.get(CLIENT_KEY) if session is None else jsonrpc.parse(session.client)
+        return found if isinstance(found, dict) else None
 
     @property
     def meta(self) -> dict[str, Any]:
