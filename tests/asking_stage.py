@@ -6,7 +6,7 @@ from typing import Any
 
 from dovetail import Context
 from dovetail.errors import QuestionFailed
-from http_stage import Stage
+from http_serving import Stage
 
 FORM = {"message": "How many?", "requestedSchema": {"type": "object", "properties": {"n": {"type": "integer"}}}}
 QUESTIONS = {"elicitation/create": FORM, "roots/list": {}, "ping": {}}

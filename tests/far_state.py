@@ -19,39 +19,19 @@ class FarState(MemoryState):
         self.calls: Counter[str] = Counter()
         self.trouble: Callable[[], Exception] | None = None
 
-    async def _travel(self, name: str) -> None:
-        self.calls[name] += 1
-        await asyncio.sleep(0)
-        if self.trouble is not None:
-            raise self.trouble()
-
     def break_down(self) -> None:
         self.trouble = StoreTrouble
 
-    async def get(self, key: str) -> Any:
-        await self._travel("get")
-        return await super().get(key)
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name not in ("get", "add", "claim", "touch", "remaining", "delete", "publish"):
+            return found
 
-    async def add(self, key: str, n: int, ttl: float) -> int:
-        await self._travel("add")
-        return await super().add(key, n, ttl)
+        async def travel(*arguments: Any) -> Any:
+            self.calls[name] += 1
+            await asyncio.sleep(0)
+            if self.trouble is not None:
+                raise self.trouble()
+            return await found(*arguments)
 
-    async def claim(self, key: str, value: bytes, ttl: float) -> bool:
-        await self._travel("claim")
-        return await super().claim(key, value, ttl)
-
-    async def touch(self, key: str, ttl: float) -> bool:
-        await self._travel("touch")
-        return await super().touch(key, ttl)
-
-    async def remaining(self, key: str) -> float | None:
-        await self._travel("remaining")
-        return await super().remaining(key)
-
-    async def delete(self, key: str) -> bool:
-        await self._travel("delete")
-        return await super().delete(key)
-
-    async def publish(self, topic: str) -> None:
-        await self._travel("publish")
-        await super().publish(topic)
+        return travel

@@ -1,18 +1,74 @@
-"""An HTTP app for one test, and the proof that it leaves nothing behind."""
+"""HTTP apps for tests: a server whose tools stop where a test wants to look, and the proof that nothing is left."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+from dovetail import Context, Server
 from dovetail.engine.sessions import Sessions
+from dovetail.engine.subscriptions import Change
 from dovetail.state.memory import MemoryState
 from dovetail.transports.endpoint import Endpoint
 from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.serve import HttpService, bind, port_of, url_of
+from http_wire import MODERN, HttpWire
 
+HANDSHAKE = ["2025-03-26", "2025-06-18", "2025-11-25"]
+REVISIONS = [*HANDSHAKE, MODERN]
 Serve = Callable[..., Awaitable[Any]]  # of a server, or of the stage of the test: its app, as `serving` gives it
+
+
+class Stage:
+    """A server whose tool waits until the test says go."""
+
+    def __init__(self, **options: Any) -> None:
+        self.server = Server("stage", version="1.0.0", **options)
+        self.entered = asyncio.Event()
+        self.go = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.ran: list[str] = []
+        self.server.add_tool(self.work)
+        self.server.add_tool(self.tell)
+        self.server.add_tool(self.add)
+        for name in ("one", "two"):
+            self.server.add_resource(f"test://{name}", lambda: "1", name=name)
+
+    def change_tools(self) -> None:
+        self.server.engine.publish(Change("tools"))
+
+    async def work(self) -> str:
+        """Says that it has begun, and waits."""
+        self.ran.append("work")
+        self.entered.set()
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        return "done"
+
+    async def tell(self, ctx: Context, times: int = 1) -> str:
+        """Notifies, waits, and notifies again."""
+        for _ in range(times):
+            await ctx.warning("first")
+        self.entered.set()
+        await self.go.wait()
+        await ctx.warning("second")
+        return "told"
+
+    async def add(self, a: int, b: int) -> int:
+        return a + b
+
+
+async def open_wire(app: Any, version: str, **options: Any) -> HttpWire:
+    """A client of any revision."""
+    return HttpWire(app, **options) if version == MODERN else await HttpWire.session(app, version, **options)
+
+
+def text_of(answer: Any) -> str:
+    return answer["result"]["content"][0]["text"]
 
 
 class Clock:

@@ -18,6 +18,8 @@ META = {
     "io.modelcontextprotocol/clientCapabilities": {},
     "io.modelcontextprotocol/clientInfo": CLIENT,
 }
+VERSION_KEY, CAPABILITIES_KEY, CLIENT_KEY = META
+LOG_KEY = "io.modelcontextprotocol/logLevel"
 NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 BOTH = "application/json, text/event-stream"
 
@@ -190,9 +192,7 @@ class HttpWire:
         cls, app: Any, version: str = "2025-11-25", *, capabilities: dict[str, Any] | None = None, **options: Any
     ) -> "HttpWire":
         wire = cls(app, version, **options)
-        params = {"protocolVersion": version, "capabilities": capabilities or {}, "clientInfo": CLIENT}
-        hello = {"jsonrpc": "2.0", "id": next(wire.ids), "method": "initialize", "params": params}
-        answer = await wire.raw("POST", json.dumps(hello).encode()).done()
+        answer = await post(wire, hello(version, capabilities=capabilities or {}))
         assert answer.status == 200, answer.raw
         wire.welcome = answer.answer["result"]
         wire.session_id = answer.headers.get("mcp-session-id")
@@ -255,8 +255,7 @@ class HttpWire:
         params = dict(params or {})
         if self.version == MODERN:
             params["_meta"] = {**META, **params.get("_meta", {})}
-        number = next(self.ids) if id is None else id
-        return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+        return message(method, params, id=next(self.ids) if id is None else id)
 
     def start(
         self,
@@ -292,10 +291,7 @@ class HttpWire:
         return self.start("tools/call", {"name": name, "arguments": arguments or {}, **meta}, **options)
 
     async def notify(self, method: str, params: dict[str, Any] | None = None) -> Exchange:
-        message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
-        if params is not None:
-            message["params"] = params
-        return await self.raw("POST", json.dumps(message).encode()).done()
+        return await post(self, message(method, ... if params is None else params, id=None))
 
     def get(self, last_event_id: str | None = None, headers: dict[str, str | None] | None = None) -> Exchange:
         extra = {} if last_event_id is None else {"last-event-id": last_event_id}
@@ -303,3 +299,53 @@ class HttpWire:
 
     async def delete(self) -> Exchange:
         return await self.raw("DELETE").done()
+
+
+# ── what is sent ──
+
+
+def message(method: str, params: Any = ..., *, id: Any = "q") -> dict[str, Any]:
+    """A request; without an id a notification."""
+    body: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+    if id is not None:
+        body["id"] = id
+    return body if params is ... else {**body, "params": params}
+
+
+def modern(method: str, params: dict[str, Any] | None = None, *, id: Any = "q", **meta: Any) -> dict[str, Any]:
+    """A request of 2026-07-28; `meta` changes its `_meta`, and leaves out what is given as `...`."""
+    keys = {"version": VERSION_KEY, "capabilities": CAPABILITIES_KEY, "client": CLIENT_KEY, "log": LOG_KEY}
+    changed = {**META, **{keys.get(name, name): value for name, value in meta.items()}}
+    return message(method, {**(params or {}), "_meta": {k: v for k, v in changed.items() if v is not ...}}, id=id)
+
+
+def hello(version: str, **changes: Any) -> dict[str, Any]:
+    params = {"protocolVersion": version, "capabilities": {}, "clientInfo": CLIENT, **changes}
+    return message("initialize", params, id="q")
+
+
+def mirrored(method: str, name: str | None = None, version: str | None = MODERN, **more: str) -> dict[str, str]:
+    headers = {"mcp-protocol-version": version, "mcp-method": method, "mcp-name": name}
+    return {key: value for key, value in headers.items() if value is not None} | {
+        key.replace("_", "-"): value for key, value in more.items()
+    }
+
+
+def H(version: str) -> dict[str, str]:  # as the table calls it
+    return {"mcp-protocol-version": version}
+
+
+async def post(wire: HttpWire, body: Any, headers: dict[str, str | None] | None = None) -> Exchange:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return await wire.raw("POST", data, headers).done()
+
+
+async def initialize(app: Any, version: str = "2025-11-25", **headers: str | None) -> Exchange:
+    return await post(HttpWire(app), hello(version), headers)
+
+
+async def unready(app: Any) -> HttpWire:
+    """A session whose client has not said yet that it is ready."""
+    wire = HttpWire(app, "2025-11-25")
+    wire.session_id = (await initialize(app)).headers["mcp-session-id"]
+    return wire

@@ -13,8 +13,7 @@ from dovetail.auth import Auth, Principal, dpop
 from dovetail.auth.dpop import ALGORITHMS
 from dovetail.state.memory import MemoryState
 from dpop_stage import KEY, TOKEN, Prover, bound, proof
-from http_serving import serving, until
-from http_stage import HANDSHAKE, MODERN, Stage, open_wire, text_of
+from http_serving import HANDSHAKE, MODERN, Stage, open_wire, serving, text_of, until
 from http_wire import Exchange, HttpWire
 
 URL = "http://localhost:8000/mcp"

@@ -9,8 +9,7 @@ import pytest
 from http_clients import Fleet, FleetOf
 from served import Start, programs
 
-from http_serving import Clock, Serve, serving
-from http_stage import Stage
+from http_serving import Clock, Serve, Stage, serving
 from http_wire import HttpWire
 
 

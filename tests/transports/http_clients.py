@@ -11,15 +11,12 @@ from asking_stage import AskingStage, answer_to
 from dovetail import Context, Field, Server
 from dovetail.protocol import jsonrpc
 from dovetail.state.base import StateBackend, StoreTrouble
-from http_serving import PausingState, endpoint_of, nothing_left, settle
-from http_stage import Stage, text_of
-from http_wire import CLIENT, META, MODERN, Exchange, HttpWire
+from http_serving import PausingState, Stage, endpoint_of, nothing_left, settle, text_of
+from http_wire import LOG_KEY, Exchange, HttpWire, hello, message, post
 
 LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 PARSE_ERROR, INVALID_REQUEST, NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
 MISMATCH, MISSING_CAPABILITY, UNSUPPORTED = -32020, -32021, -32022
-VERSION_KEY, CAPABILITIES_KEY, CLIENT_KEY = META
-LOG_KEY = "io.modelcontextprotocol/logLevel"
 ANSWER = {"jsonrpc": "2.0", "id": "q", "result": {}}
 INSIDES = ("Traceback", "msgspec", ".py", "Exception", "0x7", "object at", "/src/")
 JSON = "application/json"
@@ -102,56 +99,6 @@ async def check_alive(app: Any) -> None:
     wire = await HttpWire.session(app, "2025-06-18")
     assert text_of((await wire.call("add", {"a": 2})).answer) == "4"
     assert (await wire.delete()).status == 204
-
-
-# ── what is sent ──
-
-
-def message(method: str, params: Any = ..., *, id: Any = "q") -> dict[str, Any]:
-    """A request; without an id a notification."""
-    body: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
-    if id is not None:
-        body["id"] = id
-    return body if params is ... else {**body, "params": params}
-
-
-def modern(method: str, params: dict[str, Any] | None = None, *, id: Any = "q", **meta: Any) -> dict[str, Any]:
-    """A request of 2026-07-28; `meta` changes its `_meta`, and leaves out what is given as `...`."""
-    keys = {"version": VERSION_KEY, "capabilities": CAPABILITIES_KEY, "client": CLIENT_KEY, "log": LOG_KEY}
-    changed = {**META, **{keys.get(name, name): value for name, value in meta.items()}}
-    return message(method, {**(params or {}), "_meta": {k: v for k, v in changed.items() if v is not ...}}, id=id)
-
-
-def hello(version: str, **changes: Any) -> dict[str, Any]:
-    params = {"protocolVersion": version, "capabilities": {}, "clientInfo": CLIENT, **changes}
-    return message("initialize", params, id="q")
-
-
-def mirrored(method: str, name: str | None = None, version: str | None = MODERN, **more: str) -> dict[str, str]:
-    headers = {"mcp-protocol-version": version, "mcp-method": method, "mcp-name": name}
-    return {key: value for key, value in headers.items() if value is not None} | {
-        key.replace("_", "-"): value for key, value in more.items()
-    }
-
-
-def H(version: str) -> dict[str, str]:  # as the table calls it
-    return {"mcp-protocol-version": version}
-
-
-async def post(wire: HttpWire, body: Any, headers: dict[str, str | None] | None = None) -> Exchange:
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return await wire.raw("POST", data, headers).done()
-
-
-async def initialize(app: Any, version: str = "2025-11-25", **headers: str | None) -> Exchange:
-    return await post(HttpWire(app), hello(version), headers)
-
-
-async def unready(app: Any) -> HttpWire:
-    """A session whose client has not said yet that it is ready."""
-    wire = HttpWire(app, "2025-11-25")
-    wire.session_id = (await initialize(app)).headers["mcp-session-id"]
-    return wire
 
 
 def identify(scope: Any) -> str | None:

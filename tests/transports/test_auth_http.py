@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from dovetail import AuditEvent, Server
 from dovetail.auth import Auth, Principal
 from dovetail.errors import SetupError
-from http_serving import serving, until
-from http_stage import HANDSHAKE, MODERN, REVISIONS, Stage, open_wire, text_of
+from http_serving import HANDSHAKE, MODERN, REVISIONS, Stage, open_wire, serving, text_of, until
 from http_wire import Exchange, HttpWire
 
 # ── who gets in ──

@@ -11,8 +11,7 @@ from msgspec import structs
 
 from costs import functions_called
 from dovetail.auth import Auth, Principal, VerifierTrouble
-from http_serving import Clock, serving, settle, until
-from http_stage import HANDSHAKE, MODERN, Stage, open_wire
+from http_serving import HANDSHAKE, MODERN, Clock, Stage, open_wire, serving, settle, until
 from http_wire import Exchange, HttpWire
 
 # ── how often verifiers are asked ──

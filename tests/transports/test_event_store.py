@@ -151,19 +151,6 @@ def is_part(some: list[bytes], whole: list[bytes]) -> bool:
     return all(each in rest for each in some)
 
 
-async def test_an_event_in_an_outage_has_no_id_and_the_answer_is_kept_when_that_is_over() -> None:
-    async with staged(hold=0.0) as stage:
-        stage.state.is_away = True
-        await stage.stream.send(b"1")
-        await stage.stream.send(ANSWER, last=True)
-        assert stage.sent == [(b"1", False), (ANSWER, False)]
-        assert stage.stream.life is StreamState.ENDING
-        assert await stage.find(0) is stage.stream
-        stage.state.is_away = False
-        await until(lambda: stage.stream.life is StreamState.ENDED)
-        assert await stage.kept() == [END + ANSWER]
-
-
 async def test_an_end_whose_writer_is_cancelled_is_written() -> None:
     async with staged() as stage:
         stage.state.is_away = True

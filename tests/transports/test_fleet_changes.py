@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from http_clients import RESOURCES, TOOLS, UPDATED, Fleet, FleetOf, SharedState, initialize, leave, methods, no_answer
+from http_clients import RESOURCES, TOOLS, UPDATED, Fleet, FleetOf, SharedState, leave, methods
 
 from dovetail import Context
-from http_serving import Serve, settle, until
-from http_stage import HANDSHAKE, Stage, open_wire, text_of
-from http_wire import MODERN, HttpWire
+from http_serving import HANDSHAKE, Serve, Stage, open_wire, settle, text_of, until
+from http_wire import MODERN, HttpWire, initialize
 
 BOTH = {"toolsListChanged": True, "resourceSubscriptions": ["test://one"]}
 
@@ -34,26 +33,6 @@ async def test_changes_elsewhere_are_heard_once_and_written_once(fleet: Fleet, v
     assert [len(stream.messages) for stream in streams] == [2, 3, 3, 3]
     assert (await fleet.store.read("changes", 0)).last == 2
     await leave(*streams)
-
-
-async def test_whoever_listens_before_a_worker_knows_where_the_log_ends_misses_nothing() -> None:
-    fleet = Fleet(Stage, count=2)
-    found = asyncio.Event()
-
-    async def fate(name: str, key: str) -> bool:
-        if name == "read":
-            await found.wait()
-        return True
-
-    fleet.views[1].fate = fate
-    await fleet.start()
-    listening = await fleet.listens(1)
-    fleet.stages[0].server.add_tool(lambda: "late", name="late")
-    await settle(50)
-    found.set()
-    assert (await listening.message())["method"] == TOOLS
-    await leave(listening)
-    await fleet.stop()
 
 
 async def test_a_tool_that_only_one_worker_has_is_warned_of(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
@@ -80,23 +59,6 @@ async def test_each_outage_is_told_once_to_every_listener_of_all_that_it_asked_f
     await leave(stream, *listens)
 
 
-async def test_a_worker_that_starts_later_or_in_an_outage_tells_of_outages_as_well(fleet_of: FleetOf) -> None:
-    store = SharedState()
-    for is_troubled in (False, False, True):  # the second one finds that there was one before
-        fleet = Fleet(Stage, count=1, store=store)
-        if is_troubled:
-            fleet.views[0].fate = no_answer("read")
-        await fleet.start()
-        listen = await fleet.listens(0)
-        fleet.views[0].fate = None
-        store.come_back()
-        assert (await listen.message())["method"] == TOOLS
-        await settle(200)
-        await leave(listen)
-        assert len(listen.messages) == 2
-        await fleet.apps[0].drain(1)
-
-
 # ── what an answer waits for ──
 
 
@@ -113,7 +75,7 @@ async def test_a_plain_call_does_not_wait_for_the_changes_of_others(fleet: Fleet
     fleet.store.gate.set()
 
 
-@pytest.mark.parametrize("way", ["at once", "after a pause", "in a thread", "in a task", "by itself"])
+@pytest.mark.parametrize("way", ["at once", "in a thread", "in a task", "by itself"])
 @pytest.mark.parametrize("version", ["2025-03-26", "2025-11-25", MODERN])
 async def test_who_changes_something_is_answered_when_it_is_written(fleet: Fleet, way: str, version: str) -> None:
     server = fleet.stages[0].server
@@ -122,14 +84,10 @@ async def test_who_changes_something_is_answered_when_it_is_written(fleet: Fleet
         await ctx.notify_tools_changed()
 
     async def changing(ctx: Context) -> str:
-        if way == "after a pause":
-            await asyncio.sleep(0)
-        if way == "in a task":
-            await asyncio.create_task(notify(ctx))
-        elif way == "by itself":
+        if way == "by itself":
             server.notify_resource_updated("test://one")
         else:
-            await notify(ctx)
+            await (asyncio.create_task(notify(ctx)) if way == "in a task" else notify(ctx))
         return "changed"
 
     def in_thread() -> str:
@@ -213,45 +171,14 @@ async def test_every_worker_refreshes_and_each_client_hears_of_it() -> None:
 
 
 async def test_a_refresh_while_one_runs_is_made_after_it() -> None:
-    stage, seen, go, source = Refreshing(), list[int](), asyncio.Event(), [1]
-
-    async def load() -> None:
-        seen.append(source[0])
-        await go.wait()
-
-    stage.loads = load
-    first = asyncio.create_task(stage.server.refresh())
+    stage, go = Refreshing(), asyncio.Event()
+    stage.loads = go.wait
+    refreshes = [asyncio.create_task(stage.server.refresh()) for _ in range(2)]
     await settle()
-    source[0] = 2
-    second = asyncio.create_task(stage.server.refresh())
-    await settle()
+    assert stage.ran == ["load"]
     go.set()
-    await asyncio.gather(first, second)
-    assert seen == [1, 2]
-
-
-async def test_all_that_changed_is_told_although_the_function_fails(refreshing: Fleet) -> None:
-    stage = refreshing.stages[0]
-
-    def load() -> None:
-        stage.offer("new")
-        stage.server.add_resource("test://new", lambda: "new", name="new")
-        raise ValueError("no")
-
-    stage.loads = load
-    listen = await refreshing.listens(1, toolsListChanged=True, resourcesListChanged=True)
-    with pytest.raises(ValueError, match="no"):
-        await stage.server.refresh()
-    assert {(await listen.message())["method"] for _ in range(2)} == {TOOLS, RESOURCES}
-    await leave(listen)
-
-
-async def test_what_only_another_worker_changes_is_told(refreshing: Fleet) -> None:
-    refreshing.stages[1].loads = lambda: refreshing.stages[1].offer("new")
-    listen = await refreshing.listens(0)
-    await refreshing.stages[0].server.refresh()
-    assert (await listen.message())["method"] == TOOLS
-    await leave(listen)
+    await asyncio.gather(*refreshes)
+    assert stage.ran == ["load"] * 2
 
 
 async def test_a_function_that_hangs_does_not_keep_the_server_from_ending(refreshing: Fleet) -> None:
@@ -308,49 +235,6 @@ async def test_readiness_tells_and_costs_the_store_nothing(fleet_of: FleetOf) ->
     before = set(askers)
     assert [(await probe.raw("GET", path="/ready").done()).status for _ in range(100)] == [200] * 100
     assert askers == before  # who asks for readiness has a task too
-
-
-async def test_events_wait_for_the_end_of_a_short_outage(
-    stage: Stage, app: Any, state: SharedState, pass_time: Callable[[float], None]
-) -> None:
-    wire = await HttpWire.session(app)
-    call = wire.start_call("tell", {"times": 2})
-    await call.message()
-    first = call.events[-1].id
-    await call.message()
-    state.away = True
-    stage.go.set()
-    await settle(50)
-    assert len(call.messages) == 2
-    state.come_back()
-    pass_time(1)
-    await call.done()
-    assert all(event.id for event in call.events)
-    assert (await wire.get(first).done()).messages == call.messages[1:]
-
-
-async def test_listeners_stay_and_are_told_when_it_is_over(
-    stage: Stage, app: Any, state: SharedState, pass_time: Callable[[float], None]
-) -> None:
-    stream = await (await HttpWire.session(app)).get().started()
-    listen = HttpWire(app).start("subscriptions/listen", {"notifications": BOTH})
-    await listen.message()
-    state.away = True
-    stage.server.notify_resource_updated("test://one")  # here it is heard nevertheless
-    assert (await listen.message())["params"]["uri"] == "test://one"
-    for _ in range(1000):  # and nothing piles up
-        stage.change_tools()
-        await asyncio.sleep(0)
-    assert (await listen.message())["method"] == TOOLS
-    heard = len(listen.messages)
-    assert stream.messages == []
-    state.come_back()
-    pass_time(1)
-    await stream.until(lambda: {*methods(stream)} == {TOOLS, RESOURCES})
-    await listen.until(lambda: {*methods(listen)[heard:]} == {TOOLS, UPDATED})
-    assert (await state.read("changes", 0)).last <= 5
-    assert not stream.ended
-    await leave(stream, listen)
 
 
 async def test_the_server_ends_without_it(stage: Stage) -> None:

@@ -7,16 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_clients import (
-    RESOURCES,
-    UPDATED,
-    View,
-    leave,
-)
+from http_clients import RESOURCES, UPDATED, leave
 
 from dovetail import Server
-from http_serving import PausingState, serving, settle
-from http_stage import HANDSHAKE
+from http_serving import serving
 from http_wire import HttpWire
 from wire import MODERN, Wire
 
@@ -30,12 +24,6 @@ def server_of(folder: Path, **options: Any) -> Server:
     server = Server("folders", version="1.0.0", **options)
     server.add_directory(folder, uri="docs://all")
     return server
-
-
-@asynccontextmanager
-async def on_pipe(server: Server) -> AsyncIterator[Hear]:
-    async with Wire(server, HANDSHAKE[-1]) as wire:
-        yield lambda: wire.receive(PATIENCE)
 
 
 @asynccontextmanager
@@ -56,24 +44,7 @@ async def over_http(server: Server) -> AsyncIterator[Hear]:
         await leave(stream)
 
 
-@asynccontextmanager
-async def listening_over_http(server: Server) -> AsyncIterator[Hear]:
-    async with serving(server) as app:
-        stream = HttpWire(app).start("subscriptions/listen", ALL)
-        await stream.message()
-        yield lambda: stream.message(PATIENCE)
-        await leave(stream)
-
-
-WAYS: dict[str, Callable[[Server], Any]] = {
-    "pipe": on_pipe,
-    "listen on a pipe": listening_on_pipe,
-    "HTTP": over_http,
-    "listen over HTTP": listening_over_http,
-}
-
-
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("way", [listening_on_pipe, over_http])
 async def test_a_file_that_comes_or_goes_is_announced(way: Any, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     async with way(server_of(tmp_path)) as hear:
@@ -112,12 +83,6 @@ def watching() -> bool:
     return any(task.get_name() == "dovetail.watch" for task in asyncio.all_tasks())
 
 
-async def until_watching(is_watching: bool) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while watching() is not is_watching:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 async def test_a_folder_is_watched_while_the_server_serves(tmp_path: Path) -> None:
     server = server_of(tmp_path)
     for _ in range(2):  # it may be started again
@@ -131,62 +96,19 @@ async def test_a_folder_is_watched_while_the_server_serves(tmp_path: Path) -> No
         assert not watching()
 
 
-async def test_a_folder_that_is_added_meanwhile_is_watched_and_a_removed_one_is_not(tmp_path: Path) -> None:
-    server = Server("folders", version="1.0.0", declare=["resources"])
-
-    @server.tool
-    def offer() -> None:  # in a thread
-        server.add_directory(tmp_path, uri="docs://all")
-
-    async with Wire(server, "2025-11-25") as wire:
-        assert not watching()
-        await wire.ask("tools/call", {"name": "offer"})
-        while announcements(wire) == 0:
-            await wire.receive(PATIENCE)
-        assert await names(wire) == []  # as a client does that was told
-        assert watching()
-        (tmp_path / "a.txt").write_text("a")
-        while announcements(wire) == 1:
-            await wire.receive(PATIENCE)
-        assert server.remove_resource("docs://all/{+path}")
-        (tmp_path / "b.txt").write_text("b")
-        await until_watching(False)
-
-
-async def test_each_worker_tells_of_the_files_that_it_finds_and_all_list_them(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = PausingState()
-    apps = [server_of(tmp_path).asgi(state=View(store)) for _ in range(2)]
-    for app in apps:
-        await app.start()
-    await settle(100)  # what was announced when they began to listen to each other
-    streams = [HttpWire(app).start("subscriptions/listen", ALL) for app in apps]
-    for stream in streams:
-        await stream.message()
-    for name in ("a.txt", "b.txt"):
-        (tmp_path / name).write_text(name)
-        for app, stream in zip(apps, streams, strict=True):
-            listed: list[str] = []
-            while name not in listed:  # also where the file was not found first
-                assert (await stream.message(PATIENCE))["method"] == RESOURCES
-                listed = [each["name"] for each in (await HttpWire(app).ask("resources/list"))["resources"]]
-    await leave(*streams)
-    for app in apps:
-        await app.drain(1)
-    assert "others do not have that" not in caplog.text
-
-
 # ── completion ──
 
 
+def completing(uri: str, value: str) -> dict[str, Any]:
+    return {"ref": {"type": "ref/resource", "uri": uri}, "argument": {"name": "path", "value": value}}
+
+
 async def suggested(wire: Wire, uri: str, value: str) -> dict[str, Any]:
-    params = {"ref": {"type": "ref/resource", "uri": uri}, "argument": {"name": "path", "value": value}}
-    return (await wire.ask("completion/complete", params))["completion"]
+    return (await wire.ask("completion/complete", completing(uri, value)))["completion"]
 
 
 @pytest.mark.rule("COMP-1", "COMP-6")
-@pytest.mark.parametrize("version", [*HANDSHAKE, MODERN])
+@pytest.mark.parametrize("version", ["2025-11-25", MODERN])
 async def test_the_path_of_a_folder_completes_to_its_files(version: str, tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     for name in ("README.md", "src/main.rs", "src/mäin 2.rs", ".secret", "notes.bak"):
@@ -194,7 +116,7 @@ async def test_the_path_of_a_folder_completes_to_its_files(version: str, tmp_pat
     server = Server("folders", version="1.0.0")
     server.add_directory(tmp_path, uri="docs://all", exclude=("*.bak",))
     async with Wire(server, version) as wire:
-        if version not in ("2024-11-05", MODERN):
+        if version != MODERN:
             assert wire.welcome["capabilities"]["completions"] == {}
         everything = ["README.md", "src/main.rs", "src/mäin 2.rs"]
         template = "docs://all/{+path}"
@@ -211,8 +133,5 @@ async def test_what_a_caller_may_not_read_is_not_suggested(tmp_path: Path) -> No
     server.add_directory(tmp_path, uri="closed://all", authorize=lambda _: False)
     async with Wire(server, "2025-11-25") as wire:
         assert (await suggested(wire, "docs://all/{+path}", ""))["values"] == await names(wire)
-        params = {
-            "ref": {"type": "ref/resource", "uri": "closed://all/{+path}"},
-            "argument": {"name": "path", "value": ""},
-        }
-        assert (await wire.refusal("completion/complete", params))["code"] == -32602
+        closed = completing("closed://all/{+path}", "")
+        assert (await wire.refusal("completion/complete", closed))["code"] == -32602

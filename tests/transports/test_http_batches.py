@@ -5,12 +5,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from http_clients import ANSWER, INVALID_REQUEST, LEGACY, NOT_FOUND, H, check_refusal, hello, message, new_server, post
+from http_clients import ANSWER, INVALID_REQUEST, LEGACY, NOT_FOUND, check_refusal, new_server
 
 from dovetail.protocol.jsonrpc import MAX_BATCH
-from http_serving import Serve, settle
-from http_stage import Stage
-from http_wire import MODERN, HttpWire
+from http_serving import Serve, Stage, settle
+from http_wire import MODERN, H, HttpWire, hello, message, post
 
 VERSION = "2025-03-26"
 NOTICE = message("notifications/progress", {"progressToken": 1, "progress": 1}, id=None)

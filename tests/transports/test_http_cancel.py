@@ -5,17 +5,10 @@ import json
 from typing import Any
 
 import pytest
-from http_clients import (
-    LOGS,
-    Fleet,
-    FleetOf,
-    SharedState,
-    said,
-)
+from http_clients import LOGS, Fleet
 
 from dovetail import Context
-from http_serving import Serve, serving, settle, until
-from http_stage import HANDSHAKE, Stage, text_of
+from http_serving import HANDSHAKE, Serve, Stage, serving, settle, text_of, until
 from http_wire import Exchange, HttpWire
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
@@ -151,52 +144,7 @@ async def test_a_stubborn_tool_keeps_its_silence(stage: Stage, serve: Serve) -> 
 # ── failures that are no exceptions ──
 
 
-class OddError(BaseException):
-    """Neither an `Exception` nor a cancellation."""
-
-
-@pytest.mark.rule("CAN-2")
-async def test_an_odd_end_of_a_cancelled_call_costs_a_batch_none_of_the_other_answers(
-    stage: Stage, serve: Serve, caplog: pytest.LogCaptureFixture
-) -> None:
-    @stage.server.tool
-    async def odd(ctx: Context) -> str:
-        await ctx.warning("first")
-        stage.entered.set()
-        try:
-            await stage.go.wait()
-        except asyncio.CancelledError:
-            raise OddError from None
-        return "even"
-
-    app = await serve()
-    wire, other = await HttpWire.session(app), await HttpWire.session(app, "2025-03-26")
-    call, running = wire.start_call("odd", id=1), batch(other, "odd", "work")
-    await until(lambda: stage.ran == ["work"])
-    await call.message()
-    await running.message()
-    for each in (wire, other):
-        await cancel(each, 1)
-    assert said(await call.done()) == ["first"]
-    assert "OddError" in caplog.text
-    stage.go.set()
-    assert [each["id"] for each in (await running.done()).answer] == [2]
-
-
 # ── at another worker ──
-
-
-class FailingState(SharedState):
-    """Its next `get` fails with whatever is in `failures`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.failures: list[Exception] = []
-
-    async def get(self, key: str) -> Any:
-        if self.failures:
-            raise self.failures.pop()
-        return await super().get(key)
 
 
 @pytest.mark.parametrize("moment", ["while it runs", "before it runs"])
@@ -214,20 +162,6 @@ async def test_another_cancellation_is_known_to_the_other_workers(fleet: Fleet, 
         await cancel(wires[1], 77)
     await asyncio.wait_for(fleet.stages[0].cancelled.wait(), 5)
     assert (await call.done()).messages == []
-
-
-async def test_whatever_a_store_fails_with_calls_are_cancelled_later(fleet_of: FleetOf) -> None:
-    fleet = await fleet_of(Stage, store=FailingState())
-    wires = await fleet.session()
-    call = await wires[0].start_call("work", id="c").started()
-    await settle(50)
-    fleet.store.failures = [ValueError("what is that?")]
-    await fleet.store.publish(f"session/{wires[0].session_id}")
-    await settle(50)
-    assert not fleet.store.failures
-    await cancel(wires[1], "c")
-    await asyncio.wait_for(fleet.stages[0].cancelled.wait(), 5)
-    await call.done()
 
 
 @pytest.mark.parametrize("way", ["cancel", "delete"])

@@ -1,22 +1,16 @@
 """The end of a server: what is refused, what may finish, and what is stopped; and its beginning."""
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from http_clients import (
-    LISTEN,
-    OldClient,
-    leave,
-)
+from http_clients import LISTEN, OldClient, leave
 
 from dovetail import Context, Server
-from http_serving import PausingState, Serve, serving, settle, until
-from http_stage import HANDSHAKE, REVISIONS, Stage, open_wire, text_of
-from http_wire import MODERN, Exchange, HttpWire
+from http_serving import REVISIONS, PausingState, Serve, Stage, open_wire, serving, settle, text_of
+from http_wire import MODERN, HttpWire
 
 
 async def status(app: Any, path: str) -> int:
@@ -81,78 +75,32 @@ async def test_it_is_alive_but_not_ready(app: Any) -> None:
     assert [await status(app, path) for path in ("/health", "/ready")] == [200, 503]
 
 
-@pytest.mark.parametrize("version", ["2025-06-18", "2026-07-28"])
-async def test_a_request_that_is_complete_too_late_is_refused(stage: Alive, app: Any, version: str) -> None:
-    complete = asyncio.Event()
-
-    async def slowly(scope: Any, receive: Any, send: Any) -> None:
-        async def held_back() -> Any:
-            await complete.wait()
-            return await receive()
-
-        await app(scope, held_back, send)
-
-    wire = await open_wire(app, version)
-    wire.app = slowly
-    late = wire.start_call("work")
-    await settle()
-    await app.drain()
-    complete.set()
-    assert (await late.done()).status == 503
-    assert stage.ran == []
-
-
 # ── what ends at once ──
 
 
-async def test_open_streams_end_at_once_and_properly(app: Any) -> None:
-    streams = [await (await HttpWire.session(app, version)).get().started() for version in HANDSHAKE]
-    listens = [HttpWire(app).start("subscriptions/listen", LISTEN, id=number) for number in range(3)]
-    for listen in listens:
-        await listen.message()
-    await in_time(app)
-    for stream in (*streams, *listens):
-        await stream.done()
-        assert stream.sent[-1]["more_body"] is False
-    assert [stream.messages for stream in streams] == [[]] * 3
-    assert [(each.answer["id"], each.answer["result"]["resultType"]) for each in listens] == [
-        (number, "complete") for number in range(3)
-    ]
-
-
-async def get_stream(app: Any) -> Exchange:
-    return await (await HttpWire.session(app)).get().started()
-
-
-async def listen_stream(app: Any) -> Exchange:
-    listen = HttpWire(app).start("subscriptions/listen", LISTEN)
+@pytest.mark.parametrize("reads", ["all", "nothing", "nothing, but is told"])
+async def test_open_streams_end_at_once_and_properly(stage: Alive, app: Any, reads: str) -> None:
+    """Also those of clients that read nothing."""
+    old = [await OldClient(app).open() for _ in range(2)]
+    await old[1].shake_hands()
+    tail = await (await HttpWire.session(app)).get().started()
+    listen = HttpWire(app).start("subscriptions/listen", LISTEN, id=7)
     await listen.message()
-    return listen
-
-
-async def old_stream(app: Any) -> Exchange:
-    return (await OldClient(app).open()).stream
-
-
-async def old_session(app: Any) -> Exchange:
-    client = await OldClient(app).open()
-    await client.shake_hands()
-    return client.stream
-
-
-@pytest.mark.parametrize("is_told", [False, True])
-@pytest.mark.parametrize("kind", [get_stream, listen_stream, old_stream, old_session])
-async def test_clients_that_read_nothing_do_not_hold_it_up(stage: Alive, app: Any, kind: Any, is_told: bool) -> None:
-    streams = [await kind(app) for _ in range(3)]
     await settle()
-    for stream in streams:
-        stream.stall()
-    if is_told:
+    streams = [tail, listen, *(client.stream for client in old)]
+    if reads != "all":
+        for stream in streams:
+            stream.stall()
+    if reads == "nothing, but is told":
         stage.change_tools()
         await settle()
     await asyncio.wait_for(app.drain(30), 5)
     for stream in streams:
         await stream.done(1)
+    if reads == "all":
+        assert [stream.sent[-1]["more_body"] for stream in streams] == [False] * 4
+        assert tail.messages == []
+        assert (listen.answer["id"], listen.answer["result"]["resultType"]) == (7, "complete")
 
 
 # ── what may finish ──
@@ -171,20 +119,6 @@ async def test_calls_finish_before_the_lifespan_is_left(stage: Alive, app: Any, 
     assert text_of((await call.done()).answer) == "done"
     assert not stage.cancelled.is_set()
     assert stage.notes == ["entered", "left"]
-
-
-async def test_a_call_that_was_resumed_finishes_where_its_client_is(stage: Alive, app: Any, wire: HttpWire) -> None:
-    call = wire.start_call("tell")
-    first = await call.event()
-    call.leave()
-    tail = wire.get(first.id)
-    await tail.message()
-    drain = asyncio.create_task(app.drain())
-    await settle()
-    assert not tail.ended
-    stage.go.set()
-    await drain
-    assert text_of((await tail.done()).answer) == "told"
 
 
 async def test_every_moment_of_a_request_is_good_for_a_drain() -> None:
@@ -216,26 +150,6 @@ async def test_late_calls_are_stopped_and_their_clients_told(stage: Alive, app: 
     assert call.answer["id"] == 4
     assert call.answer["error"]["message"] == "The server is shutting down and has stopped this call"
     assert call.status == (503 if version == MODERN else 200)
-
-
-async def test_a_stuck_thread_does_not_hang_it(stage: Alive, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
-    inside, free = threading.Event(), threading.Event()
-
-    @stage.server.tool
-    def stuck() -> str:
-        inside.set()
-        free.wait(10)
-        return "free"
-
-    app = await serve()
-    call = HttpWire(app).start_call("stuck")
-    await until(inside.is_set)
-    await in_time(app, 0.02)
-    assert "stopped" in (await call.done()).answer["error"]["message"]
-    assert stage.notes == ["entered", "left"]
-    free.set()
-    await until(lambda: stage.server.engine.threads.stuck == 0)
-    assert "tool stuck is stuck" in caplog.text
 
 
 async def test_a_tool_that_will_not_stop_does_not_hang_it(stage: Alive, serve: Serve) -> None:
@@ -295,16 +209,10 @@ async def test_two_apps_of_one_server_end_one_after_the_other() -> None:
         assert stage.notes == ["entered", "left"]
 
 
-async def test_a_request_at_the_moment_of_a_failing_start_is_not_served() -> None:
-    for turns in range(12):
-        stage = Alive(starts=False)
-        app = stage.server.asgi()
-        first = HttpWire(app).start_call("spirit")
-        await settle(turns)
-        second = HttpWire(app).start_call("spirit")
-        await first.done()
-        await second.done()
-        assert [first.status, second.status] == [500, 500], turns
+async def test_requests_at_the_moment_of_a_failing_start_are_not_served() -> None:
+    app = Alive(starts=False).server.asgi()
+    calls = [HttpWire(app).start_call("spirit") for _ in range(2)]
+    assert [(await call.done()).status for call in calls] == [500, 500]
 
 
 class Host:

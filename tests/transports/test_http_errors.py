@@ -3,32 +3,26 @@
 import json
 import logging
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from http_clients import (
     INSIDES,
-    INVALID_PARAMS,
     INVALID_REQUEST,
     LEGACY,
     LISTEN,
     PARSE_ERROR,
     check_alive,
     check_refusal,
-    hello,
     leave,
-    message,
-    mirrored,
-    modern,
     new_server,
-    post,
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from http_serving import settle
-from http_stage import open_wire
-from http_wire import BOTH, META, MODERN, Exchange, HttpWire
+from http_serving import open_wire, settle
+from http_wire import BOTH, MODERN, Exchange, HttpWire, hello, message, mirrored, modern, post
 
 LIMIT = 1000
 GIANTS = ["9" * 400, "-" + "9" * 4000, "9" * 5000, "9" * 500_000, "1e999", "1" + "0" * 400 + ".5"]
@@ -42,20 +36,25 @@ def short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:40]}...{len(text)}"
 
 
-@pytest.fixture
-async def app() -> AsyncIterator[Any]:
-    app = new_server().asgi(max_body_bytes=LIMIT, body_timeout=0.05)
+@asynccontextmanager
+async def alive(**options: Any) -> AsyncIterator[Any]:
+    """An app that serves both eras in the end as if nothing had happened."""
+    app = new_server().asgi(**options)
     yield app
     await check_alive(app)
     await app.drain(0)
+
+
+@pytest.fixture
+async def app() -> AsyncIterator[Any]:
+    async with alive(max_body_bytes=LIMIT, body_timeout=0.05) as app:
+        yield app
 
 
 @pytest.fixture
 async def roomy() -> AsyncIterator[Any]:
-    app = new_server().asgi()
-    yield app
-    await check_alive(app)
-    await app.drain(0)
+    async with alive() as app:
+        yield app
 
 
 # ── bodies that are cut, late or too large ──
@@ -70,21 +69,24 @@ async def test_a_body_that_does_not_come_is_408_for_who_stays(app: Any, roomy: A
     assert "0.05 s" in check_refusal(await stays.done(), 408, INVALID_REQUEST)
 
 
-@pytest.mark.parametrize("length", [str(LIMIT + 1), "9" * 12, "9" * 30, "9" * 5000], ids=short)
-async def test_a_body_that_says_it_is_too_large_is_413_at_once(app: Any, length: str) -> None:
-    request = HttpWire(app).raw("POST", [], {"content-length": length})
-    assert "max_body_bytes" in check_refusal(await request.done(), 413, INVALID_REQUEST)
+LENGTHS = {
+    413: [str(LIMIT + 1), "9" * 12, "9" * 5000],
+    400: ["", "abc", "-1", "+1", "1.0", "1e3", "0x10", "1 2", "1,1", "²", "1\0"],
+}
+
+
+@pytest.mark.parametrize(
+    ("status", "length"), [(status, each) for status in LENGTHS for each in LENGTHS[status]], ids=short
+)
+async def test_a_length_that_is_too_large_or_no_number_is_refused_at_once(app: Any, status: int, length: str) -> None:
+    request = await HttpWire(app).raw("POST", [], {"content-length": length}).done()
+    assert ("max_body_bytes" in check_refusal(request, status, INVALID_REQUEST)) == (status == 413)
 
 
 @pytest.mark.parametrize("pieces", [[PING[:1], PING[1:]], [bytes([each]) for each in PING], [b"", PING, b"", b""]])
 async def test_a_body_may_come_in_any_pieces_up_to_the_limit(wire: HttpWire, pieces: list[bytes]) -> None:
     for fill, status in ((0, 200), (LIMIT - len(PING), 200), (LIMIT - len(PING) + 1, 413)):
         assert (await wire.raw("POST", [*pieces, b" " * fill]).done()).status == status
-
-
-@pytest.mark.parametrize("length", ["", "abc", "-1", "+1", "1.0", "1e3", "0x10", "1 2", "1,1", "²", "1\0"])
-async def test_a_length_that_is_no_number_is_400(app: Any, length: str) -> None:
-    check_refusal(await HttpWire(app).raw("POST", PING, {"content-length": length}).done(), 400, INVALID_REQUEST)
 
 
 # ── types and encodings ──
@@ -150,15 +152,10 @@ async def test_what_is_no_json_is_400(app: Any, wire: HttpWire, body: bytes) -> 
     "place",
     [
         "%s",
-        "[%s]",
         '{"jsonrpc":"2.0","id":%s,"method":"ping"}',
-        '{"jsonrpc":"2.0","id":1,"method":%s}',
-        '{"jsonrpc":"2.0","id":1,"method":"tools/list","params":%s}',
-        '{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":%s}}',
         '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"add","arguments":{"a":%s}}}',
         '{"jsonrpc":"2.0","id":1,"result":%s}',
         '{"jsonrpc":"2.0","method":"notifications/cancelled","params":%s}',
-        '{"jsonrpc":"2.0","id":1,"method":"ping","unknown":%s}',
     ],
 )
 async def test_a_hundred_thousand_levels(roomy: Any, depth: int, place: str) -> None:
@@ -218,13 +215,6 @@ async def test_ids_and_tokens_stay_what_they_are(app: Any, sly: str, version: st
     assert b"\nSet-Cookie" not in call.raw
 
 
-async def test_names_are_not_shown_whole(wire: HttpWire) -> None:
-    for method, params in (("x" * 600, {}), ("tools/call", {"name": "x" * 600}), ("prompts/get", {"name": "x" * 600})):
-        answer = await post(wire, message(method, params))
-        assert answer.json["error"]["code"] in (-32601, INVALID_PARAMS)
-        assert len(answer.json["error"]["message"]) < 300
-
-
 # ── places and scopes ──
 
 
@@ -257,25 +247,14 @@ async def test_a_websocket_is_closed_at_once(app: Any) -> None:
 
 STATUSES = {200, 202, 204, 400, 403, 404, 405, 406, 408, 413, 415}
 SESSION = "the live session"  # replaced by its id
-PLAUSIBLE = {
-    "host": ["localhost", "127.0.0.1:8000", "[::1]", "evil.example", "", "localhost:99999"],
-    "origin": ["http://localhost", "https://evil.example", "null", ""],
-    "accept": ["application/json", "text/event-stream", "*/*", "text/html", "application/json;q=0", ";;q=,,"],
-    "content-type": ["application/json", "text/plain", "application/json; charset=utf-16"],
-    "content-length": ["0", "10", "99999999", "-1", "x"],
-    "content-encoding": ["identity", "gzip"],
-    "mcp-protocol-version": [MODERN, *LEGACY, "banana", ""],
-    "mcp-session-id": [SESSION, "gone", ""],
-    "mcp-method": ["tools/call", "tools/list", "ping"],
-    "mcp-name": ["add", "weather", "=?base64?YWRk?=", "=?base64?x?="],
-    "mcp-param-region": ["eu", "=?base64?ZXU=?="],
-    "last-event-id": ["changes.0", "changes.99", "0123456789abcdef.1", "x"],
-    "transfer-encoding": ["chunked"],
-    "access-control-request-method": ["POST"],
-}
-METHODS = (
-    *("initialize", "ping", "tools/list", "tools/call", "resources/read", "resources/subscribe", "prompts/get"),
-    *("logging/setLevel", "completion/complete", "server/discover", "notifications/initialized", "no/such"),
+HEADERS = (
+    *("host", "origin", "accept", "content-type", "content-length", "content-encoding", "transfer-encoding", "x-other"),
+    *("mcp-protocol-version", "mcp-session-id", "mcp-method", "mcp-name", "mcp-param-region", "last-event-id"),
+)
+VALUES = (
+    *("", "localhost", "evil.example", "http://localhost", "null", "application/json", "text/event-stream", "*/*"),
+    *("text/plain", ";;q=,,", "0", "-1", "99999999", "gzip", "chunked", MODERN, *LEGACY, SESSION, "tools/call"),
+    *("add", "=?base64?YWRk?=", "=?base64?x?=", "changes.0", "changes.99", "0123456789abcdef.1"),
 )
 LIVE = {"mcp-session-id": SESSION}
 CHATTY = {"name": "chatty", "_meta": {"progressToken": 1}}
@@ -294,63 +273,34 @@ GOOD: list[tuple[str, str, dict[str, str], Any]] = [
     ("GET", "/health", {}, None),
     ("GET", "/sse", {}, None),
 ]
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-params = st.fixed_dictionaries(
-    {},
-    optional={
-        "_meta": st.sampled_from([META, {**META, "io.modelcontextprotocol/clientCapabilities": None}]) | values,
-        "name": st.sampled_from(["add", "weather", "chatty", "review"]) | values,
-        "arguments": st.sampled_from([{"a": 1}, {"region": "eu"}, {}]) | values,
-        "uri": st.sampled_from(["notes://all", "notes://x", "nothing://"]) | values,
-        "protocolVersion": st.sampled_from([*LEGACY, MODERN, "x"]) | values,
-        "capabilities": st.just({}) | values,
-        "clientInfo": st.just({"name": "f", "version": "1"}) | values,
-        "cursor": values,
-    },
-)
-messages = st.fixed_dictionaries(
-    {"jsonrpc": st.sampled_from(["2.0"] * 9 + ["1.0"])},
-    optional={
-        "id": st.sampled_from([1, "a", 0, None, 1.5]) | values,
-        "method": st.sampled_from(METHODS) | values,
-        "params": params | values,
-        "result": values,
-        "error": values,
-    },
-)
-random_bodies = st.binary(max_size=100) | (messages | st.lists(messages, max_size=3) | values).map(
+
+
+bodies = st.binary(max_size=100) | st.dictionaries(st.sampled_from(["jsonrpc", "id", "method"]), st.text()).map(
     lambda value: json.dumps(value).encode()
 )
-plausible = st.sampled_from(list(PLAUSIBLE)).flatmap(
-    lambda name: st.tuples(
-        st.just(name.encode()), st.sampled_from(PLAUSIBLE[name]).map(str.encode) | st.binary(max_size=20)
-    )
+more_headers = st.lists(
+    st.tuples(
+        st.sampled_from(HEADERS).map(str.encode), st.sampled_from(VALUES).map(str.encode) | st.binary(max_size=20)
+    ),
+    max_size=2,
 )
-unknown = st.tuples(st.from_regex(rb"[a-z0-9-]{1,20}", fullmatch=True), st.binary(max_size=20))
 
 
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[str, str, list[tuple[bytes, bytes]], bytes]:
-    """A verb, a path, headers and a body: a good request with some changes."""
+    """A verb, a path, headers and a body: a good request with some changes. Bad messages are for tests/test_fuzz.py."""
     verb, path, headers, value = draw(st.sampled_from(GOOD))
-    change = draw(st.sampled_from(("nothing", "nothing", "fields", "body", "cut", "verb", "path")))
+    change = draw(st.sampled_from(("nothing", "nothing", "body", "cut", "verb", "path")))
     body = b"" if value is None else json.dumps(value).encode()
-    if change == "fields":
-        more = draw(messages)
-        body = json.dumps({**value, **more} if isinstance(value, dict) else more).encode()
-    elif change == "body":
-        body = draw(random_bodies)
+    if change == "body":
+        body = draw(bodies)
     elif change == "cut":
         body = body[: draw(st.integers(0, 200))]
     elif change == "verb":
         verb = draw(st.sampled_from(["POST", "GET", "DELETE", "PUT", "HEAD"]) | st.text("ABC", min_size=1, max_size=9))
     elif change == "path":
         path = "/" + draw(st.sampled_from(["mcp/", "messages", "ready", "x"]) | st.text(max_size=20)).lstrip("/")
-    others = draw(st.lists(plausible | unknown, max_size=2))
+    others = draw(more_headers)
     usual = {"host": "localhost", "accept": BOTH, "content-type": "application/json", **headers}
     own = [(name.encode(), text.encode()) for name, text in usual.items()]
     return verb, path, [*(each for each in own if each[0] not in dict(others)), *others], body

@@ -1,18 +1,16 @@
 """What clients may make the server hold: bodies, words of themselves, subscriptions; and calls that are limited."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from http_clients import CAPABILITIES_KEY, CLIENT_KEY, OldClient, connected, hello, post
+from http_clients import connected
 
 from dovetail import PageRequest, Server
 from dovetail.protocol.session import MAX_CLIENT, MAX_RECORD, MAX_SUBSCRIPTIONS
-from http_serving import Serve, serving, until
-from http_stage import REVISIONS, Stage, open_wire, text_of
-from http_wire import CLIENT, MODERN, Exchange, HttpWire
-from wire import Wire
+from http_serving import Serve, Stage, open_wire, text_of, until
+from http_wire import CAPABILITIES_KEY, CLIENT, CLIENT_KEY, MODERN, Exchange, HttpWire, hello, post
 
 MIB = 1024 * 1024
 
@@ -90,11 +88,10 @@ async def test_who_leaves_gives_its_room_back(app: Any, path: str, how: str) -> 
 def limited(**options: Any) -> Server:
     server = Server("limited", version="1.0.0", **options)
     server.add_tool(lambda: "done", name="free")
-    server.add_tool(lambda: "done", name="dear", rate_limit="1/hour")
     return server
 
 
-@pytest.mark.parametrize("version", REVISIONS)
+@pytest.mark.parametrize("version", ["2025-11-25", MODERN])
 async def test_the_servers_own_limit_is_a_429(serve: Serve, version: str) -> None:
     wire = await open_wire(await serve(limited(rate_limit="2/hour")), version)
     for _ in range(2):
@@ -107,17 +104,7 @@ async def test_the_servers_own_limit_is_a_429(serve: Serve, version: str) -> Non
     assert (await wire.post("tools/list")).status == 200  # which does not count
 
 
-@pytest.mark.parametrize("version", REVISIONS)
-async def test_a_tools_limit_is_told_to_the_model(serve: Serve, version: str) -> None:
-    wire = await open_wire(await serve(limited()), version)
-    assert text_of((await wire.call("dear")).answer) == "done"
-    told = await wire.call("dear")
-    assert (told.status, told.answer["result"]["isError"]) == (200, True)
-    assert "dear" in text_of(told.answer)
-    assert text_of((await wire.call("free")).answer) == "done"
-
-
-@pytest.mark.parametrize("version", REVISIONS)
+@pytest.mark.parametrize("version", ["2025-11-25", MODERN])
 async def test_a_server_without_a_free_slot_is_a_429(serve: Serve, version: str) -> None:
     stage = Stage(max_concurrency=1, max_queue=0)
     stage.server.add_prompt(lambda: "What?", name="ask")
@@ -161,47 +148,17 @@ async def test_clients_of_the_older_transport_are_counted_by_address(serve: Serv
 
 # ── what a client says of itself, and subscribes to ──
 
-Say = Callable[[dict[str, Any], dict[str, Any]], Awaitable[Any]]
 
+@pytest.mark.parametrize("version", ["2025-11-25", MODERN])
+async def test_who_says_too_much_is_told_the_bound_and_icons_do_not_count(serve: Serve, version: str) -> None:
+    app = await serve(Stage().server)
 
-def introduction(capabilities: dict[str, Any], client: dict[str, Any]) -> dict[str, Any]:
-    return hello("2025-06-18", capabilities=capabilities, clientInfo=client)
+    async def say(capabilities: dict[str, Any], client: dict[str, Any]) -> Any:
+        if version == MODERN:
+            meta = {CAPABILITIES_KEY: capabilities, CLIENT_KEY: client}
+            return (await HttpWire(app).post("tools/list", {"_meta": meta})).json
+        return (await post(HttpWire(app), hello(version, capabilities=capabilities, clientInfo=client))).json
 
-
-def listed(capabilities: dict[str, Any], client: dict[str, Any]) -> dict[str, Any]:
-    return {"_meta": {CAPABILITIES_KEY: capabilities, CLIENT_KEY: client}}
-
-
-async def on_pipe(*said: dict[str, Any]) -> Any:
-    async with Wire(Stage().server) as wire:
-        return await wire.exchange(introduction(*said))
-
-
-async def on_modern_pipe(*said: dict[str, Any]) -> Any:
-    async with Wire(Stage().server, MODERN) as wire:
-        return await wire.exchange(wire.request("tools/list", listed(*said)))
-
-
-async def over_http(*said: dict[str, Any]) -> Any:
-    async with serving(Stage().server) as app:
-        return (await post(HttpWire(app), introduction(*said))).json
-
-
-async def over_modern_http(*said: dict[str, Any]) -> Any:
-    async with serving(Stage().server) as app:
-        return (await HttpWire(app).post("tools/list", listed(*said))).json
-
-
-async def over_sse(*said: dict[str, Any]) -> Any:
-    async with serving(Stage().server) as app:
-        old = await OldClient(app).open()
-        answer = await old.ask("initialize", introduction(*said)["params"])
-        await old.leave()
-        return answer
-
-
-@pytest.mark.parametrize("say", [on_pipe, on_modern_pipe, over_http, over_modern_http, over_sse])
-async def test_who_says_too_much_is_told_the_bound_and_icons_do_not_count(say: Say) -> None:
     empties = {"experimental": {"x": [[]] * (MAX_CLIENT // 3)}}  # small on the wire, and large in memory
     for said in (empties, CLIENT), ({}, {**CLIENT, "title": "x" * MAX_CLIENT}):
         error = (await say(*said))["error"]
@@ -211,18 +168,12 @@ async def test_who_says_too_much_is_told_the_bound_and_icons_do_not_count(say: S
     assert "result" in await say({}, {**CLIENT, "icons": icons})
 
 
-async def test_subscriptions_of_a_session_are_bounded_on_every_transport() -> None:
-    version, server = "2025-11-25", Server("x", version="1.0.0")
+async def test_subscriptions_of_a_session_are_bounded(serve: Serve) -> None:
+    server = Server("x", version="1.0.0")
     server.add_resource("wide://{name}", lambda name: str(name), name="wide")
-    async with Wire(server, version) as wire, serving(server) as app:
-        http = await HttpWire.session(app, version)
-        for number in range(MAX_RECORD // 1_000 + 1):
-            uri = {"uri": f"wide://{'x' * 1_000}{number}"}
-            answers = [
-                await wire.exchange(wire.request("resources/subscribe", uri)),
-                (await http.post("resources/subscribe", uri)).answer,
-            ]
-        for answer in answers:
-            assert answer["error"]["code"] == -32602
-            assert str(MAX_RECORD) in answer["error"]["message"]
-            assert str(MAX_SUBSCRIPTIONS) in answer["error"]["message"]
+    wire = await HttpWire.session(await serve(server))
+    for number in range(MAX_RECORD // 1_000 + 1):
+        answer = (await wire.post("resources/subscribe", {"uri": f"wide://{'x' * 1_000}{number}"})).answer
+    assert answer["error"]["code"] == -32602
+    assert str(MAX_RECORD) in answer["error"]["message"]
+    assert str(MAX_SUBSCRIPTIONS) in answer["error"]["message"]

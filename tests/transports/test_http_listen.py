@@ -10,7 +10,6 @@ from http_clients import (
     ACKNOWLEDGED,
     INVALID_REQUEST,
     LOGS,
-    RESOURCES,
     TOOLS,
     UPDATED,
     check_refusal,
@@ -18,18 +17,13 @@ from http_clients import (
     identify,
     leave,
     methods,
-    new_server,
     said,
-    unready,
 )
 
-from dovetail import Server
 from dovetail.engine.subscriptions import Change
-from dovetail.state.base import NoRoom
 from dovetail.state.memory import MemoryState
-from http_serving import PausingState, Serve, endpoint_of, serving, settle, until
-from http_stage import HANDSHAKE, Stage
-from http_wire import Exchange, HttpWire
+from http_serving import HANDSHAKE, PausingState, Serve, Stage, serving, settle, until
+from http_wire import Exchange, HttpWire, unready
 
 ALL = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
 KEY = "io.modelcontextprotocol/subscriptionId"
@@ -46,26 +40,21 @@ def on(*uris: str) -> dict[str, Any]:
 # ── what is on a listen ──
 
 
-@pytest.mark.rule("SUB-2", "SUB-3", "SUB-4", "MH-11")
-async def test_the_acknowledgement_comes_first_and_says_what_is_honoured(app: Any) -> None:
-    stream = listen(app, {**ALL, **on("test://one", "test://nowhere")}, id="l1")
-    first = await stream.message()
-    assert stream.headers["content-type"] == "text/event-stream"
-    assert stream.headers["x-accel-buffering"] == "no"
-    assert first["method"] == ACKNOWLEDGED
-    assert first["params"]["_meta"] == {KEY: "l1"}
-    honoured = first["params"]["notifications"]
-    assert honoured == {"toolsListChanged": True, "resourcesListChanged": True, **on("test://one")}
-    await leave(stream)
-
-
-@pytest.mark.rule("SUB-1", "SUB-9", "PROG-10", "MH-8")
+@pytest.mark.rule("SUB-1", "SUB-2", "SUB-3", "SUB-4", "SUB-9", "PROG-10", "MH-8", "MH-11")
 @pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
 async def test_only_what_was_asked_for_is_told_and_neither_logs_nor_progress(stage: Stage, app: Any) -> None:
-    wants = ({"toolsListChanged": True}, on("test://one"), {})
-    streams = [HttpWire(app).start("subscriptions/listen", {"notifications": each, "_meta": LOGS}) for each in wants]
-    for stream in streams:
-        await stream.message()
+    """The acknowledgement comes first, and says what is honoured."""
+    wants = ({"toolsListChanged": True}, on("test://one", "test://nowhere"), {})
+    streams = [
+        HttpWire(app).start("subscriptions/listen", {"notifications": each, "_meta": LOGS}, id=id)
+        for id, each in enumerate(wants)
+    ]
+    for id, stream in enumerate(streams):
+        first = await stream.message()
+        assert (first["method"], first["params"]["_meta"]) == (ACKNOWLEDGED, {KEY: id})
+        assert first["params"]["notifications"] == (on("test://one") if id == 1 else wants[id])
+        assert stream.headers["content-type"] == "text/event-stream"
+        assert stream.headers["x-accel-buffering"] == "no"
     stage.go.set()
     assert (await HttpWire(app).start_call("tell", meta=LOGS).done()).is_stream
     stage.change_tools()
@@ -94,41 +83,11 @@ async def test_it_has_no_event_ids_and_nothing_is_replayed(stage: Stage, app: An
     await leave(again)
 
 
-FEATURES = {
-    "toolsListChanged": ("tools", "listChanged"),
-    "promptsListChanged": ("prompts", "listChanged"),
-    "resourcesListChanged": ("resources", "listChanged"),
-    "resourceSubscriptions": ("resources", "subscribe"),
-}
-
-
-@pytest.mark.parametrize(
-    ("make", "lists"),
-    [
-        (lambda: Server("bare", version="1.0.0"), set()),
-        (new_server, set(ALL)),
-        (lambda: new_server(list_changed=False), set()),
-        (lambda: Stage().server, {"toolsListChanged", "resourcesListChanged"}),
-    ],
-    ids=["nothing", "everything", "no changes of lists", "tools and resources"],
-)
-@pytest.mark.rule("SUB-12")
-async def test_a_listen_is_honoured_as_far_as_the_capabilities_go(serve: Serve, make: Any, lists: set[str]) -> None:
-    app = await serve(make())
-    capabilities = (await HttpWire(app).ask("server/discover"))["capabilities"]
-    stream = listen(app, {**ALL, **on("test://one", "notes://all")})
-    honoured = (await stream.message())["params"]["notifications"].keys()
-    await leave(stream)
-    assert honoured - {"resourceSubscriptions"} == lists
-    advertised = {kind for kind, (feature, switch) in FEATURES.items() if capabilities.get(feature, {}).get(switch)}
-    assert honoured == advertised
-
-
 # ── how it ends ──
 
 
 @pytest.mark.rule("SUB-4", "SUB-7")
-@pytest.mark.parametrize("id", [1, "1", 0, "", 2**53 + 1, "ÿ\u2028"])
+@pytest.mark.parametrize("id", [0, "", "1", 2**53 + 1])
 async def test_the_server_ends_it_with_its_result_and_ids_keep_their_type(
     stage: Stage, app: Any, id: int | str
 ) -> None:
@@ -187,7 +146,7 @@ async def test_a_silent_stream_is_kept_alive(serve: Serve, kind: Any) -> None:
 @pytest.mark.rule("MH-13", "CAN-8")
 async def test_who_leaves_leaves_nothing_behind(stage: Stage, app: Any, kind: Any, how: str) -> None:
     before = asyncio.all_tasks()
-    for _ in range(5):
+    for _ in range(3):
         stream = await (await kind(app)).started()
         await settle()
         heard = len(stream.messages)
@@ -197,23 +156,20 @@ async def test_who_leaves_leaves_nothing_behind(stage: Stage, app: Any, kind: An
         await settle()
         assert len(stream.messages) == heard
     assert asyncio.all_tasks() == before
-    assert not app._stay.traffic._streams
 
 
 @BOTH_KINDS
 @pytest.mark.parametrize("accept", ["application/json", "text/html"])
 async def test_who_does_not_read_streams_gets_none(app: Any, kind: Any, accept: str) -> None:
-    wire = HttpWire(app) if kind is open_listen else await HttpWire.session(app)
     headers: dict[str, str | None] = {"accept": accept}
-    if kind is open_listen:
-        refused = await wire.post("subscriptions/listen", {"notifications": ALL}, id=3, headers=headers)
-    else:
-        refused = await wire.get(headers=headers).done()
-    check_refusal(refused, 406, INVALID_REQUEST, 3 if kind is open_listen else None)
+    stream = (
+        listen(app, id=3, headers=headers) if kind is open_listen else (await HttpWire.session(app)).get(None, headers)
+    )
+    check_refusal(await stream.done(), 406, INVALID_REQUEST, 3 if kind is open_listen else None)
 
 
 async def test_one_caller_keeps_nobody_from_streams(serve: Serve) -> None:
-    """The one that holds most gives up its oldest, of whatever kind, to whoever holds less; and has a cap besides."""
+    """The one that holds most gives up its oldest, of any kind, to one that holds less; and has a cap besides."""
     app = await serve(max_streams=4, max_per_caller=3, identify=identify)
     bob, ann = {"x-user": "bob"}, {"x-user": "ann"}
     session = await HttpWire.session(app, headers=bob)
@@ -232,30 +188,19 @@ async def test_one_caller_keeps_nobody_from_streams(serve: Serve) -> None:
     assert not old.ended
     refused = await listen(app, headers=ann).done()  # now both have two
     assert refused.status == 503
-    assert app._stay.traffic.open_streams == 4
     await leave(old, third, *streams)
-
-
-async def test_it_does_not_count_as_a_call(stage: Stage, serve: Serve) -> None:
-    """However many listen: calls find their place."""
-    stage = Stage(max_concurrency=1, max_queue=0)
-    app = await serve(stage.server)
-    streams = [listen(app) for _ in range(5)]
-    for stream in streams:
-        await stream.message()
-    assert (await HttpWire(app).call("add", {"a": 1, "b": 2})).json["result"]
-    assert not endpoint_of(app)._calls.here
-    await leave(*streams)
 
 
 # ── what is on the GET stream ──
 
 
 @pytest.mark.parametrize("version", HANDSHAKE)
-@pytest.mark.rule("SH-12", "SH-16", "SH-17", "SH-18", "SH-20")
+@pytest.mark.rule("SH-9", "SH-12", "SH-16", "SH-17", "SH-18", "SH-20")
 async def test_a_session_hears_of_what_has_changed_and_the_stream_of_a_call_does_not(
     stage: Stage, app: Any, version: str
 ) -> None:
+    stage.server.engine.publish(Change("resources"))  # before the session: it need not hear of that
+    await settle()
     wire = await HttpWire.session(app, version)
     for uri in ("test://one", "test://two"):
         await wire.ask("resources/subscribe", {"uri": uri})
@@ -275,18 +220,8 @@ async def test_a_session_hears_of_what_has_changed_and_the_stream_of_a_call_does
     await wire.call("add", {"a": 1, "b": 2})
     await settle()
     assert methods(stream) == [TOOLS, UPDATED]
+    assert (b"retry: 1000\n" in stream.raw) == (version == "2025-11-25")
     assert methods(call) == ["notifications/message", "notifications/message", "answer"]
-    await leave(stream)
-
-
-async def test_a_server_that_announces_no_changes_tells_none(serve: Serve) -> None:
-    stage = Stage(list_changed=False)
-    wire = await HttpWire.session(await serve(stage.server))
-    stream = await wire.get().started()
-    stage.server.add_tool(stage.work, name="more")
-    stage.change_tools()
-    await settle()
-    assert stream.messages == []
     await leave(stream)
 
 
@@ -302,107 +237,6 @@ async def test_nothing_is_told_before_the_client_is_ready(stage: Stage, app: Any
 
 
 # ── nothing is lost ──
-
-
-@pytest.mark.parametrize("version", HANDSHAKE)
-async def test_changes_before_a_stream_are_told_on_it_but_none_of_before_the_session(
-    stage: Stage, app: Any, version: str
-) -> None:
-    """Also to a client that has no event id to come back with."""
-    stage.server.engine.publish(Change("resources"))
-    await settle()
-    wire = await HttpWire.session(app, version)
-    await wire.ask("resources/subscribe", {"uri": "test://one"})
-    for _ in range(3):
-        stage.change_tools()
-        stage.server.notify_resource_updated("test://one")
-        stage.change_tools()
-        await settle()
-        stream = wire.get()
-        assert {(await stream.message())["method"] for _ in range(2)} == {TOOLS, UPDATED}
-        await settle()
-        await leave(stream)
-        assert len(stream.messages) == 2
-
-
-@pytest.mark.parametrize("version", HANDSHAKE)
-@pytest.mark.rule("SH-9", "SH-21", "SH-23", "SH-24")
-async def test_who_says_what_it_has_is_told_the_rest(stage: Stage, app: Any, version: str) -> None:
-    wire = await HttpWire.session(app, version)
-    stream = await wire.get().started()
-    stage.change_tools()
-    await stream.message()
-    first = stream.events[-1].id
-    stage.server.engine.publish(Change("resources"))
-    await stream.message()
-    await leave(stream)
-    again = wire.get(first)
-    assert (await again.message())["method"] == RESOURCES
-    assert again.events[-1].id == stream.events[-1].id
-    await settle()
-    assert len(again.messages) == 1
-    await leave(again)
-    if version == "2025-11-25":
-        primed = stream.events[0]
-        assert (primed.data, b"retry: 1000\n" in stream.raw) == (b"", True)
-        again = wire.get(primed.id)  # which is a place to come back to as well
-        assert {(await again.message())["method"] for _ in range(2)} == {TOOLS, RESOURCES}
-        await leave(again)
-        assert again.events[0].id not in {event.id for event in stream.events}
-
-
-async def test_who_missed_more_than_is_kept_is_told_of_everything(stage: Stage, serve: Serve) -> None:
-    wire = await HttpWire.session(await serve(state=MemoryState(max_log_bytes=400)))
-    await wire.ask("resources/subscribe", {"uri": "test://one"})
-    for _ in range(5):
-        stage.change_tools()
-        await settle()
-    stream = await wire.get("changes.0").started()
-    await until(lambda: len(stream.messages) == 3)
-    assert set(methods(stream)) == {TOOLS, RESOURCES, UPDATED}
-    await leave(stream)
-
-
-class Full(MemoryState):
-    """There is no room for what is written anew while `is_full`."""
-
-    is_full = False
-
-    async def append(self, *arguments: Any, **options: Any) -> int:
-        if self.is_full:
-            raise NoRoom("full")
-        return await super().append(*arguments, **options)
-
-    async def put(self, *arguments: Any, **options: Any) -> int:
-        if self.is_full:
-            raise NoRoom("full")
-        return await super().put(*arguments, **options)
-
-
-async def test_a_change_that_could_not_be_written_is_written_later(stage: Stage, serve: Serve) -> None:
-    state = Full()
-    wire = await HttpWire.session(await serve(state=state))
-    state.is_full = True
-    stage.change_tools()
-    await settle()
-    state.is_full = False
-    stream = wire.get()
-    assert (await stream.message())["method"] == TOOLS
-    state.is_full = True  # nor can its place be kept
-    await leave(stream)
-
-
-async def test_a_refused_stream_costs_no_change(stage: Stage, serve: Serve) -> None:
-    app = await serve(max_streams=1)
-    other, wire = await HttpWire.session(app), await HttpWire.session(app)
-    stage.change_tools()
-    await settle()
-    taken = await other.get().started()
-    assert (await wire.get().done()).status == 503
-    await leave(taken)
-    stream = wire.get()
-    assert (await stream.message())["method"] == TOOLS
-    await leave(stream)
 
 
 # ── one GET stream at a time ──
@@ -438,11 +272,8 @@ async def test_a_stream_that_hangs_is_taken_over(stage: Stage, wire: HttpWire) -
     await until(lambda: bool(older.messages))  # in some buffer, from where it may never go on
     newer = wire.get()
     assert (await newer.message())["method"] == TOOLS
-    stage.server.engine.publish(Change("resources"))
-    assert (await newer.message())["method"] == RESOURCES
-    await leave(older)
+    await leave(older, newer)
     assert len(older.messages) == 1
-    await leave(newer)
 
 
 async def test_streams_of_calls_and_of_changes_do_not_take_over_each_other(stage: Stage, wire: HttpWire) -> None:
@@ -462,21 +293,7 @@ async def test_streams_of_calls_and_of_changes_do_not_take_over_each_other(stage
     await leave(changes)
 
 
-async def test_a_client_that_reads_nothing_holds_up_nobody(stage: Stage, app: Any) -> None:
-    slow, *others = [await (await open_get(app)).started() for _ in range(5)]
-    slow.stall()
-    for _ in range(50):
-        stage.change_tools()
-        await until(lambda: all(stream.events[-1].data for stream in others))
-        await settle()
-    assert all(len(stream.messages) >= 1 for stream in others)
-    assert len(slow.messages) <= 1
-    slow.read_on()
-    await until(lambda: len(slow.messages) == 2)  # what it missed, once
-    await leave(slow, *others)
-
-
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("state", [MemoryState, PausingState])
 async def test_who_loses_every_connection_hears_of_everything(
     stage: Stage, serve: Serve, state: type[MemoryState], seed: int

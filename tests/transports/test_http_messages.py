@@ -5,21 +5,12 @@ import json
 from typing import Any
 
 import pytest
-from http_clients import (
-    TOOLS,
-    ask,
-    finished_call,
-    leave,
-    note,
-    reply,
-)
+from http_clients import TOOLS, ask, finished_call, leave, note, reply
 
 from asking_stage import AskingStage, answer_to
 from dovetail.errors import QuestionFailed
-from dovetail.state.memory import MemoryState
 from dovetail.transports import get_stream
-from http_serving import PausingState, Serve, serving, settle
-from http_stage import HANDSHAKE
+from http_serving import HANDSHAKE, PausingState, Serve, serving, settle
 from http_wire import HttpWire
 
 
@@ -66,21 +57,6 @@ async def test_messages_wait_for_the_first_stream_and_for_the_next(stage: Asking
         await leave(stream)
 
 
-@pytest.mark.rule("SH-20")
-async def test_a_newer_stream_goes_on_where_the_older_was(stage: AskingStage, serve: Serve) -> None:
-    wire = await HttpWire.session(await serve(state=PausingState()))
-    back = await finished_call(stage, wire)
-    streams = [await wire.get().started()]
-    for number in range(5):
-        await back.tell(note(number))
-        assert (await streams[-1].message())["params"]["data"] == number
-        streams.append(await wire.get().started())
-        await streams[-2].done()
-    await settle(50)
-    assert [len(each.messages) for each in streams] == [1] * 5 + [0]
-    await leave(streams[-1])
-
-
 @pytest.mark.rule("SH-21", "SH-22", "SH-23")
 async def test_coming_back_gives_what_was_missed_of_both_once(stage: AskingStage, wire: HttpWire) -> None:
     back = await finished_call(stage, wire)
@@ -103,24 +79,6 @@ async def test_coming_back_gives_what_was_missed_of_both_once(stage: AskingStage
         heard = [each.get("params", {}).get("data") for each in again.messages]
         assert [each for each in heard if each is not None] == [each for each in wanted if each is not None]
         assert heard.count(None) == min(1, wanted.count(None))  # changes are told once, however many there were
-        await leave(again)
-
-
-async def test_places_of_before_there_were_messages_and_beyond_the_log_are_some_too(
-    stage: AskingStage, wire: HttpWire
-) -> None:
-    """The log may have expired meanwhile, and another one begun."""
-    stage.change_tools()
-    stream = wire.get()
-    await stream.message()
-    assert stream.events[-1].id == "changes.1"
-    await leave(stream)
-    back = await finished_call(stage, wire)
-    await back.tell(note("new"))
-    for place in ("changes.1", "changes.1-99"):
-        again = wire.get(place)
-        assert (await again.message())["params"]["data"] == "new"
-        assert again.events[-1].id.startswith("changes.1-1")
         await leave(again)
 
 
@@ -154,15 +112,6 @@ async def test_messages_end_with_their_session(stage: AskingStage, app: Any, wir
     await stream.done()
     await back.tell(note("for nobody"))
     assert app._state.held == 2  # the log of the call, and for a while that its session was ended
-
-
-async def test_messages_that_can_not_be_kept_hurt_nobody(
-    stage: AskingStage, serve: Serve, caplog: pytest.LogCaptureFixture
-) -> None:
-    wire = await HttpWire.session(await serve(state=MemoryState(max_log_bytes=10000)))
-    back = await finished_call(stage, wire)
-    await back.tell(note("x" * 20_000))
-    assert "can't be kept for its client" in caplog.text
 
 
 async def test_two_at_the_same_time_never_share_a_number() -> None:

@@ -11,25 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_clients import (
-    ANSWER,
-    INVALID_REQUEST,
-    LEGACY,
-    NOT_FOUND,
-    H,
-    check_refusal,
-    hello,
-    message,
-    modern,
-    new_server,
-    post,
-)
+from http_clients import ANSWER, INVALID_REQUEST, LEGACY, NOT_FOUND, check_refusal, new_server
 
 from dovetail import Server, SetupError
 from dovetail.transports.options import HttpOptions
-from http_serving import PausingState
-from http_stage import Stage
-from http_wire import MODERN, Exchange, HttpWire
+from http_serving import PausingState, Stage
+from http_wire import MODERN, Exchange, H, HttpWire, hello, message, modern, post
 
 
 @pytest.fixture

@@ -1,26 +1,13 @@
 """Sessions over HTTP: how they begin, whose they are, what they remember, and how they end."""
 
-import asyncio
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from http_clients import (
-    INVALID_REQUEST,
-    FleetOf,
-    SharedState,
-    check_refusal,
-    identify,
-    initialize,
-    leave,
-)
+from http_clients import check_refusal, identify, leave
 
 from dovetail import ProtocolError
-from dovetail.state.base import Listener
-from dovetail.state.memory import MemoryState
-from http_serving import Clock, PausingState, Serve, settle, until
-from http_stage import Stage, text_of
-from http_wire import HttpWire
+from http_serving import Clock, PausingState, Serve, Stage, settle, text_of, until
+from http_wire import HttpWire, initialize
 
 
 async def used(wire: HttpWire) -> int:
@@ -41,36 +28,6 @@ async def test_a_refused_initialize_opens_no_session(stage: Stage, serve: Serve)
         answer = await initialize(app)
         assert answer.json["error"]["message"] == "not today"
         assert "mcp-session-id" not in answer.headers
-
-
-class Opened(MemoryState):
-    """Knows the session that was opened last."""
-
-    session = ""
-
-    async def put(self, key: str, value: bytes, **options: Any) -> int:
-        if key.startswith("session/"):
-            self.session = key.removeprefix("session/")
-        return await super().put(key, value, **options)
-
-
-@pytest.mark.rule("CAN-6")
-async def test_initialize_is_not_cancelled(stage: Stage, serve: Serve) -> None:
-    @stage.server.middleware
-    async def dawdle(request: Any, call_next: Any) -> Any:
-        stage.entered.set()
-        await stage.go.wait()
-        return await call_next(request)
-
-    state = Opened()
-    app = await serve(state=state)
-    opening = asyncio.create_task(initialize(app))
-    await stage.entered.wait()
-    wire = HttpWire(app, "2025-11-25")
-    wire.session_id = state.session
-    assert (await wire.notify("notifications/cancelled", {"requestId": "q"})).status == 202
-    stage.go.set()
-    assert (await opening).headers["mcp-session-id"] == state.session
 
 
 # ── the end ──
@@ -118,24 +75,6 @@ async def test_nothing_goes_on_in_a_session_that_ends_at_the_same_moment(serve: 
         for each in exchanges:
             await each.done(2)
             assert each.status in (200, 204, 404)
-
-
-class EndsUnheard(MemoryState):
-    """Its session ends at the last moment at which nobody listens."""
-
-    has_ended = False
-
-    def listen(self, topics: Iterable[str]) -> Listener:
-        self.has_ended = True
-        return super().listen(topics)
-
-    async def get(self, key: str) -> Any:
-        return None if self.has_ended and key.startswith("session/") else await super().get(key)
-
-
-async def test_a_session_that_ends_before_somebody_listens_has_no_stream(serve: Serve) -> None:
-    wire = await HttpWire.session(await serve(state=EndsUnheard()))
-    check_refusal(await wire.get().done(2), 404, INVALID_REQUEST)
 
 
 @pytest.mark.parametrize("resumed", [False, True])
@@ -255,43 +194,3 @@ async def test_nobody_else_can_use_a_session(stage: Stage, serve: Serve) -> None
 
 
 # ── a store that loses all its records while a call is running ──
-
-
-class Emptied(SharedState):
-    """Once it `is_empty` it has no session any more; it notes what it was asked of which family."""
-
-    is_empty = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[str] = []
-
-    async def get(self, key: str) -> Any:
-        return None if self.is_empty and key.startswith("session/") else await super().get(key)
-
-    async def touch(self, key: str, ttl: float) -> bool:
-        self.asked.append(f"touch {key}")
-        return not (self.is_empty and key.startswith("session/")) and await super().touch(key, ttl)
-
-    async def delete(self, key: str) -> bool:
-        self.asked.append(f"delete {key}")
-        return await super().delete(key)
-
-
-@pytest.mark.parametrize("tool", ["work", "tell"])
-async def test_a_call_goes_on_in_a_store_that_was_emptied(fleet_of: FleetOf, tool: str) -> None:
-    state = Emptied()
-    fleet = await fleet_of(Stage, store=state, keep_alive=0.05, session_timeout=2.0)  # it is touched every 0.2 s
-    wire, *_ = await fleet.session()
-    call = wire.start_call(tool)
-    await fleet.stages[0].entered.wait()
-    touch = f"touch session/{wire.session_id}"
-    await until(lambda: touch in state.asked)
-    state.is_empty = True
-    state.asked.clear()
-    await until(lambda: touch in state.asked)
-    await state.publish(f"session/{wire.session_id}")  # and whoever looks after its calls looks again
-    await until(lambda: any(each.startswith("delete cancel/") for each in state.asked) or call.ended)
-    fleet.stages[0].go.set()
-    assert text_of((await call.done()).answer) in ("done", "told")
-    assert await used(wire) == 404

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from http_clients import LEGACY, TOOLS, OldClient, connected, identify, leave, message
+from http_clients import LEGACY, TOOLS, OldClient, connected, identify, leave
 
-from http_serving import Serve, settle
-from http_stage import Stage, text_of
-from http_wire import META, HttpWire
+from http_serving import Serve, Stage, settle, text_of
+from http_wire import META, HttpWire, message
 
 MISSING = "There is no such session; GET /sse opens one"
 ANN = {"x-user": "ann"}
@@ -85,14 +84,6 @@ async def test_2026_07_28_is_not_served(app: Any, shakes_hands: bool) -> None:
     await client.leave()
 
 
-async def test_before_the_handshake_nothing_but_ping_is_served(app: Any) -> None:
-    client = await OldClient(app).open()
-    assert (await client.ask("ping"))["result"] == {}
-    assert "Not initialised" in (await client.ask("tools/list"))["error"]["message"]
-    assert (await client.ask("server/discover"))["error"]["code"] == -32602
-    await client.leave()
-
-
 @pytest.mark.seed("S2-71")
 async def test_several_clients_hear_of_changes_and_of_their_own_calls_alone(stage: Large, app: Any) -> None:
     async with connected(app) as one, connected(app, "2025-11-25") as two:
@@ -106,16 +97,6 @@ async def test_several_clients_hear_of_changes_and_of_their_own_calls_alone(stag
         await one.stream.until(lambda: "result" in one.heard[-1])
         assert text_of(one.heard[-1]) == "told"
         assert two.heard[-1]["method"] == TOOLS
-
-
-async def test_a_call_can_be_cancelled(stage: Large, app: Any) -> None:
-    async with connected(app) as client:
-        number = await client.begin("work")
-        await stage.entered.wait()
-        cancel = message("notifications/cancelled", {"requestId": number}, id=None)
-        assert (await client.post(cancel).done()).status == 202
-        await asyncio.wait_for(stage.cancelled.wait(), 5)
-        assert await client.call("add", a=1, b=2) == "3"
 
 
 async def test_keep_alive(serve: Serve) -> None:
@@ -190,28 +171,6 @@ async def test_the_session_ends_with_the_stream(stage: Large, app: Any) -> None:
     await client.leave()
     await asyncio.wait_for(stage.cancelled.wait(), 5)
     assert (await client.ping()).status == 404
-
-
-async def test_a_message_that_arrives_as_the_stream_ends_starts_nothing(stage: Large, app: Any) -> None:
-    client = await OldClient(app).open()
-    await client.shake_hands()
-    call = json.dumps(message("tools/call", {"name": "work", "arguments": {}})).encode()
-    arrives = asyncio.Event()
-
-    async def slowly(scope: Any, receive: Any, send: Any) -> None:
-        async def held_back() -> Any:
-            await arrives.wait()
-            return await receive()
-
-        await app(scope, held_back, send)
-
-    late = HttpWire(slowly, path="/messages").raw("POST", call, query=client.query)
-    await settle(50)
-    await client.leave()
-    arrives.set()
-    assert (await late.done()).status == 404
-    await settle(50)
-    assert stage.ran == []
 
 
 async def test_who_says_nothing_is_left(serve: Serve, pass_time: Callable[[float], None]) -> None:

@@ -5,15 +5,12 @@ import random
 from typing import Any
 
 import pytest
-from http_clients import (
-    LOGS,
-)
+from http_clients import LOGS
 
 from dovetail import Context
 from dovetail.engine.subscriptions import Change
 from dovetail.state.memory import MemoryState
-from http_serving import PausingState, serving, settle
-from http_stage import HANDSHAKE, Stage, open_wire
+from http_serving import HANDSHAKE, PausingState, Stage, open_wire, serving, settle
 from http_wire import MODERN, Exchange, HttpWire
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")

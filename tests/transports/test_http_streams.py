@@ -1,6 +1,5 @@
 """One POST, one answer: JSON until something has to be told before, then a stream of events; and all that is said."""
 
-import asyncio
 import re
 import socket
 import sys
@@ -8,27 +7,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from http_clients import (
-    ACKNOWLEDGED,
-    CAPABILITIES_KEY,
-    CLIENT_KEY,
-    LISTEN,
-    LOGS,
-    TOOLS,
-    VERSION_KEY,
-    leave,
-    methods,
-    post,
-)
+from http_clients import ACKNOWLEDGED, LISTEN, LOGS, TOOLS, leave, methods, new_server
 
-from dovetail import Context, NotFound, ProtocolError, Server, ToolError
+from dovetail import Context, ProtocolError, Server
 from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
-from http_serving import Serve, listening, serving, settle, until
-from http_stage import REVISIONS, Stage, open_wire, text_of
-from http_wire import META, MODERN, HttpWire
+from http_serving import REVISIONS, Serve, Stage, listening, open_wire, serving, settle, text_of, until
+from http_wire import CAPABILITIES_KEY, CLIENT_KEY, MODERN, VERSION_KEY, HttpWire, post
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
+ERAS = ["2025-11-25", MODERN]
 JSON_ONLY = ["application/json", "application/*", "text/event-stream;q=0, application/json", "text/html"]
 SSE_ONLY = ["text/event-stream", "text/*", "TEXT/EVENT-STREAM", "application/json;q=0.0, text/event-stream"]
 BOTH = ["*/*", "application/json, text/event-stream", "text/event-stream,application/json;charset=utf-8", ""]
@@ -45,10 +33,12 @@ async def test_a_call_that_notifies_is_answered_with_a_stream_which_only_2025_11
 ) -> None:
     stage.go.set()
     answer = await (await open_wire(app, version)).start_call("tell", meta=LOGS).done()
-    assert (answer.status, answer.headers["content-type"]) == (200, "text/event-stream")
-    assert answer.headers["x-accel-buffering"] == "no"
-    assert "no-cache" in answer.headers["cache-control"]
-    assert "content-length" not in answer.headers
+    assert answer.status == 200
+    assert answer.headers == {
+        "content-type": "text/event-stream",
+        "cache-control": "no-cache, no-transform",
+        "x-accel-buffering": "no",
+    }
     assert methods(answer) == ["notifications/message", "notifications/message", "answer"]
     assert answer.sent[-1]["more_body"] is False
     assert len(answer.events) == 3 + primed
@@ -76,12 +66,11 @@ async def test_a_call_that_takes_its_time_becomes_a_stream_where_it_can_be_resum
     await call.watched.wait()  # it has taken its time
     assert bool(call.sent) is stream
     stage.go.set()
-    await call.done()
+    assert text_of((await call.done()).answer) == "done"
     assert call.is_stream is stream
-    assert text_of(call.answer) == "done"
 
 
-@pytest.mark.parametrize("version", REVISIONS)
+@pytest.mark.parametrize("version", ERAS)
 async def test_a_request_that_fails_after_it_has_notified_fails_in_the_stream(
     stage: Stage, serve: Serve, version: str
 ) -> None:
@@ -104,7 +93,7 @@ async def test_a_request_that_fails_after_it_has_notified_fails_in_the_stream(
 
 
 @pytest.mark.parametrize("accept", JSON_ONLY)
-@pytest.mark.parametrize("version", REVISIONS)
+@pytest.mark.parametrize("version", ERAS)
 async def test_who_reads_json_only_hears_nothing_before_the_answer_however_long_it_takes(
     stage: Stage, app: Any, pass_time: Callable[[float], None], version: str, accept: str
 ) -> None:
@@ -121,7 +110,7 @@ async def test_who_reads_json_only_hears_nothing_before_the_answer_however_long_
 
 
 @pytest.mark.parametrize("accept", SSE_ONLY)
-@pytest.mark.parametrize("version", REVISIONS)
+@pytest.mark.parametrize("version", ERAS)
 async def test_who_reads_streams_only_gets_one(app: Any, version: str, accept: str) -> None:
     answer = await (await open_wire(app, version, accept=accept)).call("add", {"a": 1, "b": 2})
     assert answer.is_stream
@@ -144,18 +133,10 @@ async def test_whoever_reads_anything_gets_json_if_that_is_all(
     assert (await wire.start_call("tell", meta=LOGS, headers={"accept": accept}).done()).is_stream
 
 
-@pytest.mark.parametrize("accept", ["application/json", "text/event-stream", "*/*"])
-@pytest.mark.rule("MH-16")
-async def test_a_refusal_keeps_its_status_whatever_is_read(app: Any, accept: str) -> None:
-    refused = await HttpWire(app, accept=accept).post("prompts/list")  # this server has none
-    assert refused.status == 404
-    assert refused.json["error"]["code"] == -32601
-
-
 # ── while it takes long ──
 
 
-@pytest.mark.parametrize("version", REVISIONS)
+@pytest.mark.parametrize("version", ERAS)
 @pytest.mark.rule("MH-12")
 async def test_a_long_call_is_kept_alive(stage: Stage, serve: Serve, version: str) -> None:
     wire = await open_wire(await serve(keep_alive=0.03), version)
@@ -182,13 +163,9 @@ async def test_a_large_answer_goes_out_in_pieces(stage: Stage, serve: Serve) -> 
         assert max(len(message.get("body", b"")) for message in answer.sent) <= 256 * 1024
 
 
-# ── nothing else on it ──
-
-
 # ── all that a busy server says ──
 
 
-LEVELS = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 LISTS = {
     "tools/list": "tools",
     "prompts/list": "prompts",
@@ -197,34 +174,19 @@ LISTS = {
 }
 REQUESTS: list[tuple[str, dict[str, Any]]] = [
     *((method, {}) for method in [*LISTS, "server/discover", "ping", "nothing/such"]),
-    *(("tools/call", {"name": name}) for name in ("chat", "count", "own_code", "nowhere")),
-    *(("tools/call", {"name": "fail", "arguments": {"how": how}}) for how in ("tool", "found", "value")),
-    ("tools/call", {"name": "count", "arguments": {"surplus": 1}}),
-    *(("prompts/get", {"name": name}) for name in ("greet", "part", "nowhere")),
-    *(("resources/read", {"uri": uri}) for uri in ("test://one", "note://7", "note://gone", "nowhere://")),
+    *(("tools/call", {"name": name}) for name in ("chatty", "talk", "count", "own_code", "nowhere", "add")),
+    *(("prompts/get", {"name": name}) for name in ("review", "nowhere")),
+    *(("resources/read", {"uri": uri}) for uri in ("notes://all", "notes://7", "nowhere://")),
     ("tools/list", {"cursor": "wrong"}),
-    ("completion/complete", {"ref": {"type": "ref/prompt", "name": "x"}, "argument": {"name": "x", "value": ""}}),
-    ("logging/setLevel", {"level": "loud"}),
     ("resources/subscribe", {"uri": "nowhere://"}),
 ]
 
 
 def busy_server(**options: Any) -> Server:
-    """Something of everything, and ways to fail."""
-    server = Server("busy", version="1.0.0", **options)
+    """Two of everything at least, and ways to fail."""
+    server = new_server(**options)
 
     @server.tool(tags={"loud"})
-    async def chat(ctx: Context) -> str:
-        for level in LEVELS:
-            await ctx.log(level, "x")
-        await ctx.report_progress(1, 2)
-        return "chatted"
-
-    @server.tool
-    async def fail(how: str) -> str:
-        raise {"tool": ToolError("no"), "found": NotFound("no"), "value": ValueError("no")}[how]
-
-    @server.tool
     async def count() -> int:
         return 1
 
@@ -232,17 +194,9 @@ def busy_server(**options: Any) -> Server:
     async def own_code() -> str:
         raise ProtocolError("mine", code=1234)
 
-    @server.resource("note://{id}", tags={"notes"})
-    async def note(id: str) -> str:
-        if id == "gone":
-            raise NotFound
-        return id
-
-    server.add_prompt(lambda name: f"Hello {name}", name="greet")
     server.add_prompt(lambda: "Goodbye", name="part")
     server.add_resource("other://{id}", lambda id: str(id), name="other")
-    for name in ("one", "two", "three"):
-        server.add_resource(f"test://{name}", lambda: "1", name=name)
+    server.add_resource("test://one", lambda: "1", name="one")
     return server
 
 
@@ -279,8 +233,7 @@ async def test_nothing_is_asked_of_the_client_in_2026_07_28_and_errors_have_its_
     assert codes == {-32700, -32600, -32601, -32602, -32020, -32022, 1234}
 
 
-LABEL = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
-META_KEY = re.compile(rf"(?:(?P<prefix>{LABEL}(?:\.{LABEL})*)/)?(?:[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)?", re.ASCII)
+META_KEY = re.compile(r"([A-Za-z][A-Za-z0-9-]*(\.[A-Za-z][A-Za-z0-9-]*)*/)?[A-Za-z0-9][A-Za-z0-9_.-]*")
 TAGS, WRAPPED = "dovetail/tags", "dovetail/wrapped"
 DEFINED = {"io.modelcontextprotocol/serverInfo", "io.modelcontextprotocol/subscriptionId"}
 
@@ -305,17 +258,14 @@ async def test_the_keys_of_meta_are_well_formed_and_reserved_ones_are_defined(ve
         assert not keys  # objects have no `_meta` yet
         return
     assert keys == {TAGS, *(DEFINED if version == MODERN else {WRAPPED})}
-    for key in keys:
-        found = META_KEY.fullmatch(key)
-        assert found, key
-        labels = (found["prefix"] or "").split(".")
-        assert key in DEFINED or not {"modelcontextprotocol", "mcp"} & set(labels)
+    assert all(META_KEY.fullmatch(key) for key in keys)
+    assert not [key for key in keys - DEFINED if "mcp" in key or "modelcontextprotocol" in key]
 
 
 # ── lists ──
 
 
-@pytest.mark.parametrize("version", REVISIONS)
+@pytest.mark.parametrize("version", ERAS)
 @pytest.mark.rule("TOOL-3", "PR-2")
 async def test_lists_are_the_same_on_every_connection_and_whatever_came_before(serve: Serve, version: str) -> None:
     app = await serve(busy_server())
@@ -325,13 +275,10 @@ async def test_lists_are_the_same_on_every_connection_and_whatever_came_before(s
         await wire.post(earlier, params)
     capable = {"sampling": {}, "roots": {"listChanged": True}}
     other = await open_wire(app, version, **({} if version == MODERN else {"capabilities": capable}))
-    mine = {"_meta": {**META, CLIENT_KEY: {"name": "another", "version": "9"}, CAPABILITIES_KEY: capable}}
+    mine = {"_meta": {CLIENT_KEY: {"name": "another", "version": "9"}, CAPABILITIES_KEY: capable}}
     for method, page in first.items():
         assert len(page[LISTS[method]]) > 1
-        assert await wire.ask(method) == await other.ask(method) == page
-        elsewhere = other.start(method, mine if version == MODERN else {})
-        elsewhere.scope["client"] = ("127.0.0.2", 40000)
-        assert (await elsewhere.done()).answer["result"] == page
+        assert await wire.ask(method) == await other.ask(method, mine if version == MODERN else {}) == page
 
 
 @pytest.mark.parametrize("scope", ["public", "private"])
@@ -356,11 +303,6 @@ async def test_it_listens_on_localhost_alone_unless_told_otherwise() -> None:
     async with listening(app, HttpOptions(port=0)) as root:
         host, _, port = root.removeprefix("http://").partition(":")
         assert host == "127.0.0.1"
-        for path in ("/mcp", "/sse"):
-            reader, writer = await asyncio.open_connection(host, int(port))
-            writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nAccept: text/event-stream\r\n\r\n".encode())
-            assert (await asyncio.wait_for(reader.readline(), 10)).split()[1] in (b"200", b"400", b"405")
-            writer.close()
-            await writer.wait_closed()
+        socket.create_connection((host, int(port)), 1).close()
         with pytest.raises(ConnectionRefusedError):  # an address of this machine, like those that others can reach
             socket.create_connection(("127.0.0.2", int(port)), 1)

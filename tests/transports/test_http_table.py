@@ -13,24 +13,15 @@ from http_clients import (
     LEGACY,
     MISMATCH,
     MISSING_CAPABILITY,
-    NOT_FOUND,
     UNSUPPORTED,
-    H,
     check_alive,
     check_refusal,
-    hello,
-    initialize,
-    message,
-    mirrored,
-    modern,
     new_server,
-    post,
 )
 
 from dovetail.protocol.revisions import SUPPORTED
-from http_serving import Serve
-from http_stage import Stage, text_of
-from http_wire import MODERN, HttpWire
+from http_serving import Serve, Stage, text_of
+from http_wire import MODERN, H, HttpWire, hello, initialize, message, mirrored, modern, post
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "protocol"))
 
@@ -47,11 +38,9 @@ def rows_of(test: Any) -> Any:
 
 @pytest.fixture
 async def stage() -> Any:
-    named = new_server()
-    for name in ("café", " padded ", "=?base64?eA==?=", "two  words"):
-        named.add_prompt(lambda: "hello", name=name)
     stage = Stage()
-    stage.server = named
+    stage.server = new_server()
+    stage.server.add_prompt(lambda: "hello", name="café")
     return stage
 
 
@@ -172,7 +161,7 @@ async def test_initialize_opens_a_session_with_an_id_that_can_not_be_guessed(app
 
 @every_revision
 @pytest.mark.rule("LIFE-7", "SH-31")
-@pytest.mark.parametrize("header", [None, *LEGACY])
+@pytest.mark.parametrize("header", [None, "2025-03-26", "2025-11-25"])
 async def test_the_negotiated_version_counts_whatever_the_header(app: Any, version: str, header: str) -> None:
     wire = await HttpWire.session(app, version)
     answer = await post(wire, message("tools/list"), {"mcp-protocol-version": header})
@@ -180,21 +169,9 @@ async def test_the_negotiated_version_counts_whatever_the_header(app: Any, versi
     assert "resultType" not in answer.json["result"]
 
 
-@pytest.mark.rule("BASE-6", "BASE-19")
-@pytest.mark.parametrize("id", [0, "", "1", "line\nend\r\n: x", "\u2028é😀", -(10**40)])
-async def test_the_id_comes_back_as_it_was(app: Any, wire: HttpWire, id: Any) -> None:
-    for version in ("2025-11-25", MODERN):
-        body = message("tools/list", id=id) if version != MODERN else modern("tools/list", id=id)
-        answer = await post(wire, body, None if version != MODERN else mirrored("tools/list"))
-        assert (answer.json["id"], type(answer.json["id"])) == (id, type(id))
-        assert "result" in answer.json
-    check_refusal(await post(wire, message("no/such", id=id)), 200, NOT_FOUND, id)
-
-
-@every_revision
 @pytest.mark.rule("BASE-4", "BASE-5")
-async def test_an_id_that_is_in_flight_is_refused_and_free_again_afterwards(app: Any, version: str) -> None:
-    wire, other = await HttpWire.session(app, version), await HttpWire.session(app, version)
+async def test_an_id_that_is_in_flight_is_refused_and_free_again_afterwards(app: Any, wire: HttpWire) -> None:
+    other = await HttpWire.session(app)
     running = wire.start_call("wait", {"seconds": 60}, id=7)
     assert (await other.call("add", {"a": 1}, id=7)).status == 200, "an id belongs to its session"
     check_refusal(await wire.call("add", {"a": 1}, id=7), 200, INVALID_REQUEST, 7)
@@ -224,11 +201,10 @@ async def test_get_and_delete_without_a_session(app: Any, verb: str, headers: An
     check_refusal(await HttpWire(app).raw(verb, b"", headers).done(), status, code)
 
 
-@every_revision
 @pytest.mark.rule("SH-1", "SH-16", "SH-29", "SH-30")
 @pytest.mark.parametrize("header", [None, "2025-06-18"])
-async def test_delete_ends_a_session_for_everything_and_no_other(app: Any, version: str, header: str) -> None:
-    wire, other = await HttpWire.session(app, version), await HttpWire.session(app, version)
+async def test_delete_ends_a_session_for_everything_and_no_other(app: Any, wire: HttpWire, header: str) -> None:
+    other = await HttpWire.session(app)
     answer = await wire.raw("DELETE", b"", {"mcp-protocol-version": header}).done()
     assert (answer.status, answer.raw) == (204, b"")
     check_refusal(await post(wire, message("ping")), 404, INVALID_REQUEST, "q")
@@ -236,7 +212,7 @@ async def test_delete_ends_a_session_for_everything_and_no_other(app: Any, versi
     for gone in (wire.get(), wire.get("changes.0"), wire.raw("DELETE")):
         check_refusal(await gone.done(), 404, INVALID_REQUEST)
     assert (await post(other, message("ping"))).status == 200
-    assert (await post(wire, hello(version))).status == 200, "a new one may begin"
+    assert (await post(wire, hello("2025-11-25"))).status == 200, "a new one may begin"
 
 
 @pytest.mark.rule("SH-16", "MH-28")
@@ -269,37 +245,32 @@ async def mirror(app: Any, method: str, params: dict[str, Any], **headers: str |
 
 @pytest.mark.rule("MH-14", "MH-18", "MH-20", "MH-21", "MH-23")
 async def test_a_method_or_version_that_differs(app: Any) -> None:
-    for value in (None, "", "Tools/list", "tools%2Flist", sentinel("tools/list")):
-        check_refusal(await mirror(app, "tools/list", {}, mcp_method=value), 400, MISMATCH, "q")
-    for value in (None, "", "2026-07-29", sentinel(MODERN), f"{MODERN}, {MODERN}"):
-        check_refusal(await mirror(app, "tools/list", {}, mcp_protocol_version=value), 400, MISMATCH, "q")
+    for header, values in {
+        "mcp_method": (None, "", "Tools/list", sentinel("tools/list")),
+        "mcp_protocol_version": (None, "", "2026-07-29", f"{MODERN}, {MODERN}"),
+    }.items():
+        for value in values:
+            check_refusal(await mirror(app, "tools/list", {}, **{header: value}), 400, MISMATCH, "q")
     spaced = {"mcp_method": " \t tools/list  ", "mcp_protocol_version": f" {MODERN} ", "mcp_name": "none is asked for"}
     assert (await mirror(app, "tools/list", {}, **spaced)).status == 200
 
 
-@pytest.mark.rule("MH-18", "MH-20", "MH-21", "MH-22", "MH-23")
+@pytest.mark.rule("MH-16", "MH-18", "MH-20", "MH-21", "MH-22", "MH-23")
 @pytest.mark.parametrize(
     ("method", "params"),
     [
         ("tools/call", {"name": "add", "arguments": {"a": 1}}),
-        ("prompts/get", {"name": "two  words"}),
+        ("prompts/get", {"name": "café"}),
         ("resources/read", {"uri": "notes://with%20blank"}),
     ],
 )
 async def test_names(app: Any, method: str, params: dict[str, Any]) -> None:
     name = params.get("name") or params["uri"]
-    for value in (name, f" {name}\t", sentinel(name)):
+    plain = (name, f" {name}\t") if name.isascii() else ()  # others come as base64 only
+    for value in (*plain, sentinel(name)):
         assert "result" in (await mirror(app, method, params, mcp_name=value)).json
     for value in (None, "", name.upper(), f"{name},{name}", sentinel(f"{name} "), sentinel(name)[:-1]):
         assert "Mcp-Name" in check_refusal(await mirror(app, method, params, mcp_name=value), 400, MISMATCH, "q")
-
-
-@pytest.mark.rule("MH-16", "MH-22")
-@pytest.mark.parametrize("name", ["café", " padded ", "=?base64?eA==?="])
-async def test_names_that_no_header_can_hold_come_as_base64(app: Any, name: str) -> None:
-    assert (await mirror(app, "prompts/get", {"name": name}, mcp_name=sentinel(name))).status == 200
-    plain = name.encode().decode("latin-1")
-    check_refusal(await mirror(app, "prompts/get", {"name": name}, mcp_name=plain), 400, MISMATCH, "q")
 
 
 async def weather(app: Any, arguments: dict[str, Any], headers: dict[str, str | None] | None = None) -> Any:
@@ -315,7 +286,6 @@ async def weather(app: Any, arguments: dict[str, Any], headers: dict[str, str | 
         ({"region": "eu"}, {"MCP-PARAM-REGION": " eu "}),
         ({"region": "Zürich\n"}, {"Mcp-Param-Region": sentinel("Zürich\n")}),
         ({"days": 42}, {"Mcp-Param-Days": "42.0"}),
-        ({"brief": False}, {"Mcp-Param-Brief": "false"}),
         ({"place": {"zone": "UTC"}}, {"Mcp-Param-Time-Zone": "UTC"}),
     ],
 )
@@ -332,60 +302,36 @@ async def test_parameters_that_agree(app: Any, arguments: dict[str, Any], header
     [
         ({"region": "eu"}, {}),
         ({"region": "eu"}, {"Mcp-Param-Region": "EU"}),
-        ({"region": "a\0b"}, {"Mcp-Param-Region": "a\0b"}),
         ({}, {"Mcp-Param-Region": "here"}),
         ({"region": None}, {"Mcp-Param-Region": "null"}),
-        ({"days": 1}, {"Mcp-Param-Days": "9" * 5000}),
         ({"brief": True}, {"Mcp-Param-Brief": "1"}),
         ({"place": {}}, {"Mcp-Param-Time-Zone": "UTC"}),
         ({"region": 42}, {"Mcp-Param-Region": "forty-two"}),
     ],
 )
 async def test_parameters_that_differ(app: Any, arguments: dict[str, Any], headers: dict[str, str | None]) -> None:
-    for accept in ("application/json, text/event-stream", "text/event-stream"):
-        answer = await weather(app, arguments, {**headers, "accept": accept})
-        assert "Mcp-Param-" in check_refusal(answer, 400, MISMATCH, "q")
+    assert "Mcp-Param-" in check_refusal(await weather(app, arguments, headers), 400, MISMATCH, "q")
 
 
-@pytest.mark.rule("MH-25")
-@pytest.mark.parametrize("arguments", [{"region": None}, {"place": {"zone": None}}, {"days": 1.5}, {"place": []}])
-async def test_what_has_no_place_in_a_header_is_told_as_an_argument(app: Any, arguments: dict[str, Any]) -> None:
-    assert "isError" in (await weather(app, arguments)).json["result"]
-
-
-@pytest.mark.rule("MH-21")
-async def test_the_headers_of_a_changed_tool_count_at_once(stage: Stage, app: Any) -> None:
-    assert (await weather(app, {"region": "eu"}, {"Mcp-Param-Region": "eu"})).status == 200
-    stage.server.remove_tool("weather")
-
-    @stage.server.tool(name="weather")
-    async def other(region: str) -> str:
-        return region
-
-    assert (await weather(app, {"region": "eu"}, {})).status == 200
-
-
-@every_revision
-async def test_older_revisions_have_no_such_headers(app: Any, version: str) -> None:
-    wire = await HttpWire.session(app, version)
+async def test_older_revisions_have_no_such_headers(wire: HttpWire) -> None:
     headers = {"mcp-method": "x", "mcp-name": "y", "mcp-param-region": "z"}
     assert text_of((await wire.call("weather", {"region": "eu"}, headers=headers)).json).startswith('["eu"')
 
 
 @pytest.mark.rule("MH-20", "MH-21")
-@pytest.mark.parametrize("name", ["mcp-protocol-version", "mcp-method", "mcp-name", "mcp-param-region"])
-async def test_a_header_that_comes_twice_is_refused(app: Any, name: str) -> None:
+@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("mcp-protocol-version", MODERN), ("mcp-method", "tools/call"), ("mcp-name", "weather")),
+        *(("mcp-param-region", "eu"), ("host", "localhost"), ("origin", "http://localhost"), ("mcp-session-id", "10")),
+        *(("content-type", "application/json"), ("content-length", "10")),
+    ],
+)
+async def test_a_header_that_comes_twice_is_refused(app: Any, name: str, value: str, same: bool) -> None:
     """A proxy might have read the one, and we the other."""
-    good = {**mirrored("tools/call", "weather"), "mcp-param-region": "eu"}
+    headers: dict[str, str | None] = {**mirrored("tools/call", "weather"), "mcp-param-region": "eu", name: value}
     body = json.dumps(modern("tools/call", {"name": "weather", "arguments": {"region": "eu"}})).encode()
-    for other in (good[name], "other"):
-        answer = await HttpWire(app).raw("POST", body, good, more=[(name.encode(), other.encode())]).done()
-        assert check_refusal(answer, 400, MISMATCH)
-
-
-@pytest.mark.parametrize("name", ["host", "origin", "content-type", "content-length", "mcp-session-id"])
-async def test_other_headers_that_decide_something_come_once(app: Any, name: str) -> None:
-    values = {"host": "localhost", "origin": "http://localhost", "content-type": "application/json"}
-    more = [(name.encode(), values.get(name, "10").encode())] * 2
-    answer = await HttpWire(app).raw("POST", b"{}", {name: None}, more=more).done()
+    more = [(name.encode(), value.encode() if same else b"other")]
+    answer = await HttpWire(app).raw("POST", body, headers, more=more).done()
     assert (answer.status, answer.json["error"]["code"] in (INVALID_REQUEST, MISMATCH)) == (400, True)

@@ -9,8 +9,7 @@ from wire_line import Line, replies, uvicorn_to, wire_to
 
 from dovetail import Context
 from dovetail.protocol.sse import Event, SseDecoder
-from http_serving import endpoint_of, serving, until
-from http_stage import Stage
+from http_serving import Stage, endpoint_of, serving, until
 
 VERSION = "2025-11-25"
 HELLO = {"protocolVersion": VERSION, "capabilities": {}, "clientInfo": {"name": "line", "version": "1"}}
