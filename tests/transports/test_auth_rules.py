@@ -203,8 +203,7 @@ PROBES = {
 
 
 @pytest.mark.parametrize("version", [HANDSHAKE[-1], MODERN])
-@pytest.mark.parametrize("probe", PROBES.values(), ids=PROBES)
-async def test_errors_disclose_nothing(probe: Any, version: str) -> None:
+async def test_errors_disclose_nothing(version: str) -> None:
     server = notes()
 
     @server.tool
@@ -212,8 +211,10 @@ async def test_errors_disclose_nothing(probe: Any, version: str) -> None:
         raise ZeroDivisionError("/srv/vault/combination.py says 1234")
 
     async with serving(server) as app:
-        answer = await probe(await open_wire(app, version, headers=bearer())).done()
-        shown = answer.raw + b"".join(b"%s: %s\n" % pair for pair in answer.sent[0]["headers"])
-        assert "error" in answer.json or answer.answer["result"]["isError"]
-        assert not LEAKS.search(shown), shown
-        assert "server" not in answer.headers
+        wire = await open_wire(app, version, headers=bearer())
+        for name, probe in PROBES.items():
+            answer = await probe(wire).done()
+            shown = answer.raw + b"".join(b"%s: %s\n" % pair for pair in answer.sent[0]["headers"])
+            assert "error" in answer.json or answer.answer["result"]["isError"], name
+            assert not LEAKS.search(shown), (name, shown)
+            assert "server" not in answer.headers, name

@@ -7,9 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from starlette.applications import Starlette
-from starlette.responses import HTMLResponse, PlainTextResponse
-from starlette.routing import Route
+from starlette.responses import HTMLResponse
 
 from dovetail import Server
 from dovetail.auth import ApiKeys, Auth
@@ -105,14 +103,10 @@ async def read_json(request: PageRequest) -> list[Any]:
 
 
 BAD_REQUESTS = [
-    (read_body, {"body": b"x" * 1001}, 413),
-    (read_body, {"body": [b"x" * 600, b"y" * 600, b""]}, 413),
-    (read_body, {"headers": {"content-length": "9" * 20}}, 413),
-    (read_body, {"body": b"x" * 1000}, 200),
-    (read_json, {"body": b"{"}, 400),
-    (read_json, {"body": b""}, 400),
-    (read_query, {"query": "a&" * 2000}, 400),
-    (read_query, {"query": "\xff=%ff&%"}, 200),
+    *((read_body, {"body": b"x" * 1001}, 413), (read_body, {"body": [b"x" * 600, b"y" * 600, b""]}, 413)),
+    *((read_body, {"headers": {"content-length": "9" * 20}}, 413), (read_body, {"body": b"x" * 1000}, 200)),
+    *((read_json, {"body": b"{"}, 400), (read_json, {"body": b""}, 400)),
+    *((read_query, {"query": "a&" * 2000}, 400), (read_query, {"query": "\xff=%ff&%"}, 200)),
 ]
 
 
@@ -372,25 +366,12 @@ async def test_a_page_of_your_own_is_shown_before_ours() -> None:
     app = server.asgi()
     for place in ({"path": "/"}, {"path": "/x", "root_path": "/x"}):
         assert (await HttpWire(app, **place).raw("GET", b"", BROWSER).done()).raw == b"mine"
+        assert (await HttpWire(app, **place).raw("GET", b"", {**BROWSER, **FOREIGN}).done()).status == 403
     assert "http://localhost:8000/mcp" in await opened(app, "/mcp")
     await app.drain()
 
 
 # ── pages ──
-
-
-async def test_pages_of_other_apps() -> None:
-    async def where(request: Any) -> PlainTextResponse:
-        return PlainTextResponse(f"{request.scope['root_path']} {request.url.path}")
-
-    site = Starlette(routes=[Route("/", where), Route("/deep/er", where)])
-    app = make().asgi(routes={"/site/*": site, "/exact": PlainTextResponse("exactly")})
-    wire = HttpWire(app)
-    assert (await wire.raw("GET", path="/site/deep/er").done()).raw == b"/site /site/deep/er"
-    assert (await wire.raw("GET", path="/exact").done()).raw == b"exactly"
-    assert (await wire.raw("GET", b"", FOREIGN, path="/site/deep/er").done()).status == 403
-    assert (await wire.call("add", {"a": 1, "b": 2})).status == 200
-    await app.drain()
 
 
 async def test_pages_live_as_long_as_the_server() -> None:

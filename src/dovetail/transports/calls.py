@@ -29,7 +29,6 @@ from dovetail.transports.request import look_after
 from dovetail.transports.response import Answer, Response
 
 KEEPALIVE_AFTER = 0.05  # seconds; only a call that takes longer has its connection looked after
-NOTE_SECONDS = 30.0  # that a cancellation is kept for a call that the others do not know yet
 
 log = logging.getLogger("dovetail")
 
@@ -364,7 +363,7 @@ class SessionCalls:
             if call.request.method != "initialize":
                 call.cancel()
         elif self._listener is not None:  # other workers may have it
-            await self._state.put(_note(session, id), b"", ttl=NOTE_SECONDS)
+            await self._state.put(_note(session, id), b"", ttl=30.0)  # for calls that they do not know yet
             await self._state.publish(topic(session))
 
     def end(self, session: str) -> None:

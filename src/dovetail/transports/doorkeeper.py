@@ -255,29 +255,29 @@ class Doorkeeper:
     # ── streams ──
 
     async def watch(self, header: bytes, visit: Visit, end: Callable[[], object]) -> None:
-        """Ends a stream when its token is not good any more, or means something else than when it was opened."""
+        """Ends a stream when its token is not good any more, or means something else than when it was opened.
+
+        A verifier in trouble is waited for, but not beyond the end of the token.
+        """
         presented, opened_by = self._presented(header, self._digest(header).digest()), visit.principal
+        limits, rights, failures = self._limits, _rights(opened_by), 0
         try:
-            rights = _rights(opened_by)
-            while (now := await self._still(presented, opened_by)) is not None:
-                if now.principal is None or _rights(now.principal) != rights:
-                    break
-                pause = min(self._limits.recheck, _seconds_left(now.principal))
-                await asyncio.sleep(max(now.good_until - self._clock(), pause))
+            while failures < limits.trouble_tries:
+                try:
+                    now = await self._verified(presented)
+                except ProtocolError:
+                    failures += 1
+                    pause = min(limits.trouble_pause, _seconds_left(opened_by))
+                    if pause <= 0:
+                        break
+                else:
+                    failures = 0
+                    if now.principal is None or _rights(now.principal) != rights:
+                        break
+                    pause = max(now.good_until - self._clock(), min(limits.recheck, _seconds_left(now.principal)))
+                await asyncio.sleep(pause)
         finally:  # in any case: no stream goes on unwatched
             end()
-
-    async def _still(self, presented: Presented, principal: Principal | None) -> Verified | None:
-        """A verifier in trouble is waited for, but not beyond the end of the token."""
-        for _ in range(self._limits.trouble_tries):
-            try:
-                return await self._verified(presented)
-            except ProtocolError:
-                seconds = min(self._limits.trouble_pause, _seconds_left(principal))
-            if seconds <= 0:
-                break
-            await asyncio.sleep(seconds)
-        return None
 
 
 def _seconds_left(principal: Principal | None) -> float:

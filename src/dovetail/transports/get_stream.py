@@ -34,8 +34,6 @@ from dovetail.transports.traffic import Traffic
 CHANGES = "changes"  # the GET stream of a session, in event ids; calls have random names of another length
 KEEP_MESSAGES = 100  # of one session; not more than one read of a log gives
 KEEP_BYTES = 1024 * 1024  # of one session, about: the larger a message, the fewer are kept with it
-VISIT_SECONDS = 86_400.0  # for which a client can be told that the user is done at a URL
-MISSED_BEATS = 3  # after which a stream is taken for gone
 
 STATELESS = (
     "this server runs stateless, so a client older than 2026-07-28 can't be asked anything; "
@@ -56,7 +54,7 @@ class ServerMessages:
         self._sessions = sessions
         self._state = state
         self._keep_seconds = max(7 * 86_400.0, 2 * session_timeout)
-        self.presence = Presence(state, beat * MISSED_BEATS)
+        self.presence = Presence(state, 3 * beat)
         self.replies = PendingRequests(state, beat=beat)
 
     async def tell(self, held: HeldSession, message: bytes) -> None:
@@ -87,9 +85,9 @@ class ServerMessages:
     # ── URLs that a user was sent to: any worker may hear that the user is done there ──
 
     async def visit_began(self, session: str, id: str) -> None:
-        """The session that was asked with this id last is told."""
+        """The session that was asked with this id last is told, within a day."""
         try:
-            await self._state.put(_visit(id), session.encode(), ttl=VISIT_SECONDS)
+            await self._state.put(_visit(id), session.encode(), ttl=86_400.0)
         except (NoRoom, StoreTrouble) as failure:
             log.warning("other workers do not know of an elicitation: %s", failure.message)
 
