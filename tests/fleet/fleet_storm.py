@@ -4,10 +4,10 @@ import asyncio
 import collections
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import aiohttp
 from fleet_client import HANDSHAKE, PATIENCE, Loud, Notes, RawSession, SessionLost, connections, modern, running
@@ -138,29 +138,8 @@ class Herald:
 # ── the clients ──
 
 
-class Visitor(Protocol):
-    async def call(self, tool: str, arguments: dict[str, Any], heard: list[float]) -> Any:
-        """The answer as text. Raises Loud or SessionLost; `heard` gets the progress."""
-        ...
-
-
-class OwnVisitor:
-    def __init__(self, client: Client, handshakes: list[bytes]) -> None:
-        self._client = client
-        self._handshakes = handshakes
-
-    async def call(self, tool: str, arguments: dict[str, Any], heard: list[float]) -> Any:
-        def note(progress: float, total: float | None, message: str | None) -> None:
-            heard.append(progress)
-
-        try:
-            result = await self._client.call_tool(tool, arguments, progress_handler=note)
-        except (ConnectionLost, ServerError, ToolError) as failure:
-            raise Loud(str(failure).replace(arguments["nonce"], "…")) from None
-        finally:
-            if len(self._handshakes) > 1:
-                raise SessionLost("it had to shake hands again")
-        return result.text
+# Gives the answer to a call as text. Raises Loud or SessionLost; the list gets the progress.
+Visitor = Callable[[str, dict[str, Any], list[float]], Awaitable[Any]]
 
 
 @asynccontextmanager
@@ -175,23 +154,25 @@ async def own_visitor(url: str, revision: str, watcher: Watcher) -> AsyncIterato
         return question.message
 
     client = Client(url, protocol_version=revision, timeout=PATIENCE, transcript=note, elicitation_handler=repeat)
-    async with client, client.listen(uris=[watcher.uri]) as changes:
 
-        async def listen() -> None:
-            async for change in changes:
-                watcher.hear(change.uri or "")
+    async def call(tool: str, arguments: dict[str, Any], heard: list[float]) -> Any:
+        try:
+            result = await client.call_tool(
+                tool, arguments, progress_handler=lambda progress, *_: heard.append(progress)
+            )
+        except (ConnectionLost, ServerError, ToolError) as failure:
+            raise Loud(str(failure).replace(arguments["nonce"], "…")) from None
+        finally:
+            if len(handshakes) > 1:
+                raise SessionLost("it had to shake hands again")
+        return result.text
 
-        async with running(listen()):
-            yield OwnVisitor(client, handshakes)
+    async def listen() -> None:
+        async for change in changes:
+            watcher.hear(change.uri or "")
 
-
-class RawVisitor:
-    def __init__(self, session: RawSession, chance: random.Random) -> None:
-        self._session = session
-        self._chance = chance
-
-    async def call(self, tool: str, arguments: dict[str, Any], heard: list[float]) -> Any:
-        return await self._session.call(tool, arguments, heard, leave_after=self._chance.randrange(5))
+    async with client, client.listen(uris=[watcher.uri]) as changes, running(listen()):
+        yield call
 
 
 @asynccontextmanager
@@ -203,7 +184,7 @@ async def raw_visitor(
     async with running(session.hear()):
         await asyncio.wait_for(session.hears.wait(), PATIENCE)
         await session.ask("resources/subscribe", uri=watcher.uri)
-        yield RawVisitor(session, chance)
+        yield lambda tool, arguments, heard: session.call(tool, arguments, heard, leave_after=chance.randrange(5))
     await session.delete()
 
 
@@ -340,7 +321,7 @@ class Storm:
         """Whether there was an answer."""
         heard: list[float] = []
         try:
-            self.ledger.answer(call, await visitor.call(call.tool, call.arguments, heard), heard)
+            self.ledger.answer(call, await visitor(call.tool, call.arguments, heard), heard)
             return True
         except Loud as loud:
             self.ledger.fail(call, str(loud), heard)
@@ -352,7 +333,7 @@ class Storm:
     async def _is_still_there(self, visitor: Visitor, number: int) -> None:
         """The weather is good again, so this one must succeed, and in the same session."""
         try:
-            answer = await visitor.call("echo", {"nonce": "last"}, [])
+            answer = await visitor("echo", {"nonce": "last"}, [])
             assert answer == "last", answer
         except Exception as wrong:
             self.ledger.accuse(f"client {number} is out: {type(wrong).__name__} {wrong}")

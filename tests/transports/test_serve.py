@@ -1,7 +1,6 @@
 """A server process over HTTP: how it starts, what it says, and how it ends."""
 
 import asyncio
-import http.client
 import re
 import signal
 import socket
@@ -212,33 +211,6 @@ def test_a_second_signal_ends_it_at_once(start: StartHttp) -> None:
         program.exits(0.3)
     program.signal(signal.SIGTERM)
     assert program.exits() == -signal.SIGTERM
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("trouble", "line"),
-    [
-        ("fails at the end", "the lifespan failed at its end"),
-        ("hangs at the end", "the lifespan did not end within 0.3 s"),
-    ],
-)
-def test_a_lifespan_that_does_not_end_well(start: StartHttp, trouble: str, line: str) -> None:
-    program = start(lifespan=trouble, drain_timeout=0.1, constants={"serve.LIFESPAN_SECONDS": 0.3})
-    program.signal(signal.SIGTERM)
-    assert program.exits() == 0
-    assert line in program.said
-
-
-@pytest.mark.slow
-def test_a_restart_after_a_kill(start: StartHttp) -> None:
-    port = free_port()
-    first = start(port=port)
-    stream = first.listen()
-    first.process.kill()
-    first.exits()
-    with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
-        stream.read()
-    assert text(start(port=port).call("echo", text="again")) == "again"
 
 
 # ── the log ──

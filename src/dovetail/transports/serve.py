@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from socket import socket as Socket
@@ -61,8 +61,10 @@ def serve_http(
     with contextlib.ExitStack() as stack:
         for each in sockets:
             stack.callback(each.close)
-        if not alone and options.state is None:
-            options = msgspec.structs.replace(options, state=stack.enter_context(_private_state()))
+        if not alone and options.state is None:  # a file that the workers share, and nobody else; it ends with them
+            folder = tempfile.TemporaryDirectory(prefix="dovetail-", ignore_cleanup_errors=True)
+            path = Path(stack.enter_context(folder)).as_posix().lstrip("/")
+            options = msgspec.structs.replace(options, state=f"sqlite:///{path}/state.db")
         app = HttpApp(engine, options, owner=owner, bound_to=options.host)
         announce = started or partial(_announce, engine.info.name, options, sockets)
         work = partial(_work, engine, app, options, sockets)
@@ -72,13 +74,6 @@ def serve_http(
         else:
             longest_end = options.drain_delay + options.drain_timeout + LIFESPAN_SECONDS + 5.0
             Supervisor(options.workers, work, announce, sockets, end_seconds=longest_end).run()
-
-
-@contextlib.contextmanager
-def _private_state() -> Iterator[str]:
-    """A file that the workers of this host share, and nobody else; it ends with them."""
-    with tempfile.TemporaryDirectory(prefix="dovetail-", ignore_cleanup_errors=True) as folder:
-        yield f"sqlite:///{Path(folder).as_posix().lstrip('/')}/state.db"
 
 
 def _work(
@@ -263,14 +258,15 @@ def _bind_one(family: socket.AddressFamily, host: str, port: int) -> Socket:
     return one
 
 
+EXPLAINED = {
+    errno.EADDRINUSE: "another program listens there; end it, or choose another port (0 for any that is free)",
+    errno.EACCES: "the system does not allow that; ports from 1024 on need no special rights",
+    errno.EPERM: "the system does not allow that; ports from 1024 on need no special rights",
+    errno.EADDRNOTAVAIL: 'this machine has no such address; "0.0.0.0" stands for all that it has',
+    errno.EAFNOSUPPORT: 'this machine has no such address; "0.0.0.0" stands for all that it has',
+}
+
+
 def explained(failure: OSError, host: str, port: int) -> SetupError:
-    where = f"host={host!r}, port={port}"
-    if failure.errno == errno.EADDRINUSE:
-        return SetupError(
-            f"{where}: another program listens there; end it, or choose another port (0 for any that is free)"
-        )
-    if failure.errno in (errno.EACCES, errno.EPERM):
-        return SetupError(f"{where}: the system does not allow that; ports from 1024 on need no special rights")
-    if failure.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-        return SetupError(f'{where}: this machine has no such address; "0.0.0.0" stands for all that it has')
-    return SetupError(f"{where}: {os.strerror(failure.errno or 0)}")
+    number = failure.errno or 0
+    return SetupError(f"host={host!r}, port={port}: {EXPLAINED.get(number) or os.strerror(number)}")

@@ -35,7 +35,6 @@ FILE_ENDED_GRACE = 300.0  # a file has an end from the start: nobody has left, a
 
 PATIENCE = 1.0  # a client that reads nothing for so long when all is over has given up its last answers
 LIFESPAN_SECONDS = 5.0  # for the user's own cleaning up
-LINES_AT_ONCE = 64  # then the loop turns, so that answers are written before more requests come in
 
 log = logging.getLogger("dovetail")
 
@@ -203,13 +202,13 @@ class _Service:
         else:
             self._feed()
 
-    def _feed(self) -> None:
-        """Feed some lines; the rest when the loop has turned, or when the client has read."""
+    def _feed(self, at_once: int = 64) -> None:
+        """Feed some lines; the rest when the loop has turned and answers are written, or when the client has read."""
         lines = self._lines
         are_several = len(lines) > 1
         if are_several:
             self._writer.gather()
-        for _ in range(min(len(lines), LINES_AT_ONCE)):
+        for _ in range(min(len(lines), at_once)):
             if self._writer.full:
                 break
             line = lines.popleft()
