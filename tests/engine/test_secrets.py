@@ -71,17 +71,11 @@ def test_without_any_there_is_a_random_one(monkeypatch: pytest.MonkeyPatch) -> N
 # ── what is refused, and not shown ──
 
 
-WRONG = [
-    ("hunter2", "secret must be at least 16 bytes"),
-    ("", "secret must be at least 16 bytes"),
-    (b"hunter2", "secret must be at least 16 bytes"),
-    ([ONE, "hunter2"], "secret must be at least 16 bytes"),
-    ([], "secret must be"),
-    (None, "secret must be"),
-    (5, "secret must be"),
-    ({"hunter2": ONE}, "secret must be"),
-    (bytearray(b"hunter2 hunter2 hunter2"), "secret must be"),
-    ([[ONE]], "secret must be"),
+TOO_SHORT = ["hunter2", "", b"hunter2", [ONE, "hunter2"]]
+NONE_AT_ALL = [[], None, 5, {"hunter2": ONE}, bytearray(b"hunter2 hunter2 hunter2"), [[ONE]]]
+WRONG: list[tuple[Any, str]] = [
+    *((given, "secret must be at least 16 bytes") for given in TOO_SHORT),
+    *((given, "secret must be") for given in NONE_AT_ALL),
     ("hunter2 hunter2 \ud800", "surrogate"),
 ]
 

@@ -107,7 +107,7 @@ class Watcher:
         self._watched[uri] = watched = _Watched(path)
         self._look_at_once(watched)
         if self._task is None or self._task.done():
-            self._listen(frozenset())  # an event loop that ended without `close` may have left a listener
+            self._listen(frozenset())  # an earlier run, or a loop that has ended, may have left a listener
             self._look_now = asyncio.Event()
             self._task = asyncio.get_running_loop().create_task(self._run(), name="dovetail.watch")
         self._look_now.set()
@@ -133,7 +133,6 @@ class Watcher:
     def _stop(self) -> list[asyncio.Task[None]]:
         tasks = [task for task in (self._task, self._listener) if task is not None]
         self._task = None
-        self._listen(frozenset())
         for task in tasks:
             task.cancel()
         return tasks
@@ -231,4 +230,3 @@ class Watcher:
             self._listens_at = frozenset()  # a folder that vanished meanwhile: the next look listens anew
         except BaseException as problem:  # a panic in Rust is no Exception
             log.warning("watchfiles failed (%s); looking at files every %g s instead", problem, self._poll_seconds)
-            self._use_watchfiles = False
