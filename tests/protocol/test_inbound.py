@@ -249,6 +249,8 @@ def test_an_unsupported_version_is_told_what_is_supported(requested: str) -> Non
     assert failure.data["supported"] == [MODERN, "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"]
     assert failure.http_status == 400
     assert len(failure.message) < 200
+    assert refusal(PLAIN, old("2030-01-01"), via=from_post).data == {**failure.data, "requested": "2030-01-01"}
+    assert len(refusal(message("x" * 10_000, meta())).message) < 200
 
 
 @pytest.mark.rule("LIFE-7", "LIFE-16", "LIFE-21")
@@ -263,6 +265,9 @@ def test_a_modern_request_brings_everything_itself() -> None:
     assert request.params.meta.progress_token == 0
     assert request.session is None
     assert request.meta == params["_meta"]
+    least = from_pipe(message("tools/list", meta()), session("2025-06-18"))
+    assert isinstance(least, Request)
+    assert (least.capabilities, least.client, least.log_level) == ({}, None, None)
 
 
 @pytest.mark.rule("LIFE-7")
@@ -512,6 +517,7 @@ def test_post_accepts(
 def test_post_does_not_accept(data: bytes, headers: dict[str, str], status: int, code: int) -> None:
     failure = refusal(data, headers, via=notice)
     assert (failure.http_status, failure.code) == (status, code)
+    assert refusal(RESPONSE, old(MODERN, "s"), session(), via=notice).http_status == 400
 
 
 VALUES = st.recursive(

@@ -1,8 +1,10 @@
 """What wrong arguments cost: reading them again and explaining them is linear in their size, whatever the schema."""
 
 import functools
+import gc
 import itertools
 import json
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -129,6 +131,12 @@ def test_alternatives_of_classes_are_tried_once_at_each_level(end: dict[str, Any
         assert lines
         counts.append(count)
     assert all(later <= 3 * earlier for earlier, later in itertools.pairwise(counts)), counts
+
+
+def test_nothing_is_kept_of_the_alternatives_that_were_tried() -> None:
+    read = weakref.ref(compiled(Sum | Product).decode(encoded(x={"left": 1, "more": {"factor": 2}}))["x"])
+    gc.collect()
+    assert read() is None
 
 
 class Branch(pydantic.BaseModel):
