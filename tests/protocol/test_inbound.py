@@ -417,16 +417,10 @@ def test_post_serves(data: bytes, headers: dict[str, str], live: str | None, sta
          "must be an object, not an array"),
         ("row9-level", message("tools/list", meta(log="loud")), mirrored("tools/list"), None, 400, INVALID_PARAMS,
          f"_meta.{LOG_KEY} must be one of debug, info"),
-        ("row9-level-sly", message("tools/list", meta(log="x - at `$.name`")), mirrored("tools/list"), None, 400,
-         INVALID_PARAMS, LOG_KEY),
         ("row9-client", message("tools/list", meta(client="x")), mirrored("tools/list"), None, 400, INVALID_PARAMS,
          CLIENT_KEY),
-        ("row9-token", message("tools/list", meta(progressToken=True)), mirrored("tools/list"), None, 400,
-         INVALID_PARAMS, "_meta.progressToken"),
         ("row9-before-10", message("no/such", meta(capabilities=...)), mirrored("no/such"), None, 400, INVALID_PARAMS,
          CAPABILITIES_KEY),
-        ("row9-before-misfit", message("tools/call", {"name": 5, **meta(capabilities=5)}), mirrored("tools/call"),
-         None, 400, INVALID_PARAMS, CAPABILITIES_KEY),
         *(
             (f"row10-{method}", message(method, meta()), mirrored(method), None, 404, METHOD_NOT_FOUND, method)
             for method in (
@@ -451,8 +445,6 @@ def test_post_serves(data: bytes, headers: dict[str, str], live: str | None, sta
         ("row13-initialize", message("initialize", hello()), old("x"), None, 400, UNSUPPORTED_VERSION, "x"),
         ("row14-misfit", message("initialize", {}), old(), None, 200, INVALID_PARAMS, "protocolVersion is missing"),
         ("row15-unknown-method", message("no/such"), old(None, "s"), "2025-11-25", 200, METHOD_NOT_FOUND, "no/such"),
-        ("row15-bad-token", message("tools/list", {"_meta": {"progressToken": []}}), old(None, "s"), "2025-11-25", 200,
-         INVALID_PARAMS, "_meta.progressToken"),
         ("row16", PLAIN, old(None, "gone"), None, 404, INVALID_REQUEST, "no such session"),
         ("row16-misfit", message("tools/call", 5), old("2025-06-18", "gone"), None, 404, INVALID_REQUEST, "session"),
         ("row17", PLAIN, old(), None, 400, INVALID_REQUEST, "Mcp-Session-Id is missing"),

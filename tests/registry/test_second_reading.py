@@ -377,13 +377,14 @@ def linear_in_the_depth(schema: Any, value: Any, name: str) -> None:
         assert costs[2] <= 4 * max(costs[:2]) + 200, costs
 
 
-COSTS = [
-    given(schema=SCHEMAS, value=VALUES)(linear_in_the_arguments),
-    given(schema=SCHEMAS, value=VALUES, name=NAMES)(linear_in_the_depth),
-]
-
-
-@pytest.mark.parametrize("check", COSTS, ids=["arguments", "depth"])
+@pytest.mark.parametrize(
+    ("check", "given_values"),
+    [
+        (linear_in_the_arguments, {"schema": SCHEMAS, "value": VALUES}),
+        (linear_in_the_depth, {"schema": SCHEMAS, "value": VALUES, "name": NAMES}),
+    ],
+    ids=["arguments", "depth"],
+)
 @pytest.mark.parametrize("examples", [10, pytest.param(1_000, marks=pytest.mark.soak)])
-def test_the_cost_is_linear(check: Callable[[], None], examples: int) -> None:
-    settings(max_examples=examples, deadline=None)(check)()
+def test_the_cost_is_linear(check: Callable[..., None], given_values: dict[str, Any], examples: int) -> None:
+    settings(max_examples=examples, deadline=None)(given(**given_values)(check))()
