@@ -127,6 +127,8 @@ def test_text_that_stands_in_says_what_it_stands_for() -> None:
 
 
 def test_shaping_changes_nothing_of_the_author() -> None:
+    blocks = list(BLOCKS.values())
+    assert shape_content(blocks, revisions.R2026_07_28) is blocks
     before = jsonrpc.encode(list(BLOCKS.values()))
     for revision in revisions.ALL:
         shape_content(list(BLOCKS.values()), revision)
@@ -139,6 +141,8 @@ def test_annotations_by_revision() -> None:
     assert shape_annotations(only_time, revisions.R2025_03_26) is None
     assert shape_annotations(only_time, revisions.R2025_06_18) is only_time
     assert wire(Text("t", annotations=only_time), revisions.R2024_11_05) == {"type": "text", "text": "t"}
+    resource = ResourceDefinition(uri="a://b", name="r", annotations=only_time)
+    assert "annotations" not in listed(resource, revisions.R2025_03_26)
     nothing = Annotations()
     assert shape_annotations(nothing, revisions.R2024_11_05) is nothing
 
@@ -210,7 +214,8 @@ def test_the_type_is_guessed_by_how_the_data_begin(
     kind: type[Image | Audio], data: bytes, mime_type: str, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_bytes(data)
-    expected = kind(data, mime_type)
+    (tmp_path / "a.bmp").write_bytes(data)
+    expected = kind(path=tmp_path / "a.bmp")
     assert kind(data) == kind(path=tmp_path / "file") == kind(path=str(tmp_path / "file")) == expected
     assert kind(data, annotations=ANNOTATIONS, meta=META) == kind(data, mime_type, ANNOTATIONS, META)
     assert kind(path=tmp_path / "file", mime_type=f"{mime_type}-x").mime_type == f"{mime_type}-x"

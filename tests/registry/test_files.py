@@ -411,6 +411,13 @@ def test_a_listing_does_not_look_at_everything_for_nothing(tmp_path: Path, caplo
     assert "narrow the patterns" in caplog.text
 
 
+def test_a_vanished_root_is_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    directory = Directory(tmp_path / "root")
+    (tmp_path / "root").rmdir()
+    assert directory.entries() == []
+
+
 @pytest.fixture(scope="module")
 def playground(tmp_path_factory: pytest.TempPathFactory) -> Directory:
     """A tree that the property test shares between its examples."""
