@@ -35,7 +35,6 @@ from dpop_stage import (
     RSA,
     URL,
     Change,
-    b64,
     bound,
     check,
     checker,
@@ -47,6 +46,7 @@ from dpop_stage import (
     signed,
     without,
 )
+from issuer_stage import encode as b64
 
 SHARED = jwk.OctKey.generate_key(256)
 

@@ -344,21 +344,3 @@ async def test_no_program_at_the_host_of_the_issuer_gets_the_cookie_of_a_user(is
     assert "code" in (await browser.sign_in(await browser.open(program.url()))).sent_to
     assert SIGNED_IN not in browser.cookies
     assert 'name="password"' in (await browser.open(program.url())).text
-
-
-@pytest.mark.parametrize("way", ["allow", "deny", "wrong"])
-async def test_a_cookie_from_before_is_taken_away_on_the_way_to_such_a_program(way: str) -> None:
-    beside = "https://login.example.com:8443/callback"
-    stage = Stage(clients=[OAuthClient(id="app", redirect_uris=[CALLBACK, beside])])
-    browser = Browser(stage)
-    await Program(stage).code(browser)
-    assert SIGNED_IN in browser.cookies
-    program = Program(stage, redirect_uri=beside)
-    if way == "wrong":
-        reply = await browser.open(program.url(scope="admin"))
-    else:
-        page = await browser.open(program.url())
-        assert 'name="password"' in page.text
-        reply = await (browser.sign_in(page) if way == "allow" else browser.answer(page, "deny"))
-    assert reply.status == 303
-    assert SIGNED_IN not in browser.cookies
