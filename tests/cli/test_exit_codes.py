@@ -208,7 +208,7 @@ def test_several_servers_need_one(folder: Path) -> None:
         ("mcp.json:unset", "the variable NOBODY_HAS_SET_IT is not set"),
         ("mcp.json:steer", "has no server"),
         ("mcp.json:off", "Error: mcp.json:off is switched off"),
-        ("mcp.json:nul", 'its "args" holds a NUL character'),
+        ("mcp.json:nul", "hold what no system takes, such as NUL"),
         ("mcp.json:header", 'its "headers" hold a name that no header has'),
         ("mcp.json:missing", "Error: the command of mcp.json:missing can't be started: there is no such command\n"),
         ("mcp.json:folder", "its working folder can't be used: No such file or directory\n"),
