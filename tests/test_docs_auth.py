@@ -63,37 +63,24 @@ async def refusal(url: str, headers: dict[str, str] | None = None) -> tuple[int,
 
 
 @pytest.mark.parametrize(
-    ("program", "key", "tool", "gives"),
+    ("program", "key", "tool", "gives", "bad"),
     [
-        ("auth_keys", ALICE, "whoami", "alice"),
-        ("auth_keys", BOB, "whoami", "bob"),
-        ("auth_jwt", token(), "whoami", {"user": "alice", "program": "editor"}),
-        ("auth_introspection", "opaque", "whoami", "alice"),
-        ("auth_several", BOB, "whoami", "backup"),
-        ("auth_several", token(), "whoami", "alice"),
-        ("auth_function", "ticket-of-ada", "count", "ada has 3"),
+        ("auth_keys", ALICE, "whoami", "alice", "dovetail_example_key_of_nobody"),
+        ("auth_jwt", token(), "whoami", {"user": "alice", "program": "editor"}, token(claims(aud="https://b.example"))),
+        ("auth_introspection", "opaque", "whoami", "alice", "unknown"),
+        ("auth_several", BOB, "whoami", "backup", ALICE),
+        ("auth_several", token(), "whoami", "alice", ALICE),
+        ("auth_function", "ticket-of-ada", "count", "ada has 3", "ticket-of-bob"),
     ],
 )
-async def test_a_good_token_says_who_is_calling(program: str, key: str, tool: str, gives: Any) -> None:
-    async with served(program) as url, Client(f"{url}/mcp", headers=bearer(key)) as client:
-        assert (await client.call_tool(tool)).data == gives
-
-
-@pytest.mark.parametrize(
-    ("program", "key"),
-    [
-        ("auth_keys", "dovetail_example_key_of_nobody"),
-        ("auth_jwt", token(claims(aud="https://other.example.com/mcp"))),
-        ("auth_introspection", "unknown"),
-        ("auth_function", "ticket-of-bob"),
-        ("auth_several", ALICE),
-    ],
-)
-async def test_a_bad_token_is_refused(program: str, key: str) -> None:
+async def test_a_good_token_says_who_is_calling_and_a_bad_one_is_refused(
+    program: str, key: str, tool: str, gives: Any, bad: str
+) -> None:
     async with served(program) as url:
-        status, challenge = await refusal(f"{url}/mcp", bearer(key))
-        assert status == 401
-        assert 'error="invalid_token"' in challenge
+        async with Client(f"{url}/mcp", headers=bearer(key)) as client:
+            assert (await client.call_tool(tool)).data == gives
+        status, challenge = await refusal(f"{url}/mcp", bearer(bad))
+        assert (status, 'error="invalid_token"' in challenge) == (401, True)
 
 
 async def test_the_challenge_that_is_shown_is_real() -> None:
@@ -209,14 +196,10 @@ async def test_a_machine_gets_a_token_by_its_secret() -> None:
             assert (await client.call_tool("whoami")).data == "nightly"
 
 
-@pytest.mark.parametrize("name", ["auth_users.json", "auth_reports_keys.json"])
-def test_the_files_that_are_shown_are_those_that_are_read(name: str) -> None:
-    text = (ROOT / "docs" / "programs" / name).read_text()
-    assert f"```json\n{text}```" in PAGE
-    assert f"`{name}`" in PAGE
-
-
-async def test_the_password_that_is_shown_is_that_of_the_user() -> None:
+async def test_the_files_that_are_shown_are_those_that_are_read() -> None:
+    for name in ("auth_users.json", "auth_reports_keys.json"):
+        assert f"```json\n{(ROOT / 'docs' / 'programs' / name).read_text()}```" in PAGE
+        assert f"`{name}`" in PAGE
     assert f"the password of ann is `{authserver_stage.PASSWORD}`" in PAGE
     assert await Users(ROOT / "docs" / "programs" / "auth_users.json").accepts("ann", authserver_stage.PASSWORD)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from joserfc import jwt
-from joserfc.jwk import ECKey, OctKey, RSAKey
+from joserfc.jwk import ECKey, OctKey
 
 from authserver_stage import CALLBACK, ISSUER, NATIVE, RESOURCE, Browser, Program, Stage, basic
 from dovetail.auth.jose import SigningKey, check_public_keys, read_assertion, unproven_subject
@@ -247,17 +247,6 @@ async def test_an_assertion_is_signed_by_the_right_key() -> None:
         assert (await by_assertion(stage, assertion)).json["error"] == "invalid_client"
     assert (await by_assertion(stage, signed(stage), "other")).json["error"] == "invalid_client"
     assert (await stage.token(grant_type="client_credentials", client_id="robot")).json["error"] == "invalid_client"
-
-
-async def test_an_rsa_key_signs_too() -> None:
-    key = RSAKey.generate_key(2048, private=True)
-    stage = Stage(
-        clients=[
-            OAuthClient(id="robot", grant_types=["client_credentials"], jwks={"keys": [key.as_dict(private=False)]})
-        ]
-    )
-    for alg in ("RS256", "PS256"):
-        assert (await by_assertion(stage, signed(stage, key, alg, jti=alg))).status == 200
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from authserver_stage import (
     SECRET,
     USERS,
     Browser,
-    Clock,
     Program,
     SpiedState,
     Stage,
@@ -36,6 +35,7 @@ from dovetail.errors import SetupError
 from dovetail.state.base import NoRoom, StoreTrouble
 from dovetail.state.memory import MemoryState
 from dovetail.state.sqlite import SqliteState
+from issuer_stage import Clock
 
 
 @pytest.mark.parametrize(

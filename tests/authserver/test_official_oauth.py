@@ -12,7 +12,7 @@ import aiohttp
 import httpx2
 import node_tools
 import pytest
-from mcp import ClientSession, MCPError
+from mcp import ClientSession
 from mcp.client.auth import OAuthClientProvider
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from oauth_program import MAY_READ, MAY_USE, MAY_WRITE, PASSWORD, USER
@@ -191,17 +191,6 @@ async def test_a_client_with_a_secret(protected: str, wanted: str | None, given:
     assert talk.storage.client is not None
     assert talk.storage.client.token_endpoint_auth_method == given
     assert ("client_secret" in talk.forms[0]) == (given == "client_secret_post")
-
-
-async def test_the_oldest_transport(protected: str) -> None:
-    """A request is answered in the stream there, so that a client hears which scopes it needs, but as an error."""
-    talk = ProtectedTalk(protected)
-    async with talk("2024-11-05", "sse") as session:
-        assert talk.steps()[0] == ("GET", "/sse", 401)
-        assert '"result":5' in (await talk.part(session))[0]
-        with pytest.raises(MCPError, match=MAY_READ):
-            await session.call_tool("read_note")
-    assert len(talk.visited) == 1
 
 
 # ── the client in TypeScript ──

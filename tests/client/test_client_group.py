@@ -240,9 +240,7 @@ def test_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("entry", "transport"),
     [
         ({"url": "http://x/mcp"}, None),
-        ({"url": "http://x/mcp", "type": "http"}, "http"),
-        ({"url": "http://x/mcp", "type": "streamable-http"}, "http"),
-        ({"url": "http://x/mcp", "type": "streamableHttp"}, "http"),
+        *(({"url": "http://x/mcp", "type": kind}, "http") for kind in ("http", "streamable-http", "streamableHttp")),
         ({"url": "http://x/mcp", "type": "sse"}, "sse"),
         ({"httpUrl": "http://x/mcp"}, "http"),
     ],

@@ -87,34 +87,27 @@ def test_questions_without_an_answer(case: str) -> None:
     assert "handler" not in caught.value.message  # which the server reads
 
 
+BAD_FORMS: list[Any] = [[], {}, {"properties": []}, {"properties": {"a": 1}}]
+BAD_URLS: list[Any] = [
+    7, "javascript:alert(1)", "file:///etc/passwd", "https://a b", "https://accounts.google.com@evil.example/in",
+    "https://accounts.google.com:443@evil.example/in", "https://@evil.example/in",
+    "https://accounts.google.com%2f.evil.example/in", "https://accounts.google.com;.evil.example/in",
+    "https://\u202eelgoog.com/in",
+]  # fmt: skip
+BAD_MESSAGES: list[Any] = [
+    {"role": "system", "content": {}},
+    {"role": "user", "content": "text"},
+    {"role": "user", "content": [7]},
+]
 MALFORMED: list[tuple[str, Any]] = [
-    ("elicitation/create", {}),
+    *(("elicitation/create", params) for params in ([], {}, {"message": "x"}, {"message": "x", "mode": "url"})),
     ("elicitation/create", {"message": 7, "requestedSchema": FORM}),
-    ("elicitation/create", {"message": "x"}),
-    ("elicitation/create", {"message": "x", "requestedSchema": []}),
-    ("elicitation/create", {"message": "x", "requestedSchema": {}}),
-    ("elicitation/create", {"message": "x", "requestedSchema": {"properties": []}}),
-    ("elicitation/create", {"message": "x", "requestedSchema": {"properties": {"a": 1}}}),
     ("elicitation/create", {"message": "x", "requestedSchema": FORM, "mode": "telepathy"}),
-    ("elicitation/create", {"message": "x", "mode": "url"}),
-    ("elicitation/create", {"message": "x", "mode": "url", "url": 7}),
-    ("elicitation/create", {"message": "x", "mode": "url", "url": "javascript:alert(1)"}),
-    ("elicitation/create", {"message": "x", "mode": "url", "url": "file:///etc/passwd"}),
-    ("elicitation/create", {"message": "x", "mode": "url", "url": "https://a b"}),
-    ("elicitation/create", {"message": "x", "mode": "url", "url": "https://accounts.google.com@evil.example/in"}),
-    ("elicitation/create", {"message": "x", "mode": "url", "url": "https://accounts.google.com:443@evil.example/in"}),
-    ("elicitation/create", {"message": "x", "mode": "url", "url": "https://@evil.example/in"}),
-    ("elicitation/create", {"message": "x", "mode": "url", "url": "https://accounts.google.com%2f.evil.example/in"}),
-    ("elicitation/create", {"message": "x", "mode": "url", "url": "https://accounts.google.com;.evil.example/in"}),
-    ("elicitation/create", {"message": "x", "mode": "url", "url": "https://\u202eelgoog.com/in"}),
-    ("elicitation/create", []),
-    ("sampling/createMessage", {}),
-    ("sampling/createMessage", {"messages": [], "maxTokens": "many"}),
-    ("sampling/createMessage", {"messages": [{"role": "system", "content": {}}], "maxTokens": 1}),
-    ("sampling/createMessage", {"messages": [{"role": "user", "content": "text"}], "maxTokens": 1}),
-    ("sampling/createMessage", {"messages": [{"role": "user", "content": [7]}], "maxTokens": 1}),
+    *(("elicitation/create", {"message": "x", "requestedSchema": schema}) for schema in BAD_FORMS),
+    *(("elicitation/create", {"message": "x", "mode": "url", "url": url}) for url in BAD_URLS),
+    *(("sampling/createMessage", params) for params in ({}, None, {"messages": [], "maxTokens": "many"})),
+    *(("sampling/createMessage", {"messages": [each], "maxTokens": 1}) for each in BAD_MESSAGES),
     ("sampling/createMessage", {"messages": [], "maxTokens": 1, "tools": [7]}),
-    ("sampling/createMessage", None),
 ]
 
 
