@@ -71,8 +71,8 @@ def test_sentinel_urls(url: str, sentinels: list[object], service: str, options:
         ("redis://me:{}@store/0#x", "%23"),
         ("redis://me:{}@store/0?ssl_certfile=x", "option"),
         ("redis+sentinel://me:{}@a:1,b:2", "service"),
-        ("redis+sentinel://me:{}@a:1,b:x/main", "port of a sentinel"),
-        ("redis+sentinel://me:{}@a:1,/main", "no name"),
+        ("redis+sentinel://me:{}@a:1,b:x/main", "port"),
+        ("redis+sentinel://me:{}@a:1,/main", "can't be read"),
     ],
 )
 def test_urls_that_are_not_possible(url: str, problem: str) -> None:
