@@ -58,9 +58,6 @@ class Block(NamedTuple):
     language: str
     body: str
 
-    def __str__(self) -> str:
-        return f"{self.page.stem}: {self.mark}"
-
 
 _BLOCK = re.compile(
     r"^(?:<!-- (?P<mark>[^\n]*) -->\n)?```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
@@ -94,20 +91,17 @@ def test_a_page_is_in_order(page: Path) -> None:
 
 
 @pytest.mark.seed("S2-01", "S4-40")
-def test_every_page_is_in_the_index() -> None:
+def test_every_page_is_in_the_index_and_every_disagreement_of_descriptions_is_resolved() -> None:
     index = (ROOT / "docs" / "index.md").read_text()
     for page in PAGES[1:]:
         assert page.stem == "index" or f"]({page.name})" in index, page.name
+    rows = re.findall(r"^\| C-(\d\d) \|", (ROOT / "docs" / "profiles.md").read_text(), re.MULTILINE)
+    assert rows == [f"{number:02}" for number in range(1, 36)]
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=lambda block: f"{block.page.stem}: {block.body[:40]!r}")
 def test_a_python_block_is_a_program(block: Block) -> None:
     assert block.body in {path.read_text() for path in PROGRAMS.values()}
-
-
-def test_every_disagreement_of_descriptions_is_resolved() -> None:
-    rows = re.findall(r"^\| C-(\d\d) \|", (ROOT / "docs" / "profiles.md").read_text(), re.MULTILINE)
-    assert rows == [f"{number:02}" for number in range(1, 36)]
 
 
 @pytest.mark.rule("JS-3")
@@ -256,14 +250,6 @@ async def look_over_the_fence(client: Client) -> None:
     assert fenced.data.replace(first, "untrusted-9f86d081884c7d659a2feaa0c55ad015") in page
 
 
-async def look_at_pictures(client: Client) -> None:
-    caption, image = (await client.call_tool("picture")).content
-    assert caption.text == "One blue pixel:"
-    assert image.data.startswith(b"\x89PNG")
-    (link,) = (await client.call_tool("manual")).content
-    assert link.uri == "docs://manual"
-
-
 REVIEW = "Please review this python code:\nx = 1"
 LETTER = [("user", ""), ("user", "Continue this letter."), ("assistant", "Dear")]
 BOOKED = "Ada and 0 more, 2 nights from 2026-05-01, board: none"
@@ -316,7 +302,7 @@ SCENARIOS: dict[str, list[Step]] = {
         call("place_order", article="hat", pieces=2, gives={"article": "hat", "size": "M", "total": 19.0}),
         fail("place_order", article="hat", pieces=0, says="pieces"),
     ],
-    "tools_content": [look_at_pictures, call("search", text="x", gives={"hits": ["X"]})],
+    "tools_content": [call("search", text="x", gives={"hits": ["X"]})],
     "tools_dynamic": [refuse("tools/call", name="polish", says="Unknown tool: polish"), listen_for_tools],
     "annotations": [call("find", text="sand", gives=["dune"]), call("discard", name="emma", gives="Gone.")],
     "registry": [
@@ -452,7 +438,7 @@ def text_of(answer: dict[str, Any]) -> str:
 RESULTS = [block for block in blocks() if block.language == "json" or (block.language == "text" and block.mark)]
 
 
-@pytest.mark.parametrize("block", RESULTS, ids=stable)
+@pytest.mark.parametrize("block", RESULTS, ids=lambda block: stable(f"{block.page.stem}: {block.mark}"))
 async def test_a_shown_result_is_real(block: Block) -> None:
     if block.mark == "settings":  # of a host: nothing that a server says
         json.loads(block.body)
@@ -478,21 +464,14 @@ async def test_a_shown_result_is_real(block: Block) -> None:
 # ── programs over HTTP ──
 
 
-@pytest.mark.parametrize(
-    ("name", "tool", "arguments", "gives"),
-    [
-        ("http_server", "forecast", {"city": "Rome"}, "Sun in Rome."),
-        ("http_long_calls", "render", {"frames": 1}, "1 frames"),
-    ],
-)
-async def test_a_program_is_reached_over_http_in_every_way(
-    name: str, tool: str, arguments: dict[str, Any], gives: str, witness: Witness
-) -> None:
-    async with served(name) as url:
+async def test_a_program_is_reached_over_http_in_every_way(witness: Witness) -> None:
+    async with served("http_server") as url:
         for revision, path in [*((revision, "/mcp") for revision in REVISIONS), ("2024-11-05", "/sse")]:
             async with Client(url + path, protocol_version=revision, transcript=witness.see) as client:
                 assert client.protocol_version == revision
-                assert (await client.call_tool(tool, arguments)).data == gives
+                assert (await client.call_tool("forecast", {"city": "Rome"})).data == "Sun in Rome."
+    async with served("http_long_calls") as url, Client(f"{url}/mcp") as client:
+        assert (await client.call_tool("render", {"frames": 1})).data == "1 frames"
 
 
 async def ask(url: str, verb: str = "GET", **options: Any) -> aiohttp.ClientResponse:

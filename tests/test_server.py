@@ -135,10 +135,10 @@ def test_a_registry_by_hand() -> None:
     assert len(registry.list_tools(page_size=0).tools) == 1
     assert registry.unregister_tool("t0") is True
     assert registry.unregister_tool("t0") is False
-    registry.clear()
-    registry.clear()
-    registry.off_tools_changed(changed)
-    registry.off_tools_changed(changed)
+    for _ in range(2):
+        registry.clear()
+    for _ in range(2):
+        registry.off_tools_changed(changed)
     registry.register_tool("silent", "No one hears", EXPRESSION, evaluate)
     assert changes == [1, 2, 3, 4, 5, 4, 0]
     with pytest.raises(ProtocolError, match="cursor"):

@@ -26,7 +26,6 @@ def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pat
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        (["add", "a=2", "b=3"], "5\n"),
         (["add", "--args", '{"a": 2}', "b=3"], "5\n"),
         (["summarise", "text=two words"], "2 words\n"),
         (
@@ -147,7 +146,6 @@ def test_a_form_is_answered_beforehand(run: Run, options: list[str], result: str
     ("options", "told"),
     [
         ([], "Nobody is here to answer, so it is cancelled. --answer nights=… answers it."),
-        (["--answer", "size=single"], "Nobody is here to answer"),
         (["--answer", "nights=30"], "No answer is sent: nights"),
         (["--answer", "nights=x"], "No answer is sent: nights: expected integer"),
     ],
@@ -174,10 +172,8 @@ def test_a_page_and_a_model_need_a_person(run: Run) -> None:
     assert "nobody is here to answer for it: refused" in done.stderr
 
 
-NAME, SHOWN = (
-    "fa\nError: \x1b[31mke",
-    "fa Error: \N{REPLACEMENT CHARACTER}[31mke",
-)  # as no framework lets a server speak
+NAME = "fa\nError: \x1b[31mke"  # as no framework lets a server speak
+SHOWN = "fa Error: \N{REPLACEMENT CHARACTER}[31mke"
 
 
 def test_names_of_a_server_stay_in_their_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,13 +210,10 @@ def test_bytes_go_out_as_they_came(tmp_path: Path) -> None:
     assert done.stderr == b""
 
 
-def test_into_a_file(run: Run) -> None:
+def test_into_a_file_or_a_folder_where_nothing_is_overwritten(run: Run) -> None:
     done = run("read", "logo://small", "--output", "logo.png")
     assert (done.stdout, done.stderr) == ("", "saved logo.png (2.0 KB)\n")
     assert Path("logo.png").read_bytes() == example_server.PNG
-
-
-def test_into_a_folder_nothing_is_overwritten(run: Run) -> None:
     Path("art").mkdir()
     for _ in range(2):
         run("read", "logo://small", "--output", "art")

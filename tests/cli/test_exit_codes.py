@@ -74,7 +74,7 @@ REFUSED = [
     ("run server.py --console-remote", 2, "--console-remote: only with --transport http"),
     ("dev nowhere.py", 2, "there is no file nowhere.py"),
     ("dev nowhere.deeper:x", 2, "there is no module nowhere"),
-    ("dev server.py --state foo://x", 2, "foo: is not known; give one like redis://"),
+    ("dev server.py --state foo://x", 2, "foo: is not known"),
     ("dev server.py --path mcp", 2, "path"),
     ("dev server.py --port TAKEN", 1, "another program listens there"),
     ("new", 2, "Missing argument"),

@@ -262,18 +262,16 @@ def test_other_ways_to_name_a_server(
     assert servers(home / ".cursor/mcp.json") == {"it": expected}
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        (["server.py"], "weather"),
-        (["package.module:server"], "module"),
-        (["http://127.0.0.1:8000/mcp"], "127-0-0-1"),
-        (["https://mcp.shop.example.com/mcp"], "shop"),
-    ],
-)
-def test_what_a_server_is_called(home: Path, words: list[str], name: str) -> None:
-    assert install("--host", "cursor", "--yes", *words).exit_code == 0
-    assert list(servers(home / ".cursor/mcp.json")) == [name]
+def test_what_a_server_is_called(home: Path) -> None:
+    named = {
+        "server.py": "weather",
+        "package.module:server": "module",
+        "http://127.0.0.1:8000/mcp": "127-0-0-1",
+        "https://mcp.shop.example.com/mcp": "shop",
+    }
+    for target in named:
+        assert install("--host", "cursor", "--yes", target).exit_code == 0
+    assert list(servers(home / ".cursor/mcp.json")) == list(named.values())
 
 
 def test_of_secrets_only_names_are_shown(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,17 +330,14 @@ def test_what_is_shared_can_be_without_paths_of_this_machine(home: Path, host: s
     ]
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
+def test_what_a_person_should_know_is_told(home: Path) -> None:
+    for words, says in (
         (["server.py"], f"Others who get this folder have no {sys.executable}; --uv starts it"),
         (["--", "sh", "/bin/sh"], "Others who get this folder have no /bin/sh."),
         (["server.py", "--uv", "--env", "KEY=hush"], "gets the hidden values too"),
-    ],
-)
-def test_what_a_person_should_know_is_told(home: Path, words: list[str], says: str) -> None:
-    done = install("--host", "cursor", "--scope", "project", "--name", "it", "--dry-run", *words)
-    assert (done.exit_code, says in done.stderr) == (0, True), done.stderr
+    ):
+        done = install("--host", "cursor", "--scope", "project", "--name", "it", "--dry-run", *words)
+        assert (done.exit_code, says in done.stderr) == (0, True), done.stderr
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("", 5)])

@@ -88,20 +88,11 @@ def _ref(name: object) -> dict[str, Any]:
     return {"$ref": f"#/$defs/{name}"}
 
 
-def _deep(levels: int) -> Any:
-    inner: Any = {"type": "string"}
-    for _ in range(levels):
-        inner = {"anyOf": [inner], "items": inner, "properties": {"a": {"type": "array"}}}
-        inner = inner if len(json.dumps(inner)) < 9_000 else {"anyOf": [{"type": "string"}]}
-    return inner
-
-
 DOUBLING = {f"d{n}": {"anyOf": [_ref(f"d{n + 1}")] * 10, "oneOf": [_ref(f"d{n + 1}")] * 10} for n in range(20)}
 ITSELF = {"anyOf": [_ref("d0")] * 20, "oneOf": [_ref("d0")] * 20, "allOf": [_ref("d0")] * 20}
 HOSTILE: dict[str, dict[str, Any]] = {
     "doubling": {"properties": {"a": _ref("d0")}, "$defs": DOUBLING | {"d20": {"type": "string"}}},
     "itself": {"properties": {"a": _ref("d0")}, "$defs": {"d0": ITSELF}},
-    "deep": {"properties": {"a": _deep(200)}},
     "wide": {
         "properties": {f"p{n}": _ref("d0") for n in range(2_000)} | {"a": _ref("d0")},
         "$defs": {"d0": {"anyOf": [{"const": n} for n in range(500)]}},

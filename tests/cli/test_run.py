@@ -161,9 +161,8 @@ def test_a_wrong_registration_or_function_is_told(write: Write, more: str, targe
     assert "Traceback" not in result.output or not more
 
 
-@pytest.mark.parametrize("call", ["server.run()", "server.run('http', workers=2)"])
-def test_a_program_that_serves_when_it_is_imported(write: Write, call: str) -> None:
-    write(PLAIN + call)
+def test_a_program_that_serves_when_it_is_imported(write: Write) -> None:
+    write(PLAIN + "server.run('http', workers=2)")
     for words in (["server.py"], ["server.py", "--transport", "http"], ["server:server"]):
         result = run(*words)
         assert result.exit_code == 1

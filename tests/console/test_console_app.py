@@ -125,7 +125,10 @@ async def test_every_file_that_the_page_may_load_is_there() -> None:
     assert "index.html" in names
     page = await ask(app, "/console/")
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    assert b"<!doctype html>" in page.body[:100].lower()
+    assert page.headers["cache-control"] == "no-cache"
+    again = await ask(app, "/console/", if_none_match=page.headers["etag"])
+    assert (again.status, again.body) == (304, b"")
+    assert (await ask(app, "/console/", if_none_match='"other"')).status == 200
     for name in names:
         told = await ask(app, f"/console/static/{name}")
         assert told.status == 200, name
@@ -139,15 +142,6 @@ async def test_every_file_that_the_page_may_load_is_there() -> None:
 )  # fmt: skip
 async def test_nothing_else_can_be_reached(path: str) -> None:
     assert (await ask(console_app(), f"/console/{path}")).status == 404
-
-
-async def test_a_browser_that_has_a_file_does_not_get_it_again() -> None:
-    app = console_app()
-    first = await ask(app, "/console/")
-    assert first.headers["cache-control"] == "no-cache"
-    again = await ask(app, "/console/", if_none_match=first.headers["etag"])
-    assert (again.status, again.body) == (304, b"")
-    assert (await ask(app, "/console/", if_none_match='"other"')).status == 200
 
 
 @pytest.mark.parametrize("path", ["/console/", "/console", "/console/none", "/console/api/none"])
@@ -224,14 +218,12 @@ async def test_who_may_see_it(request_: dict[str, Any], options: dict[str, Any],
 async def test_for_others_only_where_the_names_are_known() -> None:
     """A server that listens everywhere and does not know its names checks no Host: any page could be its own."""
     app = console_app(remote=True)
-    anywhere = {"server": ("192.0.2.1", 8000)}
 
     async def from_anywhere(scope: Any, receive: Any, send: Any) -> None:
-        await app({**scope, **anywhere}, receive, send)
+        await app({**scope, "server": ("192.0.2.1", 8000)}, receive, send)
 
     told = await ask(from_anywhere, "/console/", client=FARAWAY, host="evil.example:8000")
-    assert told.status == 403
-    assert b"allowed_hosts" in told.body
+    assert (told.status, b"allowed_hosts" in told.body) == (403, True)
 
 
 @pytest.mark.parametrize(
@@ -389,12 +381,8 @@ async def test_sessions_are_shown_without_what_opens_them() -> None:
         assert viewer.told["sessions_total"] == 1
         assert abs(viewer.told["time"] - shown.pop("since")) < 60
         assert 0 <= shown.pop("idle") < 60
-        assert shown == {
-            "id": str(wire.session_id)[:8],
-            "client": "wire 1.0.0",
-            "revision": "2025-06-18",
-            "subscriptions": ["note://one"],
-        }
+        assert shown.pop("subscriptions") == ["note://one"]
+        assert shown == {"id": str(wire.session_id)[:8], "client": "wire 1.0.0", "revision": "2025-06-18"}
         await wire.raw("DELETE").done()
         await viewer.until(lambda told: told["sessions_total"] == 0)
         assert viewer.told["sessions"] == []

@@ -1,7 +1,7 @@
 """What every state backend must do. A test class for a backend inherits `BackendContract` and supplies two fixtures:
 
 `backend`   the backend, empty
-`elapse`    `await elapse(seconds)` lets so much time pass for the backend: a moved clock, or a real sleep
+`elapse`    `await elapse(seconds)` lets so much time pass for the backend: by the clock of conftest.py, or a real sleep
 """
 
 import asyncio
@@ -35,6 +35,15 @@ NAMES = ["", "plain", "two words", "a:b/c?d=*[x]", "ünïcode 名", "line\nbreak
 BAD_NAMES = ["x" * (MAX_NAME + 1), "half \ud800"]
 BAD_TIMES = [0, -1.0, math.nan, math.inf, MAX_TTL * 1.01]
 VALUES = [b"", b"text", b"\0\xff\r\n", bytes(range(256)) * 400]
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 async def heard(listener: Listener) -> set[str]:

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from contract import LONG, attempts, fill
-from without_loop import Clock
+from contract import LONG, Clock, attempts, fill
 
 import stores
 from dovetail.state.base import CALLER_FAMILIES, LogPage, NoRoom, StateBackend
@@ -19,11 +18,6 @@ from dovetail.state.sqlite import SqliteState
 Make = Callable[..., StateBackend]
 ROOM = 400_000
 PIECE = bytes(800)
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -5,29 +5,15 @@ import gc
 import weakref
 
 import pytest
-from contract import LONG, BackendContract, Elapse, begun, fill
-from without_loop import Clock
+from contract import LONG, BackendContract, Clock, begun, fill
 
 from dovetail.state.base import NoRoom
 from dovetail.state.memory import MemoryState
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def backend(clock: Clock) -> MemoryState:
     return MemoryState(clock=clock)
-
-
-@pytest.fixture
-def elapse(clock: Clock) -> Elapse:
-    async def elapse(seconds: float) -> None:
-        clock.now += seconds
-
-    return elapse
 
 
 class TestMemoryState(BackendContract):

@@ -14,19 +14,13 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from contract import LONG, BackendContract, Elapse, fill, heard, hears_nothing, record
-from without_loop import Clock
+from contract import LONG, BackendContract, Clock, fill, heard, hears_nothing, record
 
 from dovetail.errors import SetupError
 from dovetail.state.base import LogPage, StoreTrouble
 from dovetail.state.sqlite import KEEP_WAKES, SqliteState
 
 Make = Callable[..., SqliteState]
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
@@ -54,14 +48,6 @@ async def backend(path: Path, clock: Clock, held: threading.Lock, patience: floa
     state = SqliteState(path, clock=now, patience=patience, max_waiting=1000)
     yield state
     await state.close()
-
-
-@pytest.fixture
-def elapse(clock: Clock) -> Elapse:
-    async def elapse(seconds: float) -> None:
-        clock.now += seconds
-
-    return elapse
 
 
 class TestSqliteState(BackendContract):

@@ -73,21 +73,21 @@ def test_the_prefix_of_a_server() -> None:
 
 
 WRONG = [
-    ("postgres://user:s3cret@host/db", "postgres: is not known; give one like redis://"),
+    ("postgres://user:s3cret@host/db", "postgres: is not known, or // is missing; give one like redis://"),
     ("s3cret", "this is no URL; give one like redis://"),
     ("s3cret@host:6379", "this is no URL"),
     ("redis://user:s3cret@h ost", "holds blanks"),
     ("redis://" + "s3cret" * 1000, "that long"),
-    ("redis:user:s3cret@host", "after redis: come two slashes"),
+    ("redis:user:s3cret@host", "redis: is not known, or // is missing"),
     ("redis://:s3cret@h?prefix=", "prefix must stand there once and have 1 to 100"),
     ("redis://:s3cret@h?prefix=a&prefix=b", "prefix must stand there once"),
     ("redis://:s3cret@h?prefix=a%00b", "printable"),
     (f"redis://:s3cret@h?prefix={'x' * 101}", "1 to 100"),
     ("memory:s3cret", "memory: stands alone"),
-    ("sqlite://s3cret.db", "write sqlite:///absolute/path or sqlite:relative"),
-    ("sqlite:", "needs the path of a file"),
-    ("sqlite:s3cret%00.db", "needs the path of a file"),
-    ("sqlite:s3cret.db?mode=ro", "takes no option but prefix"),
+    ("sqlite://s3cret.db", "sqlite:///absolute/path or sqlite:relative"),
+    ("sqlite:", "takes the path of a file"),
+    ("sqlite:s3cret%00.db", "takes the path of a file"),
+    ("sqlite:s3cret.db?mode=ro", "no option but prefix"),
 ]
 
 

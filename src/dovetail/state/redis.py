@@ -495,16 +495,14 @@ class RedisAddress:
         self.service = ""
         scheme, _, rest = url.partition("?")[0].partition("://")
         self.shown = f"{scheme}://{rest.rpartition('@')[2]}"  # without user, password and options
-        plain = self._without_sentinels(url) if scheme.endswith("+sentinel") else url
         try:
+            plain = self._without_sentinels(url) if scheme.endswith("+sentinel") else url
             parts = urlsplit(plain)
             self.options: dict[str, Any] = dict(client.connection.parse_url(plain))
         except ValueError:
-            _bad_url("it can't be read: how it begins, its port or the value of an option is wrong")
-        if parts.fragment:
-            _bad_url("it holds a #, which has to be written as %23")
-        if parts.scheme != "unix" and not re.fullmatch(r"/?\d*", parts.path):
-            _bad_url("its path is not the number of a database")
+            _bad_url("it can't be read: how it begins, a port, its service or the value of an option is wrong")
+        if parts.fragment or (parts.scheme != "unix" and not re.fullmatch(r"/?\d*", parts.path)):
+            _bad_url("its path is not the number of a database; a # has to be written as %23")
         for name, _ in parse_qsl(parts.query):
             if not OPTION.fullmatch(name):
                 _bad_url(f"it has no option {name[:40]!r}")
@@ -516,19 +514,15 @@ class RedisAddress:
             _bad_url(f"one of its options is not possible: {self.scrubbed(failure)}")
 
     def _without_sentinels(self, url: str) -> str:
-        """A URL that redis-py understands; it does not know sentinels."""
+        """A URL that redis-py understands; it does not know sentinels. Raises ValueError if it names none."""
         found = SENTINELS.fullmatch(url)
         if found is None:
-            _bad_url("it does not name its sentinels, the service and the number of the database")
+            raise ValueError
         scheme, user, hosts, service, db, query = found.groups("")
-        for host in hosts.split(","):
-            parts = urlsplit(f"//{host}")
-            try:
-                self.sentinels.append((parts.hostname or "", parts.port or 26379))
-            except ValueError:
-                _bad_url("the port of a sentinel is not possible")
-        if not all(host for host, _ in self.sentinels):
-            _bad_url("a sentinel has no name")
+        for parts in (urlsplit(f"//{host}") for host in hosts.split(",")):
+            if not parts.hostname:
+                raise ValueError
+            self.sentinels.append((parts.hostname, parts.port or 26379))
         self.service = unquote(service)
         return f"{scheme}://{user}localhost/{db}{query}"
 
