@@ -13,6 +13,7 @@ class FarState(MemoryState):
     """`calls` counts what was asked of it; while `trouble` is set, every call fails with it."""
 
     shared = True
+    far: tuple[str, ...] = ("get", "add", "claim", "touch", "remaining", "delete", "publish")
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -22,16 +23,19 @@ class FarState(MemoryState):
     def break_down(self) -> None:
         self.trouble = StoreTrouble
 
+    async def travel(self, name: str) -> None:
+        self.calls[name] += 1
+        await asyncio.sleep(0)
+        if self.trouble is not None:
+            raise self.trouble()
+
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
-        if name not in ("get", "add", "claim", "touch", "remaining", "delete", "publish"):
+        if name not in type(self).far:
             return found
 
-        async def travel(*arguments: Any) -> Any:
-            self.calls[name] += 1
-            await asyncio.sleep(0)
-            if self.trouble is not None:
-                raise self.trouble()
-            return await found(*arguments)
+        async def call(*arguments: Any, **options: Any) -> Any:
+            await self.travel(name)
+            return await found(*arguments, **options)
 
-        return travel
+        return call

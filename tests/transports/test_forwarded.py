@@ -11,10 +11,7 @@ from wire_line import wire_to
 
 from dovetail import PageRequest, Server, SetupError
 from dovetail.transports.forwarded import MAX_HOPS, TrustedProxies
-from dovetail.transports.options import HttpOptions
 from http_serving import REVISIONS, open_wire, serving
-from http_serving import serving
-from http_serving import REVISIONS, open_wire
 from http_wire import HttpWire
 
 NAMED = ["10.0.0.0/8", "192.0.2.1", "fd00::/8", "unix"]

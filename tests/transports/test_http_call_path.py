@@ -25,7 +25,7 @@ META = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextproto
 CALL = {"name": "add", "arguments": {"a": 1, "b": 2}}
 FRAMES = 7  # of ours, from the app to the user's function
 SESSION = "2025-11-25"
-FUNCTIONS = 168  # of a question in a session; six of them read its stream for the judge of all tests
+FUNCTIONS = 166  # of a question in a session; six of them read its stream for the judge of all tests
 
 
 class Probe:

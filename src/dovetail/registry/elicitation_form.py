@@ -293,12 +293,18 @@ class Form(msgspec.Struct, frozen=True, eq=False):
 
     def decode(self, content: dict[str, Any]) -> Any:
         """The value that the author asked for; raises QuestionFailed, which names the field."""
-        given = [(field, content.get(field.name)) for field in self.fields]  # and no others: a client may add its own
-        required = self.schema.get("required", ())
-        needed = [field.name for field, value in given if value is None and "default" not in field.schema]
-        if problems := [f"{name}: is required, but missing" for name in needed if name in required]:
+        required, answer, problems = self.schema.get("required", ()), {}, list[str]()
+        for field in self.fields:  # and no others: a client may add its own
+            given = content.get(field.name)
+            if given is not None:
+                answer[field.name] = given
+            elif field.name in required and "default" not in field.schema:
+                problems.append(f"{field.name}: is required, but missing")
+        if problems:
             raise unfit(problems)
-        answer = {field.name: field.read(value) for field, value in given if value is not None}
+        for field in self.fields:
+            if field.name in answer:
+                answer[field.name] = field.read(answer[field.name])
         value = self.build(answer)
         for field in self.fields:  # types read some formats less narrowly, and others not at all
             if "format" in field.schema and field.name in answer:

@@ -73,9 +73,6 @@ class _Table(Generic[T]):
             return None
         return row
 
-    def move_to_end(self, name: str) -> None:
-        self.rows[name] = self.rows.pop(name)
-
     def resize(self, row: T, growth: int) -> None:
         row.size += growth
         self.size += growth
@@ -184,7 +181,8 @@ class MemoryState(StateBackend):
         if size > self._max_log_bytes:
             raise NoRoom(f"A record of {len(data)} bytes is too large for max_log_bytes={self._max_log_bytes}")
         now = self._clock()
-        self._sweep_some(now)
+        self._entries.sweep_some(now)
+        self._logs.sweep_some(now)
         found = self._logs.find(log, now)
         if if_last is not None and if_last != (0 if found is None else found.last):
             raise Conflict(log)
@@ -194,7 +192,7 @@ class MemoryState(StateBackend):
         while len(found.records) >= keep:
             self._drop_oldest(found)
         found.expires = now + ttl
-        self._logs.move_to_end(log)
+        self._logs.rows[log] = self._logs.rows.pop(log)  # the last in their order
         self._make_room_for(size, now)
         found.last += 1
         found.records[found.last] = data
@@ -227,7 +225,8 @@ class MemoryState(StateBackend):
 
     def _write(self, key: str, row: _Key | None, value: bytes, now: float, expires: float) -> int:
         """Give a key its value; `row` is the one it has, if any."""
-        self._sweep_some(now)
+        self._entries.sweep_some(now)
+        self._logs.sweep_some(now)
         entries, size = self._entries, len(key) + len(value)
         growth = size if row is None else size - row.size
         if growth > 0:
@@ -244,14 +243,10 @@ class MemoryState(StateBackend):
         row.expires = expires
         return row.entry.version
 
-    def _sweep_some(self, now: float) -> None:
-        self._entries.sweep_some(now)
-        self._logs.sweep_some(now)
-
     def _admit(self, name: str, now: float) -> None:
         """Is there room for one more key or log?"""
         most = full_beyond(self._max_entries, name.startswith(CALLER_FAMILIES))
-        if self.held + 1 > most:
+        if len(self._entries.rows) + len(self._logs.rows) + 1 > most:
             self._entries.sweep(now)
             self._logs.sweep(now)
             if self.held + 1 > most:
@@ -266,7 +261,7 @@ class MemoryState(StateBackend):
             if log.records:
                 self._drop_oldest(log)
             else:
-                self._logs.move_to_end(name)
+                self._logs.rows[name] = self._logs.rows.pop(name)
 
     def _drop_oldest(self, log: _Log) -> None:
         self._logs.resize(log, -len(log.records.pop(log.first)) - RECORD_OVERHEAD)
