@@ -10,10 +10,7 @@ from dovetail.engine.sessions import Sessions
 from dovetail.engine.subscriptions import Change
 from dovetail.state.memory import MemoryState
 from dovetail.transports.endpoint import Endpoint
-from http_wire import MODERN, HttpWire
 
-HANDSHAKE = ["2025-03-26", "2025-06-18", "2025-11-25"]
-REVISIONS = [*HANDSHAKE, MODERN]
 Serve = Callable[..., Awaitable[Any]]  # of a server, or of the stage of the test: its app, as `serving` gives it
 
 
@@ -57,15 +54,6 @@ class Stage:
 
     async def add(self, a: int, b: int) -> int:
         return a + b
-
-
-async def open_wire(app: Any, version: str, **options: Any) -> HttpWire:
-    """A client of any revision."""
-    return HttpWire(app, **options) if version == MODERN else await HttpWire.session(app, version, **options)
-
-
-def text_of(answer: Any) -> str:
-    return answer["result"]["content"][0]["text"]
 
 
 class Clock:

@@ -20,8 +20,8 @@ from dovetail.errors import SetupError
 from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.serve import serving as over_sockets
-from http_serving import HANDSHAKE, MODERN, REVISIONS, Stage, open_wire, serving, text_of, until
-from http_wire import Exchange, HttpWire
+from http_serving import Stage, serving, until
+from http_wire import HANDSHAKE, MODERN, REVISIONS, Exchange, HttpWire, open_wire, text_of
 
 # ── who gets in ──
 

@@ -21,8 +21,8 @@ from dovetail.auth import ApiKeys, Auth, Jwt, Principal
 from dovetail.authserver import AuthServer
 from dovetail.engine.input_required import BAD_STATE
 from dovetail.transports.options import HttpOptions
-from http_serving import HANDSHAKE, MODERN, REVISIONS, open_wire, serving, text_of
-from http_wire import Exchange, HttpWire
+from http_serving import serving
+from http_wire import HANDSHAKE, MODERN, REVISIONS, Exchange, HttpWire, open_wire, text_of
 from issuer_stage import AUDIENCE, ISSUER, OTHER_RSA, RSA, claims, craft, jwks, signer, token
 from replaying import EVERYTHING, retry
 

@@ -12,8 +12,8 @@ from msgspec import structs
 from dovetail import Server
 from dovetail.auth import Principal, VerifierTrouble
 from dovetail.transports import doorkeeper
-from http_serving import REVISIONS, Stage, open_wire, serving, text_of, until
-from http_wire import Exchange, HttpWire
+from http_serving import Stage, serving, until
+from http_wire import REVISIONS, Exchange, HttpWire, open_wire, text_of
 
 # ── how often verifiers are asked ──
 

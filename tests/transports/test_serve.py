@@ -18,8 +18,8 @@ from dovetail.transports import sockets
 from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.serve import serving as listening
-from http_serving import Stage, serving, settle, text_of
-from http_wire import HttpWire
+from http_serving import Stage, serving, settle
+from http_wire import HttpWire, text_of
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and /proc")
 
