@@ -17,6 +17,7 @@ from dovetail.authserver import AuthServer, OAuthClient, hash_password
 from dovetail.state.memory import MemoryState
 from dovetail.transports.routes import RouteTable
 from hosting import hosted
+from issuer_stage import Clock
 
 ISSUER = "https://login.example.com"
 RESOURCE = "https://notes.example.com/mcp"
@@ -32,14 +33,6 @@ CLIENTS = (
     OAuthClient(id="ci", grant_types=["client_credentials"], secret=SECRET, scopes=["notes:read"]),
 )
 FORM = "application/x-www-form-urlencoded"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class SpiedState(MemoryState):
@@ -84,7 +77,7 @@ class Reply:
 
 class Stage:
     def __init__(self, issuer: str = ISSUER, **options: Any) -> None:
-        self.clock = Clock()
+        self.clock = Clock(1_800_000_000.0)
         given = {"resource": RESOURCE, "users": USERS, "clients": CLIENTS, "scopes": SCOPES, "clock": self.clock}
         self.state = options.pop("state", None) or MemoryState(clock=self.clock)
         self.server = AuthServer(issuer, state=self.state, **{**given, **options})
@@ -100,13 +93,10 @@ class Stage:
         if app is None:
             return Reply(404, [], b"")
         scope = {
-            "type": "http",
-            "method": method,
-            "path": path,
-            "query_string": query.encode(),
+            "type": "http", "method": method, "path": path, "query_string": query.encode(),
             "headers": [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()],
             "client": (self.address, 1234),
-        }
+        }  # fmt: skip
         sent: list[dict[str, Any]] = []
 
         async def receive() -> dict[str, Any]:
@@ -189,15 +179,10 @@ class Program:
 
     def parameters(self, **changed: str | None) -> dict[str, str]:
         usual = {
-            "response_type": "code",
-            "client_id": self.client_id,
-            "redirect_uri": self.redirect_uri,
-            "code_challenge": self.challenge,
-            "code_challenge_method": "S256",
-            "state": "st&te=1 é",
-            "resource": RESOURCE,
-            "scope": "notes:read",
-        }
+            "response_type": "code", "client_id": self.client_id, "redirect_uri": self.redirect_uri,
+            "code_challenge": self.challenge, "code_challenge_method": "S256", "state": "st&te=1 é",
+            "resource": RESOURCE, "scope": "notes:read",
+        }  # fmt: skip
         return {name: value for name, value in {**usual, **changed}.items() if value is not None}
 
     def url(self, **changed: str | None) -> str:
@@ -210,13 +195,9 @@ class Program:
 
     async def redeem(self, given: str, headers: dict[str, str] | None = None, **changed: str | None) -> Reply:
         form = {
-            "grant_type": "authorization_code",
-            "code": given,
-            "redirect_uri": self.redirect_uri,
-            "client_id": self.client_id,
-            "code_verifier": self.verifier,
-            **changed,
-        }
+            "grant_type": "authorization_code", "code": given, "redirect_uri": self.redirect_uri,
+            "client_id": self.client_id, "code_verifier": self.verifier, **changed,
+        }  # fmt: skip
         return await self.stage.token(headers, **{name: value for name, value in form.items() if value is not None})
 
     async def tokens(self, **changed: str | None) -> dict[str, Any]:
@@ -247,26 +228,21 @@ def payload(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
 # ── on a socket ──
 
 
-class _Later:
-    """An app that is known once its address is."""
-
-    app: Any
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self.app(scope, receive, send)
-
-
 @asynccontextmanager
 async def served(make: Callable[[str], Any]) -> AsyncIterator[str]:
     """`make` gets the URL of the root, and gives what `server.asgi()` gives."""
-    later = _Later()
+    apps: list[Any] = []
+
+    async def later(scope: Any, receive: Any, send: Any) -> None:
+        await apps[0](scope, receive, send)
+
     async with hosted(later, lifespan="off") as root:
-        later.app = make(root)
-        await later.app.start()
+        apps.append(make(root))
+        await apps[0].start()
         try:
             yield root
         finally:
-            await later.app.drain(1)
+            await apps[0].drain(1)
 
 
 async def say_yes(url: str) -> str:

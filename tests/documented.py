@@ -17,7 +17,7 @@ import pytest
 from dovetail import HttpApp, transports
 from dovetail.engine.core import Engine
 from dovetail.transports.options import HttpOptions
-from dovetail.transports.serve import serving
+from http_serving import listening
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -56,5 +56,5 @@ async def served(name: str) -> AsyncIterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transports.serve, "serve_http", remember)
         runpy.run_path(str(PROGRAMS[name]), run_name="__main__")
-    async with serving(*found[0]) as url:
+    async with listening(*found[0]) as url:
         yield url.replace("0.0.0.0", "127.0.0.1")

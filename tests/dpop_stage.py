@@ -1,6 +1,5 @@
 """DPoP proofs for tests, good ones and bad ones; a check of them, and a client that proves its key."""
 
-import base64
 import hashlib
 import json
 import os
@@ -14,6 +13,7 @@ from joserfc import jwk, jws
 from dovetail.auth.dpop import DpopCheck
 from dovetail.errors import Unauthorized
 from dovetail.state.memory import MemoryState
+from issuer_stage import encode as b64
 
 NOW = 1_800_000_000.0
 URL = "https://notes.example.com/mcp"
@@ -25,10 +25,6 @@ RSA = jwk.RSAKey.generate_key(2048)
 EDWARDS = jwk.OKPKey.generate_key("Ed25519")
 
 Change = dict[str, Any]
-
-
-def b64(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 ATH = b64(hashlib.sha256(TOKEN.encode()).digest())

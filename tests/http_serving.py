@@ -10,6 +10,9 @@ from dovetail.engine.sessions import Sessions
 from dovetail.engine.subscriptions import Change
 from dovetail.state.memory import MemoryState
 from dovetail.transports.endpoint import Endpoint
+from dovetail.transports.http import HttpApp
+from dovetail.transports.options import HttpOptions
+from dovetail.transports.serve import HttpService, bind, port_of, url_of
 
 Serve = Callable[..., Awaitable[Any]]  # of a server, or of the stage of the test: its app, as `serving` gives it
 
@@ -88,6 +91,19 @@ def _with_pauses(call: Any) -> Any:
             await asyncio.sleep(0)
 
     return paused
+
+
+@asynccontextmanager
+async def listening(app: HttpApp, options: HttpOptions) -> AsyncIterator[str]:
+    """On sockets, as `run("http")` serves it but without signals; gives the URL of its root."""
+    sockets = bind(options.host, options.port)
+    service = HttpService(app, options, sockets)
+    try:
+        await service.prepare()
+        await service.listen()
+        yield url_of(options.host, port_of(sockets))
+    finally:
+        await service.stop()
 
 
 @asynccontextmanager

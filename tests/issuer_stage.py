@@ -28,15 +28,9 @@ def claims(**changes: Any) -> dict[str, Any]:
     """Those of a good token; a change to `...` takes one away."""
     now = int(time.time())
     good = {
-        "iss": ISSUER,
-        "aud": AUDIENCE,
-        "sub": "alice",
-        "client_id": "editor",
-        "scope": "notes:read notes:write",
-        "iat": now,
-        "exp": now + DAY,
-        "jti": "1",
-    }
+        "iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "client_id": "editor", "scope": "notes:read notes:write",
+        "iat": now, "exp": now + DAY, "jti": "1",
+    }  # fmt: skip
     return {name: value for name, value in (good | changes).items() if value is not ...}
 
 
@@ -118,8 +112,8 @@ async def site() -> AsyncIterator[Site]:
 class Clock:
     """Time that passes only when a test says so."""
 
-    def __init__(self) -> None:
-        self.now = 1000.0
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
 
     def __call__(self) -> float:
         return self.now

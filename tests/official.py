@@ -50,8 +50,8 @@ def demand() -> None:
     """Skip loudly where the schemas are absent; in CI their absence is a failure."""
     import pytest  # late: the programs of tests are judged as well, and should start quickly
 
+    demand_in_ci()
     if not available():
-        demand_in_ci()
         pytest.skip(MISSING)
 
 
@@ -214,8 +214,6 @@ def _key(id: Any) -> Any:
 
 
 def _is_modern(message: dict[str, Any]) -> bool:
-    return message[
-        "method"
-    ] == "notifications/subscriptions/acknowledged" or "io.modelcontextprotocol/subscriptionId" in (
-        (message.get("params") or {}).get("_meta") or {}
-    )
+    meta = (message.get("params") or {}).get("_meta") or {}
+    acknowledges = message["method"] == "notifications/subscriptions/acknowledged"
+    return acknowledges or "io.modelcontextprotocol/subscriptionId" in meta

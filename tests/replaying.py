@@ -11,7 +11,7 @@ EVERYTHING = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}, 
 Answers = Mapping[str, Any] | Callable[[str], Any]
 
 
-def asking_client(server: Server, capabilities: Mapping[str, Any] = EVERYTHING) -> Client:
+def asking_client(server: Server | str, capabilities: Mapping[str, Any] = EVERYTHING) -> Client:
     """A client that is open to any question, and leaves the answers to the test."""
     return Client(server, protocol_version=MODERN, capabilities=capabilities)
 

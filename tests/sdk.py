@@ -2,9 +2,11 @@
 
 import json
 import logging
+import queue
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
+from logging.handlers import QueueHandler
 from pathlib import Path
 from typing import Any
 
@@ -102,14 +104,10 @@ class _Tapped:
     async def aclose(self) -> None:
         await self._stream.aclose()
 
-    def __aiter__(self) -> "_Tapped":
-        return self
-
-    async def __anext__(self) -> Any:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        with suppress(anyio.EndOfStream):
+            while True:
+                yield await self.receive()
 
     async def __aenter__(self) -> "_Tapped":
         return self
@@ -122,29 +120,21 @@ def tapped(transcript: Transcript, read: Any, write: Any) -> tuple[Any, Any]:
     return _Tapped(read, transcript.note_heard), _Tapped(write, transcript.note_said)
 
 
-class _Complaints(logging.Handler):
-    """What the SDK found to warn of."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(record.getMessage())
-
-
 @contextmanager
 def no_complaints() -> Iterator[None]:
-    complaints = _Complaints()
+    """The SDK found nothing to warn of."""
+    complaints = queue.SimpleQueue[logging.LogRecord]()
+    handler = QueueHandler(complaints)
+    handler.setLevel(logging.WARNING)
     loggers = [logging.getLogger(name) for name in ("mcp", "client")]
     for logger in loggers:
-        logger.addHandler(complaints)
+        logger.addHandler(handler)
     try:
         yield
     finally:
         for logger in loggers:
-            logger.removeHandler(complaints)
-    assert not complaints.texts
+            logger.removeHandler(handler)
+    assert complaints.empty(), complaints.get_nowait()
 
 
 @asynccontextmanager
@@ -188,6 +178,19 @@ class Talk:
 
     async def _log(self, params: types.LoggingMessageNotificationParams) -> None:
         self.logged.append(params)
+
+
+class Interest:
+    """A scope for a call that is given up at its first sign of life."""
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+
+    async def lose(self, progress: float, total: float | None, message: str | None) -> None:
+        self.scope.cancel()
+
+    async def keep(self, progress: float, total: float | None, message: str | None) -> None:
+        pass
 
 
 async def negotiate(session: ClientSession, revision: str) -> None:

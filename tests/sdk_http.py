@@ -17,7 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 from dovetail import Context
 from dovetail.reference import create_server
 from dovetail.transports.options import HttpOptions
-from dovetail.transports.serve import serving
+from http_serving import listening
 from sdk import PATIENCE, Transcript, negotiate, tapped
 
 
@@ -46,7 +46,7 @@ class Served:
 
     @asynccontextmanager
     async def live(self) -> AsyncIterator["Served"]:
-        async with serving(self.app, HttpOptions(port=0)) as self.root:
+        async with listening(self.app, HttpOptions(port=0)) as self.root:
             yield self
 
 

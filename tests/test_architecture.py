@@ -4,8 +4,6 @@ import ast
 import sys
 from pathlib import Path
 
-import pytest
-
 import dovetail
 
 SOURCE = Path(__file__).parent.parent / "src"
@@ -99,36 +97,17 @@ ALL_IMPORTS = [
 OWN = [row for row in ALL_IMPORTS if row[1].split(".")[0] == "dovetail"]
 
 
+def is_wrong(module: str, target: str, inside: bool, typing_only: bool) -> bool:
+    """Folders import downward only, neighbours do not know each other, and nothing is imported inside a function."""
+    here, there = room(module), room(target)
+    if inside or (here == "reference" and target != "dovetail" and there != "reference"):  # which uses public names
+        return True
+    is_up = not typing_only and LEVELS[there] >= LEVELS[here] and not LEVELS[there] == 5 == LEVELS[here]
+    return here != there and (is_up or {here, there} <= STRANGERS)
+
+
 def test_folders_import_downward_only() -> None:
-    wrong = [
-        f"{module} imports {target}"
-        for module, target, _, typing_only in OWN
-        if not typing_only and room(target) != room(module) and LEVELS[room(target)] >= LEVELS[room(module)]
-        and not (LEVELS[room(target)] == 5 == LEVELS[room(module)])
-    ]  # fmt: skip
-    assert not wrong
-
-
-def test_neighbours_do_not_know_each_other() -> None:
-    wrong = [
-        f"{module} imports {target}"
-        for module, target, _, _ in OWN
-        if room(module) in STRANGERS and room(target) in STRANGERS and room(module) != room(target)
-    ]
-    assert not wrong
-
-
-def test_the_reference_server_uses_public_names_only() -> None:
-    wrong = [
-        f"{module} imports {target}"
-        for module, target, _, _ in OWN
-        if room(module) == "reference" and target != "dovetail" and room(target) != "reference"
-    ]
-    assert not wrong
-
-
-def test_our_own_package_is_never_imported_inside_a_function() -> None:
-    assert not [f"{module} imports {target}" for module, target, inside, _ in OWN if inside]
+    assert not [f"{row[0]} imports {row[1]}" for row in OWN if is_wrong(*row)]
 
 
 def late_modules(folder: str) -> list[str]:
@@ -238,14 +217,10 @@ def test_a_public_name_is_one_class() -> None:
     assert not {name: found for name, found in homes.items() if len(found) > 1}
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
-def test_every_module_says_what_it_is_for(module: str) -> None:
-    assert ast.get_docstring(ast.parse(MODULES[module].read_text())), f"{module} has no docstring"
-
-
-@pytest.mark.parametrize("word", ["utils", "helpers", "manager", "misc", "common"])
-def test_no_module_is_named_after_nothing(word: str) -> None:
-    assert not [module for module in MODULES if word in module.split(".")[-1]]
+def test_every_module_says_what_it_is_for_and_none_is_named_after_nothing() -> None:
+    assert not [name for name, path in MODULES.items() if not ast.get_docstring(ast.parse(path.read_text()))]
+    nothing = {"utils", "helpers", "manager", "misc", "common"}
+    assert not [module for module in MODULES if any(word in module.split(".")[-1] for word in nothing)]
 
 
 def test_modules_of_tests_have_names_of_their_own() -> None:

@@ -7,17 +7,15 @@ from typing import Any, NamedTuple
 
 import anyio
 import pytest
-from mcp import Client, MCPError, types
+from mcp import Client, types
 
-from asking_program import ANSWERS, CITY, MODEL_SAYS, PROMPTLY, ROOT, STAY, Notes, asking_server, check_everything
-from asking_program import new_call as new
+from asking_program import ANSWERS, MODEL_SAYS, ROOT, Notes, asking_server, check_everything
 from sdk import HANDSHAKE, MODERN, PATIENCE, Talk, Transcript, deprecations_are_expected, no_complaints, only_text
 from sdk_http import HttpTalk
 
 pytestmark = deprecations_are_expected
 WAYS = [(way, mode) for way in ("stdio", "http") for mode in ("legacy", MODERN, "auto")]
 every_way = pytest.mark.parametrize(("way", "mode"), WAYS)
-each_mode = pytest.mark.parametrize("mode", ["legacy", MODERN])
 REVISION_OF = {"legacy": HANDSHAKE, MODERN: MODERN, "auto": MODERN}
 
 
@@ -106,44 +104,3 @@ async def test_everything_that_asks(reached: Any, way: str, mode: str) -> None:
     server = reached(way)
     async with server.client(mode, **User().callbacks) as client:
         await check_everything(lambda name, arguments: ask(client, name, arguments), server.notes, REVISION_OF[mode])
-
-
-@each_mode
-@pytest.mark.parametrize("action", ["decline", "cancel"])
-async def test_who_does_not_accept(reached: Any, mode: str, action: str) -> None:
-    server = reached("http")
-    for refused, words, steps in ((CITY, "No trip", []), (STAY, "No hotel", ["reserve"])):
-        user, call = User(**{refused: action}), new()
-        async with server.client(mode, **user.callbacks) as client:
-            assert await ask(client, "plan", {"call": call}) == f"{words}: {action}"
-        assert user.asked[-1] == refused
-        assert server.notes.steps(call) == steps
-
-
-@each_mode
-async def test_who_has_no_callbacks_is_asked_nothing(reached: Any, mode: str) -> None:
-    server = reached("http")
-    async with server.client(mode) as client:
-        assert await ask(client, "resourceful", {}) == "Did without elicitation"
-        if mode == "legacy":
-            result = await client.call_tool("plan", {"call": new()})
-            assert (result.is_error, only_text(result)) == (True, "This needs a client that declares: elicitation.form")
-        else:
-            with pytest.raises(MCPError) as refused:
-                await client.call_tool("plan", {"call": new()})
-            assert refused.value.code == -32021
-            assert refused.value.error.data == {"requiredCapabilities": {"elicitation": {"form": {}}}}
-    assert [each for each in server.transcript.heard if "method" in each] == []
-
-
-async def test_a_stateless_server_can_not_ask_who_shakes_hands(tmp_path: Path) -> None:
-    with asking_server(tmp_path, "--stateless") as (origin, notes):
-        server = Server(HttpTalk(origin), notes)
-        async with server.client("legacy", **User().callbacks) as client:
-            assert await ask(client, "resourceful", {}) == "Did without elicitation"
-            with anyio.fail_after(PROMPTLY):
-                result = await client.call_tool("plan", {"call": new()})
-            assert result.is_error
-            assert "stateless=False" in only_text(result)
-        async with server.client(MODERN, **User().callbacks) as client:
-            await check_everything(lambda name, arguments: ask(client, name, arguments), notes, MODERN)

@@ -2,11 +2,8 @@
 
 import asyncio
 import itertools
-import json
 import os
-import urllib.request
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,41 +11,19 @@ from typing import Any
 import pytest
 
 from asking_program import (
-    ANSWERS,
-    CITY,
-    MODEL_SAYS,
     PLANNED,
     PROGRAM,
-    PROMPTLY,
     SECRET,
-    STAY,
     AskingProcess,
     Notes,
     answered,
     new_call,
 )
-from dovetail import Client
+from replaying import asking_client, is_interim
 from sdk import deprecations_are_expected
 
 pytestmark = deprecations_are_expected
-MODERN = "2026-07-28"
-META = {
-    "io.modelcontextprotocol/protocolVersion": MODERN,
-    "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}, "sampling": {}},
-    "io.modelcontextprotocol/clientInfo": {"name": "rounds", "version": "1"},
-}
-HEADERS = {
-    "content-type": "application/json",
-    "accept": "application/json, text/event-stream",
-    "mcp-protocol-version": MODERN,
-    "mcp-method": "tools/call",
-    "mcp-name": "plan",
-    "connection": "close",
-}
-OTHER_SECRET = "quite-another-secret-of-these-tests"
-BAD_STATE = "The request state can't be used; make the request again without it"
 Start = Callable[..., AskingProcess]
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever the environment says
 
 
 @pytest.fixture
@@ -62,48 +37,20 @@ def start(notes: Notes, tmp_path: Path) -> Iterator[Start]:
     with ExitStack() as stack:
         file = f"sqlite://{tmp_path / 'state.sqlite'}"
 
-        def start(secret: str | None = SECRET, port: int = 0, state: str = file) -> AskingProcess:
-            process = AskingProcess(notes, secret, port, state=state)
+        def start() -> AskingProcess:
+            process = AskingProcess(notes, SECRET, state=file)
             stack.callback(process.stop)
             return process
 
         yield start
 
 
-# ── killed between two rounds ──
-
-
-class Restarting:
-    """A user before whose answers the server is killed, and started again with some secret."""
-
-    def __init__(self, start: Start, secrets: dict[str, str | None]) -> None:
-        self._start = start
-        self._secrets = secrets  # by question
-        self.server = start()
-        self.servers = [self.server.pid]
-
-    async def elicit(self, question: Any) -> Any:
-        await self.restart(question.message)
-        return ANSWERS[question.message]
-
-    async def sample(self, request: Any) -> str:
-        await self.restart("sampling")
-        return MODEL_SAYS
-
-    async def restart(self, question: str) -> None:
-        if question in self._secrets:
-            await asyncio.to_thread(self.server.kill)
-            self.server = await asyncio.to_thread(self._start, self._secrets[question], self.server.port)
-            self.servers.append(self.server.pid)
-
-    @property
-    def url(self) -> str:
-        return f"{self.server.origin}/mcp"
-
-    async def plan(self, call: str) -> str:
-        handlers: dict[str, Any] = {"elicitation_handler": self.elicit, "sampling_handler": self.sample}
-        async with Client(self.url, protocol_version=MODERN, **handlers) as client:
-            return (await client.call_tool("plan", {"call": call})).text
+def restarted(start: Start, servers: list[AskingProcess]) -> Iterator[int]:
+    """The port of a server that is killed, and started again, after each request."""
+    while True:
+        servers.append(start())
+        yield servers[-1].port
+        servers[-1].kill()
 
 
 def processes(text: str) -> list[int]:
@@ -113,61 +60,43 @@ def processes(text: str) -> list[int]:
     return [int(each) for each in found.groups()]
 
 
+async def plan(ports: Iterator[int], call: str) -> str:
+    """One call, each round of which is a connection of its own, to the next of the ports."""
+    params: dict[str, Any] = {"name": "plan", "arguments": {"call": call}}
+    for port in itertools.islice(ports, 10):
+        async with asking_client(f"http://127.0.0.1:{port}/mcp") as client:
+            result = await client.request("tools/call", params)
+        if not is_interim(result):
+            return str(result["content"][0]["text"])
+        answers = {key: answered(request) for key, request in result["inputRequests"].items()}
+        params |= {"inputResponses": answers, "requestState": result["requestState"]}
+    raise AssertionError("it does not come to an end")
+
+
 @pytest.mark.slow
 async def test_a_call_outlives_its_server(start: Start, notes: Notes) -> None:
     """The server that answered last is never the one that asked."""
-    user, call = Restarting(start, {CITY: SECRET, STAY: SECRET, "sampling": SECRET}), new_call()
-    text = await user.plan(call)
-    _, second, _, last = user.servers
+    servers: list[AskingProcess] = []
+    call = new_call()
+    text = await plan(restarted(start, servers), call)
+    _, second, _, last = [server.pid for server in servers]
     assert processes(text) == [second, last, last]
     assert notes.steps(call) == ["reserve", "book"]
     assert notes.processes(call) == [second, last], "what ran before the kill was not run again"
 
 
-# ── several processes ──
-
-
-class Played:
-    """One call, each round of which is a connection of its own, to the next of the ports."""
-
-    def __init__(self, ports: Iterator[int]) -> None:
-        self._ports = ports
-        self.rounds = 0
-        self.call = new_call()
-
-    def play(self) -> str:
-        params: dict[str, Any] = {"name": "plan", "arguments": {"call": self.call}, "_meta": META}
-        result = self._post(params)
-        while result["resultType"] == "input_required":
-            answers = {key: answered(request) for key, request in result["inputRequests"].items()}
-            more = {"inputResponses": answers, "requestState": result["requestState"]}
-            result = self._post({**params, **more})
-        text: str = result["content"][0]["text"]
-        return text
-
-    def _post(self, params: dict[str, Any]) -> Any:
-        body = {"jsonrpc": "2.0", "id": self.rounds, "method": "tools/call", "params": params}
-        url = f"http://127.0.0.1:{next(self._ports)}/mcp"
-        self.rounds += 1
-        assert self.rounds < 10
-        request = urllib.request.Request(url, json.dumps(body).encode(), HEADERS)
-        with _direct.open(request, timeout=PROMPTLY) as response:
-            return json.load(response)["result"]
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 @pytest.mark.slow
-def test_two_workers_need_not_be_told_the_secret(notes: Notes) -> None:
+async def test_two_workers_need_not_be_told_the_secret(notes: Notes) -> None:
     command = ["-m", "dovetail.cli", "run", f"{PROGRAM}:judged", "--transport", "http", "--workers", "2"]
     server = AskingProcess(notes, None, command=command)
     met: set[int] = set()
     changed = 0  # calls that began on one worker and ended on the other
     try:
         for _ in range(10):
-            calls = [Played(itertools.repeat(server.port)) for _ in range(20)]
-            with ThreadPoolExecutor(8) as pool:
-                texts = list(pool.map(Played.play, calls))
-            assert [notes.steps(call.call) for call in calls] == [["reserve", "book"]] * 20
+            calls = [new_call() for _ in range(20)]
+            texts = await asyncio.gather(*(plan(itertools.repeat(server.port), call) for call in calls))
+            assert [notes.steps(call) for call in calls] == [["reserve", "book"]] * 20
             where = [processes(text) for text in texts]
             met.update(*where)
             changed += sum(len(set(each)) > 1 for each in where)

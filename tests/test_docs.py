@@ -13,12 +13,16 @@ block shows the body of an answer over HTTP:
 
 import ast
 import asyncio
+import functools
 import inspect
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,13 +33,14 @@ import pytest
 import dovetail
 from documented import PAGES, PROGRAMS, REVISIONS, ROOT, load, served
 from dovetail import Client, ElicitQuestion, Field, Server, ServerError, ToolAnnotations, ToolError, ToolRegistry
-from dovetail.client.options import ClientOptions
+from dovetail.client.config import ClientOptions
 from dovetail.engine.options import ServerOptions
 from dovetail.registry.prompts import PromptOptions
 from dovetail.registry.resources import ResourceOptions
 from dovetail.registry.tools import ToolOptions
 from dovetail.registry.validate import DIALECTS
 from dovetail.transports.options import KINDS, HttpOptions
+from hosting import hosted
 from official import Witness
 from stable_ids import stable
 
@@ -52,9 +57,6 @@ class Block(NamedTuple):
     mark: str
     language: str
     body: str
-
-    def __str__(self) -> str:
-        return f"{self.page.stem}: {self.mark}"
 
 
 _BLOCK = re.compile(
@@ -77,10 +79,6 @@ def blocks(language: str = "") -> list[Block]:
     return [block for block in found if language in ("", block.language)]
 
 
-def results() -> list[Block]:
-    return [block for block in blocks() if block.language == "json" or (block.language == "text" and block.mark)]
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_is_in_order(page: Path) -> None:
     text = page.read_text()
@@ -93,20 +91,17 @@ def test_a_page_is_in_order(page: Path) -> None:
 
 
 @pytest.mark.seed("S2-01", "S4-40")
-def test_every_page_is_in_the_index() -> None:
+def test_every_page_is_in_the_index_and_every_disagreement_of_descriptions_is_resolved() -> None:
     index = (ROOT / "docs" / "index.md").read_text()
     for page in PAGES[1:]:
         assert page.stem == "index" or f"]({page.name})" in index, page.name
+    rows = re.findall(r"^\| C-(\d\d) \|", (ROOT / "docs" / "profiles.md").read_text(), re.MULTILINE)
+    assert rows == [f"{number:02}" for number in range(1, 36)]
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=lambda block: f"{block.page.stem}: {block.body[:40]!r}")
 def test_a_python_block_is_a_program(block: Block) -> None:
     assert block.body in {path.read_text() for path in PROGRAMS.values()}
-
-
-def test_every_disagreement_of_descriptions_is_resolved() -> None:
-    rows = re.findall(r"^\| C-(\d\d) \|", (ROOT / "docs" / "profiles.md").read_text(), re.MULTILINE)
-    assert rows == [f"{number:02}" for number in range(1, 36)]
 
 
 @pytest.mark.rule("JS-3")
@@ -176,26 +171,21 @@ def call(tool: str, *, gives: Any = None, matches: str = "", **arguments: Any) -
     return step
 
 
-def fail(tool: str, *, says: str, **arguments: Any) -> Step:
+def refuse(method: str, *, says: str, error: type[Exception] = ServerError, **params: Any) -> Step:
     async def step(client: Client) -> None:
-        with pytest.raises(ToolError, match=re.escape(says)):
-            await client.call_tool(tool, arguments)
+        with pytest.raises(error, match=re.escape(says)):
+            await (client.request(method, params) if error is ServerError else client.call_tool(method, params))
 
     return step
 
 
-def refuse(method: str, *, says: str, **params: Any) -> Step:
-    async def step(client: Client) -> None:
-        with pytest.raises(ServerError, match=re.escape(says)):
-            await client.request(method, params)
-
-    return step
+fail = functools.partial(refuse, error=ToolError)
 
 
-def read(uri: str, *, gives: str | bytes) -> Step:
+def read(uri: str, *, gives: str) -> Step:
     async def step(client: Client) -> None:
         (contents,) = await client.read_resource(uri)
-        assert (contents.text if contents.blob is None else contents.blob) == gives
+        assert contents.text == gives
 
     return step
 
@@ -230,14 +220,6 @@ async def listen_for_updates(client: Client) -> None:
         assert (await anext(changes)).uri == "counter://value"
 
 
-async def list_the_files(client: Client) -> None:
-    uris = [resource.uri for resource in await client.list_resources()]
-    assert "files://this" in uris
-    assert "docs://programs/readme.py" in uris
-    (contents,) = await client.read_resource("docs://programs/readme.py")
-    assert contents.text == PROGRAMS["readme"].read_text()
-
-
 async def use_the_context(client: Client) -> None:
     heard: list[tuple[float, float | None, str | None]] = []
     result = await client.call_tool("bake", {"minutes": 2}, progress_handler=lambda *report: heard.append(report))
@@ -263,20 +245,9 @@ async def look_over_the_fence(client: Client) -> None:
     assert [tool.annotations.open_world_hint for tool in await client.list_tools()] == [True, True]
     fenced = await client.call_tool("fenced_page", {"name": "guest-book"})
     assert fenced.meta["dovetail/untrusted"] is True
-    sentence, first, text, last = fenced.data.splitlines()
-    assert first == last
-    assert first in sentence
-    assert text.startswith("Nice site! ")
+    first = fenced.data.splitlines()[1]
     page = (ROOT / "docs" / "audit.md").read_text()
     assert fenced.data.replace(first, "untrusted-9f86d081884c7d659a2feaa0c55ad015") in page
-
-
-async def look_at_pictures(client: Client) -> None:
-    caption, image = (await client.call_tool("picture")).content
-    assert caption.text == "One blue pixel:"
-    assert image.data.startswith(b"\x89PNG")
-    (link,) = (await client.call_tool("manual")).content
-    assert link.uri == "docs://manual"
 
 
 REVIEW = "Please review this python code:\nx = 1"
@@ -285,6 +256,7 @@ BOOKED = "Ada and 0 more, 2 nights from 2026-05-01, board: none"
 BOOKING = {"guests": [{"name": "Ada"}], "arrival": "2026-05-01", "nights": 2}
 ADA = {"name": "Ada", "email": "ada@example.org"}
 
+NOBODY_THERE = ("keys", "introspection", "several", "dpop", "dpop_nonces", "server")
 TRIP = {"city": "Rome", "start": "2026-05-01"}
 # What the users of these programs answer, by how the question begins.
 ANSWERS: dict[str, Any] = {
@@ -330,33 +302,28 @@ SCENARIOS: dict[str, list[Step]] = {
         call("place_order", article="hat", pieces=2, gives={"article": "hat", "size": "M", "total": 19.0}),
         fail("place_order", article="hat", pieces=0, says="pieces"),
     ],
-    "tools_content": [look_at_pictures, call("search", text="x", gives={"hits": ["X"]})],
+    "tools_content": [call("search", text="x", gives={"hits": ["X"]})],
     "tools_dynamic": [refuse("tools/call", name="polish", says="Unknown tool: polish"), listen_for_tools],
     "annotations": [call("find", text="sand", gives=["dune"]), call("discard", name="emma", gives="Gone.")],
     "registry": [
         call("learn", word="shout", gives="I learned shout."),
         call("shout", text="hi", gives="hi!"),
-        call("describe", word="shout", gives="Shout: Answer in the way of shout"),
         call("pages", size=5, gives=[["learn", "forget", "describe", "pages", "changes"], ["shout"]]),
         call("forget", word="shout", gives="I forgot shout."),
         call("changes", matches="learn, forget, .*, shout; learn, .*"),
-        call("forget", gives="I know nothing."),
-        refuse("tools/call", name="learn", says="Unknown tool: learn"),
     ],
     "tools_registry": [call("shout", text="hi", gives="HI!"), call("shout", text="hi", marks=2, gives="HI!!")],
     "resources": [
         read("books://all", gives='["dune","emma"]'),
-        read("books://cover.png", gives=b"\x89PNG\r\n\x1a\n"),
         read("books://dune/summary?language=de", gives="[de] A desert planet."),
         refuse("resources/read", uri="books://ulysses/summary", says="There is no book ulysses"),
     ],
     "resources_files": [
-        list_the_files,
+        read("docs://programs/readme.py", gives=PROGRAMS["readme"].read_text()),
         refuse("resources/read", uri="docs://programs/%2e%2e/index.md", says="There is no file"),
     ],
     "resources_updates": [listen_for_updates, read("counter://value", gives="1")],
     "prompts": [
-        prompt("code_review", code="x = 1", gives=[("user", REVIEW)]),
         prompt("code_review", code="x = 1", strict="true", gives=[("user", "Be strict. " + REVIEW)]),
         prompt("continue_letter", begin="Dear", gives=LETTER),
         refuse("prompts/get", name="code_review", arguments={"language": "cobol"}, says="code"),
@@ -364,19 +331,14 @@ SCENARIOS: dict[str, list[Step]] = {
     "completions": [
         complete("prompt", "trip", "city", "l", country="Peru", gives=["Lima"]),
         complete("prompt", "trip", "season", "S", gives=["spring", "summer"]),
-        complete("resource", "atlas://{country}", "country", "", gives=["France"]),
-        complete("tool", "distance", "start", "L", gives=["Lyon", "Lima"]),
         prompt("trip", country="Peru", city="Lima", gives=[("user", "Plan a summer trip to Lima, Peru.")]),
-        read("atlas://Peru", gives="Cusco, Lima"),
     ],
     "log_messages": [call("connect", host="db", gives="connected"), call("migrate", gives="done")],
     "errors": [
         call("withdraw", account="alice", amount=30, gives=70),
         fail("withdraw", account="carol", amount=30, says="There is no account carol"),
         fail("audit", says="The tool audit failed: KeyError: 'mallory' (errors.py, line 20)"),
-        refuse(
-            "prompts/get", name="statement", arguments={"account": "carol"}, says="There is no account carol (-32602)"
-        ),
+        refuse("prompts/get", name="statement", arguments={"account": "carol"}, says="no account carol (-32602)"),
     ],
     "console": [call("forecast", city="Rome", gives="Sun in Rome.")],
     "context": [use_the_context],
@@ -387,10 +349,7 @@ SCENARIOS: dict[str, list[Step]] = {
     "profiles_reference": [call("add", a=1, b=2, gives='{"result":3.0}')],
     "testing": [call("divide", a=6, b=3, gives=2.0)],
     "testing_auth": [refuse("tools/call", name="write", says="This needs the scopes: notes:write; nobody")],
-    "middleware": [
-        call("look", matches=".+"),
-        refuse("tools/call", name="admin_open", says="Unknown tool: admin_open"),
-    ],
+    "middleware": [call("look", matches=".+"), refuse("tools/call", name="admin_open", says="Unknown tool")],
     "schemas": [
         call("book", **BOOKING, gives=BOOKED),
         call("book", **BOOKING | {"guests": '[{"name": "Ada"}]', "nights": "2"}, gives=BOOKED),
@@ -405,30 +364,20 @@ SCENARIOS: dict[str, list[Step]] = {
         fail("register", person=ADA | {"email": "ada"}, says="an e-mail address has an @"),
     ],
     # Here nobody has a token; tests/test_docs_auth.py has them.
-    **{
-        f"auth_{name}": [call("whoami", gives="nobody")]
-        for name in ("keys", "introspection", "several", "dpop", "dpop_nonces", "server")
-    },
+    **{f"auth_{name}": [call("whoami", gives="nobody")] for name in NOBODY_THERE},
     "auth_jwt": [call("whoami", gives={})],
-    "auth_function": [refuse("tools/call", name="count", says="This needs the scopes: notes:read")],
-    "auth_mounted": [refuse("tools/call", name="count", says="This needs the scopes: notes:read")],
-    "auth_scopes": [
-        call("wait", gives="Not yet."),
-        refuse("tools/call", name="plan", says="Unknown tool: plan"),
-    ],
+    **{f"auth_{name}": [refuse("tools/call", name="count", says="notes:read")] for name in ("function", "mounted")},
+    "auth_scopes": [call("wait", gives="Not yet."), refuse("tools/call", name="plan", says="Unknown tool: plan")],
     "audit": [read_the_journal],
     "untrusted": [look_over_the_fence],
     "limits": [
         fail("assemble", says="did not finish within 0.05 s"),
-        call("press", part="lid", gives="pressed lid"),
-        call("weigh", grams=1500, gives=1.5),
     ],
     "limits_rates": [
-        call("find", title="Emma", gives="Emma is on the second floor."),
         *(call("order", title=title, gives=f"{title} is ordered.") for title in ("Emma", "Ulysses")),
         fail("order", title="Middlemarch", says="The tool order takes 2 calls per day from each caller; try again in "),
     ],
-    # These are in processes or over HTTP, in tests/test_docs_http.py and below.
+    # These are in processes or over HTTP, below.
     **{name: [] for name in PROGRAMS if name.startswith(("http_", "mounting_", "deploy", "stdio"))},
     "deploy_refresh": [call("hello", gives="Hello!"), call("reload", gives="reloaded")],
     "http_pages": [call("count_books", gives=2)],
@@ -444,17 +393,12 @@ async def test_a_program_does_what_its_page_says(name: str, revision: str) -> No
             await step(client)
 
 
-@pytest.mark.parametrize("revision", REVISIONS)
-async def test_the_server_of_the_readme_runs_in_fifteen_lines(revision: str, witness: Witness) -> None:
+async def test_programs_on_stdio(witness: Witness) -> None:
     assert len(PROGRAMS["readme"].read_text().splitlines()) == 15
-    command = [sys.executable, PROGRAMS["readme"]]
-    async with Client(command, protocol_version=revision, transcript=witness.see) as client:
+    async with Client([sys.executable, PROGRAMS["readme"]], transcript=witness.see) as client:
         assert (await client.call_tool("days_between", {"start": "2026-01-01", "end": "2026-03-01"})).data == 59
-
-
-async def test_nothing_but_messages_reaches_a_client_over_stdio(witness: Witness) -> None:
     async with Client([sys.executable, PROGRAMS["stdio"]], transcript=witness.see) as client:
-        assert (await client.call_tool("chatter")).data == "stdin holds ''"
+        assert (await client.call_tool("chatter")).data == "stdin holds ''"  # only messages reach a server and a client
 
 
 @pytest.mark.slow
@@ -487,23 +431,22 @@ async def answer_to(shown: re.Match[str], heard: list[Any]) -> Any:
     return answer
 
 
-async def http_answer_to(shown: re.Match[str]) -> Any:
-    headers = json.loads(shown["headers"])
-    async with served(shown["program"]) as url, aiohttp.ClientSession(url, headers=headers) as session:
-        return await (await session.request(shown["verb"], shown["path"])).json()
-
-
 def text_of(answer: dict[str, Any]) -> str:
     return answer["message"] if "message" in answer else "\n".join(block["text"] for block in answer["content"])
 
 
-@pytest.mark.parametrize("block", results(), ids=stable)
+RESULTS = [block for block in blocks() if block.language == "json" or (block.language == "text" and block.mark)]
+
+
+@pytest.mark.parametrize("block", RESULTS, ids=lambda block: stable(f"{block.page.stem}: {block.mark}"))
 async def test_a_shown_result_is_real(block: Block) -> None:
     if block.mark == "settings":  # of a host: nothing that a server says
         json.loads(block.body)
         return
     if over_http := _HTTP_RESULT.fullmatch(block.mark):
-        assert await http_answer_to(over_http) == json.loads(block.body)
+        async with served(over_http["program"]) as url:
+            told = await ask(url + over_http["path"], over_http["verb"], headers=json.loads(over_http["headers"]))
+        assert await told.json() == json.loads(block.body)
         return
     shown = _RESULT.fullmatch(block.mark)
     assert shown, f"{block.page.name}: this result does not say what it answers:\n{block.body}"
@@ -516,3 +459,163 @@ async def test_a_shown_result_is_real(block: Block) -> None:
     for step in (shown["part"] or "").split(".") if shown["part"] else []:
         actual = actual[int(step) if isinstance(actual, list) else step]
     assert actual == json.loads(block.body)
+
+
+# ── programs over HTTP ──
+
+
+async def test_a_program_is_reached_over_http_in_every_way(witness: Witness) -> None:
+    async with served("http_server") as url:
+        for revision, path in [*((revision, "/mcp") for revision in REVISIONS), ("2024-11-05", "/sse")]:
+            async with Client(url + path, protocol_version=revision, transcript=witness.see) as client:
+                assert client.protocol_version == revision
+                assert (await client.call_tool("forecast", {"city": "Rome"})).data == "Sun in Rome."
+    async with served("http_long_calls") as url, Client(f"{url}/mcp") as client:
+        assert (await client.call_tool("render", {"frames": 1})).data == "1 frames"
+
+
+async def ask(url: str, verb: str = "GET", **options: Any) -> aiohttp.ClientResponse:
+    """One request, and its whole answer; redirects are not followed."""
+    async with aiohttp.request(verb, url, allow_redirects=False, **options) as answer:
+        await answer.read()
+        return answer
+
+
+async def test_pages_are_beside_the_endpoint() -> None:
+    async with served("http_pages") as url:
+        assert (await ask(url)).content_type == "text/html"
+        assert await (await ask(f"{url}/books?start=D")).json() == ["Dune"]
+        assert (await ask(f"{url}/books?start=X")).status == 404
+        assert (await ask(f"{url}/books", "POST")).status == 405
+
+
+async def test_a_session_belongs_to_who_opened_it() -> None:
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "docs", "version": "1"}}
+    initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+    ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+    async with served("http_identity") as url:
+        opened = await ask(f"{url}/mcp", "POST", json=initialize, headers={"X-User": "ada"})
+        same = {"Mcp-Session-Id": opened.headers["Mcp-Session-Id"]}
+        for who, status in [({}, 404), ({"X-User": "bob"}, 404), ({"X-User": "ada"}, 200)]:
+            assert (await ask(f"{url}/mcp", "POST", json=ping, headers=same | who)).status == status
+        async with Client(f"{url}/mcp", headers={"X-User": "ada"}) as client:
+            assert (await client.call_tool("whoami")).data == "ada"
+
+
+@pytest.mark.parametrize("name", ["fastapi", "starlette", "litestar", "by_path"])
+async def test_an_app_is_mounted_at_its_path_and_below(name: str, witness: Witness) -> None:
+    program = load(f"mounting_{name}")
+    async with hosted(program.app) as url:
+        assert (await ask(url)).status == 200
+        below = [] if name == "by_path" else [("2024-11-05", "/mcp/sse", 405)]
+        for revision, path, status in [("2026-07-28", "/mcp", 400), ("2025-11-25", "/mcp/", 400), *below]:
+            assert (await ask(url + path, "POST", json={})).status == status
+            async with Client(url + path, protocol_version=revision, transcript=witness.see) as client:
+                assert (await client.call_tool("price", {"article": "hat"})).text == "9.5"
+        await program.mcp.drain()
+
+
+async def test_the_client_of_its_page_works(capsys: pytest.CaptureFixture[str]) -> None:
+    async with served("http_server") as url:
+        await load("client").main(f"{url}/mcp")
+    assert capsys.readouterr().out == "2026-07-28\n1.0 2.0 asking the stations\nSun in Rome.\n"
+
+
+async def test_the_client_that_listens_hears(capsys: pytest.CaptureFixture[str]) -> None:
+    app = load("resources_updates").server.asgi()
+    async with hosted(app) as url, Client(f"{url}/mcp") as client:
+        listening = asyncio.create_task(load("client_listen").main(f"{url}/mcp"))
+        heard = ""
+        async with asyncio.timeout(10):
+            while not heard:  # nobody is told when it has begun to listen
+                await client.call_tool("count")
+                heard = capsys.readouterr().out
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+    assert heard.startswith("updated counter://value\n")
+
+
+# ── programs as processes: what they say, and how they end ──
+
+
+class Running:
+    """A program that was started, and the URL that it told on stderr."""
+
+    def __init__(self, *command: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *command], cwd=ROOT / "docs" / "programs", env=os.environ | {"DOVETAIL_PORT": "0"},
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.process.stderr is not None
+        lines = iter(self.process.stderr.readline, "")
+        self.said = next((line for line in lines if re.search(r"http://[\w.]+:\d+", line)), "")
+        assert self.said, f"{command} did not say where it serves"
+        self.port = re.findall(r"http://[\w.]+:(\d+)", self.said)[0]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> "Running":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.errors = self.process.communicate(timeout=10)[1]
+
+    async def exit_code(self) -> int:
+        return await asyncio.wait_for(asyncio.to_thread(self.process.wait), 10)
+
+
+async def end_with_open_streams(program: Running) -> int:
+    """Two clients listen, one of each era, and one call is in flight when the signal comes; it must be answered."""
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(Client(f"{program.url}/mcp", protocol_version=revision))
+            for revision in REVISIONS
+        ]
+        for client in clients:
+            await stack.enter_async_context(client.listen(tools=True))
+        calls = [asyncio.create_task(client.call_tool("pack", {"seconds": 0.4})) for client in clients]
+        for client in clients:  # whose calls were taken when this is answered
+            await client.list_tools()
+        program.process.send_signal(signal.SIGTERM)
+        assert [result.data for result in await asyncio.gather(*calls)] == ["packed", "packed"]
+        return await program.exit_code()
+
+
+async def test_a_server_says_where_it_is_and_ends_with_code_0() -> None:
+    with Running("http_server.py") as program:
+        assert program.said.replace(program.port, "8000") in (ROOT / "docs" / "http.md").read_text()
+        async with Client(f"{program.url}/mcp") as client, client.listen(tools=True):
+            program.process.terminate()
+            assert await program.exit_code() == 0
+
+
+async def test_ready_says_no_before_the_end_and_a_second_signal_ends_at_once() -> None:
+    with Running("deploy.py") as program:
+        assert (await ask(f"{program.url}/ready")).status == 200
+        program.process.terminate()
+        async with asyncio.timeout(10):
+            while (await ask(f"{program.url}/ready")).status == 200:
+                pass
+        async with Client(f"{program.url}/mcp") as client:
+            assert (await client.call_tool("greet", {"name": "Ada"})).data == "Hello, Ada!"
+        program.process.terminate()
+        assert await program.exit_code() == -signal.SIGTERM
+
+
+DRAINING_SERVER = """
+import functools, runpy, uvicorn
+uvicorn.Config = functools.partial(uvicorn.Config, port=0)
+runpy.run_path("mounting_drain.py", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("-c", DRAINING_SERVER), ("-m", "uvicorn", "mounting_lifespan:app", "--port", "0")],
+    ids=["a server of one's own", "a lifespan"],
+)
+async def test_uvicorn_ends_in_time_with_a_drain(command: tuple[str, ...]) -> None:
+    with Running(*command) as program:
+        assert await end_with_open_streams(program) == -signal.SIGTERM
+    assert "Traceback" not in program.errors

@@ -20,6 +20,10 @@ from wire import Wire
 CODES = {-32700, -32600, -32601, -32602, -32603, -32002, -32020, -32021, -32022}
 INSIDES = ("Traceback", "msgspec", "jsonschema", "pydantic", ".py", "Error:", "Exception", "0x7", "object at")
 CHUNK = 200
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
 
 
 def fuzz_server() -> Server:
@@ -80,7 +84,7 @@ SEEDS: list[tuple[str, dict[str, Any]]] = [
     ("prompts/get", {"name": "review", "arguments": {"code": "x", "count": "3"}}),
     (
         "completion/complete",
-        {"ref": {"type": "ref/prompt", "name": "review"}, "argument": {"name": "code", "value": "x"}},
+        {"ref": {"type": "ref/prompt", "name": "review"}, "argument": {"name": "code", "value": ""}},
     ),
     ("logging/setLevel", {"level": "debug"}),
     ("subscriptions/listen", {"notifications": {"toolsListChanged": True, "resourceSubscriptions": ["notes://all"]}}),
@@ -109,11 +113,7 @@ class Mutator:
         if not method.startswith("notifications/"):
             message["id"] = self.next_id if self.random.random() < 0.7 else f"s{self.next_id}"
         if self.random.random() < 0.5:
-            message["params"]["_meta"] = {
-                **message["params"].get("_meta", {}),
-                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-                "io.modelcontextprotocol/clientCapabilities": {},
-            }
+            message["params"]["_meta"] = {**message["params"].get("_meta", {}), **META}
         value: Any = message
         for _ in range(self.random.choice((0, 1, 1, 1, 2, 3))):
             value = self._mutate(value)
@@ -214,13 +214,8 @@ async def _fuzz_chunk(wire: Wire, messages: list[bytes]) -> None:
     for answer in answers:
         _check_answer(answer)
     _check_counts(messages, wanted, [answer for answer in answers if "method" not in answer])
-    pong = await wire.exchange(
-        {"jsonrpc": "2.0", "id": "still-alive", "method": "tools/call", "params": {
-            "name": "add", "arguments": {"a": 1}, "_meta": {
-                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-                "io.modelcontextprotocol/clientCapabilities": {},
-            }}}
-    )  # fmt: skip
+    params = {"name": "add", "arguments": {"a": 1}, "_meta": META}
+    pong = await wire.exchange({"jsonrpc": "2.0", "id": "still-alive", "method": "tools/call", "params": params})
     assert pong["result"]["structuredContent"] == 3
 
 

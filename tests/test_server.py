@@ -1,6 +1,5 @@
 """The facade: the programs of the documentation's first pages, the registry of tools, and what is refused."""
 
-import dataclasses
 import functools
 import json
 import re
@@ -12,7 +11,7 @@ import pytest
 from dovetail import Context, ProtocolError, Server, SetupError, ToolRegistry
 from wire import MODERN, Wire
 
-REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN)
+REVISIONS = ("2024-11-05", "2025-11-25", MODERN)
 
 
 def weather() -> Server:
@@ -80,15 +79,14 @@ async def test_a_first_program_in_every_revision(version: str) -> None:
         assert gone["content"][0]["text"] == "Deleted."
 
 
-def test_what_a_server_shows_of_itself() -> None:
+def test_what_a_server_shows_of_itself_and_refuses() -> None:
     server = weather()
     assert server.name == "weather"
     assert repr(server) == "Server('weather', 2 tools)"
-
-
-def test_only_known_transports_run() -> None:
     with pytest.raises(SetupError, match="carrier pigeon"):
-        weather().run(transport="carrier pigeon")
+        server.run(transport="carrier pigeon")
+    with pytest.raises(SetupError, match="ToolRegistry"):
+        Server("x", tools=[evaluate])  # type: ignore[arg-type]
 
 
 async def test_things_come_and_go_at_any_time() -> None:
@@ -102,24 +100,6 @@ async def test_things_come_and_go_at_any_time() -> None:
         assert server.remove_resource("a://b")
         assert (await wire.refusal("prompts/get", {"name": "hello"}))["code"] == -32602
         assert (await wire.refusal("resources/read", {"uri": "a://b"}))["code"] == -32602
-
-
-async def test_typed_values_arrive_as_themselves() -> None:
-    server = Server("typed", version="1.0.0")
-
-    @dataclasses.dataclass
-    class Point:
-        x: int
-        y: int = 2
-
-    @server.tool
-    def mirror(point: Point) -> Point:
-        assert isinstance(point, Point)
-        return Point(point.y, point.x)
-
-    async with Wire(server, MODERN) as wire:
-        result = await wire.ask("tools/call", {"name": "mirror", "arguments": {"point": {"x": 1}}})
-        assert result["structuredContent"] == {"x": 2, "y": 1}
 
 
 # ── the registry ──
@@ -155,10 +135,10 @@ def test_a_registry_by_hand() -> None:
     assert len(registry.list_tools(page_size=0).tools) == 1
     assert registry.unregister_tool("t0") is True
     assert registry.unregister_tool("t0") is False
-    registry.clear()
-    registry.clear()
-    registry.off_tools_changed(changed)
-    registry.off_tools_changed(changed)
+    for _ in range(2):
+        registry.clear()
+    for _ in range(2):
+        registry.off_tools_changed(changed)
     registry.register_tool("silent", "No one hears", EXPRESSION, evaluate)
     assert changes == [1, 2, 3, 4, 5, 4, 0]
     with pytest.raises(ProtocolError, match="cursor"):
@@ -222,6 +202,7 @@ DEFINITION = {
     "description": "Perform calculation",
     "inputSchema": EXPRESSION,
     "annotations": {"readOnlyHint": True},
+    "_meta": {"example.com/a": 1},
     "rateLimit": "5/minute",
     "handler": evaluate,
 }
@@ -239,44 +220,26 @@ async def test_a_tool_is_registered_by_one_object_too() -> None:
         assert result["content"] == [{"type": "text", "text": "1+1"}]
 
 
+BESIDE = "can't be given beside a mapping"
+
+
 @pytest.mark.parametrize(
-    ("definition", "words"),
+    ("definition", "beside", "words"),
     [
-        (
-            {"inputSchem": EXPRESSION},
-            "tool calculate: unknown options inputSchem (did you mean inputSchema?)",
-        ),
-        ({"input_schema": EXPRESSION}, "did you mean inputSchema?"),
-        (
-            {"shape": 5},
-            "tool calculate: unknown options shape; known are _meta, annotations, authorize,",
-        ),
-        ({"handler": None}, "handler is missing"),
-        ({"inputSchema": None}, "tool calculate: inputSchema is missing"),
-        ({"name": None}, "name is missing"),
-        ({"name": "a b"}, "a b"),
+        ({"inputSchem": EXPRESSION}, {}, "tool calculate: unknown options inputSchem (did you mean inputSchema?)"),
+        ({"input_schema": EXPRESSION}, {}, "did you mean inputSchema?"),
+        ({"shape": 5}, {}, "tool calculate: unknown options shape; known are _meta, annotations, authorize,"),
+        ({"handler": None}, {}, "handler is missing"),
+        ({"inputSchema": None}, {}, "tool calculate: inputSchema is missing"),
+        ({"name": None}, {}, "name is missing"),
+        ({"name": "a b"}, {}, "a b"),
+        ({}, {"description": "other"}, f"tool calculate: description {BESIDE}"),
+        ({}, {"handler": evaluate, "timeout": 5}, f"tool calculate: handler, timeout {BESIDE}"),
     ],
 )
-def test_a_wrong_object_is_told(definition: dict[str, Any], words: str) -> None:
+def test_a_wrong_object_is_told(definition: dict[str, Any], beside: dict[str, Any], words: str) -> None:
     with pytest.raises(SetupError, match=re.escape(words)):
-        ToolRegistry().register_tool({**DEFINITION, **definition})
-
-
-@pytest.mark.parametrize(
-    ("beside", "words"),
-    [
-        ({"description": "other"}, "description"),
-        ({"handler": evaluate, "timeout": 5}, "handler, timeout"),
-    ],
-)
-def test_nothing_stands_beside_an_object(beside: dict[str, Any], words: str) -> None:
-    with pytest.raises(SetupError, match=f"tool calculate: {words} can't be given beside a mapping"):
-        ToolRegistry().register_tool(DEFINITION, **beside)
-
-
-def test_an_object_may_have_meta_as_the_protocol_spells_it() -> None:
-    tool = ToolRegistry().register_tool({**DEFINITION, "_meta": {"example.com/a": 1}})
-    assert tool.definition.meta == {"example.com/a": 1}
+        ToolRegistry().register_tool({**DEFINITION, **definition}, **beside)
 
 
 def test_a_misspelled_parameter_is_told() -> None:
@@ -321,8 +284,3 @@ def test_a_listener_is_a_plain_function(listener: Any) -> None:
     with pytest.raises(SetupError, match="plain function"):
         registry.on_tools_changed(listener)
     registry.register_tool("t", "d", EXPRESSION, evaluate)
-
-
-def test_a_server_takes_a_registry_and_nothing_else() -> None:
-    with pytest.raises(SetupError, match="ToolRegistry"):
-        Server("x", tools=[evaluate])  # type: ignore[arg-type]

@@ -8,8 +8,8 @@ import msgspec
 
 import dovetail
 from dovetail import registry, transports
+from dovetail.engine.context import warn_deprecated
 from dovetail.engine.core import INJECTABLE, Engine
-from dovetail.engine.deprecation import warn_deprecated
 from dovetail.engine.dispatch import Middleware
 from dovetail.engine.options import Options, ServerOptions
 from dovetail.engine.subscriptions import Change

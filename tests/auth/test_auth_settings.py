@@ -12,8 +12,6 @@ from dovetail.errors import SetupError
 from http_serving import serving
 from http_wire import HttpWire
 
-HEADER: dict[str, str | None] = {"authorization": "Bearer ann"}
-
 
 class Knows:
     """A verifier of one token, which is the name of its user."""
@@ -138,18 +136,11 @@ class Lodged(Knows):
 
 async def _status(app: Any, token: str = "ann") -> int:
     headers = {"authorization": f"Bearer {token}"}
-    return (await HttpWire(app, headers=headers).post("tools/list")).status
+    return (await HttpWire(app, headers=headers).post("server/discover")).status
 
 
 def notes(*verifiers: Any) -> Server:
-    server = Server("notes", auth=Auth(list(verifiers)))
-
-    @server.tool
-    def ping() -> str:
-        """Tell that it is there."""
-        return "pong"
-
-    return server
+    return Server("notes", auth=Auth(list(verifiers)))
 
 
 async def test_each_app_has_a_verifier_of_its_own_until_it_ends() -> None:

@@ -1,7 +1,6 @@
 """DPoP over HTTP: the whole way from the headers of a request to its answer, or to a challenge."""
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -264,15 +263,12 @@ async def test_a_good_proof_passes_and_only_once(
     ("change", "error"),
     [
         (lambda method, url: {"dpop": None}, "invalid_dpop_proof"),
-        (lambda method, url: {"dpop": "x.y.z"}, "invalid_dpop_proof"),
         (lambda method, url: OWNER.headers("PUT", url, OWNED), "invalid_dpop_proof"),
         (lambda method, url: OWNER.headers(method, f"{ORIGIN}/other", OWNED), "invalid_dpop_proof"),
-        (lambda method, url: OWNER.headers(method, url, OWNED, ath="x"), "invalid_dpop_proof"),
-        (lambda method, url: OWNER.headers(method, url, OWNED, iat=time.time() - 400), "invalid_dpop_proof"),
         (lambda method, url: THIEF.headers(method, url, OWNED), "invalid_token"),
         (lambda method, url: {"authorization": f"Bearer {OWNED}"}, "invalid_token"),
     ],
-    ids=["none", "nonsense", "method", "URL", "token", "too old", "the key of a thief", "as a plain token"],
+    ids=["none", "method", "URL", "the key of a thief", "as a plain token"],
 )
 async def test_any_other_proof_is_refused_and_changes_nothing(
     go: Callable[..., Exchange], method: str, path: str, status: int, change: Any, error: str
@@ -282,20 +278,6 @@ async def test_any_other_proof_is_refused_and_changes_nothing(
         bad = {**visitor.wire.proved(method, path), **change(method, f"{ORIGIN}{path}")}
         assert f'error="{error}"' in await challenge_of(go(visitor, bad))
         assert (await go(visitor, {}).started()).status == status  # with a proof of its own: all is as it was
-
-
-@each_way
-async def test_every_way_tells_which_nonce_to_take(
-    go: Callable[..., Exchange], method: str, path: str, status: int
-) -> None:
-    async with guarded(nonces=True) as app:
-        first = ProvedWire(app).raw("GET", path="/sse")
-        assert 'error="use_dpop_nonce"' in await challenge_of(first)
-        visitor = await Visitor.of(app, words={"nonce": first.headers["dpop-nonce"]})
-        without = go(visitor, visitor.wire.proved(method, path, nonce="another"))
-        assert 'error="use_dpop_nonce"' in await challenge_of(without)
-        told = visitor.wire.proved(method, path, nonce=without.headers["dpop-nonce"])
-        assert (await go(visitor, told).started()).status == status
 
 
 # ── as long as a stream is open ──
@@ -325,20 +307,3 @@ async def test_a_stream_outlives_its_proof_and_ends_with_its_token(
         assert time.time() >= notary.expires_at
         assert stream.sent[-1].get("more_body") is False
         assert 'error="invalid_token"' in await challenge_of(go(visitor, {}))
-
-
-async def test_the_oldest_transport_answers_on_a_stream_whose_proof_is_over() -> None:
-    """As a client uses it: it shakes hands, and calls, with a proof for each POST."""
-    async with guarded() as app:
-        wire = ProvedWire(app)
-        stream = wire.raw("GET", b"", wire.proved("GET", "/sse", iat=nearly_over()), path="/sse")
-        query = (await stream.event()).data.decode().partition("?")[2]
-        await asyncio.sleep(1.2 * SOON)
-        hello = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}}
-        for method, params in (("initialize", hello), ("tools/call", {"name": "add", "arguments": {"a": 2, "b": 3}})):
-            body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
-            assert (await wire.raw("POST", body, path="/messages", query=query).done()).status == 202
-            answer = await stream.message()
-        assert answer["result"]["content"][0]["text"] == "5"
-        stream.leave()
-        await stream.done()

@@ -13,7 +13,7 @@ from dovetail.auth import Auth, Introspection, Principal, VerifierTrouble
 from dovetail.auth.fetch import Fetched, FetchRequest
 from dovetail.auth.introspection import ASK_SECONDS, LEEWAY, MAX_AT_ONCE, TtlCache
 from dovetail.errors import SetupError
-from dovetail.transports import doorkeeper
+from dovetail.transports.doorkeeper import TokenLimits
 from http_serving import until
 from issuer_stage import Clock, Site, site
 
@@ -53,19 +53,11 @@ async def test_a_token_that_is_good(served: Site) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"active": False},
-        {"sub": None, "client_id": None},  # nobody
-        {"sub": 7},
-        {"exp": 1},
-        {"exp": "later"},
-        {"nbf": 99999999999},
-        {"aud": "https://other.example.com"},
-        {"aud": []},
-        {"aud": None},
-        {"iss": "https://evil.example.com"},
-        {"iss": 7},
+        {"active": False}, {"sub": None, "client_id": None}, {"sub": 7}, {"exp": 1}, {"exp": "later"},
+        {"nbf": 99999999999}, {"aud": "https://other.example.com"}, {"aud": []}, {"aud": None},
+        {"iss": "https://evil.example.com"}, {"iss": 7},
     ],
-)
+)  # fmt: skip
 async def test_a_token_that_is_not(served: Site, change: dict[str, Any]) -> None:
     good = GOOD | {"aud": "https://notes.example.com", "iss": "https://login.example.com"}
     verifier = asking(served, audience="https://notes.example.com", issuer="https://login.example.com")
@@ -173,9 +165,11 @@ class SlowIssuer:
     def __init__(self) -> None:
         self.let_go = asyncio.Event()
         self.at_once = self.most = 0
+        self.asked: list[str] = []
 
     async def __call__(self, request: FetchRequest) -> Fetched:
         (token,) = parse_qs((request.body or b"").decode())["token"]
+        self.asked.append(token)
         self.at_once += 1
         self.most = max(self.most, self.at_once)
         try:
@@ -183,7 +177,8 @@ class SlowIssuer:
                 await self.let_go.wait()
         finally:
             self.at_once -= 1
-        return Fetched(status=200, body=b'{"active":true,"sub":"alice"}')
+        active = b"false" if token.startswith("nonsense") else b"true"
+        return Fetched(status=200, body=b'{"active":%b,"sub":"alice"}' % active)
 
     def asking(self, **options: Any) -> Introspection:
         return Introspection("https://a.example/x", client_id="a", client_secret=SECRET, fetch=self, **options)
@@ -201,6 +196,22 @@ async def test_few_are_asked_about_at_a_time() -> None:
     assert issuer.most == MAX_AT_ONCE
 
 
+@pytest.mark.parametrize("cache_seconds", [0, 1000])
+async def test_nonsense_does_not_stand_before_tokens_that_were_good(cache_seconds: float) -> None:
+    """Neither in the queue, where they are asked about again, nor in the cache."""
+    issuer = SlowIssuer()
+    verifier = issuer.asking(cache_seconds=cache_seconds)
+    assert await verifier.verify("quick")
+    flood = [asyncio.create_task(verifier.verify(f"nonsense{number}")) for number in range(2000)]
+    await until(lambda: issuer.at_once == MAX_AT_ONCE)
+    assert await verifier.verify("quick")
+    asked = issuer.asked
+    issuer.let_go.set()
+    assert not any(await asyncio.gather(*flood))
+    assert await verifier.verify("quick")
+    assert asked.count("quick") == (3 if cache_seconds == 0 else 1)
+
+
 def test_one_verifier_serves_one_event_loop_after_another() -> None:
     issuer = SlowIssuer()
     verifier = issuer.asking()
@@ -213,7 +224,7 @@ def test_one_verifier_serves_one_event_loop_after_another() -> None:
 
 
 def test_a_transport_has_more_patience() -> None:
-    assert ASK_SECONDS < doorkeeper.VERIFY_SECONDS
+    assert TokenLimits().verifying > ASK_SECONDS
 
 
 @pytest.mark.parametrize(

@@ -77,15 +77,16 @@ async def test_the_audience(jwt: Jwt, aud: Any) -> None:
     assert await Jwt(ISSUER, "https://other.example.com/mcp", jwks=jwks()).verify(token()) is None
 
 
-@pytest.mark.parametrize("typ", ["at+jwt", "AT+JWT", "JWT", "application/at+jwt", ...])
-async def test_types_of_access_tokens(jwt: Jwt, typ: Any) -> None:
-    assert await jwt.verify(token(typ=typ)) is not None
-
-
 @pytest.mark.rule("AUTH-9")
-@pytest.mark.parametrize("typ", ["dpop+jwt", "logout+jwt", "id_token+jwt", "oauth-id-jag+jwt", "", 7, ["at+jwt"]])
-async def test_other_types_are_no_access_tokens(jwt: Jwt, typ: Any) -> None:
-    assert await jwt.verify(token(typ=typ)) is None
+@pytest.mark.parametrize(
+    ("typ", "good"),
+    [
+        *((typ, True) for typ in ("at+jwt", "AT+JWT", "JWT", "application/at+jwt", ...)),
+        *((typ, False) for typ in ("dpop+jwt", "logout+jwt", "id_token+jwt", "", 7, ["at+jwt"])),
+    ],
+)
+async def test_only_types_of_access_tokens_do(jwt: Jwt, typ: Any, good: bool) -> None:
+    assert (await jwt.verify(token(typ=typ)) is not None) is good
 
 
 async def test_the_clock_may_differ_a_little(jwt: Jwt) -> None:
@@ -122,10 +123,7 @@ async def test_only_the_algorithms_that_were_named() -> None:
     ("options", "says"),
     [
         ({"issuer": ""}, "issuer"),
-        ({"audience": ""}, "audience"),
-        ({"audience": []}, "audience"),
-        ({"audience": [""]}, "audience"),
-        ({"audience": None}, "audience"),
+        *(({"audience": audience}, "audience") for audience in ("", [], [""], None)),
         ({"algorithms": ["none"]}, "none"),
         ({"algorithms": ["HS256"]}, "HS256"),
         ({"algorithms": []}, "algorithms"),
@@ -134,18 +132,15 @@ async def test_only_the_algorithms_that_were_named() -> None:
         ({"jwks": None, "secret": SECRET, "algorithms": ["HS512"]}, "too short"),
         ({"jwks": None, "secret": pem(RSA)}, "public_key"),
         ({"jwks": None, "secret": RSA.as_der(private=False)}, "public_key"),
-        ({"leeway": -1}, "leeway"),
-        ({"leeway": 1e9}, "leeway"),
+        *(({"leeway": seconds}, "leeway") for seconds in (-1, 1e9)),
         ({"public_key": pem(RSA)}, "one place"),
         ({"jwks": {}}, "no set"),
         ({"jwks": {"keys": []}}, "no public key"),
         ({"jwks": None, "public_key": "x"}, "no PEM"),
         ({"jwks": None, "public_key": RSA.as_pem(private=True)}, "private key"),
         ({"jwks": None, "public_key": pem(EC), "algorithms": ["RS256"]}, "no PEM"),
-        ({"jwks": None, "jwks_uri": "http://login.example.com/jwks"}, "not https"),
-        ({"jwks": None, "jwks_uri": "file:///etc/passwd"}, "not https"),
-        ({"jwks": None, "issuer": "http://login.example.com"}, "not https"),
-        ({"jwks": None, "issuer": "my-issuer"}, "not https"),
+        *(({"jwks": None, "jwks_uri": uri}, "not https") for uri in ("http://login.example.com/jwks", "file:///etc/x")),
+        *(({"jwks": None, "issuer": issuer}, "not https") for issuer in ("http://login.example.com", "my-issuer")),
     ],
 )
 def test_what_is_refused_at_setup(options: dict[str, Any], says: str) -> None:
@@ -278,17 +273,9 @@ async def test_all_places_of_the_metadata(served: Site, path: str, page: str) ->
 @pytest.mark.parametrize(
     ("page", "says"),
     [
-        ({"issuer": "https://evil.example.com"}, "another issuer"),
-        ({"issuer": "slash"}, "another issuer"),
-        ({"issuer": None}, "another issuer"),
-        ({"jwks_uri": None}, "no https URL"),
-        ({"jwks_uri": 7}, "no https URL"),
-        ({"jwks_uri": "http://keys.example.com/jwks"}, "no https URL"),
-        ({"jwks_uri": "file:///etc/passwd"}, "no https URL"),
-        (b"[]", "no metadata"),
-        (b"<html>", "no metadata"),
-        ((500, {}), "no metadata"),
-        ((302, {}), "no metadata"),
+        *(({"issuer": issuer}, "another issuer") for issuer in ("https://evil.example.com", "slash", None)),
+        *(({"jwks_uri": uri}, "no https URL") for uri in (None, 7, "http://keys.example.com/jwks", "file:///etc/x")),
+        *((page, "no metadata") for page in (b"[]", b"<html>", (500, {}), (302, {}))),
     ],
 )
 async def test_metadata_that_does_not_do(served: Site, page: Any, says: str) -> None:

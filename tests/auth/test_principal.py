@@ -41,8 +41,9 @@ def test_scopes_are_a_set_however_they_are_given() -> None:
     listed: Any = ["a", "b", "a"]
     principal = Principal(subject="carl", scopes=listed)
     assert principal.scopes == frozenset({"a", "b"})
-    assert principal.may("a")
-    assert hash(principal.scopes)
+    assert principal.may()
+    assert principal.may("a", "b")
+    assert not principal.may("a", "c")
     one: Any = "read"
     assert Principal(subject="carl", scopes=one).scopes == {"read"}
 
@@ -51,13 +52,6 @@ def test_scopes_are_a_set_however_they_are_given() -> None:
 def test_what_can_not_be_scopes(scopes: Any) -> None:
     with pytest.raises(SetupError, match="Principal: "):
         Principal(subject="carl", scopes=scopes)
-
-
-def test_scopes_are_all_or_nothing() -> None:
-    principal = Principal(subject="alice", scopes=frozenset({"a", "b"}))
-    assert principal.may()
-    assert principal.may("a", "b")
-    assert not principal.may("a", "c")
 
 
 @pytest.mark.parametrize(
@@ -79,8 +73,7 @@ def test_who_is_named(claims: dict[str, Any], subject: str | None, client: str |
 
 
 @pytest.mark.parametrize(
-    "claims",
-    [{}, {"sub": ""}, {"sub": 7}, {"sub": ["alice"]}, {"sub": "a" * 1025}, {"sub": "alice", "client_id": {}}],
+    "claims", [{}, {"sub": ""}, {"sub": 7}, {"sub": ["alice"]}, {"sub": "a" * 1025}, {"sub": "alice", "client_id": {}}]
 )
 def test_nobody_is_named(claims: dict[str, Any]) -> None:
     assert principal_of(claims, None) is None
@@ -105,24 +98,22 @@ def test_scopes_of_claims(claims: dict[str, Any], scope_claim: str | None, scope
     assert principal.scopes == scopes
 
 
+URL = "https://notes.example.com/mcp"
+OTHERS = [
+    "https://notes.example.com/MCP", "https://notes.example.com", "http://notes.example.com/mcp",
+    "https://notes.example.com:8443/mcp", URL + "?x=/", "https://notes.example.com.evil.example/mcp",
+    "https://x@notes.example.com/mcp", " " + URL, URL + "\n",
+]  # fmt: skip
+
+
 @pytest.mark.rule("AUTH-17")
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
-        ("https://notes.example.com/mcp", "HTTPS://Notes.Example.COM/mcp", True),
-        ("https://notes.example.com/mcp", "https://notes.example.com/mcp/", True),
+        *((URL, other, True) for other in ("HTTPS://Notes.Example.COM/mcp", URL + "/")),
         ("https://notes.example.com", "https://notes.example.com/", True),
-        ("https://notes.example.com/mcp", "https://notes.example.com/MCP", False),
-        ("https://notes.example.com/mcp", "https://notes.example.com", False),
-        ("https://notes.example.com/mcp", "http://notes.example.com/mcp", False),
-        ("https://notes.example.com/mcp", "https://notes.example.com:8443/mcp", False),
-        ("https://notes.example.com/mcp", "https://notes.example.com/mcp?x=/", False),
-        ("https://notes.example.com/mcp", "https://notes.example.com.evil.example/mcp", False),
-        ("https://notes.example.com/mcp", "https://x@notes.example.com/mcp", False),
-        ("https://notes.example.com/mcp", " https://notes.example.com/mcp", False),
-        ("https://notes.example.com/mcp", "https://notes.example.com/mcp\n", False),
-        ("notes", "Notes", False),
-        ("notes", "notes/", False),
+        *((URL, other, False) for other in OTHERS),
+        *(("notes", other, False) for other in ("Notes", "notes/")),
     ],
 )
 def test_audiences_that_mean_the_same(one: str, other: str, same: bool) -> None:
@@ -145,12 +136,8 @@ def test_an_audience_that_is_none(aud: Any) -> None:
         ({"exp": 1001.5, "nbf": 1010, "iat": 1010}, True),
         ({"exp": 2000, "nbf": 1011}, False),
         ({"exp": 2000, "iat": 1011}, False),
-        ({"exp": True}, False),
-        ({"exp": "2000"}, False),
-        ({"exp": None}, False),
-        ({"exp": [2000]}, False),
+        *(({"exp": end}, False) for end in (True, "2000", None, [2000], -1)),
         ({"exp": 2000, "nbf": "0"}, False),
-        ({"exp": -1}, False),
         ({}, False),
     ],
 )

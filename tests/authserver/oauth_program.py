@@ -1,13 +1,11 @@
-"""The reference server behind its own authorization server: `python oauth_program.py --port N [--trust CERTIFICATE]`.
+"""The reference server behind its own authorization server: `python oauth_program.py --port N`.
 
 Every request needs `reference:use`. Two more tools need a scope each that nobody asks for at first. A POST to `/later`
-lets all access tokens end. `--trust` is a certificate that is believed when a program's own document is fetched from
-this machine.
+lets all access tokens end.
 What the server says is judged; if anything was malformed, that is on stderr, and the exit code is 1.
 """
 
 import argparse
-import os
 import sys
 import time
 from pathlib import Path
@@ -60,7 +58,6 @@ def authorization_server(origin: str) -> AuthServer:
         users={USER: hash_password(PASSWORD, cost=16)},
         scopes=MEANINGS,
         access_seconds=ACCESS_SECONDS,
-        allow_loopback_cimd=True,
         clock=CLOCK,
     )
 
@@ -93,10 +90,7 @@ def protected(auth_server: AuthServer) -> Server:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--trust", type=Path)
     options = parser.parse_args()
-    if options.trust is not None:
-        os.environ["SSL_CERT_FILE"] = str(options.trust)  # read when aiohttp is imported, which is later
     watch = judge_this_process()
     beside = authorization_server(f"http://127.0.0.1:{options.port}")
     protected(beside).run(transport="http", port=options.port, routes=beside.routes())

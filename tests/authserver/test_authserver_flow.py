@@ -20,7 +20,6 @@ from authserver_stage import (
     SECRET,
     USERS,
     Browser,
-    Clock,
     Program,
     SpiedState,
     Stage,
@@ -36,6 +35,7 @@ from dovetail.errors import SetupError
 from dovetail.state.base import NoRoom, StoreTrouble
 from dovetail.state.memory import MemoryState
 from dovetail.state.sqlite import SqliteState
+from issuer_stage import Clock
 
 
 @pytest.mark.parametrize(
@@ -288,16 +288,6 @@ async def test_the_keys_are_sealed_where_there_is_a_secret(monkeypatch: pytest.M
     assert (await Stage(state=state).get("jwks")).json["error"] == "temporarily_unavailable"
 
 
-async def test_keys_that_the_store_lost_come_back() -> None:
-    stage = Stage(state=SpiedState())
-    token = (await Program(stage).tokens())["access_token"]
-    for name in stage.state.kept:
-        await stage.state.delete(name)
-    stage.clock.now += 61
-    assert await stage.may_call(token)
-    assert await Stage(state=stage.state).may_call(token)
-
-
 async def test_programs_in_a_browser_may_ask() -> None:
     stage = Stage()
     asked = await stage.request("OPTIONS", "/token", headers={"origin": "https://inspector.example.com"})
@@ -482,21 +472,3 @@ async def test_strangers_cannot_fill_what_grants_need(tmp_path: Path, shop: str)
     assert (await stage.post("revoke", {"token": of_program}, basic("ci", SECRET))).status == 200
     assert not await stage.may_call(of_program)
     await state.close()
-
-
-DAY = 86_400.0
-
-
-@pytest.mark.parametrize("which", ["access_token", "refresh_token"])
-@pytest.mark.parametrize("client", ["ci", "app"])
-async def test_tokens_of_a_time_when_they_lived_longer_stay_revoked(client: str, which: str) -> None:
-    before = Stage(access_seconds=DAY, refresh_seconds=2 * DAY)
-    if client == "ci":
-        issued = (await before.token(basic("ci", SECRET), grant_type="client_credentials")).json
-    else:
-        issued = await Program(before).tokens()
-    now = Stage(access_seconds=600, refresh_seconds=700, state=before.state)
-    form = {"token": issued.get(which, issued["access_token"]), "client_id": client}
-    assert (await now.post("revoke", form, basic("ci", SECRET) if client == "ci" else None)).status == 200
-    before.clock.now += DAY - 10
-    assert not await before.may_call(issued["access_token"])

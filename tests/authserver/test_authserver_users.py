@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from authserver_stage import CALLBACK, ISSUER, PASSWORD, RESOURCE, USERS, Browser, Clock, Program, Stage
+from authserver_stage import CALLBACK, ISSUER, PASSWORD, RESOURCE, USERS, Browser, Program, Stage
 from dovetail.authserver import AuthServer, OAuthClient, hash_password, users
 from dovetail.authserver import users as users_module
 from dovetail.authserver.__main__ import main
@@ -20,6 +20,7 @@ from dovetail.authserver.storage import AttemptLimit, AuthStore
 from dovetail.authserver.users import Users
 from dovetail.errors import SetupError
 from dovetail.state.memory import MemoryState
+from issuer_stage import Clock
 
 
 async def test_users_come_from_a_file_that_may_change(tmp_path: Path) -> None:
@@ -35,13 +36,7 @@ async def test_users_come_from_a_file_that_may_change(tmp_path: Path) -> None:
     assert await users.accepts("bob", "bob")
 
 
-BROKEN = {
-    "gone": None,
-    "half": '{"ann": ',
-    "a list": "[]",
-    "a password": '{"ann": "secret"}',
-    "empty": " ",
-}
+BROKEN = {"gone": None, "half": '{"ann": ', "a list": "[]", "a password": '{"ann": "secret"}', "empty": " "}
 
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)

@@ -11,12 +11,10 @@ import pytest
 import stores
 from authserver_stage import CLIENTS, ISSUER, RESOURCE, SCOPES, SECRET, USERS, Browser, Program, Reply, Stage, basic
 from dovetail import Server
-from dovetail.auth import Auth, Jwt, VerifierTrouble
+from dovetail.auth import Jwt, VerifierTrouble
 from dovetail.authserver import AuthServer
-from dovetail.errors import SetupError
 from dovetail.state.base import StoreTrouble
 from dovetail.state.memory import MemoryState
-from dovetail.transports import doorkeeper
 from http_wire import HttpWire
 
 CREDENTIALS = {"grant_type": "client_credentials"}
@@ -64,8 +62,9 @@ class Worker(Stage):
     async def revoke(self, token: str) -> None:
         assert (await self.post("revoke", {"token": token}, basic("ci", SECRET))).status == 200
 
-    async def may_call(self, token: str) -> bool:
-        return (await HttpWire(self.app, headers={"authorization": f"Bearer {token}"}).call("ping", {})).status == 200
+    async def may_call(self, token: str, blank: str = " ") -> bool:
+        """With more than one `blank` the header is not the one that is known, so that its token is verified anew."""
+        return (await HttpWire(self.app, headers={"authorization": f"Bearer{blank}{token}"}).call("ping")).status == 200
 
 
 @asynccontextmanager
@@ -104,13 +103,7 @@ def url(request: pytest.FixtureRequest) -> str:
     return str(server.url)
 
 
-def no_token_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was verified until now is verified again."""
-    later = doorkeeper.monotonic() - time.monotonic() + doorkeeper.BELIEVED_SECONDS
-    monkeypatch.setattr(doorkeeper, "monotonic", lambda: time.monotonic() + later)
-
-
-async def test_a_flow_goes_from_worker_to_worker(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_flow_goes_from_worker_to_worker(url: str) -> None:
     async with worker(url, beside()) as first, worker(url, beside()) as second:
         program = Program(first)
         code = await program.code()
@@ -125,10 +118,9 @@ async def test_a_flow_goes_from_worker_to_worker(url: str, monkeypatch: pytest.M
         program.stage = second  # where the copy of a thief is used
         assert (await program.refresh(tokens[0]["refresh_token"])).json["error"] == "invalid_grant"
         assert (await program.refresh(tokens[-1]["refresh_token"])).json["error"] == "invalid_grant"
-        no_token_is_believed(monkeypatch)
         for token in tokens:
-            assert not await first.may_call(token["access_token"])
-            assert not await second.may_call(token["access_token"])
+            assert not await first.may_call(token["access_token"], "  ")
+            assert not await second.may_call(token["access_token"], "  ")
 
 
 @pytest.mark.parametrize("ending", [0, 1], ids=["the first", "the second"])
@@ -145,18 +137,6 @@ async def test_two_apps_with_one_authorization_server_do_not_know_each_other(url
         assert not await apps[0].may_call(token)
 
 
-async def test_a_state_by_url_is_opened_again_after_a_close(tmp_path: Path) -> None:
-    issuing = beside(f"sqlite:{tmp_path}/own.db")
-    async with worker("memory:", issuing) as first:
-        token = await first.own_token()
-        async with worker("memory:", issuing) as second:
-            assert await second.may_call(token)
-        assert await first.may_call(await first.own_token()), "another app has ended"
-        await issuing.close()
-        assert await first.may_call(await first.own_token())
-    await issuing.close()
-
-
 async def test_a_key_of_before_gives_way_to_that_of_the_fleet(sqlite: str) -> None:
     here = beside()
     assert await here.verifier().verify("too.early.token") is None
@@ -170,30 +150,6 @@ async def test_a_memory_of_its_own_in_a_fleet_is_told(sqlite: str, caplog: pytes
 
 
 # ── a server that is protected by it ──
-
-
-async def test_a_server_and_its_own_authorization_server_in_one_app() -> None:
-    stage = Stage()
-    with pytest.raises(SetupError, match="OwnTokens"):
-        Auth(stage.server.verifier(), dpop="required")  # its tokens are bound to no key
-    server = notes(Auth(stage.server.verifier(), scopes=["notes:read"]))
-    server.add_tool(lambda text: text, name="write", scopes=["notes:write"])
-    async with started(server.asgi(routes=stage.server.routes())) as worker:
-        app = worker.app
-        refused = await HttpWire(app).post("tools/list")
-        assert refused.status == 401
-        assert "resource_metadata" in refused.headers["www-authenticate"]
-        metadata = await HttpWire(app).raw("GET", path="/.well-known/oauth-authorization-server").done()
-        assert metadata.answer["issuer"] == ISSUER
-        about = await HttpWire(app).raw("GET", path="/.well-known/oauth-protected-resource/mcp").done()
-        assert about.answer["authorization_servers"] == [ISSUER]
-        reader = (await Program(stage).tokens(scope="notes:read"))["access_token"]
-        writer = (await Program(stage).tokens(scope="notes:read notes:write"))["access_token"]
-        written = await HttpWire(app, headers={"authorization": f"Bearer {writer}"}).call("write", {"text": "hello"})
-        assert written.answer["result"]["content"][0]["text"] == "hello"
-        lacking = await HttpWire(app, headers={"authorization": f"Bearer {reader}"}).call("write", {"text": "hello"})
-        assert lacking.status == 403
-        assert "insufficient_scope" in lacking.headers["www-authenticate"]
 
 
 async def test_other_servers_take_its_tokens_by_the_published_key() -> None:

@@ -1,28 +1,18 @@
 """Official clients and the official suite: each finds its own way to a token, renews it, and comes back for more."""
 
 import asyncio
-import datetime
-import functools
-import http.server
-import ipaddress
 import json
 import re
-import ssl
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 import aiohttp
 import httpx2
 import node_tools
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from mcp import ClientSession, MCPError
+from mcp import ClientSession
 from mcp.client.auth import OAuthClientProvider
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from oauth_program import MAY_READ, MAY_USE, MAY_WRITE, PASSWORD, USER
@@ -40,7 +30,6 @@ pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).parent / "oauth_program.py"
 CALLBACK = "http://127.0.0.1:9/callback"  # nobody listens there: the browser of the tests only looks where it is sent
-DOCUMENT = "client.json"
 METADATA = {
     "client_name": "The official client",
     "redirect_uris": [CALLBACK],
@@ -48,71 +37,6 @@ METADATA = {
     "response_types": ["code"],
     "token_endpoint_auth_method": "none",
 }
-
-
-class Protected(NamedTuple):
-    origin: str
-    document: str  # the URL of a program's own description
-
-    @property
-    def url(self) -> str:
-        return f"{self.origin}/mcp"
-
-
-@contextmanager
-def protected_server(folder: Path) -> Iterator[Protected]:
-    """In a process of its own, which has nothing to complain about."""
-    log = folder / "server.log"
-    certificate = _certificate(folder)
-    program = [str(PROGRAM), "--trust", str(certificate)]
-    with _published(folder, certificate) as document, serving(program, log) as process:
-        yield Protected(process.origin, document)
-    assert not process.complaints, log.read_text()
-
-
-@contextmanager
-def _published(folder: Path, certificate: Path) -> Iterator[str]:
-    """A document that describes a program, by https, as a Client ID Metadata Document has to be."""
-    page = functools.partial(_QuietPages, directory=str(folder / "published"))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), page) as server:
-        url = f"https://127.0.0.1:{server.server_port}/{DOCUMENT}"
-        (folder / "published").mkdir()
-        (folder / "published" / DOCUMENT).write_text(json.dumps({"client_id": url, **METADATA}))
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield url
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-class _QuietPages(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
-def _certificate(folder: Path) -> Path:
-    """For this machine, signed by itself, with its key in the same file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "the tests")])
-    now = datetime.datetime.now(datetime.UTC)
-    this_machine = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(this_machine, critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    path = folder / "certificate.pem"
-    path.write_bytes(secret + made.public_bytes(pem))
-    return path
 
 
 PRM, METADATA_PATH = "/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-authorization-server"
@@ -125,15 +49,18 @@ SUM = {"operation": "add", "a": 2, "b": 3}
 
 
 @pytest.fixture(scope="module")
-def protected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Protected]:
-    with protected_server(tmp_path_factory.mktemp("oauth")) as served:
-        yield served
+def protected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The origin of a server in a process of its own, which has nothing to complain about."""
+    log = tmp_path_factory.mktemp("oauth") / "server.log"
+    with serving([str(PROGRAM)], log) as process:
+        yield process.origin
+    assert not process.complaints, log.read_text()
 
 
-def check_requests(visited: list[dict[str, str]], served: Protected) -> None:
+def check_requests(visited: list[dict[str, str]], origin: str) -> None:
     assert [set(asked["scope"].split()) for asked in visited] == ASKED_FOR
     for asked in visited:
-        assert (asked["code_challenge_method"], asked["resource"]) == ("S256", served.url)
+        assert (asked["code_challenge_method"], asked["resource"]) == ("S256", f"{origin}/mcp")
     assert len({asked["code_challenge"] for asked in visited}) == len(visited)
 
 
@@ -174,17 +101,15 @@ class Storage:
 class ProtectedTalk(HttpTalk):
     """The SDK's session over HTTP, with the SDK's own OAuth, a user who allows everything, and a store."""
 
-    def __init__(self, served: Protected, storage: Storage | None = None, document: str | None = None, **more: Any):
-        super().__init__(served.origin)
-        self.storage = storage or Storage()
+    def __init__(self, origin: str, **more: Any):
+        super().__init__(origin)
+        self.storage = Storage()
         self.visited: list[dict[str, str]] = []  # the parameters of each authorization request
         self.challenges: dict[int, list[str]] = {}  # by status
         self.forms: list[dict[str, str]] = []  # what was sent to the token endpoint
         self._back: dict[str, str] = {}
         metadata = OAuthClientMetadata.model_validate({**METADATA, **more})
-        self._provider = OAuthClientProvider(
-            f"{self.root}/mcp", metadata, self.storage, self._visit, self._returned, client_metadata_url=document
-        )
+        self._provider = OAuthClientProvider(f"{self.root}/mcp", metadata, self.storage, self._visit, self._returned)
 
     async def _visit(self, url: str) -> None:
         self.visited.append(dict(parse_qsl(urlsplit(url).query)))
@@ -225,7 +150,7 @@ async def tools(session: ClientSession) -> list[str]:
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 @pytest.mark.rule("AUTH-1", "AUTH-2", "AUTH-4", "AUTH-5", "AUTH-6", "AUTH-11", "AUTH-12")
-async def test_the_whole_way_in_python(protected: Protected, revision: str) -> None:
+async def test_the_whole_way_in_python(protected: str, revision: str) -> None:
     """Finds out, registers, signs in, calls, renews its token, and comes back for more, twice."""
     talk = ProtectedTalk(protected)
     async with talk(revision) as session:
@@ -249,53 +174,23 @@ async def test_the_whole_way_in_python(protected: Protected, revision: str) -> N
     by_code = [form for form in talk.forms if form["grant_type"] == "authorization_code"]
     assert len(by_code) == len(talk.visited)
     for form in by_code:
-        assert form["resource"] == protected.url
+        assert form["resource"] == f"{protected}/mcp"
         assert form["code_verifier"]
     for kind in ("access_token", "refresh_token"):
         assert len({getattr(each, kind) for each in talk.storage.tokens}) == len(talk.storage.tokens), "each is another"
-    check_challenges(talk.challenges, f"{protected.origin}{PRM}")
+    check_challenges(talk.challenges, f"{protected}{PRM}")
 
 
 @pytest.mark.parametrize(
-    ("wanted", "given"),
-    [(None, "client_secret_basic"), ("client_secret_post", "client_secret_post"), ("document", None)],
+    ("wanted", "given"), [(None, "client_secret_basic"), ("client_secret_post", "client_secret_post")]
 )
-async def test_a_client_with_a_secret_or_document(protected: Protected, wanted: str | None, given: str | None) -> None:
-    published = protected.document if wanted == "document" else None
-    more = {} if published else {"token_endpoint_auth_method": wanted}
-    talk = ProtectedTalk(protected, document=published, **more)
+async def test_a_client_with_a_secret(protected: str, wanted: str | None, given: str) -> None:
+    talk = ProtectedTalk(protected, token_endpoint_auth_method=wanted)
     async with talk("2026-07-28") as session:
         assert '"result":5' in (await talk.part(session))[0]
-    assert (REGISTERED in talk.steps()) is (published is None)
-    if published is None:
-        assert talk.storage.client is not None
-        assert talk.storage.client.token_endpoint_auth_method == given
-        assert ("client_secret" in talk.forms[0]) == (given == "client_secret_post")
-    else:
-        assert [asked["client_id"] for asked in talk.visited] == [published]
-
-
-async def test_the_oldest_transport(protected: Protected) -> None:
-    """A request is answered in the stream there, so that a client hears which scopes it needs, but as an error."""
-    talk = ProtectedTalk(protected)
-    async with talk("2024-11-05", "sse") as session:
-        assert talk.steps()[0] == ("GET", "/sse", 401)
-        assert '"result":5' in (await talk.part(session))[0]
-        with pytest.raises(MCPError, match=MAY_READ):
-            await session.call_tool("read_note")
-    assert len(talk.visited) == 1
-
-
-@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_a_client_that_comes_back_needs_nobody(protected: Protected, revision: str) -> None:
-    first = ProtectedTalk(protected)
-    async with first(revision) as session:
-        await first.part(session, "read_note")
-    again = ProtectedTalk(protected, first.storage)
-    async with again(revision) as session:
-        assert (await again.part(session, "read_note"))[0] == f"the note of {USER}"
-    assert again.visited == []
-    assert not {401, 403} & {asked.status for asked in again.asked}
+    assert talk.storage.client is not None
+    assert talk.storage.client.token_endpoint_auth_method == given
+    assert ("client_secret" in talk.forms[0]) == (given == "client_secret_post")
 
 
 # ── the client in TypeScript ──
@@ -309,15 +204,14 @@ def noted(*steps: tuple[Any, ...]) -> list[list[Any]]:
 BY_CODE, BY_REFRESH = ([*GRANTED, grant] for grant in ("authorization_code", "refresh_token"))
 
 
-@pytest.mark.parametrize(("revision", "is_published"), [("2025-11-25", True), ("2026-07-28", False)])
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 @pytest.mark.rule("AUTH-1", "AUTH-2", "AUTH-4", "AUTH-5", "AUTH-6", "AUTH-11", "AUTH-12")
-def test_the_whole_way_in_typescript(protected: Protected, revision: str, is_published: bool) -> None:
+def test_the_whole_way_in_typescript(protected: str, revision: str) -> None:
     nodejs.demand()
-    published = [protected.document] if is_published else []
-    given = (revision, USER, PASSWORD, f"{protected.origin}/later", json.dumps(METADATA))
-    said = nodejs.run("oauth.mjs", protected.url, *given, *published)
+    given = (revision, USER, PASSWORD, f"{protected}/later", json.dumps(METADATA))
+    said = nodejs.run("oauth.mjs", f"{protected}/mcp", *given)
     assert said["negotiated"] == revision
-    begun = noted(REFUSED, *DISCOVERY, *([] if is_published else [REGISTERED]))
+    begun = noted(REFUSED, *DISCOVERY, REGISTERED)
     assert said["first"]["steps"][: len(begun) + 2] == [*begun, BY_CODE, *noted(ANSWERED)]
     assert '"result":5' in said["first"]["text"]
     assert said["first"]["tools"] == OPEN_TOOLS
@@ -326,11 +220,10 @@ def test_the_whole_way_in_typescript(protected: Protected, revision: str, is_pub
     check_step_up(said)
     assert ['"result":5' in text for text in said["together"]] == [True] * 3, "calls at once renew the same token"
     challenges = {int(status): told for status, told in said["challenges"].items()}
-    check_challenges(challenges, f"{protected.origin}{PRM}")
+    check_challenges(challenges, f"{protected}{PRM}")
     without, expired = challenges[401]
     assert ("error=" in without, 'error="invalid_token"' in expired) == (False, True)
     check_requests(said["visited"], protected)
-    assert {asked["client_id"] == protected.document for asked in said["visited"]} == {is_published}
 
 
 def check_step_up(said: dict[str, Any]) -> None:

@@ -1,16 +1,15 @@
 """`dovetail bench`: what it asks, whom it refuses to load, and its figures."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
-from command_stage import Run, running, typed
+from command_stage import Run, running
 
 from dovetail import Server, ToolError
 from dovetail.cli.bench import Measurement
-from dovetail.cli.output import DECLINED, FAILED, WRONG_USE
+from dovetail.cli.output import FAILED
 
 QUICKLY = ("--seconds", "0.1", "--clients", "2")
 
@@ -32,10 +31,6 @@ def run(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     def look(what: str = "sky") -> str:
         asked.append(f"look {what}")
         return what
-
-    @server.tool(annotations={"destructiveHint": True})
-    def wreck() -> None:
-        asked.append("wreck")
 
     @server.tool
     def fail_later() -> None:
@@ -77,35 +72,11 @@ def test_a_tool_with_arguments(run: Run, asked: list[str]) -> None:
     assert "p99" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "told"),
-    [
-        (["--tool", "lok"], WRONG_USE, "there is no tool lok; did you mean look?"),
-        (["--tool", "wreck"], DECLINED, "marked destructive; --yes calls it"),
-        (["--tool", "look", "--args", "[1]"], WRONG_USE, "--args: a JSON object is needed"),
-        (["--args", "{}"], WRONG_USE, "only with --tool"),
-        (["--clients", "0"], WRONG_USE, "0 is not in the range"),
-        (["--seconds", "0"], WRONG_USE, "0.0 is not in the range"),
-    ],
-)
-def test_what_is_refused(run: Run, asked: list[str], words: list[str], code: int, told: str) -> None:
-    done = run("bench", *words)
-    assert (done.exit_code, asked) == (code, [])
-    assert told in done.stderr
-
-
 def test_errors_are_counted_and_told_without_their_colours(run: Run) -> None:
     done = run("bench", *QUICKLY, "--tool", "fail_later")
     assert done.exit_code == FAILED
     assert "ToolError: no \ufffd[31mmore" in done.stderr
     assert "0 calls/s" in done.stdout
-
-
-@pytest.mark.parametrize("url", ["https://example.com/mcp", "http://10.0.0.7:8000/mcp", "http://127.0.0.1.example.com"])
-def test_other_machines_are_not_loaded_by_accident(tmp_path: Path, url: str) -> None:
-    done = typed(tmp_path, "bench", url)
-    assert (done.returncode, done.stdout) == (DECLINED, b"")
-    assert b"another machine; --yes loads it" in done.stderr
 
 
 def test_figures() -> None:

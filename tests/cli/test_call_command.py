@@ -26,7 +26,6 @@ def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pat
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        (["add", "a=2", "b=3"], "5\n"),
         (["add", "--args", '{"a": 2}', "b=3"], "5\n"),
         (["summarise", "text=two words"], "2 words\n"),
         (
@@ -62,15 +61,6 @@ def test_the_whole_result_as_json(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("text=@-", "--args", "-"), ("text=@-", "other=@-"), ("text=@-", "--answer", "a=@-")], ids=" ".join
-)
-def test_stdin_is_read_once(run: Run, words: tuple[str, ...]) -> None:
-    done = run("call", "summarise", *words, input="{}")
-    assert done.exit_code == WRONG_USE
-    assert "stdin can be read only once" in done.stderr
-
-
-@pytest.mark.parametrize(
     ("output", "files"),
     [("art.png", {"art-1.png", "art-2.png"}), ("art/", {"art/image.png", "art/audio.wav"})],
 )
@@ -94,25 +84,9 @@ def test_a_tool_that_fails(run: Run) -> None:
     done = run("call", "break_down")
     assert (done.exit_code, done.stdout) == (FAILED, "")
     assert "Error: it is broken: safe \N{REPLACEMENT CHARACTER}[31mred" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["addd"], "there is no tool addd; did you mean add?"),
-        (["zzz"], "there is no tool zzz; it has add, get-sum, search,"),
-        (["add", "a=1"], "add needs b\nIt takes:\n  a  integer  required\n  b  integer  required\n"),
-        (["add", "a=1", "b=2", "c=3"], "add takes no c"),
-        (["add", "a=1", "b"], "write arguments as KEY=VALUE"),
-        (["book", "--answer", "nights"], "write arguments as KEY=VALUE"),
-        (["book", "--answers", "[]"], "--answers: a JSON object is needed"),
-    ],
-    ids=str,
-)
-def test_wrong_use_is_told_before_the_call(run: Run, words: list[str], told: str) -> None:
-    done = run("call", *words)
-    assert (done.exit_code, done.stdout) == (WRONG_USE, "")
-    assert told in done.stderr
+    for name in ("break_down", "steer"):
+        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(run("call", name).stderr)
+    assert run("call", "steer").stdout == example_server.STEERING + "\n"  # what is piped is what came
 
 
 @pytest.mark.seed("S2-72", "S4-17")
@@ -127,7 +101,6 @@ def test_a_destructive_tool_needs_a_yes(run: Run) -> None:
 @pytest.mark.parametrize(
     ("annotations", "told"),
     [
-        (None, "t does not say whether it is destructive\n"),
         ({"openWorldHint": False}, "t does not say whether it is destructive\n"),
         ({"readOnlyHint": True}, ""),
         ({"destructiveHint": False}, ""),
@@ -135,8 +108,8 @@ def test_a_destructive_tool_needs_a_yes(run: Run) -> None:
     ],
     ids=str,
 )
-def test_what_a_tool_leaves_open_is_told_and_counted_by_one_rule(
-    monkeypatch: pytest.MonkeyPatch, annotations: dict[str, bool] | None, told: str
+def test_what_a_tool_leaves_open_is_told(
+    monkeypatch: pytest.MonkeyPatch, annotations: dict[str, bool], told: str
 ) -> None:
     server = Server("hints")
     server.add_tool(lambda: "done", name="t", description="Do it.", annotations=annotations)
@@ -144,7 +117,6 @@ def test_what_a_tool_leaves_open_is_told_and_counted_by_one_rule(
     assert run("call", "t").stderr.startswith(told)
     assert bool(run("call", "t").stderr) == bool(told)
     assert run("call", "t", "--yes").stderr == ""
-    assert ("1 not annotated" in run("inspect").stdout) == (annotations is None)
     assert ("destructive" in run("list").stdout) == ("destructive" in told and "Error" not in told)
 
 
@@ -174,7 +146,6 @@ def test_a_form_is_answered_beforehand(run: Run, options: list[str], result: str
     ("options", "told"),
     [
         ([], "Nobody is here to answer, so it is cancelled. --answer nights=… answers it."),
-        (["--answer", "size=single"], "Nobody is here to answer"),
         (["--answer", "nights=30"], "No answer is sent: nights"),
         (["--answer", "nights=x"], "No answer is sent: nights: expected integer"),
     ],
@@ -201,16 +172,8 @@ def test_a_page_and_a_model_need_a_person(run: Run) -> None:
     assert "nobody is here to answer for it: refused" in done.stderr
 
 
-def test_no_text_of_a_server_steers_the_terminal(run: Run) -> None:
-    for words in (["steer"], ["break_down"]):
-        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(run("call", *words).stderr)
-    assert run("call", "steer").stdout == example_server.STEERING + "\n"  # what is piped is what came
-
-
-NAME, SHOWN = (
-    "fa\nError: \x1b[31mke",
-    "fa Error: \N{REPLACEMENT CHARACTER}[31mke",
-)  # as no framework lets a server speak
+NAME = "fa\nError: \x1b[31mke"  # as no framework lets a server speak
+SHOWN = "fa Error: \N{REPLACEMENT CHARACTER}[31mke"
 
 
 def test_names_of_a_server_stay_in_their_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,13 +210,10 @@ def test_bytes_go_out_as_they_came(tmp_path: Path) -> None:
     assert done.stderr == b""
 
 
-def test_into_a_file(run: Run) -> None:
+def test_into_a_file_or_a_folder_where_nothing_is_overwritten(run: Run) -> None:
     done = run("read", "logo://small", "--output", "logo.png")
     assert (done.stdout, done.stderr) == ("", "saved logo.png (2.0 KB)\n")
     assert Path("logo.png").read_bytes() == example_server.PNG
-
-
-def test_into_a_folder_nothing_is_overwritten(run: Run) -> None:
     Path("art").mkdir()
     for _ in range(2):
         run("read", "logo://small", "--output", "art")
@@ -281,21 +241,6 @@ def test_messages_of_a_prompt(run: Run) -> None:
     assert run("prompt", "greet", "name=Ada").stdout == "user:\nGreet Ada in English.\n"
     found = json.loads(run("prompt", "greet", "name=Ada", "language=Latin", "--json").stdout)
     assert found["messages"] == [{"role": "user", "content": {"type": "text", "text": "Greet Ada in Latin."}}]
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["greet"], "greet needs name\nIt takes:\n  name      string  required\n  language  string\n"),
-        (["greet", "name=Ada", "age=5"], "greet takes no age"),
-        (["great", "name=Ada"], "there is no prompt great; did you mean greet?"),
-    ],
-    ids=str,
-)
-def test_wrong_use_of_a_prompt(run: Run, words: list[str], told: str) -> None:
-    done = run("prompt", *words)
-    assert (done.exit_code, done.stdout) == (WRONG_USE, "")
-    assert told in done.stderr
 
 
 def test_suggestions(run: Run) -> None:

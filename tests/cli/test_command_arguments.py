@@ -46,7 +46,6 @@ def read(*words: str, whole: str | None = None, schema: Any = SCHEMA) -> dict[st
     ("words", "expected"),
     [
         (["whole=5"], {"whole": 5}),
-        (["part=5"], {"part": 5}),
         (["on=true"], {"on": True}),
         (["on=No"], {"on": False}),
         (["text=5"], {"text": "5"}),
@@ -56,7 +55,6 @@ def read(*words: str, whole: str | None = None, schema: Any = SCHEMA) -> dict[st
         (["either=5"], {"either": 5}),
         (["numbers=1", "numbers=2"], {"numbers": [1, 2]}),
         (["numbers=1"], {"numbers": [1]}),
-        (["numbers=[1, 2]"], {"numbers": [1, 2]}),
         (["texts=1", "texts=a"], {"texts": ["1", "a"]}),
         (["list_or_text=a"], {"list_or_text": "a"}),
         (["list_or_text=a", "list_or_text=b"], {"list_or_text": ["a", "b"]}),
@@ -68,7 +66,6 @@ def read(*words: str, whole: str | None = None, schema: Any = SCHEMA) -> dict[st
         (['place={"floor": 2}'], {"place": {"floor": 2}}),
         (["free.a.b=1"], {"free": {"a": {"b": 1}}}),
         (["anything=5"], {"anything": 5}),
-        (["anything=five"], {"anything": "five"}),
         (["anything=[1"], {"anything": "[1"}),
         (["anything=1e999"], {"anything": "1e999"}),
         (["dotted.name=5"], {"dotted.name": 5}),
@@ -88,7 +85,6 @@ def test_words_get_the_types_of_the_schema(words: list[str], expected: dict[str,
     ("words", "told"),
     [
         (["whole=x"], "whole: expected integer, got 'x'"),
-        (["whole=1.5"], "whole: expected integer, got '1.5'"),
         (["whole=01"], "whole: expected integer, got '01'"),
         (["part=NaN"], "part: expected number"),
         (["on=maybe"], "on: expected boolean"),
@@ -101,13 +97,11 @@ def test_words_get_the_types_of_the_schema(words: list[str], expected: dict[str,
         (["place.floor=1", "place={}"], "given twice"),
         (["whole:={"], "whole: this is not JSON"),
         (["part:=NaN"], "part: this is not JSON"),
-        (["whole"], "write arguments as KEY=VALUE"),
         (['{"text": "a=b"}'], "--args takes all arguments as JSON"),
         (["text=@nowhere.txt"], "@nowhere.txt: No such file"),
         (["text=@ada"], """a text that begins with @, write 'text:="@ada"'"""),
         (["text=@/"], "@/: Is a directory"),
         (["part=1e999"], "part: expected number, got '1e999'"),
-        (["part=inf"], "part: expected number, got 'inf'"),
         (["part:=1e999"], "part: this is not JSON"),
         ([r'anything:="\ud800"'], "anything: this is not JSON"),
         (["wh\nole=1"], "buy takes no wh ole; did you mean whole?"),
@@ -150,15 +144,12 @@ def test_whole_arguments_are_taken_as_they_are(tmp_path: Path) -> None:
         read(whole="[1]")
 
 
-def test_the_text_of_a_file(tmp_path: Path) -> None:
+def test_the_text_of_a_file_and_of_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_text("5")
     (tmp_path / "b").write_bytes(b"\xff")
     assert read(f"whole=@{tmp_path / 'a'}", f"text=@{tmp_path / 'a'}") == {"whole": 5, "text": "5"}
     with pytest.raises(CommandExit, match="no text in UTF-8"):
         read(f"text=@{tmp_path / 'b'}")
-
-
-def test_the_text_of_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"five")))
     assert read("text=@-") == {"text": "five"}
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
@@ -182,9 +173,5 @@ def test_types_in_words(schema: dict[str, Any], words: str) -> None:
 
 
 def test_arguments_that_are_all_text() -> None:
-    assert GivenArguments.read(["a=1", "b=@"[:-1]]).texts() == {"a": "1", "b": ""}
+    assert GivenArguments.read(["a=1", "b="]).texts() == {"a": "1", "b": ""}
     assert GivenArguments.read(["a=1"]).texts({"a": True, "b": False}, "greet") == {"a": "1"}
-    with pytest.raises(CommandExit, match="greet needs a"):
-        GivenArguments().texts({"a": True}, "greet")
-    with pytest.raises(CommandExit, match="greet takes no c"):
-        GivenArguments.read(["a=1", "c=1"]).texts({"a": True}, "greet")

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import example_server
 import pytest
@@ -47,13 +47,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_examples(name: str) -> None:
-    mine = [line for command, line in examples() if command == name]
-    assert mine
-    assert all(line.split()[1] == name for line in mine)
-
-
 @pytest.mark.parametrize("line", list(dict.fromkeys(line for _, line in examples() if line.split()[1] not in LASTING)))
 def test_an_example_does_what_it_says(folder: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
     serve_in_process(example_server.server, monkeypatch)
@@ -86,18 +79,7 @@ BLOCK = re.compile(r"^<!-- (?P<program>\w+\.py) -->\n```console\n(?P<body>.*?)^`
 LINK = re.compile(r"\]\((?!https?://)(?P<path>[^)#]*)(#(?P<place>[^)]+))?\)")
 
 
-class Shown(NamedTuple):
-    page: str
-    program: str
-    body: str
-
-    def __str__(self) -> str:
-        return f"{self.page}: {self.program}"
-
-
-BLOCKS = [
-    Shown(page.stem, match["program"], match["body"]) for page in PAGES for match in BLOCK.finditer(page.read_text())
-]
+BLOCKS = [(page.stem, match["program"], match["body"]) for page in PAGES for match in BLOCK.finditer(page.read_text())]
 
 
 def test_every_command_has_a_page_that_the_index_names() -> None:
@@ -107,8 +89,11 @@ def test_every_command_has_a_page_that_the_index_names() -> None:
     assert all(page.read_text().startswith(f"# dovetail {page.stem}\n") for page in PAGES)
 
 
-def test_the_commands_that_talk_to_a_server_show_what_they_print() -> None:
-    assert {"call", "complete", "list", "prompt", "read"} <= {block.page for block in BLOCKS}
+def test_every_command_has_examples_and_those_that_talk_to_a_server_show_what_they_print() -> None:
+    assert {(command, line.split()[1]) for command, line in examples() if command} == {
+        (name, name) for name in COMMANDS
+    }
+    assert {"call", "complete", "list", "prompt", "read"} <= {page for page, *_ in BLOCKS}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -120,10 +105,10 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert link["place"] in [None, *(heading.lower().replace(" ", "-") for heading in headings)], link[0]
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=str)
-def test_what_a_page_shows_is_real(block: Shown, tmp_path: Path) -> None:
-    shutil.copy(ROOT / "docs" / "programs" / block.program, tmp_path / "server.py")
-    _, *pieces = re.split(r"^\$ ", block.body, flags=re.MULTILINE)
+@pytest.mark.parametrize(("page", "program", "body"), BLOCKS, ids=[f"{page}: {program}" for page, program, _ in BLOCKS])
+def test_what_a_page_shows_is_real(page: str, program: str, body: str, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "docs" / "programs" / program, tmp_path / "server.py")
+    _, *pieces = re.split(r"^\$ ", body, flags=re.MULTILINE)
     for piece in pieces:
         command, _, expected = piece.partition("\n")
         assert printed(tmp_path, command).rstrip("\n") == expected.rstrip("\n"), command

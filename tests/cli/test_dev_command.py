@@ -2,15 +2,12 @@
 
 import asyncio
 import json
-import os
 import re
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ from command_stage import BIN, PROMPTLY, environment
 
 from dovetail import Client
 from dovetail.cli.dev import WatchedFiles
+from process_stage import is_there
 
 PROGRAM = """
 import os, time
@@ -103,14 +101,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Developing]:
         stage.process.kill()
 
 
-def is_there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def posted(url: str, method: str, params: dict[str, Any], session: str | None = None) -> tuple[str | None, Any]:
     """One request of a handshake client; the session that it is told of, and the answer."""
     headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
@@ -168,11 +158,6 @@ def test_what_can_not_be_loaded_is_served_when_it_can(served: Developing) -> Non
     served.restart(PROGRAM)
     _, answer = posted(f"{served.origin}/mcp", "initialize", GREETING)
     assert answer["result"]["serverInfo"]["name"] == "shop"
-
-
-def is_refused(port: int) -> bool:
-    with closing(socket.socket()) as probe:
-        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 @pytest.mark.parametrize(

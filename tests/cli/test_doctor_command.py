@@ -40,7 +40,6 @@ def test_all_of_it_as_it_is_typed(tmp_path: Path) -> None:
         ("DOVETAIL_ZZZZZZZ", "a", WARNING, "unset it"),
         ("DOVETAIL_PORT", "tcp://10.0.0.1:80", PROBLEM, "Kubernetes"),
         ("DOVETAIL_WORKERS", "hush", PROBLEM, "a whole number"),
-        ("DOVETAIL_TOKEN", "hush", OK, "set"),
         ("DOVETAIL_STATE", "redis://:hush@host/0", OK, "set"),
     ],
 )

@@ -12,8 +12,6 @@ import pexpect
 import pytest
 from click.testing import CliRunner, Result
 from command_stage import BIN, environment, furnish, typed
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dovetail.cli import hosts
 from dovetail.cli.install import masked, write_file
@@ -159,21 +157,16 @@ def test_a_file_that_is_not_plain_json_is_left_alone_and_there_is_something_to_p
     assert path.read_bytes() == text.encode(errors="surrogateescape")
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write everything")
-def test_a_file_that_is_read_only_is_left_alone(home: Path) -> None:
-    path = cursor_file(home)
-    path.chmod(0o400)
-    done = install("server.py", "--host", "cursor", "--yes")
-    assert (done.exit_code, "is read-only; nothing was changed" in done.stderr) == (1, True)
-
-
-def test_a_host_that_writes_in_the_same_moment_wins(home: Path) -> None:
+def test_a_file_that_is_read_only_or_was_just_written_is_left_alone(home: Path) -> None:
     path = cursor_file(home)
     file = hosts.ConfigFile.read(path, "mcpServers")
     path.write_text('{"mcpServers": {"theirs": {}}}')
     with pytest.raises(hosts.UnusableFile, match="by another program meanwhile"):
         write_file(file, "{}", is_private=True)
-    assert servers(path) == {"theirs": {}}
+    path.chmod(0o400)
+    done = install("server.py", "--host", "cursor", "--yes")
+    assert os.geteuid() == 0 or (done.exit_code, "is read-only; nothing was changed" in done.stderr) == (1, True)
+    assert os.geteuid() == 0 or servers(path) == {"theirs": {}}
     assert [each.name for each in path.parent.iterdir()] == ["mcp.json"]
 
 
@@ -186,8 +179,8 @@ def fake_command(home: Path, name: str, code: int = 0) -> Path:
 
 
 PYTHON = json.dumps({"type": "stdio", "command": SH, "args": ["-x"]})
-
-
+GEMINI = ["mcp", "add", "--scope", "project", "--transport", "stdio", "--env", "A=b", "it", "sh", "--", "-x", "y"]
+GEMINI_HTTP = ["mcp", "add", "--scope", "user", "--transport", "http", "--header"]
 X_URL = ["https://x.org", "-H", "A: b"]
 VSCODE = json.dumps({"name": "it", "type": "http", "url": "https://x.org", "headers": {"A": "b"}})
 
@@ -197,18 +190,8 @@ VSCODE = json.dumps({"name": "it", "type": "http", "url": "https://x.org", "head
     [
         ("claude-code", "claude", ["--", "sh", "-x"], ["mcp", "add-json", "it", PYTHON, "--scope", "user"]),
         ("vscode", "code", X_URL, ["--add-mcp", VSCODE]),
-        (
-            "gemini",
-            "gemini",
-            ["--env", "A=b", "--scope", "project", "--", "sh", "-x", "y"],
-            ["mcp", "add", "--scope", "project", "--transport", "stdio", "--env", "A=b", "it", "sh", "--", "-x", "y"],
-        ),
-        (
-            "gemini",
-            "gemini",
-            X_URL,
-            [*["mcp", "add", "--scope", "user", "--transport", "http", "--header"], "A: b", "it", "https://x.org"],
-        ),
+        ("gemini", "gemini", ["--env", "A=b", "--scope", "project", "--", "sh", "-x", "y"], GEMINI),
+        ("gemini", "gemini", X_URL, [*GEMINI_HTTP, "A: b", "it", "https://x.org"]),
         ("claude-code", "claude", ["--remove"], ["mcp", "remove", "it", "--scope", "user"]),
     ],
     ids=["claude", "code", "gemini", "gemini-url", "remove"],
@@ -279,20 +262,16 @@ def test_other_ways_to_name_a_server(
     assert servers(home / ".cursor/mcp.json") == {"it": expected}
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        (["server.py"], "weather"),
-        (["package/module.py:server"], "module"),
-        (["package.module:server"], "module"),
-        (["https://www.example.com/mcp"], "example"),
-        (["http://127.0.0.1:8000/mcp"], "127-0-0-1"),
-        (["https://mcp.shop.example.com/mcp"], "shop"),
-    ],
-)
-def test_what_a_server_is_called(home: Path, words: list[str], name: str) -> None:
-    assert install("--host", "cursor", "--yes", *words).exit_code == 0
-    assert list(servers(home / ".cursor/mcp.json")) == [name]
+def test_what_a_server_is_called(home: Path) -> None:
+    named = {
+        "server.py": "weather",
+        "package.module:server": "module",
+        "http://127.0.0.1:8000/mcp": "127-0-0-1",
+        "https://mcp.shop.example.com/mcp": "shop",
+    }
+    for target in named:
+        assert install("--host", "cursor", "--yes", target).exit_code == 0
+    assert list(servers(home / ".cursor/mcp.json")) == list(named.values())
 
 
 def test_of_secrets_only_names_are_shown(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,13 +289,10 @@ def test_of_secrets_only_names_are_shown(home: Path, monkeypatch: pytest.MonkeyP
     assert servers(path)["linear"]["env"] == {"API_KEY": "hush", "B": "${B}"}
 
 
-@given(
-    st.sampled_from(["env", "headers", "oauth", "x"]), st.text(min_size=1), st.sampled_from(["dict", "list", "plain"])
-)
-def test_no_value_of_variables_headers_and_unknown_keys_is_shown(key: str, value: str, shape: str) -> None:
-    secret = f"hush{value}"
-    given_value = {"dict": {"name": secret}, "list": [secret], "plain": secret}[shape]
-    assert "hush" not in json.dumps(masked({key: given_value, "command": "sh"}))
+@pytest.mark.parametrize("key", ["env", "headers", "oauth", "x"])
+def test_no_value_of_variables_headers_and_unknown_keys_is_shown(key: str) -> None:
+    for value in ({"name": "hush"}, ["hush"], "hush"):
+        assert "hush" not in json.dumps(masked({key: value, "command": "sh"}))
 
 
 def test_another_server_of_the_name_is_not_replaced_unasked(home: Path) -> None:
@@ -354,17 +330,14 @@ def test_what_is_shared_can_be_without_paths_of_this_machine(home: Path, host: s
     ]
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
+def test_what_a_person_should_know_is_told(home: Path) -> None:
+    for words, says in (
         (["server.py"], f"Others who get this folder have no {sys.executable}; --uv starts it"),
         (["--", "sh", "/bin/sh"], "Others who get this folder have no /bin/sh."),
         (["server.py", "--uv", "--env", "KEY=hush"], "gets the hidden values too"),
-    ],
-)
-def test_what_a_person_should_know_is_told(home: Path, words: list[str], says: str) -> None:
-    done = install("--host", "cursor", "--scope", "project", "--name", "it", "--dry-run", *words)
-    assert (done.exit_code, says in done.stderr) == (0, True), done.stderr
+    ):
+        done = install("--host", "cursor", "--scope", "project", "--name", "it", "--dry-run", *words)
+        assert (done.exit_code, says in done.stderr) == (0, True), done.stderr
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("", 5)])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dovetail import Client, Server
 from dovetail.cli.lint import Catalogue, findings_of, tokens
-from dovetail.cli.lint.rules import LEVELS, RULES, at_least, findings_of_hints
+from dovetail.cli.lint.rules import LEVELS, RULES, findings_of_hints
 from dovetail.cli.lint.schemas import References, fault_of, parts
 
 TEXT = {"type": "string", "description": "A text."}
@@ -44,10 +44,10 @@ def deep(levels: int) -> dict[str, Any]:
     return {**inner, "description": "Deep."}
 
 
+UNSAFE = {"_meta": {"dovetail/unsafe": ["b", "c"]}}
 BROKEN = [
     ("list-malformed", Catalogue(malformed=[("tools", "an object in the place of a list")]), "an object"),
     ("name-characters", tools(tool("shop.bake")), "'.'"),
-    ("name-characters", tools(tool("bäcker")), "'ä'"),
     ("name-start", tools(tool("3d_print")), ""),
     ("name-length", tools(tool("b" * 65)), "65 characters"),
     ("name-prefixed", tools(tool("b" * 51), server="a_bakery!"), ""),
@@ -59,7 +59,6 @@ BROKEN = [
     ("schema-type", tools(tool(inputSchema={"properties": {}})), "null"),
     ("schema-type", tools(tool(inputSchema={"type": "array", "items": {}, "properties": {}})), '"array"'),
     ("schema-union", tools(schema(anyOf=[{"required": ["what"]}])), "anyOf"),
-    ("schema-union", tools(schema(oneOf=[{}])), "oneOf"),
     ("schema-union", tools(schema(allOf=[{}])), "allOf"),
     ("schema-ref", tools(tool(inputSchema={
         "type": "object", "properties": {"x": {"$ref": "#/$defs/X"}}, "$defs": {"X": TEXT}})), "x"),
@@ -73,14 +72,12 @@ BROKEN = [
     ("schema-required", tools(schema(required=["what", "whom"])), '"whom"'),
     ("schema-properties", tools(tool(inputSchema={"type": "object"})), "it has none"),
     ("schema-properties", tools(one(type="object")), "x"),
-    ("schema-properties", tools(one(type="object", properties={})), "x"),
     ("schema-boolean", tools(tool(properties={"x": True})), "x"),
     ("schema-boolean", tools(tool(outputSchema={"type": "object", "properties": {"y": True}})), "outputSchema y"),
     ("schema-untyped", tools(one()), "x"),
     ("schema-pattern", tools(one(type="string", pattern="(")), "("),
     ("schema-format", tools(one(type="string", format="email")), "email"),
     ("schema-keyword", tools(one(type="integer", exclusiveMinimum=0)), "exclusiveMinimum"),
-    ("schema-keyword", tools(schema(**{"if": {}})), "if"),
     ("schema-enum", tools(one(enum=[1, 2])), "x"),
     ("schema-map", tools(one(type="object", additionalProperties={"type": "string"})), "x"),
     ("schema-depth", tools(tool(properties={"x": deep(11)})), "12 levels"),
@@ -90,7 +87,6 @@ BROKEN = [
     ("parameter-description", tools(tool(properties={"x": {"type": "string"}})), "x"),
     ("description-length", tools(tool(description="x" * 1_025)), "1025 characters"),
     ("hint-destructive", tools(tool("delete_note")), ""),
-    ("hint-destructive", tools(tool("noteDelete")), ""),
     ("hint-read-only", tools(tool("get_note")), ""),
     ("hint-contradiction", tools(tool(annotations={"readOnlyHint": True, "destructiveHint": True})), ""),
     ("hint-contradiction", tools(tool("delete_note", annotations={"readOnlyHint": True})), "delete"),
@@ -99,13 +95,7 @@ BROKEN = [
     ("template-malformed", Catalogue(templates=[{"uriTemplate": "a://{b", "mimeType": "a/b"}]), ""),
     ("template-unmatchable", Catalogue(templates=[{"uriTemplate": "a://{b}{c}", "mimeType": "a/b"}]), ""),
     ("template-unmatchable", Catalogue(templates=[{"uriTemplate": "a://b", "mimeType": "a/b"}]), "no variables"),
-    (
-        "template-unsafe",
-        Catalogue(
-            templates=[{"uriTemplate": "a://{b}/{c}", "mimeType": "a/b", "_meta": {"dovetail/unsafe": ["b", "c"]}}]
-        ),
-        "b, c",
-    ),
+    ("template-unsafe", Catalogue(templates=[{"uriTemplate": "a://{b}", "mimeType": "a/b", **UNSAFE}]), "b, c"),
     ("mime-type", Catalogue(resources=[{"uri": "a://b"}]), ""),
     ("icon-source", tools(tool(icons=[{"src": "http://example.com/i.png"}])), "http"),
     ("prompt-description", Catalogue(prompts=[{"name": "p"}]), ""),
@@ -131,8 +121,6 @@ def test_a_rule_finds_what_it_is_for(rule: str, catalogue: Catalogue, detail: st
 EXPECTED_WITH = {  # what breaks one rule may break another
     "name-duplicate": {"name-characters"},
     "schema-type": {"schema-properties"},
-    "schema-boolean": set(),
-    "schema-keyword": set(),
     "schema-size": {"tool-tokens", "catalogue-tokens"},
 }
 
@@ -232,7 +220,6 @@ def test_the_command_groups_by_rule(run: Run) -> None:
         (["--fail-on", "warning", "--select", "hint", "--ignore", "hint-destructive"], 0, []),
         (["--fail-on", "warning", "--ignore", "hint:delete_cake,parameter-description:delete_cake"], 0, []),
         (["--fail-on", "warning", "--select", "hint", "--ignore", "hint:else"], 1, ["hint-destructive"]),
-        (["--fail-on", "note"], 1, ["parameter-description", "hint-destructive"]),
         (["--fail-on", "never"], 0, ["parameter-description", "hint-destructive"]),
     ],
 )
@@ -289,12 +276,6 @@ def test_a_list_that_no_client_takes_fails_the_build(
     assert done.exit_code == (1 if details else 0)
 
 
-def test_levels_are_ordered() -> None:
-    found = findings_of(tools(tool("a.b", description=""), one(type="string", format="email")))
-    assert [finding.level for finding in found] == ["error", "warning", "note"]
-    assert [len(at_least(level, found)) for level in LEVELS] == [3, 2, 1]
-
-
 def test_the_page_has_every_rule() -> None:
     page = (Path(__file__).parents[2] / "docs" / "commands" / "lint.md").read_text()
     rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \| (.*) \| (.*) \|$", page, re.MULTILINE)
@@ -323,34 +304,23 @@ DOCUMENT = {
 }
 
 
-@pytest.mark.parametrize(
-    ("reference", "title"),
-    [
-        ("#", None),
-        ("", None),
-        ("#/$defs/Box%3Cint%3E", "box"),
-        ("#/$defs/Box<int>", "box"),
-        ("#/$defs/a~1b~0c", "slash"),
-        ("#/$defs/50%25", "percent"),
-        ("#/$defs/gr%C3%B6%C3%9Fe", "umlaut"),
-        ("#/prefixItems/0", "first"),
-    ],
-)
-def test_a_reference_leads_to_what_it_names(reference: str, title: str | None) -> None:
-    meant = References(DOCUMENT).meant(reference)
-    assert isinstance(meant, dict)
-    assert meant.get("title") == title
+NOWHERE = [
+    *("#/no", "#no", "#/$defs/Box%3Cstr%3E", "#/$defs/a/b~c", "#/prefixItems/1", "#/prefixItems/01"),
+    *("#/prefixItems/²", "#/prefixItems/" + "9" * 5_000, "#/required/0", "#/%", "https://x.org#node", 3, None),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "reference",
-    [
-        *("#/no", "#no", "#/$defs/Box%3Cstr%3E", "#/$defs/a/b~c", "#/prefixItems/1", "#/prefixItems/01"),
-        *("#/prefixItems/²", "#/prefixItems/" + "9" * 5_000, "#/required/0", "#/%", "https://x.org#node", 3, None),
-    ],
-)  # fmt: skip
-def test_a_reference_that_leads_nowhere(reference: Any) -> None:
-    assert References(DOCUMENT).meant(reference) is None
+def test_a_reference_leads_to_what_it_names() -> None:
+    def meant(reference: Any) -> Any:
+        return References(DOCUMENT).meant(reference)
+
+    assert meant("#") == meant("") == DOCUMENT
+    assert meant("#/$defs/Box%3Cint%3E") == meant("#/$defs/Box<int>") == {"title": "box"}
+    assert meant("#/$defs/a~1b~0c") == {"title": "slash"}
+    assert meant("#/$defs/50%25") == {"title": "percent"}
+    assert meant("#/$defs/gr%C3%B6%C3%9Fe") == {"title": "umlaut"}
+    assert meant("#/prefixItems/0") == {"title": "first"}
+    assert [reference for reference in NOWHERE if meant(reference) is not None] == []
 
 
 @pytest.mark.parametrize("inner", [{"$id": "https://example.com/inner"}, {"$anchor": "x"}, {"$dynamicAnchor": "x"}])
@@ -370,68 +340,41 @@ BOTH = {"a": TEXT, "b": TEXT}
 ONLY_A = {"properties": {"a": {"const": "x"}}, "required": ["a", "b"]}
 
 
-@pytest.mark.parametrize(
-    "keywords",
-    [
-        *({keyword: ONLY_A} for keyword in ("if", "then", "else", "not")),
-        {"anyOf": [ONLY_A, {"required": ["b"]}]},
-        {"allOf": [{"if": {"required": ["a"]}, "then": ONLY_A}]},
-        {"dependentSchemas": {"a": ONLY_A}},
-    ],
-    ids=lambda keywords: next(iter(keywords)),
-)
-def test_a_branch_may_require_what_the_whole_describes(keywords: dict[str, Any]) -> None:
-    assert found("schema-required", properties=BOTH, **keywords) == []
-    inside = {"type": "object", "description": "It.", "properties": BOTH, **keywords}
-    assert found("schema-required", properties={"o": inside}) == []
+BASE = {"B": {"type": "object", "properties": {"b": TEXT}}, "L": {"type": "array", "items": TEXT}}
+INHERITED, LISTS = {"$ref": "#/$defs/B"}, {"$ref": "#/$defs/L"}
+BARE = {"type": "array", "minItems": 1}
+DESCRIBED_ELSEWHERE: list[dict[str, Any]] = [  # what a branch requires by the whole, a list by another part
+    *({"properties": BOTH, keyword: ONLY_A} for keyword in ("if", "then", "else", "not")),
+    {"properties": BOTH, "anyOf": [ONLY_A, {"required": ["b"]}]},
+    {"properties": BOTH, "allOf": [{"if": {"required": ["a"]}, "then": ONLY_A}]},
+    {"properties": BOTH, "dependentSchemas": {"a": ONLY_A}},
+    {"allOf": [INHERITED, ONLY_A]},
+    {"allOf": [{"oneOf": [INHERITED, {"properties": BOTH}]}, ONLY_A]},
+    {**INHERITED, "allOf": [ONLY_A]},
+    {**INHERITED, "then": {"anyOf": [ONLY_A]}},
+    {"properties": {"x": {"not": BARE}}},
+    {"properties": {"x": {"if": BARE, "then": {"maxItems": 5}}}},
+    {"properties": {"x": {"if": {"properties": {"a": BARE}}}}},
+    {"properties": {"x": {"items": TEXT, "then": BARE}}},
+    {"properties": {"x": {**BARE, "allOf": [{"items": TEXT}]}}},
+    {"properties": {"x": {"allOf": [BARE, {"allOf": [{"items": TEXT}]}]}}},
+    {"properties": {"x": {**BARE, **LISTS}}},
+]
 
 
-BASE = {"$defs": {"B": {"type": "object", "properties": {"b": TEXT}}}}
-INHERITED = {"$ref": "#/$defs/B"}
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"allOf": [INHERITED, ONLY_A]},
-        {"allOf": [{"oneOf": [INHERITED, {"properties": BOTH}]}, ONLY_A]},
-        {**INHERITED, "allOf": [ONLY_A]},
-        {**INHERITED, "then": {"anyOf": [ONLY_A]}},
-    ],
-)
-def test_what_is_inherited_may_be_required(schema: dict[str, Any]) -> None:
-    assert found("schema-required", **schema, **BASE) == []
-    assert found("schema-required", properties={"o": {"type": "object", **schema}}, **BASE) == []
+@pytest.mark.parametrize("schema", DESCRIBED_ELSEWHERE, ids=str)
+def test_what_is_described_elsewhere_is_not_found(schema: dict[str, Any]) -> None:
+    inside = {"properties": {"o": {"type": "object", "description": "It.", **schema}}}
+    for rule in ("schema-required", "schema-items"):
+        assert found(rule, **schema, **{"$defs": BASE}) == []
+        assert found(rule, **inside, **{"$defs": BASE}) == []
 
 
 def test_what_nobody_describes_is_found() -> None:
     inner = {"o": {"type": "array", "items": {"anyOf": [{"type": "object", **ONLY_A}, {"type": "null"}]}}}
     assert found("schema-required", properties={"b": TEXT, **inner}) == ['o[]: "b"']
-
-
-LISTS = {"$defs": {"L": {"type": "array", "items": TEXT}}}
-BARE = {"type": "array", "minItems": 1}
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"not": BARE},
-        {"if": BARE, "then": {"maxItems": 5}},
-        {"if": {"properties": {"a": BARE}}},
-        {"items": TEXT, "then": BARE},
-        {**BARE, "allOf": [{"items": TEXT}]},
-        {"allOf": [BARE, {"allOf": [{"items": TEXT}]}]},
-        {**BARE, "$ref": "#/$defs/L"},
-    ],
-)
-def test_a_list_may_be_described_elsewhere(schema: dict[str, Any]) -> None:
-    assert found("schema-items", properties={"x": schema}, **LISTS) == []
-
-
-@pytest.mark.parametrize("schema", [BARE, {"anyOf": [BARE, {"type": "null"}]}, {"properties": {"not": BARE}}])
-def test_a_list_that_nobody_describes_is_found(schema: dict[str, Any]) -> None:
-    assert len(found("schema-items", properties={"x": schema}, **LISTS)) == 1
+    for schema in (BARE, {"anyOf": [BARE, {"type": "null"}]}, {"properties": {"not": BARE}}):
+        assert len(found("schema-items", properties={"x": schema})) == 1
 
 
 @pytest.mark.parametrize(
@@ -474,20 +417,9 @@ SERVERS = {  # the name that a server gives itself, and its tools
         - dismiss_notification  - mark_all_notifications_read  - cancel_workflow_run  - rerun_failed_jobs
         - pull_request_read  - issue_write  - request_copilot_review  - download_workflow_run_artifact
     """,
-    "mcp-git": """
-        L git_reset  - git_status  - git_diff_unstaged  - git_commit  - git_add  - git_log  - git_checkout  - git_show
-    """,
     "slack": """
         R slack_list_channels  R slack_get_channel_history  R slack_get_users  L slack_delete_message
         - slack_post_message  - slack_reply_to_thread  - slack_add_reaction  L slack_remove_reaction
-    """,
-    "mongodb": """
-        L drop-collection  L drop-database  L drop-index  L delete-many  L atlas-delete-cluster
-        - insert-many  - aggregate  R find  R count  R list-databases  - rename-collection  - update-many
-        R atlas-list-clusters  - atlas-create-free-cluster  - export
-    """,
-    "redis": """
-        L delete  L json_del  L xdel  R get  - set  - hset  - expire  - rename  - lpush  - publish  L unsubscribe
     """,
     "kubernetes-mcp-server": """
         L pods_delete  L resources_delete  L helm_uninstall  R pods_list  R pods_list_in_namespace  R pods_get

@@ -30,15 +30,9 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 def test_everything_by_default(run: Run) -> None:
     done = run("list")
     assert done.exit_code == 0
-    assert [line for line in done.stdout.splitlines() if line and line[0] != " "] == [
-        "Tools",
-        "Resources",
-        "Templates",
-        "Prompts",
-    ]
-    assert re.search(
-        r"^  add         a: integer, b: integer {10,}\[read-only, open-world\] Add two numbers\.$", done.stdout, re.M
-    )
+    titles = [line for line in done.stdout.splitlines() if line and line[0] != " "]
+    assert titles == ["Tools", "Resources", "Templates", "Prompts"]
+    assert re.search(r"^  add  +a: integer, b: integer {10,}\[read-only, open-world\] Add two", done.stdout, re.M)
     assert "[destructive, open-world] Forget a note for good." in done.stdout
     assert "  Look for articles: Search the shop." in done.stdout
     assert "  greet  name, [language]  Greet somebody." in done.stdout
@@ -53,18 +47,18 @@ def test_hints_that_a_tool_does_not_give_stand_for_the_worse(run: Run) -> None:
     assert "  summarise [destructive, open-world]\n" in shown
     assert "  add [read-only, open-world]\n" in shown
     assert "  search Look for articles\n" in shown
+    assert "    They may be negative." in shown
+    assert '      "type": "object"' in shown.split("inputSchema:")[1]
+    assert "    The logo.\n    name: logo\n    mimeType: image/png\n" in run("list", "resources", "-v").stdout
     assert "[" not in "".join(line for line in run("list", "resources", "-v").stdout.splitlines() if line[:3] != "    ")
 
 
-def test_verbose_has_schemas_and_facts(run: Run) -> None:
-    done = run("list", "tools", "-v")
-    assert "    They may be negative." in done.stdout
-    assert '      "type": "object"' in done.stdout.split("inputSchema:")[1]
-    assert "    The logo.\n    name: logo\n    mimeType: image/png\n" in run("list", "resources", "-v").stdout
-
-
 def test_json_is_what_came(run: Run) -> None:
+    for words in (["list"], ["list", "-v"], ["list", "--json"]):
+        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(run(*words).stdout)
     found = json.loads(run("list", "--json").stdout)
+    titles = {tool["name"]: tool.get("title") for tool in found["tools"]}
+    assert titles["steer"] == example_server.STEERING  # escapes change nothing of what JSON says
     assert found.keys() == {"tools", "resources", "resourceTemplates", "prompts"}
     assert found["tools"][0]["annotations"] == {"readOnlyHint": True}
     assert json.loads(run("list", "prompts", "--json").stdout)["prompts"][0]["name"] == "greet"
@@ -90,24 +84,8 @@ def test_a_list_without_an_end_is_told(run: Run, monkeypatch: pytest.MonkeyPatch
     assert "tools/list: null in the place of definition 2; it is left out" in done.stderr
 
 
-def test_no_text_of_a_server_steers_the_terminal(run: Run) -> None:
-    for words in (["list"], ["list", "-v"], ["list", "--json"]):
-        done = run(*words)
-        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(done.stdout)
-    titles = {tool["name"]: tool.get("title") for tool in json.loads(done.stdout)["tools"]}
-    assert titles["steer"] == example_server.STEERING  # escapes change nothing of what JSON says
-
-
 def _ref(name: object) -> dict[str, Any]:
     return {"$ref": f"#/$defs/{name}"}
-
-
-def _deep(levels: int) -> Any:
-    inner: Any = {"type": "string"}
-    for _ in range(levels):
-        inner = {"anyOf": [inner], "items": inner, "properties": {"a": {"type": "array"}}}
-        inner = inner if len(json.dumps(inner)) < 9_000 else {"anyOf": [{"type": "string"}]}
-    return inner
 
 
 DOUBLING = {f"d{n}": {"anyOf": [_ref(f"d{n + 1}")] * 10, "oneOf": [_ref(f"d{n + 1}")] * 10} for n in range(20)}
@@ -115,12 +93,6 @@ ITSELF = {"anyOf": [_ref("d0")] * 20, "oneOf": [_ref("d0")] * 20, "allOf": [_ref
 HOSTILE: dict[str, dict[str, Any]] = {
     "doubling": {"properties": {"a": _ref("d0")}, "$defs": DOUBLING | {"d20": {"type": "string"}}},
     "itself": {"properties": {"a": _ref("d0")}, "$defs": {"d0": ITSELF}},
-    "the root": {"properties": {"a": {"$ref": "#"}}, "anyOf": [{"$ref": "#"}] * 50},
-    "deep": {"properties": {"a": _deep(200)}},
-    "a chain": {
-        "properties": {"a": _ref("d0")},
-        "$defs": {f"d{n}": {"items": _ref(f"d{n + 1}"), "anyOf": [_ref(f"d{n + 1}")]} for n in range(300)},
-    },
     "wide": {
         "properties": {f"p{n}": _ref("d0") for n in range(2_000)} | {"a": _ref("d0")},
         "$defs": {"d0": {"anyOf": [{"const": n} for n in range(500)]}},
@@ -192,9 +164,7 @@ def test_a_server_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told["Offers"] == "1 tool, 0 resources, 0 templates, 0 prompts"
     assert told["Hints"] == "1 destructive, 1 open-world, 1 not annotated"
     assert told["Lint"] == "1 warning"
-    assert [line.split() for line in lines if "parameter-description" in line] == [
-        ["warning", "parameter-description", "tool", "bake:", "minutes"]
-    ]
+    assert "warning parameter-description tool bake: minutes" in [" ".join(line.split()) for line in lines]
     assert "tools (listChanged)" in told["Capabilities"]
     assert "Transports" not in told
     assert done.stderr == ""
@@ -215,8 +185,7 @@ def test_an_old_server_of_somebody_else(tmp_path: Path) -> None:
     assert {"rule": "name-missing", "level": "error"}.items() <= said["lint"]["findings"][0].items()
     assert said["seconds"]["answer"] is None  # it leaves when it is pinged
     done = typed(tmp_path, "inspect", "--", sys.executable, "old.py")
-    assert b"\x1b" not in done.stdout
-    assert b"\x07" not in done.stdout
+    assert not set(b"\x1b\x07") & set(done.stdout)
     assert "Speaks        2025-06-18; not 2026-07-28, 2025-11-25" in done.stdout.decode()
 
 

@@ -11,7 +11,7 @@ from served_http import DISCOVERED, Visit, handshake
 
 import official
 from dovetail.client import cache as caching
-from dovetail.client.transports.base import Transport
+from dovetail.client.transports.base import OutgoingMessage, Transport
 from dovetail.errors import ProtocolError
 from dovetail.protocol import revisions
 
@@ -31,8 +31,8 @@ class ScriptedLink(Transport):
         self.opened += 1
         self._receiver = receiver
 
-    def write(self, message: bytes) -> None:
-        decoded = json.loads(message)
+    def write(self, message: OutgoingMessage) -> None:
+        decoded = json.loads(message.body)
         self.sent.append(decoded)
         for reply in self._answer(decoded):
             self.say(reply)
@@ -264,9 +264,6 @@ class Announcing:
             visit.answer(self.refuse_stream or 405)
         elif not handshake(visit):
             visit.result({"tools": []} if visit.method == "tools/list" else {})
-
-
-EMPTY: dict[str, Any] = {"resultType": "complete"}
 
 
 def progress(visit: Visit, value: float) -> dict[str, Any]:

@@ -14,12 +14,8 @@ from dovetail.protocol.revisions import Revision
 from dovetail.protocol.types import Image
 from dovetail.server import Server
 
-HANDSHAKE = [revision.name for revision in revisions.HANDSHAKE.values()]
-MODERN = [revision.name for revision in revisions.MODERN.values()]
 EVERY = [revision.name for revision in revisions.ALL]
 every_revision = pytest.mark.parametrize("version", EVERY)
-handshake_only = pytest.mark.parametrize("version", HANDSHAKE)
-modern_only = pytest.mark.parametrize("version", MODERN)
 
 
 class Point(msgspec.Struct):

@@ -47,12 +47,7 @@ def test_until_its_time_is_over(clock: Clock) -> None:
 
 NOT_KEPT: dict[str, tuple[str, dict[str, Any], Raw]] = {
     "no ttl": ("tools/list", {}, Raw(b"{}")),
-    "zero": ("tools/list", {}, answer(0)),
-    "negative": ("tools/list", {}, answer(-5)),
-    "text": ("tools/list", {}, answer("1000")),
-    "a fraction": ("tools/list", {}, answer(0.5)),
-    "true": ("tools/list", {}, answer(True)),
-    "a list": ("tools/list", {}, answer([1000])),
+    **{repr(ttl): ("tools/list", {}, answer(ttl)) for ttl in (0, -5, "1000", 0.5, True, [1000])},
     "no object": ("tools/list", {}, Raw(b"[1]")),
     "an interim result": ("resources/read", {"uri": "a:/"}, answer(resultType="input_required")),
     "another kind of result": ("resources/read", {"uri": "a:/"}, answer(resultType="task")),

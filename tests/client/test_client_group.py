@@ -1,31 +1,18 @@
 """`Clients`: several servers, and the files that name them."""
 
 import json
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from client_stages import ScriptedLink, error, modern, result
-from served_http import Scripted
+from client_stages import ScriptedLink, result
 
 from dovetail import Clients, ConnectionLost, SetupError, ToolError
 from dovetail.client.auth import BearerToken
 from dovetail.client.config import MAX_FILE_BYTES, ListedServer, read_servers
 from dovetail.client.oauth import ClientCredentials, JwtBearer, OAuth
-
-PROGRAM = """
-from dovetail import Server
-server = Server({name!r}, version="1")
-
-@server.tool
-def {tool}(text: str = "nothing") -> str:
-    return {name!r} + " says " + text
-
-server.run()
-"""
 
 
 class Member(ScriptedLink):
@@ -36,14 +23,11 @@ class Member(ScriptedLink):
         self.name, self.tools, self.prompts = name, tools, prompts
         self.features = features
         self.silent = False
-        self.broken = False
 
     def reply(self, message: dict[str, Any]) -> list[dict[str, Any]]:
         params = message.get("params", {})
         if self.silent:
             return []
-        if self.broken and message["method"] != "server/discover":
-            return [error(message, -32603, "broken")]
         match message["method"]:
             case "server/discover":
                 offered = {feature: {} for feature in self.features}
@@ -214,10 +198,7 @@ async def test_one_that_does_not_answer_stops_nobody(group: Group) -> None:
     config["mcpServers"]["odd"] = {}
     async with Clients(config, connect_timeout=0.05) as clients:
         assert list(clients) == ["good"]
-        assert {name: type(why) for name, why in clients.failures.items()} == {
-            "late": TimeoutError,
-            "odd": SetupError,
-        }
+        assert {name: type(why) for name, why in clients.failures.items()} == {"late": TimeoutError, "odd": SetupError}
         assert str(clients.failures["late"]) == "The server was not reached within 0.05 s"
         assert (await clients.call_tool("good_work")).text == "good work"
         with pytest.raises(ConnectionLost, match="late_work: the server 'late' can't be used: The server was not"):
@@ -235,25 +216,6 @@ async def test_unless_one_insists(group: Group) -> None:
             pass
     assert failed.value.__notes__ == ["This is about the server 'late'."]
     assert [member.closed for member in group.members.values()] == [1, 1]
-
-
-@pytest.mark.seed("S2-04")
-@pytest.mark.slow
-async def test_programs_and_urls_together(tmp_path: Path) -> None:
-    for name, tool in (("alpha", "first"), ("beta", "second")):
-        (tmp_path / f"{name}.py").write_text(PROGRAM.format(name=name, tool=tool))
-    tools = [{"name": "third", "inputSchema": {"type": "object"}}]
-    async with Scripted(modern(tools)) as web:
-        path = tmp_path / "mcp.json"
-        servers = {name: {"command": sys.executable, "args": [f"{tmp_path}/{name}.py"]} for name in ("alpha", "beta")}
-        gone = {"command": str(tmp_path / "no-such-command")}
-        path.write_text(json.dumps({"mcpServers": {**servers, "web": {"url": web.url}, "gone": gone}}))
-        async with Clients(path) as clients:
-            assert list(clients) == ["alpha", "beta", "web"]
-            assert "there is no such command" in str(clients.failures["gone"])
-            assert (await clients.call_tool("alpha_first", {"text": "hi"})).data == "alpha says hi"
-            assert (await clients.call_tool("beta_second")).data == "beta says nothing"
-            assert (await clients["web"].call_tool("third")).text == "called"
 
 
 def one(**entry: Any) -> ListedServer:
@@ -278,9 +240,7 @@ def test_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("entry", "transport"),
     [
         ({"url": "http://x/mcp"}, None),
-        ({"url": "http://x/mcp", "type": "http"}, "http"),
-        ({"url": "http://x/mcp", "type": "streamable-http"}, "http"),
-        ({"url": "http://x/mcp", "type": "streamableHttp"}, "http"),
+        *(({"url": "http://x/mcp", "type": kind}, "http") for kind in ("http", "streamable-http", "streamableHttp")),
         ({"url": "http://x/mcp", "type": "sse"}, "sse"),
         ({"httpUrl": "http://x/mcp"}, "http"),
     ],

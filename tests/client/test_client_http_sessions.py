@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 from client_stages import TOOLS_CHANGED, VERSION, Announcing, ScriptedLink, answer, log_message, result, text, updated
 from served_http import DISCOVERED, INFO, Scripted, Visit, handshake, next_of, until
+from small_server import every_revision, make_server
 
 from dovetail import Client
 from dovetail.client.dispatcher import Dispatcher
 from dovetail.client.subscriptions import ChangeFeed, Listening
 from dovetail.engine.subscriptions import Change
 from dovetail.errors import BadAnswer, ConnectionLost, ServerError
-from dovetail.protocol import revisions
 from dovetail.protocol.methods import ListenFilter
-from dovetail.server import Server
 
 pytestmark = pytest.mark.usefixtures("brisk", "tidy")
 
@@ -200,28 +199,6 @@ async def test_an_answer_is_taken_up_again_as_often_as_it_takes(cut: bool, repla
         assert server.said().count("POST tools/call") == 1
 
 
-async def test_a_cut_in_the_middle_of_an_event_loses_nothing() -> None:
-    calls: list[Visit] = []
-
-    def behave(visit: Visit) -> None:
-        if visit.method == "tools/call":
-            calls.append(visit)
-            visit.stream()
-            visit.event(None, id="1")
-            visit.chunk('id: 2\ndata: {"jsonrpc": "2.0", "id"')
-            visit.cut()
-        elif "last-event-id" in visit.headers:
-            assert visit.headers["last-event-id"] == "1"
-            visit.stream()
-            visit.event(answer(calls[0], text("whole")), id="2")
-            visit.end()
-        else:
-            handshake(visit)  # it works without a session id, too
-
-    async with Scripted(behave) as server, Client(server.url) as client:
-        assert (await client.call_tool("any")).text == "whole"
-
-
 async def test_without_an_event_id_an_answer_is_lost() -> None:
     def behave(visit: Visit) -> None:
         if visit.method == "tools/call":
@@ -258,15 +235,12 @@ class Old:
             visit.event(self.endpoint, event="endpoint")
             await visit.gone()
         elif visit.path.startswith("/messages") and self.known:
-            if visit.method == "refused":
-                return visit.error(-32602, 400, "not like this", id=False)
             visit.answer(202, b"Accepted", "text/plain")
             self.take(visit)
         elif visit.path.startswith("/messages"):
             visit.answer(404)
         else:
             visit.answer(self.refusal)
-        return None
 
     def take(self, visit: Visit) -> None:
         if visit.method == "initialize":
@@ -304,32 +278,19 @@ async def test_an_old_server_is_found_out(refusal: int) -> None:
 
 async def test_neither_transport() -> None:
     async with Scripted(lambda visit: visit.answer(404)) as server:
-        with pytest.raises(ServerError, match="answered 404 Not Found") as caught:
+        with pytest.raises(ServerError, match=r"answered 404 Not Found; and by HTTP\+SSE: .*404 Not Found") as caught:
             async with Client(server.url):
                 pass
         assert caught.value.code == 404
 
 
-@pytest.mark.parametrize(
-    "endpoint",
-    [
-        "http://localhost:1/messages", "https://127.0.0.1/messages", "//evil.example/messages", "http://evil.example/",
-        "http://user:word@127.0.0.1/", "file:///etc/passwd", "javascript:alert(1)", "http://[", "/mess ages",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("endpoint", ["http://localhost:1/messages", "//evil.example/messages", "file:///etc/passwd"])
 async def test_an_endpoint_of_another_origin_is_refused(endpoint: str) -> None:
     async with Scripted(Old(endpoint)) as server:
         with pytest.raises(BadAnswer, match=r"initialize: the server names .* (another origin|can't be used)"):
             async with Client(f"{server.origin}/sse", transport="sse"):
                 pass
         assert server.said() == ["GET"]
-
-
-async def test_questions_are_answered() -> None:
-    behave = Old()
-    async with Scripted(behave) as server, Client(f"{server.origin}/sse", transport="sse"):
-        behave.say({"jsonrpc": "2.0", "id": "p", "method": "ping"})
-        await until(lambda: server.visits[-1].message == {"jsonrpc": "2.0", "id": "p", "result": {}})
 
 
 @pytest.mark.parametrize("loss", ["cut", "forgotten"])
@@ -349,29 +310,6 @@ async def test_a_session_that_ends_is_followed_by_another(loss: str) -> None:
         await client.ping()
         assert len(behave.streams) == 2
         assert (await client.call_tool("any")).text == "old"
-
-
-EVERY = [revision.name for revision in revisions.ALL]
-every_revision = pytest.mark.parametrize("version", EVERY)
-
-
-def make_server(**options: Any) -> Server:
-    server = Server("changing", **options)
-    server.add_tool(lambda: "a", name="a")
-
-    @server.resource("notes://all")
-    def notes() -> str:
-        return "milk"
-
-    @server.resource("notes://other")
-    def other() -> str:
-        return "tea"
-
-    @server.prompt
-    def ask() -> str:
-        return "?"
-
-    return server
 
 
 async def is_quiet(listening: Listening) -> bool:
@@ -394,17 +332,9 @@ async def test_what_was_asked_for_is_heard(version: str) -> None:
         assert await next_of(changes) == Change("tools")
         server.notify_resource_updated("notes://all")
         assert await next_of(changes) == Change("updated", "notes://all")
-        server.notify_resource_updated("notes://other")
-        server.remove_prompt("ask")
+        server.notify_resource_updated("notes://7")
+        server.remove_prompt("review")
         assert await is_quiet(changes)
-
-
-async def test_the_server_may_end_it() -> None:
-    server = make_server()
-    async with Client(server) as client, client.listen(tools=True) as changes:
-        server.add_tool(lambda: "b", name="b")
-        server.engine.hub.end_all()
-        assert [change async for change in changes] == [Change("tools")]
 
 
 async def open_feed(link: ScriptedLink) -> tuple[Dispatcher, ChangeFeed]:
@@ -524,21 +454,6 @@ class Listened:
 
 def listen(client: Client) -> Any:
     return client.listen(tools=True, uris=["n://1", "n://2"])
-
-
-async def test_changes_come_until_one_leaves() -> None:
-    behave = Listened()
-    async with Scripted(behave) as server, Client(server.url) as client:
-        async with listen(client) as changes:
-            stream = behave.streams[0]
-            assert stream.message["params"]["notifications"] == ALL
-            assert stream.headers["mcp-method"] == "subscriptions/listen"
-            behave.say(stream, "resources/updated", uri="n://1")
-            assert await next_of(changes) == Change("updated", "n://1")
-            behave.say(stream, "tools/list_changed")
-            assert await next_of(changes) == Change("tools")
-        await until(lambda: behave.left)
-        assert server.said() == ["POST server/discover", "POST subscriptions/listen"]  # and no cancellation
 
 
 @pytest.mark.parametrize("cut", [True, False])

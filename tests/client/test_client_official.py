@@ -1,4 +1,4 @@
-"""Official servers, FastMCP and the reference server of everything."""
+"""Servers of the official SDK, and the reference server of everything."""
 
 import asyncio
 import os
@@ -6,16 +6,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import interop_official
 import node_tools
 import pytest
-from benchmarks import contenders
-from benchmarks.case import CannotMeasure
 from served_http import free_port, served, until
 
 import nodejs
@@ -42,13 +40,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 
-HANDSHAKES = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 MODERN = "2026-07-28"
 HERE = Path(__file__).parent
-HANDSHAKE = "2025-11-25"
 
 
-START_SECONDS, STOP_SECONDS = 60, 10
 OWN_GROUP = 0 if os.name == "posix" else None  # signals to us are not for it
 
 
@@ -58,164 +53,29 @@ def everything(transport: str) -> list[str]:
     return [str(node_tools.node()), str(package / "dist" / "index.js"), transport]
 
 
+def _is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 @contextmanager
-def listening(command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> Iterator[str]:
-    """The origin of a server; `{port}` in its command or environment is the port it has to listen on."""
-    port = free_port()
-    filled = [part.replace("{port}", str(port)) for part in command]
-    added = {name: value.replace("{port}", str(port)) for name, value in (env or {}).items()}
+def listening(command: Sequence[str], log: Path, port: int) -> Iterator[None]:
+    """Inside, a program listens on the port, which it knows from its environment."""
     with log.open("w") as output:
         process = subprocess.Popen(
-            filled,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **added},
-            process_group=OWN_GROUP,
-        )
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            env={**os.environ, "PORT": str(port)}, process_group=OWN_GROUP,
+        )  # fmt: skip
     try:
-        _wait_for(process, port, log)
-        yield f"http://127.0.0.1:{port}"
+        deadline = time.monotonic() + 60
+        while not _is_open(port):
+            assert process.poll() is None, log.read_text()[-2000:]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield
     finally:
-        _stop(process)
-
-
-def _wait_for(process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)
-    raise AssertionError(f"the server does not listen:\n{log.read_text()[-2000:]}")
-
-
-def _stop(process: "subprocess.Popen[bytes]") -> None:
-    process.terminate()
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-class Maker(NamedTuple):
-    """Who made the server, and what is known of it."""
-
-    program: str
-    contender: str | None  # whose environment it needs
-    asks: tuple[str, ...]  # the revisions in which it can ask
-    announces: tuple[str, ...]  # and those in which it tells of changes
-    caches: bool
-    marks_wrapping: bool
-
-    def command(self) -> list[str]:
-        return [self._python(), str(HERE / self.program)]
-
-    def _python(self) -> str:
-        if self.contender is None:
-            return sys.executable
-        try:
-            return str(contenders.python_of(self.contender))
-        except CannotMeasure as missing:
-            if os.environ.get("CI") == "true":
-                pytest.fail(f"CI: {missing}")
-            pytest.skip(f"! {missing}")
-
-
-OFFICIAL = Maker("interop_official.py", None, (HANDSHAKE, MODERN), (MODERN,), False, False)
-
-FASTMCP = Maker("interop_fastmcp.py", "fastmcp", (HANDSHAKE,), (), True, True)
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param((OFFICIAL, "stdio"), marks=pytest.mark.slow, id="official over stdio"),
-        pytest.param((OFFICIAL, "http"), marks=pytest.mark.slow, id="official over http"),
-        pytest.param((FASTMCP, "stdio"), marks=pytest.mark.soak, id="fastmcp over stdio"),
-        pytest.param((FASTMCP, "http"), marks=pytest.mark.soak, id="fastmcp over http"),
-    ],
-)
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Maker, Any]]:
-    maker, way = request.param
-    if way == "stdio":
-        yield maker, maker.command()
-        return
-    log = tmp_path_factory.mktemp("interop") / "log"
-    with listening([*maker.command(), "--port", "{port}"], log) as origin:
-        yield maker, f"{origin}/mcp"
-
-
-@pytest.mark.parametrize("revision", [HANDSHAKE, MODERN])
-async def test_servers_in_python(server: tuple[Maker, Any], revision: str) -> None:
-    maker, target = server
-    logs: list[LogMessage] = []
-    asked: list[ElicitQuestion] = []
-
-    def introduce(question: ElicitQuestion) -> str:
-        asked.append(question)
-        return "Ada"
-
-    async with Client(
-        target,
-        protocol_version=None if revision == MODERN else revision,
-        timeout=60,
-        elicitation_handler=introduce,
-        log_handler=logs.append,
-    ) as client:
-        assert client.protocol_version == revision
-        await use_tools(client, maker, logs)
-        if revision in maker.asks:
-            assert "Hello, Ada" in (await client.call_tool("introduce")).text
-            assert [question.message for question in asked] == ["Who are you?"]
-        await use_resources(client, cached=maker.caches and revision == MODERN)
-        await use_prompts(client)
-        if revision in maker.announces:
-            await hear_changes(client)
-
-
-async def use_tools(client: Client, maker: Maker, logs: list[LogMessage]) -> None:
-    progress: list[Any] = []
-    assert {"add", "work", "fail", "introduce"} <= {tool.name for tool in await client.list_tools()}
-    added = await client.call_tool("add", {"a": 1, "b": 2})
-    assert added.structured == {"result": 3}
-    assert added.data == (3 if maker.marks_wrapping else {"result": 3})
-    done = await client.call_tool("work", {"steps": 2}, progress_handler=lambda *told: progress.append(told))
-    assert done.text == "done"
-    assert progress == [(1, 2, "step 1"), (2, 2, "step 2")]
-    assert any("worked" in str(log.data) for log in logs)
-    with pytest.raises(ToolError, match="it can't be done"):
-        await client.call_tool("fail")
-    assert (await client.call_tool("add", {"a": "one"}, raise_on_error=False)).is_error
-    sums = await asyncio.gather(*(client.call_tool("add", {"a": n, "b": n}) for n in range(10)))
-    assert [each.structured["result"] for each in sums] == [2 * n for n in range(10)]
-
-
-async def use_resources(client: Client, *, cached: bool) -> None:
-    assert [resource.uri for resource in await client.list_resources()] == ["notes://all"]
-    assert [each.uri_template for each in await client.list_resource_templates()] == ["notes://{name}/text"]
-    first, second, third = [
-        (await client.read_resource("notes://all", fresh=fresh))[0].text for fresh in (False, False, True)
-    ]
-    assert (first == second) is cached
-    assert first != third
-    assert (await client.read_resource("notes://shopping/text"))[0].text == "the note shopping"
-
-
-async def use_prompts(client: Client) -> None:
-    assert [prompt.name for prompt in await client.list_prompts()] == ["review"]
-    (message,) = (await client.get_prompt("review", {"language": "Perl"})).messages
-    assert message.content.text == "Review this Perl program."  # type: ignore[union-attr]
-    found = await client.complete(prompt="review", argument="language", value="p")
-    assert list(found.values) == ["python", "perl"]
-
-
-async def hear_changes(client: Client) -> None:
-    async with client.listen(tools=True, uris=["notes://all"]) as changes:
-        await client.call_tool("announce")
-        heard = {await asyncio.wait_for(anext(changes), 20) for _ in range(2)}
-        assert heard == {Change("tools"), Change("updated", "notes://all")}
 
 
 NOTE = "demo://resource/dynamic/text/1"
@@ -229,9 +89,9 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if request.param == "stdio":
         yield command
         return
-    log: Path = tmp_path_factory.mktemp("everything") / "log"
-    with listening(command, log, {"PORT": "{port}"}) as origin:
-        yield f"{origin}/{'sse' if request.param == 'sse' else 'mcp'}"
+    port = free_port()
+    with listening(command, tmp_path_factory.mktemp("everything") / "log", port):
+        yield f"http://127.0.0.1:{port}/{'sse' if request.param == 'sse' else 'mcp'}"
 
 
 class User:
@@ -398,3 +258,34 @@ async def test_a_tool_that_asks_four_things(reach: Reach, version: str) -> None:
         for _ in range(2):
             result = await client.call_tool("interview", {"greeting": "Hello"})
             assert result.text == "Hello Ada, 30, a countess, Fine, said 1., file:///x, file:///y"
+
+
+@both_eras_everywhere
+async def test_everything_else_that_it_offers(reach: Reach, version: str) -> None:
+    logs: list[LogMessage] = []
+    progress: list[Any] = []
+    async with reach(version, **HANDLERS, log_handler=logs.append) as client:
+        assert client.protocol_version == version
+        assert {"add", "work", "fail", "introduce"} <= {tool.name for tool in await client.list_tools()}
+        done = await client.call_tool("work", {"steps": 2}, progress_handler=lambda *told: progress.append(told))
+        assert done.text == "done"
+        assert progress == [(1, 2, "step 1"), (2, 2, "step 2")]
+        assert any("worked" in str(log.data) for log in logs)
+        with pytest.raises(ToolError, match="it can't be done"):
+            await client.call_tool("fail")
+        sums = await asyncio.gather(*(client.call_tool("add", {"a": n, "b": n}) for n in range(10)))
+        assert [each.structured["result"] for each in sums] == [2 * n for n in range(10)]
+        assert [resource.uri for resource in await client.list_resources()] == ["notes://all"]
+        assert [each.uri_template for each in await client.list_resource_templates()] == ["notes://{name}/text"]
+        assert (await client.read_resource("notes://shopping/text"))[0].text == "the note shopping"
+        (message,) = (await client.get_prompt("review", {"language": "Perl"})).messages
+        assert message.content.text == "Review this Perl program."
+        assert list((await client.complete(prompt="review", argument="language", value="p")).values) == [
+            "python",
+            "perl",
+        ]
+        if version == MODERN:
+            async with client.listen(tools=True, uris=["notes://all"]) as changes:
+                await client.call_tool("announce")
+                heard = {await asyncio.wait_for(anext(changes), 20) for _ in range(2)}
+                assert heard == {Change("tools"), Change("updated", "notes://all")}

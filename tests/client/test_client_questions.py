@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -16,7 +15,6 @@ from client_stages import (
     NEWEST,
     ROOTS,
     WHOLE,
-    AskingServer,
     Thinking,
     complete,
     elicitation,
@@ -30,27 +28,12 @@ from client_stages import (
     url_elicitation,
     withdraw,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec import Raw
 
-from dovetail import Client
 from dovetail.client.handlers import in_rounds
 from dovetail.errors import BadAnswer
 
 pytestmark = pytest.mark.usefixtures("tidy")
-
-
-@pytest.mark.parametrize("revision", EVERY)
-async def test_the_server_is_told_what_it_may_ask(connect: Any, revision: str) -> None:
-    client, server = connect(revision, elicitation_handler=lambda question: None, capabilities={"experimental": {}})
-    async with client:
-        params = server.sent[0]["params"]
-        told = params.get("capabilities") or params["_meta"]["io.modelcontextprotocol/clientCapabilities"]
-    expected: dict[str, Any] = {"experimental": {}}
-    if revision >= "2025-06-18":
-        expected["elicitation"] = {} if revision == "2025-06-18" else {"form": {}, "url": {}}
-    assert told == expected
 
 
 @every_handshake
@@ -74,31 +57,7 @@ async def test_questions_are_answered(connect: Any, revision: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "code"),
-    [
-        ({"method": "tasks/get"}, -32601),
-        (sampling(), -32601),
-        (ROOTS, -32601),
-        (url_elicitation(elicitationId="e"), -32602),
-        ({"method": "elicitation/create"}, -32602),
-        ({"method": "elicitation/create", "params": {"message": "x", "mode": "other"}}, -32602),
-    ],
-)
-async def test_questions_are_refused(connect: Any, question: dict[str, Any], code: int) -> None:
-    capabilities = {"elicitation": {"form": {}}}
-    client, server = connect(NEWEST, elicitation_handler=lambda question: "Ada", capabilities=capabilities)
-    async with client:
-        server.ask(question)
-        assert (await server.answer())["error"]["code"] == code
-
-
-@pytest.mark.parametrize(
-    "handler",
-    [
-        lambda question: 1 / 0,
-        lambda question: {"name": object()},
-        lambda question: object(),
-    ],
+    "handler", [lambda question: 1 / 0, lambda question: {"name": object()}, lambda question: object()]
 )
 async def test_a_handler_that_fails(connect: Any, handler: Any, caplog: pytest.LogCaptureFixture) -> None:
     client, server = connect(NEWEST, elicitation_handler=handler)
@@ -196,32 +155,16 @@ async def test_what_the_server_takes_back_is_stopped_and_not_answered(connect: A
         assert "result" in await server.answer()
 
 
-class AsksDuringCall:
-    """A server whose one call goes on for as long as its question is open, and then a little."""
-
-    def __init__(self, connect: Any, handler: Any, **options: Any) -> None:
-        self.client: Client
-        self.server: AskingServer
-        self.client, self.server = connect(NEWEST, self.behave, elicitation_handler=handler, **options)
-
-    def behave(self, message: dict[str, Any]) -> None:
-        if message["method"] == "tools/call":
-            self.server.ask(elicitation())
-
-    def finish(self) -> None:
-        self.server.say(result(self.server.calls()[0], WHOLE))
-
-
 async def test_time_stands_still_while_somebody_thinks(connect: Any) -> None:
     async def think(question: Any) -> str:
         await asyncio.sleep(0.4)
         return "Ada"
 
-    talk = AsksDuringCall(connect, think, timeout=0.3)
-    async with talk.client:
-        call = asyncio.create_task(talk.client.call_tool("t"))
-        await talk.server.answer()
-        talk.finish()
+    client, server = connect(NEWEST, lambda message: server.ask(elicitation()), elicitation_handler=think, timeout=0.3)
+    async with client:
+        call = asyncio.create_task(client.call_tool("t"))
+        await server.answer()
+        server.say(result(server.calls()[0], WHOLE))
         assert (await call).text == "done"
 
 
@@ -347,48 +290,6 @@ async def test_a_server_that_asks_nothing(connect: Any, empty: dict[str, Any]) -
             await client.call_tool("t")
 
 
-async def test_a_hundred_questions_at_once(connect: Any) -> None:
-    requests = {str(number): elicitation(str(number)) for number in range(100)}
-    client, server = connect(
-        MODERN, script(interim(requests), complete()), elicitation_handler=lambda question: question.message
-    )
-    async with client:
-        await client.call_tool("t")
-    responses = sent(server)[1]["inputResponses"]
-    assert all(response["content"] == {"name": key} for key, response in responses.items())
-    assert len(responses) == 100
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=8,
-)
-
-REQUEST = st.fixed_dictionaries({}, optional={"method": st.sampled_from(["roots/list", "x"]) | JSON, "params": JSON})
-
-INTERIM = st.fixed_dictionaries(
-    {"resultType": st.just("input_required")},
-    optional={"inputRequests": JSON | st.dictionaries(st.text(max_size=5), REQUEST), "requestState": JSON},
-)
-
-
-@settings(max_examples=40, deadline=None)
-@given(asked=INTERIM)
-def test_whatever_a_server_asks_a_call_ends(asked: dict[str, Any]) -> None:
-    async def scenario() -> None:
-        server = AskingServer(MODERN, script(asked, complete()))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("dovetail.client.client.transport_to", lambda *target, **options: server)
-            client = Client(["any"], protocol_version=MODERN, roots=["/x"])
-        async with client:
-            with suppress(BadAnswer):
-                assert (await client.call_tool("t")).text == "done"
-        server.judge()
-
-    asyncio.run(scenario())
-
-
 async def test_a_handler_that_fails_fails_the_call_and_stops_the_others(connect: Any) -> None:
     stopped = asyncio.Event()
 
@@ -409,25 +310,3 @@ async def test_a_handler_that_fails_fails_the_call_and_stops_the_others(connect:
             await client.call_tool("t")
         assert stopped.is_set()
     assert len(server.calls()) == 1
-
-
-async def test_cancelling_a_call_stops_its_handlers(connect: Any) -> None:
-    begun, stopped = asyncio.Event(), asyncio.Event()
-
-    async def handler(question: Any) -> None:
-        begun.set()
-        try:
-            await asyncio.sleep(60)
-        finally:
-            stopped.set()
-
-    client, server = connect(MODERN, script(interim({"who": elicitation()})), elicitation_handler=handler)
-    async with client:
-        call = asyncio.create_task(client.call_tool("t"))
-        await asyncio.wait_for(begun.wait(), 5)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        assert stopped.is_set()
-    assert len(server.calls()) == 1
-    assert "notifications/cancelled" not in server.methods()  # the request had its answer

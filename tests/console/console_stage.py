@@ -10,23 +10,13 @@ import sys
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from dovetail import (
-    Console,
-    Context,
-    Field,
-    Icon,
-    Image,
-    ResourceLink,
-    Server,
-    ToolError,
-)
+from dovetail import Console, Context, Field, Icon, Image, ResourceLink, Server, ToolError
 
 PIXEL = base64.b64decode(  # a PNG of one blue pixel
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVQI12NgUHgAAAFCAQGrLSapAAAAAElFTkSuQmCC"
 )
 ILL = "<script>document.title = 'taken over'</script><img src=x onerror=\"document.title = 'taken over'\"> "
 ILL_NAME = "<script>document.title = 'taken over'</script>"
-COUNTRIES = {"france": ["lyon", "paris"], "finland": ["espoo", "turku"], "spain": ["madrid"]}
 PAGE_TO_PAY = "https://pay.example/invoice/7"
 LANGUAGES = ["english", "estonian", "finnish", "french"]
 
@@ -41,13 +31,7 @@ class Address:
     number: Annotated[int, Field(ge=1)] = 1
 
 
-server = Server(
-    "console-stage",
-    title="Console stage",
-    version="1.2.3",
-    instructions="Try each of them once.",
-    page_size=1000,
-)
+server = Server("console-stage", title="Console stage", version="1.2.3", instructions="Try each of them once.")
 count = 0
 cancelled = 0
 
@@ -217,11 +201,6 @@ def ill_page() -> str:
 def city(country: str, name: str) -> str:
     """A city of a country."""
     return f"{name.title()} is in {country.title()}"
-
-
-@server.completion(resource="city://{country}/{name}", argument="country")
-def countries(value: str) -> list[str]:
-    return [country for country in COUNTRIES if country.startswith(value.lower())]
 
 
 # ── prompts ──

@@ -3,25 +3,18 @@
 import asyncio
 import json
 import platform
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from importlib.resources import files
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 
 import dovetail
-from dovetail import Console, Context, Server, SetupError, ToolError
-from dovetail.console.metrics import (
-    BINS,
-    MAX_METHODS,
-    MAX_TEXT,
-    MAX_URIS,
-    MAX_VIEWERS,
-    OTHER,
-    Histogram,
-    Metrics,
-    shown_session,
-)
+from dovetail import Console, Server, SetupError, ToolError
+from dovetail.console import metrics
+from dovetail.console.metrics import Histogram, Metrics, shown_session
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.session import Session
 from dovetail.transports.traffic import SeenSession
@@ -29,7 +22,6 @@ from http_serving import serving
 from http_wire import HttpWire
 
 HERE = ("127.0.0.1", 50000)
-PAGE_HEADERS = {"x-dovetail-console": "1", "sec-fetch-site": "same-origin"}
 
 
 class Told(NamedTuple):
@@ -73,7 +65,7 @@ async def ask(app: Any, path: str, method: str = "GET", **options: Any) -> Told:
 
 async def ask_api(app: Any, name: str, **options: Any) -> Told:
     """As the page itself does."""
-    marks = {key.replace("-", "_"): value for key, value in PAGE_HEADERS.items()}
+    marks = {"x_dovetail_console": "1", "sec_fetch_site": "same-origin"}
     return await ask(app, f"/console/api/{name}", **{**marks, **options})
 
 
@@ -127,19 +119,16 @@ def console_app(*, remote: bool = False, **options: Any) -> Any:
     return server.asgi(routes=Console(server, remote=remote).routes(), **options)
 
 
-async def test_without_its_slash_the_page_is_one_step_further() -> None:
-    """Where that is depends on what the app is mounted below, and on what a proxy cuts off."""
-    told = await ask(console_app(), "/console", root="/below")
-    assert (told.status, told.headers["location"]) == (308, "console/")
-
-
 async def test_every_file_that_the_page_may_load_is_there() -> None:
     app = console_app()
     names = [each.name for each in files("dovetail.console").joinpath("static").iterdir()]
     assert "index.html" in names
     page = await ask(app, "/console/")
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    assert b"<!doctype html>" in page.body[:100].lower()
+    assert page.headers["cache-control"] == "no-cache"
+    again = await ask(app, "/console/", if_none_match=page.headers["etag"])
+    assert (again.status, again.body) == (304, b"")
+    assert (await ask(app, "/console/", if_none_match='"other"')).status == 200
     for name in names:
         told = await ask(app, f"/console/static/{name}")
         assert told.status == 200, name
@@ -155,15 +144,6 @@ async def test_nothing_else_can_be_reached(path: str) -> None:
     assert (await ask(console_app(), f"/console/{path}")).status == 404
 
 
-async def test_a_browser_that_has_a_file_does_not_get_it_again() -> None:
-    app = console_app()
-    first = await ask(app, "/console/")
-    assert first.headers["cache-control"] == "no-cache"
-    again = await ask(app, "/console/", if_none_match=first.headers["etag"])
-    assert (again.status, again.body) == (304, b"")
-    assert (await ask(app, "/console/", if_none_match='"other"')).status == 200
-
-
 @pytest.mark.parametrize("path", ["/console/", "/console", "/console/none", "/console/api/none"])
 async def test_whatever_is_answered_may_load_and_do_nothing_unforeseen(path: str) -> None:
     told = await ask(console_app(), path)
@@ -174,19 +154,17 @@ async def test_whatever_is_answered_may_load_and_do_nothing_unforeseen(path: str
     assert "unsafe" not in policy
 
 
-async def test_another_path() -> None:
+async def test_another_path_and_one_below_another_app() -> None:
     server = Server("tried")
     app = server.asgi(routes=Console(server, path="/tools/look").routes())
     assert (await ask(app, "/tools/look/")).status == 200
-    assert (await ask(app, "/tools/look")).headers["location"] == "look/"
+    told = await ask(app, "/tools/look", root="/below")  # what a proxy cuts off is not known here
+    assert (told.status, told.headers["location"]) == (308, "look/")
     about = await ask(app, "/tools/look/api/about", x_dovetail_console="1")
     assert about.json["endpoint"] == "../../mcp"
-
-
-@pytest.mark.parametrize("path", ["", "/", "console", "/console/", "/con sole", "/{x}"])
-def test_a_path_that_is_none(path: str) -> None:
-    with pytest.raises(SetupError, match="it must be like"):
-        Console(Server("tried"), path=path)
+    for path in ("", "/", "console", "/console/", "/con sole", "/{x}"):
+        with pytest.raises(SetupError, match="it must be like"):
+            Console(Server("tried"), path=path)
 
 
 TRUSTED = {"trusted_proxies": ["127.0.0.1"]}
@@ -214,7 +192,6 @@ FARAWAY = ("192.0.2.7", 5)
         ({}, TRUSTED, None),
         ({"x_forwarded_for": "127.0.0.1"}, TRUSTED, None),
         ({"x_forwarded_for": "203.0.113.9"}, TRUSTED, "remote=True"),
-        ({"x_forwarded_for": "127.0.0.1, 203.0.113.9"}, TRUSTED, "remote=True"),
         ({"x_forwarded_for": "203.0.113.9, 127.0.0.1"}, TRUSTED, "remote=True"),
         ({"x_forwarded_for": "unknown"}, TRUSTED, "remote=True"),
         ({"forwarded": "for=127.0.0.1"}, TRUSTED, "remote=True"),
@@ -227,7 +204,6 @@ FARAWAY = ("192.0.2.7", 5)
         ({"client": FARAWAY, "host": "mcp.example"}, {"remote": True, "allowed_hosts": ["mcp.example"]}, None),
         ({"client": FARAWAY, "host": "evil.example"}, {"remote": True, "allowed_hosts": ["mcp.example"]}, "Host"),
         ({"client": FARAWAY, "host": "evil.example"}, {"remote": True, "allowed_hosts": ["*"]}, "allowed_hosts"),
-        ({"client": FARAWAY, "host": "evil.example"}, {"remote": True, "allowed_hosts": ["*:*"]}, "allowed_hosts"),
         ({"client": FARAWAY, "x_forwarded_for": "203.0.113.9"}, {"remote": True}, None),
     ],
 )  # fmt: skip
@@ -242,14 +218,12 @@ async def test_who_may_see_it(request_: dict[str, Any], options: dict[str, Any],
 async def test_for_others_only_where_the_names_are_known() -> None:
     """A server that listens everywhere and does not know its names checks no Host: any page could be its own."""
     app = console_app(remote=True)
-    anywhere = {"server": ("192.0.2.1", 8000)}
 
     async def from_anywhere(scope: Any, receive: Any, send: Any) -> None:
-        await app({**scope, **anywhere}, receive, send)
+        await app({**scope, "server": ("192.0.2.1", 8000)}, receive, send)
 
     told = await ask(from_anywhere, "/console/", client=FARAWAY, host="evil.example:8000")
-    assert told.status == 403
-    assert b"allowed_hosts" in told.body
+    assert (told.status, b"allowed_hosts" in told.body) == (403, True)
 
 
 @pytest.mark.parametrize(
@@ -261,11 +235,9 @@ async def test_for_others_only_where_the_names_are_known() -> None:
         ({"x_dovetail_console": ""}, 403),
         ({"sec_fetch_site": "cross-site"}, 403),
         ({"sec_fetch_site": "same-site"}, 403),
-        ({"sec_fetch_site": "none"}, 403),
         ({"origin": "http://localhost:3000"}, 403),
         ({"origin": "http://127.0.0.1:8000"}, 403),
         ({"origin": "null"}, 403),
-        ({"origin": "http://evil.example"}, 403),
         ({"host": "localhost", "origin": "https://localhost"}, 200),
         ({"host": "localhost", "origin": "http://localhost:8000"}, 403),
     ],
@@ -277,16 +249,11 @@ async def test_data_goes_to_the_page_itself_only(headers: dict[str, str], status
     assert "access-control-allow-origin" not in told.headers
 
 
-async def test_no_other_page_is_let_in() -> None:
-    """It would have to ask first, because of the header."""
+async def test_what_the_page_is_told_and_no_other_may_ask_for() -> None:
     asks = {"origin": "http://localhost:3000", "access_control_request_headers": "x-dovetail-console"}
     told = await ask(console_app(), "/console/api/about", "OPTIONS", access_control_request_method="GET", **asks)
-    assert told.status == 405
-    assert not [name for name in told.headers if name.startswith("access-control")]
+    assert (told.status, [name for name in told.headers if name.startswith("access-control")]) == (405, [])
     assert (await ask_api(console_app(), "about", method="POST")).status == 405  # nothing can be changed
-
-
-async def test_about() -> None:
     told = await ask_api(console_app(), "about")
     assert told.headers["cache-control"] == "no-store"
     assert told.json == {
@@ -306,16 +273,10 @@ async def test_about() -> None:
 
 
 class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
+    now = 1000.0
 
     def __call__(self) -> float:
         return self.now
-
-
-class Asked:
-    def __init__(self, method: str) -> None:
-        self.method = method
 
 
 async def pass_by(gauge: Metrics, clock: Clock, seconds: float = 0.0, method: str = "ping", fails: Any = None) -> None:
@@ -324,7 +285,7 @@ async def pass_by(gauge: Metrics, clock: Clock, seconds: float = 0.0, method: st
         if fails is not None:
             raise fails
 
-    request: Any = Asked(method)
+    request: Any = SimpleNamespace(method=method)
     await gauge.measure(request, answer)
 
 
@@ -353,15 +314,15 @@ async def test_its_size_does_not_grow_and_failures_are_counted() -> None:
             await pass_by(gauge, clock, fails=failure, method="made/up/0")
     told = gauge.figures()
     assert (told["requests"], told["errors"], told["running"]) == (1003, 2, 0)  # what is cancelled is no error
-    assert len(told["methods"]) == MAX_METHODS + 1
-    assert told["methods"][OTHER] == 1000 - MAX_METHODS
+    assert len(told["methods"]) == metrics.MAX_METHODS + 1
+    assert told["methods"][metrics.OTHER] == 1000 - metrics.MAX_METHODS
 
 
 @pytest.mark.parametrize("milliseconds", [0.0, 0.004, 0.02, 1.0, 17.5, 1e3, 1e6, 1e12])
 def test_a_percentile_is_off_by_a_tenth_at_most(milliseconds: float) -> None:
     histogram = Histogram()
     histogram.add(milliseconds)
-    bounded = min(max(milliseconds, 0.01), 0.01 * 1.1 ** (BINS - 1))
+    bounded = min(max(milliseconds, 0.01), 0.01 * 1.1 ** (metrics.BINS - 1))
     assert histogram.percentiles() == dict.fromkeys(("p50", "p90", "p99"), pytest.approx(bounded, rel=0.11))
 
 
@@ -373,7 +334,7 @@ def tried_server() -> Server:
         raise ToolError("on purpose")
 
     @server.tool
-    async def wait(ctx: Context) -> str:
+    async def wait() -> str:
         await asyncio.sleep(30)
         return "done"
 
@@ -384,13 +345,15 @@ def tried_server() -> Server:
     return server
 
 
-def with_console(server: Server) -> dict[str, Any]:
-    return {"routes": Console(server).routes()}
+@asynccontextmanager
+async def watched_app() -> AsyncIterator[Any]:
+    server = tried_server()
+    async with serving(server, routes=Console(server).routes()) as app:
+        yield app
 
 
 async def test_requests_errors_and_what_is_running_are_told() -> None:
-    server = tried_server()
-    async with serving(server, **with_console(server)) as app:
+    async with watched_app() as app:
         wire = HttpWire(app)
         viewer = Viewer(app)
         first = await viewer.next()
@@ -408,8 +371,7 @@ async def test_requests_errors_and_what_is_running_are_told() -> None:
 
 
 async def test_sessions_are_shown_without_what_opens_them() -> None:
-    server = tried_server()
-    async with serving(server, **with_console(server)) as app:
+    async with watched_app() as app:
         wire = await HttpWire.session(app, "2025-06-18")
         viewer = Viewer(app)
         await viewer.next()
@@ -419,12 +381,8 @@ async def test_sessions_are_shown_without_what_opens_them() -> None:
         assert viewer.told["sessions_total"] == 1
         assert abs(viewer.told["time"] - shown.pop("since")) < 60
         assert 0 <= shown.pop("idle") < 60
-        assert shown == {
-            "id": str(wire.session_id)[:8],
-            "client": "wire 1.0.0",
-            "revision": "2025-06-18",
-            "subscriptions": ["note://one"],
-        }
+        assert shown.pop("subscriptions") == ["note://one"]
+        assert shown == {"id": str(wire.session_id)[:8], "client": "wire 1.0.0", "revision": "2025-06-18"}
         await wire.raw("DELETE").done()
         await viewer.until(lambda told: told["sessions_total"] == 0)
         assert viewer.told["sessions"] == []
@@ -433,25 +391,20 @@ async def test_sessions_are_shown_without_what_opens_them() -> None:
 
 @pytest.mark.parametrize(
     ("client", "shown"),
-    [
-        ({"name": "x" * 1000, "version": "1"}, "x" * MAX_TEXT),
-        ({"name": ["odd"], "version": None}, "['odd']"),
-        ({}, ""),
-    ],
+    [({"name": "x" * 1000, "version": "1"}, "x" * metrics.MAX_TEXT), ({"name": ["odd"], "version": None}, "['odd']")],
 )
 def test_what_a_client_says_of_itself_is_bounded(client: dict[str, Any], shown: str) -> None:
     uris = frozenset(f"note://{number}/{'y' * 1000}" for number in range(1000))
     record = Session(id="s" * 32, version="2025-11-25", client=encode(client), capabilities=b"{}", subscriptions=uris)
     told = shown_session(SeenSession(record, 5.0, 1.0))
     assert told["client"] == shown
-    assert len(told["subscriptions"]) == MAX_URIS
-    assert {len(uri) for uri in told["subscriptions"]} == {MAX_TEXT}
+    assert len(told["subscriptions"]) == metrics.MAX_URIS
+    assert {len(uri) for uri in told["subscriptions"]} == {metrics.MAX_TEXT}
 
 
 async def test_only_so_many_may_watch() -> None:
-    server = tried_server()
-    async with serving(server, **with_console(server)) as app:
-        viewers = [Viewer(app) for _ in range(MAX_VIEWERS)]
+    async with watched_app() as app:
+        viewers = [Viewer(app) for _ in range(metrics.MAX_VIEWERS)]
         for viewer in viewers:
             await viewer.next()
         late = Viewer(app)

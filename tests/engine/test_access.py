@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from access_stage import ADMIN, ERAS, NOBODY, READER, WRITER, CallerWire, is_admin, new_server
 from dovetail import Context, Server, ToolRegistry
 from dovetail.auth.principal import Hierarchy, Principal
-from dovetail.engine import access
 from dovetail.engine.connection import Connection
 from wire import MODERN, Wire
 
@@ -243,46 +241,6 @@ async def test_kept_contents_are_for_those_who_may_read_them(uri: str, rule: Any
     assert len(reads) == 1
 
 
-async def test_contents_made_while_the_rule_changed_are_not_kept() -> None:
-    server = Server("kept", version="1.0.0")
-    asked, go_on = asyncio.Event(), asyncio.Event()
-
-    async def authorize(principal: Any) -> bool:
-        asked.set()
-        await go_on.wait()
-        return True
-
-    server.add_resource("r://r", lambda: "old", name="r", cache=60, authorize=authorize)
-    async with CallerWire(server, MODERN, NOBODY) as wire:
-        wire.send(wire.request("resources/read", {"uri": "r://r"}, id="first"))
-        await asked.wait()
-        server.remove_resource("r://r")
-        server.add_resource("r://r", lambda: "new", name="r", cache=60, scopes=["s"])
-        go_on.set()
-        assert (await wire.receive())["id"] == "first"
-        assert (await wire.refusal("resources/read", {"uri": "r://r"}))["code"] == -32600
-
-
-async def test_files_and_folders(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("a")
-    (tmp_path / "b.txt").write_text("b")
-    server = Server("files", version="1.0.0")
-    server.add_file(tmp_path / "a.txt", uri="file:///one", scopes=["notes:write"])
-    server.add_directory(tmp_path, uri="docs://d", authorize=is_admin)
-    for principal, uris in ((READER, []), (WRITER, ["file:///one"]), (ADMIN, ["docs://d/b.txt"])):
-        (tmp_path / "late.txt").unlink(missing_ok=True)
-        async with CallerWire(server, MODERN, principal) as wire:
-            assert [each["uri"] for each in (await wire.ask("resources/list"))["resources"]] == uris
-            templates = (await wire.ask("resources/templates/list"))["resourceTemplates"]
-            assert len(templates) == (principal is ADMIN)
-            for uri in ("file:///one", "docs://d/a.txt", "docs://d/b.txt"):
-                answer = await wire.exchange(wire.request("resources/read", {"uri": uri}))
-                assert ("result" in answer) == (uri in uris)
-            (tmp_path / "late.txt").write_text("late")  # which is not listed yet, but there
-            answer = await wire.exchange(wire.request("resources/read", {"uri": "docs://d/late.txt"}))
-            assert ("result" in answer) == (principal is ADMIN)
-
-
 async def test_a_listen_leaves_out_what_the_caller_may_not_read() -> None:
     uris = ["open://one", "scoped://one", "scoped://of/good", "secret://one", "unknown://one", "open://of/bad"]
     for principal, honoured in (
@@ -299,22 +257,6 @@ async def test_a_listen_leaves_out_what_the_caller_may_not_read() -> None:
                 server.notify_resource_updated(uri)
             assert [(await wire.receive())["params"]["uri"] for _ in honoured] == honoured
             await wire.quiet()
-
-
-async def test_a_listen_asks_each_function_once() -> None:
-    asked: list[Any] = []
-
-    def authorize(principal: Any) -> bool:
-        asked.append(principal)
-        return True
-
-    server = Server("listen", version="1.0.0")
-    server.add_resource("r://{name}", lambda name: name, name="r", authorize=authorize)
-    async with CallerWire(server, MODERN, READER) as wire:
-        wanted = {"notifications": {"resourceSubscriptions": [f"r://{number}" for number in range(20)]}}
-        wire.send(wire.request("subscriptions/listen", wanted, id="l"))
-        assert len((await wire.receive())["params"]["notifications"]["resourceSubscriptions"]) == 20
-    assert asked == [READER]
 
 
 # ── inside a call ──
@@ -361,8 +303,7 @@ def caller(*scopes: str, **claims: Any) -> Principal:
 async def lists(server: Server, principal: Principal | None, version: str = MODERN, key: str = "tools") -> list[str]:
     """The names in a list, over all of its pages."""
     names: list[str] = []
-    async with Wire(server, version) as wire:
-        wire.connection._principal = principal
+    async with CallerWire(server, version, principal) as wire:
         cursor: dict[str, str] = {}
         for _ in range(100):
             page = await wire.ask(LISTS[key], cursor)
@@ -448,13 +389,6 @@ async def test_every_page_but_the_last_is_full() -> None:
         server.remove_tool("t4")  # what a cursor points behind may go
         second = await wire.ask("tools/list", {"cursor": first["nextCursor"]})
         assert [tool["name"] for tool in second["tools"]] == ["t6", "t8", "t10"]
-        wire.connection._principal = caller("odd")  # a cursor is a place, and gives nobody more to see
-        other = await wire.ask("tools/list", {"cursor": first["nextCursor"]})
-        assert [tool["name"] for tool in other["tools"]] == ["t5", "t7", "t9"]
-        wire.connection._principal = caller()
-        nothing = await wire.ask("tools/list")
-        assert nothing["tools"] == []
-        assert "nextCursor" not in nothing
 
 
 async def test_lists_with_rules_are_private() -> None:
@@ -471,21 +405,7 @@ async def test_lists_with_rules_are_private() -> None:
 # ── what is kept ──
 
 
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How often a page was made by looking at rules."""
-    pages: list[int] = []
-    visible_page = access.visible_page
-
-    async def counting(*arguments: Any) -> Any:
-        pages.append(1)
-        return await visible_page(*arguments)
-
-    monkeypatch.setattr(access, "visible_page", counting)
-    return pages
-
-
-async def test_rules_are_looked_at_once_for_all_who_see_the_same(made: list[int]) -> None:
+async def test_rules_are_looked_at_once_for_all_who_see_the_same() -> None:
     server = Server("lists", version="1.0.0", page_size=500)
     for number in range(500):
         server.add_tool(lambda: "", name=f"t{number}", scopes=[f"s{number % 3}"])
@@ -495,18 +415,9 @@ async def test_rules_are_looked_at_once_for_all_who_see_the_same(made: list[int]
             assert len(await lists(server, Principal(subject=user, scopes=scopes))) == 167
         assert len(await lists(server, caller("s0", "s1"))) == 334
         assert await lists(server, None) == await lists(server, caller("other")) == []
-    assert len(made) == 3
+    assert len(server.engine.tools.encoded) == 3
     server.add_tool(lambda: "", name="new", scopes=["s0"])
     assert len(await lists(server, caller("s0"))) == 168
-    assert len(made) == 4
-
-
-async def test_a_server_without_rules_looks_at_none(made: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "sight", None)
-    server = server_of({"open": {}})
-    assert await lists(server, caller("a")) == await lists(server, None) == ["open"]
-    assert not made
-    assert len(server.engine.tools.encoded) == 1
 
 
 async def test_servers_that_share_tools_do_not_share_pages() -> None:
@@ -565,21 +476,3 @@ async def test_a_key_that_fails_keeps_nothing(key: Any, caplog: pytest.LogCaptur
     assert await lists(server, EVE) == []
     assert "a key failed" in caplog.text
     assert not server.engine.tools.encoded
-
-
-async def test_a_page_made_while_a_rule_came_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Server("lists", version="1.0.0")
-    server.add_tool(lambda: "", name="a", scopes=["a"])
-    visible_page = access.visible_page
-
-    async def change_meanwhile(*arguments: Any) -> Any:
-        monkeypatch.undo()
-        page = await visible_page(*arguments)
-        server.add_tool(lambda: "", name="b", scopes=["b"])
-        return page
-
-    monkeypatch.setattr(access, "visible_page", change_meanwhile)
-    assert await lists(server, caller("a", "b")) == ["a"]
-    assert not server.engine.tools.encoded
-    assert await lists(server, caller("a", "b")) == ["a", "b"]
-    assert await lists(server, caller("a")) == ["a"]

@@ -1,8 +1,6 @@
 """Access rules on resources: spellings of a URI, the order of what fits, and overlaps that are refused."""
 
 import os
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,16 +56,12 @@ async def listed(server: Server, principal: Any) -> list[str]:
 
 SPELLINGS = [
     ("n://secret", ["n://%73ecret", "n://%73%65cret", "N://secre%74", "n://secret"]),
-    (
-        "n://secret/{a}",
-        ["n://%73ecret/7", "n://secret/x/../7", "n://secret/./7", "n://secret/%2E/7", "n://secret/%2e%2E/7"],
-    ),
+    ("n://secret/{a}", ["n://%73ecret/7", "n://secret/x/../7", "n://secret/./7", "n://secret/%2E/7"]),
+    ("n://secret/{a}", ["n://secret/%2e%2E/7"]),
     ("n://%C3%A9/{a}", ["n://é/7", "n://%c3%a9/7"]),
     ("n://é", ["n://%C3%A9", "n://%c3%A9"]),
-    (
-        "https://Example.org/s/{a}",
-        ["https://EXAMPLE.org/%73/7", "HTTPS://example.org/s/7", "https://example.org/x/../s/7"],
-    ),
+    ("https://Example.org/s/{a}", ["https://EXAMPLE.org/%73/7", "HTTPS://example.org/s/7"]),
+    ("https://Example.org/s/{a}", ["https://example.org/x/../s/7"]),
     ("https://u%41@Example.org/s", ["https://uA@EXAMPLE.ORG/s"]),
     ("n://x{?a,b}", ["n://x?b=2&a=1", "n://x?%61=1", "n://x"]),
 ]
@@ -164,31 +158,16 @@ async def test_an_exact_uri_may_be_open_in_a_guarded_template() -> None:
 # ── overlaps ──
 
 OVERLAPS = [
-    ("n://{+a}", "n://secret/{a}"),
-    ("n://{a}/{b}", "n://secret/{a}"),
-    ("n://{a}/7", "n://s/{a}"),
-    ("n://{a}.md", "n://x{a}"),
-    ("n://x{?a}", "n://x{?b}"),
-    ("n://x{?a}", "n://x{;b}"),
-    ("n://x{/a*}", "n://x/y/{b}"),
-    ("n://{a}", "n://S%65cret{b}"),
-    ("N://{a}", "n://secret{b}"),
-    ("https://A.org/{a}", "https://a.org/s{b}"),
-    ("{+a}", "n://s/{b}"),
-    ("n://{a}", "n://secret"),
-    ("n://{+a}", "n://a%2Fb"),
-    ("n://x{?a,b}", "n://x?b=1"),
-]
+    ("n://{+a}", "n://secret/{a}"), ("n://{a}/{b}", "n://secret/{a}"), ("n://{a}/7", "n://s/{a}"),
+    ("n://{a}.md", "n://x{a}"), ("n://x{?a}", "n://x{?b}"), ("n://x{?a}", "n://x{;b}"), ("n://x{/a*}", "n://x/y/{b}"),
+    ("n://{a}", "n://S%65cret{b}"), ("N://{a}", "n://secret{b}"), ("https://A.org/{a}", "https://a.org/s{b}"),
+    ("{+a}", "n://s/{b}"), ("n://{a}", "n://secret"), ("n://{+a}", "n://a%2Fb"), ("n://x{?a,b}", "n://x?b=1"),
+]  # fmt: skip
 APART = [
-    ("n://{a}", "n://secret/{b}"),
-    ("n://{a}", "n://a/b"),
-    ("n://{a}", "m://secret{b}"),
-    ("n://open/{+a}", "n://secret/{b}"),
-    ("n://{a}.md", "n://{b}.txt"),
-    ("n://x{?a}", "n://y{?b}"),
+    ("n://{a}", "n://secret/{b}"), ("n://{a}", "n://a/b"), ("n://{a}", "m://secret{b}"),
+    ("n://open/{+a}", "n://secret/{b}"), ("n://{a}.md", "n://{b}.txt"), ("n://x{?a}", "n://y{?b}"),
     ("n://x/{a}", "n://x{?b}"),
-    ("n://{a}", "n://S"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("other", [OPEN, OTHER, {"scopes": ["notes:write", "more"]}])
@@ -203,43 +182,10 @@ def test_an_overlap_under_another_rule_is_refused_and_names_both(one: str, guard
         add(new((one, RULE)), guarded, dict(RULE))  # the same rule
 
 
-@pytest.mark.parametrize(("one", "guarded"), APART[:-1])
+@pytest.mark.parametrize(("one", "guarded"), APART)
 def test_what_can_not_meet_may_have_different_rules(one: str, guarded: str) -> None:
     new((one, OPEN), (guarded, RULE))
     new((guarded, RULE), (one, OTHER))
-
-
-async def test_a_template_that_is_added_while_serving_is_compared_too() -> None:
-    server = new(("n://secret/{a}", RULE))
-
-    @server.tool
-    def widen(uri: str) -> str:
-        add(server, uri, OPEN)
-        return "added"
-
-    async with CallerWire(server, MODERN, READER) as wire:
-        result = await wire.ask("tools/call", {"name": "widen", "arguments": {"uri": "n://{+a}"}})
-        assert result["isError"]
-        assert await read(server, READER, "n://secret/7") == ""
-        server.remove_resource("n://secret/{a}")
-        assert not (await wire.ask("tools/call", {"name": "widen", "arguments": {"uri": "n://{+a}"}})).get("isError")
-    assert await read(server, READER, "n://secret/7") == "GOT n://{+a} a=secret/7"
-
-
-def test_of_two_threads_that_register_an_overlap_one_is_refused() -> None:
-    def attempt(server: Server, wanted: tuple[str, dict[str, Any]]) -> bool:
-        try:
-            add(server, *wanted)
-        except SetupError:
-            return False
-        return True
-
-    with ThreadPoolExecutor(8) as threads:
-        for _ in range(20):
-            server = new()
-            wanted = [("n://{a}/x", RULE), ("n://s/{a}", OPEN)] * 4
-            done = list(threads.map(partial(attempt, server), wanted))
-            assert sum(done) == 1
 
 
 PIECES = st.lists(

@@ -1,6 +1,7 @@
 """The audit: which requests are noted, exactly what of them, and where the events go."""
 
 import asyncio
+import hashlib
 import json
 import logging
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from audit_stage import offering
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,34 +22,13 @@ from dovetail.engine.exchange import Exchange
 from dovetail.engine.redaction import RedactingFilter, Redactor
 from dovetail.errors import RateLimited, Unauthorized
 from dovetail.protocol import inbound, jsonrpc
-from http_serving import serving, until
-from http_wire import open_wire
+from http_serving import until
 from replaying import asking_client, retry
 from wire import MODERN, Wire
 
 REVISIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN]
 NOTHING: Any = None
 ADA = Principal(subject="ada", client="editor", issuer="https://id.example.org")
-
-
-def offering(**options: Any) -> Server:
-    server = Server("audited", declare=["completions"], **options)
-    server.add_tool(add)
-    server.add_tool(fails)
-    server.add_prompt(lambda topic="": f"About {topic}", name="write")
-    server.add_resource("note://{id}", lambda id: "text", name="note")
-    server.add_resource("note://one", lambda: "text", name="one")
-    return server
-
-
-async def add(a: int, b: int, password: str = "") -> int:
-    return a + b
-
-
-async def fails(how: str = "") -> str:
-    if how == "crash":
-        raise ValueError("boom")
-    raise ToolError("no")
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +44,11 @@ def lines(caplog: pytest.LogCaptureFixture) -> Any:
     """What the logger has got so far, as text."""
     caplog.set_level(logging.INFO, "dovetail.audit")
     return lambda: [record.getMessage() for record in caplog.records if record.name == "dovetail.audit"]
+
+
+def kept(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """The events that the function did not take."""
+    return [json.loads(record.getMessage()) for record in caplog.records if record.name == "dovetail.audit"]
 
 
 # ── exactly ──
@@ -105,22 +91,13 @@ async def test_all_that_can_be_known() -> None:
     await server.engine.start(server)
     await handle(server.engine, Exchange(request, NOTHING, principal=ADA, peer=("192.0.2.7", 4711)))
     await server.engine.stop()
+    who: dict[str, Any] = {"subject": "ada", "client": "editor", "issuer": "https://id.example.org"}
     assert events == [
         AuditEvent(
-            time="2026-07-28T09:30:00.250Z",
-            method="tools/call",
-            name="add",
-            subject="ada",
-            client="editor",
-            issuer="https://id.example.org",
-            request_id=1,
-            address="192.0.2.7",
-            revision="2026-07-28",
-            outcome="ok",
-            duration_ms=2.5,
-            arguments={"a": 1, "b": 1},
+            time="2026-07-28T09:30:00.250Z", method="tools/call", name="add", **who, request_id=1, address="192.0.2.7",
+            revision="2026-07-28", outcome="ok", duration_ms=2.5, arguments={"a": 1, "b": 1},
         )
-    ]
+    ]  # fmt: skip
 
 
 REF = {"type": "ref/prompt", "name": "write"}
@@ -156,7 +133,7 @@ async def test_what_is_noted(lines: Any, method: str, params: dict[str, Any], no
         session = wire.connection.session
     (line,) = map(json.loads, lines())
     always = {"time": "2026-07-28T09:30:00.250Z", "method": method, "request_id": 5, "revision": "2025-11-25"}
-    assert line.pop("session") not in ("", session.id)
+    assert line.pop("session") == hashlib.sha256(session.id.encode()).hexdigest()[:16]  # it opens none
     assert line == {**always, "outcome": "ok", "duration_ms": 2.5, **noted}
 
 
@@ -172,19 +149,6 @@ async def test_the_code_is_the_one_that_the_client_gets(lines: Any, version: str
     async with Wire(offering(audit=True), version) as wire:
         error = await wire.refusal("resources/read", {"uri": "none://one"})
     assert json.loads(lines()[0])["code"] == error["code"]
-
-
-async def test_sessions_can_be_told_apart_and_not_be_stolen(lines: Any) -> None:
-    async with serving(offering(audit=True)) as app:
-        wires = [await open_wire(app, "2025-11-25") for _ in range(2)]
-        for wire in (*wires, *wires):
-            await wire.call("add", {"a": 1, "b": 1})
-    events = [json.loads(line) for line in lines()]
-    first, second, *again = [event["session"] for event in events]
-    assert again == [first, second]
-    assert first != second
-    assert all(wire.session_id not in line for wire in wires for line in lines())
-    assert {event["address"] for event in events} == {"127.0.0.1"}
 
 
 # ── how requests end ──
@@ -331,8 +295,7 @@ async def test_a_line_stays_json_when_a_handler_redacts(caplog: pytest.LogCaptur
     arguments = {"how": "password=", "password": "hunter2"}
     async with Wire(offering(audit=True), MODERN) as wire:
         await wire.ask("tools/call", {"name": "fails", "arguments": arguments})
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "dovetail.audit"]
-    assert json.loads(line)["arguments"] == {"how": "password=", "password": "[redacted]"}
+    assert kept(caplog)[0]["arguments"] == {"how": "password=", "password": "[redacted]"}
 
 
 async def test_a_log_that_takes_no_events_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -347,12 +310,6 @@ async def test_a_log_that_takes_no_events_is_told_of_once(caplog: pytest.LogCapt
 # ── a function ──
 
 
-class Recorder:
-    async def __call__(self, event: AuditEvent) -> None:
-        await asyncio.sleep(0)
-        events.append(event)
-
-
 events: list[AuditEvent] = []
 
 
@@ -363,6 +320,11 @@ def plain(event: AuditEvent) -> None:
 async def awaited(event: AuditEvent) -> None:
     await asyncio.sleep(0)
     events.append(event)
+
+
+class Recorder:
+    async def __call__(self, event: AuditEvent) -> None:
+        await awaited(event)
 
 
 @pytest.mark.parametrize("function", [plain, awaited, Recorder(), lambda event: awaited(event)])
@@ -385,9 +347,8 @@ async def test_what_it_does_not_take_is_in_the_log(caplog: pytest.LogCaptureFixt
     async with Wire(offering(audit=broken), MODERN) as wire:
         for number in range(3):
             await wire.ask("tools/call", {"name": "add", "arguments": {"a": number, "b": 0}})
-    kept = [json.loads(record.getMessage()) for record in caplog.records if record.name == "dovetail.audit"]
     told = [record.getMessage() for record in caplog.records if record.name == "dovetail"]
-    assert [event["arguments"]["a"] for event in kept] == [0, 1, 2]
+    assert [event["arguments"]["a"] for event in kept(caplog)] == [0, 1, 2]
     assert told == ["the audit function failed; 1 events so far are in the log dovetail.audit instead"]  # once a minute
 
 
@@ -410,9 +371,8 @@ async def test_what_has_no_room_is_in_the_log(caplog: pytest.LogCaptureFixture) 
         for number in range(4):
             await wire.ask("tools/call", {"name": "add", "arguments": {"a": number, "b": 0}})
         go.set()
-    kept = [json.loads(record.getMessage()) for record in caplog.records if record.name == "dovetail.audit"]
     assert taken == [0, 1, 2]  # the first is in hand
-    assert [event["arguments"]["a"] for event in kept] == [3]
+    assert [event["arguments"]["a"] for event in kept(caplog)] == [3]
     assert "the audit function is too slow; 1 events so far are in the log dovetail.audit instead" in caplog.messages
 
 
@@ -438,8 +398,7 @@ def test_what_waits_when_the_loop_ends_is_in_the_log(caplog: pytest.LogCaptureFi
 
     caplog.set_level(logging.WARNING)
     asyncio.run(serve())
-    kept = [json.loads(record.getMessage())["name"] for record in caplog.records if record.name == "dovetail.audit"]
-    assert kept == ["/0", "/1"]
+    assert [event["name"] for event in kept(caplog)] == ["/0", "/1"]
 
 
 async def test_an_event_that_can_t_be_made_harms_nobody(

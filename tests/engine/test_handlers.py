@@ -276,20 +276,11 @@ async def test_argument_errors_can_be_protocol_errors() -> None:
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25", MODERN])
 @pytest.mark.parametrize(
     "params",
-    [
-        {"name": "unknown"},
-        {"name": "x" * 5000},
-        {"name": 5},
-        {"arguments": {}},
-        {"name": "add", "arguments": []},
-        {"name": "add", "arguments": "{}"},
-        {"name": "add", "arguments": 0},
-        {"name": "add", "arguments": '{"a": 1}'},
-        {"name": "raw", "arguments": []},
-        {"name": "raw", "arguments": '{"a": 1}'},
-    ],
+    [{"name": "unknown"}, {"name": "x" * 5000}, {"name": 5}, {"arguments": {}}, {"name": "add", "arguments": []},
+     {"name": "add", "arguments": "{}"}, {"name": "add", "arguments": 0}, {"name": "add", "arguments": '{"a": 1}'},
+     {"name": "raw", "arguments": []}, {"name": "raw", "arguments": '{"a": 1}'}],
     ids=stable,
-)
+)  # fmt: skip
 async def test_malformed_calls_are_protocol_errors(params: dict[str, Any], version: str) -> None:
     server = adder()
     server.add_tool(lambda arguments: "", name="raw", input_schema={"type": "object"})

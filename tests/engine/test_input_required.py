@@ -1,6 +1,5 @@
 """Calls of several rounds, as clients of 2026-07-28 see them: by `ctx`, by hand (`InputRequired`), and around them."""
 
-import asyncio
 import itertools
 import logging
 from collections.abc import Mapping
@@ -15,7 +14,6 @@ from dovetail import (
     ElicitUrl,
     InputRequired,
     Interim,
-    MissingCapability,
     Request,
     Roots,
     Sample,
@@ -26,7 +24,7 @@ from dovetail import (
 )
 from dovetail.engine import input_required
 from dovetail.engine.input_required import NOT_WILLING, NOT_YET_DONE
-from dovetail.errors import INTERNAL_ERROR, MISSING_CAPABILITY
+from dovetail.errors import MISSING_CAPABILITY
 from dovetail.protocol import request_state
 from http_wire import HttpWire
 from replaying import accepted, asking_client, is_interim, messages, play, retry
@@ -116,15 +114,6 @@ def replies_to(interim: Mapping[str, Any]) -> dict[str, Any]:
     return dict(retry(interim, ANSWERS)["inputResponses"])
 
 
-@pytest.mark.rule("MRTR-15")
-async def test_answers_without_a_state_are_not_taken() -> None:
-    server, _ = worded(("Name?", str))
-    async with asking_client(server) as client:
-        first = await client.request("tools/call", GREET)
-        guessed = await client.request("tools/call", {**GREET, "inputResponses": replies_to(first)})
-        assert guessed["inputRequests"] == first["inputRequests"]
-
-
 @pytest.mark.rule("MRTR-7", "MRTR-17")
 async def test_a_server_that_knows_nothing_of_the_first_round_goes_on_with_the_second() -> None:
     async def greet(ctx: Context) -> str:
@@ -140,47 +129,11 @@ async def test_a_server_that_knows_nothing_of_the_first_round_goes_on_with_the_s
     assert text_of(result) == "Ada 7 36"
 
 
-async def test_answers_are_read_even_if_the_client_no_longer_says_that_it_can_be_asked() -> None:
-    server, _ = worded(("Name?", str))
-    async with asking_client(server) as client:
-        first = await client.request("tools/call", GREET)
-    async with asking_client(server, {}) as client:
-        assert text_of(await again(client, first)) == "Ada"
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-async def test_every_kind_of_question_in_one_round() -> None:
-    server = Server("kinds")
-
-    @server.tool
-    async def greet(ctx: Context) -> str:
-        form, url, sampled, roots = await asyncio.gather(
-            ctx.elicit("Name?", str),
-            ctx.elicit_url("Sign in", "https://example.com/in"),
-            ctx.sample("Say hi", max_tokens=10),
-            ctx.list_roots(),
-        )
-        return f"{form.data} {url.action} {sampled.text} {roots[0].uri}"
-
-    answers = {
-        "elicitation": accepted("Ada"),
-        "sampling": {"role": "assistant", "content": {"type": "text", "text": "hi"}, "model": "m"},
-        "roots": {"roots": [{"uri": "file:///home"}]},
-    }
-    async with asking_client(server) as client:
-        first = await client.request("tools/call", GREET)
-        kinds = {key: request["method"] for key, request in first["inputRequests"].items()}
-        assert sorted(kinds.values()) == ["elicitation/create"] * 2 + ["roots/list", "sampling/createMessage"]
-        given = {key: answers[kind.partition("/")[0]] for key, kind in kinds.items()}
-        final = {**GREET, "requestState": first["requestState"], "inputResponses": given}
-        assert text_of(await client.request("tools/call", final)) == "Ada accept hi file:///home"
-
-
 # ── calls that do not come to an end ──
 
 
 def restless() -> Server:
-    """A tool, a prompt and a resource whose question is another one in each run."""
+    """A tool whose question is another one in each run."""
     server = Server("restless")
     numbers = itertools.count()
 
@@ -188,8 +141,6 @@ def restless() -> Server:
         return str((await ctx.elicit(f"Is it {next(numbers)}?", str)).data)
 
     server.add_tool(restless)
-    server.add_prompt(restless)
-    server.add_resource("restless://one", restless)
     return server
 
 
@@ -200,15 +151,6 @@ async def test_a_tool_that_always_asks_something_else_ends_in_words(caplog: Any)
     assert played.failed
     assert "The tool restless can't go on: it asks something else each time it is run again" in played.text
     assert played.text in caplog.text
-
-
-@pytest.mark.parametrize(("method", "name"), [("prompts/get", "restless"), ("resources/read", "restless://one")])
-async def test_a_prompt_or_resource_that_always_asks_something_else(method: str, name: str, caplog: Any) -> None:
-    async with asking_client(restless()) as client:
-        with pytest.raises(ServerError, match="can't go on: it asks something else each time") as caught:
-            await play(client, name, lambda _: "yes", method=method)
-    assert caught.value.code == INTERNAL_ERROR
-    assert "can't go on" in caplog.text
 
 
 async def test_a_call_has_32_rounds_and_no_more(caplog: Any) -> None:
@@ -300,11 +242,6 @@ def low_level() -> Server:
         answer = ctx.input_responses.get("who")
         return f"Note of {answer['content']['value']}" if answer else InputRequired({"who": NAME})
 
-    @server.resource("note://of/{name}")
-    async def note_of(name: str, ctx: Context) -> Any:
-        answer = ctx.input_responses.get("who")
-        return f"{name} by {answer['content']['value']}" if answer else InputRequired({"who": NAME})
-
     return server
 
 
@@ -359,11 +296,10 @@ async def test_prompts_and_resources() -> None:
         assert first["inputRequests"].keys() == {"who"}
         final = {"name": "prompt", "requestState": first["requestState"], **answers}
         assert (await client.request("prompts/get", final))["messages"][0]["content"]["text"] == "Hello Ada"
-        for uri, text in (("note://one", "Note of Ada"), ("note://of/x", "x by Ada")):
-            first = await client.request("resources/read", {"uri": uri})
-            assert first["inputRequests"].keys() == {"who"}
-            final = {"uri": uri, "requestState": first["requestState"], **answers}
-            assert (await client.request("resources/read", final))["contents"][0]["text"] == text
+        first = await client.request("resources/read", {"uri": "note://one"})
+        assert first["inputRequests"].keys() == {"who"}
+        final = {"uri": "note://one", "requestState": first["requestState"], **answers}
+        assert (await client.request("resources/read", final))["contents"][0]["text"] == "Note of Ada"
 
 
 @pytest.mark.rule("MRTR-6", "MRTR-21")
@@ -408,29 +344,6 @@ def signing_in() -> tuple[Server, set[str]]:
             )
         return "3 unread"
 
-    @server.tool
-    async def carefully(ctx: Context) -> str:
-        try:
-            return await unread(ctx)
-        except UrlElicitationRequired as required:
-            return f"{len(required.elicitations)} pages"
-
-    @server.tool
-    async def before_asking(ctx: Context) -> str:
-        try:
-            await ctx.elicit("Name?", str)
-        except BaseException:
-            raise UrlElicitationRequired(ElicitUrl("Sign in", "https://example.com/in")) from None
-        return "asked"
-
-    @server.tool
-    async def without_url(ctx: Context) -> str:
-        try:
-            await ctx.elicit_url("Sign in", "https://example.com/in")
-        except MissingCapability:
-            return "by mail then"
-        return "signed in"
-
     return server, signed_in
 
 
@@ -446,8 +359,6 @@ async def test_pages_are_asked_for_and_the_call_is_made_again() -> None:
         answers = {key: {"action": "accept"} for key in first["inputRequests"]}
         final = await call(client, "unread", inputResponses=answers, requestState=first["requestState"])
         assert text_of(final) == "3 unread"
-        signed_in.clear()
-        assert text_of(await call(client, "carefully")) == "2 pages"
 
 
 @pytest.mark.rule("EL-8")
@@ -479,23 +390,6 @@ async def test_a_page_without_an_answer_is_asked_for_again() -> None:
         assert list(again["inputRequests"]) == [other]
 
 
-async def test_an_open_question_goes_before_the_pages() -> None:
-    server, _ = signing_in()
-    async with asking_client(server) as client:
-        played = await play(client, "before_asking", {"Name?": "Ada"})
-        assert (played.rounds, played.text) == ([["Name?"]], "asked")
-
-
-@pytest.mark.rule("MRTR-6", "MRTR-21")
-async def test_pages_need_a_client_that_opens_them() -> None:
-    server, _ = signing_in()
-    async with asking_client(server, {"elicitation": {"form": {}}}) as client:
-        with pytest.raises(ServerError) as caught:
-            await call(client, "unread")
-        assert caught.value.data == {"requiredCapabilities": {"elicitation": {"url": {}}}}
-        assert text_of(await call(client, "without_url")) == "by mail then"
-
-
 async def said(ctx: Context, question: str) -> str:
     return str((await ctx.elicit(question, str)).data)
 
@@ -514,26 +408,10 @@ def asking_server() -> Server:
     async def note(ctx: Context) -> str:
         return f"note of {await said(ctx, 'A?')}"
 
-    @server.resource("note://named/{name}")
-    async def named(name: str, ctx: Context) -> str:
-        return f"{name} by {await said(ctx, 'B?')}"
-
     @server.tool
     async def reads(ctx: Context) -> str:
         contents = await ctx.read_resource("note://one")
         return f"{contents[0].text}, then {await said(ctx, 'C?')}"
-
-    @server.tool
-    async def reads_both(ctx: Context) -> str:
-        both = await asyncio.gather(ctx.read_resource("note://one"), ctx.read_resource("note://named/x"))
-        return " and ".join(str(each[0].text) for each in both)
-
-    @server.tool
-    async def reads_carelessly(ctx: Context) -> str:
-        try:
-            return str((await ctx.read_resource("note://one"))[0].text)
-        except BaseException:
-            return "wrong"
 
     @server.tool
     def reads_in_thread(ctx: Context) -> str:
@@ -546,8 +424,6 @@ def asking_server() -> Server:
     ("tool", "rounds", "text"),
     [
         ("reads", [["A?"], ["C?"]], "note of a, then c"),
-        ("reads_both", [["A?", "B?"]], "note of a and x by b"),
-        ("reads_carelessly", [["A?"]], "note of a"),
         ("reads_in_thread", [["A?"]], "note of a"),
     ],
 )
@@ -587,20 +463,6 @@ def choosy() -> Server:
     async def greet(ctx: Context) -> str:
         return str((await ctx.elicit("Name?", str)).data)
 
-    @server.tool
-    async def after_progress(ctx: Context) -> str:
-        await ctx.report_progress(1)
-        return str((await ctx.elicit("Name?", str)).data)
-
-    @server.tool
-    async def both(ctx: Context) -> str:
-        await asyncio.gather(ctx.elicit("Name?", str), ctx.elicit_url("Sign in", "https://example.com"))
-        return "both"
-
-    @server.prompt
-    async def prompt(ctx: Context) -> str:
-        return str((await ctx.elicit("Name?", str)).data)
-
     @server.resource("note://one")
     async def note(ctx: Context) -> str:
         return str((await ctx.elicit("Name?", str)).data)
@@ -614,7 +476,6 @@ def choosy() -> Server:
     [
         ("tools/call", {"name": "strict"}),
         ("tools/call", {"name": "greet"}),
-        ("prompts/get", {"name": "prompt"}),
         ("resources/read", {"uri": "note://one"}),
     ],
 )
@@ -633,15 +494,6 @@ async def test_over_http_the_refusal_is_a_bad_request(tool: str) -> None:
     answer = await HttpWire(choosy().asgi()).post("tools/call", {"name": tool})
     assert answer.status == 400
     assert answer.json["error"]["code"] == MISSING_CAPABILITY
-
-
-@pytest.mark.rule("MRTR-21")
-async def test_over_http_the_refusal_stands_in_the_stream_that_has_begun() -> None:
-    params = {"name": "after_progress", "_meta": {"progressToken": "p"}}
-    answer = await HttpWire(choosy().asgi()).post("tools/call", params)
-    assert answer.status == 200
-    assert [message.get("method") for message in answer.messages] == ["notifications/progress", None]
-    assert answer.answer["error"]["code"] == MISSING_CAPABILITY
 
 
 # ── caches, and middleware ──

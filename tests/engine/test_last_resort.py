@@ -10,15 +10,7 @@ from typing import Any
 import pytest
 
 import dovetail
-from dovetail import (
-    Client,
-    Context,
-    NotFound,
-    ProtocolError,
-    Server,
-    ServerError,
-    ToolError,
-)
+from dovetail import Client, Context, NotFound, ProtocolError, Server, ServerError, ToolError
 from wire import MODERN, Wire
 
 
@@ -48,58 +40,46 @@ def test_an_error_code_is_an_integer() -> None:
         ProtocolError("x", code="foo")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-@pytest.mark.parametrize("thread", [None, False])
-async def test_a_tool_can_not_end_the_server(kind: type[BaseException], thread: bool | None) -> None:
+class Signal(BaseException):
+    """As some frameworks have them."""
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_told"),
+    [(KeyboardInterrupt(), True), (SystemExit(), True), (GeneratorExit(), False), (Signal(), False),
+     (BaseExceptionGroup("g", [Signal()]), False)],
+)  # fmt: skip
+async def test_whatever_is_raised_is_answered(failure: BaseException, is_told: bool) -> None:
     server = Server("hostile")
 
-    async def exits() -> str:
-        raise kind
+    async def on_the_loop() -> str:
+        raise failure
 
     def leaves() -> str:
-        raise kind
-
-    @server.resource("x://y")
-    async def resource() -> str:
-        raise kind
+        raise failure
 
     @server.tool
     async def reads(ctx: Context) -> str:
         (contents,) = await asyncio.gather(ctx.read_resource("x://y"))
         return str(contents)
 
-    server.add_tool(exits)
-    server.add_tool(leaves, **({} if thread is None else {"thread": thread}))
+    server.add_tool(on_the_loop)
+    server.add_tool(leaves, name="plain", thread=False)
+    server.add_tool(leaves, name="in_a_thread")
+    server.add_resource("x://y", on_the_loop, name="resource")
     async with Wire(server, MODERN) as wire:
-        for name in ("exits", "leaves"):
-            result = await wire.ask("tools/call", {"name": name})
-            assert result["isError"] is True
-            assert result["content"][0]["text"] == f"The tool {name} failed. The details are in the server's log."
+        for name in ("on_the_loop", "plain", "in_a_thread"):
+            answer = await wire.exchange(wire.request("tools/call", {"name": name}))
+            if is_told or (name == "in_a_thread" and isinstance(failure, GeneratorExit)):
+                text = f"The tool {name} failed. The details are in the server's log."
+                assert (answer["result"]["isError"], answer["result"]["content"][0]["text"]) == (True, text)
+            else:
+                assert answer["error"]["code"] == -32603
         assert (await wire.refusal("tools/call", {"name": "reads"}))["code"] == -32603
 
 
-class Signal(BaseException):
-    """As some frameworks have them."""
-
-
-async def test_whatever_is_raised_is_answered() -> None:
+async def test_a_tool_that_cancels_itself_and_a_batch_are_answered() -> None:
     server = Server("hostile")
-
-    @server.tool
-    async def generator_exit() -> str:
-        raise GeneratorExit
-
-    @server.tool
-    async def own_signal() -> str:
-        raise Signal
-
-    @server.tool
-    def own_signal_in_a_thread() -> str:
-        raise Signal
-
-    @server.tool
-    async def group() -> str:
-        raise BaseExceptionGroup("g", [Signal()])
 
     @server.tool
     async def cancels_itself() -> str:
@@ -109,11 +89,9 @@ async def test_whatever_is_raised_is_answered() -> None:
         await asyncio.sleep(1)
         return ""
 
-    async with Wire(server, MODERN) as wire:
-        for name in ("generator_exit", "own_signal", "own_signal_in_a_thread", "group", "cancels_itself"):
-            assert (await wire.refusal("tools/call", {"name": name}))["code"] == -32603, name
     async with Wire(server, "2025-03-26") as wire:
-        wire.send([wire.request("tools/call", {"name": "own_signal"}), wire.request("ping")])
+        assert (await wire.refusal("tools/call", {"name": "cancels_itself"}))["code"] == -32603
+        wire.send([wire.request("tools/call", {"name": "cancels_itself"}), wire.request("ping")])
         assert len(await wire.receive()) == 2
 
 
@@ -176,34 +154,27 @@ async def test_a_server_lives_on_one_loop_at_a_time() -> None:
     await asyncio.to_thread(asyncio.run, second())
 
 
-async def test_failures_of_a_task_group_are_told_together() -> None:
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [(ToolError("no pepper"), "no salt\nno pepper"), (RuntimeError("inside"), "The tool cook failed. The details are")],
+)
+async def test_failures_of_a_task_group_are_told_together(other: Exception, told: str) -> None:
     server = Server("groups")
 
-    async def fail(text: str) -> None:
-        raise ToolError(text)
-
-    async def crash() -> None:
-        raise RuntimeError("inside")
+    async def fail(failure: Exception) -> None:
+        raise failure
 
     @server.tool
-    async def both() -> str:
+    async def cook() -> str:
         async with asyncio.TaskGroup() as group:
-            group.create_task(fail("no salt"))
-            group.create_task(fail("no pepper"))
-        return ""
-
-    @server.tool
-    async def mixed() -> str:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(fail("no salt"))
-            group.create_task(crash())
+            group.create_task(fail(ToolError("no salt")))
+            group.create_task(fail(other))
         return ""
 
     async with Wire(server, MODERN) as wire:
-        result = await wire.ask("tools/call", {"name": "both"})
-        assert (result["isError"], result["content"][0]["text"]) == (True, "no salt\nno pepper")
-        result = await wire.ask("tools/call", {"name": "mixed"})
-        assert result["content"][0]["text"] == "The tool mixed failed. The details are in the server's log."
+        result = await wire.ask("tools/call", {"name": "cook"})
+        assert result["isError"] is True
+        assert result["content"][0]["text"].startswith(told)
 
 
 async def test_starting_while_a_lifespan_ends() -> None:
@@ -321,12 +292,9 @@ async def test_an_exception_that_has_no_words(caplog: pytest.LogCaptureFixture) 
     server.add_tool(fails, name="fails")
     server.add_resource("fails://now", fails, name="fails")
     async with Wire(server, MODERN) as wire:
-        result = await wire.ask("tools/call", {"name": "fails"})
-        assert result["isError"]
-        assert result["content"][0]["text"] == MASKED
-        assert (await wire.refusal("resources/read", {"uri": "fails://now"}))["message"] == (
-            "The resource fails://now failed"
-        )
+        assert (await wire.ask("tools/call", {"name": "fails"}))["content"][0]["text"] == MASKED
+        refusal = await wire.refusal("resources/read", {"uri": "fails://now"})
+        assert refusal["message"] == "The resource fails://now failed"
         assert not Wordless.asked
     async with Client(server) as client:
         assert (await client.call_tool("fails", raise_on_error=False)).text == MASKED

@@ -1,12 +1,12 @@
 """A server's settings: what is refused, and what profiles and single switches change on the wire."""
 
+import re
 from typing import Any
 
 import pytest
 
 from dovetail import Server, SetupError, ToolResult
 from dovetail.engine.options import PROFILES, Options
-from stable_ids import stable
 from wire import MODERN, Wire
 
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN)
@@ -17,40 +17,30 @@ REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN)
     [
         ({"profil": "pocket"}, "unknown options profil (did you mean profile?); known are "),
         ({"verison": "1", "colour": "red"}, "unknown options colour, verison (did you mean version?); known are "),
-        ({"profile": "tiny"}, "profile='tiny'"),
-        ({"timeout": 0}, "timeout=0"),
-        ({"timeout": -1}, "timeout=-1"),
-        ({"timeout": "soon"}, "timeout='soon'"),
-        ({"initialize_timeout": 0}, "initialize_timeout=0"),
-        ({"page_size": 0}, "page_size=0"),
-        ({"page_size": 2.5}, "page_size=2.5"),
-        ({"page_size": True}, "page_size=True"),
-        ({"max_concurrency": 0}, "max_concurrency=0"),
-        ({"max_queue": -1}, "max_queue=-1"),
-        ({"max_threads": 0}, "max_threads=0"),
-        ({"max_message_bytes": 0}, "max_message_bytes=0"),
-        ({"ttl_ms": -1}, "ttl_ms=-1"),
-        ({"cache_scope": "shared"}, "cache_scope='shared'"),
-        ({"log_level": "loud"}, "log_level='loud'"),
-        ({"argument_errors": "raise"}, "argument_errors='raise'"),
-        ({"output": "json"}, "output='json'"),
-        ({"explicit_is_error": "no"}, "explicit_is_error='no'"),
-        ({"declare": ["tool"]}, "declare=['tool']"),
-        ({"declare": "tools"}, "declare='tools'"),
-        ({"version": 1}, "version=1"),
-        ({"instructions": ["x"]}, "instructions=['x']"),
         ({"icons": [{"url": "x"}]}, "icons="),
-        ({"lifespan": 5}, "lifespan=5"),
         ({"experimental": {"x": 1}}, "experimental="),
-        ({"redact": "pin"}, "redact='pin'"),
     ],
-    ids=stable,
 )
 def test_wrong_options_are_refused_by_name(options: dict[str, Any], words: str) -> None:
     with pytest.raises(SetupError) as caught:
         Server("x", **options)
     assert words in str(caught.value)
     assert str(caught.value).startswith("Server")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("profile", "tiny"), ("timeout", 0), ("timeout", -1), ("timeout", "soon"), ("initialize_timeout", 0),
+        ("page_size", 0), ("page_size", 2.5), ("page_size", True), ("max_concurrency", 0), ("max_queue", -1),
+        ("max_threads", 0), ("max_message_bytes", 0), ("ttl_ms", -1), ("cache_scope", "shared"), ("log_level", "loud"),
+        ("argument_errors", "raise"), ("output", "json"), ("explicit_is_error", "no"), ("declare", ["tool"]),
+        ("declare", "tools"), ("version", 1), ("instructions", ["x"]), ("lifespan", 5), ("redact", "pin"),
+    ],
+)  # fmt: skip
+def test_wrong_values_are_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(SetupError, match=f"^Server: {name}={re.escape(repr(value))}"):
+        Server("x", **{name: value})
 
 
 @pytest.mark.parametrize("name", ["", None, 5])

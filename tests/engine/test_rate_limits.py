@@ -247,17 +247,11 @@ def offering(**options: Any) -> Server:
 
 
 REQUESTS: dict[str, dict[str, Any]] = {
-    "tools/call": {"name": "work"},
-    "prompts/get": {"name": "greet"},
-    "resources/read": {"uri": "note://one"},
+    "tools/call": {"name": "work"}, "prompts/get": {"name": "greet"}, "resources/read": {"uri": "note://one"},
     "completion/complete": {"ref": {"type": "ref/prompt", "name": "greet"}, "argument": {"name": "x", "value": ""}},
-    "tools/list": {},
-    "prompts/list": {},
-    "resources/list": {},
-    "resources/templates/list": {},
-    "ping": {},
+    "tools/list": {}, "prompts/list": {}, "resources/list": {}, "resources/templates/list": {}, "ping": {},
     "logging/setLevel": {"level": "info"},
-}
+}  # fmt: skip
 
 
 async def test_which_requests_count() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail import Client, Server, ServerError
+from dovetail import Server
 from dovetail.engine import redaction
 from dovetail.engine.redaction import CUT, REDACTED, RedactingFilter, Redactor
 from dovetail.errors import SetupError
@@ -77,21 +77,10 @@ def test_values_with_secrets(data: Any, clean: Any) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [
-        None,
-        True,
-        7,
-        1.5,
-        "a plain text",
-        [],
-        {},
-        {"has_password": True, "token": None, "password": False},
-        {"required": ["password", "email"]},
-        [1, ["a", {"b": (1, 2)}]],
-        {"usage": {"input_tokens": 3, "max_tokens": 4}, "_meta": {"progressToken": "p"}},
-        b"bytes",
-    ],
-)
+    [None, True, 7, 1.5, "a plain text", b"bytes", [], {}, {"has_password": True, "token": None, "password": False},
+     {"required": ["password", "email"]}, [1, ["a", {"b": (1, 2)}]],
+     {"usage": {"input_tokens": 3, "max_tokens": 4}, "_meta": {"progressToken": "p"}}],
+)  # fmt: skip
 def test_values_without_secrets_are_not_copied(data: Any) -> None:
     assert redactor.value(data) is data
 
@@ -147,17 +136,10 @@ def test_cycles_end() -> None:
         assert CUT.encode() in msgspec.json.encode(redactor.value(cyclic))  # and can be encoded
 
 
-@pytest.mark.parametrize(
-    ("data", "shape"),
-    [
-        (list(range(100_000)), list),
-        ({str(number): number for number in range(100_000)}, dict),
-        (["x" * 10_000] * 1_000, list),
-    ],
-)
-def test_size_is_bounded(data: Any, shape: type) -> None:
+@pytest.mark.parametrize("data", [[7] * 100_000, dict.fromkeys(map(str, range(100_000))), ["x" * 10_000] * 1_000])
+def test_size_is_bounded(data: Any) -> None:
     clean = redactor.value(data)
-    assert isinstance(clean, shape)
+    assert isinstance(clean, type(data))
     assert len(clean) <= redaction.MAX_VALUES + 1
     assert list(clean)[-1] == CUT
 
@@ -209,22 +191,12 @@ def test_text_with_secrets(line: str, clean: str) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "",
-        "an ordinary line: nothing = here",
-        "missing bearer token",
-        "The bearer of good news",
-        'WWW-Authenticate: Bearer realm="mcp", error="invalid_request"',
-        "Basic usage; a basic HTTP server; basic Understanding; basic understanding",
-        "token_count=5 max_tokens: 7 progressToken=9",
-        "secret = None; token: null",
-        "password: ",
-        "http://host:8080/path?x=1 mail@example.com",
-        "ssh://git@github.com/x",
-        "eyJust a word, eyJ.x",
-        "12:30:05 INFO started",
-    ],
-)
+    ["", "an ordinary line: nothing = here", "missing bearer token", "The bearer of good news", "password: ",
+     'WWW-Authenticate: Bearer realm="mcp", error="invalid_request"', "token_count=5 max_tokens: 7 progressToken=9",
+     "Basic usage; a basic HTTP server; basic Understanding; basic understanding", "secret = None; token: null",
+     "http://host:8080/path?x=1 mail@example.com", "ssh://git@github.com/x", "eyJust a word, eyJ.x",
+     "12:30:05 INFO started"],
+)  # fmt: skip
 def test_text_without_secrets(line: str) -> None:
     assert redactor.text(line) == line
 
@@ -266,15 +238,9 @@ def test_a_keyed_secret_never_survives(secret: str, key: str, form: str, around:
 
 def test_extra_keys_and_patterns() -> None:
     own = Redactor(extra_keys=["Social-Security Number", "tokens"], extra_patterns=[r"\bCUST-\d+"])
-    assert own.value({"social_security_number": "1", "tokens": [1], "pin": 2}) == {
-        "social_security_number": REDACTED,
-        "tokens": REDACTED,
-        "pin": 2,
-    }
+    clean = {"social_security_number": REDACTED, "tokens": REDACTED, "pin": 2}
+    assert own.value({"social_security_number": "1", "tokens": [1], "pin": 2}) == clean
     assert own.text("CUST-123 has socialSecurityNumber=1") == "[redacted] has socialSecurityNumber=[redacted]"
-
-
-def test_a_wrong_pattern_is_named() -> None:
     with pytest.raises(SetupError, match=r"redaction pattern '\('"):
         Redactor(extra_patterns=["("])
 
@@ -329,11 +295,8 @@ def test_tracebacks() -> None:
     assert "redis://user:[redacted]@host" in text
     assert "token=[redacted]" in text
     assert "hunter2@" not in text.replace('raise ConnectionError("redis://user:hunter2@host")', "")
-
-
-def test_a_traceback_that_cannot_be_shown() -> None:
-    record = logged("failed", exc_info=("not", "an", "exception"))
-    assert "can't be shown" in logging.Formatter().format(record)
+    odd = logged("failed", exc_info=("not", "an", "exception"))
+    assert "can't be shown" in logging.Formatter().format(odd)
 
 
 CONTROLS = "\x1b\x9b\x7f\r\x85\u2028\u202e"
@@ -361,26 +324,6 @@ def test_no_line_of_a_traceback_can_be_taken_for_a_record(kind: str) -> None:
     assert is_one_record(lines)
     assert lines[1] == "  Traceback (most recent call last):" or kind == "group" or kind == "cause"
     assert "ERROR dovetail: forged \\u001b\\u009b" in "".join(lines)
-
-
-async def test_what_a_tool_says_of_its_caller_forges_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    server = Server("s")
-
-    @server.tool
-    def fails(name: str) -> str:
-        raise ValueError(f"{name}\nERROR forged \x1b[31m")
-
-    @server.prompt
-    def talk(name: str) -> str:
-        raise ValueError(f"{name}\nERROR forged \x1b[31m")
-
-    async with Client(server) as client:
-        assert (await client.call_tool("fails", {"name": "x\r\nERROR forged"}, raise_on_error=False)).is_error
-        with pytest.raises(ServerError):
-            await client.get_prompt("talk", {"name": "x\r\nERROR forged"})
-    assert len(caplog.records) == 2
-    for record in caplog.records:
-        assert is_one_record(logging.Formatter().format(record).split("\n"))
 
 
 def test_every_logger_of_ours_is_guarded() -> None:

@@ -3,11 +3,9 @@
 import asyncio
 import base64
 import json
-import logging
 import subprocess
 import sys
 from pprint import pformat
-from traceback import TracebackException
 from typing import Any
 
 import pytest
@@ -42,11 +40,11 @@ def spelled(data: bytes) -> str:
 def refusal(token: str, by: Sealer = sealer) -> str:
     with pytest.raises(BadSeal) as caught:
         by.open(token)
-    shown = f"{caught.value} {caught.value!r} {caught.value.reason}"
+    shown = f"{caught.value} {caught.value!r}"
     assert not any(secret.decode() in shown for secret in (OURS, OLD, FOREIGN))
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__ or caught.value.__context__ is None  # nothing of the library is shown
-    return caught.value.reason
+    return str(caught.value)
 
 
 # ── what is ours ──
@@ -71,9 +69,8 @@ def test_a_token_may_be_as_long_as_the_limit_and_no_longer() -> None:
     token = sealer.seal(data)
     assert len(token) == MAX_TOKEN == 262_144
     assert sealer.open(token) == data
-    with pytest.raises(TooLarge) as caught:
+    with pytest.raises(TooLarge, match=f"would have {request_state.token_length(MOST + 1)} characters"):
         sealer.seal(data + b"x")
-    assert caught.value.size == request_state.token_length(MOST + 1) > MAX_TOKEN
 
 
 def test_there_is_no_sealer_without_a_secret() -> None:
@@ -88,27 +85,6 @@ def test_a_sealer_does_not_show_its_secrets() -> None:
         assert OURS.decode() not in shown
         assert OLD.decode() not in shown
     assert both.secrets == (OURS, OLD)
-
-
-@pytest.mark.parametrize("act", ["seal", "open"])
-def test_nor_does_a_traceback_that_shows_variables(act: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    both = Sealer([OURS, OLD])
-    token = both.seal(DATA)
-    if act == "open":
-        both.__dict__.pop("_by_header")
-
-    def broken(*_arguments: object) -> None:
-        raise RuntimeError("no such algorithm")
-
-    for place in ("cryptography.hazmat.primitives.kdf.hkdf.HKDF", "cryptography.hazmat.primitives.ciphers.aead.AESGCM"):
-        with monkeypatch.context() as patch:
-            patch.setattr(place, broken)
-            with pytest.raises(RuntimeError) as caught:
-                both.seal(DATA) if act == "seal" else both.open(token)
-        shown = "".join(TracebackException.from_exception(caught.value, capture_locals=True).format())
-        assert "_cipher" in shown or "_derived" in shown
-        assert OURS.decode() not in shown
-        assert OLD.decode() not in shown
 
 
 # ── rotation ──
@@ -132,17 +108,6 @@ def test_every_bit_of_every_byte_is_authenticated() -> None:
             changed[place] ^= 1 << bit
             expected = NOT_OURS if place < 1 else UNKNOWN_KEY if place < 9 else CHANGED
             assert refusal(spelled(bytes(changed))) == expected
-
-
-@pytest.mark.parametrize("size", [0, 1, 2, 3, 28])
-def test_a_token_that_was_cut_or_extended_is_refused(size: int) -> None:
-    token = sealer.seal(DATA[:size])
-    for end in range(len(token)):
-        refusal(token[:end])
-        refusal(token[end + 1 :])
-    for more in ("A", "AA", "AAA", "AAAA", "A" * 1000, "=", "==", "===", "====", "\n", " ", token):
-        refusal(token + more)
-        refusal(more + token)
 
 
 def test_another_spelling_of_the_same_bytes_is_refused() -> None:
@@ -188,38 +153,20 @@ def test_a_huge_token_is_refused_before_it_is_looked_at(monkeypatch: pytest.Monk
 
 
 # ── what it costs who never asks ──
-IN_PROCESS = """
-import asyncio
-from dovetail import Client, Server
+PROGRAM = """
+import sys
+from dovetail import Server
 
 server = Server("plain", secret="a secret that is long enough")
-
-@server.tool
-async def add(a: int, b: int) -> int:
-    return a + b
-
-async def main():
-    async with Client(server) as client:
-        await client.call_tool("add", {"a": 1, "b": 2})
-    server.engine.sealer
-
-asyncio.run(main())
+sealer = server.engine.sealer
+before = "cryptography" in sys.modules
+sealer.seal(b"")
+assert (before, "cryptography" in sys.modules) == (False, True)
 """
 
 
-@pytest.mark.parametrize(
-    ("program", "loads"),
-    [
-        ("import dovetail", False),
-        (IN_PROCESS, False),
-        (IN_PROCESS + "server.engine.sealer.seal(b'')", True),
-    ],
-    ids=["import", "call", "seal"],
-)
-def test_only_a_seal_loads_the_library(program: str, loads: bool) -> None:
-    code = f"{program}\nimport json, sys\nprint(json.dumps('cryptography' in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert json.loads(done.stdout) is loads
+def test_only_a_seal_loads_the_library() -> None:
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)
 
 
 SECRET = "the same on all workers"
@@ -271,28 +218,13 @@ REFUSAL = json.dumps(
 
 @pytest.mark.rule("MRTR-9", "MRTR-10", "MRTR-14")
 @pytest.mark.parametrize(
-    "broken",
-    [
-        lambda token: "",
-        lambda token: "x",
-        lambda token: "eyJhbnN3ZXJzIjp7fX0",
-        lambda token: token[:-1],
-        lambda token: token + "A",
-        lambda token: token + "=",
-        lambda token: token + token,
-        lambda token: token[: len(token) // 2],
-        lambda token: token.swapcase(),
-        lambda token: f" {token}",
-        lambda token: token.replace("A", "Ä"),
-        lambda token: "A" * 1_000_000,
-        lambda token: "null",
-    ],
+    "broken", ["", "eyJhbnN3ZXJzIjp7fX0", -1, "A" * 1_000_000], ids=lambda broken: str(broken)[:20]
 )
 async def test_what_is_no_state_is_refused(broken: Any) -> None:
     server = bank()
     method, params = call("pay", amount=1)
     good = await state_of(server, method, params)
-    wrong = broken(good["requestState"])
+    wrong = broken if isinstance(broken, str) else good["requestState"][:broken]
     assert await answer_to(server, method, {**params, **good, "requestState": wrong}) == REFUSAL
 
 
@@ -307,71 +239,30 @@ async def test_a_state_must_be_a_string(wrong: Any) -> None:
 # ── states of others ──
 
 
-@pytest.mark.rule("MRTR-11")
-@pytest.mark.parametrize(
-    ("issued", "used", "reason"),
-    [
-        (call("pay", amount=1), call("steal", amount=1), "name"),
-        (call("pay", amount=1), call("pay", amount=2), "arguments"),
-        (call("pay", amount=1), call("pay", amount=1, note={}), "arguments"),
-        (call("pay", amount=1), call("pay"), "arguments"),
-        (call("pay", amount=1, note={"a": 1}), call("pay", amount=1, note={"a": [1]}), "arguments"),
-        (call("pay", amount=2**53), call("pay", amount=2**53 + 1), "arguments"),
-        (call("pay", note={"a": 1.5}), call("pay", note={"a": "1.5"}), "arguments"),
-        (call("ask"), ("prompts/get", {"name": "ask"}), "method"),
-        (("prompts/get", {"name": "ask"}), call("ask"), "method"),
-        (("resources/read", {"uri": "bank://one"}), ("resources/read", {"uri": "bank://two"}), "name"),
-    ],
-)
-async def test_a_state_of_another_request_is_refused(issued: Any, used: Any, reason: str, caplog: Any) -> None:
-    server = bank()
-    good = await state_of(server, *issued)
-    method, params = used
-    assert await answer_to(server, method, {**params, **good}) == REFUSAL
-    assert f"it was made for {OTHERS[reason]}" in caplog.text
-    assert await answer_to(server, issued[0], {**issued[1], **good}) != REFUSAL
-
-
-@pytest.mark.rule("MRTR-11")
-@pytest.mark.parametrize(
-    ("issued", "used"),
-    [
-        ({"amount": 1.5, "note": {"a": 1, "b": [2]}}, {"note": {"b": [2], "a": 1}, "amount": 1.5}),
-        ({}, None),
-        (None, {}),
-    ],
-)
-async def test_the_same_arguments_may_be_spelled_differently(issued: Any, used: Any) -> None:
-    server = bank()
-    good = await state_of(server, "tools/call", {"name": "pay", "arguments": issued})
-    answer = await answer_to(server, "tools/call", {"name": "pay", "arguments": used, **good})
-    assert b": yes" in answer
+PAY = call("pay", amount=1)
+NOTES = ("resources/read", {"uri": "bank://one"}), ("resources/read", {"uri": "bank://two"})
 
 
 @pytest.mark.rule("MRTR-10", "MRTR-11")
 @pytest.mark.parametrize(
-    ("other", "reason"),
+    ("issued", "used", "server", "reason"),
     [
-        (lambda: bank("another"), "it was made for another server"),
-        (lambda: bank(secret="not the same as the others"), "sealed with a key that this process does not have"),
+        (PAY, call("steal", amount=1), {}, OTHERS["name"]),
+        (PAY, call("pay", amount=2), {}, OTHERS["arguments"]),
+        (call("ask"), ("prompts/get", {"name": "ask"}), {}, OTHERS["method"]),
+        (*NOTES, {}, OTHERS["name"]),
+        (PAY, PAY, {"name": "another"}, OTHERS["server"]),
+        (PAY, PAY, {"secret": "not the same as the others"}, "a key that this process does not have"),
     ],
 )
-async def test_a_state_of_another_server_is_refused(other: Any, reason: str, caplog: Any) -> None:
-    method, params = call("pay", amount=1)
-    good = await state_of(bank(), method, params)
-    assert await answer_to(other(), method, {**params, **good}) == REFUSAL
+async def test_a_state_of_another_request_is_refused(
+    issued: Any, used: Any, server: Any, reason: str, caplog: Any
+) -> None:
+    good = await state_of(bank(), *issued)
+    method, params = used
+    assert await answer_to(bank(**server), method, {**params, **good}) == REFUSAL
     assert reason in caplog.text
-
-
-@pytest.mark.rule("MRTR-11")
-async def test_a_state_that_has_expired_is_refused(monkeypatch: Any, caplog: Any) -> None:
-    server = bank(answer_timeout=60)
-    method, params = call("pay", amount=1)
-    good = await state_of(server, method, params)
-    now = input_required.time.time()
-    monkeypatch.setattr(input_required.time, "time", lambda: now + 61)
-    assert await answer_to(server, method, {**params, **good}) == REFUSAL
-    assert "it has expired" in caplog.text
+    assert await answer_to(bank(), issued[0], {**issued[1], **good}) != REFUSAL
 
 
 @pytest.mark.rule("MRTR-11")
@@ -390,39 +281,7 @@ async def test_a_state_of_another_caller_is_refused(caplog: Any) -> None:
     assert (await wires["ada"].ask(method, again))["content"][0]["text"] == "paid 1: yes"
 
 
-async def test_only_the_log_knows_why(caplog: Any) -> None:
-    server = bank()
-    method, params = call("pay", amount=1)
-    good = await state_of(server, method, params)
-    with caplog.at_level(logging.WARNING):
-        await answer_to(server, "tools/call", {"name": "steal", "arguments": {"amount": 1}, **good})
-    assert [record.getMessage() for record in caplog.records] == [
-        "tools/call: a request state was refused: it was made for another tool, prompt or resource"
-    ]
-    assert good["requestState"] not in caplog.text
-
-
 # ── answers ──
-
-
-@pytest.mark.rule("MRTR-13", "MRTR-14")
-@pytest.mark.parametrize(
-    "responses", [[], "x", 5, True, {"a": None}, {"a": 5}, {"a": "x"}, {"a": [{}]}, {str(n): {} for n in range(1001)}]
-)
-async def test_answers_that_are_no_objects_are_refused(responses: Any) -> None:
-    server = bank()
-    method, params = call("pay", amount=1)
-    good = await state_of(server, method, params)
-    answer = json.loads(await answer_to(server, method, {**params, **good, "inputResponses": responses}))
-    assert answer["error"]["code"] == INVALID_PARAMS
-    assert "inputResponses" in answer["error"]["message"]
-
-
-def nested(depth: int) -> Any:
-    value: Any = "x"
-    for _ in range(depth):
-        value = [value]
-    return value
 
 
 @pytest.mark.rule("MRTR-13")
@@ -430,19 +289,8 @@ def nested(depth: int) -> Any:
     "answer",
     [
         {},
-        {"action": "dance"},
-        {"action": None},
-        {"action": "accept"},
-        {"action": "accept", "content": None},
         {"action": "accept", "content": []},
-        {"action": "accept", "content": "yes"},
-        {"action": "accept", "content": {}},
         accepted(5),
-        accepted(None),
-        accepted(["yes"]),
-        accepted({"value": "yes"}),
-        accepted(nested(400)),
-        accepted("x" * 1_000_000),
         {"role": "assistant", "content": {"type": "text", "text": "yes"}, "model": "m"},
     ],
     ids=lambda answer: str(answer)[:60],
@@ -457,12 +305,3 @@ async def test_an_answer_that_does_not_fit_is_told_and_not_taken(answer: Any) ->
         )
         assert result["isError"]
         assert "paid" not in result["content"][0]["text"]
-
-
-async def test_a_legacy_client_does_not_bring_states() -> None:
-    server = bank()
-    method, params = call("pay", amount=1)
-    good = await state_of(server, method, params)
-    async with Wire(server, "2025-11-25") as wire:
-        result = await wire.ask(method, {**params, **good})
-        assert result["isError"]  # it can't be asked, and what it brings means nothing

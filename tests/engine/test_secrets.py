@@ -1,15 +1,18 @@
-"""The secrets of a server: where they come from, who shares them, and that nobody sees them."""
+"""What workers share: the secrets of a server, which nobody sees, and the leases that show who lives."""
 
 import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dovetail import Server, SetupError
+from dovetail.engine.member import Member
 from dovetail.engine.options import Options
 from dovetail.engine.request_state import BadSeal
 from dovetail.engine.secrets import KEY, Secrets, checked_secrets, keep_sharing, shared_secrets
@@ -68,17 +71,11 @@ def test_without_any_there_is_a_random_one(monkeypatch: pytest.MonkeyPatch) -> N
 # ── what is refused, and not shown ──
 
 
-WRONG = [
-    ("hunter2", "secret must be at least 16 bytes"),
-    ("", "secret must be at least 16 bytes"),
-    (b"hunter2", "secret must be at least 16 bytes"),
-    ([ONE, "hunter2"], "secret must be at least 16 bytes"),
-    ([], "secret must be"),
-    (None, "secret must be"),
-    (5, "secret must be"),
-    ({"hunter2": ONE}, "secret must be"),
-    (bytearray(b"hunter2 hunter2 hunter2"), "secret must be"),
-    ([[ONE]], "secret must be"),
+TOO_SHORT = ["hunter2", "", b"hunter2", [ONE, "hunter2"]]
+NONE_AT_ALL = [[], None, 5, {"hunter2": ONE}, bytearray(b"hunter2 hunter2 hunter2"), [[ONE]]]
+WRONG: list[tuple[Any, str]] = [
+    *((given, "secret must be at least 16 bytes") for given in TOO_SHORT),
+    *((given, "secret must be") for given in NONE_AT_ALL),
     ("hunter2 hunter2 \ud800", "surrogate"),
 ]
 
@@ -202,15 +199,6 @@ async def test_a_page_is_not_kept_longer_than_the_secret_that_signed_it() -> Non
         assert (await wire.refusal("tools/list", {"cursor": cursor}))["code"] == -32602
 
 
-def test_the_sealer_follows_the_secrets() -> None:
-    engine = Server("x", secret=ONE).engine
-    token = engine.sealer.seal(b"data")
-    assert engine.sealer is engine.sealer
-    engine.secrets = checked_secrets([TWO, ONE], "test")
-    assert engine.sealer.secrets == (TWO.encode(), ONE.encode())
-    assert engine.sealer.open(token) == b"data"
-
-
 FORKS = """
 import os
 from dovetail import Server
@@ -232,3 +220,78 @@ def test_workers_that_are_forked_share_the_random_secret() -> None:
     sealer = Server("x", secret=bytes.fromhex(parents)).engine.sealer
     assert sealer.open(by_child) == b"from the child"
     assert sealer.open(by_parent) == b"from the parent"
+
+
+# ── leases ──
+
+
+class Clocked(FarState):
+    """Its time is the test's."""
+
+    now = 0.0
+
+    def __init__(self) -> None:
+        super().__init__(clock=lambda: self.now)
+
+
+@asynccontextmanager
+async def living(state: Clocked) -> AsyncIterator[Member]:
+    worker = Member(state, lease=10, beat=0.001)
+    worker.start()
+    await until(lambda: worker.trouble is None)
+    yield worker
+    await worker.stop()
+
+
+async def test_one_that_lives_is_not_lost_and_one_that_has_stopped_is() -> None:
+    state = Clocked()
+    other = Member(state)
+    async with living(state) as worker:
+        for _ in range(10):
+            state.now += 9
+            touched = state.calls["touch"]
+            await until(lambda touched=touched: state.calls["touch"] > touched + 1)
+            assert not await other.is_lost(worker.id)
+        assert await other.lives(worker.id)
+    assert await other.is_lost(worker.id)
+    assert not await other.is_lost(other.id)
+
+
+async def test_one_that_was_killed_is_lost_when_its_lease_has_expired() -> None:
+    state = Clocked()
+    await state.put("worker/killed", b"", ttl=10)
+    other = Member(state)
+    state.now += 9.9
+    assert not await other.is_lost("killed")
+    state.now += 0.2
+    assert await other.is_lost("killed")
+
+
+async def test_after_an_outage_a_worker_judges_no_other_for_one_lease() -> None:
+    state = Clocked()
+    other = Member(state, lease=0.2)
+    assert await other.is_lost("gone")
+    state.outages += 1
+    assert not await other.is_lost("gone")
+    async with asyncio.timeout(5):
+        while not await other.is_lost("gone"):  # noqa: ASYNC110  # time is what it waits for
+            await asyncio.sleep(0.01)
+
+
+async def test_trouble_of_the_store_is_known_without_asking_it() -> None:
+    state = Clocked()
+    async with living(state) as worker:
+        state.break_down()
+        await until(lambda: worker.trouble is not None)
+        state.now += 11  # the lease is gone meanwhile
+        state.trouble = None
+        await until(lambda: worker.trouble is None)
+        assert await Member(state).lives(worker.id)
+
+
+async def test_where_no_process_shares_the_state_all_others_are_lost() -> None:
+    alone = Member(MemoryState())
+    alone.start()
+    assert await alone.is_lost("gone")
+    assert not await alone.is_lost(alone.id)
+    await alone.stop()

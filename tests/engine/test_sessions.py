@@ -35,29 +35,24 @@ class Counting(MemoryState):
         return await super().touch(key, ttl)
 
 
-def serving() -> tuple[Any, set[str]]:
-    """As much of an engine as sessions need, and the URIs that its hub has to watch."""
-    uris: set[str] = set()
-    hub = Hub(lambda uri, wanted: (uris.add if wanted else uris.remove)(uri))
-    return SimpleNamespace(hub=hub, announced_kinds=lambda: ["resources"], session_left=lambda _: None), uris
-
-
 class Book:
-    """The sessions of a server, and a clock to turn."""
+    """The sessions of one worker, the URIs that it has to watch, and a clock to turn."""
 
-    def __init__(self, state: type[MemoryState] = Counting, **options: Any) -> None:
-        self.engine, self.uris = serving()
-        self.clock = Clock()
-        self.state = state(clock=self.clock)
-        self.sessions = self.reopened(**options)
-
-    def reopened(self, timeout: float = TIMEOUT, most: int = 10, **options: Any) -> Sessions:
-        """As another process with the same state would."""
-        return Sessions(self.engine, self.state, timeout=timeout, clock=self.clock, most=most, **options)
+    def __init__(
+        self, state: type[MemoryState] | MemoryState = Counting, clock: Clock | None = None, timeout: float = TIMEOUT,
+        most: int = 10, **options: Any,
+    ) -> None:  # fmt: skip
+        self.watched: set[str] = set()
+        hub = Hub(lambda uri, wanted: (self.watched.add if wanted else self.watched.remove)(uri))
+        engine: Any = SimpleNamespace(hub=hub, announced_kinds=lambda: ["resources"], session_left=lambda _: None)
+        self.clock = clock or Clock()
+        self.state = state(clock=self.clock) if isinstance(state, type) else state
+        self.sessions = Sessions(engine, self.state, timeout=timeout, clock=self.clock, most=most, **options)
 
     async def open(
         self, owner: str | None = None, client: dict[str, Any] | None = None, caller: str = "somebody"
     ) -> HeldSession:
+        """What `initialize` does."""
         client = client or {"name": "x"}
         params = InitializeParams(protocol_version="2025-06-18", capabilities={}, client_info=client)
         return await self.sessions.open(params, R2025_06_18, owner=owner, unheard_since=7, caller=caller)
@@ -65,12 +60,43 @@ class Book:
     async def find(self, held: HeldSession, owner: str | None = None) -> HeldSession | None:
         return await self.sessions.find(held.record.id, owner)
 
-    async def subscribe(self, held: HeldSession, *uris: str) -> None:
-        await held.change(lambda record: record.replace(subscriptions=record.subscriptions | set(uris)))
+    async def initialized(self, held: HeldSession | None = None) -> HeldSession:
+        """One whose client has said so, at this worker; a new one if none is given."""
+        found = await self.find(held or await self.open())
+        assert found is not None
+        await found.change(lambda record: record.replace(initialized=True))
+        return found
 
-    @property
-    def watched(self) -> set[str]:
-        return self.uris
+    async def subscribe(self, held: HeldSession, *uris: str) -> None:
+        """To these and no others."""
+        found = await self.find(held)
+        assert found is not None
+        await found.change(lambda record: record.replace(subscriptions=frozenset(uris)))
+
+
+UNSEEN = 100.0  # so long a worker may keep to itself that it uses a session
+SILENT = FRESH_SECONDS + UNSEEN + 1
+
+
+class SlowState(FarState):
+    """Others can do something before a record is there, too."""
+
+    async def put(self, key: str, value: bytes, **options: Any) -> int:
+        await self._travel("put")
+        return await super().put(key, value, **options)
+
+
+class Pair:
+    """Two workers, a state that is far away, and a clock to turn."""
+
+    def __init__(self, most: int = 2) -> None:
+        self.clock = Clock()
+        self.state = SlowState(clock=self.clock)
+        self.here, self.there = (Book(self.state, self.clock, timeout=10 * UNSEEN, most=most) for _ in range(2))
+
+    def alive(self, *sessions: HeldSession) -> list[bool]:
+        """As the state knows it, without use."""
+        return [self.state._entries.find(f"session/{held.record.id}", self.clock()) is not None for held in sessions]
 
 
 # ── found again ──
@@ -145,11 +171,6 @@ async def test_use_keeps_it_for_ever_and_touches_it_every_tenth() -> None:
 # ── the cap ──
 
 
-async def came_back(held: HeldSession) -> HeldSession:
-    await held.change(lambda record: record.replace(initialized=True))
-    return held
-
-
 async def test_what_a_client_says_of_itself_is_bounded() -> None:
     book = Book()
     icons = [{"src": "data:image/png;base64," + "A" * 200_000}]
@@ -187,14 +208,14 @@ class Gated(MemoryState):
 async def test_one_that_gives_way_while_it_is_opened_is_refused_and_leaves_nothing() -> None:
     book = Book(most=3, state=Gated)
     assert isinstance(book.state, Gated)
-    greedy = [await came_back(await book.open(caller="ann")) for _ in range(2)]
+    greedy = [await book.initialized(await book.open(caller="ann")) for _ in range(2)]
     gate = book.state.gate = asyncio.Event()
     opening = asyncio.create_task(book.open(caller="ann"))
     while book.state.gate is not None:  # noqa: ASYNC110
         await asyncio.sleep(0)
     for each in greedy:
         await each.use()
-    other = await came_back(await book.open(caller="bob"))
+    other = await book.initialized(await book.open(caller="bob"))
     gate.set()
     with pytest.raises(Busy, match="no room"):
         await opening
@@ -274,12 +295,12 @@ def test_the_session_that_gives_way_is_the_one_that_the_rule_names(
                     await book.sessions.end(entry.held.record.id)
                     rule.remove(entry)
                     continue
-                found = await book.find(entry.held)
-                assert found is not None
                 rule.use(entry, book.clock())
                 if step == "initialize":
-                    await came_back(found)
+                    await book.initialized(entry.held)
                     entry.is_heard = True
+                else:
+                    assert await book.find(entry.held) is not None
             count, last = book.sessions.glance(100)
             assert {id for id, *_ in last} == {each.held.record.id for each in rule.entries}
             assert count <= most
@@ -305,10 +326,9 @@ async def opened_by_rule(book: Book, rule: Rule, caller: str) -> None:
 async def test_sessions_that_say_initialized_elsewhere_keep_nobody_out() -> None:
     """However many of them this worker has to look at, the caller that holds most gives way."""
     book = Book(most=30)
-    elsewhere = book.reopened()
+    elsewhere = Book(book.state, book.clock)
     for _ in range(30):
-        held = await book.open(caller="bob")
-        await came_back(await elsewhere.find(held.record.id, None))
+        await elsewhere.initialized(await book.open(caller="bob"))
     await book.open(caller="ann")
     assert book.sessions.glance(1)[0] == 30
 
@@ -319,8 +339,12 @@ async def test_sessions_that_say_initialized_elsewhere_keep_nobody_out() -> None
 async def test_changes_that_meet_are_all_kept() -> None:
     book = Book(state=PausingState)
     held = await book.open()
+
+    async def subscribe(each: HeldSession, uri: str) -> None:
+        await each.change(lambda record: record.replace(subscriptions=record.subscriptions | {uri}))
+
     requests = [await book.find(held) for _ in range(30)]
-    await asyncio.gather(*(book.subscribe(each, f"test://{n}") for n, each in enumerate(requests) if each))
+    await asyncio.gather(*(subscribe(each, f"test://{n}") for n, each in enumerate(requests) if each))
     found = await book.find(held)
     assert found is not None
     assert found.record.subscriptions == {f"test://{n}" for n in range(30)}
@@ -335,7 +359,7 @@ async def test_a_change_does_not_bring_back_what_has_ended() -> None:
     assert await asyncio.wait_for(listener.wait(), 5)
     assert await held.has_ended()
     listener.close()
-    await book.subscribe(held, "test://one")
+    await held.change(lambda record: record.replace(subscriptions=frozenset({"test://one"})))
     await held.use()
     assert await book.find(held) is None
     assert book.watched == set()
@@ -356,119 +380,31 @@ async def test_a_resource_is_watched_as_long_as_one_session_wants_it() -> None:
     assert book.watched == set()
 
 
-UNSEEN = 100.0  # so long a worker may keep to itself that it uses a session
-SILENT = FRESH_SECONDS + UNSEEN + 1
+# ── two workers ──
 
 
-class SlowState(FarState):
-    """Others can do something before a record is there, too."""
-
-    async def put(self, key: str, value: bytes, **options: Any) -> int:
-        await self._travel("put")
-        return await super().put(key, value, **options)
-
-
-class Worker:
-    def __init__(self, state: FarState, clock: Clock, most: int) -> None:
-        self.engine, self.watches = serving()
-        self.sessions = Sessions(self.engine, state, timeout=10 * UNSEEN, most=most, clock=clock)
-
-    async def begin(self) -> HeldSession:
-        """What `initialize` does."""
-        params = InitializeParams(protocol_version="2025-06-18", capabilities={}, client_info={"name": "x"})
-        return await self.sessions.open(params, R2025_06_18, owner=None, unheard_since=0)
-
-    async def open(self) -> str:
-        """With `initialized`."""
-        return await self.initialize((await self.begin()).record.id)
-
-    async def use(self, id: str) -> HeldSession | None:
-        return await self.sessions.find(id, None)
-
-    async def initialize(self, id: str) -> str:
-        held = await self.use(id)
-        assert held is not None
-        await held.change(lambda record: record.replace(initialized=True))
-        return id
-
-    async def subscribe(self, id: str, *uris: str) -> None:
-        held = await self.use(id)
-        assert held is not None
-        await held.change(lambda record: record.replace(subscriptions=frozenset(uris or {"test://one"})))
-
-
-class Pair:
-    """Two workers, a state that is far away, and a clock to turn."""
-
-    def __init__(self, most: int = 2) -> None:
-        self.clock = Clock()
-        self.state = SlowState(clock=self.clock)
-        self.here, self.there = (Worker(self.state, self.clock, most) for _ in range(2))
-
-    def alive(self, ids: list[str]) -> list[bool]:
-        """As the state knows it, without use."""
-        return [self.state._entries.find(f"session/{id}", self.clock()) is not None for id in ids]
-
-
-# ── who gives way ──
-
-
-async def test_nor_one_whose_use_elsewhere_the_backend_has_not_heard_of() -> None:
+async def test_one_whose_use_elsewhere_the_backend_has_not_heard_of_stays() -> None:
     pair = Pair(most=1)
-    id = await pair.here.open()
-    await pair.there.use(id)
+    held = await pair.here.initialized()
+    await pair.there.find(held)
     pair.clock.sleep(UNSEEN - 1)
     touches = pair.state.calls["touch"]
-    await pair.there.use(id)
+    await pair.there.find(held)
     assert pair.state.calls["touch"] == touches
     pair.clock.sleep(FRESH_SECONDS - 1)
     with pytest.raises(Busy):
         await pair.here.open()
-    assert pair.alive([id]) == [True]
+    assert pair.alive(held) == [True]
     pair.clock.sleep(FRESH_SECONDS + 1)  # it was looked at, and counts as used
     await pair.here.open()
-    assert pair.alive([id]) == [False]
-
-
-async def test_who_came_back_elsewhere_has_come_back() -> None:
-    pair = Pair()
-    first, second = [(await pair.here.begin()).record.id for _ in range(2)]
-    await pair.there.initialize(first)
-    third = await pair.here.open()
-    assert pair.alive([first, second, third]) == [True, False, True]
-    with pytest.raises(Busy, match="2 sessions"):
-        await pair.here.begin()
-    assert pair.alive([first, third]) == [True, True]
-
-
-# ── who is refused ──
-
-
-async def test_if_all_are_in_use_elsewhere_a_new_one_is_refused() -> None:
-    pair = Pair()
-    ids = [await pair.here.open() for _ in range(2)]
-    pair.clock.sleep(SILENT)
-    for id in ids:
-        await pair.there.use(id)
-    with pytest.raises(Busy) as refusal:
-        await pair.here.open()
-    assert refusal.value.http_status == 503
-    asked = pair.state.calls.copy()
-    with pytest.raises(Busy):  # what was just learned is not asked for again
-        await pair.here.open()
-    assert pair.state.calls == asked
-    assert pair.alive(ids) == [True, True]
-    assert len(pair.here.sessions.glance(9)[1]) == 2
+    assert pair.alive(held) == [False]
 
 
 @pytest.mark.parametrize("call", ["get", "remaining", "delete"])
 async def test_while_the_store_is_out_of_reach_nothing_is_miscounted(call: str) -> None:
     pair = Pair()
-    ids = [(await pair.here.begin()).record.id for _ in range(2)]
-    if call == "remaining":
-        await pair.here.initialize(ids[0])
-        await pair.here.initialize(ids[1])
-        pair.clock.sleep(SILENT)
+    opened = [await (pair.here.initialized if call == "remaining" else pair.here.open)() for _ in range(2)]
+    pair.clock.sleep(SILENT)
     travel = pair.state._travel
 
     async def trouble(name: str) -> None:
@@ -479,87 +415,71 @@ async def test_while_the_store_is_out_of_reach_nothing_is_miscounted(call: str) 
     pair.state._travel = trouble  # type: ignore[method-assign]
     for _ in range(2):
         with pytest.raises(StoreTrouble):
-            await pair.here.begin()
+            await pair.here.open()
     assert len(pair.here.sessions.glance(9)[1]) == 2
     pair.state._travel = travel  # type: ignore[method-assign]
     pair.clock.sleep(SILENT)
-    newer = [await pair.here.open() for _ in range(2)]
-    assert pair.alive(ids + newer) == [False, False, True, True]
-
-
-# ── at once ──
+    newer = [await pair.here.initialized() for _ in range(2)]
+    assert pair.alive(*opened, *newer) == [False, False, True, True]
 
 
 async def test_many_at_once_do_not_exceed_the_cap() -> None:
     pair = Pair(most=3)
-    opened = await asyncio.gather(*(pair.here.begin() for _ in range(10)), return_exceptions=True)
-    ids = [each.record.id for each in opened if isinstance(each, HeldSession)]
-    assert len(ids) == 3
-    assert all(pair.alive(ids))
+    opened = await asyncio.gather(*(pair.here.open() for _ in range(10)), return_exceptions=True)
+    kept = [each for each in opened if isinstance(each, HeldSession)]
+    assert pair.alive(*kept) == [True] * 3
     assert sum(isinstance(each, Busy) for each in opened) == 7
-
-
-# ── what is remembered ──
 
 
 async def test_those_that_fell_silent_are_forgotten_at_all_workers_when_a_new_one_comes() -> None:
     pair = Pair(most=10)
     for number in range(6):
-        id = await (pair.here, pair.there)[number % 2].open()
-        await pair.here.subscribe(id)
-    assert pair.here.watches
+        await pair.here.subscribe(await (pair.here, pair.there)[number % 2].initialized(), "test://one")
+    assert pair.here.watched
     pair.clock.sleep(10 * UNSEEN + 1)
     await pair.here.open()
     assert len(pair.here.sessions.glance(9)[1]) == 1
-    assert not pair.here.watches
+    assert not pair.here.watched
 
 
 async def test_of_those_of_other_workers_only_so_many_are_remembered() -> None:
     pair = Pair(most=3)
-    mine = await pair.there.open()
+    mine = await pair.there.initialized()
     for _ in range(5):
-        theirs = [await pair.here.open() for _ in range(3)]
-        for id in theirs:
-            await pair.there.subscribe(id)
+        theirs = [await pair.here.initialized() for _ in range(3)]
+        for each in theirs:
+            await pair.there.subscribe(each, "test://one")
         assert pair.there.sessions.glance(9)[0] <= 4
-        assert all(pair.alive([mine, *theirs]))
+        assert all(pair.alive(mine, *theirs))
         pair.clock.sleep(SILENT)
-        await pair.there.use(mine)
-    for id in theirs:
-        await pair.there.sessions.end(id)
-    assert not pair.there.watches
-
-
-# ── what is watched ──
+        await pair.there.find(mine)
+    for each in theirs:
+        await pair.there.sessions.end(each.record.id)
+    assert not pair.there.watched
 
 
 @pytest.mark.parametrize("way", ["find", "reload"])
 async def test_what_a_session_subscribes_to_elsewhere_is_watched_by_who_reads_of_it(way: str) -> None:
     """So it does not depend on the worker that was asked, which may stop."""
     pair = Pair()
-    id = await pair.here.open()
-    held = await pair.here.use(id)
-    assert held is not None
+    held = await pair.here.initialized()
 
     async def read() -> set[str]:
-        assert await (pair.here.use(id) if way == "find" else held.reload())
-        return pair.here.watches
+        assert await (pair.here.find(held) if way == "find" else held.reload())
+        return pair.here.watched
 
-    await pair.there.subscribe(id, "test://one", "test://two")
-    assert not pair.here.watches
+    await pair.there.subscribe(held, "test://one", "test://two")
+    assert not pair.here.watched
     assert await read() == {"test://one", "test://two"}
     pair.there.sessions.forget_all()
-    assert await read() == {"test://one", "test://two"}
-    await pair.there.subscribe(id, "test://two")
+    await pair.there.subscribe(held, "test://two")
     assert await read() == {"test://two"}
-    await pair.here.sessions.end(id)
-    assert not pair.here.watches
+    await pair.here.sessions.end(held.record.id)
+    assert not pair.here.watched
 
-
-# ── any history ──
 
 STEPS = st.tuples(
-    st.sampled_from(["begin", "initialize", "use", "end", "wait", "wait long"]), st.booleans(), st.integers(0, 9)
+    st.sampled_from(["open", "initialize", "use", "end", "wait", "wait long"]), st.booleans(), st.integers(0, 9)
 )
 
 
@@ -571,27 +491,24 @@ def test_whatever_happens_the_bound_holds_and_nobody_in_use_is_ended(steps: list
 
 async def _history(steps: list[tuple[str, bool, int]]) -> None:
     pair = Pair(most=2)
-    opened: list[tuple[str, Worker]] = []
-    used: dict[str, float] = {}  # when, of those whose client has come back
+    opened: list[tuple[HeldSession, Book]] = []
+    used: dict[HeldSession, float] = {}  # when, of those whose client has come back
     for what, elsewhere, number in steps:
         worker = pair.there if elsewhere else pair.here
-        id = opened[-1 - number % len(opened)][0] if opened else ""
-        if what == "begin":
-            await _unless_busy(worker, opened)
+        if what == "open":
+            with contextlib.suppress(Busy):
+                opened.append((await worker.open(), worker))
         elif what.startswith("wait"):
             pair.clock.sleep(number * (7 if what == "wait" else 130))
-        elif what == "end":
-            await worker.sessions.end(id)
-            used.pop(id, None)
-        elif (held := await worker.use(id)) is not None and (what == "initialize" or id in used):
-            await held.change(lambda record: record.replace(initialized=True))
-            used[id] = pair.clock()
+        elif opened:
+            held = opened[-1 - number % len(opened)][0]
+            if what == "end":
+                await worker.sessions.end(held.record.id)
+                used.pop(held, None)
+            elif await worker.find(held) is not None and (what == "initialize" or held in used):
+                await worker.initialized(held)
+                used[held] = pair.clock()
         for each in (pair.here, pair.there):
-            assert sum(pair.alive([id for id, opener in opened if opener is each])) <= 2
-        fresh = [id for id, when in used.items() if pair.clock() - when < FRESH_SECONDS]
-        assert all(pair.alive(fresh)), what
-
-
-async def _unless_busy(worker: Worker, opened: list[Any]) -> None:
-    with contextlib.suppress(Busy):
-        opened.append(((await worker.begin()).record.id, worker))
+            assert sum(pair.alive(*(held for held, opener in opened if opener is each))) <= 2
+        fresh = [held for held, when in used.items() if pair.clock() - when < FRESH_SECONDS]
+        assert all(pair.alive(*fresh)), what

@@ -1,27 +1,23 @@
 """`ctx.step`: once per call, however often its function runs, in one worker or several; and bounds of a call."""
 
 import asyncio
-import contextlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pytest
 
-import stores
 from dovetail import (
     Client,
     Context,
-    Elicit,
     ElicitQuestion,
     ElicitUrl,
-    InputRequired,
     Request,
     Server,
     ServerError,
@@ -29,13 +25,12 @@ from dovetail import (
     ToolError,
     UrlElicitationRequired,
 )
-from dovetail.engine import input_required
-from dovetail.state.base import MAX_TTL, NoRoom, StateBackend
+from dovetail.engine.context import warn_deprecated
+from dovetail.engine.input_required import Steps, life_now
+from dovetail.state.base import NoRoom, StateBackend
 from dovetail.state.memory import MemoryState
-from dovetail.state.redis import RedisState
-from dovetail.state.sqlite import SqliteState
 from far_state import FarState
-from http_serving import Clock
+from http_serving import settle
 from replaying import MODERN, asking_client, is_interim, messages, play, retry
 
 SURE = {"Sure?": "yes", "Really?": "yes", "Name?": "Ada"}
@@ -83,6 +78,14 @@ class Effect:
         return self._outcome()
 
 
+def asks_before(effect: Callable[[], Any]) -> Body:
+    async def tool(ctx: Context) -> str:
+        await ctx.elicit("Sure?", str)
+        return f"{await ctx.step('effect', effect)}"
+
+    return tool
+
+
 def asks_before_and_after(effect: Callable[[], Any]) -> Body:
     async def tool(ctx: Context) -> str:
         await ctx.elicit("Sure?", str)
@@ -93,7 +96,7 @@ def asks_before_and_after(effect: Callable[[], Any]) -> Body:
     return tool
 
 
-LEGACY = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
+BOTH = pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
 
 
 # ── once per call ──
@@ -123,45 +126,21 @@ async def test_steps_of_the_same_name_are_counted() -> None:
         assert (played.result["structuredContent"], effect.times) == ([1, 2, 3], 3)
 
 
-async def test_names_that_look_alike_are_not_the_same() -> None:
-    async def tool(ctx: Context) -> list[int]:
-        names = ["a", "a#1", "a#2", "a/b", "ä", "A"]
-        found = [await ctx.step(name, lambda n=n: n) for n, name in enumerate(names)]
-        await ctx.elicit("Sure?", str)
-        return found
-
-    async with asking_client(serving(tool)) as client:
-        assert (await play(client, "tool", SURE)).result["structuredContent"] == [0, 1, 2, 3, 4, 5]
-
-
-@pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
-@pytest.mark.parametrize("blocking", [False, True])
-async def test_a_step_can_not_ask(revision: str, blocking: bool) -> None:
+@BOTH
+async def test_a_step_can_not_ask(revision: str) -> None:
     """For the answer it would have to run again."""
-    failures: list[SetupError] = []
 
-    async def effect(ctx: Context) -> str:
-        return str((await ctx.elicit("Name?", str)).data)
+    def tool(ctx: Context) -> str:
+        async def effect() -> str:
+            return str((await ctx.elicit("Name?", str)).data)
 
-    async def tool(ctx: Context) -> str:
-        try:
-            await ctx.step("effect", lambda: effect(ctx))
-        except SetupError as failure:
-            failures.append(failure)
-        return "done"
+        for step in (effect, lambda: ctx.wait(effect())):
+            with pytest.raises(SetupError, match=r"ctx\.step\('effect'\): a step can't ask the client"):
+                ctx.wait(ctx.step("effect", step))
+        return "refused"
 
-    def in_thread(ctx: Context) -> str:
-        try:
-            ctx.wait(ctx.step("effect", lambda: ctx.wait(effect(ctx))))
-        except SetupError as failure:
-            failures.append(failure)
-        return "done"
-
-    server = Server("steps")
-    server.add_tool(in_thread if blocking else tool, name="tool")
-    async with Client(server, protocol_version=revision, elicitation_handler=lambda _: "Ada") as client:
-        assert (await client.call_tool("tool")).text == "done"
-    assert str(failures[0]) == "ctx.step('effect'): a step can't ask the client, because it runs once; ask before it"
+    async with Client(serving(tool), protocol_version=revision, elicitation_handler=lambda _: "Ada") as client:
+        assert (await client.call_tool("tool")).text == "refused"
 
 
 # ── what is remembered ──
@@ -173,36 +152,21 @@ class Order:
     tags: tuple[str, ...]
 
 
-@pytest.mark.parametrize("revision", [*LEGACY, MODERN])
-async def test_a_result_is_what_json_makes_of_it_in_every_revision(revision: str) -> None:
+@BOTH
+async def test_a_result_is_what_json_makes_of_it(revision: str) -> None:
     seen: list[Any] = []
 
     async def tool(ctx: Context) -> str:
         seen.append(await ctx.step("order", lambda: Order(7, ("a", "b"))))
         seen.append(await ctx.step("nothing", lambda: None))
         seen.append(await ctx.step("keys", lambda: {1: 2.0}))
+        with pytest.raises(SetupError, match=r"ctx\.step\('odd'\): .* it is remembered as JSON"):
+            await ctx.step("odd", object)
         return "done"
 
     async with Client(serving(tool), protocol_version=revision) as client:
         await client.call_tool("tool")
     assert seen == [{"number": 7, "tags": ["a", "b"]}, None, {"1": 2.0}]
-
-
-@pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
-async def test_a_result_that_is_not_json_is_said_in_words(revision: str) -> None:
-    failures: list[SetupError] = []
-
-    async def tool(ctx: Context) -> str:
-        try:
-            await ctx.step("odd", lambda: object())
-        except SetupError as failure:
-            failures.append(failure)
-        return "done"
-
-    async with Client(serving(tool), protocol_version=revision) as client:
-        await client.call_tool("tool")
-    assert str(failures[0]).startswith("ctx.step('odd'): ")
-    assert str(failures[0]).endswith("; it is remembered as JSON, so return what JSON can hold, or None")
 
 
 @pytest.mark.parametrize("name", ["", "x" * 201, None, 5])
@@ -240,16 +204,12 @@ async def test_who_waits_for_a_step_that_fails_takes_it_over() -> None:
     effect = Effect(RuntimeError("not yet"))
     effect.go.clear()
 
-    async def tool(ctx: Context) -> str:
-        await ctx.elicit("Sure?", str)
-        return f"{await ctx.step('effect', effect)}"
-
-    async with asking_client(serving(tool)) as client:
+    async with asking_client(serving(asks_before(effect))) as client:
         again = retry(await call(client), SURE)
         first = asyncio.create_task(call(client, **again))
         await effect.begun.wait()
         second = asyncio.create_task(call(client, **again))
-        await asyncio.sleep(0.01)
+        await settle()
         effect.go.set()
         assert (await first)["isError"]
         assert text_of(await second) == "2"
@@ -263,45 +223,17 @@ async def test_a_step_of_a_cancelled_call_runs_to_its_end_and_the_next_finds_its
     effect = Effect()
     effect.go.clear()
 
-    async def tool(ctx: Context) -> str:
-        await ctx.elicit("Sure?", str)
-        return f"{await ctx.step('effect', effect)}"
-
-    async with asking_client(serving(tool)) as client:
+    async with asking_client(serving(asks_before(effect))) as client:
         again = retry(await call(client), SURE)
         first = asyncio.create_task(call(client, **again))
         await effect.begun.wait()
         first.cancel()
         await asyncio.wait([first])
         second = asyncio.create_task(call(client, **again))
-        await asyncio.sleep(0.01)
+        await settle()
         assert not second.done()
         effect.go.set()
         assert text_of(await second) == "1"
-    assert effect.times == 1
-
-
-async def test_a_task_left_behind_begins_no_step_after_the_round() -> None:
-    effect = Effect()
-    late = asyncio.Event()
-
-    async def tool(ctx: Context) -> str:
-        async def later() -> None:
-            await late.wait()
-            await ctx.step("effect", effect)
-
-        background = asyncio.create_task(later())
-        background.add_done_callback(lambda task: task.cancelled() or task.exception())
-        await ctx.elicit("Sure?", str)
-        await background
-        return "done"
-
-    async with asking_client(serving(tool)) as client:
-        first = await call(client)
-        late.set()
-        await asyncio.sleep(0.01)
-        assert effect.times == 0
-        assert text_of(await call(client, **retry(first, SURE))) == "done"
     assert effect.times == 1
 
 
@@ -349,35 +281,28 @@ def two_workers(body: Body, state: MemoryState | None = None) -> tuple[Server, S
     return servers
 
 
-async def test_a_step_of_a_dead_worker_is_not_done_a_second_time(monkeypatch: Any) -> None:
-    monkeypatch.setattr(input_required, "PATIENCE", 0.05)
+async def test_a_step_of_a_dead_worker_is_not_done_a_second_time() -> None:
     effect = Effect()
     effect.go.clear()
-
-    async def tool(ctx: Context) -> str:
-        await ctx.elicit("Sure?", str)
-        return f"{await ctx.step('send mail', effect)}"
-
-    dead, alive = two_workers(tool)
-    async with asking_client(dead) as client, asking_client(alive) as other_client:
-        again = retry(await call(client), SURE)
-        first = asyncio.create_task(call(client, **again))  # it will never come to its end
-        await effect.begun.wait()
-        result = await call(other_client, **again)
-        assert result["isError"]
-        assert text_of(result).startswith("The step send mail was begun by an earlier request and has not ended")
-        effect.go.set()
-        await first
-    assert effect.times == 1
+    engine = serving(effect.sync).engine
+    dead, alive = Steps(engine, {}), Steps(engine, {}, patience=0.01)
+    for steps in (dead, alive):
+        steps.share("call", await life_now(engine.state), 60)
+    first = asyncio.create_task(dead.run("send mail", effect, in_thread=False))  # it will never come to its end
+    await effect.begun.wait()
+    with pytest.raises(ToolError, match="The step send mail was begun by an earlier request and has not ended"):
+        await alive.run("send mail", effect, in_thread=False)
+    effect.go.set()
+    assert (await first, effect.times) == (1, 1)
 
 
 class Full(MemoryState):
     """Has room for a claim, and none for a result."""
 
     async def put(self, *arguments: Any, **options: Any) -> int:
-        if options.get("if_version") == 0:
-            return await super().put(*arguments, **options)
-        raise NoRoom("There is no room")
+        if options.get("if_version") != 0:
+            raise NoRoom("There is no room")
+        return await super().put(*arguments, **options)
 
 
 async def test_a_result_that_can_not_be_kept_is_still_known_to_its_run(caplog: Any) -> None:
@@ -396,11 +321,7 @@ class Closed(MemoryState):
 async def test_a_step_that_can_not_be_claimed_is_not_taken() -> None:
     effect = Effect()
 
-    async def tool(ctx: Context) -> str:
-        await ctx.elicit("Sure?", str)
-        return f"{await ctx.step('effect', effect)}"
-
-    server = serving(tool, secret="the same on both workers")
+    server = serving(asks_before(effect), secret="the same on both workers")
     async with asking_client(server) as client:
         server.engine.state = Closed()
         first = await call(client)
@@ -408,26 +329,6 @@ async def test_a_step_that_can_not_be_claimed_is_not_taken() -> None:
         with pytest.raises(ServerError, match="try again later"):
             await call(client, **retry(first, SURE))
     assert effect.times == 0
-
-
-async def test_claims_outlive_the_state_that_others_may_bring() -> None:
-    ttls: list[float] = []
-
-    class Watched(MemoryState):
-        async def claim(self, key: str, value: bytes, ttl: float) -> bool:
-            if key.startswith("step/"):
-                ttls.append(ttl)
-            return await super().claim(key, value, ttl)
-
-    async def tool(ctx: Context) -> str:
-        await ctx.elicit("Sure?", str, timeout=7 * 86_400)
-        return f"{await ctx.step('effect', lambda: 1)}"
-
-    one, _ = two_workers(tool, Watched())
-    async with asking_client(one) as client:
-        assert (await play(client, "tool", SURE)).text == "1"
-    assert ttls
-    assert min(ttls) > 7 * 86_400
 
 
 SECRET = "the same before and after a restart"
@@ -461,87 +362,22 @@ class Shop:
         return f"{opened}, paid {await ctx.step('pay', self.paid)}"
 
 
-class Emptied(NamedTuple):
-    state: StateBackend
-    empty: Callable[[], StateBackend]  # and what the worker uses from then on
-
-
-@contextlib.asynccontextmanager
-async def memory(_folder: Path) -> AsyncIterator[Emptied]:
-    yield Emptied(MemoryState(), MemoryState)  # by a restart
-
-
-@contextlib.asynccontextmanager
-async def redis(folder: Path) -> AsyncIterator[Emptied]:
-    stores.demand()
-    server = stores.StoreServer(folder / "store")
-    state = RedisState(server.url)
-
-    def empty() -> StateBackend:
-        server.command("FLUSHALL")
-        return state
-
-    yield Emptied(state, empty)
-    await state.close()
-    server.kill()
-
-
-@contextlib.asynccontextmanager
-async def sqlite(folder: Path) -> AsyncIterator[Emptied]:
-    (folder / "store").mkdir()
-    made = [SqliteState(folder / "store" / "state.sqlite")]
-
-    def empty() -> StateBackend:
-        for file in (folder / "store").iterdir():
-            file.unlink()
-        made.append(SqliteState(folder / "store" / "state.sqlite"))
-        return made[-1]
-
-    yield Emptied(made[0], empty)
-    for each in made:
-        await each.close()
-
-
-@pytest.fixture(params=[memory, redis, sqlite], ids=lambda each: each.__name__)
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Emptied]:
-    async with request.param(tmp_path) as store:
-        yield store
-
-
-@contextlib.asynccontextmanager
-async def after(shop: Shop, state: StateBackend) -> AsyncIterator[Client]:
-    async with asking_client(shop.another(state)) as client:
-        yield client
-
-
-async def test_a_step_is_not_taken_twice_though_the_store_has_forgotten_the_first_time(
-    store: Emptied, caplog: Any
-) -> None:
-    shop = Shop(store.state)
-    async with asking_client(shop.server) as client:
-        again = retry(await call(client), SURE)
-        assert text_of(await call(client, **again)) == "opened, paid 1"
-        assert text_of(await call(client, **again)) == "opened, paid 1"
-    async with after(shop, store.empty()) as client:
-        refused = await call(client, **again)
-        assert (refused["isError"], text_of(refused)) == (True, REFUSED)
-        assert text_of(await call(client, **again)) == REFUSED
-        assert shop.paid.times == 1
-        assert "the step 'pay' was refused" in caplog.text
-        assert (await play(client, "tool", SURE)).text == "opened, paid 2"  # a new call
-
-
-async def test_nor_by_another_way_through_the_same_call(store: Emptied) -> None:
-    """What was asked after the store was emptied still belongs to a call that began before."""
-    shop = Shop(store.state)
+async def test_a_step_is_not_taken_twice_though_the_store_has_forgotten_the_first_time(caplog: Any) -> None:
+    shop = Shop(MemoryState())
     async with asking_client(shop.server) as client:
         first = await call(client)
-        assert text_of(await call(client, **retry(first, SURE))) == "opened, paid 1"
-    async with after(shop, store.empty()) as client:
-        second = await call(client, **retry(first, {"Sure?": "later"}))
+        again = retry(first, SURE)
+        assert text_of(await call(client, **again)) == "opened, paid 1"
+        assert text_of(await call(client, **again)) == "opened, paid 1"
+    async with asking_client(shop.another(MemoryState())) as client:  # after a restart
+        refused = await call(client, **again)
+        assert (refused["isError"], text_of(refused)) == (True, REFUSED)
+        assert "the step 'pay' was refused" in caplog.text
+        second = await call(client, **retry(first, {"Sure?": "later"}))  # another way through the same call
         assert messages(second) == ["Really?"]
         assert text_of(await call(client, **retry(second, SURE))) == REFUSED
-    assert shop.paid.times == 1
+        assert shop.paid.times == 1
+        assert (await play(client, "tool", SURE)).text == "opened, paid 2"  # a new call
 
 
 async def test_a_store_that_is_out_of_reach_while_a_call_asks_costs_no_step() -> None:
@@ -566,116 +402,6 @@ async def test_without_any_knowledge_of_the_store_rounds_go_on_and_steps_do_not(
         state.trouble = None
         assert text_of(await call(client, **retry(first, SURE))) == REFUSED
         assert text_of(await call(client, **retry(first, {"Sure?": "never"}))) == "opened, nothing paid"
-
-
-async def test_each_process_renews_the_stores_life() -> None:
-    """So that it does not end while calls are open, as long as a process has begun within ten years."""
-    clock = Clock()
-    state = MemoryState(clock=clock)
-    shop = Shop(state)
-    for server in (shop.server, shop.another(state)):
-        async with asking_client(server) as client:
-            assert is_interim(await call(client))
-        assert await state.remaining("life") == MAX_TTL
-        clock.sleep(MAX_TTL - 1)
-
-
-BOTH = pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
-
-
-def numbered() -> Any:
-    """Answers that tell how many there were before."""
-    answers: list[str] = []
-
-    def answer(question: Any) -> str:
-        answers.append(question.message)
-        return f"answer {len(answers)}"
-
-    return answer
-
-
-@BOTH
-async def test_a_resource_that_asks_by_itself_does_not_confuse_the_tool_that_reads_it(revision: str) -> None:
-    server, steps = Server("nested"), list[int]()
-
-    @server.resource("note://one")
-    async def note(ctx: Context) -> str | InputRequired:
-        return "a note" if "key" in ctx.input_responses else InputRequired({"key": Elicit("Key?", str)})
-
-    @server.tool
-    async def twice(ctx: Context) -> str:
-        first = (await ctx.elicit("Next?", str)).data
-        await ctx.step("save", lambda: steps.append(1))
-        if revision != MODERN:  # where the answer to a key is only there in one round
-            await ctx.read_resource("note://one")
-        second = (await ctx.elicit("Next?", str)).data
-        await ctx.step("save", lambda: steps.append(2))
-        return f"{first}, {second}"
-
-    async with Client(server, protocol_version=revision, elicitation_handler=numbered()) as client:
-        text = (await client.call_tool("twice")).text
-    assert text == ("answer 1, answer 2" if revision == MODERN else "answer 1, answer 3")
-    assert steps == [1, 2]
-
-
-@BOTH
-async def test_a_request_that_a_middleware_makes_again_takes_no_step_twice(revision: str) -> None:
-    server, charged = Server("retried"), list[int]()
-
-    @server.tool
-    async def pay(ctx: Context) -> str:
-        await ctx.step("charge", lambda: charged.append(1))
-        if len(charged) == 1 and not runs.append(1) and len(runs) == 1:
-            raise ToolError("not yet")
-        return (await ctx.elicit("Sure?", str)).data or ""
-
-    runs: list[int] = []
-
-    @server.middleware
-    async def again(request: Request, call_next: Any) -> Any:
-        result = await call_next(request)
-        return await call_next(request) if getattr(result, "is_error", False) else result
-
-    async with Client(server, protocol_version=revision, elicitation_handler=lambda _: "yes") as client:
-        assert (await client.call_tool("pay")).text == "yes"
-    assert charged == [1]
-
-
-async def test_a_short_question_at_first_does_not_bound_the_whole_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    server, now = Server("slow"), [1_000_000.0]
-    monkeypatch.setattr("dovetail.engine.input_required.time.time", lambda: now[0])
-
-    @server.tool
-    async def ask(ctx: Context) -> str:
-        await ctx.elicit("Quick?", str, timeout=10)
-        return (await ctx.elicit("Long?", str)).data or ""
-
-    async with asking_client(server) as client:
-        result = await client.request("tools/call", {"name": "ask"})
-        result = await client.request("tools/call", {"name": "ask", **retry(result, {"Quick?": "yes"})})
-        now[0] += 3000
-        result = await client.request("tools/call", {"name": "ask", **retry(result, {"Long?": "yes"})})
-    assert not is_interim(result)
-
-
-async def test_a_step_that_runs_while_a_page_is_required_runs_once() -> None:
-    server, effects = Server("mail"), list[int]()
-
-    async def slowly() -> None:
-        await asyncio.sleep(0.02)
-        effects.append(1)
-
-    @server.tool
-    async def unread(ctx: Context) -> str:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(ctx.step("slow", slowly), 0.001)
-        raise UrlElicitationRequired(ElicitUrl("Sign in", "https://example.com/in"))
-
-    async with asking_client(server) as client:
-        played = await play(client, "unread", lambda _: "accept", limit=2)
-    assert played.failed
-    await asyncio.sleep(0.03)
-    assert effects == [1]
 
 
 YES = {f"Delete {id}?": True for id in "123"}
@@ -763,9 +489,7 @@ async def test_no_fork_of_a_call_outlives_the_claims_of_its_steps(monkeypatch: p
 
 @pytest.mark.rule("SA-9")
 @pytest.mark.parametrize(("tool", "feature"), [("think", "sampling"), ("look", "roots")])
-async def test_what_is_deprecated_is_said(tool: str, feature: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr("dovetail.engine.context.warn_deprecated", told.append)
+async def test_what_is_deprecated_is_said(tool: str, feature: str) -> None:
     server = Server("old")
 
     @server.tool
@@ -777,11 +501,14 @@ async def test_what_is_deprecated_is_said(tool: str, feature: str, monkeypatch: 
         return str(len(await ctx.list_roots()))
 
     for revision in ("2025-11-25", "2026-07-28"):
-        told.clear()
+        warn_deprecated.cache_clear()
         handlers: dict[str, Any] = {"sampling_handler": lambda _: "That.", "roots": []}
-        async with Client(server, protocol_version=revision, **handlers) as client:
-            await client.call_tool(tool)
-        assert set(told) == ({feature} if revision == "2026-07-28" else set())
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            async with Client(server, protocol_version=revision, **handlers) as client:
+                await client.call_tool(tool)
+        said = [feature in str(each.message) for each in told if each.category is DeprecationWarning]
+        assert said == ([True] if revision == "2026-07-28" else [])
 
 
 @pytest.mark.rule("EL-19")

@@ -1,7 +1,6 @@
 """The pool of daemon threads: order, reuse, cancellation, stuck and resting threads, odd exceptions, the exit."""
 
 import asyncio
-import concurrent.futures
 import contextvars
 import gc
 import logging
@@ -448,21 +447,6 @@ def test_sizes_must_be_positive(sizes: tuple[int, int]) -> None:
 
 
 # ── loops and the exit ──
-
-
-def test_serves_several_loops_at_once() -> None:
-    pool = ThreadPool(max_threads=3)
-
-    async def many(start: int) -> list[int]:
-        numbers = []
-        for base in range(start, start + 200, 10):
-            numbers += await asyncio.gather(*(pool.run(lambda n=base + k: n, label="t") for k in range(10)))
-        return numbers
-
-    with concurrent.futures.ThreadPoolExecutor(4) as executor:
-        runs = [executor.submit(asyncio.run, many(base)) for base in range(0, 4000, 1000)]
-        assert [run.result(30) for run in runs] == [list(range(base, base + 200)) for base in range(0, 4000, 1000)]
-    pool.close()
 
 
 def test_a_loop_that_closes_before_its_thread_is_done_prints_nothing(

@@ -164,7 +164,7 @@ class Fleet:
 def fleet(
     folder: Path,
     *,
-    workers: int = 4,
+    workers: int,
     store: str | None = None,
     program: Path = FLEET_SERVER,
     processes: int = 1,

@@ -2,21 +2,16 @@
 
 import asyncio
 import collections
-import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import aiohttp
-import httpx2
 from fleet_client import HANDSHAKE, PATIENCE, Loud, Notes, RawSession, SessionLost, connections, modern, running
-from fleet_processes import Fleet
-from mcp import Client as OfficialClient
-from mcp import MCPError, types
-from mcp.client.streamable_http import streamable_http_client
+from fleet_processes import Fleet, FleetProcess
 
 from dovetail import Client, ConnectionLost, ElicitQuestion, ServerError, ToolError
 
@@ -49,7 +44,6 @@ class Ledger(Notes):
     def __init__(self) -> None:
         self.made = 0
         self.answered = 0
-        self.forgiven = 0  # calls in which the official client had events repeated to it (fleet_visitors.Traffic)
         self.told = 0  # changes that everyone who should has heard of
         self.loud: collections.Counter[str] = collections.Counter()
         self.wrong: list[str] = []
@@ -76,8 +70,7 @@ class Ledger(Notes):
         reasons = "".join(f"\n  {times:>5}  {why}" for why, times in self.loud.most_common(12))
         return (
             f"{self.made} calls, {self.answered} answered, {self.loud.total()} failed loudly, "
-            f"{self.resumed} streams resumed, {self.told} changes heard by all, {len(self.wrong)} wrong, "
-            f"{self.forgiven} repeats forgiven to the official client{reasons}"
+            f"{self.resumed} streams resumed, {self.told} changes heard by all, {len(self.wrong)} wrong{reasons}"
         )
 
     def assert_right(self, calls: int) -> None:
@@ -145,109 +138,8 @@ class Herald:
 # ── the clients ──
 
 
-class Visitor(Protocol):
-    async def call(self, tool: str, arguments: dict[str, Any], heard: list[float]) -> Any:
-        """The answer as text. Raises Loud or SessionLost; `heard` gets the progress."""
-        ...
-
-
-class Traffic:
-    """What the official client does on the wire, as far as it matters here."""
-
-    def __init__(self) -> None:
-        self.refused: list[tuple[str, int]] = []
-        self._resumed: collections.Counter[str] = collections.Counter()
-
-    async def request(self, request: httpx2.Request) -> None:
-        if "last-event-id" in request.headers:
-            self._resumed[request.headers["last-event-id"]] += 1
-
-    async def response(self, response: httpx2.Response) -> None:
-        if response.status_code >= 400 and response.request.method != "DELETE":
-            self.refused.append((response.request.method, response.status_code))
-
-    @property
-    def asked_twice(self) -> int:
-        """How often it asked for the same rest again.
-
-        When a stream that it has resumed breaks in its turn, it resumes from where it did the first time (mcp 2.3.0),
-        and so has the events since then sent twice. Otherwise its calls are exact, too.
-        """
-        return sum(times - 1 for times in self._resumed.values())
-
-
-class OfficialVisitor:
-    def __init__(self, client: OfficialClient, traffic: Traffic, ledger: Ledger) -> None:
-        self._client = client
-        self._traffic = traffic
-        self._ledger = ledger
-
-    async def call(self, tool: str, arguments: dict[str, Any], heard: list[float]) -> Any:
-        async def note(progress: float, total: float | None, message: str | None) -> None:
-            assert message == arguments["nonce"]
-            heard.append(progress)
-
-        wanted = {"progress_callback": note} if tool == "count" else {}
-        asked_twice = self._traffic.asked_twice
-        try:
-            result = await self._client.call_tool(tool, arguments, read_timeout_seconds=PATIENCE, **wanted)
-        except MCPError as error:
-            if "timed out" in str(error).lower():
-                raise TimeoutError(str(error)) from None
-            raise Loud(str(error)) from None
-        finally:
-            if any(status == 404 for _, status in self._traffic.refused):
-                raise SessionLost(str(self._traffic.refused))
-            if self._traffic.asked_twice > asked_twice:
-                self._forgive(heard)
-        (content,) = result.content
-        assert isinstance(content, types.TextContent)
-        if result.is_error:
-            raise Loud(content.text)
-        return content.text
-
-    def _forgive(self, heard: list[float]) -> None:
-        """It has asked for some events twice."""
-        once = sorted(set(heard))
-        self._ledger.forgiven += heard != once
-        heard[:] = once
-
-
-async def repeat_the_question(context: Any, params: Any) -> types.ElicitResult:
-    (field,) = params.requested_schema["properties"]
-    return types.ElicitResult(action="accept", content={field: params.message})
-
-
-@asynccontextmanager
-async def official_visitor(url: str, revision: str, ledger: Ledger) -> AsyncIterator[Visitor]:
-    traffic = Traffic()
-    hooks = {"request": [traffic.request], "response": [traffic.response]}
-    async with contextlib.AsyncExitStack() as stack:
-        http = httpx2.AsyncClient(event_hooks=hooks, trust_env=False, timeout=httpx2.Timeout(PATIENCE))
-        await stack.enter_async_context(http)
-        mode = "legacy" if revision == HANDSHAKE else revision
-        transport = streamable_http_client(url, http_client=http)
-        client = OfficialClient(transport, mode=mode, elicitation_callback=repeat_the_question)
-        yield OfficialVisitor(await stack.enter_async_context(client), traffic, ledger)
-
-
-class OwnVisitor:
-    def __init__(self, client: Client, handshakes: list[bytes]) -> None:
-        self._client = client
-        self._handshakes = handshakes
-
-    async def call(self, tool: str, arguments: dict[str, Any], heard: list[float]) -> Any:
-        def note(progress: float, total: float | None, message: str | None) -> None:
-            heard.append(progress)
-
-        try:
-            result = await self._client.call_tool(tool, arguments, progress_handler=note)
-        except (ConnectionLost, ServerError, ToolError) as failure:
-            raise Loud(str(failure).replace(arguments["nonce"], "…")) from None
-        finally:
-            if len(self._handshakes) > 1:
-                raise SessionLost("it had to shake hands again")
-        return result.text
+# Gives the answer to a call as text. Raises Loud or SessionLost; the list gets the progress.
+Visitor = Callable[[str, dict[str, Any], list[float]], Awaitable[Any]]
 
 
 @asynccontextmanager
@@ -262,23 +154,25 @@ async def own_visitor(url: str, revision: str, watcher: Watcher) -> AsyncIterato
         return question.message
 
     client = Client(url, protocol_version=revision, timeout=PATIENCE, transcript=note, elicitation_handler=repeat)
-    async with client, client.listen(uris=[watcher.uri]) as changes:
 
-        async def listen() -> None:
-            async for change in changes:
-                watcher.hear(change.uri or "")
+    async def call(tool: str, arguments: dict[str, Any], heard: list[float]) -> Any:
+        try:
+            result = await client.call_tool(
+                tool, arguments, progress_handler=lambda progress, *_: heard.append(progress)
+            )
+        except (ConnectionLost, ServerError, ToolError) as failure:
+            raise Loud(str(failure).replace(arguments["nonce"], "…")) from None
+        finally:
+            if len(handshakes) > 1:
+                raise SessionLost("it had to shake hands again")
+        return result.text
 
-        async with running(listen()):
-            yield OwnVisitor(client, handshakes)
+    async def listen() -> None:
+        async for change in changes:
+            watcher.hear(change.uri or "")
 
-
-class RawVisitor:
-    def __init__(self, session: RawSession, chance: random.Random) -> None:
-        self._session = session
-        self._chance = chance
-
-    async def call(self, tool: str, arguments: dict[str, Any], heard: list[float]) -> Any:
-        return await self._session.call(tool, arguments, heard, leave_after=self._chance.randrange(5))
+    async with client, client.listen(uris=[watcher.uri]) as changes, running(listen()):
+        yield call
 
 
 @asynccontextmanager
@@ -290,7 +184,7 @@ async def raw_visitor(
     async with running(session.hear()):
         await asyncio.wait_for(session.hears.wait(), PATIENCE)
         await session.ask("resources/subscribe", uri=watcher.uri)
-        yield RawVisitor(session, chance)
+        yield lambda tool, arguments, heard: session.call(tool, arguments, heard, leave_after=chance.randrange(5))
     await session.delete()
 
 
@@ -323,26 +217,22 @@ async def store_troubles(storm: "Storm") -> None:
     for trouble, share in zip(troubles, TROUBLES_AT, strict=True):
         while storm.share_made < share:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-        await trouble(storm)
+        assert storm.fleet.store is not None
+        await trouble(storm, storm.fleet.store)
+        storm.troubles.append(trouble.__name__)
 
 
-async def _restart(storm: "Storm") -> None:
+async def _restart(storm: "Storm", store: FleetProcess) -> None:
     """As `kill -9` does. It has written down all that it has confirmed, so nothing is forgotten."""
-    store = storm.fleet.store
-    assert store is not None
     await asyncio.to_thread(store.kill)
     await asyncio.sleep(storm.chance.uniform(*STORE_DOWN))
     await asyncio.to_thread(store.start)
-    storm.troubles.append("the store was restarted")
 
 
-async def _stand_still(storm: "Storm") -> None:
-    store = storm.fleet.store
-    assert store is not None
+async def _stand_still(_storm: "Storm", store: FleetProcess) -> None:
     store.pause()
     await asyncio.sleep(STORE_STILL)
     store.go_on()
-    storm.troubles.append(f"the store stood still for {STORE_STILL:g} s")
 
 
 # ── the storm ──
@@ -409,14 +299,12 @@ class Storm:
             await self._done.wait()
 
     def _visitor(self, number: int, chance: random.Random) -> AbstractAsyncContextManager[Visitor]:
-        if number % 2:
-            return official_visitor(self.fleet.url, self._revision, self.ledger)
-        watcher = Watcher(f"client {number}", str(number // 2 % BOARDS), self._folder)
+        watcher = Watcher(f"client {number}", str(number % BOARDS), self._folder)
         self._watchers[watcher.uri.removeprefix("board://")].append(watcher)
         if self._revision != HANDSHAKE:
             return own_visitor(self.fleet.url, self._revision, watcher)
-        if number % 4:
-            return own_visitor(self.fleet.url, OLDER[number // 4 % len(OLDER)], watcher)
+        if number % 2:
+            return own_visitor(self.fleet.url, OLDER[number // 2 % len(OLDER)], watcher)
         return raw_visitor(self.fleet.url, self._http, self.ledger, watcher, chance)
 
     def _any_call(self, nonce: str, chance: random.Random) -> Call:
@@ -433,7 +321,7 @@ class Storm:
         """Whether there was an answer."""
         heard: list[float] = []
         try:
-            self.ledger.answer(call, await visitor.call(call.tool, call.arguments, heard), heard)
+            self.ledger.answer(call, await visitor(call.tool, call.arguments, heard), heard)
             return True
         except Loud as loud:
             self.ledger.fail(call, str(loud), heard)
@@ -445,7 +333,7 @@ class Storm:
     async def _is_still_there(self, visitor: Visitor, number: int) -> None:
         """The weather is good again, so this one must succeed, and in the same session."""
         try:
-            answer = await visitor.call("echo", {"nonce": "last"}, [])
+            answer = await visitor("echo", {"nonce": "last"}, [])
             assert answer == "last", answer
         except Exception as wrong:
             self.ledger.accuse(f"client {number} is out: {type(wrong).__name__} {wrong}")

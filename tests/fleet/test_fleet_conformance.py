@@ -1,4 +1,4 @@
-"""The official conformance suite, strict, against fleets: four workers on Redis behind nginx, two workers on SQLite."""
+"""The official conformance suite, strict, against fleets: processes behind nginx, and workers of one parent."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ import nodejs
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(conformance.SUITE_SECONDS)]
 SHORT = ["all-2025-11-25"]  # in `make test`
 SHAPES = {  # processes behind nginx, workers of each, where their state lives
-    "redis": {"workers": 4, "processes": 1, "store": "redis"},
+    "redis": {"workers": 2, "processes": 1, "store": "redis"},
     "sqlite": {"workers": 1, "processes": 2, "store": "sqlite"},
     "own": {"workers": 1, "processes": 2, "store": None},  # what `--workers 2` makes by itself
 }

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 
 import aiohttp
 import pytest
@@ -18,7 +18,6 @@ from dovetail import Client
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 REFUSED_SECONDS = 4.0  # in which a refusal comes, however the store fails: 3, and some for a busy machine
 RECOVERED_SECONDS = 15.0
-FULL_SECONDS = 9.0  # longer than it takes to miss a worker that makes haste
 OVERFULL_BYTES = 2**20  # what Redis uses for connections goes up and down; this is more
 
 
@@ -121,24 +120,6 @@ async def test_a_plain_call_never_touches_the_store(
         assert await commands() == before
         await session.ask("tools/call", name="echo", arguments={"nonce": "n"})
         assert await commands() > before
-
-
-@pytest.mark.soak
-async def test_nothing_piles_up(two: Fleet, http: aiohttp.ClientSession, trouble: Trouble) -> None:
-    session = await RawSession(http, two.url).open()
-    before = sum(resident_bytes(worker.pid) for worker in two.workers)
-    with trouble():
-        refused = await asyncio.gather(*(refusal(session) for _ in range(400)))
-        await all_ready(http, two, 503)  # from now on, 200 means that it is back
-    assert {status for status, _ in refused} == {503}
-    assert max(seconds for _, seconds in refused) < 2 * REFUSED_SECONDS  # a crowd on two cores
-    assert sum(resident_bytes(worker.pid) for worker in two.workers) - before < 40 * 2**20
-    await all_ready(http, two, 200)
-    assert await session.ask("ping") == {}
-
-
-def resident_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
 
 
 async def test_a_store_that_has_forgotten_everything(
@@ -246,27 +227,72 @@ async def all_is_well(two: Fleet, http: aiohttp.ClientSession, session: RawSessi
         await becomes(http, url, 200, "ok")
 
 
-@pytest.mark.soak
-async def test_a_store_that_is_full_for_long(tmp_path: Path, http: aiohttp.ClientSession) -> None:
-    """Longer than a lease lasts: leases are renewed all the same, so that nobody is told that a worker was lost.
+# ── after an outage: a change may have gone unheard, so each listener is told of all that it asked for, once ──
 
-    Events can't be kept, so whoever leaves misses some; the answer comes when there is room again.
-    """
-    heard: list[list[float]] = [[] for _ in range(4)]
-    with fleet(tmp_path, workers=2, store="redis", FLEET_HASTE="3") as hasty:
-        assert hasty.store is not None
-        calls = []
-        for place, noted in enumerate(heard):
-            session = await RawSession(http, hasty.urls[0]).open()
-            session.resume_url = hasty.urls[1]
-            work = session.call("count", {"nonce": "n", "steps": 120, "pause": 0.1}, noted, leave_after=place * 10)
-            calls.append(asyncio.create_task(work))
-        async with Redis(port=hasty.store.port) as asker:
-            await asyncio.sleep(1)
-            await fill(asker)
-            await asyncio.sleep(FULL_SECONDS)
-            await asker.config_set("maxmemory", 0)
-        assert await asyncio.gather(*calls) == ["n 120"] * len(heard)
-        hasty.assert_clean()
-    assert heard[0] == list(range(1, 121))  # who never left has missed nothing
-    assert all(each == sorted(set(each)) for each in heard)
+URIS = ["board://a", "board://b"]
+EVERYTHING = [
+    *((f"notifications/{kind}/list_changed", "") for kind in ("tools", "resources")),
+    *(("notifications/resources/updated", uri) for uri in URIS),
+]
+Listener = RawListening | RawSession
+
+
+async def restart(redis: FleetProcess) -> None:
+    await asyncio.to_thread(redis.kill)
+    await asyncio.sleep(1.0)
+    await asyncio.to_thread(redis.start)
+
+
+async def stand_still(redis: FleetProcess) -> None:
+    """Longer than any command waits, and than it takes to notice."""
+    redis.pause()
+    await asyncio.sleep(4.5)
+    redis.go_on()
+
+
+async def cut_all_lines(redis: FleetProcess) -> None:
+    """Nobody can tell that from an outage: what was published meanwhile is lost."""
+    async with Redis(port=redis.port) as asker:
+        for kind in ("pubsub", "normal"):
+            await asker.client_kill_filter(_type=kind, skipme=True)
+
+
+@pytest.fixture
+async def listeners(two: Fleet, http: aiohttp.ClientSession) -> AsyncIterator[list[Listener]]:
+    """At each worker one of 2026-07-28, and the stream of a session that was begun at the other one."""
+    wanted = {"toolsListChanged": True, "resourcesListChanged": True, "resourceSubscriptions": URIS}
+    listenings = [RawListening(http, url, **wanted) for url in two.urls]
+    sessions = [await RawSession(http, url).open() for url in two.urls]
+    for session in sessions:
+        for uri in URIS:
+            await session.ask("resources/subscribe", uri=uri)
+    hearing = [session.hear(at=url) for session, url in zip(sessions, reversed(two.urls), strict=True)]
+    async with AsyncExitStack() as stack:
+        for work in (*hearing, *(listening.hear() for listening in listenings)):
+            await stack.enter_async_context(running(work))
+        for each in (*sessions, *listenings):
+            await asyncio.wait_for(each.hears.wait(), RECOVERED_SECONDS)
+        yield [*sessions, *listenings]
+        assert [session.streams for session in sessions] == [1, 1]  # neither of them broke
+
+
+async def all_are_told(listeners: list[Listener], expected: Counter[tuple[str, str]]) -> None:
+    def told(listener: Listener) -> Counter[tuple[str, str]]:
+        return Counter((each["method"], each.get("params", {}).get("uri", "")) for each in listener.heard)
+
+    async with asyncio.timeout(RECOVERED_SECONDS):
+        while not all(told(listener) >= expected for listener in listeners):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert [told(listener) for listener in listeners] == [expected] * len(listeners)
+
+
+async def test_after_each_outage_all_are_told_of_everything_once(
+    two: Fleet, http: aiohttp.ClientSession, redis: FleetProcess, listeners: list[Listener]
+) -> None:
+    for times, outage in enumerate((restart, stand_still, cut_all_lines), 1):
+        await outage(redis)
+        await all_are_told(listeners, Counter(dict.fromkeys(EVERYTHING, times)))
+    for listener in listeners:
+        listener.heard.clear()
+    await modern(http, two.urls[1], "touch_resource", name="a", version=1)  # one by one, as ever
+    await all_are_told(listeners, Counter([("notifications/resources/updated", URIS[0])]))

@@ -1,4 +1,4 @@
-"""Four workers behind nginx lose nothing, whatever the weather: no session, no event, no call."""
+"""Several workers behind nginx lose nothing, whatever the weather: no session, no event, no call."""
 
 import random
 from collections.abc import Collection
@@ -11,7 +11,7 @@ from fleet_storm import Storm, Weather, calm, deaths, store_troubles
 
 from sdk import HANDSHAKE, MODERN, deprecations_are_expected
 
-WORKERS = 4
+WORKERS = 3
 REVISIONS = (HANDSHAKE, MODERN)
 STORES = ("redis", "sqlite")
 SHORT = [pytest.mark.slow, pytest.mark.timeout(180)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from dovetail import Context, ElicitUrl, Field, MissingCapability, Server, UrlElicitationRequired
+from dovetail import Context, ElicitUrl, Field, Server, UrlElicitationRequired
 
 VARIABLE = "ASKING_NOTES"
 PAGE = "https://example.com/sign-in"
@@ -45,7 +45,6 @@ def create_server(notes: Path, **options: Any) -> Server:
     server = Server("asking", version="1.0.0", **options)
     ledger = Ledger(notes)
     add_tools(server, ledger)
-    add_moods(server)
     add_others(server, ledger)
     return server
 
@@ -100,36 +99,6 @@ def add_tools(server: Server, ledger: Ledger) -> None:
         if not ctx.input_responses:
             raise UrlElicitationRequired(ElicitUrl("Sign in", PAGE, elicitation_id=visit))
         return "empty"
-
-
-def add_moods(server: Server) -> None:
-    """Tools that are in a hurry, patient, resourceful or demanding."""
-
-    @server.tool
-    async def hurry(ctx: Context) -> str:
-        """Does not wait long for an answer."""
-        return str((await ctx.elicit("Which city?", str, timeout=0.3)).data)
-
-    @server.tool(timeout=0.3)
-    async def patient(ctx: Context) -> str:
-        """Has little time itself, but all the time that the user needs."""
-        return str((await ctx.elicit("Which city?", str)).data)
-
-    @server.tool(timeout=0.3)
-    def patient_thread(ctx: Context) -> str:
-        return str(ctx.wait(ctx.elicit("Which city?", str)).data)
-
-    @server.tool
-    async def resourceful(ctx: Context) -> str:
-        """Can do without."""
-        try:
-            return str((await ctx.elicit("Which city?", str)).data)
-        except MissingCapability as missing:
-            return f"Did without {', '.join(missing.required)}"
-
-    @server.tool(requires=["elicitation"])
-    async def demanding(ctx: Context) -> str:
-        return str((await ctx.elicit("Which city?", str)).data)
 
 
 def add_others(server: Server, ledger: Ledger) -> None:

@@ -1,16 +1,13 @@
 """The reference server with notes of one's own, whose lists can grow: `python growing.py notes.md`."""
 
-import asyncio
 import os
 import signal
 import sys
 from pathlib import Path
 
-from dovetail import Context
 from dovetail.reference import create_server
 
-NOTES = Path(sys.argv[1])
-server = create_server(notes=NOTES)
+server = create_server(notes=Path(sys.argv[1]))
 
 
 @server.resource("grown://seasons", ttl_ms=60_000, cache_scope="public")
@@ -26,21 +23,6 @@ def grow(name: str) -> str:
     server.add_prompt(lambda: name, name=name, description="Says its name.")
     server.add_resource(f"grown://{name}", lambda: name, name=name)
     return f"{name} is there now"
-
-
-def note(text: str) -> None:
-    NOTES.write_text(text)
-
-
-@server.tool
-async def linger(ctx: Context) -> None:
-    """Do nothing for a minute, and note down if that is not allowed."""
-    await ctx.report_progress(1)
-    try:
-        await asyncio.sleep(60)
-    except asyncio.CancelledError:
-        note("interrupted\n")
-        raise
 
 
 @server.tool

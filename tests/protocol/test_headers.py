@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from dovetail.errors import HEADER_MISMATCH, ProtocolError, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.headers import (
-    MCP_NAME_FIELDS,
     HeaderError,
     HeaderParameter,
     Headers,
@@ -31,22 +30,17 @@ from dovetail.protocol.methods import REQUEST_ROWS, CallToolParams
 
 ENCODED = [
     ("us-west1", "us-west1"),
-    ("us west 1", "us west 1"),
     ("a\tb", "a\tb"),
     ("", ""),
     (" us-west1", "=?base64?IHVzLXdlc3Qx?="),
     ("us-west1 ", "=?base64?dXMtd2VzdDEg?="),
-    (" us-west1 ", "=?base64?IHVzLXdlc3QxIA==?="),
     ("\tindented", "=?base64?CWluZGVudGVk?="),
     ("日本語", "=?base64?5pel5pys6Kqe?="),
-    ("Hello, 世界", "=?base64?SGVsbG8sIOS4lueVjA==?="),
     ("line1\nline2", "=?base64?bGluZTEKbGluZTI=?="),
-    ("line1\r\nline2", "=?base64?bGluZTENCmxpbmUy?="),
     ("=?base64?literal?=", "=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?="),
     ("=?base64?=", "=?base64?PT9iYXNlNjQ/PQ==?="),
     ("=?base64?only the prefix", "=?base64?only the prefix"),
     ("file:///path/to/file%20name.txt", "file:///path/to/file%20name.txt"),
-    ("https://example.com/resource?id=123", "https://example.com/resource?id=123"),
 ]
 
 
@@ -79,19 +73,14 @@ def test_decode(header: str, text: str):
         "=?base64?SGVsbG8==?=",  # too much of it
         "=?base64?SGVsbG9=?=",  # bits behind the end
         "=?base64?SGVs!!!bG8=?=",
-        "=?base64?SGVs bG8=?=",
-        "=?base64?SGVs-_8=?=",
         "=?base64?=?=",
         "=?base64?/w==?=",  # not UTF-8
         "=?base64?7aCA?=",  # half a surrogate pair
         "grün",
         "gr\xc3\xbcn",  # UTF-8 that came as latin-1
         "a\nb",
-        "a\rb",
         "a\x00b",
-        "a\x7fb",
         "a\n",
-        "a\x0b",
     ],
 )
 def test_a_malformed_value_is_refused(header: str):
@@ -111,13 +100,6 @@ def test_any_text_survives(text: str):
     assert decode_value(header) == text
     assert decode_value(f" \t{header} ") == text
     assert matches(encode_argument(text), text)
-
-
-@settings(deadline=None)
-@given(st.text())
-def test_any_header_is_read_or_refused(header: str):
-    with suppress(HeaderError):
-        assert isinstance(decode_value(header), str)
 
 
 @pytest.mark.rule("MH-26")
@@ -169,11 +151,6 @@ def test_only_equal_values_match(value: int | bool | str, other: int | str):
 # --- the standard headers
 
 
-@pytest.mark.rule("MH-18")
-def test_what_mcp_name_mirrors():
-    assert MCP_NAME_FIELDS == {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
-
-
 @pytest.mark.rule("MH-18", "MH-20", "MH-22")
 @pytest.mark.parametrize(
     ("headers", "method", "name"),
@@ -214,17 +191,14 @@ def test_what_agrees_at_first_sight_agrees(name: str, sent: bytes):
     ("headers", "complaint"),
     [
         ({}, "Mcp-Method is missing"),
-        ({"mcp-name": "foo"}, "Mcp-Method is missing"),
         ({"mcp-method": "tools/call"}, "Mcp-Name is missing"),
         (
             {"mcp-method": "prompts/get", "mcp-name": "foo"},
             "Mcp-Method is 'prompts/get', but the body says 'tools/call'",
         ),
-        ({"mcp-method": "TOOLS/CALL", "mcp-name": "foo"}, "Mcp-Method is"),
         ({"mcp-method": "=?base64?dG9vbHMvY2FsbA==?=", "mcp-name": "foo"}, "Mcp-Method is"),
         ({"mcp-method": "tools/call\n", "mcp-name": "foo"}, "not allowed"),
         ({"mcp-method": "tools/call", "mcp-name": "bar"}, "Mcp-Name is 'bar', but the body says 'foo'"),
-        ({"mcp-method": "tools/call", "mcp-name": "Foo"}, "Mcp-Name is"),
         ({"mcp-method": "tools/call", "mcp-name": "foo\x00"}, "Mcp-Name has characters"),
         ({"mcp-method": "tools/call", "mcp-name": "=?base64?Zm9v!?="}, "not Base64"),
     ],
@@ -232,14 +206,6 @@ def test_what_agrees_at_first_sight_agrees(name: str, sent: bytes):
 def test_standard_headers_that_disagree(headers: dict[str, str], complaint: str):
     with pytest.raises(HeaderError, match=complaint):
         check_standard(headers, method="tools/call", name="foo")
-
-
-@pytest.mark.rule("MH-20")
-def test_a_resource_is_compared_by_its_exact_uri():
-    with pytest.raises(HeaderError):
-        check_standard(
-            {"mcp-method": "resources/read", "mcp-name": "x://a%2Fb"}, method="resources/read", name="x://a%2fb"
-        )
 
 
 def test_an_error_repeats_a_part_of_a_long_value_only():
@@ -324,15 +290,11 @@ def test_a_mark_needs_a_plain_type(kind: object):
         {"type": "string", "x-mcp-header": "Region"},
         schema(x={"type": "array", "items": REGION}),
         schema(x={"type": "array", "prefixItems": [REGION]}),
-        schema(x={"type": "array", "items": schema(region=REGION)}),
         schema(x={"type": "array", "contains": REGION}),
         schema(x={"anyOf": [REGION, {"type": "null"}]}),
-        schema(x={"oneOf": [schema(region=REGION)]}),
         {**schema(), "allOf": [schema(region=REGION)]},
         {**schema(), "not": schema(region=REGION)},
         {**schema(), "if": schema(region=REGION)},
-        {**schema(), "then": schema(region=REGION)},
-        {**schema(), "else": schema(region=REGION)},
         {**schema(), "additionalProperties": REGION},
         {**schema(), "patternProperties": {"^x": REGION}},
         {**schema(), "dependentSchemas": {"x": schema(region=REGION)}},
@@ -380,13 +342,10 @@ PARAMETERS = header_parameters(
         ({}, {}),
         ({}, {"region": None, "where": None}),
         ({}, {"where": {"city": None}}),
-        ({}, {"where": "a city"}),
         ({"mcp-param-region": "us"}, {"region": "us"}),
-        ({"mcp-param-region": " us "}, {"region": "us"}),
         ({"mcp-param-region": ""}, {"region": ""}),
         ({"mcp-param-region": "=?base64?SGVsbG8=?="}, {"region": "Hello"}),
         ({"mcp-param-count": "42.0"}, {"count": 42}),
-        ({"mcp-param-count": "0"}, {"count": 0}),
         ({"mcp-param-flag": "false"}, {"flag": False}),
         ({"mcp-param-city": "Bern"}, {"where": {"city": "Bern"}}),
         ({"mcp-param-unknown": "\x00"}, {"unknown": 1}),
@@ -403,19 +362,15 @@ def test_parameters_that_agree(headers: dict[str, str], arguments: dict[str, Any
     ("headers", "arguments", "complaint"),
     [
         ({}, {"region": "us"}, "Mcp-Param-Region is missing, but the body has 'region'"),
-        ({}, {"region": ""}, "Mcp-Param-Region is missing"),
         ({}, {"count": 0}, "Mcp-Param-Count is missing"),
         ({}, {"count": 1.0}, "Mcp-Param-Count is missing"),
-        ({}, {"flag": False}, "Mcp-Param-Flag is missing"),
         ({}, {"where": {"city": "Bern"}}, "Mcp-Param-City is missing, but the body has 'where.city'"),
         ({"mcp-param-region": "us"}, {}, "Mcp-Param-Region is there, but the body has no 'region'"),
         ({"mcp-param-region": ""}, {"region": None}, "Mcp-Param-Region is there"),
         ({"mcp-param-city": "Bern"}, {"where": []}, "Mcp-Param-City is there"),
         ({"mcp-param-region": "eu"}, {"region": "us"}, "Mcp-Param-Region is not what the body says in 'region'"),
-        ({"mcp-param-region": "US"}, {"region": "us"}, "Mcp-Param-Region is not"),
         ({"mcp-param-region": "us"}, {"region": ["us"]}, "Mcp-Param-Region is not"),
         ({"mcp-param-count": "43"}, {"count": 42}, "Mcp-Param-Count is not"),
-        ({"mcp-param-flag": "True"}, {"flag": True}, "Mcp-Param-Flag is not"),
         ({"mcp-param-region": "gr\xc3\xbcn"}, {"region": "grün"}, "Mcp-Param-Region has characters"),
         ({"mcp-param-region": "=?base64?SGVsbG8?="}, {"region": "Hello"}, "Mcp-Param-Region is not Base64"),
     ],

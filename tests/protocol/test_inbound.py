@@ -137,24 +137,18 @@ ERROR_RESPONSE = b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"m"}}'
         ("row3-modern", message("tools/list", meta()), None, MODERN),
         ("row3-modern-no-other-params-needed", message("server/discover", meta()), None, MODERN),
         ("row3-modern-beside-a-session", message("tools/list", meta()), "2025-11-25", MODERN),
-        ("row3-modern-with-client-info", message("tools/list", meta(client={"name": "c"})), None, MODERN),
         ("row3-modern-with-unknown-keys", message("tools/list", meta(**{"com.example/x": [1]})), None, MODERN),
         ("row4-2024-11-05", message("initialize", hello("2024-11-05")), None, "2024-11-05"),
-        ("row4-2025-03-26", message("initialize", hello("2025-03-26")), None, "2025-03-26"),
-        ("row4-2025-06-18", message("initialize", hello("2025-06-18")), None, "2025-06-18"),
         ("row4-2025-11-25", message("initialize", hello("2025-11-25")), None, "2025-11-25"),
         ("row4-unknown", message("initialize", hello("1999-01-01")), None, "2025-11-25"),
-        ("row4-future", message("initialize", hello("2099-01-01")), None, "2025-11-25"),
         ("row4-empty", message("initialize", hello("")), None, "2025-11-25"),
         ("row4-unknown-fields", message("initialize", hello(future=1, _meta={"a": 1})), None, "2025-06-18"),
         ("row5-2026-07-28", message("initialize", hello(MODERN)), None, "2025-11-25"),
         ("row7-session", message("tools/list", {}), "2025-03-26", "2025-03-26"),
-        ("row7-session-no-params", message("tools/list"), "2024-11-05", "2024-11-05"),
         ("row7-session-null-params", message("tools/list", None), "2024-11-05", "2024-11-05"),
         ("row7-session-ping", message("ping"), "2025-06-18", "2025-06-18"),
         ("row7-session-capabilities-alone", message("ping", meta(version=...)), "2025-06-18", "2025-06-18"),
         ("row8-early-ping", message("ping"), None, "2025-11-25"),
-        ("row14-both-eras", message("prompts/list", meta()), "2024-11-05", MODERN),
     ),
 )
 def test_pipe_serves(data: bytes, live: str | None, revision: str) -> None:
@@ -170,20 +164,15 @@ def test_pipe_serves(data: bytes, live: str | None, revision: str) -> None:
     ("data", "live", "code", "words"),
     rows(
         ("row1-not-json", b"{", None, PARSE_ERROR, "not valid JSON"),
-        ("row1-not-json-in-a-session", b"{", "2025-06-18", PARSE_ERROR, "not valid JSON"),
         ("row2-array", b"[1]", None, INVALID_REQUEST, "Batches"),
-        ("row2-array-2024-11-05", b"[1]", "2024-11-05", INVALID_REQUEST, "Batches"),
         ("row2-array-2025-06-18", b"[1]", "2025-06-18", INVALID_REQUEST, "Batches"),
-        ("row2-array-2025-11-25", b"[1]", "2025-11-25", INVALID_REQUEST, "Batches"),
         ("row2-empty-array", b"[]", "2025-03-26", INVALID_REQUEST, "at least one"),
         ("row3-unknown", message("tools/list", meta(version="2099-01-01")), None, UNSUPPORTED_VERSION, "2099-01-01"),
         ("row3-legacy", message("tools/list", meta(version="2025-11-25")), None, UNSUPPORTED_VERSION, "initialize"),
         ("row3-empty", message("tools/list", meta(version="")), "2025-11-25", UNSUPPORTED_VERSION, ""),
         ("row3-before-method", message("no/such", meta(version="x")), None, UNSUPPORTED_VERSION, "x"),
         ("row3-no-capabilities", message("tools/list", meta(capabilities=...)), None, INVALID_PARAMS, CAPABILITIES_KEY),
-        ("row3-removed-initialize", message("initialize", {**hello(), **meta()}), None, METHOD_NOT_FOUND, "initialize"),
         ("row3-removed-ping", message("ping", meta()), "2025-11-25", METHOD_NOT_FOUND, "ping"),
-        ("row3-removed-setLevel", message("logging/setLevel", meta()), None, METHOD_NOT_FOUND, "logging/setLevel"),
         ("row3-unknown-method", message("no/such", meta()), None, METHOD_NOT_FOUND, "no/such"),
         (
             "row4-no-version",
@@ -196,24 +185,17 @@ def test_pipe_serves(data: bytes, live: str | None, revision: str) -> None:
         ("row4-array", message("initialize", []), None, INVALID_PARAMS, "params must be an object"),
         ("row4-no-client", message("initialize", hello(clientInfo=5)), None, INVALID_PARAMS, "clientInfo"),
         ("row6-again", message("initialize", hello()), "2025-06-18", INVALID_REQUEST, "already initialised"),
-        ("row6-again-and-bad", message("initialize", 5), "2025-06-18", INVALID_REQUEST, "already initialised"),
         ("row7-modern-method", message("subscriptions/listen", {}), "2025-11-25", METHOD_NOT_FOUND, "subscriptions"),
         ("row7-unknown-method", message("no/such"), "2025-11-25", METHOD_NOT_FOUND, "no/such"),
-        ("row7-client-method", message("sampling/createMessage"), "2025-11-25", METHOD_NOT_FOUND, "sampling"),
         ("row7-notification-as-request", message("notifications/initialized"), "2025-11-25", METHOD_NOT_FOUND, "not"),
         ("row7-misfit", message("tools/call", {}), "2025-11-25", INVALID_PARAMS, "name is missing"),
         ("row7-array-params", message("tools/call", ["add"]), "2025-11-25", INVALID_PARAMS, "not an array"),
-        ("row7-string-params", message("ping", "x"), "2025-11-25", INVALID_PARAMS, "not a string"),
         ("row8-ping-misfit", message("ping", []), None, INVALID_PARAMS, "not an array"),
         ("row9-no-meta", message("server/discover"), None, INVALID_PARAMS, VERSION_KEY),
         ("row9-in-a-session", message("server/discover", {}), "2025-11-25", INVALID_PARAMS, VERSION_KEY),
-        ("row9-no-version", message("server/discover", meta(version=...)), None, INVALID_PARAMS, VERSION_KEY),
         ("row9-no-capabilities", message("server/discover", meta(capabilities=...)), None, INVALID_PARAMS, "Capabil"),
-        ("row9-version-5", message("server/discover", meta(version=5)), None, INVALID_PARAMS, "must be a string"),
-        ("row9-array", message("server/discover", []), None, INVALID_PARAMS, VERSION_KEY),
         ("row10-before-all", message("tools/list"), None, INVALID_PARAMS, "initialize"),
         ("row10-unknown-method", message("no/such"), None, INVALID_PARAMS, "2025-11-25"),
-        ("row10-misfit", message("tools/call", []), None, INVALID_PARAMS, VERSION_KEY),
         ("row10-version-5", message("tools/list", meta(version=5)), None, INVALID_PARAMS, "must be a string"),
     ),
 )
@@ -238,15 +220,10 @@ def test_pipe_row2_takes_a_batch_at_2025_03_26_only() -> None:
         ("row12-number", {"requestId": 7, "reason": "enough"}, 7),
         ("row12-string", {"requestId": "7"}, "7"),
         ("row12-zero", {"requestId": 0}, 0),
-        ("row12-empty", {"requestId": ""}, ""),
-        ("row12-odd-reason", {"requestId": 7, "reason": None}, 7),
         ("row12-large", {"requestId": 2**70}, 2**70),
-        ("row12-none", {}, None),
         ("row12-null", {"requestId": None}, None),
         ("row12-true", {"requestId": True}, None),
-        ("row12-fraction", {"requestId": 7.5}, None),
         ("row12-whole-fraction", {"requestId": 7.0}, None),
-        ("row12-object", {"requestId": {}}, None),
         ("row12-array-params", [7], None),
         ("row12-null-params", None, None),
     ),
@@ -272,15 +249,7 @@ def test_an_unsupported_version_is_told_what_is_supported(requested: str) -> Non
     assert failure.data["supported"] == [MODERN, "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"]
     assert failure.http_status == 400
     assert len(failure.message) < 200
-
-
-@pytest.mark.rule("MH-15")
-def test_an_unsupported_header_is_told_what_is_supported() -> None:
-    failure = refusal(PLAIN, old("2030-01-01"), via=from_post)
-    assert failure.data == {"supported": list(revisions.SUPPORTED), "requested": "2030-01-01"}
-
-
-def test_a_long_method_is_not_echoed_whole() -> None:
+    assert refusal(PLAIN, old("2030-01-01"), via=from_post).data == {**failure.data, "requested": "2030-01-01"}
     assert len(refusal(message("x" * 10_000, meta())).message) < 200
 
 
@@ -296,13 +265,9 @@ def test_a_modern_request_brings_everything_itself() -> None:
     assert request.params.meta.progress_token == 0
     assert request.session is None
     assert request.meta == params["_meta"]
-
-
-@pytest.mark.rule("LIFE-17", "LOG-3")
-def test_what_a_modern_request_leaves_out_is_not_made_up() -> None:
-    request = from_pipe(message("tools/list", meta()), session("2025-06-18"))
-    assert isinstance(request, Request)
-    assert (request.capabilities, request.client, request.log_level) == ({}, None, None)
+    least = from_pipe(message("tools/list", meta()), session("2025-06-18"))
+    assert isinstance(least, Request)
+    assert (least.capabilities, least.client, least.log_level) == ({}, None, None)
 
 
 @pytest.mark.rule("LIFE-7")
@@ -329,12 +294,6 @@ def test_keys_that_mean_nothing_yet_are_passed_through(version: str, odd: dict[s
     assert request.meta == params["_meta"]
     assert json.loads(bytes(request.params.arguments)) == params["arguments"]
     assert request.log_level is None
-
-
-@pytest.mark.rule("META-5")
-def test_a_real_mistake_beside_such_keys_is_still_found() -> None:
-    params = {"name": 5, "_meta": {LOG_KEY: "loud"}}
-    assert "name must be a string" in refusal(message("tools/call", params), session()).message
 
 
 @pytest.mark.rule("PROG-1")
@@ -373,12 +332,6 @@ def test_params_that_nobody_read_can_not_hurt_later() -> None:
     assert request.meta == {}
 
 
-def test_meta_is_empty_where_there_is_none() -> None:
-    request = from_pipe(message("ping"))
-    assert isinstance(request, Request)
-    assert request.meta == {}
-
-
 @pytest.mark.rule("LIFE-2")
 def test_initialize_is_read_whole() -> None:
     request = from_pipe(message("initialize", hello("2025-11-25", capabilities={"roots": {"listChanged": True}})))
@@ -388,15 +341,6 @@ def test_initialize_is_read_whole() -> None:
     assert jsonrpc.encode(request.params.client_info) == b'{"name":"c","version":"1"}'
 
 
-@pytest.mark.rule("BASE-6")
-@pytest.mark.parametrize("id", [0, "0", "", 2**70])
-def test_the_id_stays_what_it_was(id: int | str) -> None:
-    request = from_pipe(message("ping", id=id), session())
-    assert isinstance(request, Request)
-    assert request.id == id
-    assert type(request.id) is type(id)
-
-
 @pytest.mark.rule("MH-14", "MH-17", "MH-18", "MH-22", "MH-28", "LIFE-3", "LIFE-4", "LIFE-5", "LIFE-7")
 @pytest.mark.parametrize(
     ("data", "headers", "live", "stateless", "revision"),
@@ -404,7 +348,6 @@ def test_the_id_stays_what_it_was(id: int | str) -> None:
         ("row3-modern", LIST, mirrored("tools/list"), None, False, MODERN),
         ("row3-ignores-unknown-session", LIST, mirrored("tools/list", mcp_session_id="x"), None, False, MODERN),
         ("row3-ignores-known-session", LIST, mirrored("tools/list", mcp_session_id="s"), "2025-06-18", False, MODERN),
-        ("row3-stateless", LIST, mirrored("tools/list"), None, True, MODERN),
         ("row5-trims", LIST, mirrored("tools/list", version=f" {MODERN}\t"), None, False, MODERN),
         ("row8-name", CALL, mirrored("tools/call", "add"), None, False, MODERN),
         ("row8-name-base64", CALL, mirrored("tools/call", "=?base64?YWRk?="), None, False, MODERN),
@@ -413,18 +356,14 @@ def test_the_id_stays_what_it_was(id: int | str) -> None:
         ("row8-prompt", message("prompts/get", {"name": "p", **meta()}), mirrored("prompts/get", "p"), None, False,
          MODERN),
         ("row14-no-header", message("initialize", hello()), old(), None, False, "2025-06-18"),
-        ("row14-same-header", message("initialize", hello()), old("2025-06-18"), None, False, "2025-06-18"),
         ("row14-other-header", message("initialize", hello()), old("2025-03-26"), None, False, "2025-06-18"),
         ("row14-stateless", message("initialize", hello()), old(), None, True, "2025-06-18"),
-        ("row14-unknown-version", message("initialize", hello("1.0")), old(), None, False, "2025-11-25"),
         ("row14-2026-07-28", message("initialize", hello(MODERN)), old(), None, False, "2025-11-25"),
         ("row14-stale-session", message("initialize", hello()), old(session_id="gone"), None, False, "2025-06-18"),
         ("row15-same", PLAIN, old("2025-06-18", "s"), "2025-06-18", False, "2025-06-18"),
         ("row15-absent", PLAIN, old(None, "s"), "2025-11-25", False, "2025-11-25"),
         ("row15-stale", PLAIN, old("2025-03-26", "s"), "2025-11-25", False, "2025-11-25"),
-        ("row15-trims", PLAIN, old(" 2025-06-18 ", "s"), "2025-06-18", False, "2025-06-18"),
         ("row18-header", PLAIN, old("2025-06-18"), None, True, "2025-06-18"),
-        ("row18-oldest", PLAIN, old("2024-11-05"), None, True, "2024-11-05"),
         ("row18-absent", PLAIN, old(), None, True, "2025-03-26"),
         ("row18-ignores-session", PLAIN, old(None, "gone"), None, True, "2025-03-26"),
     ),
@@ -446,7 +385,6 @@ def test_post_serves(data: bytes, headers: dict[str, str], live: str | None, sta
     rows(
         ("row1", b"{", {}, None, 400, PARSE_ERROR, "JSON"),
         ("row1-modern", b"\xff", mirrored("ping"), None, 400, PARSE_ERROR, "JSON"),
-        ("row1-no-message", b"5", {}, None, 400, INVALID_REQUEST, "object"),
         ("row2-session", b"[1]", old(None, "s"), "2025-06-18", 400, INVALID_REQUEST, "Batches"),
         ("row2-session-wins", b"[1]", old("2025-03-26", "s"), "2025-06-18", 400, INVALID_REQUEST, "Batches"),
         ("row2-header", b"[1]", old("2025-06-18"), None, 400, INVALID_REQUEST, "Batches"),
@@ -454,12 +392,8 @@ def test_post_serves(data: bytes, headers: dict[str, str], live: str | None, sta
         ("row2-unknown", b"[1]", old("x"), None, 400, INVALID_REQUEST, "Batches"),
         ("row4", LIST, mirrored("tools/list", version=None), None, 400, HEADER_MISMATCH, "MCP-Protocol-Version"),
         ("row4-before-6", message("tools/list", meta(version="x")), {}, None, 400, HEADER_MISMATCH, "missing"),
-        ("row4-whatever-the-session", LIST, old(None, "s"), "2025-06-18", 400, HEADER_MISMATCH, "missing"),
-        ("row4-before-9", message("tools/list", meta(log="x")), {}, None, 400, HEADER_MISMATCH, "missing"),
         ("row5", LIST, mirrored("tools/list", version="2025-11-25"), None, 400, HEADER_MISMATCH, "Version"),
         ("row5-before-6", message("tools/list", meta(version="x")), mirrored("tools/list", version="y"), None, 400,
-         HEADER_MISMATCH, "Version"),
-        ("row5-case", message("tools/list", meta(version="X")), mirrored("tools/list", version="x"), None, 400,
          HEADER_MISMATCH, "Version"),
         ("row6", message("tools/list", meta(version="2099-01-01")), mirrored("tools/list", version="2099-01-01"), None,
          400, UNSUPPORTED_VERSION, "2099-01-01"),
@@ -469,11 +403,9 @@ def test_post_serves(data: bytes, headers: dict[str, str], live: str | None, sta
          UNSUPPORTED_VERSION, "x"),
         ("row7-missing", LIST, {"mcp-protocol-version": MODERN}, None, 400, HEADER_MISMATCH, "Mcp-Method"),
         ("row7-differs", LIST, mirrored("tools/call"), None, 400, HEADER_MISMATCH, "Mcp-Method"),
-        ("row7-case", LIST, mirrored("Tools/List"), None, 400, HEADER_MISMATCH, "Mcp-Method"),
         ("row7-before-10", message("no/such", meta()), mirrored("tools/list"), None, 400, HEADER_MISMATCH, "Method"),
         ("row8-missing", CALL, mirrored("tools/call"), None, 400, HEADER_MISMATCH, "Mcp-Name"),
         ("row8-differs", CALL, mirrored("tools/call", "sub"), None, 400, HEADER_MISMATCH, "Mcp-Name"),
-        ("row8-case", CALL, mirrored("tools/call", "ADD"), None, 400, HEADER_MISMATCH, "Mcp-Name"),
         ("row8-bad-base64", CALL, mirrored("tools/call", "=?base64?YWR?="), None, 400, HEADER_MISMATCH, "base64"),
         ("row8-uri", message("resources/read", {"uri": "a://b", **meta()}), mirrored("resources/read", "a://B"), None,
          400, HEADER_MISMATCH, "Mcp-Name"),
@@ -483,30 +415,12 @@ def test_post_serves(data: bytes, headers: dict[str, str], live: str | None, sta
          CAPABILITIES_KEY),
         ("row9-array", message("tools/list", meta(capabilities=[])), mirrored("tools/list"), None, 400, INVALID_PARAMS,
          "must be an object, not an array"),
-        ("row9-null", message("tools/list", meta(capabilities=None)), mirrored("tools/list"), None, 400,
-         INVALID_PARAMS, "must be an object, not null"),
-        ("row9-string", message("tools/list", meta(capabilities="x")), mirrored("tools/list"), None, 400,
-         INVALID_PARAMS, "must be an object, not a string"),
         ("row9-level", message("tools/list", meta(log="loud")), mirrored("tools/list"), None, 400, INVALID_PARAMS,
          f"_meta.{LOG_KEY} must be one of debug, info"),
-        ("row9-level-case", message("tools/list", meta(log="INFO")), mirrored("tools/list"), None, 400, INVALID_PARAMS,
-         LOG_KEY),
-        ("row9-level-number", message("tools/list", meta(log=3)), mirrored("tools/list"), None, 400, INVALID_PARAMS,
-         LOG_KEY),
-        ("row9-level-sly", message("tools/list", meta(log="x - at `$.name`")), mirrored("tools/list"), None, 400,
-         INVALID_PARAMS, LOG_KEY),
         ("row9-client", message("tools/list", meta(client="x")), mirrored("tools/list"), None, 400, INVALID_PARAMS,
          CLIENT_KEY),
-        ("row9-token", message("tools/list", meta(progressToken=True)), mirrored("tools/list"), None, 400,
-         INVALID_PARAMS, "_meta.progressToken"),
-        ("row9-token-fraction", message("tools/list", meta(progressToken=1.5)), mirrored("tools/list"), None, 400,
-         INVALID_PARAMS, "_meta.progressToken"),
         ("row9-before-10", message("no/such", meta(capabilities=...)), mirrored("no/such"), None, 400, INVALID_PARAMS,
          CAPABILITIES_KEY),
-        ("row9-before-10-level", message("no/such", meta(log="loud")), mirrored("no/such"), None, 400, INVALID_PARAMS,
-         LOG_KEY),
-        ("row9-before-misfit", message("tools/call", {"name": 5, **meta(capabilities=5)}), mirrored("tools/call"),
-         None, 400, INVALID_PARAMS, CAPABILITIES_KEY),
         *(
             (f"row10-{method}", message(method, meta()), mirrored(method), None, 404, METHOD_NOT_FOUND, method)
             for method in (
@@ -520,35 +434,21 @@ def test_post_serves(data: bytes, headers: dict[str, str], live: str | None, sta
         ("row12-no-version", message("tools/list", meta(version=...)), mirrored("tools/list"), None, 400,
          INVALID_PARAMS, f"must hold {VERSION_KEY}. "),
         ("row12-before-headers", PLAIN, mirrored("other"), None, 400, INVALID_PARAMS, VERSION_KEY),
-        ("row12-in-a-session", PLAIN, mirrored("tools/list", mcp_session_id="s"), "2025-06-18", 400, INVALID_PARAMS,
-         VERSION_KEY),
         ("row12-initialize", message("initialize", hello(MODERN)), old(MODERN), None, 400, INVALID_PARAMS, VERSION_KEY),
         ("row12-misfit", message("tools/call", {}), mirrored("tools/call"), None, 400, INVALID_PARAMS, VERSION_KEY),
-        ("row12-array", message("tools/call", []), mirrored("tools/call"), None, 400, INVALID_PARAMS, VERSION_KEY),
-        ("row12-null", message("tools/list", None), mirrored("tools/list"), None, 400, INVALID_PARAMS, VERSION_KEY),
         ("row12-version-5", message("tools/list", meta(version=5)), mirrored("tools/list"), None, 400, INVALID_PARAMS,
          "must be a string, not an integer"),
         ("row12-meta-5", message("tools/list", {"_meta": 5}), mirrored("tools/list"), None, 400, INVALID_PARAMS,
          "_meta must be an object"),
-        ("row12-bad-level", message("tools/list", {"_meta": {LOG_KEY: "x"}}), mirrored("tools/list"), None, 400,
-         INVALID_PARAMS, VERSION_KEY),
         ("row13", PLAIN, old("2099-01-01"), None, 400, UNSUPPORTED_VERSION, "2099-01-01"),
-        ("row13-empty", PLAIN, old(""), None, 400, UNSUPPORTED_VERSION, ""),
         ("row13-in-a-session", PLAIN, old("x", "s"), "2025-06-18", 400, UNSUPPORTED_VERSION, "x"),
         ("row13-initialize", message("initialize", hello()), old("x"), None, 400, UNSUPPORTED_VERSION, "x"),
         ("row14-misfit", message("initialize", {}), old(), None, 200, INVALID_PARAMS, "protocolVersion is missing"),
         ("row15-unknown-method", message("no/such"), old(None, "s"), "2025-11-25", 200, METHOD_NOT_FOUND, "no/such"),
-        ("row15-modern-method", message("server/discover"), old(None, "s"), "2025-11-25", 200, METHOD_NOT_FOUND,
-         "discover"),
-        ("row15-misfit", message("tools/call", {}), old(None, "s"), "2025-11-25", 200, INVALID_PARAMS, "name"),
-        ("row15-bad-token", message("tools/list", {"_meta": {"progressToken": []}}), old(None, "s"), "2025-11-25", 200,
-         INVALID_PARAMS, "_meta.progressToken"),
         ("row16", PLAIN, old(None, "gone"), None, 404, INVALID_REQUEST, "no such session"),
-        ("row16-unknown-method", message("no/such"), old(None, "gone"), None, 404, INVALID_REQUEST, "session"),
         ("row16-misfit", message("tools/call", 5), old("2025-06-18", "gone"), None, 404, INVALID_REQUEST, "session"),
         ("row17", PLAIN, old(), None, 400, INVALID_REQUEST, "Mcp-Session-Id is missing"),
         ("row17-header", PLAIN, old("2025-11-25"), None, 400, INVALID_REQUEST, "initialize"),
-        ("row17-ping", message("ping"), old(), None, 400, INVALID_REQUEST, "Mcp-Session-Id is missing"),
     ),
 )  # fmt: skip
 def test_post_refuses(
@@ -580,11 +480,9 @@ def test_post_takes_a_batch(headers: dict[str, str], live: str | None) -> None:
         ("row19-notification", NOTIFICATION, old("2025-06-18", "s"), "2025-06-18", False, True),
         ("row19-no-version", NOTIFICATION, old(None, "s"), "2025-06-18", False, True),
         ("row19-response", RESPONSE, old("2025-06-18", "s"), "2025-06-18", False, True),
-        ("row19-error", ERROR_RESPONSE, old(None, "s"), "2025-06-18", False, True),
         ("row19-unknown", UNKNOWN_NOTIFICATION, old(None, "s"), "2025-06-18", False, True),
         ("row19-stateless", NOTIFICATION, old(), None, True, False),
         ("row20", NOTIFICATION, old(MODERN), None, False, False),
-        ("row20-unknown", UNKNOWN_NOTIFICATION, old(MODERN), None, False, False),
         ("row20-wrong-method-header", NOTIFICATION, mirrored("x"), None, False, False),
         ("row20-ignores-session", NOTIFICATION, old(MODERN, "s"), "2025-06-18", False, False),
         ("row20-ignores-lost-session", NOTIFICATION, old(MODERN, "gone"), None, False, False),
@@ -602,22 +500,15 @@ def test_post_accepts(
     ("data", "headers", "status", "code"),
     rows(
         ("row13-notification", NOTIFICATION, old("x"), 400, UNSUPPORTED_VERSION),
-        ("row13-response", RESPONSE, old("x"), 400, UNSUPPORTED_VERSION),
         ("row16-notification", NOTIFICATION, old(None, "gone"), 404, INVALID_REQUEST),
-        ("row16-response", RESPONSE, old("2025-06-18", "gone"), 404, INVALID_REQUEST),
         ("row17-notification", NOTIFICATION, old(), 400, INVALID_REQUEST),
         ("row21-result", RESPONSE, old(MODERN), 400, INVALID_REQUEST),
-        ("row21-error", ERROR_RESPONSE, old(MODERN), 400, INVALID_REQUEST),
         ("row21-mirrored", RESPONSE, mirrored("tools/list"), 400, INVALID_REQUEST),
     ),
 )
 def test_post_does_not_accept(data: bytes, headers: dict[str, str], status: int, code: int) -> None:
     failure = refusal(data, headers, via=notice)
     assert (failure.http_status, failure.code) == (status, code)
-
-
-@pytest.mark.rule("MH-4")
-def test_post_row21_counts_in_a_session_too() -> None:
     assert refusal(RESPONSE, old(MODERN, "s"), session(), via=notice).http_status == 400
 
 

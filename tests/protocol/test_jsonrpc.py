@@ -46,15 +46,12 @@ def one(data: bytes) -> Envelope:
     [
         (b'{"jsonrpc":"2.0","id":1,"method":"ping"}', "request"),
         (b'{"jsonrpc":"2.0","id":"a","method":"ping","params":{}}', "request"),
-        (b'{"jsonrpc":"2.0","id":"","method":"","params":{}}', "request"),
         (b'{"params":[],"method":"x","id":0,"jsonrpc":"2.0","future":{"a":[1]}}', "request"),
         (b' \t\r\n{"jsonrpc" : "2.0", "id": 1, "method":"ping"} \n', "request"),
         (b'{"jsonrpc":"2.0","method":"notifications/initialized"}', "notification"),
         (b'{"jsonrpc":"2.0","method":"nobody/knows","params":null}', "notification"),
         (b'{"jsonrpc":"2.0","id":1,"result":{}}', "reply"),
-        (b'{"jsonrpc":"2.0","id":"a","result":null}', "reply"),
         (b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"m"}}', "reply"),
-        (b'{"jsonrpc":"2.0","error":{"code":1,"message":"m"}}', "reply"),
         (b'{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"m"}}', "reply"),
     ],
 )
@@ -121,33 +118,19 @@ NESTED = 100_000
     "data",
     [
         b"",
-        b" ",
-        b"{",
-        b"}",
         b'{"jsonrpc":"2.0","id":1,"method":"ping"',
         b'{"jsonrpc":"2.0","id":1,"method":"ping"}}',
         b'{"jsonrpc":"2.0","id":1,"method":"ping"}{"jsonrpc":"2.0","id":2,"method":"ping"}',
-        b'{"jsonrpc":"2.0","id":1,"method":"ping",}',
-        b"{'jsonrpc':'2.0'}",
         b'{"jsonrpc":"2.0","id":01,"method":"ping"}',
-        b'{"jsonrpc":"2.0","id":NaN,"method":"ping"}',
         b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":NaN}}',
-        b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":-Infinity}}',
-        b'{"jsonrpc":"2.0","id":1,"method":"ping","params":tru}',
-        b"NaN",
         b"\xff",
         b'{"jsonrpc":"2.0","id":1,"method":"\xff"}',
-        b'{"jsonrpc":"2.0","id":"\xed\xa0\x80","method":"ping"}',
         b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":"\xff"}}',
-        b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"\xc3":1}}',
-        b'{"jsonrpc":"2.0","id":1,"method":"ping","unknown":"\xf0\x9f\x98"}',
         b'{"jsonrpc":"2.0","id":1,"result":"\xe4"}',
         b'{"jsonrpc":"2.0","method":"ping","params":"' + b"\xc3\xa4" * 600_000 + b'\xff"}',
         b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"ping"}',
         b'{"jsonrpc":"2.0","id":"\\udc00","method":"ping"}',
         b'{"jsonrpc":"2.0","id":1,"method":"a\nb"}',
-        b'{"jsonrpc":"2.0","id":1,"method":"a\x00b"}',
-        b"\x00",
         '{"jsonrpc":"2.0","id":1,"method":"ping"}'.encode("utf-16"),
         b'{"jsonrpc":"2.0","id":' + b"9" * 100_000 + b',"method":"ping"}',
         b"[" * NESTED,
@@ -183,34 +166,24 @@ def test_an_id_that_can_be_seen_is_answered(data: bytes, id: int | str) -> None:
     ("data", "id"),
     [
         (b"1", None),
-        (b"null", None),
-        (b"true", None),
         (b'"text"', None),
         (b"{}", None),
         # jsonrpc
         (b'{"id":1,"method":"ping"}', 1),
         (b'{"jsonrpc":"1.0","id":"a","method":"ping"}', "a"),
         (b'{"jsonrpc":2.0,"id":1,"method":"ping"}', 1),
-        (b'{"jsonrpc":null,"id":1,"method":"ping"}', 1),
-        (b'{"JSONRPC":"2.0","id":1,"method":"ping"}', 1),
         # ids
         (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', None),
         (b'{"jsonrpc":"2.0","id":true,"method":"ping"}', None),
-        (b'{"jsonrpc":"2.0","id":false,"method":"ping"}', None),
         (b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}', None),
         (b'{"jsonrpc":"2.0","id":1.0,"method":"ping"}', None),
-        (b'{"jsonrpc":"2.0","id":1e2,"method":"ping"}', None),
         (b'{"jsonrpc":"2.0","id":[1],"method":"ping"}', None),
-        (b'{"jsonrpc":"2.0","id":{},"method":"ping"}', None),
         # methods
         (b'{"jsonrpc":"2.0","id":7}', 7),
-        (b'{"jsonrpc":"2.0","id":7,"params":{}}', 7),
         (b'{"jsonrpc":"2.0"}', None),
-        (b'{"jsonrpc":"2.0","id":7,"method":null}', 7),
         (b'{"jsonrpc":"2.0","id":7,"method":5}', 7),
         (b'{"jsonrpc":"2.0","id":7,"method":1e999}', 7),
         (b'{"jsonrpc":"2.0","id":1e999,"method":"ping"}', None),
-        (b'{"jsonrpc":"2.0","method":5}', None),
         (b'{"jsonrpc":"2.0","id":7,"method":["ping"]}', 7),
         # requests that are answers too
         (b'{"jsonrpc":"2.0","id":7,"method":"ping","result":{}}', 7),
@@ -220,11 +193,9 @@ def test_an_id_that_can_be_seen_is_answered(data: bytes, id: int | str) -> None:
         (b'{"jsonrpc":"2.0","id":7,"result":{},"error":{}}', None),
         (b'{"jsonrpc":"2.0","result":{}}', None),
         (b'{"jsonrpc":"2.0","id":null,"result":{}}', None),
-        (b'{"jsonrpc":"2.0","id":null,"result":{},"error":{}}', None),
         (b'{"jsonrpc":"2.0","id":1.5,"error":{}}', None),
         (b'{"jsonrpc":"1.0","id":7,"result":{}}', None),
         (b'{"id":7,"result":{}}', None),
-        (b'{"jsonrpc":"1.0","id":null,"error":{}}', None),
     ],
 )
 def test_what_is_json_but_no_message(data: bytes, id: int | str | None) -> None:
@@ -259,6 +230,9 @@ def test_a_batch_keeps_its_order_and_its_bad_members() -> None:
 def test_batches_that_are_refused_as_a_whole(data: bytes) -> None:
     bad = refusal(data)
     assert (bad.code, bad.id) == (INVALID_REQUEST, None)
+    largest = jsonrpc.decode(b"[%b]" % b",".join([GOOD] * MAX_BATCH))
+    assert isinstance(largest, list)
+    assert json.loads(jsonrpc.batch([b"1", b'{"a":2}'])) == [1, {"a": 2}]
 
 
 @pytest.mark.rule("BASE-20")
@@ -273,18 +247,6 @@ def test_a_batch_in_a_batch_is_not_looked_into(depth: int) -> None:
     items = jsonrpc.decode(b"[%b%b%b,%b]" % (b"[" * depth, GOOD, b"]" * depth, GOOD))
     assert isinstance(items, list)
     assert [isinstance(item, BadMessage) for item in items] == [True, False]
-
-
-@pytest.mark.rule("BASE-11")
-def test_the_largest_batch() -> None:
-    items = jsonrpc.decode(b"[%b]" % b",".join([GOOD] * MAX_BATCH))
-    assert isinstance(items, list)
-    assert len(items) == MAX_BATCH
-
-
-@pytest.mark.rule("BASE-11")
-def test_answers_of_a_batch_are_one_array() -> None:
-    assert json.loads(jsonrpc.batch([b"1", b'{"a":2}'])) == [1, {"a": 2}]
 
 
 # ── anything at all ──
@@ -311,20 +273,9 @@ def check_refusal(bad: BadMessage) -> None:
 
 
 @pytest.mark.rule("BASE-20")
-@given(st.binary())
-def test_any_bytes_decode_or_are_refused(data: bytes) -> None:
+@given(st.binary(), JSON_VALUES | ALMOST_MESSAGES | st.lists(ALMOST_MESSAGES, max_size=3), st.booleans())
+def test_anything_decodes_or_is_refused(data: bytes, value: Any, escaped: bool) -> None:
     survives(data)
-
-
-@pytest.mark.rule("BASE-20")
-@given(JSON_VALUES)
-def test_any_json_decodes_or_is_refused(value: Any) -> None:
-    survives(json.dumps(value).encode())
-
-
-@pytest.mark.rule("BASE-20")
-@given(ALMOST_MESSAGES | st.lists(ALMOST_MESSAGES, max_size=3), st.booleans())
-def test_anything_like_a_message_decodes_or_is_refused(value: Any, escaped: bool) -> None:
     survives(json.dumps(value, ensure_ascii=escaped).encode(errors="surrogatepass"))
 
 
@@ -407,12 +358,8 @@ def test_an_id_that_could_be_read_is_there_in_every_revision() -> None:
     for optional in (True, False):
         message = json.loads(jsonrpc.error("7", ProtocolError("m", code=-32601), id_optional=optional))
         assert message == {"jsonrpc": "2.0", "id": "7", "error": {"code": -32601, "message": "m"}}
-    assert json.loads(jsonrpc.error(0, ProtocolError("m"), id_optional=False))["id"] == 0
-
-
-@pytest.mark.rule("BASE-8")
-def test_an_error_without_a_code_is_internal() -> None:
-    assert json.loads(jsonrpc.error(1, ProtocolError("m")))["error"]["code"] == INTERNAL_ERROR
+    shown = json.loads(jsonrpc.error(0, ProtocolError("m"), id_optional=False))
+    assert (shown["id"], shown["error"]["code"]) == (0, INTERNAL_ERROR)
 
 
 @pytest.mark.parametrize("data", [False, 0, "", [], {}])
@@ -495,10 +442,6 @@ def test_brackets_in_strings_are_no_depth() -> None:
         {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"text": text, "list": [[]] * 1_000}}
     )
     assert isinstance(jsonrpc.decode(message), Envelope)
-    assert isinstance(jsonrpc.decode(memoryview(message)), Envelope)
-
-
-def test_closing_brackets_in_strings_hide_no_depth() -> None:
-    inside = '["]]]]\\"]", ' * 600 + "1" + "]" * 600
+    inside = '["]]]]\\"]", ' * 600 + "1" + "]" * 600  # and closing ones hide none
     with pytest.raises(BadMessage, match="nested too deeply"):
         jsonrpc.decode(b'{"jsonrpc":"2.0","id":1,"method":"ping","params":%s}' % inside.encode())

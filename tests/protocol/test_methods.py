@@ -55,11 +55,8 @@ def test_cells(cell: str) -> None:
     assert tuple(getattr(row, cell) for row in r.ALL) == CELLS[cell]
 
 
-def test_every_cell_is_checked() -> None:
-    assert set(r.Revision.__struct_fields__) - {"name", "header"} == set(CELLS)
-
-
 def test_names() -> None:
+    assert set(r.Revision.__struct_fields__) - {"name", "header"} == set(CELLS), "every cell is checked"
     assert tuple(row.name for row in r.ALL) == NAMES
     assert tuple(row.header.decode() for row in r.ALL) == NAMES
     assert NAMES[::-1] == r.SUPPORTED
@@ -73,17 +70,6 @@ def test_names() -> None:
 def test_what_stands_in_for_an_unknown_or_unnamed_version() -> None:
     assert r.LATEST_HANDSHAKE.name == "2025-11-25"
     assert r.UNNAMED.name == "2025-03-26"
-
-
-@pytest.mark.parametrize(
-    ("first", "last", "names"),
-    [
-        (r.R2024_11_05, None, NAMES), (r.R2025_06_18, None, NAMES[2:]), (r.R2026_07_28, None, NAMES[4:]),
-        (r.R2024_11_05, r.R2025_11_25, NAMES[:4]), (r.R2025_11_25, r.R2025_11_25, NAMES[3:4]),
-    ],
-)  # fmt: skip
-def test_at_least(first: r.Revision, last: r.Revision | None, names: tuple[str, ...]) -> None:
-    assert r.at_least(first, last) == frozenset(names)
 
 
 VERSIONS = [row.name for row in revisions.ALL]
@@ -201,13 +187,10 @@ def read(method: str, params: Any) -> Any:
         ("server/discover", {}),
         ("tools/list", {}),
         ("tools/list", {"cursor": ""}),
-        ("tools/list", {"cursor": None}),
-        ("tools/call", {"name": ""}),
         ("tools/call", {"name": "n", "arguments": {"a": [1]}, "inputResponses": {}, "requestState": "s"}),
         ("tools/call", {"name": "n", "arguments": None}),  # left to the handler, like every other wrong kind
         ("tools/call", {"name": "n", "task": {"ttl": 1}}),
         ("resources/read", {"uri": "a://b", "inputResponses": {}, "requestState": ""}),
-        ("resources/subscribe", {"uri": "a://b"}),
         ("prompts/get", {"name": "n", "arguments": {"a": "b"}}),
         ("completion/complete", {"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "a", "value": ""}}),
         ("completion/complete", {"ref": {"type": "ref/resource", "uri": "a://{b}"},
@@ -236,25 +219,17 @@ def test_good_params(method: str, params: Any) -> None:
     ("method", "params"),
     [
         ("initialize", {}),
-        ("initialize", {"protocolVersion": "x", "capabilities": {}}),
         ("initialize", {"protocolVersion": "x", "capabilities": [], "clientInfo": {}}),
         ("tools/list", {"cursor": 1}),
-        ("tools/list", {"_meta": []}),
         ("tools/call", {}),
-        ("tools/call", {"name": None}),
         ("tools/call", {"name": "n", "requestState": 1}),
         ("resources/read", {}),
-        ("resources/read", {"uri": 1}),
         ("prompts/get", {"arguments": {}}),
-        ("completion/complete", {}),
         ("completion/complete", {"ref": {"type": "ref/x"}, "argument": {"name": "a", "value": "b"}}),
         ("completion/complete", {"ref": {"type": "ref/prompt"}, "argument": {"name": "a"}}),
-        ("completion/complete", {"ref": "p", "argument": {"name": "a", "value": "b"}}),
         ("completion/complete", {"ref": {"type": "ref/prompt"}, "argument": {"name": "a", "value": 1}}),
         ("logging/setLevel", {}),
         ("logging/setLevel", {"level": "WARNING"}),
-        ("logging/setLevel", {"level": "warn"}),
-        ("logging/setLevel", {"level": 4}),
         ("subscriptions/listen", {}),
         ("subscriptions/listen", {"notifications": {"toolsListChanged": "yes"}}),
         ("subscriptions/listen", {"notifications": {"resourceSubscriptions": "a://b"}}),

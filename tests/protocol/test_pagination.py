@@ -53,15 +53,6 @@ def test_no_cursor_and_an_empty_one_are_the_first_page(cursor: str | None) -> No
 
 
 @pytest.mark.rule("PAGE-3")
-@given(POSITIONS, st.data())
-def test_any_changed_character_is_refused(position: int, data: st.DataObject) -> None:
-    cursor = make(position)
-    place = data.draw(st.integers(0, len(cursor) - 1))
-    other = data.draw(st.characters(codec="utf-8").filter(lambda char: char != cursor[place]))
-    assert refused(cursor[:place] + other + cursor[place + 1 :])
-
-
-@pytest.mark.rule("PAGE-3")
 def test_every_bit_of_every_byte_is_signed() -> None:
     raw = base64.urlsafe_b64decode(make())
     for place in range(len(raw)):
@@ -83,12 +74,6 @@ def test_another_spelling_of_the_same_bytes_is_refused() -> None:
     spellings |= {stem[:-1] + char + "=" * pad for char in alphabet}  # the last character has unused bits
     spellings -= {cursor}
     assert all(refused(spelling) for spelling in spellings)
-
-
-@pytest.mark.rule("PAGE-3", "PAGE-8")
-@given(st.text(min_size=1))
-def test_anything_else_is_refused(text: str) -> None:
-    assert refused(text)
 
 
 @pytest.mark.rule("PAGE-3")
@@ -138,12 +123,3 @@ def test_there_and_back(data: bytes) -> None:
 def test_other_spellings_are_refused(text: str) -> None:
     with pytest.raises(ValueError):
         decode_base64url(text)
-
-
-@given(st.text(max_size=20))
-def test_a_text_is_refused_or_the_only_one(text: str) -> None:
-    try:
-        data = decode_base64url(text)
-    except ValueError:
-        return
-    assert encode_base64url(data) == text

@@ -34,17 +34,12 @@ def binding(**changes: Any) -> Binding:
     [
         ("method", "prompts/get"), ("name", "Pay"), ("arguments", raw({"amount": 2})),
         ("arguments", raw({"amount": "1"})), ("arguments", raw({"amount": True})),
-        ("arguments", raw({"amount": 1, "more": None})), ("arguments", raw({})), ("principal", "eve"),
+        ("arguments", raw({"amount": 1, "more": None})), ("arguments", raw({"amount": 10**30})), ("principal", "eve"),
         ("principal", None), ("principal", ""), ("server", "bank 2"),
     ],
 )  # fmt: skip
 def test_every_part_makes_a_difference(part: str, other: Any) -> None:
     assert binding().difference(binding(**{part: other})) == part
-
-
-def test_parts_do_not_run_into_each_other() -> None:
-    assert binding(name="a", server="bc").difference(binding(name="ab", server="c")) == "name"
-    assert binding(principal="null").difference(binding(principal=None)) == "principal"
 
 
 @pytest.mark.parametrize(
@@ -57,16 +52,6 @@ def test_parts_do_not_run_into_each_other() -> None:
 )
 def test_arguments_are_the_same_however_they_are_spelled(one: str, other: str) -> None:
     assert binding(arguments=Raw(one.encode())) == binding(arguments=Raw(other.encode()))
-
-
-def test_large_numbers_are_told_apart() -> None:
-    assert binding(arguments=raw([2**53])) != binding(arguments=raw([2**53 + 1]))
-    assert binding(arguments=raw([10**30])) != binding(arguments=raw([10**30 + 1]))
-
-
-def test_arguments_may_be_deep() -> None:
-    deep = Raw(b'{"a":' * 490 + b"1.0" + b"}" * 490)
-    assert binding(arguments=deep) == binding(arguments=deep)
 
 
 JSON = st.recursive(
@@ -102,24 +87,10 @@ def test_arguments_are_bound_by_what_they_mean(one: Any, other: Any) -> None:
 
 def test_a_round_comes_back_as_it_went() -> None:
     whole = Round(
-        call="c",
-        number=3,
-        expires=1e9,
-        ends=2e9,
-        binding=binding(),
-        asked=["a-1"],
-        answers={"b-1": raw({"action": "decline"})},
-        steps={"pay#1": raw([1, None])},
-        wasted=2,
-        state=raw({"own": True}),
-    )
+        call="c", number=3, expires=1e9, ends=2e9, binding=binding(), asked=["a-1"], wasted=2,
+        answers={"b-1": raw({"action": "decline"})}, steps={"pay#1": raw([1, None])}, state=raw({"own": True}),
+    )  # fmt: skip
     assert decode_round(encode_round(whole)) == whole
-
-
-def test_what_is_not_there_takes_no_room() -> None:
-    bare = Round(call="c", number=1, expires=1.0, ends=2.0, binding=binding())
-    assert json.loads(encode_round(bare)).keys() == {"call", "number", "expires", "ends", "binding"}
-    assert decode_round(encode_round(bare)).state is UNSET
 
 
 @pytest.mark.parametrize("sealed", [b"", b"null", b"{}", b"[]", b'{"call":1}', b"\xff"])
@@ -146,8 +117,6 @@ def test_no_answers(given: Any) -> None:
     ("given", "words"),
     [
         (b"[]", "inputResponses must be an object"),
-        (b'"x"', "inputResponses must be an object"),
-        (b"5", "inputResponses must be an object"),
         (b'{"a":null}', "inputResponses.a must be an object"),
         (b'{"a":{},"b":[]}', "inputResponses.b must be an object"),
         (raw({str(n): {} for n in range(MAX_RESPONSES + 1)}), f"may hold {MAX_RESPONSES} answers"),

@@ -11,7 +11,6 @@ from dovetail.errors import MissingCapability, QuestionFailed, SetupError
 from dovetail.protocol import jsonrpc, revisions
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.sampling import (
-    ModelPreferences,
     SamplingMessage,
     SamplingParams,
     ToolChoice,
@@ -78,12 +77,6 @@ def test_official_examples_come_out_as_they_went_in(name: str) -> None:
 def test_one_block_in_any_spelling(content: Any) -> None:
     assert SamplingMessage("user", content).blocks == (Text("hi"),)
     assert ToolOutcome("u1", content).blocks == (Text("hi"),)
-
-
-def test_what_a_message_says_about_tools() -> None:
-    assert assistant("let me see", USE, OTHER_USE).tool_uses == [USE, OTHER_USE]
-    assert user(OUTCOME).tool_outcomes == [OUTCOME]
-    assert user("hi").tool_uses == user("hi").tool_outcomes == []
 
 
 # What a client must declare
@@ -210,35 +203,6 @@ def test_audio(revision: Revision) -> None:
         assert message["content"] == {"type": "audio", "data": "YQ==", "mimeType": "audio/wav"}
     else:
         assert message["content"]["text"] == "[audio, audio/wav, 1 bytes: not part of this protocol revision]"
-
-
-@REVISIONS
-def test_every_setting(revision: Revision) -> None:
-    preferences = ModelPreferences([{"name": "a"}, {"name": "b", "x-family": 1}], 0, 0.5, 1)
-    params = asking(
-        user("hi"),
-        system_prompt="s",
-        temperature=0.3,
-        stop_sequences=["."],
-        model_preferences=preferences,
-        include_context="thisServer",
-        metadata={"k": [1]},
-    )
-    sent = wire(params, revision)
-    assert {key: value for key, value in sent.items() if key != "messages"} == {
-        "maxTokens": 10,
-        "systemPrompt": "s",
-        "temperature": 0.3,
-        "stopSequences": ["."],
-        "modelPreferences": {
-            "hints": [{"name": "a"}, {"name": "b", "x-family": 1}],
-            "costPriority": 0,
-            "speedPriority": 0.5,
-            "intelligencePriority": 1,
-        },
-        "includeContext": "thisServer",
-        "metadata": {"k": [1]},
-    }
 
 
 @REVISIONS

@@ -22,12 +22,9 @@ def decode(*chunks: bytes, max_bytes: int = LIMIT) -> list[Event]:
     [
         (encode_event(b'{"a":1}'), b'data: {"a":1}\n\n'),
         (encode_event(b"x", id="7"), b"id: 7\ndata: x\n\n"),
-        (encode_event(b"x", id=""), b"id: \ndata: x\n\n"),
         (encode_event(b"x", event="message", retry=0), b"event: message\nretry: 0\ndata: x\n\n"),
         (encode_event(b"a\nb\rc\r\nd\n"), b"data: a\ndata: b\ndata: c\ndata: d\ndata: \n\n"),
         (encode_event(b"x\n\nevent: forged"), b"data: x\ndata: \ndata: event: forged\n\n"),
-        (encode_event(b"x", id="é"), "id: é\ndata: x\n\n".encode()),
-        (priming_event("7"), b"id: 7\ndata: \n\n"),
         (priming_event("7", retry=500), b"id: 7\nretry: 500\ndata: \n\n"),
         (comment("hello"), b": hello\n\n"),
         (KEEP_ALIVE, b": keep-alive\n\n"),
@@ -57,15 +54,11 @@ def test_a_retry_is_a_sensible_number(retry: int):
         (b"data: x\n\n", [Event(b"x")]),
         (b"data: x\r\rdata: y\r\r", [Event(b"x"), Event(b"y")]),
         (b"data: x\r\n\r\n", [Event(b"x")]),
-        (b"data: x\r\n\n", [Event(b"x")]),
         (b"data:x\ndata:  y\n\n", [Event(b"x\n y")]),
-        (b"data\n\n", [Event(b"")]),
         (b"data\ndata\n\n", [Event(b"\n")]),
-        (b"data: a:b\n\n", [Event(b"a:b")]),
         (b"\xef\xbb\xbfdata: x\n\n", [Event(b"x")]),
         (b"\n\xef\xbb\xbfdata: x\n\n", []),
         (b": comment\n\n:\n\n", []),
-        (b": comment\ndata: x\n\n", [Event(b"x")]),
         (b"event: ping\ndata: x\n\ndata: y\n\n", [Event(b"x", "ping"), Event(b"y")]),
         (b"event: ping\n\ndata: y\n\n", [Event(b"y")]),
         (b"id: 1\ndata: x\n\ndata: y\n\n", [Event(b"x", id="1"), Event(b"y")]),
@@ -73,9 +66,7 @@ def test_a_retry_is_a_sensible_number(retry: int):
         (b"id\ndata: x\n\n", [Event(b"x", id="")]),
         (b"id: \xff\ndata: \xff\n\n", [Event(b"\xff", id="\ufffd")]),
         (b"Data: x\n data: x\nother: x\n\n", []),
-        (b"data: never finished\n", []),
         (b"data: never finished", []),
-        (b"", []),
     ],
 )
 def test_streams(stream: bytes, events: list[Event]):
@@ -121,12 +112,6 @@ def test_the_limit_counts_for_each_event_alone():
         decode(encode_event(b"x" * 1_001))
 
 
-def test_a_big_event_in_small_pieces_takes_no_more_than_its_length():
-    frame = encode_event(b"x" * 2_000_000)
-    pieces = [frame[place : place + 64] for place in range(0, len(frame), 64)]
-    assert decode(*pieces, max_bytes=len(frame)) == [Event(b"x" * 2_000_000)]
-
-
 FIELD = st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), max_size=8)
 EVENTS = st.tuples(
     st.binary(max_size=20) | st.text("\r\n :xé", max_size=10).map(str.encode),
@@ -161,17 +146,11 @@ def test_any_bytes_can_be_fed(chunks: list[bytes]):
     assert decode(*chunks) == whole
 
 
-def test_an_event_that_is_cut_off_has_to_come_again() -> None:
-    decoder = SseDecoder(max_bytes=1000)
-    decoder.feed(b"id: 1\ndata: whole\n\nid: 2\ndata: ha")
-    assert decoder.last_event_id == "1"
-    decoder.feed(b"lf\n\n")
-    assert decoder.last_event_id == "2"
-
-
 def test_an_id_without_data_counts_when_its_event_ends() -> None:
     decoder = SseDecoder(max_bytes=1000)
     assert decoder.feed(b"id: 7\n") == []
     assert decoder.last_event_id == ""
-    assert decoder.feed(b"\n") == []
-    assert decoder.last_event_id == "7"
+    assert decoder.feed(b"\nid: 8\ndata: ha") == []
+    assert decoder.last_event_id == "7", "a cut event has to come again"
+    assert decoder.feed(b"lf\n\n") == [Event(b"half", id="8")]
+    assert decoder.last_event_id == "8"

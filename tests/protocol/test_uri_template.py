@@ -26,22 +26,17 @@ FOUND: list[tuple[str, str, dict[str, Any]]] = [
     ("notes://all", "notes://all", {}),
     ("notes://{id}", "notes://7", {"id": "7"}),
     ("notes://{id}", "notes://a%20b", {"id": "a b"}),
-    ("notes://{id}", "notes://gr%c3%bcn", {"id": "grün"}),
     ("notes://{id}", "notes://grün", {"id": "grün"}),
     ("notes://{id}", "notes://..", {"id": ".."}),
     ("notes://{id}", "notes://%2541", {"id": "%41"}),
     ("mail://{address}", "mail://bob@example.org", {"address": "bob@example.org"}),
-    ("mail://{address}", "mail://bob%40example.org", {"address": "bob@example.org"}),
     ("notes://grün/{id}", "notes://gr%C3%BCn/7", {"id": "7"}),
     ("notes://gr%c3%bcn/{id}", "notes://grün/7", {"id": "7"}),
     ("notes://~me/{id}", "notes://%7Eme/7", {"id": "7"}),
-    ("{a}/{b}", "x/y", {"a": "x", "b": "y"}),
     ("geo:{lat},{lon}", "geo:1.5,-2", {"lat": "1.5", "lon": "-2"}),
-    ("geo:{lat,lon}", "geo:1.5,-2", {"lat": "1.5", "lon": "-2"}),
     ("geo:{lat},{lon}", "geo:1%2C5,-2", {"lat": "1,5", "lon": "-2"}),
     ("docker://{h}/{i}:{tag}", "docker://localhost:5000/app:1", {"h": "localhost:5000", "i": "app", "tag": "1"}),
     ("files://{+path}", "files://a/b/c.txt", {"path": "a/b/c.txt"}),
-    ("files://{+path}", "files://a%2Fb", {"path": "a/b"}),
     ("files://{+path}", "files://a?b#c", {"path": "a?b#c"}),
     ("files://{+path}.json", "files://a.json/b.json", {"path": "a.json/b"}),
     ("files://{+path}/{name}", "files://a/b/c", {"path": "a/b", "name": "c"}),
@@ -52,24 +47,19 @@ FOUND: list[tuple[str, str, dict[str, Any]]] = [
     ("files://{name}.json", "files://a.b.json", {"name": "a.b"}),
     ("x://www{.parts*}", "x://www.example.com", {"parts": ["example", "com"]}),
     ("x://y{#part}", "x://y#a/b?c", {"part": "a/b?c"}),
-    ("x://y{/a}", "x://y/1", {"a": "1"}),
     ("x://y{/a,b}", "x://y/1/2", {"a": "1", "b": "2"}),
     ("x://y{/path*}", "x://y/1/2%2F3", {"path": ["1", "2/3"]}),
-    ("x://y{/path*}", "x://y/year=2024", {"path": ["year=2024"]}),
     ("x://y{/path*}/raw", "x://y/1/raw/raw", {"path": ["1", "raw"]}),
     ("x://{items*}", "x://a,b%2Cc", {"items": ["a", "b,c"]}),
     ("x://{first,rest*}", "x://a,b,c", {"first": "a", "rest": ["b", "c"]}),
-    ("x://y{;a,b}", "x://y", {}),
     ("x://y{;a,b}", "x://y;b=2;a", {"b": "2", "a": ""}),
     ("x://y{?a,b}", "x://y", {}),
-    ("x://y{?a,b}", "x://y?b=2", {"b": "2"}),
     ("x://y{?a,b}", "x://y?b=2&a=1", {"a": "1", "b": "2"}),
     ("x://y{?a,b}", "x://y?a=&b=c=d", {"a": "", "b": "c=d"}),
     ("x://y{?a}", "x://y?a=b%2Fc/d?e", {"a": "b/c/d?e"}),
     ("x://y{?a}", "x://y?%61=1", {"a": "1"}),
     ("x://y?fixed=1{&a,b}", "x://y?fixed=1&b=2&a=1", {"a": "1", "b": "2"}),
     ("x://y?q={q}{&lang}", "x://y?q=a&lang=en", {"q": "a", "lang": "en"}),
-    ("x://y{?tags*}", "x://y?tags=a", {"tags": ["a"]}),
     ("x://y{?tags*}", "x://y?tags=a&tags=b", {"tags": ["a", "b"]}),
     ("x://y{?a,tags*}", "x://y?tags=1&a=2&tags=3", {"a": "2", "tags": ["1", "3"]}),
     ("x://y{?q}{#part}", "x://y?q=1#top", {"q": "1", "part": "top"}),
@@ -119,30 +109,23 @@ def test_variables_come_in_order_and_once():
 NOT_FOUND = [
     ("notes://all", "notes://al"),
     ("notes://{id}", "notes://"),
-    ("notes://{id}", "note://7"),
     ("notes://{id}", "notes://a/b"),
     ("notes://{id}", "notes://a%2Fb"),
-    ("notes://{id}", "notes://a%2fb"),
     ("notes://{id}", "notes://a?b"),
     ("notes://{id}", "notes://a#b"),
     ("notes://{id}", "notes://a b"),
-    ("notes://{id}", "notes://a\n"),
     ("notes://{id}", "notes://a\x00"),
     ("notes://{id}", "notes://a%"),
-    ("notes://{id}", "notes://a%4"),
     ("notes://{id}", "notes://a%zz"),
     ("notes://{id}", "notes://%ff"),
-    ("notes://{id}", "notes://%ed%a0%80"),
     ("notes://{id}", "notes://\ud800"),
     ("notes://{id}20", "notes://a%20"),
     ("geo:{lat},{lon}", "geo:1.5"),
     ("files://{+path}", "files://"),
-    ("files://{+path}", "files://a b"),
     ("files://{+path}{?rev}", "files://a?b"),
     ("x://y{.a}", "x://y.a.b"),
     ("x://y{.a}", "x://y.a%2Fb"),
     ("x://y{/a}", "x://y"),
-    ("x://y{/a}", "x://y/"),
     ("x://y{/a}", "x://y/a%2Fb"),
     ("x://y{/path*}", "x://y"),
     ("x://y{/path*}", "x://y/a//b"),
@@ -154,12 +137,8 @@ NOT_FOUND = [
     ("x://y{?a}", "x://y?a"),
     ("x://y{?a}", "x://y?b=1"),
     ("x://y{?a}", "x://y?a=1&a=2"),
-    ("x://y{?a}", "x://y?a=1&"),
     ("x://y{?a}", "x://y?a=%ff"),
     ("x://y{?tags*}", "x://y?tags=a&other=b"),
-    ("x://y{?tags*}", "x://y?other=b&tags=a"),
-    ("x://y{?tags*}", "x://y?=1"),
-    ("x://y{?a*,b*}", "x://y?c=1"),
 ]
 
 
@@ -183,19 +162,13 @@ def test_no_match(template: str, uri: str):
     ("text", "names"),
     [
         ("{a}{b}", ["a", "b"]),
-        ("{+a}{b}", ["a", "b"]),
         ("{a}{+b}", ["a", "b"]),
         ("{a}-{b}", ["a", "b"]),
-        ("{name}.{ext}", ["name", "ext"]),
         ("{+a}/{+b}", ["a", "b"]),
-        ("{+a}/x/{+b}", ["a", "b"]),
         ("{+a},{b}", ["a", "b"]),
         ("{+a,b}", ["a", "b"]),
-        ("{#a,b}", ["a", "b"]),
         ("{x*,y}", ["x", "y"]),
         ("{/a*}{/b*}", ["a", "b"]),
-        ("{/a*}/x{/b*}", ["a", "b"]),
-        ("{.a*}{.b*}", ["a", "b"]),
         ("{+a}{;b}", ["a", "b"]),
         ("{+a}{&b}", ["a", "b"]),
         ("{?a}{?b}", ["a"]),
@@ -262,31 +235,15 @@ def test_two_templates_that_fit_a_uri_overlap(template: str, pair: tuple[str, st
 # --- URIs
 
 
-@pytest.mark.rule("RES-15")
-@pytest.mark.parametrize(
-    ("text", "expected"), [("notes://all", False), ("notes://{id}", True), ("notes://id}", True), ("{", True)]
-)
-def test_is_template(text: str, expected: bool):
-    assert is_template(text) is expected
-
-
 @pytest.mark.rule("RES-9", "RES-14")
 @pytest.mark.parametrize(
     "text",
     [
-        "a:",
-        "notes://7",
-        "file:///etc/hosts",
-        "https://user@example.org:80/a/b;c=d?e=f/g?h#i/j?k",
-        "http://[::1]:80/",
-        "urn:isbn:0451450523",
-        "mailto:bob@example.org",
-        "my-app+v1.2://x",
-        "notes://grün/日本語",
-        "notes://a%20b",
+        "a:", "notes://7", "file:///etc/hosts", "https://user@example.org:80/a/b;c=d?e=f/g?h#i/j?k", "http://[::1]:80/",
+        "urn:isbn:0451450523", "mailto:bob@example.org", "my-app+v1.2://x", "notes://grün/日本語", "notes://a%20b",
         "data:,a'b(c)!*",
     ],
-)
+)  # fmt: skip
 def test_a_valid_uri(text: str):
     assert valid_uri(text)
 
@@ -295,40 +252,13 @@ def test_a_valid_uri(text: str):
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "notes",
-        "/etc/hosts",
-        "//host/path",
-        "://x",
-        "1a://x",
-        "my_app://x",
-        "né://x",
-        "notes://a b",
-        "notes://a\n",
-        "notes://a\x00",
-        "notes://a\x7f",
-        "notes://a\x85",
-        "notes://a\u00a0b",
-        "notes://a\u2028b",
-        "notes://a\u202eb",
-        "notes://a\ud800",
-        "notes://{id}",
-        "notes://a%",
-        "notes://a%2",
-        "notes://a%zz",
-        'notes://a"b',
-        "notes://a<b>",
-        "notes://a\\b",
-        "notes://a|b",
-        "notes://a^b",
-        "notes://a`b",
-        "notes://a#b#c",
-        "notes:a[b]",
-        "notes://a?b[c]",
-        " notes://a",
-        "notes://a ",
+        "", "notes", "/etc/hosts", "//host/path", "://x", "1a://x", "my_app://x", "né://x", "notes://a b",
+        "notes://a\n", "notes://a\x00", "notes://a\x7f", "notes://a\x85", "notes://a\u00a0b", "notes://a\u2028b",
+        "notes://a\u202eb", "notes://a\ud800", "notes://{id}", "notes://a%", "notes://a%2", "notes://a%zz",
+        'notes://a"b', "notes://a<b>", "notes://a\\b", "notes://a|b", "notes://a^b", "notes://a`b", "notes://a#b#c",
+        "notes:a[b]", "notes://a?b[c]", " notes://a", "notes://a ",
     ],
-)
+)  # fmt: skip
 def test_an_invalid_uri(text: str):
     assert not valid_uri(text)
 
@@ -343,17 +273,14 @@ def test_an_invalid_uri(text: str):
         ("n://%2573/%2f%28", "n://%2573/%2F%28"),
         ("HTTPS://Us%45r@Ex%41mple.ORG:80/A?B#C", "https://UsEr@example.org:80/A?B#C"),
         ("https://%c3%89.org/", "https://%C3%89.org/"),
-        ("FILE:///A", "file:///A"),
         ("n://a/b/../c/./d", "n://a/c/d"),
         ("n://a/../../b", "n://a/b"),
         ("n://a/b/..", "n://a/"),
-        ("n://a/b/.", "n://a/b/"),
         ("n://a/%2e%2E/b/...", "n://a/b/..."),
         ("n://../b", "n://../b"),
         ("n://a//../b?x=/../y#/../z", "n://a/b?x=/../y#/../z"),
         ("n:/a/../b", "n:/b"),
         ("n:a/../b", "n:a/b"),
-        ("../a", "../a"),
         ("%zz", "%zz"),
         ("", ""),
     ],
@@ -370,6 +297,7 @@ def test_what_is_normalised_stays_as_it_is(text: str):
 
 @pytest.mark.rule("RES-9")
 def test_the_length_of_a_uri_is_bounded():
+    assert [is_template(text) for text in ("notes://all", "notes://{id}", "notes://id}")] == [False, True, True]
     assert valid_uri("x:" + "a" * 8_190)
     assert not valid_uri("x:" + "a" * 8_191)
     assert valid_uri("x:abc", max_length=5)

@@ -1,7 +1,6 @@
 """The reference server: its listing, and what its tools, resources, prompt and completions do."""
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from dovetail.reference.arithmetic import SIDES, dice_text, number_text, parse_d
 from dovetail.reference.fortunes import FORTUNES
 from wire import MODERN, Wire
 
-REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN)
+REVISIONS = ("2024-11-05", "2025-11-25", MODERN)
 CATEGORIES = ["love", "career", "health", "wealth", "general"]
 MOODS = ["optimistic", "mysterious", "cautious"]
 HINTS = {"readOnlyHint": True, "destructiveHint": False, "openWorldHint": False}
@@ -74,19 +73,13 @@ async def test_the_listing() -> None:
     assert calculate["annotations"] == {**HINTS, "idempotentHint": True}
     assert roll_dice["annotations"] == {**HINTS, "idempotentHint": False}
     properties = calculate["inputSchema"]["properties"]
-    assert {name: part["type"] for name, part in properties.items()} == {
-        "operation": "string",
-        "a": "number",
-        "b": "number",
-    }
+    types = {name: part["type"] for name, part in properties.items()}
+    assert types == {"operation": "string", "a": "number", "b": "number"}
     assert properties["operation"]["enum"] == ["add", "subtract", "multiply", "divide"]
     assert calculate["inputSchema"]["required"] == ["operation", "a", "b"]
     assert roll_dice["inputSchema"]["properties"]["notation"]["type"] == "string"
-    for tool, keys in zip(
-        tools,
-        (["result", "expression"], ["notation", "rolls", "modifier", "total"], ["category", "mood", "fortune"]),
-        strict=True,
-    ):
+    outputs = ["result", "expression"], ["notation", "rolls", "modifier", "total"], ["category", "mood", "fortune"]
+    for tool, keys in zip(tools, outputs, strict=True):
         assert tool["inputSchema"]["additionalProperties"] is False
         assert list(tool["outputSchema"]["properties"]) == tool["outputSchema"]["required"] == keys
 
@@ -120,15 +113,11 @@ async def test_everything_works_in_every_revision(version: str) -> None:
         ("add", 5, 3, 8, "5 + 3 = 8"),
         ("add", 0.1, 0.2, 0.30000000000000004, "0.1 + 0.2 = 0.30000000000000004"),
         ("subtract", 1.5, 0.5, 1, "1.5 - 0.5 = 1"),
-        ("subtract", 0.0, 0.0, 0, "0 - 0 = 0"),
         ("multiply", -2, 3.5, -7, "-2 * 3.5 = -7"),
         ("multiply", -1, 0, 0, "-1 * 0 = 0"),
         ("multiply", 1e10, 1e10, 1e20, "10000000000 * 10000000000 = 100000000000000000000"),
         ("multiply", 1e11, 1e10, 1e21, "100000000000 * 10000000000 = 1e+21"),
-        ("divide", 15, 3, 5, "15 / 3 = 5"),
         ("divide", 1, 3, 1 / 3, "1 / 3 = 0.3333333333333333"),
-        ("divide", 1, 1e7, 1e-7, "1 / 10000000 = 1e-7"),
-        ("divide", 1, 1e6, 1e-6, "1 / 1000000 = 0.000001"),
         ("add", 2**70, 0, 2.0**70, "1.1805916207174113e+21 + 0 = 1.1805916207174113e+21"),
     ],
 )
@@ -172,13 +161,8 @@ def test_numbers_are_written_as_javascript_writes_them(value: float, text: str) 
 
 
 def test_plain_numbers_fit_into_what_json_readers_know() -> None:
-    assert [repr(plain_number(each)) for each in (5.0, -0.0, 2.5, 1e18, 1e20)] == [
-        "5",
-        "0",
-        "2.5",
-        "1000000000000000000",
-        "1e+20",
-    ]
+    plain = [repr(plain_number(each)) for each in (5.0, -0.0, 2.5, 1e18, 1e20)]
+    assert plain == ["5", "0", "2.5", "1000000000000000000", "1e+20"]
 
 
 # ── roll_dice ──
@@ -190,8 +174,6 @@ def test_plain_numbers_fit_into_what_json_readers_know() -> None:
         ("2d6", "2d6", 2, 6, 0),
         ("2d6+3", "2d6+3", 2, 6, 3),
         (" D20 ", "1d20", 1, 20, 0),
-        ("d4", "1d4", 1, 4, 0),
-        ("3d8+5", "3d8+5", 3, 8, 5),
         ("1d100-10", "1d100-10", 1, 100, -10),
         ("100d6+0", "100d6", 100, 6, 0),
         ("2d12-0", "2d12", 2, 12, 0),
@@ -207,42 +189,22 @@ async def test_roll_dice(notation: str, normal: str, count: int, sides: int, mod
     assert parse_dice(dice_text(count, sides, modifier)) == (count, sides, modifier)
 
 
-@pytest.mark.parametrize("notation", ["", "   "])
-async def test_a_notation_is_needed(notation: str) -> None:
-    assert await failure_of("roll_dice", notation=notation) == "Tool 'roll_dice' failed: Notation is required"
+WRONG = ["x", "6", "0d6", "101d6", "2d7", "2d0", "2 d6", "2d6 + 3", "2d6+", "-1d6", "2d6++3", "1d6.5", "２d6", "d٦"]
 
 
-@pytest.mark.parametrize(
-    "notation",
-    [
-        "x",
-        "6",
-        "0d6",
-        "101d6",
-        "2d7",
-        "2d0",
-        "1d0",
-        "2 d6",
-        "2d6 + 3",
-        "2d6+",
-        "-1d6",
-        "2d6++3",
-        "1d6.5",
-        "２d6",
-        "d٦",
-        "d6\x00",
-    ],
-)
+@pytest.mark.parametrize("notation", WRONG)
 async def test_other_notations_are_refused_in_one_sentence(notation: str) -> None:
     text = await failure_of("roll_dice", notation=notation)
     assert text.startswith("Tool 'roll_dice' failed: Invalid dice notation")
-    for part in (json.dumps(notation, ensure_ascii=False)[1:4], "1 to 100", *map(str, SIDES), "d20"):
-        assert part in text or "\x00" in notation
+    for part in (notation[:3], "1 to 100", *map(str, SIDES), "d20"):
+        assert part in text
 
 
-async def test_a_long_notation_is_not_repeated() -> None:
+async def test_a_notation_is_needed_and_a_long_one_is_not_repeated() -> None:
+    assert await failure_of("roll_dice", notation="   ") == "Tool 'roll_dice' failed: Notation is required"
     assert len(await failure_of("roll_dice", notation="d" * 100_000)) < 300
     assert "Invalid dice notation" in await failure_of("roll_dice", notation="1d6+1234567890123456")
+    assert "Invalid dice notation" in await failure_of("roll_dice", notation="d6\x00")
 
 
 # ── tell_fortune ──
@@ -314,13 +276,17 @@ async def test_the_watched_file(tmp_path: Path) -> None:
         assert (await wire.receive())["params"] == {"uri": "reference://notes.md"}
 
 
-async def test_the_prompt() -> None:
+async def test_the_prompt_and_the_log() -> None:
     async with Wire(create_server(), "2025-11-25") as wire:
         (prompt,) = (await wire.ask("prompts/list"))["prompts"]
         assert (prompt["name"], prompt["title"]) == ("code_review", "Request Code Review")
         assert [argument["name"] for argument in prompt["arguments"]] == ["code", "language"]
         result = await wire.ask("prompts/get", {"name": "code_review", "arguments": {"code": "x", "language": "go"}})
         assert result["messages"][0]["content"]["text"] == "Please review this go code:\nx"
+        await wire.ask("logging/setLevel", {"level": "debug"})
+        await wire.ask("tools/call", {"name": "calculate", "arguments": {"operation": "add", "a": 1, "b": 2}})
+        (message,) = (each["params"] for each in wire.seen if each.get("method") == "notifications/message")
+        assert (message["level"], message["logger"]) == ("debug", "calculate")
 
 
 @pytest.mark.seed("S4-39")
@@ -329,7 +295,6 @@ async def test_the_prompt() -> None:
     [
         ({"type": "ref/prompt", "name": "code_review"}, "language", "PY", ["python"]),
         ({"type": "ref/resource", "uri": "reference://fortunes/{category}"}, "category", "", CATEGORIES),
-        ({"type": "ref/tool", "name": "tell_fortune"}, "category", "", CATEGORIES),
         ({"type": "ref/tool", "name": "tell_fortune"}, "mood", "O", ["optimistic"]),
         ({"type": "ref/tool", "name": "tell_fortune"}, "unknown", "", []),
         ({"type": "ref/tool", "name": "calculate"}, "operation", "d", ["divide"]),
@@ -342,23 +307,9 @@ async def test_completions(ref: dict[str, str], argument: str, value: str, value
         assert (await wire.ask("completion/complete", params))["completion"]["values"] == values
 
 
-async def test_calculate_logs() -> None:
-    async with Wire(create_server(), "2025-11-25") as wire:
-        await wire.ask("logging/setLevel", {"level": "debug"})
-        await wire.ask("tools/call", {"name": "calculate", "arguments": {"operation": "add", "a": 1, "b": 2}})
-        (message,) = (each["params"] for each in wire.seen if each.get("method") == "notifications/message")
-        assert (message["level"], message["logger"]) == ("debug", "calculate")
-
-
 def test_it_runs_as_a_program() -> None:
-    request = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-    ran = subprocess.run(
-        [sys.executable, "-m", "dovetail.reference", "--diagnostics"],
-        input=json.dumps(request) + "\n",
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
-    )
+    request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"})
+    command = [sys.executable, "-m", "dovetail.reference", "--diagnostics"]
+    ran = subprocess.run(command, input=f"{request}\n", capture_output=True, text=True, timeout=30, check=True)
     assert json.loads(ran.stdout) == {"jsonrpc": "2.0", "id": 1, "result": {}}
-    assert not re.search("Traceback", ran.stderr)
+    assert "Traceback" not in ran.stderr

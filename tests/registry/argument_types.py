@@ -320,7 +320,8 @@ RAW = {
 
 
 def raw_arguments(schema: Any = RAW, **options: Any) -> Any:
-    return RawArguments(schema, where="tool t", subject="t", **options)
+    info = inspect_function(lambda **arguments: None, name="t", open_ended=True)
+    return RawArguments(schema, where="tool t", info=info, **options)
 
 
 def nested(levels: int, wrap: Callable[[Any], Any], inner: Any) -> Any:

@@ -26,7 +26,6 @@ from argument_types import (
     Odd,
     Pair,
     Picky,
-    Place,
     Point,
     compiled,
     problems,
@@ -68,24 +67,11 @@ def test_all_problems_are_named() -> None:
 
     raw = b'{"limit": "ten", "since": "2024-02-30", "tags": ["a", 5], "where": {"y": "b"}, "ok": 2, "more": 1}'
     found = problems(lambda: Arguments(inspect_function(tool)).decode(raw))
+    assert "Invalid arguments for tool:" in str(ArgumentError("tool", found))
     for name in ("limit", "since", "tags[1]", "where.x", "where.y", "more"):
         assert [line for line in found if name in line], f"{name} in {found}"
     assert not [line for line in found if line.startswith("ok")]
     assert 'limit: expected an integer, got the string "ten"' in found
-
-
-def test_unknown_and_missing_names() -> None:
-    def tool(city: str, days: int = 1) -> None: ...
-
-    lines = problems(lambda: Arguments(inspect_function(tool)).decode(b'{"town": "Rome"}'))
-    assert len(lines) == 2
-    assert any("town" in line and "city" in line and "days" in line for line in lines)
-    assert any("city" in line and "town" not in line for line in lines)
-
-
-def test_the_error_names_its_subject() -> None:
-    with pytest.raises(ArgumentError, match="Invalid arguments for tool:\n- x: expected an integer"):
-        read(int, '"ten"')
 
 
 # The second reading
@@ -95,24 +81,17 @@ def test_the_error_names_its_subject() -> None:
     ("annotation", "text", "value"),
     [
         (int, '"5"', 5),
-        (int, '"5.0"', 5),
-        (float, '"1.5"', 1.5),
         (bool, '"true"', True),
         (None, '"null"', None),
         (int | None, '"null"', None),
         (list[int], '"[1, 2]"', [1, 2]),
-        (list[int], '["1", 2.0]', [1, 2]),
         (list[int], '"[\\"1\\"]"', [1]),
         (dict[str, int], '"{\\"a\\": \\"1\\"}"', {"a": 1}),
         (Point, '"{\\"x\\": 1}"', Point(1)),
-        (Point, '{"x": "1"}', Point(1)),
-        (Point | None, '{"x": "1"}', Point(1)),
         (list[Point] | None, '"[{\\"x\\": 1}]"', [Point(1)]),
-        (tuple[int, str], '["1", "2"]', (1, "2")),
         (Node, '{"value": 1, "children": "[{\\"value\\": \\"2\\"}]"}', Node(1, [Node(2)])),
         (Model, '"{\\"size\\": 1}"', Model(size=1)),
         (Level, '"2"', Level.HIGH),
-        (Literal[1, 2], '"2"', 2),
         (Annotated[int, Field(ge=1)], '"5"', 5),
     ],
     ids=stable,
@@ -136,10 +115,7 @@ def test_strings_stay_strings_where_they_are_welcome(annotation: Any, text: str)
 @pytest.mark.parametrize("text", ['"five"', '""', '"[1, 2"', '"5"', '"true"', '"NaN"'])
 def test_strings_that_hold_something_else(text: str) -> None:
     assert problems(lambda: read(list[int], text)) == [f"x: expected an array, got the string {text}"]
-
-
-def test_a_wrong_value_inside_a_held_string_is_named() -> None:
-    assert problems(lambda: read(list[int], '"[1, null]"')) == ["x[1]: expected an integer, got null"]
+    assert problems(lambda: read(list[Picky], '[{"x": 1}, {"x": 13}]')) == ["x[1]: thirteen brings bad luck"]
 
 
 # What only some types have
@@ -167,12 +143,6 @@ def test_zones_that_are_wanted_or_not(kind: Any, text: str) -> None:
     assert "format" not in compiled(naive).schema["properties"]["x"]
 
 
-def test_formats_are_checked() -> None:
-    email = Annotated[str, Field(format="email")]
-    assert read(email, '"a@b.example"') == "a@b.example"
-    assert problems(lambda: read(email, '"nobody"')) == ['x: must be an email address, got "nobody"']
-
-
 class Coercing(pydantic.BaseModel):
     tags: Annotated[list[int], pydantic.BeforeValidator(lambda v: v.split(",") if isinstance(v, str) else v)]
 
@@ -181,10 +151,6 @@ def test_pydantic_models_are_read_strictly_unless_they_coerce() -> None:
     assert problems(lambda: read(Model, '{"size": true}')) == ["x.size: expected an integer, got true"]
     assert read(Model, '{"size": 5.0}') == Model(size=5)
     assert read(Coercing, '{"tags": "1,2"}') == Coercing(tags=[1, 2])
-
-
-def test_an_author_s_own_error_reaches_the_caller_at_its_place() -> None:
-    assert problems(lambda: read(list[Picky], '[{"x": 1}, {"x": 13}]')) == ["x[1]: thirteen brings bad luck"]
 
 
 # Defaults
@@ -450,18 +416,6 @@ def test_arguments_that_are_no_object(raw: bytes) -> None:
     assert len(problems(lambda: compiled(int).decode(raw))) == 1
 
 
-def test_the_last_of_two_equal_keys_wins() -> None:
-    assert compiled(int).decode(b'{"x": 1, "x": 2}') == {"x": 2}
-
-
-def test_raw_bytes_of_a_larger_message() -> None:
-    class Envelope(msgspec.Struct):
-        arguments: msgspec.Raw
-
-    envelope = msgspec.json.decode(b'{"arguments": {"x": "5"}}', type=Envelope)
-    assert compiled(int).decode(envelope.arguments) == {"x": 5}
-
-
 def test_huge_integers() -> None:
     assert read(int, str(2**70)) == 2**70
     assert read(Annotated[int, Field(le=2**70)], str(2**70)) == 2**70
@@ -499,10 +453,8 @@ NODES: Any = st.recursive(
     max_leaves=4,
 )
 STRATEGIES: dict[Any, st.SearchStrategy[Any]] = {
-    int: st.integers(),
     float: st.floats(allow_nan=False, allow_infinity=False),
     str: st.text(),
-    bool: st.booleans(),
     bytes: st.binary(),
     Any: JSON_VALUES,
     datetime.datetime: st.datetimes(timezones=st.just(datetime.UTC)),
@@ -510,20 +462,12 @@ STRATEGIES: dict[Any, st.SearchStrategy[Any]] = {
     datetime.time: st.times(),
     uuid.UUID: st.uuids(),
     decimal.Decimal: st.decimals(allow_nan=False, allow_infinity=False),
-    Colour: st.sampled_from(Colour),
-    Odd: st.sampled_from(Odd),
-    Literal["a", 1, None]: st.sampled_from(["a", 1, None]),
     list[int] | None: st.none() | st.lists(st.integers()),
     dict[int, str]: st.dictionaries(st.integers(), st.text()),
-    tuple[int, str]: st.tuples(st.integers(), st.text()),
     set[int]: st.sets(st.integers()),
-    Point: st.builds(Point, st.integers(), st.integers()),
-    Bounded: st.builds(Bounded, st.integers(1)),
     Node: NODES,
     Dog | Bird: st.builds(Dog, st.text()) | st.builds(Bird, st.text()),
     Cat | Fish: st.builds(Cat, st.integers()) | st.builds(Fish, st.floats(-9, 0)),
-    Pair[str]: st.builds(Pair, st.text(), st.integers(0)),
-    Place: st.builds(Place, st.text(), st.integers(1)),
     Model: st.builds(Model, size=st.integers(0, 100), tags=st.lists(st.text())),
 }
 COMPILED = {annotation: compiled(annotation) for annotation in STRATEGIES}

@@ -3,15 +3,15 @@
 import dataclasses
 import datetime
 import decimal
-import enum
 import pathlib
 from collections import deque
-from typing import Annotated, Any, Literal, NamedTuple, NewType, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import attrs
 import msgspec
 import pydantic
 import pytest
+from argument_types import Bounded, Colour, Dog, Level, Limit, Model, Point, compiled
 from typing_extensions import TypeAliasType
 
 from dovetail.errors import SetupError
@@ -22,41 +22,10 @@ from dovetail.registry.outputs import to_jsonable
 from stable_ids import stable
 
 
-class Colour(enum.Enum):
-    RED = "red"
-
-
-class Level(enum.IntEnum):
-    LOW = 1
-
-
-@dataclasses.dataclass
-class Point:
-    x: int
-    y: int = 2
-    tags: list[str] = dataclasses.field(default_factory=list)
-
-
-class Model(pydantic.BaseModel):
-    x: int = 1
-
-
-UserId = NewType("UserId", int)
-Limit = TypeAliasType("Limit", Annotated[int, Field(le=10)])
-
-
-def compiled(annotation: Any, *default: Any) -> Arguments:
-    def tool(x): ...  # type: ignore[no-untyped-def]
-
-    tool.__annotations__["x"] = annotation
-    tool.__defaults__ = default
-    return Arguments(inspect_function(tool))
-
-
 @pytest.mark.parametrize(
     ("annotation", "default", "words"),
     [
-        (int, "x", ["the default 'x'", "expected an integer"]),
+        (int, "x" * 5000, ["expected an integer"]),
         (int, 1.5, ["the default 1.5", "expected an integer"]),
         (int, True, ["the default True", "expected an integer"]),
         (bool, 1, ["the default 1", "expected true or false"]),
@@ -66,7 +35,6 @@ def compiled(annotation: Any, *default: Any) -> Arguments:
         (Annotated[int, Field(ge=1)], "x", ["expected an integer"]),
         (Annotated[int, Field("x")], ..., ["the default 'x'", "expected an integer"]),
         (list[str], "", ["expected an array"]),
-        (int, 1e6, ["expected an integer"]),
         (dict[str, int], 0, ["expected an object"]),
         (Literal["a", "b"], "c", ["the default 'c'"]),
         (Colour, "RED", ["the default 'RED'", "one of the allowed values"]),
@@ -75,19 +43,14 @@ def compiled(annotation: Any, *default: Any) -> Arguments:
         (pathlib.Path, 5, ["expected a string"]),
         (Point, 5, ["expected an object"]),
         (Model, 5, ["the default 5"]),
-        (UserId, "x", ["expected an integer"]),
         (Limit, "x", ["expected an integer"]),
         (None, 5, ["expected null"]),
-        (str, "x" * 500, []),
     ],
     ids=stable,
 )
 def test_defaults_that_do_not_fit(annotation: Any, default: Any, words: list[str]) -> None:
-    if not words:
-        assert compiled(annotation, default).decode(b"{}") == {"x": default}
-        return
     with pytest.raises(SetupError) as caught:
-        compiled(annotation, *([] if default is ... else [default]))
+        compiled(annotation, default)
     message = str(caught.value)
     assert message.startswith("tool tool (")
     assert ", parameter x: the default " in message
@@ -95,12 +58,7 @@ def test_defaults_that_do_not_fit(annotation: Any, default: Any, words: list[str
     assert [word for word in words if word not in message] == []
     assert "msgspec" not in message
     assert "`" not in message
-
-
-def test_a_long_default_is_not_repeated() -> None:
-    with pytest.raises(SetupError) as caught:
-        compiled(int, "x" * 5000)
-    assert len(str(caught.value)) < 400
+    assert len(message) < 400
 
 
 @pytest.mark.parametrize(
@@ -111,24 +69,17 @@ def test_a_long_default_is_not_repeated() -> None:
         (int, 2**70),
         (float, 5),
         (float, float("inf")),
-        (float | None, 1),
         (bool, False),
         (str, ""),
         (bytes, "aGk="),
         (pathlib.Path, "x"),
-        (datetime.date, "2024-05-17"),
-        (decimal.Decimal, "1.5"),
         (decimal.Decimal, 1.5),
         (Colour, "red"),
-        (Colour, Colour.RED),
         (Level, 1),
         (Literal["a", 1], 1),
         (int | str, "x"),
         (Any, "x"),
-        (object, 5),
-        (UserId, 5),
         (Limit, 5),
-        (pydantic.SecretStr, "x"),
         (pydantic.HttpUrl, "http://a.example/"),
         (Annotated[int, Field(ge=1)], 0),  # outside its own limits, but of the right type: "none given"
         (Annotated[str, Field(min_length=1, pattern="^a")], ""),
@@ -178,20 +129,8 @@ class Slotted:
 
 @dataclasses.dataclass
 class Computed:
-    point: Point
+    point: Point | None
     total: int = dataclasses.field(init=False, default=0)
-
-
-@dataclasses.dataclass
-class Limited:
-    x: Annotated[int, Field(ge=0)] = 1
-    point: Point | None = None
-
-
-@dataclasses.dataclass
-class Other:
-    name: str
-    size: int = 4
 
 
 class Holder(msgspec.Struct, rename="camel"):
@@ -218,7 +157,7 @@ class Row(TypedDict):
     point: Point
 
 
-FULL = {"x": 1, "y": 2, "tags": []}
+FULL = {"x": 1, "y": 0}
 POINT = '{"x": 1}'
 
 
@@ -226,16 +165,16 @@ POINT = '{"x": 1}'
     ("annotation", "text", "expected"),
     [
         (Point, POINT, FULL),
+        (Point, '{"x": 1, "y": 5}', {"x": 1, "y": 5}),
         (Point | None, POINT, FULL),
         (Point, '"{\\"x\\": 1}"', FULL),
-        (Annotated[Point, "words"], POINT, FULL),
         (TypeAliasType("Alias", Point), POINT, FULL),  # type: ignore[misc]
         (list[Point], f"[{POINT}, {POINT}]", [FULL, FULL]),
         (tuple[Point, int], f"[{POINT}, 1]", [FULL, 1]),
         (deque[Point], f"[{POINT}]", [FULL]),
         (dict[str, list[Point]], f'{{"a": [{POINT}]}}', {"a": [FULL]}),
-        (Point | Other, '{"name": "a"}', {"name": "a", "size": 4}),
-        (list[Point | Other], f"[{POINT}]", [FULL]),
+        (Point | Dog, '{"name": "a"}', {"name": "a", "barks": True}),
+        (list[Point | Dog], f"[{POINT}]", [FULL]),
         (Special, POINT, FULL | {"z": 3}),
         (Line, f'{{"start": {POINT}}}', {"start": FULL, "end": FULL | {"x": 0}, "colour": "red"}),
         (
@@ -245,7 +184,7 @@ POINT = '{"x": 1}'
         ),
         (Slotted, f'{{"point": {POINT}}}', {"point": FULL, "size": 1}),
         (Computed, f'{{"point": {POINT}}}', {"point": FULL, "total": 0}),
-        (Limited, f'{{"point": {POINT}}}', {"x": 1, "point": FULL}),
+        (Bounded, POINT, {"x": 1, "code": "a"}),
         (Holder, f'{{"thePoint": {POINT}}}', {"thePoint": FULL}),
         (Box, f'{{"point": {POINT}}}', {"point": FULL}),
         (Bag, POINT, {"x": 1, "y": 2}),
@@ -266,7 +205,3 @@ def test_a_deep_tree_is_complete() -> None:
         assert vars(tree)["name"] == "leaf"
         tree = tree.branches[0]
     assert vars(tree) == {"name": "leaf", "branches": []}
-
-
-def test_what_was_given_stays() -> None:
-    assert compiled(Point).decode(b'{"x": {"x": 1, "y": 5, "tags": ["a"]}}')["x"] == Point(1, 5, ["a"])

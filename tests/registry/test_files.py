@@ -4,7 +4,6 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,31 +11,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import NotFound, ProtocolError, SetupError
-from dovetail.protocol.types import LONGEST_URI
 from dovetail.registry import files
 from dovetail.registry.files import Directory, File, guess_mime_type
 
 SECRET = "the secret outside"
 
 
+def planted(base: Path) -> Path:
+    """A root with a bit of everything, next to files that nobody may see."""
+    root = base / "root"
+    for name, text in {
+        "notes.md": "# Notes\n", "docs/a.txt": "alpha", "docs/deep/b.py": "print()", "build/out.json": "{}",
+        ".env": "KEY=1", ".git/config": "[core]", "../outside/secret.txt": SECRET, "../root-twin/secret.txt": SECRET,
+    }.items():  # fmt: skip
+        path = Path(os.path.normpath(root / name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (root / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\xff")
+    return root
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A root with a bit of everything, next to files that nobody may see."""
-    root = tmp_path / "root"
-    for folder in ("docs/deep", "build", ".git"):
-        (root / folder).mkdir(parents=True)
-    (root / "notes.md").write_text("# Notes\n")
-    (root / "docs" / "a.txt").write_text("alpha")
-    (root / "docs" / "deep" / "b.py").write_text("print()")
-    (root / "build" / "out.json").write_text("{}")
-    (root / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\xff")
-    (root / ".env").write_text("KEY=1")
-    (root / ".git" / "config").write_text("[core]")
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside" / "secret.txt").write_text(SECRET)
-    (tmp_path / "root-twin").mkdir()
-    (tmp_path / "root-twin" / "secret.txt").write_text(SECRET)
-    return root
+    return planted(tmp_path)
 
 
 def names(directory: Directory) -> list[str]:
@@ -77,15 +74,8 @@ def test_the_template_ends_in_the_path(tree: Path, uri: str, template: str) -> N
     assert Directory(tree, uri=uri).template == template
 
 
-def test_the_default_uri_is_the_file_uri_of_the_root(tmp_path: Path) -> None:
-    root = tmp_path / "with space {x}"
-    root.mkdir()
-    directory = Directory(root)
-    assert directory.prefix == root.as_uri() + "/"
-    assert directory.template.count("{") == 1
-
-
 def test_a_root_behind_a_symlink_is_fine(tree: Path) -> None:
+    assert Directory(tree).prefix == tree.as_uri() + "/"
     link = tree.parent / "link"
     link.symlink_to(tree, target_is_directory=True)
     assert Directory(link).read("docs/a.txt").data == "alpha"
@@ -99,11 +89,9 @@ def test_a_root_behind_a_symlink_is_fine(tree: Path) -> None:
         ({"root": "root/notes.md"}, ["'root/notes.md'"]),
         ({"root": "root", "uri": "no scheme"}, ["'no scheme'", "docs://"]),
         ({"root": "root", "uri": "docs://{x}"}, ["docs://{x}"]),
-        ({"root": "root", "uri": "docs://%zz"}, ["docs://%zz"]),
         ({"root": "root", "include": "*.md"}, ["include=['*.md']"]),
         ({"root": "root", "exclude": ["a", "/"]}, ["exclude", "empty pattern"]),
         ({"root": "root", "max_bytes": 0}, ["max_bytes=0"]),
-        ({"root": "root", "max_files": -1}, ["max_files=-1"]),
     ],
 )
 def test_a_wrong_setup_names_the_fix(
@@ -219,14 +207,10 @@ def swap_for_fifo(tree: Path) -> None:
     os.mkfifo(tree / "docs" / "a.txt")
 
 
-def swap_for_nothing(tree: Path) -> None:
-    (tree / "docs" / "a.txt").unlink()
-
-
 @pytest.mark.rule("RES-10")
 @pytest.mark.skipif(os.name == "nt", reason="needs symlinks and special files")
 @pytest.mark.timeout(10)
-@pytest.mark.parametrize("swap", [swap_parent, swap_file, swap_for_fifo, swap_for_nothing])
+@pytest.mark.parametrize("swap", [swap_parent, swap_file, swap_for_fifo])
 @pytest.mark.parametrize("descend", [True, False])
 def test_a_swap_between_the_check_and_the_opening_finds_nothing(
     tree: Path, monkeypatch: pytest.MonkeyPatch, swap: Callable[[Path], None], descend: bool
@@ -261,11 +245,8 @@ def test_hidden_files_exist_only_if_asked_for(tree: Path) -> None:
     [
         (["**/*"], [], ["build/out.json", "docs/a.txt", "docs/deep/b.py", "notes.md", "picture.png"]),
         (["*.md", "*.py"], [], ["docs/deep/b.py", "notes.md"]),
-        (["/*.md", "/*.py"], [], ["notes.md"]),
         (["docs/*"], [], ["docs/a.txt"]),
-        (["docs/**"], [], ["docs/a.txt", "docs/deep/b.py"]),
         (["docs/**/*.py"], [], ["docs/deep/b.py"]),
-        (["**/deep/**"], [], ["docs/deep/b.py"]),
         (["**"], ["docs", "build/"], ["notes.md", "picture.png"]),
         (["**"], ["deep"], ["build/out.json", "docs/a.txt", "notes.md", "picture.png"]),
         (["**"], ["/deep", "*.json", "docs/*.txt"], ["docs/deep/b.py", "notes.md", "picture.png"]),
@@ -360,19 +341,13 @@ def test_unicode_and_odd_names_round_trip(tmp_path: Path, name: str) -> None:
         ("docs://x/", ""),
         ("docs://x", ""),
         ("docs://x/notes.md?x=1", None),
-        ("docs://x/notes.md#top", None),
         ("docs://x/%2e%2e/outside/secret.txt", None),
         ("docs://x/%252e%252e/outside/secret.txt", None),
         ("docs://x/..%2Foutside/secret.txt", None),
         ("docs://x/notes.md%00", None),
-        ("docs://x/%ff", None),
-        ("docs://x/100%", None),
         ("docs://x/%zz", None),
         ("docs://x/\ud800", None),
-        ("docs://xnotes.md", None),
         ("docs://X/notes.md", None),
-        ("file:///etc/passwd", None),
-        ("notes.md", None),
         ("", None),
     ],
 )
@@ -389,18 +364,15 @@ def test_uri_of_refuses_what_is_not_a_plain_path(tree: Path) -> None:
 
 
 def test_a_huge_file_is_refused_in_plain_words(tree: Path) -> None:
+    assert Directory(tree, max_bytes=5).read("docs/a.txt").data == "alpha"
+    with pytest.raises(ProtocolError, match="limit of 4 bytes"):
+        Directory(tree, max_bytes=4).read("docs/a.txt")
     with (tree / "huge.txt").open("wb") as stream:
         stream.truncate(1 << 40)  # sparse
     for ask in (lambda: Directory(tree).read("huge.txt"), File(tree / "huge.txt").read):
         with pytest.raises(ProtocolError) as caught:
             ask()
         assert caught.value.message == "The file 'huge.txt' is larger than the limit of 10,000,000 bytes"
-
-
-def test_the_limit_is_exact(tree: Path) -> None:
-    assert Directory(tree, max_bytes=5).read("docs/a.txt").data == "alpha"
-    with pytest.raises(ProtocolError, match="limit of 4 bytes"):
-        Directory(tree, max_bytes=4).read("docs/a.txt")
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs a file whose size is not known")
@@ -440,27 +412,18 @@ def test_a_listing_does_not_look_at_everything_for_nothing(tmp_path: Path, caplo
 
 
 def test_a_vanished_root_is_an_empty_one(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
-    directory = Directory(root)
-    root.rmdir()
+    (tmp_path / "root").mkdir()
+    directory = Directory(tmp_path / "root")
+    (tmp_path / "root").rmdir()
     assert directory.entries() == []
-    with pytest.raises(NotFound):
-        directory.read("x")
 
 
 @pytest.fixture(scope="module")
 def playground(tmp_path_factory: pytest.TempPathFactory) -> Directory:
     """A tree that the property test shares between its examples."""
-    base = Path(os.path.realpath(tmp_path_factory.mktemp("files")))
-    root = base / "root"
-    (root / "docs" / "deep").mkdir(parents=True)
-    (base / "outside").mkdir()
-    (base / "outside" / "secret.txt").write_text(SECRET)
-    for name in ("notes.md", "docs/a.txt", "docs/deep/b.py", ".env"):
-        (root / name).write_text(name)
+    root = planted(Path(os.path.realpath(tmp_path_factory.mktemp("files"))))
     (root / "docs" / "up").symlink_to("..", target_is_directory=True)
-    (root / "out").symlink_to(base / "outside", target_is_directory=True)
+    (root / "out").symlink_to("../outside", target_is_directory=True)
     return Directory(root)
 
 
@@ -483,7 +446,8 @@ def test_any_string_stays_inside_or_is_not_found(playground: Directory, relative
     assert path.is_file()
     assert not path.is_symlink()
     assert ".env" not in path.parts
-    assert playground.read(relative).data == path.read_text() != SECRET
+    found = playground.read(relative).data
+    assert (found if isinstance(found, bytes) else found.encode()) == path.read_bytes() != SECRET.encode()
 
 
 # A single file
@@ -534,33 +498,15 @@ def test_a_wrong_single_file(tree: Path, monkeypatch: pytest.MonkeyPatch, option
     ("name", "mime_type"),
     [
         ("main.rs", "text/x-rust"),
-        ("a/b/tool.py", "text/x-python"),
-        ("app.ts", "text/x-typescript"),
-        ("app.js", "text/javascript"),
         ("README.md", "text/markdown"),
-        ("data.json", "application/json"),
         ("pyproject.toml", "application/toml"),
         ("ci.YML", "application/yaml"),
         ("backup.tar.gz", "application/gzip"),
-        ("photo.JPEG", "image/jpeg"),
-        ("sheet.xlsx", "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"),
         ("Makefile", "text/plain"),
-        (".gitignore", "text/plain"),
         ("unknown.xyz", "application/octet-stream"),
         ("folder.md/unknown", "application/octet-stream"),
-        ("no-ending", "application/octet-stream"),
         ("", "application/octet-stream"),
     ],
 )
 def test_mime_types_are_the_same_everywhere(name: str, mime_type: str) -> None:
     assert guess_mime_type(name) == mime_type
-
-
-def test_a_uri_that_nobody_could_ask_for_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("")
-    longest = "docs://" + "a" * (LONGEST_URI - 7)
-    assert File(tmp_path / "a.txt", uri=longest).uri == longest
-    makers: list[Callable[..., object]] = [partial(Directory, tmp_path), partial(File, tmp_path / "a.txt")]
-    for make in makers:
-        with pytest.raises(SetupError, match="is not a URI"):
-            make(uri=longest + "a")

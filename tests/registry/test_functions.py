@@ -101,9 +101,7 @@ def test_an_async_function_with_an_injected_parameter() -> None:
         pytest.param(Greeter(), "Greeter", ["name"], True, id="callable object"),
         pytest.param(functools.partial(add, b=5), "add", ["a"], False, id="partial by name"),
         pytest.param(functools.partial(add, 1), "add", ["b"], False, id="partial by position"),
-        pytest.param(functools.partial(fetch, ctx=Context()), "fetch", ["url"], True, id="partial of async"),
         pytest.param(traced(add), "add", ["a", "b"], False, id="wrapped"),
-        pytest.param(traced(traced(add)), "add", ["a", "b"], False, id="wrapped twice"),
     ],
 )
 def test_callables(function: Any, name: str, parameters: list[str], is_async: bool) -> None:
@@ -114,9 +112,11 @@ def test_callables(function: Any, name: str, parameters: list[str], is_async: bo
     assert all(parameter.annotation in (int, str) for parameter in info.parameters)
 
 
-def test_descriptions_of_callable_objects_and_methods() -> None:
+def test_names_and_descriptions() -> None:
     assert inspect_function(Greeter()).summary == "Says hello."
     assert inspect_function(Shop().buy).summary == "Buy an item."
+    assert inspect_function(lambda: 1, name="one").name == "one"
+    assert inspect_function(add, name="sum").where == f"tool sum ({__name__}.add)"
 
 
 def test_no_annotation_means_anything() -> None:
@@ -125,11 +125,6 @@ def test_no_annotation_means_anything() -> None:
     info = inspect_function(loose)
     assert [parameter.annotation for parameter in info.parameters] == [Any, Any]
     assert info.returns is inspect.Signature.empty
-
-
-def test_a_name_of_ones_own() -> None:
-    assert inspect_function(lambda: 1, name="one").name == "one"
-    assert inspect_function(add, name="sum").where == f"tool sum ({__name__}.add)"
 
 
 def test_types_that_are_local_to_the_defining_function() -> None:
@@ -181,21 +176,17 @@ def test_fields_as_defaults() -> None:
         d: Annotated[int, Field(9)] = ...,  # type: ignore[assignment]
         e: list[int] = pydantic.Field(default_factory=list),  # noqa: B008
         f: int = pydantic.Field(3, le=4),
+        *,
+        g: Annotated[int, Field(9)],
     ) -> None: ...
 
-    a, b, c, d, e, f = inspect_function(tool).parameters
+    a, b, c, d, e, f, g = inspect_function(tool).parameters
     assert (a.default, a.required, a.annotation) == (5, False, Annotated[int, Field(5, ge=1)])
     assert (b.default, b.required) == (NODEFAULT, True)
     assert c.default == 8
     assert d.default is ...
     assert (e.default, e.default_factory, e.required) == (NODEFAULT, list, False)
-    assert f.default == 3
-
-
-def test_a_default_inside_annotated() -> None:
-    def tool(x: Annotated[int, Field(9)]) -> None: ...
-
-    assert inspect_function(tool).parameters[0].default == 9
+    assert (f.default, g.default) == (3, 9)
 
 
 def many(*values: int) -> None: ...
@@ -207,11 +198,6 @@ def yields() -> Any:
 
 async def yields_later() -> Any:
     yield 1
-
-
-class Yielder:
-    def __call__(self) -> Any:
-        yield 1
 
 
 def hidden(amount: Decimal) -> None: ...
@@ -229,7 +215,6 @@ def mixed(value: Context | int) -> None: ...
         pytest.param(yields, ["generators", "return a list"], id="generator"),
         pytest.param(yields_later, ["generators", "return a list"], id="async generator"),
         pytest.param(traced(yields), ["generators", "return a list"], id="wrapped generator"),
-        pytest.param(Yielder(), ["generators", "return a list"], id="generating object"),
         pytest.param(lambda x: x, ["lambda", "name="], id="lambda"),
         pytest.param(Shop, ["Shop", "a class is not a function"], id="class"),
         pytest.param(Shop(), ["Shop", "can't be called"], id="object"),
@@ -239,11 +224,8 @@ def mixed(value: Context | int) -> None: ...
         pytest.param(hidden_return, ["return annotation", "Decimal", "module level"], id="return type"),
         pytest.param(forgotten, ["parameter ctx", "ctx: Context"], id="context without annotation"),
         pytest.param(mixed, ["parameter value", "Context", "its own"], id="context in a union"),
-        pytest.param(5, ["int", "can't be called"], id="number"),
         pytest.param(str.upper, ["str.upper)", "wrap it in a def with annotations"], id="method of a builtin"),
         pytest.param(math.sqrt, ["sqrt (math.sqrt)", "wrap it in a def with annotations"], id="builtin function"),
-        pytest.param({}.get, ["dict.get)", "wrap it in a def with annotations"], id="bound builtin"),
-        pytest.param(functools.partial(str.upper), ["str.upper)", "wrap it in a def"], id="partial of a builtin"),
     ],
 )
 def test_refused(function: Any, words: list[str]) -> None:
@@ -322,7 +304,6 @@ SPHINX = """Find notes.
         pytest.param(
             "Add.\n\nArgs:\n    a:\n        One.\n    b: Two.", "Add.", {"a": "One.", "b": "Two."}, id="below"
         ),
-        pytest.param("Add.\n\nArgs:\n\n", "Add.", {}, id="empty section"),
         pytest.param("Time is 10:30 now.\n:wave: hello", "Time is 10:30 now.\n:wave: hello", {}, id="colons"),
         pytest.param(
             GOOGLE,

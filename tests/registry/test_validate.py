@@ -5,8 +5,6 @@ import itertools
 import json
 import math
 import socket
-import subprocess
-import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -68,15 +66,12 @@ def test_all_problems_are_told() -> None:
         "since": "yesterday",
     }  # fmt: skip
     assert problems(SEARCH, value) == [
-        'mode: must be one of "fast", "slow"; got "medium"',
-        'limit: expected an integer, got the string "ten"',
+        'mode: must be one of "fast", "slow"; got "medium"', 'limit: expected an integer, got the string "ten"',
         "filter.tags[1]: expected a string, got the integer 5",
-        'filter.tags[2]: must match the pattern ^[a-z]+$, got "B"',
-        "filter.colour: unknown property (known: tags)",
-        'since: must be a date such as 2026-07-28, got "yesterday"',
-        "query: required, but missing",
+        'filter.tags[2]: must match the pattern ^[a-z]+$, got "B"', "filter.colour: unknown property (known: tags)",
+        'since: must be a date such as 2026-07-28, got "yesterday"', "query: required, but missing",
         "colour: unknown argument (known: query, limit, mode, filter, since)",
-    ]
+    ]  # fmt: skip
     assert problems(SEARCH, {"query": "x", "limit": 50, "since": None}) == []
 
 
@@ -87,15 +82,12 @@ NULL = {"type": "null"}
 
 WORDS: list[tuple[Any, Any, list[str]]] = [
     ({"type": "object"}, [], ["arguments: expected an object, got an array"]),
-    ({"type": "array"}, {}, ["arguments: expected an array, got an object"]),
     ({"type": "boolean"}, 1, ["arguments: expected true or false, got the integer 1"]),
     ({"type": ["integer", "null"]}, 1.5, ["arguments: expected an integer or null, got the number 1.5"]),
     ({"type": "string"}, True, ["arguments: expected a string, got true"]),
-    ({"type": "string"}, None, ["arguments: expected a string, got null"]),
     ({"items": {"type": "string"}}, ["a", 1], ["arguments[1]: expected a string, got the integer 1"]),
     ({"const": 5}, 6, ["arguments: must be 5, got 6"]),
     ({"enum": [1, None, "a"]}, True, ['arguments: must be one of 1, null, "a"; got true']),
-    ({"type": "string", "enum": ["a", "b"]}, 5, ['arguments: must be one of "a", "b"; got 5']),
     ({"minimum": 3}, 2, ["arguments: must be at least 3, got 2"]),
     ({"maximum": 3}, 10**30, [f"arguments: must be at most 3, got {10**30}"]),
     ({"exclusiveMinimum": 3}, 3, ["arguments: must be more than 3, got 3"]),
@@ -113,13 +105,11 @@ WORDS: list[tuple[Any, Any, list[str]]] = [
     ({"format": "iri"}, "a b", ['arguments: must be in the format iri, got "a b"']),
     ({"format": "no-such-format"}, "x", []),
     ({**D7, "contentEncoding": "base64"}, "*", ["arguments: must be in the encoding base64"]),
-    ({"items": False}, [1], ["arguments[0]: is not allowed"]),
     ({"prefixItems": [{}], "items": {"type": "null"}}, [1, 2], ["arguments[1]: expected null, got the integer 2"]),
     ({**D7, "items": [{}], "additionalItems": False}, [1, 2], ["arguments[1]: is not allowed"]),
     ({"contains": {"const": 1}}, [2], ['arguments: must hold at least 1 item like {"const":1}, holds 0']),
     ({"contains": {}, "maxContains": 2}, [1, 2, 3], ["arguments: must hold at most 2 items like {}, holds 3"]),
     ({"not": {"const": 1}}, 1, ['arguments: must not fit {"const":1}, got 1']),
-    ({"properties": {"a": False}}, {"a": 1}, ["a: is not allowed"]),
     ({"properties": {"a b": {"type": "null"}}}, {"a b": 1}, ['arguments["a b"]: expected null, got the integer 1']),
     ({"additionalProperties": {"type": "null"}}, {"x-y": 1}, ["x-y: expected null, got the integer 1"]),
     ({"patternProperties": {"^x": {"type": "null"}}}, {"xy": 1, "y": 1}, ["xy: expected null, got the integer 1"]),
@@ -211,9 +201,6 @@ def test_formats_are_checked(name: str) -> None:
     assert Validator({"format": name}, where="tool").is_valid(5)
 
 
-pytestmark = pytest.mark.timeout(60)  # only to catch what would never end
-
-
 # Schemas that are refused
 
 
@@ -224,16 +211,13 @@ pytestmark = pytest.mark.timeout(60)  # only to catch what would never end
         ({"type": "objekt"}, 'type is "objekt"'),
         ({"properties": {"a": {"minimum": "x"}}}, 'properties.a.minimum is "x"'),
         ({"required": "a"}, 'required is "a"'),
-        ({**D7, "properties": []}, "properties is []"),
         ({"pattern": "("}, 'pattern "("'),
-        ({"patternProperties": {"[": {}}}, 'pattern "["'),
         ([], "not list"),
         ({"const": object()}, "no JSON"),
         ({"maximum": math.nan}, "maximum is null"),
         ({"maximum": 1 << 20_000}, "no JSON"),
         ({"title": "\ud800"}, "surrogate"),
         ({"$ref": "#/$defs/a"}, "leads nowhere"),
-        ({"$ref": "#a"}, "leads nowhere"),
         ({"allOf": [{"$ref": "#/allOf/9"}]}, "leads nowhere"),
         ({"$ref": "http://[/"}, "not a URI"),
     ],
@@ -268,9 +252,7 @@ def test_unsupported_dialects(uri: str) -> None:
     "schema",
     [
         {"$ref": "http://127.0.0.1:{port}/a.json"},
-        {"$ref": "file:///etc/hostname"},
         {"$ref": "other.json"},
-        {"$ref": "other.json#/$defs/a"},
         {"$ref": "//127.0.0.1:{port}/a"},
         {"$defs": {"unused": {"$ref": "http://127.0.0.1:{port}/a.json"}}},
         {"$id": "http://127.0.0.1:{port}/", "$ref": "a.json"},
@@ -384,9 +366,6 @@ def test_any_json_is_a_schema_or_refused(schema: Any) -> None:
         validator.problems({"a": 1})
 
 
-pytestmark = pytest.mark.timeout(60)  # only to catch what would never end
-
-
 # Hostile schemas
 
 
@@ -427,16 +406,10 @@ WIDE_LOOP["anyOf"] = [WIDE_LOOP] * 10
 
 HOSTILE: list[tuple[str, Any, str]] = [
     ("anyOf 2^30", by_pointer("anyOf", 30), "more than 100,000 steps"),
-    ("allOf 2^26", by_pointer("allOf", 26), "more than 100,000 steps"),
     ("oneOf 2^60", by_pointer("oneOf", 60), "more than 100,000 steps"),
     (
         "anchors",
         doubling("anyOf", 30, lambda n: {"$anchor": f"a{n}"}, lambda n: {"$ref": f"#a{n}"}),
-        "more than 100,000 steps",
-    ),
-    (
-        "ids",
-        doubling("anyOf", 30, lambda n: {"$id": f"a{n}.json"}, lambda n: {"$ref": f"a{n}.json"}),
         "more than 100,000 steps",
     ),
     (
@@ -453,17 +426,17 @@ HOSTILE: list[tuple[str, Any, str]] = [
         "comes back to itself",
     ),
     ("depth", nested(65, lambda inner: {"items": inner}, {}), "nested deeper than 64"),
-    ("depth 500", nested(500, lambda inner: {"properties": {"a": inner}}, {}), "nested deeper than"),
     ("depth 100,000", nested(100_000, lambda inner: {"not": inner}, {}), "nested deeper than"),
     ("deep constant", {"const": nested(5000, lambda inner: [inner], 1)}, "nested deeper than"),
     ("50,000 properties", {"properties": {f"p{n}": {"type": "string"} for n in range(50_000)}}, "too large"),
     ("20,000 properties", {"properties": {f"p{n}": {} for n in range(20_000)}}, "more than 10,000 subschemas"),
     ("megabytes", {"description": "x" * 1_000_001}, "too large"),
-    ("a dict in itself", LOOP, "nested deeper than"),
-    ("a dict in itself, often", WIDE_LOOP, "nested deeper than"),
+    ("a dict in itself", LOOP, "contains itself"),
+    ("a dict in itself, often", WIDE_LOOP, "contains itself"),
+    ("a dict twice in a dict, 2^40", nested(40, lambda inner: {"items": inner, "not": inner}, {}), "too large"),
+    ("a list twice in a list, 2^40", {"const": nested(40, lambda inner: [inner, inner], 1)}, "too large"),
     ("dynamic anchors", {"$defs": {str(n): {"$dynamicAnchor": f"a{n}"} for n in range(60)}}, "dynamic anchors"),
     ("many lookaheads", {"allOf": [{"pattern": f"(?=a)b{n}"} for n in range(30)]}, "costly patterns"),
-    ("many large patterns", {"allOf": [{"pattern": f"a{{1,{900 + n}}}"} for n in range(30)]}, "costly patterns"),
     ("a vast pattern", {"pattern": r"\p{L}{1,1000}"}, "malformed or far too large"),
 ]  # fmt: skip
 
@@ -491,13 +464,11 @@ def test_the_limits_can_be_set() -> None:
     ("schema", "value"),
     [
         (by_pointer("anyOf", 13), 1),
-        (by_pointer("allOf", 13), 1),
-        (by_pointer("oneOf", 13), 1),
         (nested(6, unevaluated, {"properties": {"a": True}}), {"b": 1}),
         ({"properties": {f"p{n}": {"type": "null"} for n in range(9000)}}, {f"p{n}": n for n in range(9000)}),
         ({"uniqueItems": True}, [{"a": n} for n in range(20_000)] + [{"a": 1}]),
     ],
-    ids=["anyOf", "allOf", "oneOf", "unevaluated", "wide", "uniqueItems"],
+    ids=["anyOf", "unevaluated", "wide", "uniqueItems"],
 )
 def test_costly_schemas_within_the_limits_end(schema: Any, value: Any) -> None:
     assert problems(schema, value)
@@ -564,29 +535,11 @@ def test_numbers_keep_their_size() -> None:
     assert problems({"const": 2**64}, 2**64 + 1) == [f"arguments: must be {2**64}, got {2**64 + 1}"]
 
 
-@pytest.mark.slow
-def test_large_values() -> None:
-    numbers = list(range(300_000))
-    assert len(problems({"items": {"type": "string"}}, numbers)) == 21
-    assert len(problems({"items": {"anyOf": [{"type": "string"}, {"type": "null"}]}}, numbers)) == 21
-    assert len(problems({"additionalProperties": False}, {str(n): n for n in numbers})) == 21
-    assert problems({"items": {"type": "integer"}}, [*numbers, "x"])
-
-
 def test_it_does_not_see_later_changes() -> None:
     schema: dict[str, Any] = {"properties": {"a": {"type": "null"}}}
     validator = Validator(types.MappingProxyType(schema), where="tool", lazy=True)
     schema["properties"]["a"]["type"] = "string"
     assert validator.problems({"a": 1}) == ["a: expected null, got the integer 1"]
-
-
-def test_lazy_leaves_the_engine_alone() -> None:
-    program = (
-        "import sys; from dovetail.registry.validate import Validator; "
-        "v = Validator({'type': 'null'}, where='x', lazy=True); assert 'jsonschema_rs' not in sys.modules; "
-        "assert not v.is_valid(1); assert 'jsonschema_rs' in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_the_engine_may_give_up() -> None:
@@ -620,18 +573,15 @@ def test_the_engine_may_give_up() -> None:
 
 REDOS = [
     r"^(a+)+$",
-    r"^(a|aa)+$",
     r"(.*a){30}b",
     r"^(?=(a+)+$)",
     r"^(a+)\1+$",
     r"^(?:(a+)\1)+(a+)+b$",
     r"(?=(a+))\1*b",
-    r"(?=.*b)(?=.*c)",
     r"(?<!x)(a*)*\1b",
     pytest.param(r"(?:a{1,50}){1,50}b", marks=pytest.mark.slow),
     r"(?=(?:a{1,50}){1,50}b)c",
     r"(?:(?=(?:a{1,50}){1,50}b)|a)*c",
-    r"a{1,1000}{1,1000}b",
 ]
 
 
@@ -649,11 +599,9 @@ def test_patterns_end(pattern: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "good", "bad"),
     [
-        ("^[a-z]+$", "abc", "aBc"),
         ("b", "abc", "aac"),
         (r"^(?=.*\d)(?=.*[A-Z]).{8,}$", "Secret123", "secret123"),
         (r"^(a|b)\1$", "aa", "ab"),
-        (r"^\d+$", "123", "१२३"),
         (r"^[\p{L}\p{N} ._-]{1,64}$", "Łódź 1", "a/b"),
         (r"^.{1,1000}$", "x" * 1000, "x" * 1001),
         (r"^(?!x-)", "name", "x-name"),

@@ -1,7 +1,5 @@
 """Odd values, end to end: what a client sends reaches the function whole, what it returns goes out as plain JSON."""
 
-import dataclasses
-import enum
 import json
 from typing import Any
 
@@ -11,7 +9,6 @@ from dovetail import Server, SetupError, Text, ToolResult
 from wire import MODERN, Wire
 
 HUGE = 2**70
-REVISIONS = pytest.mark.parametrize("version", [MODERN, "2025-11-25", "2024-11-05"])
 
 
 class Name(str):
@@ -23,26 +20,6 @@ class Name(str):
 
 class Count(int):
     pass
-
-
-class Share(float):
-    pass
-
-
-class Names(list[Any]):
-    pass
-
-
-class Prices(dict[str, Any]):
-    pass
-
-
-class Level(enum.IntEnum):
-    LOW = 1
-
-
-class Word(enum.StrEnum):
-    YES = "yes"
 
 
 def new_server() -> Server:
@@ -75,26 +52,32 @@ def texts(result: dict[str, Any]) -> list[str]:
     return [block["text"] for block in result["content"]]
 
 
-# Large numbers
+# Values that JSON libraries trip over; the table of all of them is in test_outputs
 
 
-@REVISIONS
+@pytest.mark.parametrize("version", [MODERN, "2024-11-05"])
 @pytest.mark.parametrize(
-    ("value", "annotation"),
-    [(HUGE, int), (-HUGE, int), ({"a": HUGE}, dict), ([HUGE], list[int]), (HUGE, ...), ({"a": [HUGE]}, ...)],
-    ids=["int", "negative", "dict", "list", "nothing", "dict in nothing"],
+    ("value", "annotation", "plain"),
+    [
+        (-HUGE, int, -HUGE),
+        ({"a": [HUGE]}, ..., {"a": [HUGE]}),
+        (Name("é"), str, "é"),
+        (Name("a"), ..., "a"),
+        (Count(5), int, 5),
+        ({"a": Name("b"), "c": Count(5)}, dict[str, Any], {"a": "b", "c": 5}),
+        (ToolResult(structured={"a": Name("b")}), ..., {"a": "b"}),
+        (ToolResult(structured={"a": Count(5)}), dict, {"a": 5}),
+    ],
 )
-async def test_huge_integers_go_out_whole(value: Any, annotation: Any, version: str) -> None:
+async def test_odd_values_go_out_as_plain_json(value: Any, annotation: Any, plain: Any, version: str) -> None:
     result = await call(returning(value, annotation), version=version)
     assert not result.get("isError"), result
-    assert json.loads(texts(result)[0]) == value
-    if annotation is not ... and version == MODERN:
-        assert result["structuredContent"] == value
+    (text,) = texts(result)
+    assert text == plain if isinstance(plain, str) else json.loads(text) == plain
+    assert version != MODERN or annotation in (..., str) or result["structuredContent"] == plain
 
 
-@pytest.mark.parametrize(
-    ("value", "annotation"), [(10**5000, int), ({"a": 10**5000}, dict), (10**5000, ...)], ids=["int", "dict", "nothing"]
-)
+@pytest.mark.parametrize(("value", "annotation"), [({"a": 10**5000}, dict), (10**5000, ...)], ids=["dict", "nothing"])
 async def test_integers_without_end_are_refused(value: Any, annotation: Any, caplog: pytest.LogCaptureFixture) -> None:
     result = await call(returning(value, annotation))
     assert result["isError"] is True
@@ -114,64 +97,8 @@ async def test_huge_integers_come_in_whole() -> None:
     result = await call(server, f'{{"number": {HUGE}, "anything": {{"a": -{HUGE}}}, "many": [{HUGE}]}}')
     assert result["structuredContent"] == HUGE + 1
     assert seen == [(HUGE, {"a": -HUGE}, [HUGE])]
-
-
-@REVISIONS
-@pytest.mark.parametrize("number", ["1e999", "9" * 5000], ids=["large", "long"])
-async def test_a_number_that_is_too_large_is_named(number: str, version: str) -> None:
-    server = new_server()
-
-    @server.tool
-    def t(number: float, anything: Any = None) -> None: ...
-
-    for arguments, name in (
-        (f'{{"number": {number}}}', "number"),
-        (f'{{"number": 1, "anything": {number}}}', "anything"),
-    ):
-        result = await call(server, arguments, version)
-        assert result["isError"] is True
-        assert texts(result) == [f"Invalid arguments for t:\n- {name}: is too large a number"]
-
-
-# Subclasses of the builtin types
-
-
-@REVISIONS
-@pytest.mark.parametrize(
-    ("value", "annotation", "plain"),
-    [
-        (Name("a"), str, "a"),
-        (Name("é"), str, "é"),
-        (Name("a"), ..., "a"),
-        (Word.YES, str, "yes"),
-        (Word.YES, ..., "yes"),
-        (Count(5), int, 5),
-        (Count(5), ..., 5),
-        (Count(HUGE), int, HUGE),
-        (Level.LOW, int, 1),
-        (Level.LOW, ..., 1),
-        (Share(0.5), float, 0.5),
-        (Share(0.5), ..., 0.5),
-        (Prices(a=Name("b")), dict, {"a": "b"}),
-        (Prices({Name("a"): Count(5)}), dict, {"a": 5}),
-        (Prices(a=Names([Level.LOW])), ..., {"a": [1]}),
-        (Names([Name("a"), Prices(a=1)]), list, ["a", {"a": 1}]),
-        (Names([Name("a")]), list[str], ["a"]),
-        (Names([Name("a")]), ..., ["a"]),
-        ({"a": Name("b"), "c": Count(5)}, dict[str, Any], {"a": "b", "c": 5}),
-        (ToolResult(structured={"a": Name("b")}), ..., {"a": "b"}),
-        (ToolResult(structured=Prices(a=Count(5))), dict, {"a": 5}),
-    ],
-)
-async def test_subclasses_of_builtins_go_out_as_plain_json(
-    value: Any, annotation: Any, plain: Any, version: str
-) -> None:
-    result = await call(returning(value, annotation), version=version)
-    assert not result.get("isError"), result
-    (text,) = texts(result)
-    assert text == plain if isinstance(plain, str) else json.loads(text) == plain
-    if "structuredContent" in result and version == MODERN:
-        assert result["structuredContent"] == plain
+    result = await call(server, '{"number": 1, "anything": 1e999, "many": []}')
+    assert texts(result) == ["Invalid arguments for t:\n- anything: is too large a number"]
 
 
 @pytest.mark.parametrize(
@@ -185,30 +112,6 @@ async def test_subclasses_of_builtins_go_out_as_plain_json(
 )
 async def test_content_made_of_subclasses(value: Any) -> None:
     assert texts(await call(returning(value))) == ["a"]
-
-
-# Dataclasses
-
-
-@dataclasses.dataclass
-class Order:
-    item: str
-    count: int = 1
-    notes: list[str] = dataclasses.field(default_factory=list)
-
-
-async def test_a_dataclass_comes_back_with_all_its_fields() -> None:
-    server = new_server()
-
-    @server.tool
-    def t(order: Order, more: list[Order]) -> list[Order]:
-        return [order, *more]
-
-    result = await call(server, '{"order": {"item": "a"}, "more": [{"item": "b", "count": 2}]}')
-    assert result["structuredContent"] == [
-        {"item": "a", "count": 1, "notes": []},
-        {"item": "b", "count": 2, "notes": []},
-    ]
 
 
 # Lists in URIs

@@ -54,10 +54,7 @@ async def test_the_result_of_a_call() -> None:
         params = {"name": "describe", "arguments": {"subject": "everything"}}
         answer = (await wire.post("tools/call", params, id=7)).answer
         assert answer["id"] == 7
-        same(
-            answer["result"],
-            {"content": [{"type": "text", "text": "…"}], "structuredContent": {}, "isError": False},
-        )
+        same(answer["result"], {"content": [{"type": "text", "text": "…"}], "structuredContent": {}, "isError": False})
 
 
 @pytest.mark.seed("S1-10")

@@ -1,7 +1,6 @@
 """Every JSON message of seed 003, on its server, at 2025-11-25."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -254,16 +253,6 @@ async def test_changed_lists_are_announced(name: str) -> None:
         same(await wire.receive(), {"jsonrpc": "2.0", "method": f"notifications/{name}/list_changed"})
 
 
-@pytest.mark.slow
-async def test_files_that_come_to_a_folder_or_go_are_announced(tmp_path: Path) -> None:
-    project = create_server()
-    project.add_directory(tmp_path, uri="file:///project/docs")
-    async with Wire(project, REVISION) as wire:
-        for change in ((tmp_path / "new.md").touch, (tmp_path / "new.md").unlink):
-            change()
-            same(await wire.receive(), {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"})
-
-
 @pytest.mark.seed("S3-31", "S3-38")
 async def test_resources_list() -> None:
     async with Wire(server, REVISION) as wire:
@@ -312,11 +301,7 @@ async def test_resources_read_binary() -> None:
 async def test_resource_templates() -> None:
     async with Wire(server, REVISION) as wire:
         answer = await wire.exchange({"jsonrpc": "2.0", "id": 3, "method": "resources/templates/list"})
-    template = {
-        "uriTemplate": "file:///{path}",
-        "name": "Project Files",
-        "mimeType": "application/octet-stream",
-    }
+    template = {"uriTemplate": "file:///{path}", "name": "Project Files", "mimeType": "application/octet-stream"}
     same(answer, {"jsonrpc": "2.0", "id": 3, "result": {"resourceTemplates": [template]}})
 
 
@@ -377,13 +362,11 @@ async def test_the_pages_of_a_list_follow_one_another(kind: str, names: list[str
 @pytest.mark.parametrize(
     "uri",
     [
-        "https://example.com/handbook?page=2",
-        "file:///nowhere/on/this/disk.txt",
-        "git://example.com/project.git/main/README.md",
-        "x-notes+v1.2://shelf/a%20b?sort=title#top",
+        "https://example.com/handbook?page=2", "file:///nowhere/on/this/disk.txt",
+        "git://example.com/project.git/main/README.md", "x-notes+v1.2://shelf/a%20b?sort=title#top",
         "urn:isbn:0451450523",
     ],
-)
+)  # fmt: skip
 async def test_any_scheme_of_rfc_3986(uri: str) -> None:
     schemes = Server("schemes")
     schemes.add_resource(uri, lambda: "contents", name="it", mime_type="text/plain")
@@ -439,10 +422,7 @@ async def test_content_types_of_messages(block, shown) -> None:
         result = await wire.ask("prompts/get", {"name": "show"})
     same(
         result["messages"],
-        [
-            {"role": "user", "content": shown},
-            {"role": "assistant", "content": {**shown, "annotations": ANNOTATIONS}},
-        ],
+        [{"role": "user", "content": shown}, {"role": "assistant", "content": {**shown, "annotations": ANNOTATIONS}}],
     )
 
 

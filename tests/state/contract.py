@@ -1,7 +1,7 @@
 """What every state backend must do. A test class for a backend inherits `BackendContract` and supplies two fixtures:
 
 `backend`   the backend, empty
-`elapse`    `await elapse(seconds)` lets so much time pass for the backend: a moved clock, or a real sleep
+`elapse`    `await elapse(seconds)` lets so much time pass for the backend: by the clock of conftest.py, or a real sleep
 """
 
 import asyncio
@@ -37,6 +37,15 @@ BAD_TIMES = [0, -1.0, math.nan, math.inf, MAX_TTL * 1.01]
 VALUES = [b"", b"text", b"\0\xff\r\n", bytes(range(256)) * 400]
 
 
+class Clock:
+    """Stands still until it is moved."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 async def heard(listener: Listener) -> set[str]:
     return await asyncio.wait_for(listener.wait(), 5)
 
@@ -61,6 +70,17 @@ async def fill(backend: StateBackend, log: str, count: int, *, keep: int = 100, 
     return [await backend.append(log, b"record %d" % n, keep=keep, ttl=ttl) for n in range(1, count + 1)]
 
 
+def attempts(backend: StateBackend, name: str, ttl: float = LONG) -> list[Callable[[], Awaitable[object]]]:
+    """Everything that makes a new key or log."""
+    return [
+        lambda: backend.put(name, b"", ttl=ttl),
+        lambda: backend.put(name, b"", ttl=ttl, if_version=0),
+        lambda: backend.claim(name, b"", ttl),
+        lambda: backend.add(name, 1, ttl),
+        lambda: backend.append(name, b"", keep=1, ttl=ttl),
+    ]
+
+
 def record(id: int) -> LogRecord:
     return LogRecord(id, b"record %d" % id)
 
@@ -73,12 +93,6 @@ class KeysContract:
         assert await backend.get("key") == Entry(value, version)
         assert type((await backend.get("key")).value) is bytes
 
-    async def test_a_key_that_was_never_put(self, backend: StateBackend) -> None:
-        assert await backend.get("key") is None
-        assert await backend.touch("key", LONG) is False
-        assert await backend.remaining("key") is None
-        assert await backend.delete("key") is False
-
     async def test_names_are_arbitrary_and_exact(self, backend: StateBackend) -> None:
         for name in NAMES:
             await backend.put(name, name.encode(), ttl=LONG)
@@ -88,12 +102,7 @@ class KeysContract:
 
     @pytest.mark.parametrize("name", BAD_NAMES, ids=["long", "surrogate"])
     async def test_nothing_is_stored_under_a_bad_name(self, backend: StateBackend, name: str) -> None:
-        for attempt in (
-            lambda: backend.put(name, b"", ttl=LONG),
-            lambda: backend.claim(name, b"", LONG),
-            lambda: backend.add(name, 1, LONG),
-            lambda: backend.append(name, b"", keep=1, ttl=LONG),
-        ):
+        for attempt in attempts(backend, name):
             with pytest.raises(ValueError, match="name"):
                 await attempt()
         with pytest.raises(ValueError, match="name"):
@@ -101,25 +110,20 @@ class KeysContract:
         with contextlib.closing(backend.listen([])) as listener, pytest.raises(ValueError, match="name"):
             listener.add(name)
 
-    @pytest.mark.parametrize("name", BAD_NAMES, ids=["long", "surrogate"])
-    async def test_nothing_is_found_under_a_bad_name(self, backend: StateBackend, name: str) -> None:
+    @pytest.mark.parametrize("name", ["never put", *BAD_NAMES], ids=["unknown", "long", "surrogate"])
+    async def test_nothing_is_found_where_nothing_is_stored(self, backend: StateBackend, name: str) -> None:
         assert await backend.get(name) is None
         assert await backend.touch(name, LONG) is False
         assert await backend.remaining(name) is None
         assert await backend.delete(name) is False
         assert await backend.read(name, 0) == LogPage([], 0, 0)
+        assert await backend.read(name, 7) == LogPage([], 0, 0)
         await backend.drop(name)
         await backend.publish(name)
 
     @pytest.mark.parametrize("ttl", BAD_TIMES)
     async def test_a_time_to_live_that_is_none(self, backend: StateBackend, ttl: float) -> None:
-        for attempt in (
-            lambda: backend.put("key", b"", ttl=ttl),
-            lambda: backend.touch("key", ttl),
-            lambda: backend.claim("key", b"", ttl),
-            lambda: backend.add("key", 1, ttl),
-            lambda: backend.append("key", b"", keep=1, ttl=ttl),
-        ):
+        for attempt in [*attempts(backend, "key", ttl), lambda: backend.touch("key", ttl)]:
             with pytest.raises(ValueError, match="ttl"):
                 await attempt()
         assert await backend.get("key") is None
@@ -156,10 +160,13 @@ class KeysContract:
         await backend.put("key", b"value", ttl=SHORT)
         await elapse(MOST_OF_IT)
         assert await backend.get("key") is not None
+        assert await backend.claim("key", b"too early", LONG) is False
         await elapse(MOST_OF_IT)
         assert await backend.get("key") is None
         assert await backend.touch("key", LONG) is False
         assert await backend.delete("key") is False
+        assert await backend.claim("key", b"second", LONG) is True
+        assert await backend.delete("key") is True
         assert await backend.put("key", b"value", ttl=LONG, if_version=0)
 
     async def test_touch_prolongs_and_leaves_the_version(self, backend: StateBackend, elapse: Elapse) -> None:
@@ -180,25 +187,11 @@ class KeysContract:
         assert 2 * LONG - 5 < await backend.remaining("key") <= 2 * LONG
         await backend.put("key", b"value", ttl=MAX_TTL)
         assert MAX_TTL - 5 < await backend.remaining("key") <= MAX_TTL
-
-    async def test_a_deleted_key_and_a_log_have_no_time(self, backend: StateBackend) -> None:
-        await backend.put("key", b"value", ttl=LONG)
-        await backend.delete("key")
         await backend.append("log", b"", keep=1, ttl=LONG)
-        assert await backend.remaining("key") is None
         assert await backend.remaining("log") is None
 
 
 class ClaimsAndCountersContract:
-    async def test_a_claim_ends_with_its_time_or_its_deletion(self, backend: StateBackend, elapse: Elapse) -> None:
-        await backend.claim("key", b"first", SHORT)
-        await elapse(MOST_OF_IT)
-        assert await backend.claim("key", b"too early", LONG) is False
-        await elapse(MOST_OF_IT)
-        assert await backend.claim("key", b"second", LONG) is True
-        await backend.delete("key")
-        assert await backend.claim("key", b"third", LONG) is True
-
     async def test_counting(self, backend: StateBackend) -> None:
         assert [await backend.add("key", n, LONG) for n in (1, 1, 5, -3, -10, 0)] == [1, 2, 7, 4, -6, -6]
         assert await backend.add("other", 0, LONG) == 0
@@ -246,11 +239,6 @@ class ClaimsAndCountersContract:
 
 
 class LogsContract:
-    async def test_an_unknown_log(self, backend: StateBackend) -> None:
-        assert await backend.read("log", 0) == LogPage([], 0, 0)
-        assert await backend.read("log", 7) == LogPage([], 0, 0)
-        await backend.drop("log")
-
     async def test_ids_count_from_one_in_each_log(self, backend: StateBackend) -> None:
         assert await fill(backend, "log", 3) == [1, 2, 3]
         assert await fill(backend, "other", 2) == [1, 2]
@@ -268,16 +256,12 @@ class LogsContract:
         [
             (0, 100, [4, 5, 6, 7, 8]),
             (-5, 100, [4, 5, 6, 7, 8]),
-            (2, 100, [4, 5, 6, 7, 8]),
             (3, 100, [4, 5, 6, 7, 8]),
             (4, 100, [5, 6, 7, 8]),
-            (7, 100, [8]),
             (8, 100, []),
-            (9, 100, []),
             (2**70, 100, []),
             (0, 2, [4, 5]),
             (5, 2, [6, 7]),
-            (7, 2, [8]),
             (0, 0, []),
         ],
     )
@@ -290,43 +274,29 @@ class LogsContract:
         assert len((await backend.read("log", 0)).records) == 100
         assert len((await backend.read("log", 0, 200)).records) == 120
 
-    async def test_a_reader_can_tell_that_it_missed_some(self, backend: StateBackend) -> None:
-        await fill(backend, "log", 3, keep=2)
-        missed = {after: after < (await backend.read("log", after)).first - 1 for after in range(4)}
-        assert missed == {0: True, 1: False, 2: False, 3: False}
-
     async def test_every_append_says_how_many_stay(self, backend: StateBackend) -> None:
         await fill(backend, "log", 6, keep=10)
         await backend.append("log", b"record 7", keep=3, ttl=LONG)
         assert await backend.read("log", 0) == LogPage([record(5), record(6), record(7)], 5, 7)
         await backend.append("log", b"record 8", keep=1, ttl=LONG)
         assert await backend.read("log", 0) == LogPage([record(8)], 8, 8)
-        await backend.append("log", b"record 9", keep=2, ttl=LONG)
-        assert await backend.read("log", 0) == LogPage([record(8), record(9)], 8, 9)
+        with pytest.raises(ValueError, match="keep"):
+            await backend.append("log", b"", keep=0, ttl=LONG)
 
-    async def test_append_after_the_expected_record(self, backend: StateBackend) -> None:
-        assert await backend.append("log", b"record 1", keep=9, ttl=LONG, if_last=0) == 1
-        assert await backend.append("log", b"record 2", keep=9, ttl=LONG, if_last=1) == 2
-        assert await backend.read("log", 0) == LogPage([record(1), record(2)], 1, 2)
-
-    @pytest.mark.parametrize(("count", "expected"), [(0, 1), (2, 0), (2, 1), (2, 3)])
-    async def test_append_after_another_record(self, backend: StateBackend, count: int, expected: int) -> None:
+    @pytest.mark.parametrize("count", [0, 2])
+    async def test_append_after_the_expected_record(self, backend: StateBackend, count: int) -> None:
         await fill(backend, "log", count)
-        with pytest.raises(Conflict):
-            await backend.append("log", b"late", keep=9, ttl=LONG, if_last=expected)
+        for expected in {0, 1, 2, 3} - {count}:
+            with pytest.raises(Conflict):
+                await backend.append("log", b"late", keep=9, ttl=LONG, if_last=expected)
         assert (await backend.read("log", 0)).last == count
+        assert await backend.append("log", b"record", keep=9, ttl=LONG, if_last=count) == count + 1
 
     async def test_one_of_many_appends_comes_after_the_expected_record(self, backend: StateBackend) -> None:
         await fill(backend, "log", 3)
         tries = (backend.append("log", b"record 4", keep=9, ttl=LONG, if_last=3) for _ in range(8))
         outcomes = await asyncio.gather(*tries, return_exceptions=True)
         assert sorted(each if isinstance(each, int) else 0 for each in outcomes) == [0] * 7 + [4]
-        assert (await backend.read("log", 3)).records == [record(4)]
-
-    @pytest.mark.parametrize("keep", [0, -1])
-    async def test_a_log_keeps_one_record_at_least(self, backend: StateBackend, keep: int) -> None:
-        with pytest.raises(ValueError, match="keep"):
-            await backend.append("log", b"", keep=keep, ttl=LONG)
 
     async def test_a_log_expires_after_its_last_append(self, backend: StateBackend, elapse: Elapse) -> None:
         await fill(backend, "log", 1, ttl=SHORT)
@@ -337,14 +307,6 @@ class LogsContract:
         await elapse(MOST_OF_IT)
         assert await backend.read("log", 0) == LogPage([], 0, 0)
         assert await fill(backend, "log", 2) == [1, 2]
-
-    async def test_a_dropped_log_is_gone_at_once(self, backend: StateBackend) -> None:
-        await fill(backend, "log", 3)
-        await fill(backend, "other", 3)
-        await backend.drop("log")
-        assert await backend.read("log", 0) == LogPage([], 0, 0)
-        assert (await backend.read("other", 0)).last == 3
-        assert await fill(backend, "log", 1) == [1]
 
     async def test_writers_at_the_same_time_get_ids_of_their_own(self, backend: StateBackend) -> None:
         texts = [b"%d" % n for n in range(50)]
@@ -359,8 +321,12 @@ class LogsContract:
         await backend.delete("name")
         assert (await backend.read("name", 0)).last == 2
         await backend.put("name", b"value", ttl=LONG)
+        await fill(backend, "other", 3)
         await backend.drop("name")
         assert (await backend.get("name")).value == b"value"
+        assert await backend.read("name", 0) == LogPage([], 0, 0)
+        assert (await backend.read("other", 0)).last == 3
+        assert await fill(backend, "name", 1) == [1]
 
 
 async def subscribed(backend: StateBackend, *topics: str) -> Listener:
@@ -376,14 +342,6 @@ class ListenersContract:
 
     async def listening(self, backend: StateBackend, *topics: str) -> Listener:
         return await subscribed(backend, *topics) if self.wakes_at_first else backend.listen(topics)
-
-    async def test_what_is_published_before_the_wait_is_heard(self, backend: StateBackend) -> None:
-        with contextlib.closing(await self.listening(backend, "a", "b", "c")) as listener:
-            await backend.publish("a")
-            await backend.publish("c")
-            told = await heard(listener)
-            while told != {"a", "c"}:  # a far-away backend may bring them one by one
-                told |= await heard(listener)
 
     async def test_each_topic_is_told_once(self, backend: StateBackend) -> None:
         with contextlib.closing(await self.listening(backend, "a", "end")) as listener:
@@ -406,18 +364,15 @@ class ListenersContract:
             await backend.publish("a")
             assert await heard(one) == {"a"}
             assert await heard(two) == {"a"}
-
-    async def test_what_was_published_earlier_is_not_heard(self, backend: StateBackend) -> None:
-        with contextlib.closing(await self.listening(backend, "a")) as first:
-            await backend.publish("a")
-            await heard(first)
-        with contextlib.closing(backend.listen(["a"])) as second:
-            assert await hears_nothing(second) or self.wakes_at_first
+            with contextlib.closing(backend.listen(["a"])) as late:
+                assert await hears_nothing(late) or self.wakes_at_first
 
     async def test_an_append_wakes_who_listens_to_the_log(self, backend: StateBackend) -> None:
         with contextlib.closing(await self.listening(backend, "log")) as listener:
             await fill(backend, "other", 1)
             waiting = await begun(listener)
+            with pytest.raises(RuntimeError, match="waits"):
+                await listener.wait()
             await fill(backend, "log", 1)
             assert await asyncio.wait_for(waiting, 5) == {"log"}
             assert (await backend.read("log", 0)).records == [record(1)]
@@ -445,14 +400,6 @@ class ListenersContract:
                 told = await waiting  # where the wake-up was quicker
             assert told or await heard(listener) == {"a"}
 
-    async def test_one_task_waits_at_a_time(self, backend: StateBackend) -> None:
-        with contextlib.closing(await self.listening(backend, "a")) as listener:
-            waiting = await begun(listener)
-            with pytest.raises(RuntimeError, match="waits"):
-                await listener.wait()
-            await backend.publish("a")
-            assert await asyncio.wait_for(waiting, 5) == {"a"}
-
     async def test_close_ends_the_wait_and_all_later_ones(self, backend: StateBackend) -> None:
         listener = backend.listen(["a", "b"])
         waiting = await begun(listener)
@@ -461,8 +408,7 @@ class ListenersContract:
         listener.close()
         listener.add("c")
         listener.remove("a")
-        for topic in "abc":
-            await backend.publish(topic)
+        await backend.publish("c")
         assert await heard(listener) == set()
 
     async def test_a_reader_that_tails_a_log_misses_nothing(self, backend: StateBackend) -> None:

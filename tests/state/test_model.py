@@ -2,16 +2,16 @@
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from contract import Clock
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from without_loop import Clock, at_once
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dovetail.state.base import CALLER_FAMILIES, CALLERS_SHARE, Conflict, LogPage, NoRoom, StateBackend
 from dovetail.state.memory import RECORD_OVERHEAD, MemoryState
@@ -139,9 +139,6 @@ class AgainstModel(RuleBasedStateMachine):
         except (Conflict, NoRoom, ValueError) as error:
             return type(error)
 
-    def tell(self, topic: str) -> None:
-        """Its listeners are woken."""
-
     @property
     def model(self) -> NaiveState:
         return self.naive.at(self.clock.now)
@@ -160,10 +157,7 @@ class AgainstModel(RuleBasedStateMachine):
         else:
             want = model.write(name, value, model.now + ttl)
         theirs = None if if_version is None else self.versions.get(if_version, 2**70)
-        self.compare_write(name, self.state.put(name, value, ttl=ttl, if_version=theirs), want)
-
-    def compare_write(self, name: str, call: Coroutine[Any, Any, int], want: Outcome) -> None:
-        got = self.outcome(call)
+        got = self.outcome(self.state.put(name, value, ttl=ttl, if_version=theirs))
         if isinstance(want, int):
             assert isinstance(got, int)
             assert got > max(self.versions.values())
@@ -211,8 +205,6 @@ class AgainstModel(RuleBasedStateMachine):
     def append(self, name: str, data: bytes, keep: int, ttl: int) -> None:
         want = self.model.append(name, data, keep, ttl)
         assert self.outcome(self.state.append(name, data, keep=keep, ttl=ttl)) == want
-        if isinstance(want, int):
-            self.tell(name)
 
     @rule(name=NAMES, after=st.integers(-1, 12), limit=st.integers(0, 7))
     def read(self, name: str, after: int, limit: int) -> None:
@@ -231,48 +223,16 @@ class MemoryAgainstModel(AgainstModel):
     def __init__(self) -> None:
         super().__init__()
         self.naive = NaiveState()
-        self.topics = {"a", "b"}
-        self.told: set[str] = set()
-        self.listener = self.state.listen(self.topics)
 
     def make(self) -> MemoryState:
         bounds = {"max_entries": MAX_ENTRIES, "max_entry_bytes": MAX_ENTRY_BYTES, "max_log_bytes": MAX_LOG_BYTES}
         return MemoryState(clock=self.clock, **bounds)
 
     def run(self, call: Coroutine[Any, Any, Any]) -> Any:
-        return at_once(call)
-
-    def tell(self, topic: str) -> None:
-        self.told |= self.topics & {topic}
-
-    @rule(topic=NAMES)
-    def publish(self, topic: str) -> None:
-        self.run(self.state.publish(topic))
-        self.tell(topic)
-
-    @rule(topic=NAMES, change=st.sampled_from(["add", "remove"]))
-    def change_topics(self, topic: str, change: str) -> None:
-        act: dict[str, Callable[[str], None]] = {"add": self.listener.add, "remove": self.listener.remove}
-        act[change](topic)
-        self.topics = self.topics | {topic} if change == "add" else self.topics - {topic}
-        self.told &= self.topics
-
-    @precondition(lambda self: self.told)
-    @rule()
-    def hear(self) -> None:
-        assert at_once(self.listener.wait()) == self.told
-        self.told = set()
-
-    @precondition(lambda self: not self.told)
-    @rule()
-    def hear_nothing(self) -> None:
-        async def wait() -> None:
-            waiting = asyncio.create_task(self.listener.wait())
-            await asyncio.sleep(0)
-            assert not waiting.done()
-            waiting.cancel()
-
-        asyncio.run(wait())
+        """No call of this backend suspends."""
+        with pytest.raises(StopIteration) as ended:
+            call.send(None)
+        return ended.value.value
 
     @invariant()
     def bounds_hold_and_nothing_alive_is_missing(self) -> None:

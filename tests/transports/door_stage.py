@@ -1,17 +1,26 @@
-"""A protected server, its verifier and its people; and what those are told who are not let in."""
+"""A protected server, its verifier and its people; the door alone; and what those are told who are not let in."""
 
 import asyncio
 import re
+from time import monotonic
 from typing import Any
 
 from dovetail import Context, Server
 from dovetail.auth import Auth, Principal
-from http_wire import Exchange
+from dovetail.errors import ProtocolError
+from dovetail.state.memory import MemoryState
+from dovetail.transports.doorkeeper import Doorkeeper, TokenLimits
+from dovetail.transports.forwarded import TrustedProxies
+from dovetail.transports.request import Visit
+from dovetail.transports.traffic import Traffic
+from dovetail.transports.well_known import ResourceUrls
+from http_wire import Exchange, HttpWire
 
 METADATA = "http://localhost:8000/.well-known/oauth-protected-resource/mcp"
 ISSUER = "https://login.example.com"
 PEOPLE = {
     "ann-token": Principal(subject="ann", scopes=frozenset({"notes:read", "notes:write"})),
+    "admin-token": Principal(subject="ann", scopes=frozenset({"notes:read", "notes:write", "notes:admin"})),
     "ann-other": Principal(subject="ann", scopes=frozenset({"notes:read"})),
     "bob-token": Principal(subject="bob", scopes=frozenset({"notes:read", "notes:write"})),
     "low-token": Principal(subject="low", scopes=frozenset({"other"})),
@@ -25,6 +34,7 @@ class Register:
         self.asked: list[str] = []
         self.failure: Exception | None = None
         self.gate: asyncio.Event | None = None
+        self.people = dict(PEOPLE)
 
     async def verify(self, token: str) -> Principal | None:
         self.asked.append(token)
@@ -32,21 +42,22 @@ class Register:
             await self.gate.wait()
         if self.failure is not None:
             raise self.failure
-        return PEOPLE.get(token)
+        return self.people.get(token)
 
 
-def notes(register: Any = None, **options: Any) -> Server:
-    options = {"authorization_servers": [ISSUER], "scopes": ["notes:read"], **options}
-    server = Server("notes", version="1.0.0", auth=Auth(register or Register(), **options))
+def notes(register: Any = None, *, audit: Any = False, page_size: int | None = None, **options: Any) -> Server:
+    """`options` are those of Auth."""
+    auth = Auth(register or Register(), **{"authorization_servers": [ISSUER], "scopes": ["notes:read"], **options})
+    server = Server("notes", version="1.0.0", auth=auth, audit=audit, page_size=page_size)
+    needed = ["notes:write", "notes:admin"]
 
     @server.tool
     async def whoami(ctx: Context) -> str:
         return "nobody" if ctx.principal is None else ctx.principal.name
 
-    @server.tool(scopes=["notes:write", "notes:admin"])
-    async def wipe() -> str:
-        return "wiped"
-
+    server.add_tool(lambda: "wiped", name="wipe", scopes=needed)
+    server.add_resource("notes://all", lambda: "all of it", name="all", scopes=needed)
+    server.add_prompt(lambda: "Tidy up.", name="tidy", scopes=needed)
     return server
 
 
@@ -58,3 +69,45 @@ def challenge_of(answer: Exchange) -> dict[str, str]:
     header = answer.headers["www-authenticate"]
     assert header.startswith("Bearer ")
     return dict(re.findall(r'(\w+)="([^"]*)"', header))
+
+
+class Door:
+    """A doorkeeper as an ASGI app: behind it a GET stays open, anything else is answered with 204."""
+
+    def __init__(self, auth: Any, *, clock: Any = monotonic, **limits: Any) -> None:
+        engine = Server("door", auth=auth).engine
+        proxies = TrustedProxies()
+        urls, traffic = ResourceUrls(None, "/mcp", proxies), Traffic(10, 1000, None)
+        assert engine.options.auth is not None
+        keeper = Doorkeeper(
+            engine.options.auth, urls, proxies, traffic, MemoryState(), engine, TokenLimits(**limits), clock
+        )
+        self._enter = keeper.before(self._place)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        visit = Visit.of(scope, receive, send, scope["path"])
+        try:
+            await self._enter(visit)
+        except ProtocolError as failure:
+            await visit.refuse(failure)
+
+    async def _place(self, visit: Visit) -> None:
+        if visit.method == "GET":
+            over = asyncio.Event()
+            await visit.while_welcome(self._stay(visit, over), over.set)
+        else:
+            await visit.response.empty(204)
+
+    async def _stay(self, visit: Visit, over: asyncio.Event) -> None:
+        await visit.response.open()
+        await over.wait()
+        await visit.response.close()
+
+    def post(self, token: str = "ann-token") -> Exchange:
+        return HttpWire(self, headers=bearer(token)).raw("POST")
+
+    async def status(self, token: str = "ann-token") -> int:
+        return (await self.post(token).done()).status
+
+    async def stream(self) -> Exchange:
+        return await HttpWire(self, headers=bearer()).raw("GET").started()

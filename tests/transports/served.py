@@ -1,10 +1,13 @@
-"""Server processes for tests: real ones, on real pipes, with a bound on every wait."""
+"""Server processes for tests, on pipes and over HTTP: started, asked, signalled, with a bound on every wait."""
 
 import contextlib
+import http.client
 import itertools
 import json
 import os
 import queue
+import re
+import signal
 import subprocess
 import sys
 import threading
@@ -15,40 +18,28 @@ from subprocess import PIPE
 from typing import Any
 
 import official
+from judge import COMPLAINT
 
 PROGRAM = Path(__file__).parent / "programs" / "everything.py"
-MODERN = {
-    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
+META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
 HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
 PROMPTLY = 15.0  # seconds; much more than anything takes, but far less than the tools that never end
-SHORT = {"INPUT_ENDED_GRACE": 0.2, "PATIENCE": 0.3, "LIFESPAN_SECONDS": 0.3}  # waits that a test need not sit out
 # Unbuffered, what a program prints before `run()` is on stdout before we come.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+START = re.compile(r"serves MCP at http://(?P<host>\S+):(?P<port>\d+)(?P<path>/\S*)")
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-Start = Callable[..., "Program"]
 
+class Process:
+    """A server process and what it writes to stderr."""
 
-class Program:
-    """A server process: write lines, read lines. Whatever it says is checked in the end."""
-
-    def __init__(self, **options: Any) -> None:
-        command = [sys.executable, str(PROGRAM), json.dumps(options)]
+    def __init__(self, command: list[str]) -> None:
         self.process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, bufsize=0, env=ENVIRONMENT)
-        self.witness = official.Witness()
-        self.lines: queue.Queue[bytes] = queue.Queue()
         self.errors = bytearray()
-        self.ids = itertools.count(1)
-        self.readers: list[threading.Thread] = []
+        self._readers: list[threading.Thread] = []
 
-    def read_stdout(self) -> "Program":
-        self._read(self.process.stdout, self._take)
-        return self
-
-    def read_stderr(self) -> "Program":
+    def read_stderr(self) -> None:
         self._read(self.process.stderr, self.errors.extend)
-        return self
 
     def _read(self, file: Any, take: Callable[[bytes], None]) -> None:
         def read() -> None:
@@ -56,8 +47,53 @@ class Program:
                 for line in lines:
                     take(line)
 
-        self.readers.append(threading.Thread(target=read, daemon=True))
-        self.readers[-1].start()
+        self._readers.append(threading.Thread(target=read, daemon=True))
+        self._readers[-1].start()
+
+    @property
+    def said(self) -> str:
+        return self.errors.decode()
+
+    def hears(self, text: str, times: int = 1) -> None:
+        self.until(lambda: self.said.count(text) >= times)
+
+    def until(self, is_so: Callable[[], Any]) -> None:
+        deadline = time.monotonic() + PROMPTLY
+        while not is_so():
+            assert time.monotonic() < deadline, self.said
+            time.sleep(0.01)
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def exits(self, within: float = PROMPTLY) -> int:
+        code = self.process.wait(within)
+        for reader in self._readers:
+            reader.join(PROMPTLY)
+        return code
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.exits()
+        for file in (self.process.stdin, self.process.stdout, self.process.stderr):
+            file.close()
+
+
+# ── on pipes ──
+
+
+class Program(Process):
+    """Write lines, read lines. Whatever it says is checked in the end."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__([sys.executable, str(PROGRAM), json.dumps(options)])
+        self.witness = official.Witness()
+        self.lines: queue.Queue[bytes] = queue.Queue()
+        self.ids = itertools.count(1)
+
+    def read_stdout(self) -> None:
+        self._read(self.process.stdout, self._take)
 
     def _take(self, line: bytes) -> None:
         if official.available():
@@ -90,25 +126,30 @@ class Program:
     def begin(self, tool: str) -> None:
         """Call a tool that says so on stderr, and wait until it does."""
         self.send(modern_call("begun", tool))
-        self.wait_for_error(f"{tool} runs")
-
-    def wait_for_error(self, text: str) -> None:
-        deadline = time.monotonic() + PROMPTLY
-        while text.encode() not in self.errors:
-            assert time.monotonic() < deadline, self.errors.decode()
-            time.sleep(0.01)
+        self.hears(f"{tool} runs")
 
     def end_input(self) -> None:
         self.process.stdin.close()
 
-    def exits(self, within: float = PROMPTLY) -> int:
-        code = self.process.wait(within)
-        for reader in self.readers:
-            reader.join(PROMPTLY)
-        return code
-
     def rest(self) -> list[Any]:
         return [json.loads(self.lines.get_nowait()) for _ in range(self.lines.qsize())]
+
+    def ends(self, *, by: int | None = None) -> list[Any]:
+        """End it by a signal, or by the end of its input; what it has said that nobody has received."""
+        if by is None:
+            self.end_input()
+        else:
+            self.signal(by)
+        assert self.exits() == 0
+        return self.rest()
+
+    def close(self) -> None:
+        super().close()
+        assert not re.search("Traceback|Fatal", self.said), self.said
+        self.witness.assert_clean()
+
+
+Start = Callable[..., Program]
 
 
 @contextlib.contextmanager
@@ -118,28 +159,17 @@ def programs() -> Iterator[Start]:
 
         def start(*, listen: bool = True, **options: Any) -> Program:
             program = Program(**options)
-            stack.callback(program.witness.assert_clean)
-            stack.callback(end, program)
-            return program.read_stdout().read_stderr() if listen else program
+            stack.callback(program.close)
+            if listen:
+                program.read_stdout()
+                program.read_stderr()
+            return program
 
         yield start
 
 
-def end(program: Program) -> None:
-    process = program.process
-    if process.poll() is None:
-        process.kill()
-    process.wait(PROMPTLY)
-    for reader in program.readers:
-        reader.join(PROMPTLY)
-    for file in (process.stdin, process.stdout, process.stderr):
-        file.close()
-    assert b"Traceback" not in program.errors, program.errors.decode()
-    assert b"Fatal" not in program.errors, program.errors.decode()
-
-
 def modern_call(id: Any, tool: str, **arguments: Any) -> dict[str, Any]:
-    return request(id, "tools/call", {"name": tool, "arguments": arguments, "_meta": MODERN})
+    return request(id, "tools/call", {"name": tool, "arguments": arguments, "_meta": META})
 
 
 def request(id: Any, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -148,3 +178,104 @@ def request(id: Any, method: str, params: dict[str, Any] | None = None) -> dict[
 
 def text(result: dict[str, Any]) -> str:
     return result["content"][0]["text"]
+
+
+# ── over HTTP ──
+
+
+class HttpProgram(Process):
+    """Asked over connections that are closed in the end; what it says of the schemas then fails the test."""
+
+    def __init__(self, command: list[str]) -> None:
+        super().__init__(command)
+        self._connections: list[http.client.HTTPConnection] = []
+        self.read_stderr()
+
+    def ready(self) -> "HttpProgram":
+        self.until(lambda: START.search(self.said) or self.process.poll() is not None)
+        assert self.port, self.said
+        return self
+
+    @property
+    def port(self) -> int:
+        found = START.search(self.said)
+        return int(found["port"]) if found else 0
+
+    def connect(self) -> http.client.HTTPConnection:
+        self._connections.append(http.client.HTTPConnection("127.0.0.1", self.port, timeout=PROMPTLY))
+        return self._connections[-1]
+
+    def stream(self, path: str, **headers: str) -> http.client.HTTPResponse:
+        connection = self.connect()
+        connection.request("GET", path, headers=headers)
+        return connection.getresponse()
+
+    def get(self, path: str) -> tuple[int, Any]:
+        response = self.stream(path)
+        return response.status, json.loads(response.read())
+
+    def _send(self, method: str, params: dict[str, Any], more: dict[str, str]) -> http.client.HTTPConnection:
+        headers = {"content-type": "application/json", "accept": "application/json, text/event-stream", **more}
+        if "_meta" in params:
+            headers |= {"mcp-protocol-version": "2026-07-28", "mcp-method": method}
+            headers |= {"mcp-name": params["name"]} if "name" in params else {}
+        connection = self.connect()
+        connection.request("POST", "/mcp", json.dumps(request(1, method, params)), headers)
+        return connection
+
+    def post(self, method: str, params: dict[str, Any], **headers: str) -> http.client.HTTPResponse:
+        return self._send(method, params, headers).getresponse()
+
+    def call(self, tool: str, **arguments: Any) -> Any:
+        response = self.post("tools/call", {"name": tool, "arguments": arguments, "_meta": META})
+        body = response.read()
+        assert response.status == 200, body
+        return json.loads(body)["result"]
+
+    def begin(self, tool: str, **arguments: Any) -> http.client.HTTPConnection:
+        """A call that says so on stderr, under way."""
+        connection = self._send("tools/call", {"name": tool, "arguments": arguments, "_meta": META}, {})
+        self.hears(f"{tool} runs")
+        return connection
+
+    def listen(self) -> http.client.HTTPResponse:
+        """An open stream."""
+        response = self.post("subscriptions/listen", {"notifications": {"toolsListChanged": True}, "_meta": META})
+        assert response.status == 200
+        while b"acknowledged" not in response.readline():
+            pass
+        return response
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.close()
+        super().close()
+        assert COMPLAINT not in self.said, self.said
+
+
+StartHttp = Callable[..., HttpProgram]
+
+
+@contextlib.contextmanager
+def http_programs() -> Iterator[StartHttp]:
+    with contextlib.ExitStack() as stack:
+
+        def start(*, ready: bool = True, command: list[str] | None = None, **options: Any) -> HttpProgram:
+            given = json.dumps({"transport": "http", **options})
+            program = HttpProgram(command or [sys.executable, str(PROGRAM), given])
+            stack.callback(program.close)
+            return program.ready() if ready else program
+
+        yield start
+
+
+def is_alive(pid: int) -> bool:
+    """Neither gone nor a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

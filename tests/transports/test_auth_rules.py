@@ -3,32 +3,29 @@
 Two of them bind proxies, which Dovetail is not; why not is written here, and held by a test too.
 """
 
-import base64
 import gc
 import inspect
 import logging
 import re
-import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from door_stage import bearer, notes
 
-import dovetail
 from dovetail import Context, Request, Server
-from dovetail.auth import ApiKeys, Auth, Jwt, Principal
+from dovetail.auth import Principal
 from dovetail.authserver import AuthServer
 from dovetail.engine.input_required import BAD_STATE
+from dovetail.state.memory import MemoryState
 from dovetail.transports.options import HttpOptions
 from http_serving import serving
 from http_wire import HANDSHAKE, MODERN, REVISIONS, Exchange, HttpWire, open_wire, text_of
-from issuer_stage import AUDIENCE, ISSUER, OTHER_RSA, RSA, claims, craft, jwks, signer, token
 from replaying import EVERYTHING, retry
 
-SOURCE = Path(dovetail.__file__).parent
 RULES = [*(f"AUTH-{number}" for number in range(1, 21)), *(f"SEC-{number}" for number in range(1, 13))]
-TOKEN, LOW = "dovetail-key-of-ann-and-nobody-else", "dovetail-key-of-ann-for-reading"
+TOKEN = "ann-token"
 PROOF = "a.dpop.proof"
 _MARK = re.compile(r"mark\.rule\(([^)]*)\)")
 
@@ -38,15 +35,6 @@ NOT_APPLICABLE = {
     "SEC-1": "It binds the same proxies, before they begin the third-party flow, and there is no such flow. That each"
     " program needs a consent of its own at AuthServer is SEC-2.",
 }
-# Whatever can send a request of its own, and what for. A third-party flow would have to be among them.
-REACHING_OUT = {
-    "auth/introspection.py": "whether a token is good",
-    "auth/jwt.py": "the keys that tokens are signed with",
-    "authserver/clients.py": "what a program publishes of itself",
-    "client/oauth/metadata.py": "where the client signs in",
-    "client/transports/aiohttp.py": "the client, for whoever uses it",
-}
-_REACHES = re.compile(r"\bmake_fetch\(|\bimport aiohttp|\bimport httpx|\burlopen\b|\bhttp\.client\b")
 
 
 def test_every_rule_that_binds_a_server_has_a_test() -> None:
@@ -58,58 +46,34 @@ def test_every_rule_that_binds_a_server_has_a_test() -> None:
 
 def test_nothing_comes_to_an_authorization_server_for_its_clients() -> None:
     """Why two rules do not apply; with a flow of that kind they would, and this test is in the way of it."""
-    reaching = {
-        path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if _REACHES.search(path.read_text())
-    }
-    assert reaching - {"auth/fetch.py"} == REACHING_OUT.keys()
     taken = set(inspect.signature(AuthServer).parameters)
     assert not {name for name in taken if re.search("upstream|provider|third|proxy|authorization_url", name)}
 
 
-def notes(**options: Any) -> Server:
-    """What reads, what writes, and what everybody may do who gets in."""
-    keys = ApiKeys(
-        {"ann": [{"key": TOKEN, "scopes": ["notes:read", "notes:write"]}, {"key": LOW, "scopes": ["notes:read"]}]}
-    )
-    auth = Auth(keys, authorization_servers=["https://login.example.com"], scopes=["notes:read"])
-    server = Server("notes", version="1.0.0", auth=auth, **options)
-
-    @server.tool
-    async def whoami(ctx: Context) -> str:
-        assert ctx.principal is not None
-        return ctx.principal.name
-
-    @server.tool(scopes=["notes:write"])
-    async def write() -> str:
-        return "written"
-
-    @server.resource("notes://all", scopes=["notes:write", "notes:admin"])
-    async def everything() -> str:
-        return "all of it"
-
-    @server.prompt(scopes=["notes:write", "notes:admin"])
-    async def tidy() -> str:
-        return "Tidy up."
-
-    return server
-
-
-def bearer(token: str = TOKEN) -> dict[str, str | None]:
-    return {"authorization": f"Bearer {token}"}
-
-
-def challenged(header: str) -> dict[str, str]:
-    return dict(re.findall(r'(\w+)="([^"]*)"', header))
-
-
 # ── tokens stay where they are ──
+
+
+class NotingState(MemoryState):
+    """Remembers all that it is given to keep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[Any] = []
+
+    async def put(self, key: str, value: bytes, **options: Any) -> int:
+        self.kept.append((key, value))
+        return await super().put(key, value, **options)
+
+    async def append(self, log: str, data: bytes, **options: Any) -> int:
+        self.kept.append((log, data))
+        return await super().append(log, data, **options)
 
 
 @pytest.mark.rule("AUTH-9", "AUTH-18")
 @pytest.mark.parametrize("version", REVISIONS)
 async def test_a_token_is_neither_kept_nor_shown(version: str, caplog: pytest.LogCaptureFixture) -> None:
     """Not in the state, which others may read, not in what the server knows of a caller, and in no log."""
-    seen: list[Any] = []
+    seen, state = list[Any](), NotingState()
     server = notes(audit=seen.append)
 
     @server.middleware
@@ -126,49 +90,16 @@ async def test_a_token_is_neither_kept_nor_shown(version: str, caplog: pytest.Lo
         return "told"
 
     with caplog.at_level(logging.DEBUG):
-        async with serving(server) as app:
+        async with serving(server, state=state) as app:
             wire = await open_wire(app, version, headers={**bearer(), "dpop": PROOF, "x-mine": "yes"})
             for _ in range(2):  # the token is new, and then known
                 assert text_of((await wire.call("tell")).answer) == "told"
-            assert (await wire.call("write", {"wrong": 1})).status == 200
-            kept = [repr((name, slot.entry)) for name, slot in app._state._entries.rows.items()]
+            assert (await wire.call("whoami", {"wrong": 1})).status == 200
             principals = [each for each in gc.get_objects() if isinstance(each, Principal)]
     assert len(seen) >= 3
-    for text in (caplog.text, repr(seen), repr(kept), repr(principals), repr(server.engine.options)):
+    for text in (caplog.text, repr(seen), repr(state.kept), repr(principals), repr(server.engine.options)):
         assert TOKEN not in text
         assert PROOF not in text
-
-
-# ── scopes ──
-
-
-@pytest.mark.rule("AUTH-11", "AUTH-12")
-@pytest.mark.parametrize("version", REVISIONS)
-@pytest.mark.parametrize(
-    ("method", "params"), [("resources/read", {"uri": "notes://all"}), ("prompts/get", {"name": "tidy"})]
-)
-async def test_resources_and_prompts_tell_all_that_they_need_too(
-    version: str, method: str, params: dict[str, Any]
-) -> None:
-    async with serving(notes()) as app:
-        refused = await (await open_wire(app, version, headers=bearer(LOW))).post(method, params)
-        assert refused.status == 403
-        told = challenged(refused.headers["www-authenticate"])
-        assert (told["error"], told["scope"]) == ("insufficient_scope", "notes:admin notes:read notes:write")
-
-
-@pytest.mark.rule("SEC-10", "SEC-11", "AUTH-6")
-@pytest.mark.parametrize("version", REVISIONS)
-async def test_a_client_asks_for_little_first_and_for_more_when_it_needs_it(version: str) -> None:
-    async with serving(notes()) as app:
-        first = await HttpWire(app, version).post("tools/list")
-        assert challenged(first.headers["www-authenticate"])["scope"] == "notes:read"  # not the whole catalogue
-        wire = await open_wire(app, version, headers=bearer(LOW))
-        assert text_of((await wire.call("whoami")).answer) == "ann"  # less than everything is enough
-        refused = await wire.call("write")
-        assert challenged(refused.headers["www-authenticate"])["scope"] == "notes:read notes:write"
-        wire.headers = bearer()
-        assert text_of((await wire.call("write")).answer) == "written"  # in the same session
 
 
 # ── what clients carry for us ──
@@ -183,98 +114,46 @@ CARRIERS = {  # by their token
     "program-called-ann": Principal(client="ann", issuer=OF_ANN.issuer),
 }
 THIEVES = [token for token, each in CARRIERS.items() if each.key != OF_ANN.key]
-ASKING = {
-    "tools/call": {"name": "pay", "arguments": {"amount": 100}},
-    "prompts/get": {"name": "thank", "arguments": {}},
-    "resources/read": {"uri": "bank://safe"},
-}
 
 
-class Bank:
-    """Asks before it does anything, and counts what it has done."""
+@pytest.mark.rule("SEC-8")
+async def test_who_has_a_handle_is_not_who_it_was_made_for() -> None:
+    """It is bound to the user, the program and the issuer of the token, and never stands for a token."""
+    done: list[str] = []
+    bank = Server("bank", version="1.0.0", auth=CARRIERS.get)
 
-    def __init__(self, **options: Any) -> None:
-        self.done: list[str] = []
-        self.server = Server("bank", version="1.0.0", auth=CARRIERS.get, **options)
-        self.server.add_tool(self.pay)
-        self.server.add_prompt(self.thank)
-        self.server.add_resource("bank://safe", self.safe)
-
-    async def pay(self, amount: int, ctx: Context) -> str:
-        return await self._ask(ctx)
-
-    async def thank(self, ctx: Context) -> str:
-        return await self._ask(ctx)
-
-    async def safe(self, ctx: Context) -> str:
-        return await self._ask(ctx)
-
-    async def _ask(self, ctx: Context) -> str:
-        self.done.append((await ctx.elicit("Sure?", str)).data)
+    @bank.tool
+    async def pay(amount: int, ctx: Context) -> str:
+        done.append((await ctx.elicit("Sure?", str)).data)
         return "done"
 
+    def ask(token: str, params: dict[str, Any]) -> Exchange:
+        return HttpWire(app, headers=bearer(token)).start("tools/call", params)
 
-def carrier(app: Any, token: str) -> HttpWire:
-    return HttpWire(app, headers=bearer(token))
-
-
-async def begun(wire: HttpWire, method: str = "tools/call") -> dict[str, Any]:
-    """The request as it is made again, with the answer and the state."""
-    capable = {"_meta": {"io.modelcontextprotocol/clientCapabilities": EVERYTHING}}
-    params: dict[str, Any] = {**ASKING[method], **capable}
-    return {**params, **retry(await wire.ask(method, params), {"Sure?": "yes"})}
-
-
-async def is_not_taken(exchange: Exchange) -> bool:
-    """In the same words, whatever is wrong with it."""
-    error = (await exchange.done()).answer["error"]
-    return (error["code"], error["message"]) == (-32602, BAD_STATE)
-
-
-@pytest.mark.rule("SEC-8")
-@pytest.mark.parametrize("method", ASKING)
-async def test_who_has_a_handle_is_not_who_it_was_made_for(method: str) -> None:
-    """It is bound to the user, the program and the issuer of the token, and never stands for a token."""
-    bank = Bank()
-    async with serving(bank.server) as app:
-        again = await begun(carrier(app, "ann"), method)
-        for headers in ({}, bearer("not-a-token"), {"authorization": f"Bearer {again['requestState']}"[:8000]}):
-            assert (await HttpWire(app, headers=headers).post(method, again)).status == 401
+    async with serving(bank) as app:
+        capable = {"_meta": {"io.modelcontextprotocol/clientCapabilities": EVERYTHING}}
+        params: dict[str, Any] = {"name": "pay", "arguments": {"amount": 100}, **capable}
+        asked = (await ask("ann", params).done()).answer["result"]
+        again = {**params, **retry(asked, {"Sure?": "yes"})}
+        for token in ("not-a-token", again["requestState"][:8000]):
+            assert (await ask(token, again).done()).status == 401
         assert len(THIEVES) == 4
         for thief in THIEVES:
-            assert await is_not_taken(carrier(app, thief).start(method, again)), thief
-        assert bank.done == []
-        assert "result" in (await carrier(app, "ann-other-token").post(method, again)).answer
-        assert bank.done == ["yes"]
-
-
-@pytest.mark.rule("SEC-8")
-async def test_handles_are_random_and_show_and_allow_nothing() -> None:
-    bank = Bank()
-    async with serving(bank.server) as app:
-        ann = carrier(app, "ann")
-        again = await begun(ann)
-        states = [again["requestState"], *[(await begun(ann))["requestState"] for _ in range(20)]]
-        raw = [base64.urlsafe_b64decode(each + "=" * (-len(each) % 4)) for each in states]
-        assert len({each[9:25] for each in raw}) == len(raw)  # 128 bits of chance in each, behind version and key id
-        for text in (b"ann", b"pay", b"amount", b"Sure?", OF_ANN.key.encode()):
-            assert not any(text in each for each in raw)
-        state = states[0]
-        for place in range(0, len(state), 7):
-            other = "A" if state[place] != "A" else "B"
-            forged = f"{state[:place]}{other}{state[place + 1 :]}"
-            assert await is_not_taken(ann.start("tools/call", {**again, "requestState": forged})), place
-        assert bank.done == []
+            error = (await ask(thief, again).done()).answer["error"]
+            assert (error["code"], error["message"]) == (-32602, BAD_STATE), thief
+        assert done == []
+        assert "result" in (await ask("ann-other-token", again).done()).answer
+        assert done == ["yes"]
 
 
 @pytest.mark.rule("SEC-8")
 async def test_a_cursor_is_a_place_in_a_list_and_no_right_to_see_it() -> None:
     server = notes(page_size=1)
     async with serving(server) as app:
-        ann, low = HttpWire(app, headers=bearer()), HttpWire(app, headers=bearer(LOW))
+        ann, low = HttpWire(app, headers=bearer("admin-token")), HttpWire(app, headers=bearer("ann-other"))
         first = await ann.ask("tools/list")
         behind = {"cursor": first["nextCursor"]}
-        assert [tool["name"] for tool in (await ann.ask("tools/list", behind))["tools"]] == ["write"]
+        assert [tool["name"] for tool in (await ann.ask("tools/list", behind))["tools"]] == ["wipe"]
         assert (await low.ask("tools/list", behind))["tools"] == []
         assert (await HttpWire(app).post("tools/list", behind)).status == 401
         forged = {"cursor": f"{behind['cursor'][:-4]}AAA="}
@@ -287,60 +166,18 @@ async def test_a_cursor_is_a_place_in_a_list_and_no_right_to_see_it() -> None:
 @pytest.mark.rule("SEC-9")
 async def test_a_local_server_can_ask_for_a_token_and_is_no_pages_to_reach() -> None:
     assert HttpOptions().host == "127.0.0.1"
-    local = Server("local", version="1.0.0", auth=ApiKeys({"me": TOKEN}))
-    local.add_tool(lambda: "yours", name="mine")
-    async with serving(local) as app:
+    async with serving(notes()) as app:
         for headers, status in [
             ({}, 401),
-            (bearer("dovetail-key-of-somebody-else"), 401),
+            (bearer("guessed"), 401),
             ({**bearer(), "host": "evil.example.com"}, 403),  # a name that was made to point here
             ({**bearer(), "origin": "https://evil.example.com"}, 403),
+            (bearer(), 200),
         ]:
             assert (await HttpWire(app, headers=headers).post("tools/list")).status == status
-        assert text_of((await HttpWire(app, headers=bearer()).call("mine")).answer) == "yours"
 
 
 # ── attacks: callers without a right get nothing, and learn nothing ──
-
-
-def vault() -> Server:
-    verifier = Jwt(ISSUER, audience=AUDIENCE, jwks=jwks())
-    server = Server("vault", version="1.0.0", auth=Auth(verifier, public_url=AUDIENCE))
-
-    @server.tool
-    async def peek() -> str:
-        return "gold"
-
-    @server.tool
-    async def break_down(number: int = 0) -> str:
-        raise ZeroDivisionError("/srv/vault/combination.py says 1234")
-
-    return server
-
-
-HEAD = {"typ": "at+jwt", "kid": RSA.kid}
-FORGED = {
-    "not signed": craft({**HEAD, "alg": "none"}, claims(), lambda _: b""),
-    "another's key": token(key=OTHER_RSA, kid=RSA.kid),
-    "its own key": craft(
-        {**HEAD, "alg": "RS256", "jwk": OTHER_RSA.as_dict(private=False)}, claims(), signer("RS256", OTHER_RSA)
-    ),
-    "expired": token(claims(exp=int(time.time()) - 86_400)),
-    "another issuer": token(claims(iss="https://evil.example.com")),
-    "for another server": token(claims(aud="https://evil.example.com")),
-    "no JWT": "x.y.z",
-}
-
-
-@pytest.mark.rule("AUTH-3", "AUTH-7", "AUTH-8", "SEC-6")
-async def test_forged_and_foreign_tokens() -> None:
-    async with serving(vault()) as app:
-        assert text_of((await HttpWire(app, headers=bearer(token())).call("peek")).answer) == "gold"
-        for name, forged in (*FORGED.items(), *FORGED.items()):  # also when one comes again
-            answer = await HttpWire(app, headers=bearer(forged)).call("peek")
-            assert answer.status == 401, name
-            assert b"gold" not in answer.raw
-            assert 'resource_metadata="https://' in answer.headers["www-authenticate"]
 
 
 LEAKS = re.compile(
@@ -358,7 +195,7 @@ PROBES = {
     "wrong params": lambda wire: wire.start("tools/list", {"cursor": "nonsense"}),
     "no JSON": lambda wire: wire.raw("POST", b'{"jsonrpc": "2.0", "id": 1, "method": "ping"'),
     "no token": lambda wire: wire.raw("POST", b"{}", {"authorization": None}),
-    "forged token": lambda wire: wire.raw("POST", b"{}", bearer(FORGED["not signed"])),
+    "guessed token": lambda wire: wire.raw("POST", b"{}", bearer("guessed")),
     "unknown path": lambda wire: wire.raw("GET", path="/admin"),
     "wrong verb": lambda wire: wire.raw("PATCH"),
     "wrong host": lambda wire: wire.raw("POST", b"{}", {"host": "evil.example.com"}),
@@ -366,11 +203,18 @@ PROBES = {
 
 
 @pytest.mark.parametrize("version", [HANDSHAKE[-1], MODERN])
-@pytest.mark.parametrize("probe", PROBES.values(), ids=PROBES)
-async def test_errors_disclose_nothing(probe: Any, version: str) -> None:
-    async with serving(vault()) as app:
-        answer = await probe(await open_wire(app, version, headers=bearer(token()))).done()
-        shown = answer.raw + b"".join(b"%s: %s\n" % pair for pair in answer.sent[0]["headers"])
-        assert "error" in answer.json or answer.answer["result"]["isError"]
-        assert not LEAKS.search(shown), shown
-        assert "server" not in answer.headers
+async def test_errors_disclose_nothing(version: str) -> None:
+    server = notes()
+
+    @server.tool
+    async def break_down(number: int = 0) -> str:
+        raise ZeroDivisionError("/srv/vault/combination.py says 1234")
+
+    async with serving(server) as app:
+        wire = await open_wire(app, version, headers=bearer())
+        for name, probe in PROBES.items():
+            answer = await probe(wire).done()
+            shown = answer.raw + b"".join(b"%s: %s\n" % pair for pair in answer.sent[0]["headers"])
+            assert "error" in answer.json or answer.answer["result"]["isError"], name
+            assert not LEAKS.search(shown), (name, shown)
+            assert "server" not in answer.headers, name

@@ -14,7 +14,7 @@ import pytest
 PROMPTLY = 30.0
 TOKEN = "ann-secret-token"
 PROGRAM = """
-import asyncio, os, time
+import os, time
 from dovetail import Context, Server
 from dovetail.auth import Auth, Principal, VerifierTrouble
 
@@ -24,7 +24,7 @@ async def verify(token):
     if token == "broken-token":
         raise ValueError(token)
     scopes = {"ann-secret-token": {"base", "write"}, "low-token": {"write"}, "short-token": {"base", "write"}}
-    expires_at = time.time() + 1 if token == "short-token" else None
+    expires_at = time.time() + 2 if token == "short-token" else None
     if token not in scopes:
         return None
     return Principal(subject="ann", scopes=frozenset(scopes[token]), expires_at=expires_at)
@@ -38,12 +38,6 @@ async def whoami(ctx: Context) -> str:
 @server.tool(scopes=["write"])
 async def write() -> str:
     return "written"
-
-@server.tool
-async def wait(ctx: Context) -> str:
-    while ctx.principal.expires_at > time.time():
-        await asyncio.sleep(0.05)
-    return "waited"
 
 @server.resource("notes://all", scopes=["write"])
 async def everything() -> str:
@@ -99,9 +93,6 @@ class Piped:
         self.send("tools/call", {"name": name, "arguments": {}, "_meta": meta}, name)
         return self.read()
 
-    def shown(self, name: str) -> str:
-        return shown(self.ask(name))
-
     def end(self, code: int = 0) -> str:
         """What it has said on stderr."""
         _, errors = self.process.communicate(timeout=PROMPTLY)
@@ -127,12 +118,17 @@ def piped(folder: Path, token: str | None, *command: str, auth: str = AUTH) -> I
 
 @pytest.mark.rule("AUTH-1")
 @pytest.mark.parametrize(
-    ("token", "answers"), [(TOKEN, ["ann", "written"]), (None, ["nobody", "error -32600"])], ids=["known", "nobody"]
+    ("token", "auth", "answers"),
+    [
+        (TOKEN, AUTH, ["ann", "written", "[]"]),  # nothing that a tool starts inherits it
+        (None, AUTH, ["nobody", "error -32600", "[]"]),
+        (TOKEN, "None", ["nobody", "error -32600", "[]"]),  # without auth the variable means nothing
+    ],
+    ids=["known", "nobody", "no auth"],
 )
-def test_the_token_of_the_environment(tmp_path: Path, token: str | None, answers: list[str]) -> None:
-    with piped(tmp_path, token) as server:
-        assert [server.shown(name) for name in ("whoami", "write")] == answers
-        assert server.shown("inherited") == "[]"  # nothing that a tool starts inherits it
+def test_the_token_of_the_environment(tmp_path: Path, token: str | None, auth: str, answers: list[str]) -> None:
+    with piped(tmp_path, token, auth=auth) as server:
+        assert [shown(server.ask(name)) for name in ("whoami", "write", "inherited")] == answers
         assert TOKEN not in server.end()
 
 
@@ -154,21 +150,9 @@ def test_a_bad_token_ends_the_server_with_a_clear_word(tmp_path: Path, token: st
     assert "Traceback" not in errors
 
 
-def test_a_token_that_expires_is_worth_nothing_any_more(tmp_path: Path) -> None:
-    with piped(tmp_path, "short-token") as server:
-        assert server.shown("write") == "written"
-        assert server.shown("wait") == "waited"
-        refused = server.ask("write")
-        assert shown(refused) == "error -32600"
-        assert "start the server with a good token in DOVETAIL_TOKEN" in refused["error"]["message"]
-        assert server.shown("whoami") == "nobody"
-        errors = server.end()
-        assert "has expired" in errors
-        assert "short-token" not in errors
-
-
 @pytest.mark.rule("AUTH-15")
-def test_listens_and_subscriptions_of_a_session_end_with_the_token(tmp_path: Path) -> None:
+def test_a_token_that_expires_is_worth_nothing_any_more(tmp_path: Path) -> None:
+    """Nor do the listens and subscriptions go on that were made with it."""
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
     wanted = {"notifications": {"resourceSubscriptions": ["notes://all"]}, "_meta": META}
     with piped(tmp_path, "short-token") as server:
@@ -185,9 +169,9 @@ def test_listens_and_subscriptions_of_a_session_end_with_the_token(tmp_path: Pat
         assert (ended["id"], "result" in ended) == ("l", True)
         assert shown(server.ask("touch", {})) == "touched"
         assert shown(server.ask("whoami", {})) == "nobody"  # and nothing came between
-        server.end()
-
-
-def test_without_auth_the_variable_means_nothing(tmp_path: Path) -> None:
-    with piped(tmp_path, TOKEN, auth="None") as server:
-        assert server.shown("whoami") == "nobody"
+        refused = server.ask("write")
+        assert shown(refused) == "error -32600"
+        assert "start the server with a good token in DOVETAIL_TOKEN" in refused["error"]["message"]
+        errors = server.end()
+        assert "has expired" in errors
+        assert "short-token" not in errors

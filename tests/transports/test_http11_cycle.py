@@ -14,12 +14,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from wire_line import Line, Reply, replies, wire_to
+from served import META
+from wire_line import Line, Reply, line_to, replies, wire_to
 
 from dovetail.server import Server
 from dovetail.transports.asgi import WHOLE
 from dovetail.transports.http11.protocol import http_date
 from dovetail.transports.response import PIECE
+from http_serving import until
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 OLD = b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"
@@ -65,14 +67,6 @@ def answering(status: Any = 200, *headers: Any, body: bytes = b"ok") -> Any:
     return app
 
 
-async def line_to(app: Any, *pieces: bytes, **options: Any) -> Line:
-    line = wire_to(app, **options)
-    for piece in pieces:
-        await line.feed([piece])
-        await line.settle()
-    return line
-
-
 async def reply_to(app: Any, data: bytes = GET) -> tuple[Reply, Line]:
     line = await line_to(app, data)
     (reply,) = replies(line.said, [data.split()[0].decode()])
@@ -83,14 +77,10 @@ async def reply_to(app: Any, data: bytes = GET) -> tuple[Reply, Line]:
 
 BAD_HEADS: dict[str, tuple[Any, list[tuple[Any, Any]]]] = {
     "a line break in a value": (200, [(b"x-a", b"b\r\nx-evil: 1")]),
-    "a line feed in a value": (200, [(b"x-a", b"b\nx-evil: 1")]),
-    "a carriage return in a value": (200, [(b"x-a", b"b\rx")]),
     "NUL in a value": (200, [(b"x-a", b"\0evil")]),
     "a line break in a name": (200, [(b"x-a: b\r\nx-evil", b"1")]),
     "a colon in a name": (200, [(b"x-a: b", b"1")]),
-    "a blank in a name": (200, [(b"x-a ", b"1")]),
     "an empty name": (200, [(b"", b"evil")]),
-    "an umlaut in a name": (200, [("ä".encode("latin-1"), b"1")]),
     "text for bytes": (200, [("x-a", "evil")]),
     "an interim status": (100, []),
     "no status": (None, []),
@@ -99,7 +89,6 @@ BAD_HEADS: dict[str, tuple[Any, list[tuple[Any, Any]]]] = {
     "a line break in date": (200, [(b"date", b"now\r\nx-evil: 1")]),
     "two lengths": (200, [length(2), length(2)]),
     "a signed length": (200, [(b"content-length", b"+2")]),
-    "a length with a blank": (200, [(b"content-length", b" 2")]),
     "an empty length": (200, [(b"content-length", b"")]),
     "an endless length": (200, [(b"content-length", b"1" * 19)]),
 }
@@ -153,19 +142,15 @@ async def test_a_failure_is_a_500_as_long_as_nothing_is_out(case: str, caplog: p
 CUT_SHORT: dict[str, list[dict[str, Any]]] = {
     "no end of a stream": [start(), body(b"begun", more=True)],
     "nothing of a stream": [start()],
-    "no end of a length": [start(200, length(9)), body(b"begun", more=True)],
     "too much of a length": [start(200, length(9)), body(b"begun", more=True), body(b"12345")],
     "too little of a length": [start(200, length(9)), body(b"begun", more=True), body(b"1")],
-    "a second start": [start(), start()],
 }
 
 
 @pytest.mark.parametrize("case", CUT_SHORT)
 async def test_what_is_out_already_is_cut_short(case: str) -> None:
     line = await line_to(saying(*CUT_SHORT[case]), GET)
-    assert line.closed
-    assert line.said.count(b"HTTP/1.1") == 1
-    assert not line.said.endswith(b"0\r\n\r\n")
+    assert (line.closed, line.said.count(b"HTTP/1.1"), line.said.endswith(b"0\r\n\r\n")) == (True, 1, False)
 
 
 # ── where a response ends ──
@@ -277,14 +262,6 @@ async def test_a_response_that_has_begun_is_not_interrupted() -> None:
     reply, line = await reply_to(app, EXPECTING)
     assert b"100 Continue" not in line.said
     assert (reply.body, reply.header(b"connection"), line.ended) == (b"ok", b"close", True)
-
-
-async def test_a_response_before_the_body_is_here() -> None:
-    """The rest is thrown away, and the connection goes on."""
-    app = answering()
-    line = await line_to(app, POST + b"abc", b"def" + GET)
-    assert (app.bodies, app.taken) == ([None, b""], [True, True])
-    assert [reply.status for reply in replies(line.said, ["POST", "GET"])] == [200, 200]
 
 
 @pytest.mark.parametrize("rest", [GET, b"GARBAGE\r\n\r\n", b"\0" * 100])
@@ -426,10 +403,8 @@ async def test_nothing_is_left_to_the_garbage_collector(garbage: list[Any], data
 
 # ── a server behind it ──
 
-META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
 
-
-def call(size: int) -> bytes:
+def call(size: int, path: str = "/mcp") -> bytes:
     params = {"name": "repeat", "_meta": META, "arguments": {"text": "x" * size}}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
     headers = {
@@ -437,42 +412,33 @@ def call(size: int) -> bytes:
         "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "repeat",
     }  # fmt: skip
     head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return f"POST /mcp HTTP/1.1\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    return f"POST {path} HTTP/1.1\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 def repeating() -> Any:
     server = Server("whole")
-
-    @server.tool
-    def repeat(text: str) -> str:
-        return text
-
+    server.add_tool(lambda text: text, name="repeat")
     return server.asgi(allowed_hosts=["localhost"], max_body_bytes=1_000_000)
 
 
-async def ask(app: Any, *pieces: bytes) -> tuple[Reply, Line]:
+async def ask(app: Any, *pieces: bytes) -> Reply:
     line = wire_to(app)
     await line.feed(pieces)
-    async with asyncio.timeout(15):
-        while not line.said:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+    await until(lambda: line.said)
     await line.settle()
     (reply,) = replies(line.said, ["POST"])
-    return reply, line
+    assert (reply.status, line.ended) == (200, False)
+    await line.hang_up()
+    return reply
 
 
 @pytest.mark.parametrize("size", [3, PIECE - 1000, 900_000])
 async def test_a_call_of_any_size(size: int) -> None:
-    app = repeating()
-    try:
-        data = call(size)
-        for piece in (len(data), 50_000):
-            reply, line = await ask(app, *(data[at : at + piece] for at in range(0, len(data), piece)))
-            assert (reply.status, line.ended) == (200, False)
-            assert json.loads(reply.body)["result"]["content"][0]["text"] == "x" * size
-            await line.hang_up()
-    finally:
-        await app.drain(0)
+    app, data = repeating(), call(size)
+    for piece in (len(data), 50_000):
+        reply = await ask(app, *(data[at : at + piece] for at in range(0, len(data), piece)))
+        assert json.loads(reply.body)["result"]["content"][0]["text"] == "x" * size
+    await app.drain(0)
 
 
 async def test_an_app_between_the_wire_and_a_server_is_not_passed_by() -> None:
@@ -487,10 +453,6 @@ async def test_an_app_between_the_wire_and_a_server_is_not_passed_by() -> None:
         await inner(scope, receive, stamped)
 
     outer = Server("outer").asgi(allowed_hosts=["localhost"], routes={"/inner/*": stamping})
-    try:
-        reply, line = await ask(outer, call(3).replace(b"/mcp", b"/inner/mcp", 1))
-        assert (reply.status, reply.header(b"x-stamp")) == (200, b"1")
-        await line.hang_up()
-    finally:
-        await outer.drain(0)
-        await inner.drain(0)
+    assert (await ask(outer, call(3, "/inner/mcp"))).header(b"x-stamp") == b"1"
+    await outer.drain(0)
+    await inner.drain(0)

@@ -29,70 +29,49 @@ TEN = b"0123456789"
 REFUSED = {
     # two lengths
     "a length and chunks": (POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
-    "chunks and a length": (POST + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n", 400),
     "two lengths": (POST + FITS + b"Content-Length: 0\r\n\r\n", 400),
-    "the same length twice": (POST + b"Content-Length: 0\r\nContent-Length: 0\r\n\r\n", 400),
     "lengths in a list": (POST + b"Content-Length: 0, 0\r\n\r\n", 400),
     "an empty length": (POST + b"Content-Length:\r\n\r\n", 400),
     "a signed length": (POST + b"Content-Length: +0\r\n\r\n", 400),
-    "a length in hex": (POST + b"Content-Length: 0x0\r\n\r\n", 400),
-    "a length with a blank in it": (POST + b"Content-Length: 0 0\r\n\r\n", 400),
     "a length beyond 64 bits": (POST + b"Content-Length: 18446744073709551616\r\n\r\n", 400),
     # codings
     "another coding": (POST + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", 501),
     "identity": (POST + b"Transfer-Encoding: identity\r\n\r\n", 501),
-    "identity and a length": (POST + b"Transfer-Encoding: identity\r\n" + FITS + b"\r\n", 501),
     "an empty coding": (POST + b"Transfer-Encoding:\r\n" + FITS + b"\r\n", 400),
     "chunked and more": (POST + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n", 400),
     "more and chunked": (POST + b"Transfer-Encoding: identity, chunked\r\n\r\n0\r\n\r\n", 501),
-    "an empty item and chunked": (POST + b"Transfer-Encoding: , chunked\r\n\r\n0\r\n\r\n", 501),
-    "chunked in quotes": (POST + b'Transfer-Encoding: "chunked"\r\n\r\n0\r\n\r\n', 501),
     "chunked with a parameter": (POST + b"Transfer-Encoding: chunked;a=b\r\n\r\n0\r\n\r\n", 501),
     "chunked and blanks": (POST + b"Transfer-Encoding: chunked \t \r\n\r\n0\r\n\r\n", 400),
-    "chunked after a vertical tab": (POST + b"Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n", 400),
     "chunked twice": (POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
     "chunked, folded": (POST + b"Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n", 400),
     "a blank before the colon": (POST + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n", 400),
-    "a tab before the colon": (POST + b"Content-Length\t: 0\r\n\r\n", 400),
     "a blank before the name": (POST + b" Content-Length: 0\r\n\r\n", 400),
     "chunked in HTTP/1.0": (b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
     # chunks
     "a size with a sign": (CHUNKED + b"+0\r\n\r\n", 400),
     "a size with 0x": (CHUNKED + b"0x0\r\n\r\n", 400),
-    "a size with a blank before it": (CHUNKED + b" 0\r\n\r\n", 400),
     "a size with a blank behind it": (CHUNKED + b"0 \r\n\r\n", 400),
-    "a size with an underscore": (CHUNKED + b"0_0\r\n\r\n", 400),
     "a size beyond 64 bits": (CHUNKED + b"10000000000000000\r\n\r\n", 400),
     "no size": (CHUNKED + b"\r\n\r\n", 400),
     "a size and a bare line feed": (CHUNKED + b"0\n\n", 400),
     "a size and a bare carriage return": (CHUNKED + b"0\r\r\n", 400),
     "a chunk and a bare line feed": (CHUNKED + b"1\r\nx\n0\r\n\r\n", 400),
     "a chunk that is longer than its size": (CHUNKED + b"1\r\nxy\r\n0\r\n\r\n", 400),
-    "an extension and a bare line feed": (CHUNKED + b"0;a\n\r\n", 400),
     "an extension with a carriage return": (CHUNKED + b"0;a\rb\r\n\r\n", 400),
-    "an extension with NUL": (CHUNKED + b"0;a\0\r\n\r\n", 400),
-    "an extension with a line break in quotes": (CHUNKED + b'0;a="\r\n"\r\n\r\n', 400),
     # what comes behind the chunks
     "a length behind the chunks": (CHUNKED + b"0\r\n" + FITS + b"\r\n", 400),
     "a coding behind the chunks": (CHUNKED + b"0\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
-    "a folded line behind the chunks": (CHUNKED + b"0\r\nX-A: b\r\n c\r\n\r\n", 400),
     "a bare line feed behind the chunks": (CHUNKED + b"0\r\n\n", 400),
     # lines
     "bare line feeds": (b"GET / HTTP/1.1\nHost: x\n\n", 400),
     "bare carriage returns": (b"GET / HTTP/1.1\rHost: x\r\r", 400),
-    "a bare line feed at the end of the head": (b"GET / HTTP/1.1\r\nHost: x\r\n\n", 400),
     "a bare carriage return in a value": (POST + b"X-A: b\rContent-Length: 0\r\n\r\n", 400),
     "a bare line feed in a value": (POST + b"X-A: b\nContent-Length: 0\r\n\r\n", 400),
     "NUL in a value": (POST + b"X-A: \0\r\n\r\n", 400),
-    "NUL in a name": (POST + b"X\0A: b\r\n\r\n", 400),
     "a line without a colon": (POST + b"X-A\r\n\r\n", 400),
     "a folded line": (POST + b"X-A: b\r\n c\r\n\r\n", 400),
-    "a tab in the request line": (b"GET\t/ HTTP/1.1\r\n\r\n", 400),
-    "a blank at the end of the request line": (b"GET / HTTP/1.1 \r\n\r\n", 400),
-    "HTTP written small": (b"GET / http/1.1\r\n\r\n", 400),
     "HTTP/1.2": (b"GET / HTTP/1.2\r\n\r\n", 400),
     "a URL with NUL": (b"GET /\0 HTTP/1.1\r\n\r\n", 400),
-    "a URL with a tab": (b"GET /\t HTTP/1.1\r\n\r\n", 400),
     "a URL with a line feed": (b"GET /\nX-A: b HTTP/1.1\r\n\r\n", 505),
     "a URL beyond ASCII": (b"GET /\xff HTTP/1.1\r\n\r\n", 400),
     "a URL of a host alone": (b"GET http://x HTTP/1.1\r\n\r\n", 400),
@@ -105,7 +84,6 @@ REFUSED = {
     "version 0.9": (b"GET /echo HTTP/0.9\r\n\r\n", 505),
     "tunnel": (b"CONNECT a:80 HTTP/1.1\r\nHost: x\r\n\r\n", 405),
     "header without a name": (POST + b": b\r\n\r\n", 400),
-    "bad header name": (POST + b"X(A: b\r\n\r\n", 400),
     "a negative length": (POST + b"Content-Length: -3\r\n\r\nabc", 400),
     **{f"value with {number:#x}": (POST + b"X-A: a" + bytes([number]) + b"b\r\n\r\n", 400) for number in (1, 27, 127)},
 }  # fmt: skip
@@ -229,30 +207,30 @@ async def test_input_without_end_is_refused_and_then_cut(case: str) -> None:
     assert line.closed
 
 
-@pytest.mark.parametrize(("size", "status"), [(900, 200), (1024, 200), (1100, 431), (5000, 431)])
-async def test_header_bytes(size: int, status: int) -> None:
-    data = OPENING + b"X-A: " + b"x" * (size - len(OPENING) - 9) + b"\r\n\r\n"
-    for piece in (10_000, 1000, 1):
-        line = await converse(Listener(), pieces_of(data, piece), max_header_bytes=1024)
-        assert statuses(line) == [status]
-        await line.hang_up()
+def headed(size: int) -> bytes:
+    return OPENING + b"X-A: " + b"x" * (size - len(OPENING) - 9) + b"\r\n\r\n"
 
 
-@pytest.mark.parametrize(("size", "status"), [(900, 200), (1100, 431)])
-async def test_a_body_is_not_counted_with_the_headers(size: int, status: int) -> None:
-    body = b"y" * 100_000
-    data = POST + b"X-A: " + b"x" * (size - 50) + b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-    for piece in (len(data), 10_000):
-        line = await converse(Listener(), pieces_of(data, piece), max_header_bytes=1024)
-        assert statuses(line) == [status]
-        await line.hang_up()
+def with_body(size: int) -> bytes:
+    head = POST + b"X-A: " + b"x" * (size - 50) + b"\r\nContent-Length: 100000\r\n\r\n"
+    return head + b"y" * 100_000
 
 
-@pytest.mark.parametrize(("count", "status"), [(10, 200), (11, 431)])
-async def test_header_count(count: int, status: int) -> None:
-    data = OPENING + b"X-A: b\r\n" * count + b"\r\n"
-    for size in (len(data), 1):
-        line = await converse(Listener(), pieces_of(data, size), max_headers=10)
+@pytest.mark.parametrize(
+    ("data", "sizes", "status"),
+    [
+        *(
+            (headed(size), (10_000, 1000, 1), status)
+            for size, status in [(900, 200), (1024, 200), (1100, 431), (5000, 431)]
+        ),
+        *((with_body(size), (200_000, 10_000), status) for size, status in [(900, 200), (1100, 431)]),
+        *((OPENING + b"X-A: b\r\n" * n + b"\r\n", (1000, 1), status) for n, status in [(20, 200), (21, 431)]),
+    ],
+)
+async def test_bytes_and_number_of_headers(data: bytes, sizes: tuple[int, ...], status: int) -> None:
+    """Without the body."""
+    for size in sizes:
+        line = await converse(Listener(), pieces_of(data, size), max_header_bytes=1024, max_headers=20)
         assert statuses(line) == [status]
         await line.hang_up()
 

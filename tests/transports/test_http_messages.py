@@ -9,7 +9,7 @@ from http_clients import TOOLS, ask, finished_call, leave, note, reply
 from asking_stage import AskingStage, answer_to
 from dovetail.errors import QuestionFailed
 from dovetail.state.memory import MemoryState
-from dovetail.transports import server_messages
+from dovetail.transports import get_stream
 from http_serving import PausingState, Serve, settle
 from http_wire import HANDSHAKE, HttpWire
 
@@ -84,12 +84,12 @@ async def test_coming_back_gives_what_was_missed_of_both_once(stage: AskingStage
 
 async def test_only_so_many_messages_are_kept(stage: AskingStage, wire: HttpWire) -> None:
     back = await finished_call(stage, wire)
-    for number in range(server_messages.KEEP_MESSAGES + 50):
+    for number in range(get_stream.KEEP_MESSAGES + 50):
         await back.tell(note(number))
     stream = await wire.get().started()
-    await stream.until(lambda: len(stream.messages) >= server_messages.KEEP_MESSAGES)
+    await stream.until(lambda: len(stream.messages) >= get_stream.KEEP_MESSAGES)
     await settle()
-    assert [each["params"]["data"] for each in stream.messages] == list(range(50, server_messages.KEEP_MESSAGES + 50))
+    assert [each["params"]["data"] for each in stream.messages] == list(range(50, get_stream.KEEP_MESSAGES + 50))
     await leave(stream)
 
 
@@ -97,10 +97,10 @@ async def test_and_fewer_of_large_ones(stage: AskingStage, app: Any, wire: HttpW
     back = await finished_call(stage, wire)
     before = app._state.log_bytes
     for _ in range(20):
-        await back.tell(note("x" * (server_messages.KEEP_BYTES // 4)))
-    assert app._state.log_bytes - before <= server_messages.KEEP_BYTES
-    await back.tell(note("x" * (server_messages.KEEP_BYTES * 2)))
-    assert app._state.log_bytes - before <= server_messages.KEEP_BYTES * 3
+        await back.tell(note("x" * (get_stream.KEEP_BYTES // 4)))
+    assert app._state.log_bytes - before <= get_stream.KEEP_BYTES
+    await back.tell(note("x" * (get_stream.KEEP_BYTES * 2)))
+    assert app._state.log_bytes - before <= get_stream.KEEP_BYTES * 3
 
 
 async def test_messages_end_with_their_session(stage: AskingStage, app: Any, wire: HttpWire) -> None:

@@ -30,25 +30,24 @@ def server() -> Server:
     return server
 
 
-@pytest.mark.parametrize("path", ["mcp", "/", "/mcp/", "/a b", "/mcp?x", "//x", "/%6d", ""])
-def test_a_path_must_be_one(server: Server, path: str) -> None:
-    with pytest.raises(SetupError, match='it must be like "/mcp"'):
-        server.asgi(path=path)
+REFUSED = [  # options of asgi(), and what the refusal names
+    *(
+        ({"path": path}, 'it must be like "/mcp"')
+        for path in ("mcp", "/", "/mcp/", "/a b", "/mcp?x", "//x", "/%6d", "")
+    ),
+    *(({"path": path}, "something else is served there") for path in ("/health", "/health/live", "/ready", "/sse")),
+    *(({"path": path}, "something else is served there") for path in ("/health/ready", "/messages")),
+    ({"max_session": 5}, r"unknown options max_session \(did you mean max_sessions\?\); known are"),
+    *(({"session_timeout": seconds}, "ten years at most") for seconds in (float("inf"), 1e300, 0, -1)),
+    ({"event_timeout": 0}, "ten years at most"),
+    ({"identify": "ann"}, "identify="),
+]
 
 
-def test_a_misspelled_option_names_the_one_that_was_meant(server: Server) -> None:
-    with pytest.raises(SetupError, match=r"unknown options max_session \(did you mean max_sessions\?\); known are"):
-        server.asgi(max_session=5)
-    with pytest.raises(SetupError, match=r"unknown options prot \(did you mean port\?\); known are"):
-        server.run("http", prot=8000)
-    with pytest.raises(SetupError, match=r"unknown options transprot \(did you mean transport\?\)"):
-        server.run(transprot="http")
-
-
-@pytest.mark.parametrize("path", ["/health", "/health/live", "/ready", "/health/ready", "/sse", "/messages"])
-def test_a_path_must_be_free(server: Server, path: str) -> None:
-    with pytest.raises(SetupError, match="something else is served there"):
-        server.asgi(path=path)
+def test_options_that_can_not_be_meant(server: Server) -> None:
+    for options, words in REFUSED:
+        with pytest.raises(SetupError, match=words):
+            server.asgi(**options)  # type: ignore[typeddict-item]
 
 
 async def test_without_sse_its_paths_are_free(server: Server) -> None:
@@ -57,13 +56,13 @@ async def test_without_sse_its_paths_are_free(server: Server) -> None:
     await app.drain()
 
 
-@pytest.mark.parametrize(
-    ("text", "value"), [("1", True), ("on", True), ("TRUE", True), ("off", False), ("0", False), ("No", False)]
-)
-def test_switches_in_the_environment(monkeypatch: pytest.MonkeyPatch, text: str, value: bool) -> None:
-    monkeypatch.setenv("DOVETAIL_SSE", text)
-    assert HttpOptions.of({}).sse is value
-    assert HttpOptions.of({"sse": not value}).sse is not value  # what is given wins
+def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, value in (("1", True), ("on", True), ("TRUE", True), ("off", False), ("0", False), ("No", False)):
+        monkeypatch.setenv("DOVETAIL_SSE", text)
+        assert HttpOptions.of({}).sse is value
+        assert HttpOptions.of({"sse": not value}).sse is not value  # what is given wins
+    monkeypatch.setenv("DOVETAIL_ALLOWED_HOSTS", "a.example, b.example  c.example")
+    assert HttpOptions.of({}).allowed_hosts == ["a.example", "b.example", "c.example"]
 
 
 @pytest.mark.parametrize(
@@ -80,17 +79,10 @@ def test_what_the_environment_can_not_mean(monkeypatch: pytest.MonkeyPatch, name
         HttpOptions.of({}, running=True)
 
 
-def test_lists_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOVETAIL_ALLOWED_HOSTS", "a.example, b.example  c.example")
-    assert HttpOptions.of({}).allowed_hosts == ["a.example", "b.example", "c.example"]
-
-
 # ── who is calling ──
 
 
 async def test_identify_gives_a_name_or_none(server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(SetupError, match="identify="):
-        server.asgi(identify="ann")  # type: ignore[typeddict-item]
     app = server.asgi(identify=lambda scope: 17)  # type: ignore[typeddict-item]
     answer = await HttpWire(app).post("server/discover")
     assert answer.status == 500
@@ -102,14 +94,18 @@ async def test_identify_gives_a_name_or_none(server: Server, caplog: pytest.LogC
 # ── run() ──
 
 
-def test_options_of_http_are_not_for_stdio(server: Server) -> None:
-    with pytest.raises(SetupError, match='only for transport="http": host, port'):
-        server.run(port=1, host="localhost")
+RUNS = [
+    ({"port": 1, "host": "localhost"}, 'only for transport="http": host, port'),
+    ({"transport": "carrier pigeon"}, 'use "stdio" or "http"'),
+    ({"transport": "http", "prot": 8000}, r"unknown options prot \(did you mean port\?\); known are"),
+    ({"transprot": "http"}, r"unknown options transprot \(did you mean transport\?\)"),
+]
 
 
-def test_an_unknown_transport(server: Server) -> None:
-    with pytest.raises(SetupError, match='use "stdio" or "http"'):
-        server.run(transport="carrier pigeon")  # type: ignore[arg-type]
+def test_what_can_not_be_run(server: Server) -> None:
+    for options, words in RUNS:
+        with pytest.raises(SetupError, match=words):
+            server.run(**options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["http", "streamable-http", "sse"])
@@ -118,13 +114,6 @@ def test_the_names_that_others_have_for_http(server: Server, name: Any, monkeypa
     monkeypatch.setattr("dovetail.transports.serve.serve_http", lambda engine, options, owner: served.append(options))
     server.run(transport=name, port=1234)
     assert served[0].port == 1234
-
-
-@pytest.mark.parametrize("option", ["session_timeout", "event_timeout"])
-@pytest.mark.parametrize("seconds", [float("inf"), 1e300, 0, -1])
-def test_what_is_kept_is_kept_for_a_time_that_ends(server: Server, option: str, seconds: float) -> None:
-    with pytest.raises(SetupError, match="ten years at most"):
-        server.asgi(**{option: seconds})  # type: ignore[typeddict-item]
 
 
 # ── starts that fail: nothing of them is left ──
@@ -139,7 +128,7 @@ async def asked(app: Any) -> int:
 
 
 @pytest.mark.parametrize("way", ["fails", "is cancelled"])
-async def test_a_lifespan_that_is_not_entered_leaves_no_store_open(tmp_path: Path, way: str) -> None:
+async def test_a_lifespan_that_is_not_entered_leaves_no_store_open_and_is_tried_again(tmp_path: Path, way: str) -> None:
     entered = asyncio.Event()
 
     @asynccontextmanager
@@ -147,19 +136,22 @@ async def test_a_lifespan_that_is_not_entered_leaves_no_store_open(tmp_path: Pat
         entered.set()
         if way == "fails":
             raise ValueError("no database")
-        await asyncio.sleep(3600)
+        if way == "is cancelled":
+            await asyncio.Event().wait()
         yield
 
-    server = Stage(lifespan=lifespan).server
-    app = server.asgi(state=f"sqlite:///{tmp_path}/state.db")
+    app = Stage(lifespan=lifespan).server.asgi(state=f"sqlite:///{tmp_path}/state.db")
     for _ in range(2):
-        asking = asyncio.create_task(asked(app))
+        asking = [asyncio.create_task(asked(app)) for _ in range(3)]
         await entered.wait()
         if way == "is cancelled":
             await app.drain(1)
-        assert await asking == (500 if way == "fails" else 503)
+        assert await asyncio.gather(*asking) == [500 if way == "fails" else 503] * 3
         assert "dovetail-state" not in [thread.name for thread in threading.enumerate()]
-        assert server.engine._state is None
+    if way == "fails":
+        way = "works"
+        assert await asked(app) == 400
+        await app.drain(1)
 
 
 async def test_a_store_of_somebody_else_stays_open() -> None:
@@ -256,14 +248,14 @@ async def test_batches(app: Any) -> None:
 
 
 @pytest.mark.rule("SH-16", "SH-30", "MH-28")
-@pytest.mark.parametrize("verb", ["GET", "DELETE"])
 @pytest.mark.parametrize("version", [None, *LEGACY, MODERN, "banana"])
-@pytest.mark.parametrize("session", [None, "whatever"])
-async def test_there_is_nothing_to_get_or_delete(app: Any, verb: str, version: str, session: str) -> None:
-    headers = {"mcp-protocol-version": version, "mcp-session-id": session}
-    answer = await HttpWire(app).raw(verb, b"", headers).done()
-    check_refusal(answer, 405, INVALID_REQUEST)
-    assert {each.strip() for each in answer.headers["allow"].split(",")} == {"POST", "OPTIONS"}
+async def test_there_is_nothing_to_get_or_delete(app: Any, version: str | None) -> None:
+    for verb in ("GET", "DELETE"):
+        for session in (None, "whatever"):
+            headers = {"mcp-protocol-version": version, "mcp-session-id": session}
+            answer = await HttpWire(app).raw(verb, b"", headers).done()
+            check_refusal(answer, 405, INVALID_REQUEST)
+            assert {each.strip() for each in answer.headers["allow"].split(",")} == {"POST", "OPTIONS"}
 
 
 @pytest.mark.parametrize("version", LEGACY)

@@ -13,7 +13,7 @@ from dovetail.engine import client_requests
 from dovetail.engine.exchange import NO_WAY_BACK
 from dovetail.errors import AnswerTimeout, QuestionFailed
 from dovetail.state.memory import MEBIBYTE, MemoryState
-from dovetail.transports import server_messages
+from dovetail.transports import get_stream
 from dovetail.transports.options import HttpOptions
 from http_serving import Clock, PausingState, Serve, endpoint_of, serving, settle, until
 from http_wire import HANDSHAKE, MODERN, HttpWire, post, text_of, unready
@@ -67,14 +67,14 @@ async def test_a_tool_asks_on_its_own_stream_and_goes_on(serve: Serve, version: 
 
 async def test_who_reads_json_only_needs_such_a_stream_and_is_called_off_on_it(app: Any, wire: HttpWire) -> None:
     call = await ask(wire, headers=JSON_ONLY).done()
-    assert text_of(call.json) == f"This needs roots, but {server_messages.JSON_ONLY}"
+    assert text_of(call.json) == f"This needs roots, but {get_stream.JSON_ONLY}"
     assert app._state.held == 1
     stream = await wire.get().started()
     call = await ask(wire, headers=JSON_ONLY, timeout=0.03).done()
     assert "did not answer" in text_of(call.json)
     assert methods(stream) == ["roots/list", "notifications/cancelled"]
     await leave(stream)
-    assert server_messages.JSON_ONLY in text_of((await ask(wire, headers=JSON_ONLY).done()).json)
+    assert get_stream.JSON_ONLY in text_of((await ask(wire, headers=JSON_ONLY).done()).json)
 
 
 async def test_the_stream_is_known_as_long_as_it_lasts(clock: Clock, serve: Serve) -> None:
@@ -91,7 +91,7 @@ async def test_the_stream_is_known_as_long_as_it_lasts(clock: Clock, serve: Serv
     call = ask(wire, headers=JSON_ONLY)
     await answered(wire, call, await stream.message(), {})
     clock.sleep(1)  # its process died, and can't say that it is gone
-    assert server_messages.JSON_ONLY in text_of((await ask(wire, headers=JSON_ONLY).done()).json)
+    assert get_stream.JSON_ONLY in text_of((await ask(wire, headers=JSON_ONLY).done()).json)
     await beat()  # or it was only slow
     call = ask(wire, headers=JSON_ONLY)
     await answered(wire, call, await stream.message(), {})
@@ -114,7 +114,7 @@ async def test_a_call_knows_who_is_asking(stage: AskingStage, serve: Serve, vers
 async def test_a_server_without_sessions_says_why(serve: Serve) -> None:
     wire = HttpWire(await serve(stateless=True), "2025-11-25", headers={"mcp-protocol-version": "2025-11-25"})
     call = await ask(wire).done()
-    assert text_of(call.answer) == server_messages.STATELESS
+    assert text_of(call.answer) == get_stream.STATELESS
     await reply(wire, {"jsonrpc": "2.0", "id": "dovetail-1", "result": {}})
 
 

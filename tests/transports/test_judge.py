@@ -1,10 +1,11 @@
 """The judge of the programs that tests start: what it objects to fails the test."""
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
-from http_program import META, PROGRAM, HttpProgram
+from served import META, PROGRAM, HttpProgram
 
 import official
 from judge import COMPLAINT
@@ -20,11 +21,12 @@ runpy.run_path({str(PROGRAM)!r}, run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("options", ["{}", pytest.param('{"workers": 2}', marks=pytest.mark.slow)])
+@pytest.mark.parametrize("options", [{}, pytest.param({"workers": 2}, marks=pytest.mark.slow)])
 @pytest.mark.skipif(sys.platform == "win32", reason="signals and fork")
-def test_what_a_program_says_is_judged(options: str) -> None:
+def test_what_a_program_says_is_judged(options: dict[str, int]) -> None:
     official.demand()
-    program = HttpProgram([sys.executable, "-c", STRICTER.format(options=options)])
+    given = json.dumps({"transport": "http", **options})
+    program = HttpProgram([sys.executable, "-c", STRICTER.format(options=given)])
     try:
         assert program.ready().call("echo", text="well formed")["content"]
         assert COMPLAINT not in program.said

@@ -1,7 +1,7 @@
 """A server process over HTTP: how it starts, what it says, and how it ends."""
 
 import asyncio
-import http.client
+import re
 import signal
 import socket
 import subprocess
@@ -9,23 +9,19 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from http_clients import LISTEN
-from http_program import HELLO, PROMPTLY, SIGNALS, Start, http_programs, text
+from served import HELLO, PROMPTLY, SIGNALS, StartHttp, http_programs, text
 
 from dovetail import Server, SetupError
-from dovetail.engine.subscriptions import LIST_KINDS, Change
-from dovetail.transports import sockets
+from dovetail.transports import serve
 from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
-from dovetail.transports.serve import serving as listening
-from http_serving import Stage, serving, settle
-from http_wire import HttpWire, text_of
+from http_serving import listening
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and /proc")
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start() -> Iterator[StartHttp]:
     with http_programs() as start:
         yield start
 
@@ -34,10 +30,10 @@ def start() -> Iterator[Start]:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_start_line_names_the_urls_and_a_signal_is_a_clean_end(start: Start, number: int) -> None:
+def test_the_start_line_names_the_urls_and_a_signal_is_a_clean_end(start: StartHttp, number: int) -> None:
     program = start()
     base = f"http://127.0.0.1:{program.port}"
-    assert f"over-http serves MCP at {base}/mcp (HTTP+SSE at {base}/sse)\n" in program.said
+    assert f"everything serves MCP at {base}/mcp (HTTP+SSE at {base}/sse)\n" in program.said
     assert text(program.call("echo", text="hello")) == "hello"
     assert program.get("/health") == (200, {"status": "ok"})
     program.signal(number)
@@ -49,19 +45,19 @@ def test_the_start_line_names_the_urls_and_a_signal_is_a_clean_end(start: Start,
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("host", "workers"), [("0.0.0.0", 2), ("0", 1)])
-def test_all_addresses_are_no_url(start: Start, host: str, workers: int) -> None:
+def test_all_addresses_are_no_url(start: StartHttp, host: str, workers: int) -> None:
     """Nor do they vouch for a name; that is said once."""
     program = start(host=host, workers=workers)
     program.hears("lifespan entered", workers)
     base = f"http://localhost:{program.port}"
-    line = f"over-http listens at all addresses ({host}) and serves MCP at {base}/mcp (HTTP+SSE at {base}/sse)\n"
+    line = f"everything listens at all addresses ({host}) and serves MCP at {base}/mcp (HTTP+SSE at {base}/sse)\n"
     assert line in program.said
     program.signal(signal.SIGTERM)
     assert program.exits() == 0
     assert program.said.count("The Host header is not checked") == 1
 
 
-def test_nothing_is_served_before_the_lifespan_has_begun(start: Start) -> None:
+def test_nothing_is_served_before_the_lifespan_has_begun(start: StartHttp) -> None:
     port = free_port()
     program = start(ready=False, port=port, lifespan="hangs at the start")
     program.hears("lifespan entered")
@@ -72,7 +68,7 @@ def test_nothing_is_served_before_the_lifespan_has_begun(start: Start) -> None:
     assert "serves MCP" not in program.said
 
 
-def test_a_lifespan_that_fails_at_the_start(start: Start) -> None:
+def test_a_lifespan_that_fails_at_the_start(start: StartHttp) -> None:
     program = start(ready=False, lifespan="fails at the start")
     assert program.exits() == 1
     note = "The server's lifespan failed at its start: nothing is served"
@@ -93,12 +89,7 @@ def test_a_port_in_use() -> None:
 
 @pytest.mark.parametrize(
     ("host", "words"),
-    [
-        ("no such host", "is not known"),
-        ("host.invalid", "is not known"),
-        ("é" * 100, "is not known"),
-        ("203.0.113.1", "this machine has no such address"),
-    ],
+    [("no such host", "is not known"), ("é" * 100, "is not known"), ("203.0.113.1", "has no such address")],
 )
 def test_a_host_that_is_not_ours(host: str, words: str) -> None:
     with pytest.raises(SetupError, match=words):
@@ -109,14 +100,9 @@ def test_a_port_that_is_not_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(sockets, "_bind_one", refuse)
+    monkeypatch.setattr(socket.socket, "bind", refuse)
     with pytest.raises(SetupError, match="ports from 1024 on need no special rights"):
-        sockets.bind("127.0.0.1", 80)
-
-
-async def test_not_inside_of_an_event_loop() -> None:
-    with pytest.raises(SetupError, match="outside of async functions"):
-        Server("nested").run(transport="http", port=0)
+        serve.bind("127.0.0.1", 80)
 
 
 async def test_small_pieces_are_sent_at_once() -> None:
@@ -128,7 +114,7 @@ async def test_small_pieces_are_sent_at_once() -> None:
         undelayed.set_result(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
         writer.close()
 
-    (bound,) = sockets.bind("127.0.0.1", 0)
+    (bound,) = serve.bind("127.0.0.1", 0)
     async with await asyncio.start_server(accepted, sock=bound):
         _, writer = await asyncio.open_connection(*bound.getsockname())
         assert await asyncio.wait_for(undelayed, PROMPTLY) == 1
@@ -157,30 +143,23 @@ async def test_ipv6(host: str, reached_at: list[str]) -> None:
 # ── the end ──
 
 
-def test_open_streams_are_ended_properly_and_at_once(start: Start) -> None:
+def test_open_streams_are_ended_properly_and_at_once(start: StartHttp) -> None:
     program = start()
-    streams = [program.listen() for _ in range(3)]
-    session = program.post("initialize", HELLO)
-    id = session.headers["mcp-session-id"]
-    session.read()
-    old = program.connect()
-    old.request("GET", "/mcp", headers={"accept": "text/event-stream", "mcp-session-id": id})
-    got = old.getresponse()
-    sse = program.connect()
-    sse.request("GET", "/sse", headers={"accept": "text/event-stream"})
-    legacy = sse.getresponse()
-    idle = program.connect()
-    idle.request("GET", "/health")
-    idle.getresponse().read()
+    modern = program.listen()
+    id = program.post("initialize", HELLO).headers["mcp-session-id"]
+    others = [
+        program.stream("/mcp", **{"accept": "text/event-stream", "mcp-session-id": id}),
+        program.stream("/sse", accept="text/event-stream"),
+    ]
+    program.get("/health")  # by a connection that is idle then
     program.signal(signal.SIGTERM)
-    for stream in streams:
-        assert b'"resultType":"complete"' in stream.read()  # and no IncompleteRead: the stream has its last chunk
-    got.read()
-    legacy.read()
+    assert b'"resultType":"complete"' in modern.read()  # and no IncompleteRead: each stream has its last chunk
+    for stream in others:
+        stream.read()
     assert program.exits() == 0
 
 
-def test_a_call_in_flight_may_finish_and_nothing_new_is_accepted(start: Start) -> None:
+def test_a_call_in_flight_may_finish_and_nothing_new_is_accepted(start: StartHttp) -> None:
     program = start()
     connection = program.begin("nap", seconds=0.6)
     program.signal(signal.SIGTERM)
@@ -192,7 +171,7 @@ def test_a_call_in_flight_may_finish_and_nothing_new_is_accepted(start: Start) -
 
 
 @pytest.mark.slow
-def test_a_call_that_takes_too_long(start: Start) -> None:
+def test_a_call_that_takes_too_long(start: StartHttp) -> None:
     program = start(drain_timeout=0.2)
     program.begin("stuck")
     program.signal(signal.SIGTERM)
@@ -202,7 +181,7 @@ def test_a_call_that_takes_too_long(start: Start) -> None:
 
 
 @pytest.mark.slow
-def test_it_accepts_on_while_it_says_that_it_is_not_ready(start: Start) -> None:
+def test_it_accepts_on_while_it_says_that_it_is_not_ready(start: StartHttp) -> None:
     program = start(drain_delay=0.6)
     assert program.get("/ready") == (200, {"status": "ok"})
     program.signal(signal.SIGTERM)
@@ -224,10 +203,9 @@ def refuses(port: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tool", ["blocks_the_loop"])
-def test_a_second_signal_ends_it_at_once(start: Start, tool: str) -> None:
+def test_a_second_signal_ends_it_at_once(start: StartHttp) -> None:
     program = start()
-    program.begin(tool)
+    program.begin("blocks_the_loop")
     program.signal(signal.SIGTERM)
     with pytest.raises(subprocess.TimeoutExpired):
         program.exits(0.3)
@@ -235,65 +213,16 @@ def test_a_second_signal_ends_it_at_once(start: Start, tool: str) -> None:
     assert program.exits() == -signal.SIGTERM
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("trouble", "line"),
-    [
-        ("fails at the end", "the lifespan failed at its end"),
-        ("hangs at the end", "the lifespan did not end within 0.3 s"),
-    ],
-)
-def test_a_lifespan_that_does_not_end_well(start: Start, trouble: str, line: str) -> None:
-    program = start(lifespan=trouble, drain_timeout=0.1, constants={"serve.LIFESPAN_SECONDS": 0.3})
-    program.signal(signal.SIGTERM)
-    assert program.exits() == 0
-    assert line in program.said
-
-
-@pytest.mark.slow
-def test_a_restart_after_a_kill(start: Start) -> None:
-    port = free_port()
-    first = start(port=port)
-    stream = first.listen()
-    first.process.kill()
-    first.exits()
-    with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
-        stream.read()
-    assert text(start(port=port).call("echo", text="again")) == "again"
-
-
-async def test_who_has_ended_its_streams_tells_nothing_more_on_them_while_calls_finish() -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        call = (await HttpWire.session(app)).start_call("work")
-        await stage.entered.wait()
-        listen = HttpWire(app).start("subscriptions/listen", LISTEN)
-        await listen.message()
-        draining = asyncio.create_task(app.drain(5))
-        await settle(3)
-        for kind in LIST_KINDS:
-            stage.server.engine.publish(Change(kind))
-        ended = await listen.done()
-        assert "list_changed" not in str(ended.messages)
-        assert (await HttpWire(app).call("add", {"a": 1, "b": 2})).status == 503
-        stage.go.set()
-        assert text_of((await call.done()).answer) == "done"
-        await draining
-
-
 # ── the log ──
 
 
-def test_a_handlers_traceback_is_in_the_log_in_one_piece_and_never_with_the_client(start: Start) -> None:
+def test_a_handlers_traceback_is_in_the_log_in_one_piece_and_never_with_the_client(start: StartHttp) -> None:
     program = start()
     answers = [program.call("fails") for _ in range(5)]
     assert all("secret" not in str(answer) and "Traceback" not in str(answer) for answer in answers)
     program.signal(signal.SIGTERM)
     assert program.exits() == 0
     pieces = program.said.split("Traceback (most recent call last):\n")[1:]
-    assert len(pieces) == 5
-    for piece in pieces:
-        lines = piece.split("\n")
-        end = next(index for index, line in enumerate(lines) if not line.startswith(" "))
-        assert lines[end - 1] == "  ValueError: a secret detail"
-        assert "inner()" in piece
+    ends = [re.split(r"^(?! )", piece, maxsplit=1, flags=re.M)[0] for piece in pieces]
+    assert len(ends) == 5
+    assert all("inner()" in each and each.endswith("  ValueError: a secret detail\n") for each in ends)

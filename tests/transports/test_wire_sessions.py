@@ -1,12 +1,11 @@
 """Calls of a session over connections: they outlive them, in our own HTTP as in a host's, wherever they run."""
 
-import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from wire_line import Line, uvicorn_to, wire_to
+from wire_line import Line, replies, uvicorn_to, wire_to
 
 from dovetail import Context
 from dovetail.protocol.sse import Event, SseDecoder
@@ -33,13 +32,14 @@ class Client:
     @classmethod
     async def of(cls, app: Any, connect: Connect) -> "Client":
         client = cls(app, connect)
-        hello = await client.ask(1, "initialize", HELLO)
-        client.session = _head(hello.said)["mcp-session-id"]
-        await client.notify("notifications/initialized")
+        hello = await client.send({"id": 1, "method": "initialize", "params": HELLO})
+        await until(lambda: b"\r\n\r\n" in hello.said)
+        client.session = str(replies(hello.said, ["POST"])[0].header(b"mcp-session-id"), "ascii")
+        await client.send({"method": "notifications/initialized"})
         return client
 
-    async def send(self, message: Any, line: Line | None = None) -> Line:
-        return await self.request("POST", json.dumps({"jsonrpc": "2.0", **message}).encode(), line)
+    async def send(self, message: Any) -> Line:
+        return await self.request("POST", json.dumps({"jsonrpc": "2.0", **message}).encode())
 
     async def request(self, verb: str, body: bytes = b"", line: Line | None = None, **headers: str) -> Line:
         line = line or self.connect(self.app)
@@ -53,16 +53,8 @@ class Client:
         await line.settle()
         return line
 
-    async def ask(self, id: int, method: str, params: Any) -> Line:
-        line = await self.send({"id": id, "method": method, "params": params})
-        await until(lambda: b"\r\n\r\n" in line.said)
-        return line
-
-    async def call(self, id: int, tool: str, line: Line | None = None) -> Line:
-        return await self.send({"id": id, "method": "tools/call", "params": {"name": tool}}, line)
-
-    async def notify(self, method: str, **params: Any) -> Line:
-        return await self.send({"method": method, "params": params})
+    async def call(self, id: int, tool: str) -> Line:
+        return await self.send({"id": id, "method": "tools/call", "params": {"name": tool}})
 
     async def resume(self, id: str | None) -> Line:
         assert id is not None
@@ -71,24 +63,10 @@ class Client:
         return line
 
 
-def _head(said: bytes) -> dict[str, str]:
-    lines = said.partition(b"\r\n\r\n")[0].decode().split("\r\n")[1:]
-    return {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
-
-
 def events(line: Line) -> list[Event]:
     """Those that have come so far."""
-    decoder = SseDecoder(max_bytes=1 << 20)
-    _, _, rest = line.said.partition(b"\r\n\r\n")
-    found: list[Event] = []
-    while rest:
-        size, _, rest = rest.partition(b"\r\n")
-        length = int(size, 16)
-        if not length:
-            break
-        found += decoder.feed(rest[:length])
-        rest = rest[length + 2 :]
-    return found
+    (reply,) = replies(line.said if line.said.endswith(b"0\r\n\r\n") else line.said + b"0\r\n\r\n", ["POST"])
+    return list(SseDecoder(max_bytes=1 << 20).feed(reply.body))
 
 
 def texts(line: Line) -> list[str]:
@@ -111,38 +89,6 @@ async def test_who_leaves_comes_back_for_the_rest(connect: Connect) -> None:
         stage.go.set()
         await until(lambda: not endpoint_of(app)._calls.here)
         assert texts(await client.resume(id)) == ["second", "told"]
-
-
-async def test_a_cancelled_call_ends_and_its_connection_goes_on(connect: Connect) -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        client = await Client.of(app, connect)
-        line = await client.call(2, "work")
-        await stage.entered.wait()
-        await client.notify("notifications/cancelled", requestId=2)
-        await until(lambda: line.said.endswith(b"0\r\n\r\n"))
-        assert stage.cancelled.is_set()
-        assert texts(line) == []
-        stage.go.set()
-        line.written.clear()
-        await client.call(3, "work", line)
-        await until(lambda: b"done" in line.said)
-        await line.hang_up()
-
-
-async def test_a_drain_waits_for_a_call_whose_client_has_left(connect: Connect) -> None:
-    stage = Stage()
-    async with serving(stage.server) as app:
-        client = await Client.of(app, connect)
-        line = await client.call(2, "work")
-        await stage.entered.wait()
-        await line.hang_up()
-        drain = asyncio.create_task(app.drain(5))
-        await line.settle()
-        assert not drain.done()
-        stage.go.set()
-        await drain
-        assert not stage.cancelled.is_set()
 
 
 async def test_a_call_lets_go_of_its_connection_which_serves_the_next_request(connect: Connect) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any, NamedTuple
 
 from dovetail.transports.http11.protocol import ServerState
@@ -11,21 +10,12 @@ from dovetail.transports.options import HttpOptions
 TURNS = 12  # of the loop, after which an app that waits for nothing has answered
 
 
-class Timer:
-    def __init__(self, at: float, call: Callable[[], None]) -> None:
-        self.at = at
-        self.call: Callable[[], None] | None = call
-
-    def cancel(self) -> None:
-        self.call = None
-
-
 class ManualClock:
     """An event loop whose time goes on only when it is told to."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._timers: list[Timer] = []
+        self._timers: list[asyncio.TimerHandle] = []
         self._now = 0.0
 
     def __getattr__(self, name: str) -> Any:
@@ -34,18 +24,17 @@ class ManualClock:
     def time(self) -> float:
         return self._now
 
-    def call_later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> Timer:
-        self._timers.append(Timer(self._now + seconds, partial(call, *arguments)))
+    def call_later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> asyncio.TimerHandle:
+        self._timers.append(asyncio.TimerHandle(self._now + seconds, call, arguments, self._loop))
         return self._timers[-1]
 
     def advance(self, seconds: float) -> None:
         end = self._now + seconds
-        while due := [timer for timer in self._timers if timer.call is not None and timer.at <= end]:
-            first = min(due, key=lambda timer: timer.at)
+        while due := [timer for timer in self._timers if not timer.cancelled() and timer.when() <= end]:
+            first = min(due, key=asyncio.TimerHandle.when)
             self._timers.remove(first)
-            self._now = first.at
-            assert first.call is not None
-            first.call()
+            self._now = first.when()
+            first._run()
         self._now = end
 
 
@@ -141,6 +130,15 @@ def server_state(app: Any, **options: Any) -> ServerState:
     state = ServerState(app, HttpOptions(**options))
     state.loop = ManualClock()  # type: ignore[assignment]
     return state
+
+
+async def line_to(app: Any, *pieces: bytes, **options: Any) -> Line:
+    """A connection that has taken these pieces, one after the other."""
+    line = wire_to(app, **options)
+    for piece in pieces:
+        await line.feed([piece])
+        await line.settle()
+    return line
 
 
 def uvicorn_to(app: Any) -> Line:

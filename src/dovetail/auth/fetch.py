@@ -107,11 +107,7 @@ class BoundedThreads:
 
 
 def make_fetch(
-    *,
-    allow_loopback: bool = False,
-    allow_private: bool = False,
-    max_bytes: int = MAX_BYTES,
-    timeout: float = SECONDS,
+    *, allow_loopback: bool = False, allow_private: bool = False, max_bytes: int = MAX_BYTES, timeout: float = SECONDS
 ) -> Fetch:
     """A fetch for public https URLs.
 

@@ -30,7 +30,7 @@ from dovetail.auth.principal import (
 from dovetail.errors import SetupError
 
 V = TypeVar("V")
-MAX_AT_ONCE = 32  # questions: a caller who sends nonsense must not make us a nuisance to the issuer
+MAX_AT_ONCE = 32  # questions of each queue: a caller who sends nonsense must not make us a nuisance to the issuer
 ASK_SECONDS = SECONDS + 3.5  # for one question and the wait before it; a transport has patience for 10
 LEEWAY = 60.0
 _TOKEN = re.compile(r"[!-~]+")
@@ -82,8 +82,12 @@ class Introspection:
         self._audiences = frozenset(map(comparable_url, audiences))
         self._scope_claim = scope_claim
         self._fetch = fetch or make_fetch(allow_private=True, allow_loopback=names_this_machine(endpoint))
-        self._answers: TtlCache[dict[str, Any]] = TtlCache(1024, cache_seconds)  # by digest of the token
-        self._questions: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None  # of one event loop
+        # Answers by digest of the token. Those about good tokens have a cache and a queue of their own: a flood of
+        # nonsense neither pushes them out nor stands before them when they are asked about again.
+        self._good: TtlCache[dict[str, Any]] = TtlCache(4096, cache_seconds)
+        self._others: TtlCache[dict[str, Any]] = TtlCache(1024, cache_seconds)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._queues: dict[bool, asyncio.Semaphore] = {}  # of that loop, by whether a token was good before
         self._told_of: str | None = None  # the kind of token that was refused first
 
     def __repr__(self) -> str:
@@ -94,11 +98,13 @@ class Introspection:
         if len(token) > MAX_TOKEN or not _TOKEN.fullmatch(token):
             return None
         digest = hashlib.sha256(token.encode()).digest()
-        claims = self._answers.get(digest)
-        if claims is None:
-            claims = await self._ask(token)
-            self._answers.put(digest, claims)
-        return self._judge(claims)
+        kept = self._good.get(digest) or self._others.get(digest)
+        if kept is not None:
+            return self._judge(kept)
+        claims = await self._ask(token, was_good=digest in self._good)
+        principal = self._judge(claims)
+        (self._others if principal is None else self._good).put(digest, claims)
+        return principal
 
     def _judge(self, claims: dict[str, Any]) -> Principal | None:
         if claims.get("active") is not True or not in_time(claims, time.time(), LEEWAY, needs_end=False):
@@ -122,14 +128,14 @@ class Introspection:
                 return False
         return True
 
-    async def _ask(self, token: str) -> dict[str, Any]:
+    async def _ask(self, token: str, *, was_good: bool) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
-        if self._questions is None or self._questions[0] is not loop:
-            self._questions = loop, asyncio.Semaphore(MAX_AT_ONCE)
+        if self._loop is not loop:
+            self._loop, self._queues = loop, {each: asyncio.Semaphore(MAX_AT_ONCE) for each in (True, False)}
         form = urlencode({"token": token, "token_type_hint": "access_token"}).encode()
         request = FetchRequest(url=self._endpoint, method="POST", headers=self._headers, body=form)
         try:
-            async with asyncio.timeout(ASK_SECONDS), self._questions[1]:
+            async with asyncio.timeout(ASK_SECONDS), self._queues[was_good]:
                 fetched = await self._fetch(request)
         except FetchFailed as failure:
             raise VerifierTrouble(f"{self!r}: {failure}") from None
@@ -156,12 +162,15 @@ class TtlCache(Generic[V]):
         until, value = self._kept.get(key, (0.0, None))
         return value if self._clock() < until else None
 
+    def __contains__(self, key: bytes) -> bool:
+        """Whether it was put, and not pushed out, even if its time is over."""
+        return key in self._kept
+
     def put(self, key: bytes, value: V) -> None:
-        if self._seconds:
-            self._kept[key] = (self._clock() + self._seconds, value)
-            self._kept.move_to_end(key)
-            if len(self._kept) > self._most:
-                self._kept.popitem(last=False)
+        self._kept[key] = (self._clock() + self._seconds, value)
+        self._kept.move_to_end(key)
+        if len(self._kept) > self._most:
+            self._kept.popitem(last=False)
 
 
 def _headers(client_id: str, client_secret: str) -> Mapping[str, str]:

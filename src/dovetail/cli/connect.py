@@ -19,7 +19,7 @@ from dovetail.cli.options import USUAL_LEVEL, InteractionOptions, ServerTarget
 from dovetail.cli.target import CANT_LOAD, NOT_FOUND, stdio_command
 from dovetail.client import Client, LogMessage
 from dovetail.client.config import ListedServer, all_servers
-from dovetail.client.transports.base import Receiver, Transport
+from dovetail.client.transports.base import OutgoingMessage, Receiver, Transport
 from dovetail.client.transports.stdio import LEAVE_SECONDS, NotStarted, ProcessGroup, see_out, within
 from dovetail.client.transports.url import ServerUrl, page_url
 from dovetail.errors import BadAnswer, ConnectionLost, NotSignedIn, SetupError
@@ -171,8 +171,8 @@ class StartedProgram(Transport):
         ended = f"exited with code {code}" if (code or 0) >= 0 else f"was ended by signal {-(code or 0)}"
         receiver.lost(f"{self._shown} closed its output" if code is None else f"{self._shown} {ended}")
 
-    def write(self, message: bytes) -> None:
-        self._input.write(message + b"\n")
+    def write(self, message: OutgoingMessage) -> None:
+        self._input.write(message.body + b"\n")
 
     async def drain(self) -> None:
         with suppress(ConnectionError):  # the end of its output will say why

@@ -29,8 +29,7 @@ from dovetail.engine.subscriptions import LIST_KINDS, Change
 from dovetail.errors import SetupError
 from dovetail.state.urls import open_state
 from dovetail.transports.options import KINDS, HttpOptions
-from dovetail.transports.serve import serve_http
-from dovetail.transports.sockets import ANY_IPV4, ANY_IPV6, bind, port_of, url_of
+from dovetail.transports.serve import ANY_IPV4, ANY_IPV6, bind, port_of, serve_http, url_of
 
 DRAIN_SECONDS = 3.0  # for calls in flight
 END_SECONDS = 8.0  # for the end of a child, besides those

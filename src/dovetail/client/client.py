@@ -10,10 +10,9 @@ import msgspec
 from msgspec import Raw
 
 from dovetail.client.cache import DISCOVER, READ, KnownTools
-from dovetail.client.config import ClientTarget, transport_to
+from dovetail.client.config import Approve, ClientOptions, ClientTarget, transport_to
 from dovetail.client.dispatcher import ProgressHandler
 from dovetail.client.handlers import RootSource, Send, outcome_of
-from dovetail.client.options import Approve, ClientOptions
 from dovetail.client.results import CallResult, ListPage, WireCallResult, read, read_object
 from dovetail.client.session import ClientSession, Seconds
 from dovetail.client.subscriptions import Listening

@@ -1,4 +1,4 @@
-"""Targets of a client: a `Server`, a command, a URL, and the servers of an `mcp.json`.
+"""Options and targets of a client: a `Server`, a command, a URL, and the servers of an `mcp.json`.
 
 An `mcp.json` is the file that Claude, Cursor and VS Code write: names with a command or a URL, under `mcpServers` or
 `servers`; comments and trailing commas do no harm. What is wrong with the file is a SetupError; what is wrong with one
@@ -7,16 +7,18 @@ server is kept for it, so that others can be used. No value of the file gets int
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict, TypeVar, get_args
 
 import msgspec
 
 from dovetail.auth.principal import Principal
-from dovetail.client.auth import credentials_for, is_token
+from dovetail.client.auth import ClientAuth, credentials_for, is_token
+from dovetail.client.dispatcher import ProgressHandler, Transcript
+from dovetail.client.handlers import ElicitationCompleteHandler, ElicitationHandler, RootSource, SamplingHandler
 from dovetail.client.negotiation import pinned_revision
-from dovetail.client.options import ClientOptions, WebTransport
+from dovetail.client.results import LogHandler
 from dovetail.client.transports.aiohttp import HttpRequests
 from dovetail.client.transports.base import Transport
 from dovetail.client.transports.http import HttpTransport
@@ -27,8 +29,42 @@ from dovetail.client.transports.url import ServerUrl, checked_headers
 from dovetail.engine.core import Engine
 from dovetail.errors import SetupError
 from dovetail.protocol.revisions import Revision
+from dovetail.protocol.types import ToolDefinition
 
 T = TypeVar("T")
+Approve = Callable[[ToolDefinition, dict[str, Any]], bool | Awaitable[bool]]
+WebTransport = Literal["http", "sse"]
+
+
+class SharedOptions(TypedDict, total=False):
+    """What `Client` takes, and `Clients` passes on to every one of its clients."""
+
+    protocol_version: str | None
+    client_info: Mapping[str, Any] | None
+    capabilities: Mapping[str, Any] | None
+    approve: Approve | None
+    timeout: float | None  # 30 seconds, if not given
+    max_timeout: float  # 3600 seconds
+    transcript: Transcript | None
+    log_handler: LogHandler | None
+    progress_handler: ProgressHandler | None
+    elicitation_handler: ElicitationHandler | None
+    elicitation_complete_handler: ElicitationCompleteHandler | None
+    sampling_handler: SamplingHandler | None
+    roots: RootSource | None
+    max_rounds: int  # 32
+    cache: bool  # True
+    auth: ClientAuth | None  # for URLs without an Authorization header of their own
+
+
+class ClientOptions(SharedOptions, total=False):
+    """What `Client` takes besides: it is about one server."""
+
+    env: Mapping[str, str] | None
+    cwd: str | Path | None
+    headers: Mapping[str, str] | None
+    principal: Principal | None
+    transport: WebTransport | None
 
 
 class HasEngine(Protocol):

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dovetail.client.results import in_client_words
-from dovetail.client.transports.base import RequestTimeouts, Transport
+from dovetail.client.transports.base import OutgoingMessage, RequestTimeouts, Transport
 from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, ProtocolError, ServerError, TooManyRequests
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage, Envelope, encode
@@ -36,8 +36,8 @@ LONGEST_RETRY = 24 * 3600.0  # seconds that a server may ask to be left alone fo
 class ServerRequests:
     """Requests of the server's that are not answered yet, up to 2025-11-25: each is answered in a task of its own."""
 
-    def __init__(self, write: Callable[[bytes], None], time_limits: RequestTimeouts, max_open: int = 100) -> None:
-        self._write = write
+    def __init__(self, answer: Callable[[bytes], None], time_limits: RequestTimeouts, max_open: int = 100) -> None:
+        self._answer = answer
         self._time_limits = time_limits
         self._max_open = max_open
         self._tasks: dict[RequestId, asyncio.Task[None]] = {}
@@ -61,7 +61,7 @@ class ServerRequests:
             return  # it was withdrawn, and the handler went on
         del self._tasks[id]
         try:
-            self._write(message)
+            self._answer(message)
         except ConnectionLost as lost:
             log.info("%r is not answered: %s", id, lost)
 
@@ -150,7 +150,7 @@ class Dispatcher:
         self._pending: dict[RequestId, Pending] = {}
         self._handlers: set[asyncio.Future[Any]] = set()
         self.time_limits = RequestTimeouts()
-        self._questions = ServerRequests(self.write, self.time_limits)
+        self._questions = ServerRequests(self._answer, self.time_limits)
         self._complaints = 0  # messages that made no sense
         self._over: str | None = None  # why it is over
         self.answers_ping = True
@@ -211,10 +211,10 @@ class Dispatcher:
         pending = Pending(next(self._ids), method, on_progress)
         if on_progress is not None:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": pending.id}}
-        message = jsonrpc.request(pending.id, method, encode(params) if params else None)
+        body = jsonrpc.request(pending.id, method, encode(params) if params else None)
         self._pending[pending.id] = pending
         try:
-            self.write(message)
+            self._write(OutgoingMessage(body, pending.id, method, params))
         except BaseException:
             del self._pending[pending.id]
             raise
@@ -230,12 +230,16 @@ class Dispatcher:
 
     def tell(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification."""
-        self.write(jsonrpc.notification(method, None if params is None else encode(params)))
+        body = jsonrpc.notification(method, None if params is None else encode(params))
+        self._write(OutgoingMessage(body, method=method, params=params or {}))
 
-    def write(self, message: bytes) -> None:
+    def _answer(self, body: bytes) -> None:
+        self._write(OutgoingMessage(body))
+
+    def _write(self, message: OutgoingMessage) -> None:
         if self._over is not None:
             raise ConnectionLost(f"Nothing can be sent: {self._over}")
-        self._note("sent", message)
+        self._note("sent", message.body)
         self.transport.write(message)
 
     def agreed(self, revision: Revision) -> None:
@@ -309,13 +313,13 @@ class Dispatcher:
     def _reply(self, message: Envelope) -> None:
         assert isinstance(message.id, (int, str))
         if message.method == "ping" and self.answers_ping:
-            self.write(jsonrpc.result(message.id, b"{}"))
+            self._answer(jsonrpc.result(message.id, b"{}"))
             return
         assert isinstance(message.method, str)
         try:
             self._questions.take(message.id, self._audience.prepare(message.method, message.params))
         except ProtocolError as refusal:
-            self.write(jsonrpc.error(message.id, refusal))
+            self._answer(jsonrpc.error(message.id, refusal))
 
     def _withdraw(self, params: Raw) -> None:
         with contextlib.suppress(*UNREADABLE):

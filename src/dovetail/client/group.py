@@ -15,9 +15,8 @@ from typing import Any, Self, TypeVar, Unpack
 import msgspec
 
 from dovetail.client.client import Client
-from dovetail.client.config import ListedServer, read_servers
+from dovetail.client.config import ListedServer, SharedOptions, read_servers
 from dovetail.client.dispatcher import ProgressHandler
-from dovetail.client.options import SharedOptions
 from dovetail.client.results import CallResult
 from dovetail.client.session import Seconds
 from dovetail.errors import BadAnswer, ConnectionLost, SetupError, ToolError

@@ -5,7 +5,7 @@ A request is read first and answered later, so that no person is asked for what 
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -22,65 +22,12 @@ from dovetail.protocol import revisions
 from dovetail.protocol.features import require_capabilities
 from dovetail.protocol.jsonrpc import NO_PARAMS, UNREADABLE, encode, in_words
 from dovetail.protocol.revisions import Revision
+from dovetail.registry.validate import Validator
 
 
 async def outcome_of(function: Callable[..., Any], *arguments: Any) -> Any:
     outcome = function(*arguments)
     return await outcome if inspect.isawaitable(outcome) else outcome
-
-
-# ── the content of forms ──
-
-_TYPES = {
-    "string": ("a string", (str,)),
-    "boolean": ("true or false", (bool,)),
-    "number": ("a number", (int, float)),
-    "integer": ("a whole number", (int, float)),
-    "array": ("a list", (list, tuple)),
-}
-
-
-def misfit(schema: Mapping[str, Any], content: Mapping[str, Any], defaults: Container[str] = ()) -> str | None:
-    """What is clearly wrong with the content of a form: a missing field, another type, or none of the choices."""
-    required = schema.get("required")
-    for name in required if isinstance(required, list) else ():
-        if isinstance(name, str) and name not in content and name not in defaults:
-            return f"{name[:100]} is missing"
-    fields = schema.get("properties", {})
-    for name, value in content.items():
-        wanted = _wanted(fields[name], value) if name in fields else None
-        if wanted is not None:
-            return f"{name} must be {wanted}"
-    return None
-
-
-def _wanted(field: Mapping[str, Any], value: Any) -> str | None:
-    """What a value would have to be, and is not."""
-    kind = field.get("type")
-    if isinstance(kind, str) and kind in _TYPES:
-        words, types = _TYPES[kind]
-        is_right = isinstance(value, types) and isinstance(value, bool) == (kind == "boolean")
-        if not is_right or (kind == "integer" and value != value // 1):
-            return words
-    is_list = isinstance(value, (list, tuple))
-    choices = _choices(field.get("items") if is_list else field)
-    if choices is None:
-        return None
-    known = [encode(choice) for choice in choices]  # as JSON, where true is not 1
-    if all(encode(each) in known for each in (value if is_list else [value])):
-        return None
-    return f"one of {', '.join(str(choice)[:100] for choice in choices[:20])}"
-
-
-def _choices(field: Any) -> list[Any] | None:
-    if not isinstance(field, Mapping):
-        return None
-    if isinstance(field.get("enum"), list):
-        return list(field["enum"])
-    titled = field.get("oneOf", field.get("anyOf"))
-    if isinstance(titled, list) and all(isinstance(each, Mapping) and "const" in each for each in titled):
-        return [each["const"] for each in titled]
-    return None
 
 
 # ── elicitation ──
@@ -154,10 +101,19 @@ async def elicit(handler: ElicitationHandler, question: ElicitQuestion) -> dict[
     if reply.action != "accept" or question.mode == "url":
         return {"action": reply.action}
     defaults = {name: field["default"] for name, field in question.fields.items() if _has_default(field)}
-    given = reply.content or {}
-    if (fault := misfit(question.schema or {}, given, defaults)) is not None:
-        raise SetupError(f"elicitation_handler: what it returned does not fit: {fault}")
-    return {"action": "accept", "content": {**defaults, **given}}
+    content = {**defaults, **(reply.content or {})}
+    if problems := _problems(question.schema or {}, content):
+        raise SetupError(f"elicitation_handler: what it returned does not fit: {'; '.join(problems[:5])}")
+    return {"action": "accept", "content": content}
+
+
+def _problems(schema: Mapping[str, Any], content: Mapping[str, Any]) -> list[str]:
+    """Of the content by the schema of the form; one that can't be used finds nothing: the server will judge."""
+    try:
+        validator = Validator(schema, where="the form", lazy=True)
+        return validator.problems(msgspec.json.decode(encode(content)), root="content")
+    except SetupError:
+        return []
 
 
 def _as_reply(question: ElicitQuestion, given: Any) -> ElicitReply:

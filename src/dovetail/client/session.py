@@ -12,10 +12,10 @@ from msgspec import Raw
 
 from dovetail import __version__
 from dovetail.client.cache import ResponseCache
+from dovetail.client.config import SharedOptions
 from dovetail.client.dispatcher import ClientReply, Dispatcher, ProgressHandler
 from dovetail.client.handlers import INPUT_METHODS, ClientHandlers, RootSource, Send, in_rounds
 from dovetail.client.negotiation import Identity, NegotiatedProtocol, agree, begin_session, pinned_revision
-from dovetail.client.options import SharedOptions
 from dovetail.client.results import ListPage, LogMessage, read, read_page
 from dovetail.client.subscriptions import ChangeFeed, Listening
 from dovetail.client.transports.base import Transport

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 MAX_IN_FLIGHT = 10_000
 MAX_LISTENS = 1_000
+SUBSCRIBING = frozenset({"subscriptions/listen", "resources/subscribe"})
 SETTLE_SECONDS = 1.0  # how long cancelled calls get to clean up
 
 log = logging.getLogger("dovetail")
@@ -360,6 +361,20 @@ class Connection:
         kinds = [kind for kind in LIST_KINDS if kind in self.session.announced]
         self._subscription = self.engine.hub.subscribe(kinds, self.session.subscriptions)
         self._pump = self._loop.create_task(self._send_changes(self._subscription))
+
+    def forget_principal(self) -> None:
+        """The client's token has expired: it is nobody in particular now, and hears nothing that it subscribed to."""
+        self._principal = None
+        for call in self._calls.values():
+            if call.exchange is not None and call.exchange.request.method in SUBSCRIBING:
+                call.exchange.principal = None  # if it has not begun to listen yet
+                if call.exchange.subscription is not None:
+                    call.exchange.subscription.end()
+        if self.session is not None:
+            self.session = self.session.replace(subscriptions=frozenset())
+        if self._subscription is not None:
+            for uri in tuple(self._subscription.uris):
+                self._subscription.remove_uri(uri)
 
     async def _send_changes(self, subscription: Subscription) -> None:
         async for change in subscription:

@@ -1,18 +1,19 @@
 """`Context`: what a function may ask of, and tell to, the client it is serving."""
 
 import asyncio
+import functools
 import threading
 import time
+import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, overload
 
 import msgspec
 from msgspec import UNSET
 
 from dovetail import engine as late
 from dovetail import registry
-from dovetail.engine.deprecation import warn_deprecated
 from dovetail.engine.exchange import Cancellation, Exchange, interview_of
 from dovetail.engine.subscriptions import Change
 from dovetail.engine.threads import CallEnded, call_has_ended, wait_in_thread
@@ -26,15 +27,20 @@ from dovetail.registry.outputs import OutputError, to_jsonable
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
     from dovetail.engine.core import Engine
-    from dovetail.protocol.sampling import ContextScope, ToolMode
+    from dovetail.protocol.elicitation import Inquiry
     from dovetail.registry.elicitation import Elicited, Titles
     from dovetail.registry.roots import Root
-    from dovetail.registry.sampling import OfferedTool, Preferences, Sampled, Turn
+    from dovetail.registry.sampling import Sampled, SampleOptions, Turn
 
 T = TypeVar("T")
 J = TypeVar("J", bound=bool | int | float | str | list[Any] | Mapping[str, Any] | None)  # JSON gives it back as it is
 Answer: TypeAlias = Coroutine[Any, Any, T]
-MAX_RETRY = 86_400.0
+
+
+@functools.cache
+def warn_deprecated(feature: str) -> None:
+    """Say, once in a process, that MCP will drop a feature."""
+    warnings.warn(features.DEPRECATED[feature], DeprecationWarning, stacklevel=4)
 
 
 class ClientInfo(msgspec.Struct, frozen=True):
@@ -146,7 +152,7 @@ class Context:
         self, token: RequestId, progress: float, total: float | None, message: str | None
     ) -> None:
         if self._exchange.progress is None:
-            self._exchange.progress = late.progress.ProgressSender(self._exchange, token)
+            self._exchange.progress = late.progress.ProgressSender(self._exchange, token, self._loop)
         await self._exchange.progress.report(progress, total, message)
         await self._breathe()
 
@@ -166,9 +172,7 @@ class Context:
         if logger is not None:
             params["logger"] = logger
         redact = self._engine.redactor.value
-        params["data"] = redact(
-            _loggable(redact(data))
-        )  # twice: pairs are lists afterwards, models are dicts only then
+        params["data"] = redact(_loggable(redact(data)))  # twice: pairs become lists, and models dicts, in between
         await self._exchange.emit(jsonrpc.notification("notifications/message", encode(params)))
         await self._breathe()
 
@@ -232,8 +236,8 @@ class Context:
         `retry` is how many seconds it should wait before that. Only clients of 2025-11-25 over HTTP that read streams
         can come back; for all others this does nothing.
         """
-        if retry is not None and not 0 <= retry <= MAX_RETRY:
-            raise ValueError(f"ctx.close_stream: retry={retry!r} is not possible; it is 0 to {MAX_RETRY} seconds")
+        if retry is not None and not 0 <= retry <= 86_400:
+            raise ValueError(f"ctx.close_stream: retry={retry!r} is not possible; it is 0 to 86400 seconds")
         close = self._exchange.close_stream
         return self._nothing() if close is None else self._do(_await(close(retry)))
 
@@ -308,20 +312,14 @@ class Context:
         self, message: str, response_type: Any = None, *, schema: Any = None, timeout: float | None = None
     ) -> "Answer[Elicited[Any]]": ...
     def elicit(
-        self,
-        message: str,
-        response_type: Any = None,
-        *,
-        schema: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
+        self, message: str, response_type: Any = None, *, schema: Any = None, timeout: float | None = None
     ) -> "Answer[Elicited[Any]]":
         """Ask the user to fill in a form, on every revision: `.action` tells whether they did, `.data` what they said.
 
         `response_type` is a scalar, a Literal, an Enum, a list of choices, or a class of flat fields; `schema` is a raw
         one instead. In a `def` function: `answer = ctx.wait(ctx.elicit(...))`.
         """
-        inquiry = registry.elicitation.Elicit(message, response_type, schema=schema)
-        return self._named("elicit", late.client_requests.ask(self._engine, self._exchange, inquiry, timeout))
+        return self._ask("elicit", registry.elicitation.Elicit(message, response_type, schema=schema), timeout)
 
     def elicit_url(
         self, message: str, url: str, *, elicitation_id: str | None = None, timeout: float | None = None
@@ -332,47 +330,28 @@ class Context:
         `server.complete_elicitation(elicitation_id)` tells them.
         """
         inquiry = registry.elicitation.ElicitUrl(message, url, elicitation_id=elicitation_id)
-        return self._named("elicit_url", late.client_requests.ask(self._engine, self._exchange, inquiry, timeout))
+        return self._ask("elicit_url", inquiry, timeout)
 
     def sample(
-        self,
-        messages: "Turn | Sequence[Turn]",
-        *,
-        max_tokens: int = 1024,
-        system_prompt: str | None = None,
-        temperature: float | None = None,
-        stop_sequences: Sequence[str] | None = None,
-        model_preferences: "Preferences | None" = None,
-        include_context: "ContextScope | None" = None,
-        tools: "Sequence[OfferedTool] | None" = None,
-        tool_choice: "ToolMode | Mapping[str, Any] | None" = None,
-        metadata: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
+        self, messages: "Turn | Sequence[Turn]", *, timeout: float | None = None, **options: "Unpack[SampleOptions]"
     ) -> "Answer[Sampled]":
         """Ask the client's model: `.text` is what it said. MCP 2026-07-28 deprecates this.
 
-        `tools` are offered to the model where the client allows that; it is you who runs those that it chooses.
+        The options are those of `Sample`: `max_tokens`, `system_prompt`, `temperature` and others. `tools` are offered
+        to the model where the client allows that; it is you who runs those that it chooses.
         """
-        self._warn_deprecated("sampling")
-        sample = registry.sampling.Sample(
-            messages,
-            max_tokens=max_tokens,
-            system_prompt=system_prompt,
-            temperature=temperature,
-            stop_sequences=stop_sequences,
-            model_preferences=model_preferences,
-            include_context=include_context,
-            tools=tools,
-            tool_choice=tool_choice,
-            metadata=metadata,
-        )
-        return self._named("sample", late.client_requests.ask(self._engine, self._exchange, sample, timeout))
+        if self._exchange.request.revision.rounds:
+            warn_deprecated("sampling")
+        return self._ask("sample", registry.sampling.Sample(messages, **options), timeout)
 
     def list_roots(self, *, timeout: float | None = None) -> "Answer[list[Root]]":
         """The folders that the client works in. MCP 2026-07-28 deprecates this."""
-        self._warn_deprecated("roots")
-        roots = registry.roots.Roots()
-        return self._named("list_roots", late.client_requests.ask(self._engine, self._exchange, roots, timeout))
+        if self._exchange.request.revision.rounds:
+            warn_deprecated("roots")
+        return self._ask("list_roots", registry.roots.Roots(), timeout)
+
+    def _ask(self, name: str, inquiry: "Inquiry[T]", timeout: float | None) -> Answer[T]:
+        return self._named(name, late.client_requests.ask(self._engine, self._exchange, inquiry, timeout))
 
     @overload
     def step(self, name: str, function: Callable[[], Awaitable[J]]) -> Answer[J]: ...
@@ -411,10 +390,6 @@ class Context:
             raise RuntimeError(f"ctx.{name}: a def function with thread=False can't wait; leave out thread=False")
         setattr(answer, "__qualname__", f"ctx.{name}")  # noqa: B010  # of every coroutine, but not in its type
         return answer
-
-    def _warn_deprecated(self, feature: str) -> None:
-        if self._exchange.request.revision.rounds:
-            warn_deprecated(feature)
 
 
 def _loggable(data: Any) -> Any:

@@ -105,9 +105,8 @@ class Engine:
     def _catalog_changed(self, kind: ChangeKind, *, by_files: bool = False) -> None:
         """`by_files`: files have come or gone, which every worker finds by itself."""
         self._forget_offer()
-        if self.refresher is not None and self.refresher.holds_back(kind):
-            return
-        if not by_files and self._state is not None and self._state.shared and self._is_serving:
+        is_refreshing = by_files or (self.refresher is not None and self.refresher.is_running)
+        if not is_refreshing and self._state is not None and self._state.shared and self._is_serving:
             log.warning("%s changed at this worker; others do not have that unless on_refresh brings it there", kind)
         self.publish(Change(kind))
 

@@ -183,7 +183,7 @@ def interview_of(engine: "Engine", exchange: Exchange) -> "Interview":
         if not request.row.asks:
             raise RuntimeError(f"{request.method}: only tools, prompts and resources can ask the client or take steps")
         if request.revision.rounds:
-            exchange.interview = late.input_required.Replay(engine, exchange, None, {})
+            exchange.interview = late.input_required.Replay(engine, exchange)
         else:
             exchange.interview = late.client_requests.Live(engine, exchange)
     return exchange.interview

@@ -17,15 +17,8 @@ from dovetail import registry
 from dovetail.engine.call_tool import arguments_object, call_tool, invoke, log_failure, shown
 from dovetail.engine.concurrency import CallTimeout, Slots
 from dovetail.engine.exchange import Exchange, Unanswered
-from dovetail.engine.subscriptions import Change, ChangeKind
-from dovetail.errors import (
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    ArgumentError,
-    NotFound,
-    ProtocolError,
-    ToolError,
-)
+from dovetail.engine.subscriptions import LIST_KINDS, Change
+from dovetail.errors import INTERNAL_ERROR, INVALID_PARAMS, ArgumentError, NotFound, ProtocolError, ToolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.methods import (
@@ -196,7 +189,7 @@ async def listen(engine: "Engine", exchange: Exchange) -> Result:
         text = f"subscriptions/listen takes {MAX_LISTEN_BYTES} bytes at most; ask for less, or in several listens"
         raise ProtocolError(text, code=INVALID_PARAMS, http_status=413)
     honoured = await _honoured(engine, exchange, params.notifications)
-    kinds = [kind for kind, wanted in _wanted_kinds(honoured) if wanted]
+    kinds = [kind for kind in LIST_KINDS if getattr(honoured, f"{kind}_list_changed")]
     params = ListenParams(notifications=honoured)
     exchange.keep_only(params)
     mark = {SUBSCRIPTION_KEY: exchange.request.id}
@@ -223,20 +216,8 @@ async def _honoured(engine: "Engine", exchange: Exchange, asked: ListenFilter) -
             await asyncio.sleep(0)
     for_all = all(rule is None for rule in rules.values())
     uris = list(rules) if for_all else await late.access.readable(engine, exchange, rules)
-    return ListenFilter(
-        tools_list_changed=asked.tools_list_changed and "tools" in names,
-        prompts_list_changed=asked.prompts_list_changed and "prompts" in names,
-        resources_list_changed=asked.resources_list_changed and "resources" in names,
-        resource_subscriptions=uris,
-    )
-
-
-def _wanted_kinds(filter: ListenFilter) -> tuple[tuple[ChangeKind, bool], ...]:
-    return (
-        ("tools", filter.tools_list_changed),
-        ("prompts", filter.prompts_list_changed),
-        ("resources", filter.resources_list_changed),
-    )
+    lists = {name: getattr(asked, name) and kind in names for kind in LIST_KINDS for name in [f"{kind}_list_changed"]}
+    return ListenFilter(**lists, resource_subscriptions=uris)
 
 
 def change_notification(change: Change, meta: dict[str, Any] | None = None) -> bytes:
@@ -266,31 +247,20 @@ async def get_prompt(engine: "Engine", exchange: Exchange) -> Result:
     return result
 
 
-async def in_slot(
-    engine: "Engine",
-    exchange: Exchange,
-    invocation: Invocation,
-    arguments: dict[str, Any],
-    label: str,
-    shape: Callable[[Any], Any],
-) -> Any:
+async def in_slot(engine: "Engine", exchange: Exchange, *call: Any) -> Any:
     """`guarded`, within one of the server's slots."""
     await engine.limit.acquire()
     exchange.slots = slots = Slots((engine.limit,))
     try:
-        return await guarded(engine, exchange, invocation, arguments, label, shape)
+        return await guarded(engine, exchange, *call)
     finally:
         slots.leave()
 
 
 async def guarded(
-    engine: "Engine",
-    exchange: Exchange,
-    invocation: Invocation,
-    arguments: dict[str, Any],
-    label: str,
+    engine: "Engine", exchange: Exchange, invocation: Invocation, arguments: dict[str, Any], label: str,
     shape: Callable[[Any], Any],
-) -> Any:
+) -> Any:  # fmt: skip
     """Call a function whose failures are protocol errors: what it says on purpose is told, the rest is logged."""
     try:
         return shape(await invoke(engine, exchange, invocation, arguments, label))

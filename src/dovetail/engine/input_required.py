@@ -22,18 +22,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from dovetail.engine.exchange import Exchange, Mark, Unanswered, running_step
 from dovetail.engine.request_state import BadSeal, TooLarge
-from dovetail.errors import (
-    INVALID_PARAMS,
-    Busy,
-    ProtocolError,
-    SetupError,
-    ToolError,
-    UrlElicitationRequired,
-)
+from dovetail.errors import INVALID_PARAMS, Busy, ProtocolError, SetupError, ToolError, UrlElicitationRequired
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.elicitation import MAX_QUESTIONS, InputRequired, Inquiry, Question
 from dovetail.protocol.features import require_askable
@@ -71,7 +64,6 @@ SUBJECTS = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "re
 CALL_LASTS = 4  # times as long as its first questions are good for: a claim must outlive every state of its call
 LIFE = "life"  # the key of a name that the store has as long as it forgets nothing
 BEGUN = b""  # in the place of a result; no JSON is empty
-PATIENCE = 30.0  # seconds to wait for a step that another request has begun
 MAX_NAME = 200
 
 
@@ -128,17 +120,18 @@ class Replay:
     what was raised, and then it knows less than it should. So it may ask nothing more, and take no step.
     """
 
-    def __init__(self, engine: "Engine", exchange: Exchange, before: Round | None, responses: dict[str, Raw]) -> None:
+    def __init__(
+        self, engine: "Engine", exchange: Exchange, before: Round | None = None, responses: dict[str, Raw] | None = None
+    ) -> None:
         self._engine = engine
         self._exchange = exchange
-        self._before = before
-        self._responses = responses
-        asked = () if before is None else before.asked
-        self._fresh = {place: responses[place] for place in asked if place in responses}
-        self._answers = {**({} if before is None else before.answers), **self._fresh}
-        self._life = "" if before is None else before.life
-        self._steps = Steps(engine, {} if before is None else dict(before.steps))
-        if before is not None:  # others may bring the state too; claims outlive it by an hour, for its last run
+        self._responses = responses or {}
+        self._before = before = before or Round(call=secrets.token_hex(16))
+        self._fresh = {place: self._responses[place] for place in before.asked if place in self._responses}
+        self._answers = before.answers | self._fresh
+        self._life = before.life
+        self._steps = Steps(engine, dict(before.steps))
+        if before.number:  # others may bring the state too; claims outlive it by an hour, for its last run
             self._steps.share(before.call, before.life, before.ends - time.time() + 3600.0)
         self.begin_again()
 
@@ -163,8 +156,8 @@ class Replay:
 
     @property
     def request_state(self) -> Any:
-        state = UNSET if self._before is None else self._before.state
-        return None if state is UNSET else jsonrpc.parse(state)
+        state = self._before.state
+        return None if isinstance(state, UnsetType) else jsonrpc.parse(state)
 
     @property
     def is_waiting(self) -> bool:
@@ -257,14 +250,12 @@ class Replay:
 
     async def settle(self) -> None:
         await self._steps.settle()
-        if self._before is None:
+        if not self._before.number:
             self._life = await life_at_beginning(self._engine)
 
     def finished(self) -> None:
         """A run that did not come to all that earlier ones did was another run: which one is right is not known."""
         before = self._before
-        if before is None:
-            return
         met = {f"{name}#{number + 1}" for name, times in self._steps.met.items() for number in range(times)}
         missed = len({*before.used} - self._taken) + len(before.steps.keys() - met)
         if missed:
@@ -277,44 +268,38 @@ class Replay:
     def interim(self) -> Interim:
         """What goes out instead of a result. Raises ToolError if the call can't go on like that."""
         self._is_over = True
-        number = 1 if self._before is None else self._before.number + 1
-        if number > MAX_ROUNDS:
+        if self._before.number >= MAX_ROUNDS:
             raise self._given_up(f"it has asked {MAX_ROUNDS} times without coming to an end")
-        wasted = self._wasted()
+        useless = self._fresh and not self._taken & self._fresh.keys()
+        wasted = self._before.wasted + 1 if useless else 0
         if wasted >= MAX_WASTED:
             raise self._given_up(
                 f"it asks something else each time it is run again: the answers of {wasted} rounds were of no use. "
                 "A question must not depend on the time, on chance or on what changes; keep such values by ctx.step"
             )
         try:
-            state = self._engine.sealer.seal(encode_round(self._round(number, wasted)))
+            state = self._engine.sealer.seal(encode_round(self._round(wasted)))
         except TooLarge as failure:
             raise self._given_up(f"its answers and steps are too large to be kept: {failure}") from None
         return Interim(self._open, state)
 
-    def _wasted(self) -> int:
-        if self._before is None or not self._fresh or self._taken & self._fresh.keys():
-            return 0
-        return self._before.wasted + 1
-
-    def _round(self, number: int, wasted: int) -> Round:
-        earlier_state = UNSET if self._before is None else self._before.state
-        now, timeouts = time.time(), self._timeouts or [self._engine.options.answer_timeout]
-        longest = max(self._engine.options.answer_timeout, *timeouts)
-        ends = now + CALL_LASTS * longest if self._before is None else self._before.ends
+    def _round(self, wasted: int) -> Round:
+        before, now, usual = self._before, time.time(), self._engine.options.answer_timeout
+        timeouts = self._timeouts or [usual]
+        ends = before.ends or now + CALL_LASTS * max(usual, *timeouts)
         return Round(
-            call=secrets.token_hex(16) if self._before is None else self._before.call,
-            number=number,
+            call=before.call,
+            number=before.number + 1,
             expires=min(now + min(timeouts), ends),
             ends=ends,
             binding=_binding(self._engine, self._exchange),
             life=self._life,
             asked=[place for place in self._open if place not in self._own_keys],
             answers=self._answers,
-            used=sorted({*(() if self._before is None else self._before.used), *self._taken}),
+            used=sorted({*before.used, *self._taken}),
             steps=self._steps.done,
             wasted=wasted,
-            state=earlier_state if self._own_state is None else self._own_state,
+            state=before.state if self._own_state is None else self._own_state,
         )
 
     @property
@@ -336,8 +321,10 @@ class Replay:
 class Steps:
     """The steps of one run."""
 
-    def __init__(self, engine: "Engine", done: dict[str, Raw]) -> None:
+    def __init__(self, engine: "Engine", done: dict[str, Raw], patience: float = 30.0) -> None:
+        """`patience` is how many seconds to wait for a step that another request has begun."""
         self._engine = engine
+        self._patience = patience
         self._call: str | None = None
         self.done = done
         self.met: Counter[str] = Counter()  # how often each has come up in this run
@@ -370,15 +357,14 @@ class Steps:
             await asyncio.wait(self._running)
 
     async def _do(self, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
-        if self._call is None:
-            result = await self._effect(key, function, in_thread)
-        else:
-            result = await self._do_once(_place(self._call, key), key, function, in_thread)
-        self.done[key] = result
+        perform = self._effect if self._call is None else self._do_once
+        self.done[key] = result = await perform(key, function, in_thread)
         return result
 
-    async def _do_once(self, place: str, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
+    async def _do_once(self, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
         state = self._engine.state
+        digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+        place = f"step/{self._call}/{digest}"
         while not await self._claim(place):
             if (result := await self._result_of_another(place, key)) is not None:
                 return result
@@ -428,7 +414,7 @@ class Steps:
         state = self._engine.state
         listener = state.listen([place])
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self._patience):
                 while (entry := await state.get(place)) is not None and entry.value == BEGUN:
                     if not await listener.wait():  # the state has been closed
                         raise TimeoutError
@@ -476,7 +462,3 @@ async def life_at_beginning(engine: "Engine") -> str:
 
 class UnrememberedStep(SetupError):
     """A side effect has happened, but its result can't be remembered."""
-
-
-def _place(call: str, key: str) -> str:
-    return f"step/{call}/{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"

@@ -38,17 +38,9 @@ CHANGED = "it was changed on the way"
 class BadSeal(Exception):
     """A token that can't be opened. The reason is for the log; a client is never told."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
 
 class TooLarge(Exception):
-    """What was to be sealed would make a token of `size` characters, more than MAX_TOKEN."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__(f"The sealed text would have {size} characters; {MAX_TOKEN} are allowed")
-        self.size = size
+    """What was to be sealed would make a token of more than MAX_TOKEN characters."""
 
 
 class Sealer:
@@ -63,7 +55,7 @@ class Sealer:
         """The token that holds the data; raises TooLarge."""
         size = token_length(len(data))
         if size > MAX_TOKEN:
-            raise TooLarge(size)
+            raise TooLarge(f"The sealed text would have {size} characters; {MAX_TOKEN} are allowed")
         header, secret = next(iter(self._by_header.items()))
         salt = os.urandom(_SALT)
         cipher, nonce = _cipher(secret, salt)

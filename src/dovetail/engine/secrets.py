@@ -4,12 +4,13 @@ import asyncio
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from dovetail import state as late_state
 from dovetail.errors import SetupError
 
 if TYPE_CHECKING:
+    from dovetail.engine.core import Engine
     from dovetail.state.base import StateBackend
 
 VARIABLE = "DOVETAIL_SECRET"
@@ -64,12 +65,6 @@ def random_secrets() -> Secrets:
 # ── of all workers that share a state ──
 
 
-class Sealing(Protocol):
-    """The engine, as the owner of its secrets."""
-
-    secrets: Secrets
-
-
 async def shared_secrets(state: "StateBackend", own: Secrets) -> Secrets:
     """Our own if the store has none yet; else the one that it has."""
     while not await state.claim(KEY, own[0], late_state.base.MAX_TTL):
@@ -81,14 +76,14 @@ async def shared_secrets(state: "StateBackend", own: Secrets) -> Secrets:
     return own
 
 
-async def keep_sharing(state: "StateBackend", user: Sealing, seconds: float = 10.0) -> None:
+async def keep_sharing(state: "StateBackend", engine: "Engine", seconds: float = 10.0) -> None:
     """A store that forgot the secret gets it back; if another worker was quicker, both are good from then on."""
     while True:
         await asyncio.sleep(seconds)
         try:
-            current = await shared_secrets(state, user.secrets)
+            current = await shared_secrets(state, engine.secrets)
         except Exception as failure:
             log.debug("the secret of all workers can't be looked at: %s", failure)
         else:
-            if current[0] != user.secrets[0]:  # each loss of the store's records may bring one more
-                user.secrets = Secrets(list(dict.fromkeys([*current, *user.secrets]))[:8])
+            if current[0] != engine.secrets[0]:  # each loss of the store's records may bring one more
+                engine.secrets = Secrets(list(dict.fromkeys([*current, *engine.secrets]))[:8])

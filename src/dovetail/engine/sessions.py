@@ -43,18 +43,42 @@ class HeldSession(msgspec.Struct, eq=False):
 
     async def reload(self) -> bool:
         """Whether it is still there; its record is then as new as can be."""
-        return await self._sessions.reload(self)
+        entry = await self._sessions.state.get(_key(self.record.id))
+        return entry is not None and self._renew(entry)
+
+    def _renew(self, entry: Entry) -> bool:
+        """With what stands there now; False if that can't be read."""
+        if entry.version != self.version:
+            record = self._sessions.decoded(self.record.id, entry)
+            if record is None:
+                return False
+            self.record, self.version = record, entry.version
+        return True
 
     async def has_ended(self) -> bool:
         """Whether it was ended. One that is merely gone has not: a store may lose its records."""
-        return await self._sessions.has_ended(self.record.id)
+        return await self._sessions.state.get(_ended(self.record.id)) is not None
 
     async def change(self, change: Callable[[Session], Session]) -> None:
-        await self._sessions.change(self, change)
+        """Raises what `change` raises. A session that has ended meanwhile stays ended."""
+        for _ in range(100):  # other requests may always be quicker
+            record = change(self.record)
+            try:
+                self.version = await self._sessions.put(record, self.version)
+            except Conflict:
+                entry = await self._sessions.state.get(_key(record.id))
+                if entry is None or not self._renew(entry):
+                    return
+                continue
+            self.record = record
+            await self._sessions.state.publish(topic(record.id))
+            return
+        raise Busy("This session is being changed by too many requests at once; try again")
 
     async def tell(self) -> None:
-        """Whoever has to do with it at other workers should look."""
-        await self._sessions.tell(self.record.id)
+        """Other workers that have to do with it should look."""
+        if self._sessions.state.shared:
+            await self._sessions.state.publish(topic(self.record.id))
 
 
 class Sessions:
@@ -73,7 +97,7 @@ class Sessions:
     ) -> None:
         """`most_of_one`: sessions of one caller; None: as many as there are. `recent` records are kept decoded."""
         self._engine = engine
-        self._state = state
+        self.state = state
         self._timeout = timeout
         self._touch_seconds = timeout / 10  # how often the backend hears of use
         self._unseen = self._touch_seconds if state.shared else 0.0  # use that it has not heard of yet
@@ -129,9 +153,9 @@ class Sessions:
     async def _put_first(self, record: Session, newcomer: "_Known") -> int:
         while True:
             try:
-                return await self._state.put(_key(record.id), _encoded(record), ttl=self._timeout, if_version=0)
+                return await self.put(record, 0)
             except NoRoom:  # others are large, though they may be few
-                if self._state.shared:
+                if self.state.shared:
                     raise
                 await self._make_room(newcomer)
 
@@ -166,9 +190,9 @@ class Sessions:
 
     async def _is_idle(self, id: str) -> bool:
         """Nobody has used it for a while, anywhere, or its client has never said `initialized`. True if it is gone."""
-        entry = await self._state.get(_key(id))
+        entry = await self.state.get(_key(id))
         record = None if entry is None else _codec.decode(entry.value)
-        left = await self._state.remaining(_key(id))
+        left = await self.state.remaining(_key(id))
         if record is None or not record.initialized or left is None:
             return True
         return self._timeout - left - self._unseen >= FRESH_SECONDS
@@ -180,7 +204,7 @@ class Sessions:
             if known is None or self._clock() - known.used < self._timeout:
                 break
             self._used(id, known)
-            if known.line is self._guests or await self._state.remaining(_key(id)) is None:
+            if known.line is self._guests or await self.state.remaining(_key(id)) is None:
                 self._forget(id)
 
     # ── one that is there ──
@@ -189,7 +213,7 @@ class Sessions:
         """The session, if there is one and it belongs to who is asking."""
         if not 0 < len(id) <= MAX_ID:
             return None
-        entry = await self._state.get(_key(id))
+        entry = await self.state.get(_key(id))
         if entry is None:
             self._forget(id)
             return None
@@ -198,19 +222,19 @@ class Sessions:
         if known is not None and known.version == entry.version and known.record is not None:
             record = known.record
         else:
-            record = self._decoded(id, entry, known)
+            record = self.decoded(id, entry)
         if record is None or record.owner != owner:
             return None
         if self._is_to_be_touched(record) and not await self._touch(record):
             return None
         return HeldSession(self, record, entry.version)
 
-    def _decoded(self, id: str, entry: Entry, known: "_Known | None") -> Session | None:
+    def decoded(self, id: str, entry: Entry) -> Session | None:
         """It will probably be used again soon, so that it is kept; but only so many are.
 
         What it subscribes to is watched from now on, whichever worker was asked for that: that one may be gone.
         """
-        record = _codec.decode(entry.value)
+        record, known = _codec.decode(entry.value), self._known.get(id)
         if known is not None and record is not None:
             if known.version != entry.version:
                 known.watch(record.subscriptions)
@@ -222,29 +246,11 @@ class Sessions:
                 self._recent.popitem(last=False)[1].record = None
         return record
 
-    async def reload(self, held: HeldSession) -> bool:
-        """Whether it is still there; its record is then as new as can be."""
-        entry = await self._state.get(_key(held.record.id))
-        return entry is not None and self._renew(held, entry)
-
-    def _renew(self, held: HeldSession, entry: Entry) -> bool:
-        """With what stands there now; False if that can't be read."""
-        if entry.version != held.version:
-            id = held.record.id
-            record = self._decoded(id, entry, self._known.get(id))
-            if record is None:
-                return False
-            held.record, held.version = record, entry.version
-        return True
-
     async def hold(self, id: str) -> HeldSession | None:
         """A session, whosoever it is: for what the server itself has to tell it."""
-        entry = await self._state.get(_key(id))
+        entry = await self.state.get(_key(id))
         record = None if entry is None else _codec.decode(entry.value)
         return None if entry is None or record is None else HeldSession(self, record, entry.version)
-
-    async def has_ended(self, id: str) -> bool:
-        return await self._state.get(_ended(id)) is not None
 
     async def use(self, record: Session) -> bool:
         """It is in use: its time begins anew. False if it is gone."""
@@ -262,7 +268,7 @@ class Sessions:
 
     def _meet(self, record: Session, now: float) -> "_Known":
         """It was opened elsewhere, or before this process has forgotten all."""
-        known = self._add(record.id, None if self._state.shared else caller_of(record.owner, None), now)
+        known = self._add(record.id, None if self.state.shared else caller_of(record.owner, None), now)
         known.used = known.touched = now - self._timeout  # so that the backend hears of it
         known.watch(record.subscriptions)
         if len(self._guests) > self._most:
@@ -275,45 +281,28 @@ class Sessions:
         self._known.move_to_end(id)
 
     async def _touch(self, record: Session) -> bool:
-        if await self._state.touch(_key(record.id), self._timeout):
+        if await self.state.touch(_key(record.id), self._timeout):
             return True
         self._forget(record.id)
         return False
 
-    async def change(self, held: HeldSession, change: Callable[[Session], Session]) -> None:
-        """Raises what `change` raises. A session that has ended meanwhile stays ended."""
-        for _ in range(100):  # other requests may always be quicker
-            record = change(held.record)
-            try:
-                held.version = await self._state.put(
-                    _key(record.id), _encoded(record), ttl=self._timeout, if_version=held.version
-                )
-            except Conflict:
-                entry = await self._state.get(_key(record.id))
-                if entry is None or not self._renew(held, entry):
-                    return
-                continue
-            held.record = record
-            if (known := self._known.get(record.id)) is not None:
-                known.watch(record.subscriptions)
-                if record.initialized:
-                    self._unheard.pop(record.id, None)
-            await self._state.publish(topic(record.id))
-            return
-        raise Busy("This session is being changed by too many requests at once; try again")
-
-    async def tell(self, id: str) -> None:
-        if self._state.shared:
-            await self._state.publish(topic(id))
+    async def put(self, record: Session, version: int) -> int:
+        """Write it in the place of that version, which gives its own. Raises Conflict."""
+        version = await self.state.put(_key(record.id), _encoded(record), ttl=self._timeout, if_version=version)
+        if (known := self._known.get(record.id)) is not None:
+            known.watch(record.subscriptions)
+            if record.initialized:
+                self._unheard.pop(record.id, None)
+        return version
 
     async def end(self, id: str) -> None:
         """For all workers: those that serve a stream or a call of it are told."""
         with suppress(NoRoom):  # then its calls at other workers go on
-            await self._state.put(_ended(id), b"", ttl=30.0)
-        await self._state.delete(_key(id))
+            await self.state.put(_ended(id), b"", ttl=30.0)
+        await self.state.delete(_key(id))
         self._forget(id)  # not before: if the backend is out of reach, it still counts
-        await self._state.drop(messages(id))
-        await self._state.publish(topic(id))
+        await self.state.drop(messages(id))
+        await self.state.publish(topic(id))
 
     def _forget(self, id: str) -> None:
         """It has ended, or nobody has used it for too long."""

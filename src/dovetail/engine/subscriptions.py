@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dovetail.engine.member import Member
     from dovetail.engine.sessions import HeldSession
     from dovetail.protocol.session import Session
-    from dovetail.state.base import Codec, Listener, LogPage, LogRecord, StateBackend
+    from dovetail.state.base import Codec, Listener, LogPage, StateBackend
 
 ChangeKind = Literal["tools", "prompts", "resources", "updated"]
 LIST_KINDS: tuple[ChangeKind, ...] = ("tools", "prompts", "resources")
@@ -63,7 +63,7 @@ class Subscription:
         self.accepted = 0  # changes that ever were pending
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._waiter: asyncio.Future[None] | None = None
+        self._news = asyncio.Event()
         for uri in uris:
             self.add_uri(uri)
 
@@ -98,11 +98,7 @@ class Subscription:
         self._pending[change] = None
         if self.is_log and (made := changes_made.get()) is not None:
             made[self] = self.accepted
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._news.set()
 
     def __aiter__(self) -> "Subscription":
         return self
@@ -111,8 +107,8 @@ class Subscription:
         while not self._pending:
             if self.closed:
                 raise StopAsyncIteration
-            self._waiter = self._loop.create_future()
-            await self._waiter
+            self._news.clear()
+            await self._news.wait()
         change = next(iter(self._pending))
         del self._pending[change]
         return change
@@ -124,7 +120,7 @@ class Subscription:
             self._hub.forget(self)
             for uri in self.uris:
                 self._hub.uri_released(uri)
-            self._wake()
+            self._news.set()
 
 
 # What a call has changed, in its threads and tasks too: how many changes the log has to have written for it.
@@ -204,7 +200,6 @@ class LoggedChange(msgspec.Struct, frozen=True, array_like=True):
     kind: ChangeKind
     uri: str
     worker: str
-    refreshes: int = 0  # that it had made by then
 
     @property
     def change(self) -> Change:
@@ -276,8 +271,7 @@ class ChangeLog:
 
     async def _write(self, subscription: Subscription) -> None:
         async for change in subscription:
-            refresher = self._engine.refresher
-            told = LoggedChange(change.kind, change.uri, self._member.id, 0 if refresher is None else refresher.count)
+            told = LoggedChange(change.kind, change.uri, self._member.id)
             try:
                 # It must not begin anew: a position would be taken for one in the other log.
                 ttl = late_state.base.MAX_TTL
@@ -346,19 +340,12 @@ class ChangeLog:
                 self._engine.hub.publish_all()
                 return page.last
             for record in page.records:
-                told = await self._decoded(record)
+                told = change_codec().decode(record.data)
                 if told is not None and told.worker != self._member.id:
                     self._engine.hear(told.change, from_afar=True)
             if not page.records:
                 return page.last
             position = page.records[-1].id
-
-    async def _decoded(self, record: "LogRecord") -> LoggedChange | None:
-        """None if it can't be read. What a refresh has changed waits until this worker has made the refresh too."""
-        told, refresher = change_codec().decode(record.data), self._engine.refresher
-        if told is not None and refresher is not None and told.refreshes > refresher.count:
-            await refresher.reached(told.refreshes)
-        return told
 
     # ── for sessions ──
 
@@ -387,7 +374,7 @@ class ChangeLog:
             return Heard([(change, None) for change in everything], page.last, seen)
         latest: dict[Change, int | None] = {}
         for record in page.records:
-            told = await self._decoded(record)
+            told = change_codec().decode(record.data)
             if told is not None and _wants(session, told.change):
                 latest.pop(told.change, None)  # told where it came last, so that positions only grow
                 latest[told.change] = record.id
@@ -410,30 +397,20 @@ def _wants(session: "Session", change: Change) -> bool:
 class Refresher:
     """The functions of `on_refresh`, and the refresh that this worker has made last.
 
-    The shared state counts the refreshes. A worker that is behind, or has just started, runs the functions; the first
-    worker at which they changed a list announces it.
+    The shared state counts the refreshes. A worker that is behind, or has just started, runs the functions; each worker
+    announces the lists that they change there.
     """
 
-    def __init__(self, engine: "Engine", *, patience: float = 2.0) -> None:
-        """`patience`: seconds that the change of another worker's refresh waits for the refresh here."""
+    def __init__(self, engine: "Engine") -> None:
         self._engine = engine
-        self._patience = patience
         self._functions: list[Callable[[], Any]] = []
         self._lock = asyncio.Lock()
-        self._reached = asyncio.Condition()
         self.count = 0
         self._asked = 0  # refreshes of this process, where no other shares the state
-        self._held_back: set[ChangeKind] | None = None  # what changes while the functions run
+        self.is_running = False  # what changes meanwhile changes at every worker
 
     def add(self, function: Callable[[], Any]) -> None:
         self._functions.append(function)
-
-    def holds_back(self, kind: ChangeKind) -> bool:
-        """Whether a change is announced later, once for all; from any thread."""
-        if self._held_back is None:
-            return False
-        self._held_back.add(kind)
-        return True
 
     async def refresh(self) -> None:
         """At every worker; returns when it is done at this one. Raises what a function raises here."""
@@ -446,25 +423,19 @@ class Refresher:
         else:
             self._asked = max(self._asked, self.count) + 1
             count = self._asked
-        await self._run(count, state)
+        await self._run(count)
 
-    async def _run(self, count: int, state: "StateBackend") -> None:
+    async def _run(self, count: int) -> None:
         async with self._lock:
             if count <= self.count:
                 return
-            changed: set[ChangeKind] = set()
-            self._held_back = changed
+            self.is_running = True
             try:
                 for function in self._functions:
                     await self._call(function)
-            finally:  # what changed before a function failed is announced too
-                self._held_back = None
+            finally:
+                self.is_running = False
                 self.count = count
-                async with self._reached:
-                    self._reached.notify_all()
-                for kind in changed:
-                    if not state.shared or await _is_first(state, f"refreshed/{count}/{kind}"):
-                        self._engine.publish(Change(kind))
 
     async def _call(self, function: Callable[[], Any]) -> None:
         if inspect.iscoroutinefunction(function):
@@ -492,22 +463,6 @@ class Refresher:
             self.count = 0
         if count > self.count:
             try:
-                await self._run(count, state)
+                await self._run(count)
             except Exception:
                 log.exception("a function of on_refresh failed")
-
-    async def reached(self, count: int) -> None:
-        """Another worker has made so many: wait until this one has, for a while."""
-        try:
-            async with asyncio.timeout(self._patience), self._reached:
-                await self._reached.wait_for(lambda: self.count >= count)
-        except TimeoutError:
-            log.warning("a refresh was told of before it was made at this worker")
-
-
-async def _is_first(state: "StateBackend", claim: str) -> bool:
-    """True also if the store can't tell: a change is rather announced twice than never."""
-    try:
-        return await state.claim(claim, b"", 3600.0)
-    except (late_state.base.StoreTrouble, late_state.base.NoRoom):
-        return True

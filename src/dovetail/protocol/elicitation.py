@@ -62,22 +62,19 @@ class InputRequired(msgspec.Struct, frozen=True):
     state: Any = UNSET
 
     def __post_init__(self) -> None:
-        given: object = self.requests
-        if not isinstance(given, Mapping):
-            shown = type(given).__name__
-            raise SetupError(
-                f'InputRequired takes a dict of keys of your own, as in {{"name": Elicit(…)}}, not {shown}'
-            )
-        if not self.requests and self.state is UNSET:
+        given: Any = self.requests
+        if not given and self.state is UNSET:
             raise SetupError("InputRequired needs questions, or state= to be called again with")
-        if len(self.requests) > MAX_QUESTIONS:
-            raise SetupError(f"InputRequired: it asks {len(self.requests)} questions; {MAX_QUESTIONS} are allowed")
-        for key, inquiry in given.items():
-            if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY:
-                raise SetupError(f"InputRequired: the key {key!r} must be a string of up to {MAX_KEY} characters")
-            if not isinstance(getattr(inquiry, "question", None), Question):
-                shown = type(inquiry).__name__
-                raise SetupError(f"InputRequired: {key!r} must be an Elicit, ElicitUrl, Sample or Roots, not {shown}")
+        if not isinstance(given, Mapping) or len(given) > MAX_QUESTIONS or not all(map(_is_named, given.items())):
+            raise SetupError(
+                f"InputRequired takes up to {MAX_QUESTIONS} questions (Elicit, ElicitUrl, Sample, Roots) in a dict, by "
+                f'keys of your own of up to {MAX_KEY} characters, as in {{"name": Elicit(…)}}'
+            )
+
+
+def _is_named(item: tuple[Any, Any]) -> bool:
+    key, inquiry = item
+    return isinstance(key, str) and 0 < len(key) <= MAX_KEY and isinstance(getattr(inquiry, "question", None), Question)
 
 
 # ── forms ──

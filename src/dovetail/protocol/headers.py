@@ -209,7 +209,7 @@ def header_parameters(schema: Mapping[str, object], *, secrets: bool = False) ->
     `secrets`: those may be marked too. A server should not do it; a client has to follow one that does.
     """
     found: dict[str, HeaderParameter] = {}
-    for place, path, part in _subschemas(schema):
+    for path, part in _subschemas(schema):
         if "x-mcp-header" not in part:
             continue
         header = f"Mcp-Param-{part['x-mcp-header']}"
@@ -219,8 +219,8 @@ def header_parameters(schema: Mapping[str, object], *, secrets: bool = False) ->
         if problem is None and header.lower() in found:
             problem = f"{'.'.join(found[header.lower()].path)!r} has the same header; use another name"
         if problem is not None:
-            where = ".".join(path) if path else place or "the root"
-            raise SetupError(f"x-mcp-header on {where!r} can't work: {problem}.")
+            where = repr(".".join(path)) if path else "a part of the schema"
+            raise SetupError(f"x-mcp-header on {where} can't work: {problem}.")
         found[header.lower()] = HeaderParameter(path or (), header, str(part["type"]), header.lower())
     return tuple(found.values())
 
@@ -286,27 +286,24 @@ _ONE_SCHEMA = (
 )  # each holds a schema, or a list of them
 _NAMED_SCHEMAS = ("properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions")
 
-_Place = tuple[str, tuple[str, ...] | None, Mapping[str, object]]
+_Place = tuple[tuple[str, ...] | None, Mapping[str, object]]
 
 
 def _subschemas(schema: Mapping[str, object]) -> Iterator[_Place]:
-    """Walk every schema inside a schema: where it is, the property path if it is static, and the schema itself."""
-    waiting: list[_Place] = [("", (), schema)]
+    """Walk every schema inside a schema: the names of the properties that alone lead to it (None: others do too)."""
+    waiting: list[_Place] = [((), schema)]
     while waiting:
-        place, path, part = waiting.pop()
-        yield place, path, part
-        waiting.extend(reversed([*_below(place, path, part)]))
+        path, part = waiting.pop()
+        yield path, part
+        waiting.extend(reversed([*_below(path, part)]))
 
 
-def _below(place: str, path: tuple[str, ...] | None, part: Mapping[str, object]) -> Iterator[_Place]:
-    for keyword in _NAMED_SCHEMAS:
-        named = part.get(keyword)
-        for name, inner in named.items() if isinstance(named, Mapping) else ():
-            if isinstance(inner, Mapping):
-                static = (*path, name) if keyword == "properties" and path is not None else None
-                yield f"{place}/{keyword}/{name}", static, inner
-    for keyword in _ONE_SCHEMA:
-        inner = part.get(keyword)
-        for number, item in enumerate(inner if isinstance(inner, list | tuple) else [inner]):
-            if isinstance(item, Mapping):
-                yield f"{place}/{keyword}/{number}" if item is not inner else f"{place}/{keyword}", None, item
+def _below(path: tuple[str, ...] | None, part: Mapping[str, object]) -> Iterator[_Place]:
+    for keyword, held in part.items():
+        if keyword in _NAMED_SCHEMAS and isinstance(held, Mapping):
+            for name, inner in held.items():
+                if isinstance(inner, Mapping):
+                    yield (*path, name) if keyword == "properties" and path is not None else None, inner
+        elif keyword in _ONE_SCHEMA:
+            items = held if isinstance(held, list | tuple) else [held]
+            yield from ((None, item) for item in items if isinstance(item, Mapping))

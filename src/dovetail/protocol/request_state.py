@@ -31,12 +31,9 @@ class Binding(msgspec.Struct, frozen=True):
         """The order of members makes no difference; nor do no arguments, none at all and null."""
         return cls(_digest(method), _digest(name), _arguments(arguments), _digest(principal), _digest(server))
 
-    def difference(self, other: "Binding") -> str | None:
+    def difference(self, other: "Binding | None") -> str | None:
         """What is not the same, for the log."""
-        for part in self.__struct_fields__:
-            if getattr(self, part) != getattr(other, part):
-                return part
-        return None
+        return next((part for part in self.__struct_fields__ if getattr(self, part) != getattr(other, part, "")), None)
 
 
 def _digest(value: Any) -> str:
@@ -57,10 +54,10 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All that the next run of the function needs to come as far as this one did."""
 
     call: str  # the same in all rounds of a call
-    number: int  # how often the client has been asked, with this time
-    expires: float  # seconds since 1970
-    ends: float  # when the last state of the call expires, however many there will be
-    binding: Binding
+    number: int = 0  # how often the client has been asked, with this time; 0 before the first time
+    expires: float = 0.0  # seconds since 1970
+    ends: float = 0.0  # when the last state of the call expires, however many there will be
+    binding: Binding | None = None
     life: str = ""  # of the store, in which the call began
     asked: list[str] = []  # the places of the questions of this round; only these are answered by the next
     answers: dict[str, Raw] = {}  # of earlier rounds, by place

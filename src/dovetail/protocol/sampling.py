@@ -116,16 +116,13 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     @property
     def requires(self) -> tuple[str, ...]:
         """What a client must declare before it is asked."""
+        tools_in_messages = any(message.tool_uses or message.tool_outcomes for message in self.messages)
         parts = {
             "sampling": True,
-            "sampling.tools": self._mentions_tools(),
+            "sampling.tools": tools_in_messages or self.tools is not None or self.tool_choice is not None,
             "sampling.context": self.include_context not in (None, "none"),
         }
         return tuple(name for name, is_needed in parts.items() if is_needed)
-
-    def _mentions_tools(self) -> bool:
-        said = any(message.tool_uses or message.tool_outcomes for message in self.messages)
-        return said or self.tools is not None or self.tool_choice is not None
 
 
 # The rules of a conversation

@@ -20,9 +20,9 @@ proportion to its length.
 
 import re
 import string
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import product
+from itertools import combinations, product
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
@@ -408,7 +408,10 @@ def _unreadable(text: str, expressions: Sequence[Expression]) -> str | None:
 def _ambiguous(row: Sequence[Cell]) -> str | None:
     if len(row) > LONGEST_MATCHABLE:
         return f"it is longer than {LONGEST_MATCHABLE} characters; shorten it"
-    for first, between, second in _neighbours(row):
+    runs = [place for place, cell in enumerate(row) if cell.owner]
+    for first, second in combinations(runs, 2):  # what a URI may leave out between them keeps nothing apart
+        literals = [cell for cell in row[first + 1 : second] if not cell.owner and not cell.skip]
+        between = {each for cell in (*literals, row[second - 1]) if not cell.owner for each in cell.holds}
         is_last = not any(cell.owner or cell.skip for cell in row[second + 1 :]) and not row[second - 1].skip
         if between <= row[first].holds and not (is_last and between - row[second].holds):
             names = f"{row[first].owner!r} and {row[second].owner!r}"
@@ -420,22 +423,6 @@ def _ambiguous(row: Sequence[Cell]) -> str | None:
         if any(row[place].holds & other.holds for other in others):
             return f"it is ambiguous in {row[place + 1].owner!r}; put no other {min(row[place].holds)!r} behind it"
     return None
-
-
-def _neighbours(row: Sequence[Cell]) -> Iterator[tuple[int, Set[str], int]]:
-    """Each variable, each that may be the next one in a URI, and the literal characters between them."""
-    for first in (place for place, cell in enumerate(row) if cell.owner):
-        between: set[str] = set()
-        place = first + 1
-        while not row[place].owner and row[place] is not END:
-            if row[place].skip:
-                yield first, between | row[place].holds, place + 1
-                place += row[place].skip
-            else:
-                between |= row[place].holds
-                place += 1
-        if row[place] is not END:
-            yield first, between, place
 
 
 def _readers(expression: Expression) -> Iterator[_Run | _Pairs]:

@@ -20,7 +20,7 @@ from dovetail.registry.annotations import ShapeReader, nullable
 from dovetail.registry.decode import TypeMaker, completing, refuse_misfit
 from dovetail.registry.explain import MISFIT, SHOWN, UNSAID, Budget, line, misfits
 from dovetail.registry.fields import Constraints
-from dovetail.registry.functions import FunctionInfo, Parameter
+from dovetail.registry.functions import FunctionInfo, Parameter, passing
 from dovetail.registry.schemas import JsonSchema, SchemaWriter, default_keyword
 from dovetail.registry.shapes import Alternatives, Anything, Reference, Shape, is_null
 from dovetail.registry.validate import Validator
@@ -79,6 +79,8 @@ class _SecondReading:
 
 class Arguments(_SecondReading):
     """Decodes the arguments of one function."""
+
+    by_name = True
 
     def __init__(self, info: FunctionInfo, *, lenient: bool = True) -> None:
         self.subject = info.name
@@ -204,15 +206,16 @@ def _copier(default: Any) -> Callable[[], Any] | None:
 class RawArguments(_SecondReading):
     """Decodes arguments by a JSON Schema that the user wrote, which is passed through untouched."""
 
-    def __init__(self, schema: Mapping[str, Any], *, where: str, subject: str, lenient: bool = True) -> None:
+    def __init__(self, schema: Mapping[str, Any], *, where: str, info: FunctionInfo, lenient: bool = True) -> None:
         if not isinstance(schema, Mapping):
             raise SetupError(f"{where}: input_schema must be a dict, not {type(schema).__name__}")
         if schema.get("type") != "object":
             raise SetupError(f'{where}: input_schema must have "type": "object" at its root; add it')
         self.schema = dict(schema)
-        self.subject = subject
+        self.subject = info.name
         self.lenient = lenient
         self._validator = Validator(self.schema, where=where)
+        self.by_name, self._names = passing(info, self.schema)
         properties = self.schema.get("properties", {}).items()
         defaults = ((name, part) for name, part in properties if isinstance(part, Mapping) and "default" in part)
         self._defaults = {name: part["default"] for name, part in defaults}
@@ -229,4 +232,5 @@ class RawArguments(_SecondReading):
         for name, default in self._defaults.items():
             if name not in arguments:
                 arguments[name] = copy.deepcopy(default)
-        return arguments
+        names = self._names  # the schema may take more than the function
+        return arguments if names is None else {name: arguments[name] for name in arguments if name in names}

@@ -18,8 +18,6 @@ from dovetail.registry.options import Rules
 
 T = TypeVar("T")
 log = logging.getLogger("dovetail")
-MAX_KEPT_PAGES = 256
-MAX_KEPT_BYTES = 64 * 1024 * 1024
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}\Z")
 
 
@@ -65,8 +63,9 @@ class Catalog(Generic[T]):
     An item's registration number is never given again, so a cursor that holds one stays right while items come and go.
     """
 
-    def __init__(self, noun: str) -> None:
+    def __init__(self, noun: str, *, max_pages: int = 256, max_bytes: int = 64 * 1024 * 1024) -> None:
         self.noun = noun
+        self._max_pages, self._max_bytes = max_pages, max_bytes  # of what is kept
         self.ever_used = False
         self.version = 0  # counts the changes
         self.encoded: dict[tuple[Hashable, int], KeptPage] = {}  # (who encoded it, position) -> what was sent last time
@@ -148,12 +147,12 @@ class Catalog(Generic[T]):
     def keep(self, place: tuple[Hashable, int], page: KeptPage, version: int) -> None:
         """Remember a page that was made when the catalogue had this version; the oldest make room for it."""
         with self._lock:
-            if version != self.version or len(page.body) > MAX_KEPT_BYTES:
+            if version != self.version or len(page.body) > self._max_bytes:
                 return  # it changed meanwhile, in another thread, or nothing else would have room
             self._drop(place)
             self.encoded[place] = page
             self._kept_bytes += len(page.body)
-            while len(self.encoded) > MAX_KEPT_PAGES or self._kept_bytes > MAX_KEPT_BYTES:
+            while len(self.encoded) > self._max_pages or self._kept_bytes > self._max_bytes:
                 self._drop(next(iter(self.encoded)))
 
     def _drop(self, place: tuple[Hashable, int]) -> None:

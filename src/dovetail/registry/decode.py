@@ -152,9 +152,10 @@ class TypeMaker:
         members = [(member, self.make(member)) for member in shape.members]
         has_hook = any(type_ in self._hooks for _, type_ in members)
         several = sum(not is_null(member) for member, _ in members) > 1
-        if not needs_trial(shape.members) and not (has_hook and several):
-            return _subscript(Union, [type_ for _, type_ in members])
         candidates = [(type_, _field_names(member)) for member, type_ in members]
+        mirrors = self.for_output and sum(names is not None for _, names in candidates) > 1  # msgspec takes one
+        if not mirrors and not needs_trial(shape.members) and not (has_hook and several):
+            return _subscript(Union, [type_ for _, type_ in members])
 
         def read(value: Any) -> Any:
             known, key = getattr(self._trials, "tried", None), (id(candidates), id(value))
@@ -226,7 +227,9 @@ class TypeMaker:
                 fields[field.name] = Required[type_] if field.required else NotRequired[type_]
         if record.source.tag is not None:
             name, tag = record.source.tag
-            fields[name] = NotRequired[Literal[tag]]
+            fields[name] = Required[Literal[tag]] if self.for_output else NotRequired[Literal[tag]]
+        if record.source.closed and self.for_output:
+            self.exact = False
         return _typed_dict(record.source.cls.__name__, fields)
 
     def _object_reader(self, record: Record) -> Read:

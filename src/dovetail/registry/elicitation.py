@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import Raw
 
 from dovetail.errors import QuestionFailed, SetupError
 from dovetail.protocol.elicitation import Question, render_form, restore_content
@@ -21,7 +21,6 @@ from dovetail.registry.elicitation_form import compile_form, compile_raw_form
 T = TypeVar("T")
 Action = Literal["accept", "decline", "cancel"]
 Titles = Mapping[str, str] | Mapping[str, Mapping[str, str]]
-ManyTitles = list[dict[str, str]] | list[dict[str, dict[str, str]]]
 
 _METHOD = "elicitation/create"
 log = logging.getLogger("dovetail")
@@ -71,9 +70,9 @@ class Elicit(Generic[T]):
         answer = _read_answer(result)
         if answer.action != "accept":
             return Elicited(answer.action)
-        given = b"" if answer.content is UNSET else answer.content
+        is_empty = not self._form.fields and bytes(answer.content) == b"null"
         try:
-            content = {} if not self._form.fields and bytes(given) in (b"", b"null") else _decode_content(given)
+            content = {} if is_empty else _decode_content(answer.content)
         except UNREADABLE:
             raise QuestionFailed(
                 "The client accepted, but its answer has no content that can be read; it must be an object"
@@ -161,7 +160,7 @@ def _warn_of_plain_http(host: str) -> None:
 
 class _Answer(msgspec.Struct):
     action: Action
-    content: Raw | UnsetType = UNSET  # read only if it counts
+    content: Raw = Raw(b"null")  # read only if it counts
 
 
 _decode_answer = msgspec.json.Decoder(_Answer).decode

@@ -12,19 +12,18 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Annotated, Any, NamedTuple, get_args, get_origin
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 from msgspec import NODEFAULT
 
 from dovetail.errors import ArgumentError, QuestionFailed, SetupError
 from dovetail.registry.arguments import Arguments
-from dovetail.registry.explain import Budget, described, excerpt, listed
+from dovetail.registry.explain import described, excerpt, listed
 from dovetail.registry.fields import default_of
 from dovetail.registry.functions import FunctionInfo, Parameter, alias_value, is_alias
 from dovetail.registry.jsonable import OutputError, decode_json, encode_json
-from dovetail.registry.leniency import Leniency
 from dovetail.registry.schemas import JsonSchema
 from dovetail.registry.shapes import read_record
 from dovetail.registry.validate import Validator
@@ -57,6 +56,7 @@ _ROOT_KEYWORDS = frozenset(
 )
 
 Answer = dict[str, Any]  # JSON values by the names of fields
+Options = list[tuple[Any, str | None]]  # the values that may be chosen, with their titles
 
 
 # ── titles of Enum members, which JSON Schema does not have ──
@@ -67,16 +67,14 @@ def _titles(annotation: Any) -> dict[Any, str]:
     return {each.value: each.name for each in _members(annotation) if not isinstance(each.value, str)}
 
 
-def _members(annotation: Any) -> Iterator[enum.Enum]:
+def _members(annotation: Any) -> list[enum.Enum]:
     """The members of all that is an Enum in an annotation, or just those that a Literal names."""
     annotation = _bare(annotation)
     if isinstance(annotation, enum.Enum):
-        yield annotation
-    elif isinstance(annotation, type) and issubclass(annotation, enum.Enum):
-        yield from annotation
-    else:
-        for inner in get_args(annotation):
-            yield from _members(inner)
+        return [annotation]
+    if isinstance(annotation, enum.EnumType):
+        return list(annotation)
+    return [member for inner in get_args(annotation) for member in _members(inner)]
 
 
 def _annotations(response_type: Any) -> dict[str, Any]:
@@ -101,13 +99,6 @@ def _bare(annotation: Any) -> Any:
 # ── fields ──
 
 
-class Option(NamedTuple):
-    """One of the values that may be chosen."""
-
-    value: Any
-    title: str | None = None
-
-
 class FormField(msgspec.Struct, frozen=True, eq=False):
     """One property of a form."""
 
@@ -126,7 +117,7 @@ class FormField(msgspec.Struct, frozen=True, eq=False):
         if type(given) is list:
             return [self._text(each) for each in dict.fromkeys(map(self._checked, given))]
         if type(given) is not str:
-            return given
+            return int(given) if self.schema["type"] == "integer" and given % 1 == 0 else given
         return self._text(given if self.options is not None else self._checked(given))
 
     def _checked(self, given: Any) -> str:
@@ -154,22 +145,16 @@ def unfit(lines: list[str]) -> QuestionFailed:
     return QuestionFailed("The answer does not fit the form: " + "; ".join(lines))
 
 
-def form_field(name: str, schema: JsonSchema, where: str, *, annotation: Any = None, strict: bool = False) -> FormField:
-    """The property as a form has it; `strict` refuses a format or default that can't be sent."""
+def form_field(name: str, schema: JsonSchema, where: str, annotation: Any = None) -> FormField:
+    """The property as a form has it. What a form has no place for is not sent."""
     body, nullable = _without_null(schema)
     several = body.get("type") == "array"
     options = _options(body.get("items") if several else body, where)
-    if options is not None:
-        titles = _titles(annotation)  # those of the author's own go first
-        options = [Option(each.value, each.title or titles.get(each.value)) for each in options] if titles else options
-        sent, known = _choice(body, options, where, several=several, as_written=strict)
-    else:
-        sent, known = _plain(name, body, where), None
-        if strict and "format" in body and "format" not in sent:
-            raise SetupError(f"{where}: format may be {', '.join(_FORMATS)}, not {excerpt(body['format'])}")
-    if strict and body.get("default") is not None and "default" not in sent:
-        raise SetupError(f"{where}: the default {excerpt(body['default'])} does not fit; change or remove it")
-    return FormField(name, sent, known, nullable)
+    if options is None:
+        return FormField(name, _plain(name, body, where), None, nullable)
+    titles = _titles(annotation)  # those of the author's own go first
+    options = [(value, title or titles.get(value)) for value, title in options] if titles else options
+    return FormField(name, *_choice(body, options, where, several=several), nullable)
 
 
 def _without_null(schema: JsonSchema) -> tuple[JsonSchema, bool]:
@@ -234,44 +219,37 @@ _BETWEEN_WORDS = re.compile(r"[\W\d_]+|(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-
 # ── choices ──
 
 
-def _options(schema: Any, where: str) -> list[Option] | None:
+def _options(schema: Any, where: str) -> Options | None:
     """What may be chosen, in any spelling; None if the schema is not a choice."""
     if not isinstance(schema, dict):
         return None
     if "const" in schema:
-        return [Option(schema["const"])]
+        return [(schema["const"], None)]
     values, titles = schema.get("enum"), schema.get("enumNames")
     if isinstance(values, list):
-        if titles is None:
-            return [Option(value) for value in values]
-        if not isinstance(titles, list) or list(map(type, titles)) != [str] * len(values):
+        if titles is not None and (not isinstance(titles, list) or [*map(type, titles)] != [str] * len(values)):
             raise SetupError(f"{where}: enumNames must hold one string for each value of enum")
-        return list(map(Option, values, titles))
-    branches = schema.get("oneOf", schema.get("anyOf"))
+        return list(zip(values, titles or [None] * len(values), strict=True))
+    branches: Any = schema.get("oneOf", schema.get("anyOf"))
     if not isinstance(branches, list):
         return None
-    found: list[Option] = []
+    found: Options = []
     for branch in branches:
         inner = _options(branch, where)
         if inner is None:
             return None
-        found += [Option(branch["const"], branch.get("title"))] if "const" in branch else inner
+        found += [(branch["const"], branch.get("title"))] if "const" in branch else inner
     return found
 
 
-def _choice(
-    body: JsonSchema, options: list[Option], where: str, *, several: bool, as_written: bool = False
-) -> tuple[JsonSchema, dict[str, Any]]:
+def _choice(body: JsonSchema, options: Options, where: str, *, several: bool) -> tuple[JsonSchema, dict[str, Any]]:
     known = _spelled(options, where)
     values: JsonSchema = {"type": "string", "enum": list(known)}
-    if as_written and "enumNames" in body:  # the older spelling, which every revision still knows
-        values["enumNames"] = [option.title for option in options]
-    elif any(option.title is not None for option in options):
-        titled = [{"const": text, "title": option.title or text} for text, option in zip(known, options, strict=True)]
+    if any(title is not None for _, title in options):
+        titled = [{"const": text, "title": title or text} for text, (_, title) in zip(known, options, strict=True)]
         values = {"anyOf": titled} if several else {"type": "string", "oneOf": titled}
-    keywords = (*_NOTES, "minItems", "maxItems") if several else _NOTES
     sent = {"type": "array", "items": values} if several else values
-    sent |= {keyword: body[keyword] for keyword in keywords if keyword in body}
+    sent |= {keyword: body[keyword] for keyword in (*_NOTES, "minItems", "maxItems") if keyword in body}
     default = body.get("default")
     chosen = default if several and isinstance(default, list) else [default]
     texts = {_spelling(value) for value in chosen}
@@ -284,7 +262,7 @@ def _choice(
     return sent, known
 
 
-def _spelled(options: list[Option], where: str) -> dict[str, Any]:
+def _spelled(options: Options, where: str) -> dict[str, Any]:
     """Each choice as it is sent, with its value."""
     known: dict[str, Any] = {}
     for value, _ in options:
@@ -315,17 +293,12 @@ class Form(msgspec.Struct, frozen=True, eq=False):
 
     def decode(self, content: dict[str, Any]) -> Any:
         """The value that the author asked for; raises QuestionFailed, which names the field."""
-        answer: Answer = {}
-        problems: list[str] = []
+        given = [(field, content.get(field.name)) for field in self.fields]  # and no others: a client may add its own
         required = self.schema.get("required", ())
-        for field in self.fields:  # and no others: a client may add its own
-            given = content.get(field.name)
-            if given is not None:
-                answer[field.name] = field.read(given)
-            elif field.name in required and "default" not in field.schema:
-                problems.append(f"{field.name}: is required, but missing")
-        if problems:
+        needed = [field.name for field, value in given if value is None and "default" not in field.schema]
+        if problems := [f"{name}: is required, but missing" for name in needed if name in required]:
             raise unfit(problems)
+        answer = {field.name: field.read(value) for field, value in given if value is not None}
         value = self.build(answer)
         for field in self.fields:  # types read some formats less narrowly, and others not at all
             if "format" in field.schema and field.name in answer:
@@ -376,7 +349,7 @@ def _left_empty(fields: Iterable[FormField], required: Collection[str]) -> Answe
 _CONSENT = _form((), (), lambda _: None)
 
 
-# ── types ──
+# ── types and raw schemas ──
 
 
 def _type_form(response_type: Any) -> Form:
@@ -388,15 +361,19 @@ def _type_form(response_type: Any) -> Form:
     arguments = Arguments(info, lenient=False)
     schema = arguments.schema["properties"][_PARAMETER]
     if schema.get("type") == "object" and "properties" in schema:
-        return _record_form(schema, arguments, response_type)
+        config = getattr(get_origin(response_type) or response_type, "__struct_config__", None)
+        # What tells a Struct from others is not for the user to fill in.
+        tag = {} if config is None or config.tag is None else {config.tag_field: config.tag}
+        fields = _fields(schema, _TYPE, _annotations(response_type), tag)
+        required = schema.get("required", ())
+        empty = tag | _left_empty(fields, required)
+        return _form(fields, required, lambda answer: _read(arguments, {_PARAMETER: empty | answer}, "answer"))
     required = [_ALONE] if parameter.required else []
-    fields = [form_field(_ALONE, schema, _TYPE, annotation=response_type)]
+    fields = [form_field(_ALONE, schema, _TYPE, response_type)]
     empty = {_PARAMETER: None} if _left_empty(fields, required) else {}
-
-    def build(answer: Answer) -> Any:
-        return _read(arguments, {_PARAMETER: answer[_ALONE]} if answer else empty, _ALONE)
-
-    return _form(fields, required, build)
+    return _form(
+        fields, required, lambda answer: _read(arguments, {_PARAMETER: answer[_ALONE]} if answer else empty, _ALONE)
+    )
 
 
 @functools.lru_cache(_REMEMBERED)
@@ -404,18 +381,11 @@ def _remembered(response_type: Any, _: str) -> Form:
     return _type_form(response_type)
 
 
-def _record_form(schema: JsonSchema, arguments: Arguments, response_type: Any) -> Form:
-    required, known = schema.get("required", ()), _annotations(response_type)
-    config = getattr(get_origin(response_type) or response_type, "__struct_config__", None)
-    # What tells a Struct from others is not for the user to fill in.
-    tag = {} if config is None or config.tag is None else {config.tag_field: config.tag}
-    fields = [
-        form_field(name, part, f"{_TYPE}, field {name}", annotation=known.get(name))
-        for name, part in schema["properties"].items()
-        if name not in tag
-    ]
-    empty = tag | _left_empty(fields, required)
-    return _form(fields, required, lambda answer: _read(arguments, {_PARAMETER: empty | answer}, "answer"))
+def _fields(
+    schema: JsonSchema, where: str, annotations: Mapping[str, Any], hidden: Collection[str] = ()
+) -> list[FormField]:
+    parts = {name: part for name, part in schema["properties"].items() if name not in hidden}
+    return [form_field(name, part, f"{where}, field {name}", annotations.get(name)) for name, part in parts.items()]
 
 
 def _read(arguments: Arguments, given: Answer, root: str) -> Any:
@@ -427,6 +397,37 @@ def _read(arguments: Arguments, given: Answer, root: str) -> Any:
         raise unfit([place[1:] if place.startswith(".") else root + place for place in places]) from None
 
 
+@functools.lru_cache(_REMEMBERED)
+def _raw_form(text: bytes) -> Form:
+    schema = decode_json(text)
+    _refuse_nested(schema)
+    properties, required = schema["properties"], schema.get("required", ())
+    validator = Validator({"type": "object", "properties": properties}, where=_SCHEMA)
+    fields = _fields(schema, _SCHEMA, {})
+    defaults = {name: part["default"] for name, part in properties.items() if part.get("default") is not None}
+    if wrong := validator.problems(defaults, root="default"):
+        raise SetupError(f"{_SCHEMA}: its defaults do not fit: {'; '.join(wrong)}")
+    absent = _left_empty(fields, required) | defaults
+
+    def build(answer: Answer) -> Answer:
+        if problems := validator.problems(answer, root="answer"):
+            raise unfit(problems)
+        return copy.deepcopy(absent) | answer
+
+    return _form(fields, required, build)
+
+
+def _refuse_nested(schema: JsonSchema) -> None:
+    if unknown := sorted(schema.keys() - _ROOT_KEYWORDS):
+        raise SetupError(f"{_SCHEMA}: a form is a flat object, where {listed(unknown)} has no place; remove it")
+    properties, required = schema.get("properties"), schema.get("required", [])
+    parts = properties.values() if isinstance(properties, dict) else [None]
+    if schema.get("type") != "object" or not all(isinstance(part, dict) for part in parts):
+        raise SetupError(f'{_SCHEMA}: it must be flat: {{"type": "object", "properties": {{"name": {{…}}}}}}')
+    if not isinstance(required, list) or not all(name in [*(properties or ())] for name in required):
+        raise SetupError(f"{_SCHEMA}: required must list names of its properties, not {excerpt(required)}")
+
+
 # ── lists and dicts of choices ──
 
 
@@ -434,13 +435,10 @@ def _choice_form(choices: list[Any] | Mapping[Any, Any]) -> Form:
     several = isinstance(choices, list) and len(choices) == 1 and isinstance(choices[0], (list, Mapping))
     given = choices[0] if several else choices
     titles = map(_title, given.values()) if isinstance(given, Mapping) else [None] * len(given)
-    form = _form(
-        [FormField(_ALONE, *_choice({}, list(map(Option, given, titles)), _TYPE, several=several))],
-        [_ALONE],
-        operator.itemgetter(_ALONE),
-    )
-    encode_json(form.schema)
-    return form
+    options = list(zip(given, titles, strict=True))
+    field = FormField(_ALONE, *_choice({}, options, _TYPE, several=several))
+    encode_json(field.schema)
+    return _form([field], [_ALONE], operator.itemgetter(_ALONE))
 
 
 def _title(given: Any) -> str:
@@ -448,45 +446,3 @@ def _title(given: Any) -> str:
     if not isinstance(title, str):
         raise SetupError(f'{_TYPE}: the title {title!r} must be a string, as in {{"low": "Low priority"}}')
     return title
-
-
-# ── raw schemas ──
-
-
-@functools.lru_cache(_REMEMBERED)
-def _raw_form(text: bytes) -> Form:
-    properties, required, checked = _flat_parts(decode_json(text))
-    validator = Validator(checked, where=_SCHEMA)
-    fields = [form_field(name, part, f"{_SCHEMA}, field {name}", strict=True) for name, part in properties.items()]
-    defaults = {name: part["default"] for name, part in properties.items() if part.get("default") is not None}
-    wrong = validator.problems(defaults, root="default")
-    if wrong:
-        raise SetupError(f"{_SCHEMA}: its defaults do not fit: {'; '.join(wrong)}")
-    absent = _left_empty(fields, required) | defaults
-
-    def build(answer: Answer) -> Answer:
-        budget = Budget()
-        answer = Leniency(checked, budget).reread(answer, strings=False)
-        problems = validator.problems(answer, root="answer", budget=budget)
-        if problems:
-            raise unfit(problems)
-        return copy.deepcopy(absent) | answer
-
-    return _form(fields, required, build)
-
-
-def _flat_parts(schema: JsonSchema) -> tuple[dict[str, JsonSchema], list[str], JsonSchema]:
-    """The properties, the names of those that are required, and what is left to check if none is."""
-    unknown = sorted(schema.keys() - _ROOT_KEYWORDS)
-    if unknown:
-        raise SetupError(f"{_SCHEMA}: a form is a flat object, where {listed(unknown)} has no place; remove it")
-    properties, required = schema.get("properties"), schema.get("required", [])
-    if schema.get("type") != "object" or not isinstance(properties, dict):
-        raise SetupError(f'{_SCHEMA}: it must be flat: {{"type": "object", "properties": {{…}}}}')
-    for name, part in properties.items():
-        if not isinstance(part, dict):
-            raise SetupError(f'{_SCHEMA}, field {name}: it must be a schema such as {{"type": "string"}}')
-    if not isinstance(required, list) or not all(isinstance(name, str) and name in properties for name in required):
-        raise SetupError(f"{_SCHEMA}: required must list names of its properties, not {excerpt(required)}")
-    left = {keyword: part for keyword, part in schema.items() if keyword in ("$schema", "type", "properties")}
-    return properties, required, left

@@ -452,35 +452,29 @@ def called(function: Callable[..., Any]) -> str:
     return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
 
 
-class Passing(msgspec.Struct, frozen=True):
-    """How a handler with a schema of its own takes its arguments."""
-
-    by_name: bool
-    names: frozenset[str] | None = None  # the only ones it takes; None for all
-    needed: frozenset[str] = frozenset()  # those it can't do without, whatever the schema says
-
-
-def passing(function: Callable[..., Any], schema: Mapping[str, Any], info: FunctionInfo) -> Passing:
-    """All arguments as one mapping, or each by its name; raises SetupError if neither works.
+def passing(info: FunctionInfo, schema: Mapping[str, Any]) -> tuple[bool, frozenset[str] | None]:
+    """Whether a handler takes the arguments of its own schema by name, and the only ones that it takes (None: all).
 
     By name if it has `**kwargs` or if all its parameters are properties of the schema; otherwise one parameter
-    of any other name takes the mapping.
+    of any other name takes them all as a mapping. Raises SetupError if neither works.
     """
-    parameters = {p.name: p for p in inspect.signature(function).parameters.values() if p.name not in info.injected}
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return Passing(by_name=True)
+    declared = inspect.signature(info.function).parameters.values()
+    parameters = {each.name: each for each in declared if each.name not in info.injected}
     properties: Mapping[str, Any] = schema.get("properties", {})
+    if any(each.kind is each.VAR_KEYWORD for each in declared):
+        return True, None
     if len(parameters) == 1 and not parameters.keys() & properties.keys():
-        return Passing(by_name=False)
-    needed = {name for name, p in parameters.items() if p.default is p.empty}
-    if unknown := sorted(needed - properties.keys()):
+        return False, None
+    given = {name for name, part in properties.items() if isinstance(part, Mapping) and "default" in part}
+    needed = {name for name, each in parameters.items() if each.default is each.empty}
+    if unsure := sorted(needed - given.union(schema.get("required", ()))):
         raise SetupError(
-            f"{info.where}: the parameters {unknown} are not in input_schema; "
-            "add them there, or take one parameter (a dict) for all arguments"
+            f"{info.where}: input_schema does not require {unsure}, without which the function can't be called; "
+            "require them there, give them defaults, or take one parameter (a dict) for all arguments"
         )
     if missing := sorted(properties.keys() - parameters.keys()):
         raise SetupError(
             f"{info.where}: input_schema has {missing}, which the function does not take; "
             "add the parameters, or take one parameter (a dict) for all arguments"
         )
-    return Passing(by_name=True, names=frozenset(parameters), needed=frozenset(needed))
+    return True, frozenset(parameters)

@@ -1,7 +1,7 @@
 """`Sample`, a question to the client's model, and `Sampled`, its checked answer."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Generic, TypeVar, get_args
+from typing import Annotated, Any, Generic, TypedDict, TypeVar, Unpack, get_args
 
 import msgspec
 
@@ -57,6 +57,20 @@ _KINDS = {
 }
 
 
+class SampleOptions(TypedDict, total=False):
+    """What `Sample` and `ctx.sample` take besides the messages."""
+
+    max_tokens: int  # 1024 unless told
+    system_prompt: str | None
+    temperature: float | None
+    stop_sequences: Sequence[str] | None
+    model_preferences: Preferences | None  # names of models, or hints and priorities
+    include_context: ContextScope | None
+    tools: Sequence[OfferedTool] | None
+    tool_choice: ToolMode | Mapping[str, Any] | None
+    metadata: Mapping[str, Any] | None
+
+
 class Sampled(msgspec.Struct, frozen=True):
     """What the client's model said."""
 
@@ -89,34 +103,16 @@ class Sample:
     name, description and inputSchema, or definitions; they are offered to the model, and run by nobody but you.
     """
 
-    def __init__(
-        self,
-        messages: Turn | Sequence[Turn],
-        *,
-        max_tokens: int = 1024,
-        system_prompt: str | None = None,
-        temperature: float | None = None,
-        stop_sequences: Sequence[str] | None = None,
-        model_preferences: Preferences | None = None,
-        include_context: ContextScope | None = None,
-        tools: Sequence[OfferedTool] | None = None,
-        tool_choice: ToolMode | Mapping[str, Any] | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> None:
-        options: dict[str, Any] = {
-            "max_tokens": max_tokens,
-            "system_prompt": system_prompt,
-            "temperature": temperature,
-            "stop_sequences": stop_sequences,
-            "include_context": include_context,
-            "metadata": metadata,
-        }
+    def __init__(self, messages: Turn | Sequence[Turn], **options: Unpack[SampleOptions]) -> None:
+        given: dict[str, Any] = checked_options({**options}, SampleOptions.__annotations__, "sample", _KINDS)
+        given.setdefault("max_tokens", 1024)
+        tools = given.pop("tools", None)
         self._params = SamplingParams(
             messages=_conversation(messages),
-            model_preferences=_preferences(model_preferences),
+            model_preferences=_preferences(given.pop("model_preferences", None)),
             tools=_definitions(tools),
-            tool_choice=_choice(tool_choice, tools),
-            **checked_options(options, _KINDS, "sample", _KINDS),
+            tool_choice=_choice(given.pop("tool_choice", None), tools),
+            **given,
         )
         if self._params.offers_tools:
             check_tool_turns(self._params.messages)
@@ -174,24 +170,17 @@ def _conversation(given: Turn | Sequence[Turn]) -> tuple[SamplingMessage, ...]:
 
 def _message(turn: Any, number: int) -> SamplingMessage:
     where = f"sample, message {number}"
-    message = _as_message(turn, where)
-    if message.role not in get_args(Role):
-        raise SetupError(f'{where}: role={message.role!r} must be "user" or "assistant"; else use system_prompt=')
-    if message.role == "user" and not message.blocks:
-        raise SetupError(f"{where}: it holds no content; leave it out")
-    return msgspec.structs.replace(message, content=tuple(_block(block, where) for block in message.blocks))
-
-
-def _as_message(turn: Any, where: str) -> SamplingMessage:
-    if isinstance(turn, SamplingMessage):
-        return turn
     if isinstance(turn, Message):
-        return SamplingMessage(turn.role, turn.content)  # type: ignore[arg-type]  # what is no part of it is refused later
-    if isinstance(turn, ToolUse):
-        return SamplingMessage("assistant", turn)
-    if isinstance(turn, (str, ToolOutcome, *CONTENT_TYPES)):
-        return SamplingMessage("user", turn)  # type: ignore[arg-type]
-    raise SetupError(f"{where}: {type(turn).__name__} is no message; pass a string, a block or a SamplingMessage")
+        turn = SamplingMessage(turn.role, turn.content)  # type: ignore[arg-type]  # what is no part of it is refused later
+    elif isinstance(turn, (str, ToolUse, ToolOutcome, *CONTENT_TYPES)):
+        turn = SamplingMessage("assistant" if isinstance(turn, ToolUse) else "user", turn)  # type: ignore[arg-type]
+    if not isinstance(turn, SamplingMessage):
+        raise SetupError(f"{where}: {type(turn).__name__} is no message; pass a string, a block or a SamplingMessage")
+    if turn.role not in get_args(Role):
+        raise SetupError(f'{where}: role={turn.role!r} must be "user" or "assistant"; else use system_prompt=')
+    if turn.role == "user" and not turn.blocks:
+        raise SetupError(f"{where}: it holds no content; leave it out")
+    return msgspec.structs.replace(turn, content=tuple(_block(block, where) for block in turn.blocks))
 
 
 def _block(block: Any, where: str) -> SamplingContent:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 import msgspec
 from msgspec import UNSET, Raw
 
-from dovetail.errors import ArgumentError, SetupError
+from dovetail.errors import SetupError
 from dovetail.protocol.elicitation import InputRequired
 from dovetail.protocol.headers import HeaderParameter, header_parameters
 from dovetail.protocol.results import ToolResult
 from dovetail.protocol.types import CONTENT_TYPES, TAGS_KEY, Content, Icon, Meta, Text, ToolAnnotations, ToolDefinition
 from dovetail.registry.arguments import Arguments, RawArguments
 from dovetail.registry.catalog import check_name
-from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function, passing
+from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function
 from dovetail.registry.jsonable import PLAIN_TYPES
 from dovetail.registry.options import (
     AccessOptions,
@@ -30,6 +30,7 @@ from dovetail.registry.options import (
 from dovetail.registry.outputs import (
     Output,
     OutputError,
+    ResultShape,
     compile_output,
     compile_raw_output,
     encode_json,
@@ -133,18 +134,22 @@ def compile_tool(
     )
     options = checked_options(options, ToolOptions.__optional_keys__, info.where)
     name = check_name(info.name, info.where)
-    arguments = _compile_input(info, raw_schema, lenient)
+    arguments: Arguments | RawArguments
+    if raw_schema is None:
+        arguments = Arguments(info, lenient=lenient)
+    else:
+        arguments = RawArguments(raw_schema, where=f"{info.where}, input_schema", info=info, lenient=lenient)
     policy = options.get("output", "text" if options.get("structured_output") is False else output)
-    result = _compile_result(info, policy, options.get("output_schema"))
+    output_schema, shape = _compile_result(info, policy, options.get("output_schema"))
     rates = parse_rates(options["rate_limit"], info.where) if "rate_limit" in options else ()
     untrusted = options.get("untrusted_output", False)
     return Tool(
-        definition=_definition(name, info, options, arguments.schema, result.schema),
+        definition=_definition(name, info, options, arguments.schema, output_schema),
         invocation=Invocation.of(
             info, by_name=arguments.by_name, thread=options.get("thread"), timeout=options.get("timeout", UNSET)
         ),
         decode=arguments.decode,
-        shape=marked(result.shape, untrusted) if untrusted else result.shape,
+        shape=marked(shape, untrusted) if untrusted else shape,
         label=f"tool {name}",
         access=access_of(options, info.where),
         requires=frozenset(options.get("requires", ())),
@@ -154,31 +159,6 @@ def compile_tool(
         headers=_headers(arguments.schema, info.where),
         choices=closed_choices(arguments.schema),
     )
-
-
-class _Input(msgspec.Struct, frozen=True):
-    schema: dict[str, Any]
-    decode: Callable[[bytes | Raw], dict[str, Any]]
-    by_name: bool = True
-
-
-def _compile_input(info: FunctionInfo, raw_schema: Mapping[str, Any] | None, lenient: bool) -> _Input:
-    if raw_schema is None:
-        arguments = Arguments(info, lenient=lenient)
-        return _Input(arguments.schema, arguments.decode)
-    raw = RawArguments(raw_schema, where=f"{info.where}, input_schema", subject=info.name, lenient=lenient)
-    how = passing(info.function, raw_schema, info)
-    names, needed = how.names, how.needed
-    if names is None:
-        return _Input(raw.schema, raw.decode, how.by_name)
-
-    def decode(given: bytes | Raw) -> dict[str, Any]:  # the schema may take more than the function, or less
-        arguments = {name: value for name, value in raw.decode(given).items() if name in names}
-        if missing := sorted(needed - arguments.keys()):
-            raise ArgumentError(info.name, [f"{name}: required, but missing" for name in missing])
-        return arguments
-
-    return _Input(raw.schema, decode, how.by_name)
 
 
 def _headers(schema: Mapping[str, Any], where: str) -> tuple[HeaderParameter, ...]:
@@ -231,15 +211,12 @@ def _choices(schema: Any) -> list[str] | None:
     return [value for member in members for value in member or ()]
 
 
-class _ResultShape(msgspec.Struct, frozen=True):
-    schema: dict[str, Any] | None
-    shape: Callable[[Any], ToolResult]
-
-
-def _compile_result(info: FunctionInfo, policy: OutputPolicy, raw: Mapping[str, Any] | None) -> _ResultShape:
+def _compile_result(
+    info: FunctionInfo, policy: OutputPolicy, raw: Mapping[str, Any] | None
+) -> tuple[dict[str, Any] | None, ResultShape]:
     output = _output_for(info, policy, raw)
     if output is None:
-        return _ResultShape(None, shape_as_text if policy == "text" else shape_unstructured)
+        return None, shape_as_text if policy == "text" else shape_unstructured
     wrap, text_copy = not output.is_object, policy != "structured"
     plain = PLAIN_TYPES if raw is None else PLAIN_TYPES - {dict}
     encode = output.encode
@@ -258,7 +235,7 @@ def _compile_result(info: FunctionInfo, policy: OutputPolicy, raw: Mapping[str, 
             raise OutputError(f"{info.where} declares structured output but returned only content")
         return None
 
-    return _ResultShape(output.schema, shape)
+    return output.schema, shape
 
 
 def _output_for(info: FunctionInfo, policy: OutputPolicy, raw: Mapping[str, Any] | None) -> Output | None:

@@ -73,6 +73,18 @@ def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield keyword, held
 
 
+def _holds_more_than(most: int, value: Any) -> bool:
+    """Whether so many values are written for one; what several hold together is written for each of them."""
+    count, stack = 1, [value]
+    while stack and count <= most:
+        held = stack.pop()
+        inner = held.values() if isinstance(held, Mapping) else held if isinstance(held, (list, tuple)) else ()
+        count += len(inner)
+        if count <= most:
+            stack.extend(inner)
+    return count > most
+
+
 class SchemaDocument:
     """A private copy of a schema, measured; knows where each part of it is and what each reference means."""
 
@@ -108,10 +120,12 @@ class SchemaDocument:
             return schema
         if not isinstance(schema, Mapping):
             raise self._refuse(f"a JSON Schema is a dict or a bool, not {type(schema).__name__}")
+        if _holds_more_than(self.limits.bytes, schema):  # each value takes a byte at least
+            raise self._refuse("the schema is too large, or contains itself")
         try:
             encoded = msgspec.json.encode(dict(schema))
         except RecursionError:
-            raise self._refuse("the schema is nested deeper than it may be, or contains itself") from None
+            raise self._refuse("the schema is nested deeper than it may be") from None
         except (TypeError, ValueError, OverflowError) as error:
             raise self._refuse(f"the schema is no JSON: {error}") from None
         if len(encoded) > self.limits.bytes:

@@ -9,6 +9,7 @@ is as large as the backend has room for (`NoRoom`).
 """
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable
@@ -215,24 +216,19 @@ class Listener:
         self.closed = True
         for name in tuple(self._names):
             self.remove(name)
-        self._wake()
-        self._waiter = None
         self._topics.listeners.discard(self)
+        self._wake()
 
     def hear(self, topic: str) -> None:
         """Called by `Topics` for a topic that was added."""
         self._told.add(topic)
-        if not self._wake():
-            self.close()  # the task that waited here will never go on
+        self._wake()
 
-    def _wake(self) -> bool:
-        """False if the event loop of the waiting task is closed."""
-        waiter = self._waiter
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
-            if waiter.get_loop().is_closed():
-                return False
-            waiter.set_result(None)
-        return True
+            with contextlib.suppress(RuntimeError):  # the event loop of the waiting task was closed
+                waiter.set_result(None)
 
 
 class Topics:
@@ -248,16 +244,14 @@ class Topics:
         self._closed = False
 
     def listen(self, names: Iterable[str]) -> Listener:
+        names = tuple(names)
+        for name in names:
+            check_name(name)
         listener = Listener(self)
+        listener.closed = self._closed  # one that comes too late hears nothing
         self.listeners.add(listener)
-        try:
-            for name in names:
-                listener.add(name)
-        except ValueError:
-            listener.close()
-            raise
-        if self._closed:  # it came too late, and ends as all others did
-            listener.close()
+        for name in names:
+            listener.add(name)
         return listener
 
     def tell(self, name: str) -> None:

@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import logging
 import math
-import os
 import random
 import re
 import time
@@ -95,7 +94,6 @@ class RedisState(StateBackend):
         self._prefix = f"{prefix}:".encode()
         self._topics = Topics(self._wanted)
         self._link: _Link | None = None
-        self._inherited: list[_Link] = []  # of the process that we were forked from, which alone may close them
         self._closed = False
 
     def __repr__(self) -> str:
@@ -188,16 +186,13 @@ class RedisState(StateBackend):
         return answer
 
     def _connected(self) -> "_Link":
-        """The link of this process and this event loop."""
-        link, loop = self._link, asyncio.get_running_loop()
-        if link is not None and link.loop is loop and link.pid == os.getpid():
+        """The link of this event loop."""
+        link = self._link
+        if link is not None and link.loop is asyncio.get_running_loop():
             return link
         if self._closed:
             raise StoreTrouble("The server's state store was closed")
-        if link is not None and link.pid != os.getpid():
-            self._inherited.append(link)
-        returning = link is not None
-        self._link = _Link(self._address, self._name("t", ""), self._topics, self._returned, returning)
+        self._link = _Link(self._address, self._name("t", ""), self._topics, self._returned, link is not None)
         return self._link
 
     def _wanted(self, topic: str, _wanted: bool) -> None:
@@ -283,7 +278,6 @@ class _Link:
         self, address: "RedisAddress", channel: bytes, topics: Topics, on_return: Callable[[], None], returning: bool
     ) -> None:
         self.loop = asyncio.get_running_loop()
-        self.pid = os.getpid()
         self.is_tight = False  # the store has no room for what callers cause
         self._address = address
         self._pools = (address.connection_pool(retries=1), address.connection_pool(retries=0))
@@ -469,7 +463,7 @@ class _Link:
         self._known.set()
 
     async def close(self) -> None:
-        if self.loop is asyncio.get_running_loop() and self.pid == os.getpid():  # else it is over, or another process's
+        if self.loop is asyncio.get_running_loop():  # else it is over
             self._task.cancel()
             await asyncio.wait([self._task])
             await self._end()  # a task that was cancelled before it began has not
@@ -501,16 +495,14 @@ class RedisAddress:
         self.service = ""
         scheme, _, rest = url.partition("?")[0].partition("://")
         self.shown = f"{scheme}://{rest.rpartition('@')[2]}"  # without user, password and options
-        plain = self._without_sentinels(url) if scheme.endswith("+sentinel") else url
         try:
+            plain = self._without_sentinels(url) if scheme.endswith("+sentinel") else url
             parts = urlsplit(plain)
             self.options: dict[str, Any] = dict(client.connection.parse_url(plain))
         except ValueError:
-            _bad_url("it can't be read: how it begins, its port or the value of an option is wrong")
-        if parts.fragment:
-            _bad_url("it holds a #, which has to be written as %23")
-        if parts.scheme != "unix" and not re.fullmatch(r"/?\d*", parts.path):
-            _bad_url("its path is not the number of a database")
+            _bad_url("it can't be read: how it begins, a port, its service or the value of an option is wrong")
+        if parts.fragment or (parts.scheme != "unix" and not re.fullmatch(r"/?\d*", parts.path)):
+            _bad_url("its path is not the number of a database; a # has to be written as %23")
         for name, _ in parse_qsl(parts.query):
             if not OPTION.fullmatch(name):
                 _bad_url(f"it has no option {name[:40]!r}")
@@ -522,19 +514,15 @@ class RedisAddress:
             _bad_url(f"one of its options is not possible: {self.scrubbed(failure)}")
 
     def _without_sentinels(self, url: str) -> str:
-        """A URL that redis-py understands; it does not know sentinels."""
+        """A URL that redis-py understands; it does not know sentinels. Raises ValueError if it names none."""
         found = SENTINELS.fullmatch(url)
         if found is None:
-            _bad_url("it does not name its sentinels, the service and the number of the database")
+            raise ValueError
         scheme, user, hosts, service, db, query = found.groups("")
-        for host in hosts.split(","):
-            parts = urlsplit(f"//{host}")
-            try:
-                self.sentinels.append((parts.hostname or "", parts.port or 26379))
-            except ValueError:
-                _bad_url("the port of a sentinel is not possible")
-        if not all(host for host, _ in self.sentinels):
-            _bad_url("a sentinel has no name")
+        for parts in (urlsplit(f"//{host}") for host in hosts.split(",")):
+            if not parts.hostname:
+                raise ValueError
+            self.sentinels.append((parts.hostname, parts.port or 26379))
         self.service = unquote(service)
         return f"{scheme}://{user}localhost/{db}{query}"
 

@@ -55,8 +55,8 @@ DAMAGED = f"is damaged; move it away, and a new one is made, or {ANOTHER}"
 DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}  # though other parts of the file may still be usable
 
 T = TypeVar("T")
-_Work = Callable[["_Tables"], Any]
-_Job = tuple[bool, _Work, "asyncio.Future[Any]"]  # whether it writes, what it does, and who waits
+_Job = tuple[bool, Callable[["_Tables"], Any], "asyncio.Future[Any]"]  # whether it writes, what it does, and who waits
+_Answer = tuple["asyncio.Future[Any]", Any]
 _Told = set[bytes | None]  # topics; None means that some may have been missed
 log = logging.getLogger("dovetail.state")
 
@@ -68,7 +68,7 @@ class SqliteState(StateBackend):
     of it every append drops the oldest records of all logs. Servers with different names may share a file under
     different prefixes, and then share that room as well. A write waits `patience` seconds for those of other processes.
     Raises SetupError if the file can't be used. It may be made before a fork and used after it; a process that has
-    begun to use it must not fork while a call is under way.
+    begun to use it must not fork.
     """
 
     shared = True
@@ -99,14 +99,7 @@ class SqliteState(StateBackend):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting = 0  # calls
         self._closed = False
-        self._tables: _Tables | None = None
-        self._start_afresh()
-
-    def _start_afresh(self) -> None:
-        """At the beginning, and in a child process: no thread, and no file that is open."""
-        self._pid = os.getpid()
-        self._of_parent = self._tables  # never closed: SQLite's locks do not survive a fork
-        self._tables = None
+        self._tables: _Tables | None = None  # while the file is open
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._identity: tuple[int, int] | None = None  # of the file that is open
@@ -194,14 +187,12 @@ class SqliteState(StateBackend):
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         """What was under way on another event loop is lost, wake-ups too."""
-        if self._pid != os.getpid():
-            self._start_afresh()
         if loop is not self._loop:
             self._loop = loop
             self._waiting = 0
             self._topics.tell_all()
 
-    def _settle(self, answers: list[tuple["asyncio.Future[Any]", Any]], told: _Told) -> None:
+    def _settle(self, answers: list[_Answer], told: _Told) -> None:
         if None in told:
             self.outages += 1
             self._topics.tell_all()
@@ -226,11 +217,10 @@ class SqliteState(StateBackend):
     def _run(self) -> None:
         while not (self._closed and self._jobs.empty()):
             jobs = self._take()
-            answers: list[tuple[asyncio.Future[Any], Any]] = []
+            answers: list[_Answer] = []
             for writes in (False, True):
                 if chosen := [job for job in jobs if job[0] is writes]:
-                    found = self._serve([work for _, work, _ in chosen], writes)
-                    answers += zip((future for _, _, future in chosen), found, strict=True)
+                    answers += self._serve(chosen, writes)
             if self._topic_count and time.monotonic() >= self._poll_at:
                 self._poll()
             told, self._told = self._told, set()
@@ -249,26 +239,26 @@ class SqliteState(StateBackend):
                 job = self._jobs.get_nowait() if len(jobs) < BATCH else None
         return jobs
 
-    def _serve(self, works: list[_Work], writes: bool) -> list[Any]:
+    def _serve(self, jobs: list[_Job], writes: bool) -> list[_Answer]:
         """The answer or the error of each. They fail together, but one is refused before it has changed anything."""
-        answers: list[Any] = []
+        answers: list[_Answer] = []
         try:
             tables = self._current_tables()
             newest = tables.begin(writes)
             if writes and newest != self._seen and self._topic_count:  # later listeners do not need what is there now
                 self._see(tables)
-            for work in works:
+            for _, work, future in jobs:
                 try:
-                    answers.append(work(tables))
+                    answers.append((future, work(tables)))
                 except (Conflict, NoRoom, ValueError) as refusal:
-                    answers.append(refusal)
+                    answers.append((future, refusal))
             if writes:
-                self._seen = tables.commit(len(works))
+                self._seen = tables.commit(len(jobs))
                 self._told.update(tables.woken)
             self._succeeded(writes)
         except Exception as failure:
             self._fail(failure, writes)
-            return [StoreTrouble() for _ in works]
+            return [(future, StoreTrouble()) for _, _, future in jobs]
         return answers
 
     def _see(self, tables: "_Tables") -> None:

@@ -29,7 +29,6 @@ from dovetail.transports.request import look_after
 from dovetail.transports.response import Answer, Response
 
 KEEPALIVE_AFTER = 0.05  # seconds; only a call that takes longer has its connection looked after
-NOTE_SECONDS = 30.0  # that a cancellation is kept for a call that the others do not know yet
 
 log = logging.getLogger("dovetail")
 
@@ -117,8 +116,8 @@ class HttpCall(Posted, eq=False, kw_only=True):
     takes_time: "Callable[[HttpCall], Awaitable[None]] | None" = None  # called if it does
     leave: "Callable[[HttpCall], None] | None" = None  # called when it is over
     verdict: ProtocolError | None = None  # why the server has stopped it
-    task: asyncio.Task[Any] | None = None  # from its first wait on: before that it can't be cancelled
-    cancelled_before: int = 0  # how often its task was, when that began to wait
+    task: asyncio.Task[Any] | None = None  # that serves it
+    cancelled_before: int = 0  # how often its task was, when that began to serve it
 
     @property
     def request(self) -> Request:
@@ -168,6 +167,9 @@ class HttpCall(Posted, eq=False, kw_only=True):
         `begun`: what is left of the work, if it was begun before.
         """
         outcome: tuple[bytes, int] | None = None
+        self.task = task = asyncio.current_task()
+        assert task is not None
+        self.cancelled_before = task.cancelling()
         try:
             try:
                 if self.open:  # the batch that it is in may have cancelled it already
@@ -192,29 +194,18 @@ class HttpCall(Posted, eq=False, kw_only=True):
             self.exchange.emit = to_nobody  # or a circle is left for the garbage collector
             if self.leave is not None:
                 self.leave(self)
-            if self.session is not None and not self.batched and self.answer.is_unfinished:
+            events = self.answer.events
+            if events is not None and events.is_unfinished and not self.batched:
                 await self.answer.end()  # something has ended it in an unusual way
         return None
 
     def _begin(self, engine: Engine) -> Awaitable[bytes]:
         work = handle(engine, self.exchange)
-        if not self.batched:
-            return beside(work, lambda: self)
-        self._note_task()
-        return work
+        return work if self.batched else beside(work, lambda: self)
 
     def go_on(self, work: Coroutine[Any, Any, bytes], waited_for: Any) -> Awaitable[bytes]:
         """The rest of the work, after its first step."""
         return go_on_beside(work, waited_for, self)
-
-    def begin(self) -> None:
-        self._note_task()
-        self.timer = asyncio.get_running_loop().call_later(KEEPALIVE_AFTER, self._keep_alive)
-
-    def _note_task(self) -> None:
-        self.task = asyncio.current_task()
-        assert self.task is not None
-        self.cancelled_before = self.task.cancelling()
 
     def _end_cancellation(self) -> None:
         """It was cancelled, and that is over; raises if the task was cancelled for another reason too."""
@@ -264,7 +255,8 @@ class HttpBatch(Posted, eq=False):
             else:
                 await self.answer.finish_silently()
         finally:
-            if self.answer.is_unfinished:
+            events = self.answer.events
+            if events is not None and events.is_unfinished:
                 await self.answer.end()
 
 
@@ -289,10 +281,10 @@ def _report(task: asyncio.Task[None]) -> None:
 
 def detached(posted: Posted, work: Coroutine[Any, Any, object]) -> Awaitable[object]:
     """All of the work, also if its connection ends. In our own HTTP the task of a request goes on then."""
-    return work if posted.answer.response.whole is not None else _apart(posted, work)
+    return work if posted.answer.response.whole is not None else apart(posted, work)
 
 
-async def _apart(posted: Posted, work: Coroutine[Any, Any, object]) -> None:
+async def apart(posted: Posted, work: Coroutine[Any, Any, object]) -> None:
     """In a task of its own: the host may end that of the HTTP request when the client leaves."""
     loop = asyncio.get_running_loop()
     over = posted.answer.response.over = loop.create_future()
@@ -371,7 +363,7 @@ class SessionCalls:
             if call.request.method != "initialize":
                 call.cancel()
         elif self._listener is not None:  # other workers may have it
-            await self._state.put(_note(session, id), b"", ttl=NOTE_SECONDS)
+            await self._state.put(_note(session, id), b"", ttl=30.0)  # for calls that they do not know yet
             await self._state.publish(topic(session))
 
     def end(self, session: str) -> None:

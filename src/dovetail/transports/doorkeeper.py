@@ -35,16 +35,6 @@ if TYPE_CHECKING:
     from dovetail.auth.settings import Auth
     from dovetail.engine.core import Engine
 
-BELIEVED_SECONDS = 60.0  # at most, then a token is verified again
-LATE_SECONDS = 1.0  # the same, if it has expired, but its verifier allows for clocks that differ
-REFUSED_SECONDS = 3.0  # for which a bad token need not be verified again
-MOST_TOKENS = 10_000  # that are remembered, good and bad ones each
-VERIFY_SECONDS = 10.0
-MOST_QUESTIONS = 1000  # to the verifiers at the same time; and as many again about tokens that were good
-RECHECK_SECONDS = 1.0  # at least, between two checks of the token of a stream
-TROUBLE_PAUSE = 5.0  # seconds between them while its verifier is in trouble …
-TROUBLE_TRIES = 12  # … and how often it is asked then
-
 NEEDS_TOKEN = "This server needs a token: send it in the header `Authorization: {} <token>`"
 NOT_GOOD = "The token is not good, or not any more"
 IN_QUERY = "A token in the URL can be read in logs: send it in the header `Authorization: Bearer <token>`"
@@ -57,6 +47,20 @@ DPOP = b"dpop"
 _TOKEN = re.compile(rb"[!-~]+")
 
 log = logging.getLogger("dovetail")
+
+
+class TokenLimits(msgspec.Struct, frozen=True):
+    """How long an outcome is believed, and how much verifiers are asked; times in seconds."""
+
+    believed: float = 60.0  # at most, then a token is verified again
+    late: float = 1.0  # the same, if it has expired, but its verifier allows for clocks that differ
+    refused: float = 3.0  # for which a bad token need not be verified again
+    most_tokens: int = 10_000  # that are remembered, good and bad ones each
+    verifying: float = 10.0
+    most_questions: int = 1000  # at the same time; and as many again about tokens that were good
+    recheck: float = 1.0  # at least, between two checks of the token of a stream
+    trouble_pause: float = 5.0  # between them while its verifier is in trouble …
+    trouble_tries: int = 12  # … and how often it is asked then
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -89,8 +93,12 @@ class Doorkeeper:
         traffic: Traffic,
         state: StateBackend,
         engine: "Engine",
+        limits: TokenLimits | None = None,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self._auth = auth
+        self._limits = limits or TokenLimits()
+        self._clock = clock
         self._audit = engine.audit
         self._urls = urls
         self._proxies = proxies
@@ -110,7 +118,7 @@ class Doorkeeper:
 
         The place does not see the credentials: they are for this server, and for no other.
         """
-        good, digested, watch = self._good, self._digest, self.watch
+        good, digested, watch, clock = self._good, self._digest, self.watch, self._clock
 
         def enter(visit: Visit) -> Awaitable[None]:
             scope = visit.scope
@@ -121,7 +129,7 @@ class Doorkeeper:
             visit.watch = partial(watch, header)
             digest = digested(header).digest()
             known = good.get(digest)
-            if known is None or not known.passes or known.good_until <= monotonic() or scope.get("query_string"):
+            if known is None or not known.passes or known.good_until <= clock() or scope.get("query_string"):
                 return self._admit(visit, place, header, digest)
             good.move_to_end(digest)
             visit.principal = known.principal
@@ -145,9 +153,12 @@ class Doorkeeper:
         if b"access_token" in unquote_to_bytes(visit.scope.get("query_string") or b"").lower():
             raise Unauthorized(IN_QUERY, error="invalid_request", http_status=400)
         presented = self._presented(header, digest)
-        principal = visit.principal = (await self._verified(presented)).principal
+        verified = await self._verified(presented)
+        principal = visit.principal = verified.principal
         if principal is None:
             raise Unauthorized(NOT_GOOD, error="invalid_token")
+        if verified.passes:
+            return
         claims, dpop = principal.claims, self._dpop
         if dpop is not None and presented.scheme == DPOP:  # every request has a proof of its own
             proof, token = dpop.only_proof(visit.scope["headers"]), presented.token
@@ -179,12 +190,12 @@ class Doorkeeper:
         """Each token is verified once at a time, for all requests that wait. Raises ProtocolError if that fails."""
         digest = presented.digest
         known = self._good.get(digest) or self._bad.get(digest)
-        if known is not None and known.good_until > monotonic():
+        if known is not None and known.good_until > self._clock():
             return known
         asking = self._asking.get(digest)
         if asking is None:
-            most = 2 * MOST_QUESTIONS if digest in self._good else MOST_QUESTIONS
-            if len(self._asking) >= most:
+            shares = 2 if digest in self._good else 1
+            if len(self._asking) >= shares * self._limits.most_questions:
                 raise ProtocolError(TROUBLE[503], code=INTERNAL_ERROR, http_status=503)
             asking = self._asking[digest] = asyncio.get_running_loop().create_task(self._ask(presented))
             asking.add_done_callback(lambda _: self._asking.pop(digest, None))
@@ -195,13 +206,14 @@ class Doorkeeper:
 
     async def _ask(self, presented: Presented) -> Verified | int:
         """The verifiers; gives a status if they fail. What they say to that may hold the token, and is not logged."""
+        seconds = self._limits.verifying
         try:
-            async with asyncio.timeout(VERIFY_SECONDS):
+            async with asyncio.timeout(seconds):
                 found = await self._auth.find(presented.token)
             return self._remember(presented, found)
         except (late_auth.VerifierTrouble, TimeoutError) as failure:
-            words = str(failure).replace(presented.token, "[redacted]") or f"no answer within {VERIFY_SECONDS:g} s"
-            if (now := monotonic()) >= self._tell_again:  # any client can cause it
+            words = str(failure).replace(presented.token, "[redacted]") or f"no answer within {seconds:g} s"
+            if (now := self._clock()) >= self._tell_again:  # any client can cause it
                 self._tell_again = now + 10.0
                 log.warning("a token can't be verified at the moment: %s", words)
             return 503
@@ -214,47 +226,58 @@ class Doorkeeper:
     def _remember(self, presented: Presented, found: "Found | None") -> Verified:
         kept, other = (self._bad, self._good) if found is None else (self._good, self._bad)
         other.pop(presented.digest, None)
-        kept[presented.digest] = verified = self._judged(found)
+        kept[presented.digest] = verified = self._judged(presented, found)
         kept.move_to_end(presented.digest)
-        if len(kept) > MOST_TOKENS:
+        if len(kept) > self._limits.most_tokens:
             kept.popitem(last=False)
         return verified
 
-    def _judged(self, found: "Found | None") -> Verified:
+    def _judged(self, presented: Presented, found: "Found | None") -> Verified:
+        limits, now = self._limits, self._clock()
         if found is None:
-            return Verified(None, monotonic() + REFUSED_SECONDS)
+            return Verified(None, now + limits.refused)
         principal, believed = found
         left = _seconds_left(principal)
-        seconds = min(left, BELIEVED_SECONDS, believed) if left > 0 else LATE_SECONDS
-        passes = self._dpop is None and principal.scopes >= self._auth.scopes
-        return Verified(principal, monotonic() + seconds, passes)
+        seconds = min(left, limits.believed, believed) if left > 0 else limits.late
+        return Verified(principal, now + seconds, self._passes(presented, principal))
+
+    def _passes(self, presented: Presented, principal: Principal) -> bool:
+        """Whether the token alone is enough, for this request and those that follow: it is not bound to a key."""
+        if presented.scheme == DPOP or not principal.scopes >= self._auth.scopes:
+            return False
+        try:
+            if self._dpop is not None:
+                self._dpop.check_bearer(principal.claims)
+        except Unauthorized:
+            return False
+        return True
 
     # ── streams ──
 
     async def watch(self, header: bytes, visit: Visit, end: Callable[[], object]) -> None:
-        """Ends a stream when its token is not good any more, or means something else than when it was opened."""
+        """Ends a stream when its token is not good any more, or means something else than when it was opened.
+
+        A verifier in trouble is waited for, but not beyond the end of the token.
+        """
         presented, opened_by = self._presented(header, self._digest(header).digest()), visit.principal
+        limits, rights, failures = self._limits, _rights(opened_by), 0
         try:
-            rights = _rights(opened_by)
-            while (now := await self._still(presented, opened_by)) is not None:
-                if now.principal is None or _rights(now.principal) != rights:
-                    break
-                pause = min(RECHECK_SECONDS, _seconds_left(now.principal))
-                await asyncio.sleep(max(now.good_until - monotonic(), pause))
+            while failures < limits.trouble_tries:
+                try:
+                    now = await self._verified(presented)
+                except ProtocolError:
+                    failures += 1
+                    pause = min(limits.trouble_pause, _seconds_left(opened_by))
+                    if pause <= 0:
+                        break
+                else:
+                    failures = 0
+                    if now.principal is None or _rights(now.principal) != rights:
+                        break
+                    pause = max(now.good_until - self._clock(), min(limits.recheck, _seconds_left(now.principal)))
+                await asyncio.sleep(pause)
         finally:  # in any case: no stream goes on unwatched
             end()
-
-    async def _still(self, presented: Presented, principal: Principal | None) -> Verified | None:
-        """A verifier in trouble is waited for, but not beyond the end of the token."""
-        for _ in range(TROUBLE_TRIES):
-            try:
-                return await self._verified(presented)
-            except ProtocolError:
-                seconds = min(TROUBLE_PAUSE, _seconds_left(principal))
-            if seconds <= 0:
-                break
-            await asyncio.sleep(seconds)
-        return None
 
 
 def _seconds_left(principal: Principal | None) -> float:

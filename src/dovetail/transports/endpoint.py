@@ -18,14 +18,13 @@ from dovetail.protocol.inbound import Opened, Request
 from dovetail.protocol.jsonrpc import BadMessage, Envelope
 from dovetail.protocol.methods import InitializeParams, RequestId
 from dovetail.state.base import StateBackend
-from dovetail.transports.calls import HttpBatch, HttpCall, Part, SessionCalls, detached, outcome_of, to_nobody
+from dovetail.transports.calls import HttpBatch, HttpCall, Part, SessionCalls, apart, detached, outcome_of, to_nobody
 from dovetail.transports.event_store import EventStore
 from dovetail.transports.forwarded import TrustedProxies, share_of
-from dovetail.transports.get_stream import GetStreams
+from dovetail.transports.get_stream import STATELESS, GetStreams, ServerMessages, SessionBack
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.request import Visit
 from dovetail.transports.response import Accepted, Answer
-from dovetail.transports.server_messages import STATELESS, ServerMessages, SessionBack
 from dovetail.transports.traffic import Traffic
 
 SESSION_HEADER = b"mcp-session-id"
@@ -38,10 +37,12 @@ LISTEN = "subscriptions/listen"
 class Endpoint:
     """Lives as long as the app on one event loop."""
 
-    def __init__(self, engine: Engine, options: HttpOptions, state: StateBackend, traffic: Traffic) -> None:
+    def __init__(
+        self, engine: Engine, options: HttpOptions, state: StateBackend, traffic: Traffic, proxies: TrustedProxies
+    ) -> None:
         self._engine = engine
         self._options = options
-        self._proxies = TrustedProxies(options.trusted_proxies)
+        self._proxies = proxies
         self._traffic = traffic
         self._state = state
         # A connection that says nothing is kept alive, and so is the session that it belongs to.
@@ -231,7 +232,7 @@ class Endpoint:
         if visit.response.whole is not None:
             return self._serve(visit, exchange, answer, held)
         call = self._record(visit, request.id, exchange, answer, held)
-        return detached(call, call.serve(self._engine))
+        return apart(call, call.serve(self._engine))
 
     def _exchange(self, visit: Visit, request: Request, answer: Answer, held: HeldSession | None) -> Exchange:
         peer = visit.scope.get("client")

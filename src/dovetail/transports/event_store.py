@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from enum import Enum, auto
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dovetail.engine.member import Member
 from dovetail.errors import INTERNAL_ERROR, ProtocolError
@@ -103,19 +102,22 @@ class EventStore:
                 await self.state.append(name, record, keep=KEEP_EVENTS, ttl=self.ttl, if_last=last)
                 await self.state.delete(requests_key(name))
 
-    async def patiently(self, write: Callable[[], Awaitable[T]]) -> T:
+    async def patiently(self, write: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """A short outage holds it back, also if it was written after all: it must do no harm to write it twice."""
         now = asyncio.get_running_loop().time
         until = now() + (0.0 if self._is_in_trouble else self._hold)
-        try:
-            written = await until_answered(write, lambda: now() < until)
-        except (NoRoom, StoreTrouble) as failure:
-            if not self._is_in_trouble:  # logged when trouble begins, and not for every event
-                log.warning("events can't be kept for clients that come back: %s", failure.message)
-            self._is_in_trouble = True
-            raise
-        self._is_in_trouble = False
-        return written
+        while True:
+            try:
+                written = await write(*arguments)
+                self._is_in_trouble = False
+                return written
+            except (NoRoom, StoreTrouble) as failure:
+                if isinstance(failure, NoRoom) or now() >= until:
+                    if not self._is_in_trouble:  # logged when trouble begins, and not for every event
+                        log.warning("events can't be kept for clients that come back: %s", failure.message)
+                    self._is_in_trouble = True
+                    raise
+            await asyncio.sleep(0.5)
 
     async def make_room_for(self, name: str) -> None:
         """If too many streams are kept, the oldest that has ended gives way."""
@@ -154,11 +156,8 @@ class EventStream:
         self.name = log_name(session, self.stream)
         self.hang_up_tail: Callable[[float | None], Awaitable[None]] | None = None  # if a GET stream carries it now
         self.life = StreamState.NEW if store.state.shared else StreamState.RUNNING
+        self.is_unfinished = True  # the call has not ended
         store.running[self.name] = self
-
-    @property
-    def is_unfinished(self) -> bool:
-        return self.life in (StreamState.NEW, StreamState.RUNNING)
 
     async def open(self, retry: int | None) -> None:
         """Open the response; with `retry` its first event tells how to resume, if all workers know of the stream."""
@@ -175,7 +174,10 @@ class EventStream:
         async with self._turn:
             if not self.is_unfinished:
                 return False
-            number = await (self._end(message) if last else self._keep(message))
+            number, store = None, self._store
+            with suppress(NoRoom, StoreTrouble):
+                keeping = self._end(message) if last else store.patiently(self.append, message, store.while_running)
+                number = await keeping
             if self.life is StreamState.REPLACED:
                 return False
             id = None if number is None else f"{self.stream}.{number}"
@@ -191,6 +193,7 @@ class EventStream:
     def _become(self, state: StreamState) -> None:
         assert state in NEXT[self.life], (self.life, state)
         self.life = state
+        self.is_unfinished = state is StreamState.RUNNING
         if not NEXT[state]:
             self._store.running.pop(self.name, None)
 
@@ -198,12 +201,6 @@ class EventStream:
         ids = _request_ids.encode(list(self._requests))
         await self._store.state.put(requests_key(self.name), ids, ttl=self._store.while_running)
         self._become(StreamState.RUNNING)
-
-    async def _keep(self, record: bytes) -> int | None:
-        try:
-            return await self._store.patiently(partial(self.append, record, self._store.while_running))
-        except (NoRoom, StoreTrouble):
-            return None
 
     async def append(self, record: bytes, ttl: float) -> int | None:
         """The number of the record; None if another worker has ended the stream.
@@ -246,11 +243,14 @@ class EventStream:
 
     async def keep_end(self, answer: bytes) -> int | None:
         """The number of the last record; None if there is no room for one. Raises StoreTrouble if it has to wait."""
-        store = self._store
+        store, number = self._store, None
         try:
-            number = await store.patiently(partial(self.append, END + answer, store.ttl))
+            number = await store.patiently(self.append, END + answer, store.ttl)
         except NoRoom:
-            number = await self._keep_error(END + _error(self._requests, ANSWER_LOST))
+            try:
+                number = await store.patiently(self.append, END + _error(self._requests, ANSWER_LOST), store.ttl)
+            except NoRoom:  # there is nothing to resume
+                await store.state.drop(self.name)
         if store.state.shared:
             await store.state.delete(requests_key(self.name))
         if self.life is StreamState.ENDING:
@@ -258,14 +258,6 @@ class EventStream:
             if number is None:
                 await store.state.publish(self.name)
         return number
-
-    async def _keep_error(self, error: bytes) -> int | None:
-        """In the place of an answer that there is no room for. Without it there is nothing to resume."""
-        try:
-            return await self._store.patiently(partial(self.append, error, self._store.ttl))
-        except NoRoom:
-            await self._store.state.drop(self.name)
-            return None
 
 
 def log_name(session: str, stream: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail.auth.principal import Principal
 from dovetail.engine.client_requests import MAX_SHARED
 from dovetail.engine.core import Engine
-from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, SetupError
+from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.session import MAX_CLIENT
 from dovetail.state.base import NoRoom, StateBackend, StoreTrouble
@@ -27,7 +27,7 @@ from dovetail.transports.forwarded import TrustedProxies
 from dovetail.transports.options import HttpOptions, Identify
 from dovetail.transports.origin import Cors, Guard
 from dovetail.transports.process import beside_signals
-from dovetail.transports.request import ClientLeft, Place, Visit
+from dovetail.transports.request import Place, Visit
 from dovetail.transports.routes import BODIES, OVERVIEW, PROXIES, STATE, RouteTable, front_page
 from dovetail.transports.sse import MESSAGES_ROUTE, STREAM_ROUTE, SseEndpoint
 from dovetail.transports.traffic import Overview, Traffic
@@ -58,8 +58,8 @@ class HttpApp:
         self._guard = Guard(options.allowed_hosts, options.allowed_origins, bound_to=bound_to)
         self._cors = Cors(options.cors)
         self._proxies = TrustedProxies(options.trusted_proxies)
-        self._documents = self._make_documents()
-        self._urls = self._documents.urls if self._documents else ResourceUrls(options.public_url, options)
+        self._documents = documents = self._make_documents()
+        self._urls = documents.urls if documents else ResourceUrls(options.public_url, options.path, self._proxies)
         taken = {*self._open, *((STREAM_ROUTE, MESSAGES_ROUTE) if options.sse else ())}
         if options.path in taken:
             raise SetupError(f"path={options.path!r} is not possible: something else is served there; choose another")
@@ -76,7 +76,7 @@ class HttpApp:
             return None
         if self._options.identify is not None:
             raise SetupError("identify= and Server(auth=) both say who is asking; choose one of them")
-        documents = ResourceDocuments(self._engine, auth, self._options, self._guard)
+        documents = ResourceDocuments(self._engine, auth, self._options, self._guard, self._proxies)
         self._open |= dict.fromkeys(documents.routes, documents.show)
         return documents
 
@@ -85,18 +85,14 @@ class HttpApp:
             return await self._lifespan(receive, send)
         if scope["type"] != "http":
             return await send({"type": "websocket.close", "code": 1000, "reason": "MCP is served over HTTP"})
-        visit = Visit.of(scope, receive, send, route_of(scope))
+        route = route_of(scope) if scope.get("root_path") else scope["path"].rstrip("/")
+        visit = Visit.of(scope, receive, send, route)
         try:
             await self._lead(visit)
             if not visit.response.started:
                 await visit.response.settle()
-        except ProtocolError as failure:
-            await visit.refuse(failure)
-        except ClientLeft:
-            await visit.response.settle()
-        except Exception:
-            log.exception("%s %r failed", visit.method, visit.route[:200])
-            await visit.refuse(ProtocolError("Internal error", code=INTERNAL_ERROR, http_status=500))
+        except Exception as failure:
+            await visit.answer_failure(failure, f"{visit.method} {visit.route[:200]!r}")
 
     # ── requests ──
 
@@ -191,7 +187,7 @@ class HttpApp:
 
     def _begin(self) -> "_Stay":
         """In a task of its own: others will wait for it when the client that came first has left."""
-        self._stay = stay = _Stay(self._engine, self._options, self._state, self._documents)
+        self._stay = stay = _Stay(self)
 
         def begun(started: asyncio.Future[None]) -> None:
             failed = started.cancelled() or started.exception() is not None
@@ -217,7 +213,7 @@ class HttpApp:
         """Refuse new requests, end the streams, let calls finish for `timeout` seconds, leave the lifespan."""
         stay = self._stay
         if stay is None:  # there was no request
-            self._stay = stay = _Stay(self._engine, self._options, self._state, self._documents)
+            self._stay = stay = _Stay(self)
         is_mine = self._is_mine(stay)
         self._draining = True
         if is_mine:
@@ -282,14 +278,12 @@ class _MountPoint:
 
 
 def route_of(scope: Scope) -> str:
-    """The path below where the app is mounted, without a slash at its end.
+    """The path below the `root_path` where the app is mounted, without a slash at its end.
 
     Some hosts leave `path` whole, some cut off where the app is mounted. Of what a proxy has cut off, only Starlette
     tells how much that is.
     """
     path: str = scope["path"]
-    if not scope.get("root_path"):
-        return path.rstrip("/")
     root: str = scope["root_path"].rstrip("/")
     for prefix in (root, root.removeprefix(scope.get("app_root_path", ""))):
         if prefix and is_below(path, prefix):
@@ -316,37 +310,32 @@ async def _identity(identify: Identify, scope: Scope) -> Principal | None:
 class _Stay:
     """The app's life on one event loop: what is there at which path, and what is going on."""
 
-    def __init__(
-        self, engine: Engine, options: HttpOptions, state: StateBackend | None, documents: ResourceDocuments | None
-    ) -> None:
-        """`state`: None if it is opened here, and closed at the end. `documents`: if callers need a token."""
-        self._opened_here = state is None
-        self.state = state = state or open_state(str(options.state), engine.info.name)
+    def __init__(self, app: HttpApp) -> None:
+        self._app = app
+        self._engine, self._options = engine, options = app._engine, app._options
+        self._opened_here = app._state is None  # and closed at the end
+        self.state = state = app._state or open_state(str(options.state), engine.info.name)
         self.loop = asyncio.get_running_loop()
         self.started: asyncio.Future[None] = self.loop.create_future()
         self.is_open = False  # started, and not ending yet
         self._ended: asyncio.Task[None] | None = None
         self.traffic = Traffic(options.max_streams, options.max_body_bytes, options.max_per_caller)
-        self._engine = engine
-        self._endpoint = Endpoint(engine, options, state, self.traffic)
+        self._endpoint = Endpoint(engine, options, state, self.traffic, app._proxies)
         self.member = self._endpoint.member
         self.overview = Overview(engine, options, state, self.traffic, self._endpoint.sessions)
-        self._options = options
-        self._documents = documents
         self._auth: Auth | None = None  # with verifiers of its own, while it is open
         self.places: dict[str, Place] = {}  # none before it has started
 
     async def _open_places(self) -> None:
         """With a doorkeeper before each, if callers need a token."""
-        options, state, auth = self._options, self.state, self._engine.options.auth
+        options, state, proxies, documents = self._options, self.state, self._app._proxies, self._app._documents
         places: dict[str, Place] = {"": self._endpoint, options.path: self._endpoint}
         if options.sse:
-            old = SseEndpoint(self._engine, options, self.traffic, state)
+            old = SseEndpoint(self._engine, options, self.traffic, state, proxies)
             places |= {STREAM_ROUTE: old.stream, MESSAGES_ROUTE: old.messages}
-        if auth is not None and self._documents is not None:
-            self._auth = auth = await auth.for_app(state)
-            proxies = TrustedProxies(options.trusted_proxies)
-            door = Doorkeeper(auth, self._documents.urls, proxies, self.traffic, state, self._engine)
+        if documents is not None:
+            self._auth = await documents.auth.for_app(state)
+            door = Doorkeeper(self._auth, documents.urls, proxies, self.traffic, state, self._engine)
             places = {route: door.before(place) for route, place in places.items()}
         self.places = places
 

@@ -29,7 +29,6 @@ NOT_CHECKED = (
 )
 MAX_JUDGED = 500  # characters of a host or an origin; a name has 253 at most
 MAX_LINES = 100  # different refusals in the log in a minute
-MAX_VERDICTS = 1_000
 
 _LABELS = r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*"
 _AUTHORITY = re.compile(rf"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>{_LABELS})\.?)(?::(?P<port>[0-9]{{0,5}}))?")
@@ -115,7 +114,7 @@ class Guard:
         origin: str | None = headers.get("origin")
         refusal = self._judge(host, origin, key[2])
         if len(host or "") + len(origin or "") <= MAX_JUDGED:  # longer ones are judged anew each time
-            if len(self._verdicts) >= MAX_VERDICTS:
+            if len(self._verdicts) >= 1_000:
                 self._verdicts.clear()
             self._verdicts[key] = refusal
         return refusal

@@ -9,7 +9,6 @@ import os
 import stat
 import sys
 import threading
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
@@ -87,6 +86,13 @@ def is_watchable(descriptor: int) -> bool:
     mode = os.fstat(descriptor).st_mode
     # With `2>&1` the same pipe is stderr too, where a non-blocking `print` would fail.
     return (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) and not os.path.sameopenfile(descriptor, STDERR)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of it, however long that blocks."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 # ── in ──
@@ -191,11 +197,10 @@ def open_reader(descriptor: int, received: Received) -> Reader:
 # ── out ──
 
 
-class Writer(ABC):
-    """Takes messages at once and sends them, each as one line, as fast as the other side reads.
+class _Outbox:
+    """The bytes that a writer still has to send. `changed` is called when there is room again.
 
-    `changed` is called when there is room again, and when the other side is gone: then `broken` is true, and whatever
-    is still written is dropped.
+    It is also called when the other side is gone: then `broken` is true, and what is still written is dropped.
     """
 
     def __init__(self, descriptor: int, changed: Callable[[], None]) -> None:
@@ -206,15 +211,6 @@ class Writer(ABC):
         self._changed = changed
         self._pending = 0
         self._moved = asyncio.Event()
-
-    def write(self, message: bytes) -> None:
-        if self.broken:
-            return
-        line = as_line(message)
-        self._pending += len(line)
-        self._send(line)
-        if self._pending > HIGH_WATER:
-            self.full = True
 
     async def drain(self) -> None:
         while self.full:
@@ -238,19 +234,6 @@ class Writer(ABC):
                 return False
         return not self.broken
 
-    def gather(self) -> None:  # noqa: B027
-        """Keep what is written until `send_gathered`; a writer need not."""
-
-    def send_gathered(self) -> None:  # noqa: B027
-        """Send all of that at once."""
-
-    @abstractmethod
-    def _send(self, line: bytes) -> None: ...
-
-    @abstractmethod
-    def close(self) -> None:
-        """Drop what is still unsent."""
-
     def _sent(self, count: int) -> None:
         self._pending -= count
         self._moved.set()
@@ -269,12 +252,8 @@ class Writer(ABC):
         self._loop.call_soon(self._changed)  # not while someone is still in `write`
 
 
-def open_writer(descriptor: int, changed: Callable[[], None]) -> Writer:
-    return (WatchedWriter if is_watchable(descriptor) else ThreadWriter)(descriptor, changed)
-
-
-class WatchedWriter(Writer):
-    """Writes at once what the pipe takes; the loop calls when it takes more."""
+class WatchedWriter(_Outbox):
+    """Takes messages at once and sends them, each as one line, as fast as the pipe takes them; the loop calls then."""
 
     def __init__(self, descriptor: int, changed: Callable[[], None]) -> None:
         super().__init__(descriptor, changed)
@@ -285,6 +264,7 @@ class WatchedWriter(Writer):
         os.set_blocking(descriptor, False)
 
     def gather(self) -> None:
+        """Keep what is written until `send_gathered`, which sends all of that at once."""
         self._gathering = True
 
     def send_gathered(self) -> None:
@@ -292,10 +272,16 @@ class WatchedWriter(Writer):
         if self._unsent and not self._watching:
             self._write()
 
-    def _send(self, line: bytes) -> None:
+    def write(self, message: bytes) -> None:
+        if self.broken:
+            return
+        line = as_line(message)
+        self._pending += len(line)
         self._unsent.append(line)
         if not self._gathering and not self._watching:
             self._write()
+        if self._pending > HIGH_WATER:
+            self.full = True
 
     def _write(self) -> None:
         try:
@@ -330,36 +316,52 @@ class WatchedWriter(Writer):
         self._watching = wanted
 
     def close(self) -> None:
+        """Drop what is still unsent."""
         self._unsent.clear()
         self._watch(False)
         os.set_blocking(self._descriptor, self._was_blocking)
 
 
-class ThreadWriter(Writer):
-    """A daemon thread writes one line after the other."""
+class ThreadWriter(_Outbox):
+    """The same by a daemon thread, which writes one line after the other."""
 
     def __init__(self, descriptor: int, changed: Callable[[], None]) -> None:
         super().__init__(descriptor, changed)
         self._lines: SimpleQueue[bytes | None] = SimpleQueue()
         threading.Thread(target=self._write, name="dovetail-stdout", daemon=True).start()
 
-    def _send(self, line: bytes) -> None:
-        self._lines.put(line)
+    def gather(self) -> None:
+        """The thread gathers nothing."""
+
+    def send_gathered(self) -> None:
+        """See `gather`."""
+
+    def write(self, message: bytes) -> None:
+        if not self.broken:
+            line = as_line(message)
+            self._pending += len(line)
+            self._lines.put(line)
+            self.full = self.full or self._pending > HIGH_WATER
 
     def close(self) -> None:
         self._lines.put(None)
 
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
-            rest = memoryview(line)
             try:
-                while rest:
-                    rest = rest[os.write(self._descriptor, rest) :]
+                write_all(self._descriptor, line)
             except OSError:
                 _tell(self._loop, self._break)
                 return
             if not _tell(self._loop, self._sent, len(line)):
                 return
+
+
+Writer = WatchedWriter | ThreadWriter
+
+
+def open_writer(descriptor: int, changed: Callable[[], None]) -> Writer:
+    return (WatchedWriter if is_watchable(descriptor) else ThreadWriter)(descriptor, changed)
 
 
 def _tell(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: object) -> bool:

@@ -20,11 +20,11 @@ from dovetail.engine.redaction import RedactingFilter, Redactor
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import SetupError
 from dovetail.transports.loading import refuse_while_loading
+from dovetail.transports.pipes import STDERR, write_all
 
 WINDOWS_BREAK = getattr(signal, "SIGBREAK", None)  # Ctrl-Break, and what service managers send there
 SIGNALS = (signal.SIGINT, signal.SIGTERM, *([WINDOWS_BREAK] if WINDOWS_BREAK is not None else []))
 SETTLE_SECONDS = 0.5  # for tasks that were cancelled
-LAST_SECONDS = 2.0  # for the regular exit of a process with threads that are stuck
 EXECUTOR_THREADS = 64
 LEVEL_VARIABLE = "DOVETAIL_LOG_LEVEL"
 MAX_LINES = 500  # of the log that wait to be written
@@ -40,8 +40,11 @@ def run_process(
     main: Callable[[], Coroutine[Any, Any, None]],
     threads: ThreadPool,
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+    exit_seconds: float = 2.0,
 ) -> None:
     """Run `main` in an event loop of its own. `threads` are those that it may leave stuck.
+
+    The regular exit of a process with such threads then takes no longer than `exit_seconds`.
 
     `asyncio.run` would wait without end for tasks that ignore their cancellation, and for threads.
     """
@@ -59,10 +62,10 @@ def run_process(
         asyncio.set_event_loop(None)
         loop.close()
         if threads.stuck or executor.threads.stuck:
-            _insist_on_the_end(lambda: threads.stuck + executor.threads.stuck > 0)
+            _insist_on_the_end(lambda: threads.stuck + executor.threads.stuck > 0, exit_seconds)
 
 
-def _insist_on_the_end(is_stuck: Callable[[], bool]) -> None:
+def _insist_on_the_end(is_stuck: Callable[[], bool], exit_seconds: float) -> None:
     """Bound the time of the interpreter's exit, once it begins: a stuck thread may hold a lock that it waits for.
 
     One that is blocked in `print`, because nobody reads stderr, holds such a lock. What the program does after the
@@ -75,7 +78,7 @@ def _insist_on_the_end(is_stuck: Callable[[], bool]) -> None:
         while is_stuck():
             time.sleep(0.1)
             seconds = seconds + 0.1 if exit_begun.is_set() or _program_is_over() else 0.0
-            if seconds >= LAST_SECONDS:
+            if seconds >= exit_seconds:
                 os._exit(0)
 
     threading.Thread(target=end, name="dovetail-end", daemon=True).start()  # at the exit it would be too late to start
@@ -226,14 +229,10 @@ def log_to_stderr(redactor: Redactor) -> None:
     handler.addFilter(RedactingFilter(redactor))
     log.addHandler(handler)
     if log.level == logging.NOTSET:
-        _set_level(os.environ.get(LEVEL_VARIABLE) or "INFO")
-
-
-def _set_level(name: str) -> None:
-    levels = logging.getLevelNamesMapping()
-    log.setLevel(levels.get(name.upper(), logging.INFO))
-    if name.upper() not in levels:
-        log.warning("%s=%s is unknown, INFO is used; known are %s", LEVEL_VARIABLE, name, ", ".join(levels))
+        name, levels = os.environ.get(LEVEL_VARIABLE) or "INFO", logging.getLevelNamesMapping()
+        log.setLevel(levels.get(name.upper(), logging.INFO))
+        if name.upper() not in levels:
+            log.warning("%s=%s is unknown, INFO is used; known are %s", LEVEL_VARIABLE, name, ", ".join(levels))
 
 
 class StderrHandler(logging.Handler):
@@ -242,7 +241,7 @@ class StderrHandler(logging.Handler):
     It writes to the descriptor itself: a thread that is stuck in `sys.stderr` would hold a lock that the exit needs.
     """
 
-    def __init__(self, descriptor: int = 2) -> None:
+    def __init__(self, descriptor: int = STDERR) -> None:
         super().__init__()
         self.dropped = 0
         self._descriptor = descriptor
@@ -280,18 +279,10 @@ class StderrHandler(logging.Handler):
             if dropped > told:
                 item += b"... and %d more lines that nobody read in time were dropped\n" % (dropped - told)
                 told = dropped
-            _write_all(self._descriptor, item)
+            with contextlib.suppress(OSError):  # nobody will ever read it
+                write_all(self._descriptor, item)
 
 
 def _as_bytes(text: str) -> bytes:
     data = text.encode("utf-8", "backslashreplace")
     return (data if len(data) <= MAX_LINE_BYTES else data[:MAX_LINE_BYTES] + b" [cut]") + b"\n"
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    rest = memoryview(data)
-    try:
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
-    except OSError:
-        return  # nobody will ever read it

@@ -12,7 +12,7 @@ import msgspec
 
 from dovetail.auth.principal import Principal
 from dovetail.engine.concurrency import CallTimeout, Expiry, beside
-from dovetail.errors import INVALID_REQUEST, ProtocolError
+from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.headers import HeaderError, Headers
 from dovetail.protocol.methods import RequestId
@@ -97,6 +97,16 @@ class Visit(msgspec.Struct, eq=False):
         body = jsonrpc.error(id, failure, id_optional=id_optional)
         await self.response.json(failure.http_status, body, self.response.headers_of(failure))
 
+    async def answer_failure(self, failure: BaseException, what: str) -> None:
+        """A refusal in its own words; of any other failure the client learns no more than that, and the log has it."""
+        if isinstance(failure, ClientLeft):
+            await self.response.settle()
+            return
+        if not isinstance(failure, ProtocolError):
+            log.error("%s failed", what, exc_info=failure)
+            failure = ProtocolError("Internal error", code=INTERNAL_ERROR, http_status=500)
+        await self.refuse(failure)
+
     async def refuse_method(self, allowed: bytes, text: str) -> None:
         body = jsonrpc.error(None, ProtocolError(text, code=INVALID_REQUEST))
         await self.response.json(405, body, [(b"allow", allowed)])
@@ -153,7 +163,8 @@ class Visit(msgspec.Struct, eq=False):
                     counted += bodies.take(len(arrived) - counted)
             raise ClientLeft
         finally:
-            bodies.give_back(counted)
+            if counted:
+                bodies.give_back(counted)
 
 
 Place = Callable[[Visit], Awaitable[None]]  # what is at a path

@@ -16,10 +16,8 @@ from dovetail.transports.asgi import Message, RawHeaders, Send, Whole
 from dovetail.transports.event_store import EventStore, EventStream
 
 SEND_SECONDS = 30.0  # a client that takes nothing for so long is taken for gone
-HURRY_SECONDS = 0.1  # the same, where somebody waits for the end of this response
 PIECE = 256 * 1024  # bytes that go out at once, so that a large body may take its time
 RETRY_MILLISECONDS = 1000  # after which a client that lost its connection may come back
-LEFT = 499  # what proxies write into their logs for a client that did not wait
 JSON_TYPE = (b"content-type", b"application/json")
 JSON_HEADERS: RawHeaders = [JSON_TYPE]
 STREAM_HEADERS: RawHeaders = [
@@ -93,8 +91,11 @@ class Response(msgspec.Struct, eq=False):
         return self._deliver([{"type": "http.response.start", "status": status, "headers": headers}, *_pieces(body)])
 
     def settle(self) -> Awaitable[None]:
-        """The client left before anything was said. Middleware of Starlette fails without an answer: there is one."""
-        return self._whole(LEFT, [*self.extra], b"", unheard=True)
+        """The client left before anything was said. Middleware of Starlette fails without an answer: there is one.
+
+        Its status is the one that proxies write into their logs then.
+        """
+        return self._whole(499, [*self.extra], b"", unheard=True)
 
     # ── as a stream ──
 
@@ -131,7 +132,7 @@ class Response(msgspec.Struct, eq=False):
             await self.close()
 
         try:
-            await with_timeout(end(), HURRY_SECONDS)
+            await with_timeout(end(), 0.1)
         except CallTimeout:
             self.abandon()
 
@@ -283,11 +284,6 @@ class Answer(msgspec.Struct, eq=False):
             await self.end()
         else:
             await self.response.empty(204)
-
-    @property
-    def is_unfinished(self) -> bool:
-        """There is a stream to come back to, and its end was not told."""
-        return self.events is not None and self.events.is_unfinished
 
     async def end(self) -> None:
         if self.events is not None:

@@ -7,10 +7,8 @@ callable, such as a response of Starlette. A failure is answered with JSON, and 
 import asyncio
 import base64
 import hashlib
-import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property, partial
 from inspect import isawaitable
 from typing import Any, NamedTuple
@@ -21,7 +19,7 @@ import msgspec
 from dovetail.engine.call_tool import EXITS, is_cancelled
 from dovetail.engine.concurrency import CallTimeout, with_timeout
 from dovetail.engine.core import Engine
-from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, Busy, ProtocolError, SetupError
+from dovetail.errors import INVALID_REQUEST, Busy, ProtocolError, SetupError
 from dovetail.protocol import jsonrpc
 from dovetail.registry.functions import FunctionInfo, inspect_function
 from dovetail.transports.asgi import App, Message, RawHeaders, Receive, Scope, Send, is_below
@@ -44,8 +42,6 @@ _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 _OURS_TO_SET = frozenset({"content-length", "transfer-encoding", "connection"})
 _PATH = re.compile(r"(?:/[^/\s?#%*{}\\]+)*")
-
-log = logging.getLogger("dovetail.http")
 
 
 class PageRequest:
@@ -72,7 +68,8 @@ class PageRequest:
         try:
             return parse_qs(text, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
         except ValueError:
-            raise _refusal(400, f"The query has more than {MAX_QUERY_FIELDS} fields") from None
+            text = f"The query has more than {MAX_QUERY_FIELDS} fields"
+            raise ProtocolError(text, code=INVALID_REQUEST, http_status=400) from None
 
     async def body(self) -> bytes:
         """The whole body, the same each time. One that is too long or too slow is refused."""
@@ -186,14 +183,20 @@ def route_app(
         visit = Visit.of(scope, receive, sending, scope["path"])
         bodies: Bodies = scope.get(BODIES, own)
         request = PageRequest(visit, bodies, max_body_bytes=max_body_bytes, body_timeout=body_timeout)
-        with suppress(ClientLeft):
-            try:
-                response = await _answer(page, request, run_in_thread)
-                await response(scope, receive, sending)
-            except (Exception, asyncio.CancelledError, *EXITS) as failure:
-                refusal = _as_told(failure, page)
-                if not sending.has_begun:  # else the server ends the connection: half an answer must not look whole
-                    await refusal(scope, receive, sending)
+        try:
+            if visit.method not in page.methods:
+                allowed = ", ".join(page.methods)
+                problem = f"{visit.method[:20]} is not possible here; possible are {allowed}"
+                return await visit.refuse_method(allowed.encode(), problem)
+            response = await _answer(page, request, run_in_thread)
+            await response(scope, receive, sending)
+        except (Exception, asyncio.CancelledError, *EXITS) as failure:
+            if isinstance(failure, asyncio.CancelledError) and is_cancelled():
+                raise
+            if isinstance(failure, ProtocolError) and failure.http_status < 400:  # no page succeeds with an error
+                failure.http_status = 503 if isinstance(failure, Busy) else 500
+            visit.response.started = sending.has_begun  # half an answer must not look whole: its connection ends
+            await visit.answer_failure(failure, page.label)
 
     return app
 
@@ -214,10 +217,6 @@ class _Sending:
 
 
 async def _answer(page: PageFunction, request: PageRequest, run_in_thread: RunInThread) -> App:
-    if request.method not in page.methods:
-        allowed = ", ".join(page.methods)
-        problem = _refusal(405, f"{request.method[:20]} is not possible here; possible are {allowed}")
-        return _refusal_response(problem, {"allow": allowed})
     call = partial(page.function, **{page.parameter: request})
     value = call() if page.is_async else await run_in_thread(call, label=page.label)
     if isawaitable(value):
@@ -227,27 +226,7 @@ async def _answer(page: PageFunction, request: PageRequest, run_in_thread: RunIn
     return PageResponse(value)
 
 
-def _as_told(failure: BaseException, page: PageFunction) -> App:
-    """A refusal is told in its own words; anything else goes to the log, and the caller learns no more than that."""
-    if isinstance(failure, ClientLeft) or (isinstance(failure, asyncio.CancelledError) and is_cancelled()):
-        raise failure
-    if isinstance(failure, Busy):
-        return _refusal_response(_refusal(503, failure.message), {"retry-after": "1"})
-    if isinstance(failure, ProtocolError) and failure.http_status >= 400:
-        return _refusal_response(failure)
-    log.error("%s failed", page.label, exc_info=failure)
-    return _refusal_response(ProtocolError("Internal error", code=INTERNAL_ERROR, http_status=500))
-
-
 # ── answers ──
-
-
-def _refusal(status: int, message: str) -> ProtocolError:
-    return ProtocolError(message, code=INVALID_REQUEST, http_status=status)
-
-
-def _refusal_response(failure: ProtocolError, headers: Mapping[str, str] | None = None) -> PageResponse:
-    return PageResponse(jsonrpc.error(None, failure), failure.http_status, headers, JSON)
 
 
 def _encoded(body: Any) -> tuple[bytes, str]:

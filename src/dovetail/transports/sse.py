@@ -137,11 +137,13 @@ class SseClient:
 class SseEndpoint:
     """The two routes, and the clients that are connected."""
 
-    def __init__(self, engine: Engine, options: HttpOptions, traffic: Traffic, state: StateBackend) -> None:
+    def __init__(
+        self, engine: Engine, options: HttpOptions, traffic: Traffic, state: StateBackend, proxies: TrustedProxies
+    ) -> None:
         self._engine = engine
         self._options = options
         self._traffic = traffic
-        self._proxies = TrustedProxies(options.trusted_proxies)
+        self._proxies = proxies
         self._state = state
         self._clients: dict[str, SseClient] = {}
 

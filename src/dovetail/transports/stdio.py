@@ -33,11 +33,8 @@ INPUT_ENDED_GRACE = 1.5
 SIGNAL_GRACE = 0.5
 FILE_ENDED_GRACE = 300.0  # a file has an end from the start: nobody has left, all answers are wanted
 
-HEARING = frozenset({"subscriptions/listen", "resources/subscribe"})
-LOOK_SECONDS = 10.0  # between two looks at whether a token has expired
 PATIENCE = 1.0  # a client that reads nothing for so long when all is over has given up its last answers
 LIFESPAN_SECONDS = 5.0  # for the user's own cleaning up
-LINES_AT_ONCE = 64  # then the loop turns, so that answers are written before more requests come in
 
 log = logging.getLogger("dovetail")
 
@@ -91,12 +88,7 @@ def _fill_gaps() -> None:
         try:
             os.fstat(number)
         except OSError:
-            opened = os.open(os.devnull, os.O_RDWR)
-            if opened == number:
-                os.set_inheritable(opened, True)
-            else:
-                os.dup2(opened, number)
-                os.close(opened)
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free: this one
 
 
 # ── the server ──
@@ -154,33 +146,6 @@ def _is_over(principal: "Principal") -> bool:
     return principal.expires_at is not None and principal.expires_at <= time.time()
 
 
-class _OwnConnection(Connection):
-    """Of a client that is known for as long as its token says, and then nobody in particular."""
-
-    def forget_in_time(self, expires_at: float) -> None:
-        """Looks often: while a machine sleeps, the clock of the loop does not go on."""
-        seconds = expires_at - time.time()
-        if seconds <= 0:
-            log.warning("the token in %s has expired: from now on the client has no scopes", TOKEN)
-            self._principal = None
-            self._end_hearing()
-        else:
-            self._loop.call_later(min(seconds, LOOK_SECONDS), self.forget_in_time, expires_at)
-
-    def _end_hearing(self) -> None:
-        """Nobody in particular may begin anew, with what needs no scopes."""
-        for call in self._calls.values():
-            if call.exchange is not None and call.exchange.request.method in HEARING:
-                call.exchange.principal = None  # if it has not begun to listen yet
-                if call.exchange.subscription is not None:
-                    call.exchange.subscription.end()
-        if self.session is not None:
-            self.session = self.session.replace(subscriptions=frozenset())
-        if self._subscription is not None:
-            for uri in tuple(self._subscription.uris):
-                self._subscription.remove_uri(uri)
-
-
 class _Service:
     """One client's stay: feeds the connection what comes in, no faster than the client reads what goes out."""
 
@@ -193,9 +158,9 @@ class _Service:
         self._lines: deque[Line] = deque()  # read, but not yet fed
         self._feeding_soon = False
         self._writer = open_writer(streams.stdout, self._output_changed)
-        self._connection = _OwnConnection(engine, self._writer, principal=principal)
+        self._connection = Connection(engine, self._writer, principal=principal)
         if principal is not None and principal.expires_at is not None:
-            self._connection.forget_in_time(principal.expires_at)
+            self._forget_in_time(principal.expires_at)
         self._reader: Reader = open_reader(streams.stdin, self._received)
 
     async def serve(self) -> None:
@@ -237,13 +202,13 @@ class _Service:
         else:
             self._feed()
 
-    def _feed(self) -> None:
-        """Feed some lines; the rest when the loop has turned, or when the client has read."""
+    def _feed(self, at_once: int = 64) -> None:
+        """Feed some lines; the rest when the loop has turned and answers are written, or when the client has read."""
         lines = self._lines
         are_several = len(lines) > 1
         if are_several:
             self._writer.gather()
-        for _ in range(min(len(lines), LINES_AT_ONCE)):
+        for _ in range(min(len(lines), at_once)):
             if self._writer.full:
                 break
             line = lines.popleft()
@@ -267,7 +232,16 @@ class _Service:
         self._feeding_soon = False
         self._feed()
 
-    # ── silence ──
+    # ── time ──
+
+    def _forget_in_time(self, expires_at: float, look_seconds: float = 10.0) -> None:
+        """Looks often: while a machine sleeps, the clock of the loop does not go on."""
+        seconds = expires_at - time.time()
+        if seconds <= 0:
+            log.warning("the token in %s has expired: from now on the client has no scopes", TOKEN)
+            self._connection.forget_principal()
+        else:
+            self._loop.call_later(min(seconds, look_seconds), self._forget_in_time, expires_at)
 
     def _expect_greeting(self) -> None:
         timeout = self._engine.options.initialize_timeout

@@ -28,6 +28,7 @@ QUICK_SECONDS = 1.0  # a worker that ends sooner has not worked
 MAX_QUICK_ENDS = 5  # in a row, while no worker works
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds before a worker that ended quickly is replaced; doubled each time
 
+NEVER = float("inf")
 PID = struct.Struct("=q")  # how a worker tells that it has started; so few bytes are never divided
 
 Work = Callable[[Callable[[], None], int], None]
@@ -42,19 +43,6 @@ def watch_parent(descriptor: int, ended: Callable[[], None]) -> None:
         ended()
 
     loop.add_reader(descriptor, notice)
-
-
-class Child:
-    """A worker, as its parent knows it."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.born = time.monotonic()
-        self.has_started = False
-
-    @property
-    def has_worked(self) -> bool:
-        return self.has_started and time.monotonic() - self.born >= QUICK_SECONDS
 
 
 class Supervisor:
@@ -76,7 +64,7 @@ class Supervisor:
         self._announce: Callable[[], None] | None = announce
         self._sockets = sockets
         self._end_seconds = end_seconds
-        self._children: dict[int, Child] = {}
+        self._children: dict[int, float] = {}  # when each of them has started; NEVER till then
         self._failures = 0  # in a row: workers that ended quickly, and forks that failed
         self._fork_at = 0.0
         self._asked_to_end = False
@@ -135,9 +123,9 @@ class Supervisor:
                     continue
             self._wait(pause)
             if not self._asked_to_end:  # or else every worker may have been asked, too
-                for child, end in self._reap():
-                    _say(f"worker {child.pid} ended {end} and is replaced")
-                    self._account_for(child)
+                for pid, since, end in self._reap():
+                    _say(f"worker {pid} ended {end} and is replaced")
+                    self._account_for(since)
 
     def _wait(self, seconds: float | None) -> None:
         """Until a signal comes, or a worker has started."""
@@ -147,27 +135,28 @@ class Supervisor:
         if self._start_reader in ready:
             for (pid,) in PID.iter_unpack(os.read(self._start_reader, 1024 * PID.size)):
                 if pid in self._children:
-                    self._children[pid].has_started = True
+                    self._children[pid] = time.monotonic()
             if self._announce is not None:
                 self._announce()
                 self._announce = None
 
-    def _reap(self) -> list[tuple[Child, str]]:
+    def _reap(self) -> list[tuple[int, float, str]]:
+        """The workers that have ended: the pid of each, when it has started, and how it ended."""
         ended = []
-        for child in list(self._children.values()):
-            pid, status = os.waitpid(child.pid, os.WNOHANG)
+        for child in list(self._children):
+            pid, status = os.waitpid(child, os.WNOHANG)
             if pid:
-                del self._children[pid]
-                ended.append((child, _in_words(status)))
+                ended.append((pid, self._children.pop(pid), _in_words(status)))
         return ended
 
-    def _account_for(self, child: Child) -> None:
+    def _account_for(self, since: float) -> None:
         """Gives up if none can start. What they lack may come back, so those that work are not ended for that."""
-        if child.has_worked:
+        long_ago = time.monotonic() - QUICK_SECONDS
+        if since <= long_ago:
             self._failures = 0
             return
         self._fork_later()
-        if self._failures >= MAX_QUICK_ENDS and not any(other.has_worked for other in self._children.values()):
+        if self._failures >= MAX_QUICK_ENDS and not any(other <= long_ago for other in self._children.values()):
             raise SetupError(
                 f"{MAX_QUICK_ENDS} workers in a row ended before they could start or within {QUICK_SECONDS:g} s; "
                 "what they wrote before that says why"
@@ -205,7 +194,7 @@ class Supervisor:
             pid = os.fork()
             if pid == 0:
                 self._be_worker(handled)
-            self._children[pid] = Child(pid)
+            self._children[pid] = NEVER
         except OSError as failure:  # too many processes, which may pass
             if not self._children:
                 raise SetupError(f"no worker can be started: {failure.strerror}") from None

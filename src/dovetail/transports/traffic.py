@@ -17,7 +17,6 @@ from dovetail.transports.response import DONE, Response
 
 SETTLE_SECONDS = 1.0  # how long stopped calls get to clean up, and streams that were given up
 LAST_SECONDS = 0.5  # for a client to take the end of its stream
-BODY_BYTES = 256 * 1024 * 1024  # of bodies that are being read at the same time
 
 
 class Bodies:
@@ -25,8 +24,8 @@ class Bodies:
 
     __slots__ = ("_most", "held")
 
-    def __init__(self, largest: int) -> None:
-        self._most = max(BODY_BYTES, largest)
+    def __init__(self, largest: int, most: int = 256 * 1024 * 1024) -> None:
+        self._most = max(most, largest)
         self.held = 0
 
     def take(self, size: int) -> int:

@@ -37,10 +37,10 @@ DOCUMENT: RawHeaders = [*OPEN_TO_PAGES, (b"cache-control", b"public, max-age=300
 class ResourceUrls:
     """URLs as a client sees them: below `public_url`, or as the request says."""
 
-    def __init__(self, public_url: str | None, options: HttpOptions) -> None:
+    def __init__(self, public_url: str | None, path: str, proxies: TrustedProxies) -> None:
         self.public_url = public_url
-        self.path = options.path
-        self._proxies = TrustedProxies(options.trusted_proxies)
+        self.path = path
+        self._proxies = proxies
 
     def origin(self, scope: Scope) -> str:
         """The guard has accepted the Host, unless the server checks none."""
@@ -90,15 +90,17 @@ class ResourceUrls:
 class ResourceDocuments:
     """The documents that the app itself serves."""
 
-    def __init__(self, engine: Engine, auth: "Auth", options: HttpOptions, guard: Guard) -> None:
+    def __init__(
+        self, engine: Engine, auth: "Auth", options: HttpOptions, guard: Guard, proxies: TrustedProxies
+    ) -> None:
         self._engine = engine
-        self._auth = auth
+        self.auth = auth
         self._guard = guard
         self._options = options
         public_url = auth.public_url
         if options.public_url is not None:
             public_url = auth.endpoint_url(options.public_url, "Server")
-        self.urls = ResourceUrls(public_url, options)
+        self.urls = ResourceUrls(public_url, options.path, proxies)
         endpoints = {"", options.path, public_path(public_url), *((STREAM_ROUTE,) if options.sse else ())}
         # Without an authorization server, where tokens are handed out by hand, there is nothing to say.
         self.routes = frozenset(f"{WELL_KNOWN}{each}" for each in endpoints if auth.authorization_servers)
@@ -117,7 +119,7 @@ class ResourceDocuments:
             await visit.refuse_method(METHODS, "GET this path")
         else:
             info = self._engine.info
-            document = self._auth.document(resource, name=info.title or info.name, scopes=self._engine.scopes_in_use())
+            document = self.auth.document(resource, name=info.title or info.name, scopes=self._engine.scopes_in_use())
             await visit.response.json(200, b"" if visit.method == "HEAD" else document, DOCUMENT)
 
     def show_at_origin(self, visit: Visit) -> Awaitable[None]:
@@ -149,8 +151,8 @@ class OriginDocuments:
         visit = Visit.of(scope, receive, send, scope["path"])
         try:
             await self._documents.show_at_origin(visit)
-        except ProtocolError as failure:
-            await visit.refuse(failure)
+        except Exception as failure:
+            await visit.answer_failure(failure, visit.method)
 
 
 def public_path(url: str | None) -> str:

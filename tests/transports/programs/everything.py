@@ -1,29 +1,35 @@
-"""A server with every kind of tool that can go wrong on a pipe.
+"""A server with every kind of tool that can go wrong, on a pipe or over HTTP.
 
-An argument may hold JSON: options for the server, `constants` of the transport to change, and `lifespan`, which says
-how that goes wrong.
+An argument may hold JSON: `transport`; options, of the server on a pipe and of `run` over HTTP; `constants` of modules
+of the transports to change; and `lifespan`, which says how that goes wrong, or names a file: while it is there, the
+lifespan fails at its start.
 """
 
 import asyncio
 import atexit
+import importlib
 import json
 import logging
 import os
+import random
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 from dovetail.server import Server
-from dovetail.transports import stdio
 
 options = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+over_http = options.pop("transport", "stdio") == "http"
 trouble = options.pop("lifespan", None)
-for name, value in options.pop("constants", {}).items():
-    assert hasattr(stdio, name)
-    setattr(stdio, name, value)
+for path, value in options.pop("constants", {}).items():
+    module, _, name = path.partition(".")
+    home = importlib.import_module(f"dovetail.transports.{module}")
+    assert hasattr(home, name)
+    setattr(home, name, value)
 
 
 def say(text: str) -> None:
@@ -33,7 +39,7 @@ def say(text: str) -> None:
 
 @asynccontextmanager
 async def lifespan(server: Server) -> AsyncIterator[None]:
-    if trouble == "fails at the start":
+    if trouble == "fails at the start" or (trouble and os.path.exists(trouble)):  # noqa: ASYNC240
         raise RuntimeError(trouble)
     say("lifespan entered")
     if trouble == "hangs at the start":
@@ -47,7 +53,7 @@ async def lifespan(server: Server) -> AsyncIterator[None]:
 
 
 print("printed before run")  # noqa: T201
-server = Server("everything", lifespan=lifespan, **options)
+server = Server("everything", lifespan=lifespan, **({} if over_http else options))
 
 
 @server.tool
@@ -156,6 +162,20 @@ async def shout(lines: int) -> str:
 
 
 @server.tool
+async def fails() -> str:
+    def inner() -> None:
+        raise ValueError("a secret detail")
+
+    inner()
+    return "never"
+
+
+@server.tool
+async def worker() -> dict[str, float]:
+    return {"pid": os.getpid(), "drawn": random.random()}
+
+
+@server.tool
 async def memory() -> int:
     """The most that this process has ever held, in MiB."""
     with open("/proc/self/status") as file:  # noqa: ASYNC230
@@ -169,5 +189,13 @@ def note() -> str:
 
 atexit.register(print, "printed at exit")
 if __name__ == "__main__":
-    server.run()
-    print("printed after run")  # noqa: T201
+    if over_http:
+        sys.path.insert(0, str(Path(__file__).parent.parent.parent))
+        from judge import judge_this_process
+
+        judge_this_process()
+        server.run(transport="http", **{"port": 0, **options})
+        say(f"after run in {os.getpid()}")
+    else:
+        server.run()
+        print("printed after run")  # noqa: T201

@@ -6,9 +6,9 @@ Time limits stand still while a person decides, and begin again at progress.
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from dovetail.errors import DovetailError
 from dovetail.protocol.headers import HeaderParameter
@@ -17,6 +17,27 @@ from dovetail.protocol.revisions import Revision
 
 MAX_UNREAD = 1_000  # answers on their way to a server that asks on and does not take them
 UNREAD = "the server asks, and does not read the answers"
+
+
+class OutgoingMessage(NamedTuple):
+    """One message to the server: its bytes, and what a transport has to know of them.
+
+    `id` is that of a request, `method` and `params` those of a request or a notification.
+    """
+
+    body: bytes
+    id: RequestId | None = None
+    method: str | None = None
+    params: Mapping[str, Any] = {}
+
+    @property
+    def is_answer(self) -> bool:
+        return self.method is None
+
+    @property
+    def subject(self) -> str:
+        """What an error begins with."""
+        return self.method or "a message"
 
 
 class PausableTimeout:
@@ -152,7 +173,7 @@ class Transport(ABC):
     async def open(self, receiver: Receiver) -> None: ...
 
     @abstractmethod
-    def write(self, message: bytes) -> None:
+    def write(self, message: OutgoingMessage) -> None:
         """Send one message; never blocks. With more than MAX_UNREAD answers that are not taken, the server is lost."""
 
     @abstractmethod

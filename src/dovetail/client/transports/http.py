@@ -12,14 +12,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from dovetail.client.dispatcher import LONGEST_RETRY, failure_of
 from dovetail.client.transports.aiohttp import EVENTS, JSON, HttpReply, HttpRequests
-from dovetail.client.transports.base import MAX_UNREAD, UNREAD, Backoff, Receiver, Transport
+from dovetail.client.transports.base import MAX_UNREAD, UNREAD, Backoff, OutgoingMessage, Receiver, Transport
 from dovetail.errors import (
     BadAnswer,
     ConnectionLost,
@@ -31,8 +31,9 @@ from dovetail.errors import (
 )
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.headers import MCP_NAME_FIELDS, HeaderParameter, argument_headers, encode_value
-from dovetail.protocol.jsonrpc import NO_PARAMS, UNREADABLE, BadMessage, Envelope, members
-from dovetail.protocol.methods import NO_META, Params, RequestId
+from dovetail.protocol.inbound import VERSION_KEY
+from dovetail.protocol.jsonrpc import BadMessage, Envelope, encode
+from dovetail.protocol.methods import RequestId
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.sse import Event, SseDecoder
 
@@ -44,73 +45,37 @@ PASSING = frozenset({408, 425, BUSY, 502, 503, 504})
 NO_STREAM = frozenset({404, 405})  # the second is right, but servers without a page for GET say the first
 
 log = logging.getLogger("dovetail.client")
-_params = msgspec.json.Decoder(Params).decode
-_text = msgspec.json.Decoder(str).decode
-_arguments = msgspec.json.Decoder(dict[str, object]).decode
 _USABLE_ID = re.compile(r"[^\x00-\x1f\x7f]{0,1000}")  # what a header can carry
 _SESSION_ID = re.compile(r"[\x21-\x7e]+")
 
 
-# ── messages ──
+# ── headers ──
 
 
-class OutgoingMessage(NamedTuple):
-    """One message to the server; its headers are read from the very bytes that are sent.
-
-    `id` is that of a request, `method` that of a request or a notification; `version` the one in its `_meta`.
-    """
-
-    body: bytes
-    id: RequestId | None = None
-    method: str | None = None
-    params: Raw = NO_PARAMS
-    version: str | None = None
-    is_answer: bool = False
-
-    @classmethod
-    def of(cls, message: bytes) -> "OutgoingMessage":
-        """Of one that the dispatcher wrote."""
-        envelope = jsonrpc.decode(message)
-        assert isinstance(envelope, Envelope)
-        if not isinstance(envelope.method, str):
-            return cls(message, is_answer=True)
-        id = envelope.id if isinstance(envelope.id, (int, str)) else None
-        return cls(message, id, envelope.method, envelope.params, _version(envelope.params))
-
-    @property
-    def is_attended(self) -> bool:
-        """A caller waits for the answer; what is heard by listening may come at night."""
-        return self.id is not None and self.method != LISTEN
-
-    @property
-    def subject(self) -> str:
-        """What an error begins with."""
-        return self.method or "a message"
-
-    def mirror(self, parameters: Mapping[str, Sequence[HeaderParameter]]) -> dict[str, str]:
-        """The headers that repeat a part of the body, since 2026-07-28."""
-        if self.method is None:
-            return {}
-        headers = {"Mcp-Method": encode_value(self.method)}
-        try:
-            fields = members(self.params)
-            field = MCP_NAME_FIELDS.get(self.method)
-            if field in fields:
-                name = _text(fields[field])
-                headers["Mcp-Name"] = encode_value(name)
-                if self.method == "tools/call" and name in parameters and "arguments" in fields:
-                    headers |= argument_headers(parameters[name], _arguments(fields["arguments"]))
-        except UNREADABLE:
-            pass  # the server will say what is wrong with it
-        return headers
+def is_attended(out: OutgoingMessage) -> bool:
+    """A caller waits for the answer; what is heard by listening may come at night."""
+    return out.id is not None and out.method != LISTEN
 
 
-def _version(params: Raw) -> str | None:
-    try:
-        meta = _params(params).meta
-    except UNREADABLE:
-        meta = NO_META
-    return meta.version if isinstance(meta.version, str) else None
+def version_of(out: OutgoingMessage) -> str | None:
+    """The revision that its `_meta` names."""
+    meta = out.params.get("_meta")
+    version = meta.get(VERSION_KEY) if isinstance(meta, Mapping) else None
+    return version if isinstance(version, str) else None
+
+
+def mirror(out: OutgoingMessage, parameters: Mapping[str, Sequence[HeaderParameter]]) -> dict[str, str]:
+    """The headers that repeat a part of the body, since 2026-07-28."""
+    if out.method is None:
+        return {}
+    headers = {"Mcp-Method": encode_value(out.method)}
+    name = out.params.get(MCP_NAME_FIELDS.get(out.method, ""))
+    if isinstance(name, str):
+        headers["Mcp-Name"] = encode_value(name)
+        if out.method == "tools/call" and parameters.get(name):
+            arguments = msgspec.json.decode(encode(out.params.get("arguments")))  # as the server reads them
+            headers |= argument_headers(parameters[name], arguments or {})
+    return headers
 
 
 # ── refusals ──
@@ -456,8 +421,7 @@ class HttpTransport(PostTransport):
         super().abandon(id)
         return self._is_modern
 
-    def write(self, message: bytes) -> None:
-        out = OutgoingMessage.of(message)
+    def write(self, out: OutgoingMessage) -> None:
         if out.method == INITIALIZE:
             self._leave_session()
         if out.is_answer and self._is_modern:
@@ -472,17 +436,17 @@ class HttpTransport(PostTransport):
         return self._revision is not None and not self._revision.handshake
 
     def _headers(self, out: OutgoingMessage) -> dict[str, str]:
-        version = out.version
+        version = version_of(out)
         if version is None and self._is_modern and self._revision is not None:
             version = self._revision.name
         if version is not None:
-            return {**POST_HEADERS, "MCP-Protocol-Version": encode_value(version), **out.mirror(self.mirrored)}
+            return {**POST_HEADERS, "MCP-Protocol-Version": encode_value(version), **mirror(out, self.mirrored)}
         session = {} if self._session is None else self._session.headers
         return {**POST_HEADERS, **session}
 
     async def _post(self, out: OutgoingMessage) -> None:
         session = self._session
-        async with self._requests.send("POST", self._headers(out), out.body, attended=out.is_attended) as reply:
+        async with self._requests.send("POST", self._headers(out), out.body, attended=is_attended(out)) as reply:
             if session is not None and not session.check(reply):
                 return
             if not reply.ok:

@@ -8,7 +8,7 @@ import contextvars
 from typing import Any
 
 from dovetail.auth.principal import Principal
-from dovetail.client.transports.base import Receiver, Transport
+from dovetail.client.transports.base import OutgoingMessage, Receiver, Transport
 from dovetail.engine.connection import Connection
 from dovetail.engine.core import Engine
 from dovetail.errors import INVALID_REQUEST, NotSignedIn, ProtocolError, ServerError, Unauthorized
@@ -47,9 +47,9 @@ class MemoryTransport(Transport):
             raise ServerError(INVALID_REQUEST, Unauthorized.for_scopes(auth.scopes).message)
         return principal
 
-    def write(self, message: bytes) -> None:
+    def write(self, message: OutgoingMessage) -> None:
         if self._connection is not None:
-            asyncio.get_running_loop().call_soon(self._feed, self._connection, message, context=self._nobodys)
+            asyncio.get_running_loop().call_soon(self._feed, self._connection, message.body, context=self._nobodys)
 
     def _feed(self, connection: Connection, message: bytes) -> None:
         limit = self._engine.options.max_message_bytes

@@ -8,16 +8,9 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from dovetail.client.transports.aiohttp import EVENTS, HttpReply, HttpRequests
-from dovetail.client.transports.base import Receiver
-from dovetail.client.transports.http import (
-    INITIALIZE,
-    POST_HEADERS,
-    HttpTransport,
-    OutgoingMessage,
-    PostTransport,
-    refusal,
-)
-from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, ProtocolError
+from dovetail.client.transports.base import OutgoingMessage, Receiver
+from dovetail.client.transports.http import INITIALIZE, POST_HEADERS, HttpTransport, PostTransport, is_attended, refusal
+from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, ProtocolError, ServerError
 from dovetail.protocol.methods import RequestId
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.sse import Event, SseDecoder
@@ -36,8 +29,7 @@ class SseTransport(PostTransport):
         self._endpoint: str | None = None
         self.unreachable = False  # the latest handshake met no server of HTTP+SSE
 
-    def write(self, message: bytes) -> None:
-        out = OutgoingMessage.of(message)
+    def write(self, out: OutgoingMessage) -> None:
         if out.method == INITIALIZE:
             self._endpoint = None
             self.unreachable = False
@@ -48,7 +40,7 @@ class SseTransport(PostTransport):
     async def _post(self, out: OutgoingMessage) -> None:
         if self._endpoint is None:
             raise ConnectionLost("there is no session")
-        attended = out.is_attended
+        attended = is_attended(out)
         async with self._requests.send("POST", POST_HEADERS, out.body, url=self._endpoint, attended=attended) as reply:
             if reply.status == 404:
                 self._end("the session ended: the server does not know it any more")
@@ -66,7 +58,7 @@ class SseTransport(PostTransport):
             reason = f"the session ended: {failure}"
             if self._endpoint is None:
                 self.unreachable = True
-                self._failed(handshake, self._instead_of or failure)
+                self._failed(handshake, failure if self._instead_of is None else _both(self._instead_of, failure))
         self._end(reason)
 
     async def _read(self, handshake: OutgoingMessage) -> None:
@@ -112,6 +104,14 @@ class SseTransport(PostTransport):
             self._receiver.session_ended(reason)
 
 
+def _both(http: DovetailError, sse: DovetailError) -> DovetailError:
+    """The failure of Streamable HTTP, which counts, with that of HTTP+SSE in its words."""
+    words = f"; and by HTTP+SSE: {str(sse)[:200]}"
+    if isinstance(http, ServerError):
+        return ServerError(http.code, http.message + words, http.data)
+    return type(http)(str(http) + words)
+
+
 class AutoTransport(HttpTransport):
     """Streamable HTTP, or HTTP+SSE where the first handshake is refused as servers of that transport do."""
 
@@ -132,15 +132,15 @@ class AutoTransport(HttpTransport):
             failure, _ = await refusal(out, reply)
             self._older = SseTransport(self._requests, instead_of=failure)
             self._older.attach(self._receiver)
-            self._older.write(out.body)
+            self._older.write(out)
         else:
             await super()._refused(out, reply)
 
-    def write(self, message: bytes) -> None:
+    def write(self, out: OutgoingMessage) -> None:
         if self._sse is None:
-            super().write(message)
+            super().write(out)
         else:
-            self._sse.write(message)
+            self._sse.write(out)
 
     async def drain(self) -> None:
         await (super().drain() if self._sse is None else self._sse.drain())

@@ -10,8 +10,7 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import Any, cast
 
-from dovetail.client.transports.base import MAX_UNREAD, UNREAD, Receiver, Transport
-from dovetail.client.transports.http import OutgoingMessage
+from dovetail.client.transports.base import MAX_UNREAD, UNREAD, OutgoingMessage, Receiver, Transport
 from dovetail.errors import ConnectionLost, SetupError
 from dovetail.transports.pipes import LineSplitter
 
@@ -116,7 +115,7 @@ class StdioTransport(Transport):
             why = failure.strerror
         return NotStarted(f"Client: can't start {name!r}{place}: {why}", why)
 
-    def write(self, message: bytes) -> None:
+    def write(self, message: OutgoingMessage) -> None:
         if self._child is None:
             raise ConnectionLost("There is no connection to write to")
         self._child.write(message)
@@ -159,9 +158,9 @@ class _Child(asyncio.SubprocessProtocol):
             else:
                 self._receiver.receive(bytes(line))
 
-    def write(self, message: bytes) -> None:
-        self.stdin.write(message + b"\n")
-        if not self.writable.is_set() and OutgoingMessage.of(message).is_answer:
+    def write(self, message: OutgoingMessage) -> None:
+        self.stdin.write(message.body + b"\n")
+        if not self.writable.is_set() and message.is_answer:
             self._unread += 1
             if self._unread > MAX_UNREAD:
                 self._receiver.lost(UNREAD)

@@ -72,15 +72,11 @@ def over_limit(name: str, limit: float) -> Refusal:
     return Refusal(HTTPStatus(status), text, INTERNAL_ERROR if status == 503 else INVALID_REQUEST)
 
 
-class Refused(Exception):
-    """Raised in a callback, which stops the parser."""
+class Stop(Exception):
+    """Raised in a callback, which stops the parser. Without a refusal: what follows the last request is ignored."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: Refusal | None = None) -> None:
         self.refusal = refusal
-
-
-class _LastRequestRead(Exception):
-    """Raised in a callback, which stops the parser: what follows the last request is ignored."""
 
 
 class RequestParser:
@@ -131,9 +127,9 @@ class RequestParser:
         """`reason`: what a callback has raised; None if llhttp itself stopped."""
         if reason is None:
             self._protocol.refuse(BAD_REQUEST)
-        elif isinstance(reason, Refused):
+        elif isinstance(reason, Stop) and reason.refusal is not None:
             self._protocol.refuse(reason.refusal)
-        elif isinstance(reason, _LastRequestRead):
+        elif isinstance(reason, Stop):
             self.ignores_input = True
             self._unread = 0
         else:
@@ -169,7 +165,7 @@ class RequestParser:
             if name == b"expect":
                 self._expects_continue = value.lower() == b"100-continue"
             elif value.strip().lower() != b"chunked":
-                raise Refused(BAD_CODING)
+                raise Stop(BAD_CODING)
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -199,22 +195,22 @@ class RequestParser:
         self._headers = TRAILERS
 
     def _check_head(self, is_unclear: bool, version: str) -> None:
-        """`is_unclear`: the bytes were counted with those of a body, or not all of them were. Raises Refused."""
+        """`is_unclear`: the bytes were counted with those of a body, or not all of them were. Raises Stop."""
         headers = self._headers
         if len(headers) > self._max_headers:
-            raise Refused(over_limit("max_headers", self._max_headers))
+            raise Stop(over_limit("max_headers", self._max_headers))
         if is_unclear:
             self._began_behind = False
             size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in headers)
             if size > self._max_header_bytes:
-                raise Refused(over_limit("max_header_bytes", self._max_header_bytes))
+                raise Stop(over_limit("max_header_bytes", self._max_header_bytes))
         if version not in ("1.0", "1.1"):
-            raise Refused(BAD_VERSION)
+            raise Stop(BAD_VERSION)
         if version == "1.0" and any(name == b"transfer-encoding" for name, _ in headers):
-            raise Refused(OLD_CODING)
+            raise Stop(OLD_CODING)
 
     def _scope_of(self, method: bytes, url: bytes, version: str) -> dict[str, Any]:
-        """What a scope says of the connection and of the request line; raises Refused."""
+        """What a scope says of the connection and of the request line; raises Stop."""
         path, query = url, b""
         try:
             if path[:1] != b"/" or b"?" in path or b"#" in path:
@@ -224,7 +220,7 @@ class RequestParser:
         except (httptools.HttpParserError, UnicodeDecodeError):
             decoded = ""
         if not decoded:
-            raise Refused(BAD_REQUEST)
+            raise Stop(BAD_REQUEST)
         return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -252,7 +248,7 @@ class RequestParser:
             return
         cycle.end_body()
         if not cycle.keep_alive:
-            raise _LastRequestRead
+            raise Stop
 
     def _decline_upgrade(self, rest: bytes) -> None:
         """Read the same request as if it had not offered another protocol; some clients always offer HTTP/2.

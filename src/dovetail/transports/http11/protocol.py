@@ -101,7 +101,7 @@ class HttpProtocol(asyncio.Protocol):
         self.in_unfinished_head = False
         self._deadline = state.loop.time() + state.options.header_timeout  # for the next head, while none is served
         self._timer: asyncio.TimerHandle | None = None
-        self._stall_timer: asyncio.TimerHandle | None = None
+        self._unread = 0  # bytes that waited for a client that does not read, at the last look at the time
 
     # ── the connection ──
 
@@ -142,10 +142,9 @@ class HttpProtocol(asyncio.Protocol):
         self._disconnect_app()
         self._cycle = None
         self._drop_pipeline()
-        for timer in (self._timer, self._stall_timer):
-            if timer is not None:
-                timer.cancel()
-        self._timer = self._stall_timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._parser.close()
         if self.writable is not None:
             self.writable.set()
@@ -276,16 +275,21 @@ class HttpProtocol(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.writable = asyncio.Event()
-        self._expect_reading(self.transport.get_write_buffer_size())
+        self._unread = self.transport.get_write_buffer_size()
+        self._check_time_in(self.state.stall)
 
     def resume_writing(self) -> None:
         if self.writable is not None:
             self.writable.set()
             self.writable = None
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
+        if not self._is_ending:
+            self._check_time_in(self._look_seconds)
 
     # ── time: one timer for each connection, none for each request ──
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._responded_last or self.transport.is_closing()
 
     @property
     def _look_seconds(self) -> float:
@@ -312,9 +316,23 @@ class HttpProtocol(asyncio.Protocol):
 
     def _check_time(self) -> None:
         self._timer = None
-        if self._responded_last or self._turned_away or self.transport.is_closing():
+        if self._is_ending or self._turned_away:
             self.transport.abort()
-            return
+        elif self.writable is not None:
+            self._check_reading()
+        else:
+            self._check_deadline()
+
+    def _check_reading(self) -> None:
+        """The client must have read something of what waits for it."""
+        waiting = self.transport.get_write_buffer_size()
+        if waiting < self._unread:
+            self._unread = waiting
+            self._check_time_in(self.state.stall)
+        else:
+            self.transport.abort()
+
+    def _check_deadline(self) -> None:
         if self._cycle is not None and not self._cycle.response_complete:
             return  # _await_next_request goes on
         remaining = self._deadline - self.state.loop.time()
@@ -324,17 +342,6 @@ class HttpProtocol(asyncio.Protocol):
             self.refuse(over_limit("header_timeout", self.state.options.header_timeout))
         else:
             self.close()
-
-    def _expect_reading(self, waiting: int) -> None:
-        self._stall_timer = self.state.loop.call_later(self.state.stall, self._check_reading, waiting)
-
-    def _check_reading(self, waiting: int) -> None:
-        """The client must have read something of what waits for it."""
-        left = self.transport.get_write_buffer_size()
-        if left < waiting:
-            self._expect_reading(left)
-        else:
-            self.transport.abort()
 
 
 def _address(found: Any) -> tuple[str, int] | None:
