@@ -2,10 +2,10 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import dovetail
@@ -25,33 +25,29 @@ def own_frames(frame: FrameType | None) -> list[str]:
 
 @contextmanager
 def functions_called() -> Iterator[list[str]]:
-    """All Python functions of ours that run meanwhile, whatever they are."""
+    """The names of all Python functions of ours that run meanwhile."""
     called: list[str] = []
-
-    def profile(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
-            called.append(frame.f_code.co_name)
-
-    sys.setprofile(profile)
-    try:
+    with _profiled(lambda code: called.append(code.co_name)):
         yield called
-    finally:
-        sys.setprofile(None)
 
 
 @contextmanager
 def places_visited() -> Iterator[set[tuple[str, str, int]]]:
     """The Python functions of ours that run meanwhile, each once: its file, its name and its line."""
     visited: set[tuple[str, str, int]] = set()
+    with _profiled(lambda code: visited.add((code.co_filename, code.co_name, code.co_firstlineno))):
+        yield visited
 
+
+@contextmanager
+def _profiled(note: Callable[[CodeType], None]) -> Iterator[None]:
     def profile(frame: FrameType, event: str, _: Any) -> None:
-        code = frame.f_code
-        if event == "call" and code.co_filename.startswith(PACKAGE):
-            visited.add((code.co_filename, code.co_name, code.co_firstlineno))
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+            note(frame.f_code)
 
     sys.setprofile(profile)
     try:
-        yield visited
+        yield
     finally:
         sys.setprofile(None)
 

@@ -13,10 +13,7 @@ from dovetail.transports.endpoint import Endpoint
 from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
 from dovetail.transports.serve import HttpService, bind, port_of, url_of
-from http_wire import MODERN, HttpWire
 
-HANDSHAKE = ["2025-03-26", "2025-06-18", "2025-11-25"]
-REVISIONS = [*HANDSHAKE, MODERN]
 Serve = Callable[..., Awaitable[Any]]  # of a server, or of the stage of the test: its app, as `serving` gives it
 
 
@@ -60,15 +57,6 @@ class Stage:
 
     async def add(self, a: int, b: int) -> int:
         return a + b
-
-
-async def open_wire(app: Any, version: str, **options: Any) -> HttpWire:
-    """A client of any revision."""
-    return HttpWire(app, **options) if version == MODERN else await HttpWire.session(app, version, **options)
-
-
-def text_of(answer: Any) -> str:
-    return answer["result"]["content"][0]["text"]
 
 
 class Clock:

@@ -11,7 +11,9 @@ from urllib.parse import quote
 
 from dovetail.protocol.sse import Event, SseDecoder
 
+HANDSHAKE = ["2025-03-26", "2025-06-18", "2025-11-25"]
 MODERN = "2026-07-28"
+REVISIONS = [*HANDSHAKE, MODERN]
 CLIENT = {"name": "wire", "version": "1.0.0"}
 META = {
     "io.modelcontextprotocol/protocolVersion": MODERN,
@@ -301,7 +303,16 @@ class HttpWire:
         return await self.raw("DELETE").done()
 
 
-# ── what is sent ──
+# ── what is sent, and what is answered ──
+
+
+async def open_wire(app: Any, version: str, **options: Any) -> HttpWire:
+    """A client of any revision."""
+    return HttpWire(app, **options) if version == MODERN else await HttpWire.session(app, version, **options)
+
+
+def text_of(answer: Any) -> str:
+    return answer["result"]["content"][0]["text"]
 
 
 def message(method: str, params: Any = ..., *, id: Any = "q") -> dict[str, Any]:

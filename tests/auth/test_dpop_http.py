@@ -13,8 +13,8 @@ from dovetail.auth import Auth, Principal, dpop
 from dovetail.auth.dpop import ALGORITHMS
 from dovetail.state.memory import MemoryState
 from dpop_stage import KEY, TOKEN, Prover, bound, proof
-from http_serving import HANDSHAKE, MODERN, Stage, open_wire, serving, text_of, until
-from http_wire import Exchange, HttpWire
+from http_serving import Stage, serving, until
+from http_wire import HANDSHAKE, MODERN, Exchange, HttpWire, open_wire, text_of
 
 URL = "http://localhost:8000/mcp"
 PLAIN = "plain-token"

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit_stage import offering
 from dovetail import AuditEvent, Context, ProtocolError, Server, SetupError, ToolError
 from dovetail.auth.principal import Principal
 from dovetail.engine import audit
@@ -29,6 +28,26 @@ from wire import MODERN, Wire
 REVISIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN]
 NOTHING: Any = None
 ADA = Principal(subject="ada", client="editor", issuer="https://id.example.org")
+
+
+def offering(**options: Any) -> Server:
+    server = Server("audited", declare=["completions"], **options)
+    server.add_tool(add)
+    server.add_tool(fails)
+    server.add_prompt(lambda topic="": f"About {topic}", name="write")
+    server.add_resource("note://{id}", lambda id: "text", name="note")
+    server.add_resource("note://one", lambda: "text", name="one")
+    return server
+
+
+async def add(a: int, b: int, password: str = "") -> int:
+    return a + b
+
+
+async def fails(how: str = "") -> str:
+    if how == "crash":
+        raise ValueError("boom")
+    raise ToolError("no")
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,8 @@ from dovetail.engine.exchange import NO_WAY_BACK
 from dovetail.errors import AnswerTimeout, Busy, QuestionFailed
 from dovetail.protocol import jsonrpc
 from far_state import FarState
-from http_serving import settle, text_of
+from http_serving import settle
+from http_wire import text_of
 from wire import CLIENT, MODERN, Wire
 
 HANDSHAKE = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]

@@ -11,8 +11,8 @@ from asking_stage import AskingStage, answer_to
 from dovetail import Context, Field, Server
 from dovetail.protocol import jsonrpc
 from dovetail.state.base import StateBackend, StoreTrouble
-from http_serving import PausingState, Stage, endpoint_of, nothing_left, settle, text_of
-from http_wire import LOG_KEY, Exchange, HttpWire, hello, message, post
+from http_serving import PausingState, Stage, endpoint_of, nothing_left, settle
+from http_wire import LOG_KEY, Exchange, HttpWire, hello, message, post, text_of
 
 LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 PARSE_ERROR, INVALID_REQUEST, NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from dovetail import AuditEvent, Server
 from dovetail.auth import Auth, Principal
 from dovetail.errors import SetupError
-from http_serving import HANDSHAKE, MODERN, REVISIONS, Stage, open_wire, serving, text_of, until
-from http_wire import Exchange, HttpWire
+from http_serving import Stage, serving, until
+from http_wire import HANDSHAKE, MODERN, REVISIONS, Exchange, HttpWire, open_wire, text_of
 
 # ── who gets in ──
 

@@ -20,8 +20,8 @@ from dovetail.authserver import AuthServer
 from dovetail.engine.input_required import BAD_STATE
 from dovetail.state.memory import MemoryState
 from dovetail.transports.options import HttpOptions
-from http_serving import HANDSHAKE, MODERN, REVISIONS, open_wire, serving, text_of
-from http_wire import Exchange, HttpWire
+from http_serving import serving
+from http_wire import HANDSHAKE, MODERN, REVISIONS, Exchange, HttpWire, open_wire, text_of
 from replaying import EVERYTHING, retry
 
 RULES = [*(f"AUTH-{number}" for number in range(1, 21)), *(f"SEC-{number}" for number in range(1, 13))]

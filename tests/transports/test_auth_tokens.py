@@ -11,8 +11,8 @@ from msgspec import structs
 
 from costs import functions_called
 from dovetail.auth import Auth, Principal, VerifierTrouble
-from http_serving import HANDSHAKE, MODERN, Clock, Stage, open_wire, serving, settle, until
-from http_wire import Exchange, HttpWire
+from http_serving import Clock, Stage, serving, settle, until
+from http_wire import HANDSHAKE, MODERN, Exchange, HttpWire, open_wire
 
 # ── how often verifiers are asked ──
 

@@ -8,11 +8,12 @@ import pytest
 from http_clients import TOOLS, Fleet, FleetOf, OldClient, ask, given, leave, no_answer, reply
 
 from asking_stage import AskingStage, answer_to
+from dovetail import Context
 from dovetail.auth import Principal
 from dovetail.state.sqlite import SqliteState
 from dovetail.transports.event_store import WORKER_LOST
-from http_serving import HANDSHAKE, Stage, endpoint_of, settle, text_of, until
-from http_wire import Exchange, HttpWire
+from http_serving import Stage, endpoint_of, settle, until
+from http_wire import HANDSHAKE, Exchange, HttpWire, text_of
 
 JSON_ONLY = {"accept": "application/json"}
 
@@ -64,6 +65,22 @@ async def test_a_question_is_heard_and_answered_anywhere(asking_fleet: Fleet, ve
     for question in (first, await rest.message()):
         await reply(wires[2], answer_to(question, {}))
     assert given(await rest.done()) == [{}, {}]
+
+
+async def test_a_visit_is_told_over_from_anywhere(fleet: Fleet) -> None:
+    @fleet.stages[0].server.tool
+    async def visit(ctx: Context) -> str:
+        return (await ctx.elicit_url("Sign in", "https://example.com/in", elicitation_id="page")).action
+
+    wires = await fleet.session(capabilities={"elicitation": {"url": {}}})
+    stream = await wires[1].get().started()
+    call = wires[0].start_call("visit")
+    await reply(wires[2], answer_to(await call.message(), {"action": "accept"}))
+    assert text_of((await call.done()).answer) == "accept"
+    assert await fleet.stages[2].server.complete_elicitation("page")
+    assert (await stream.message())["method"] == "notifications/elicitation/complete"
+    assert not await fleet.stages[2].server.complete_elicitation("page")
+    await leave(stream)
 
 
 # ── from one GET stream to the next ──

@@ -9,8 +9,8 @@ import pytest
 from http_clients import RESOURCES, TOOLS, UPDATED, Fleet, FleetOf, SharedState, leave, methods
 
 from dovetail import Context
-from http_serving import HANDSHAKE, Serve, Stage, open_wire, settle, text_of, until
-from http_wire import MODERN, HttpWire, initialize
+from http_serving import Serve, Stage, settle, until
+from http_wire import HANDSHAKE, MODERN, HttpWire, initialize, open_wire, text_of
 
 BOTH = {"toolsListChanged": True, "resourceSubscriptions": ["test://one"]}
 

@@ -98,14 +98,6 @@ async def test_bad_batches(wire: HttpWire) -> None:
     assert len((await post(wire, [message("ping", id=number) for number in range(MAX_BATCH)])).json) == MAX_BATCH
 
 
-@pytest.mark.rule("BASE-5")
-async def test_an_id_twice_in_a_batch_is_answered_twice(wire: HttpWire) -> None:
-    first, second = (await post(wire, [call(1, "wait", seconds=0.02), call(1, a=1)])).json
-    assert "result" in first
-    assert second["error"]["code"] == INVALID_REQUEST
-    assert "result" in (await post(wire, [call(1, a=1)])).json[0]
-
-
 @pytest.mark.rule("SH-8", "SH-11", "SH-13", "SH-14")
 async def test_a_batch_that_tells_its_progress_is_a_stream(wire: HttpWire) -> None:
     answer = await post(wire, [call(1, "chatty", "a", seconds=0.3), call(2, a=1), call(3, "chatty", "b")])

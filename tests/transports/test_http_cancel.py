@@ -5,11 +5,11 @@ import json
 from typing import Any
 
 import pytest
-from http_clients import LOGS, Fleet
+from http_clients import LOGS, Fleet, said
 
 from dovetail import Context
-from http_serving import HANDSHAKE, Serve, Stage, serving, settle, text_of, until
-from http_wire import Exchange, HttpWire
+from http_serving import Serve, Stage, serving, settle, until
+from http_wire import HANDSHAKE, Exchange, HttpWire, text_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
 
@@ -119,29 +119,38 @@ async def test_cancelling_a_resumed_call_ends_its_new_stream(wire: HttpWire) -> 
     assert len(tail.messages) == 1
 
 
-async def test_a_stubborn_tool_keeps_its_silence(stage: Stage, serve: Serve) -> None:
+# ── a failure that is no exception ──
+
+
+class OddError(BaseException):
+    """Neither an `Exception` nor a cancellation."""
+
+
+@pytest.mark.rule("CAN-2")
+async def test_an_odd_end_of_a_cancelled_call_costs_a_batch_none_of_the_other_answers(
+    stage: Stage, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
     @stage.server.tool
-    async def stubborn() -> str:
-        stage.entered.set()
+    async def odd(ctx: Context) -> str:
+        await ctx.warning("first")
         try:
-            await asyncio.sleep(10)
-        except asyncio.CancelledError:
             await stage.go.wait()
-        return "all the same"
+        except asyncio.CancelledError:
+            raise OddError from None
+        return "even"
 
-    wire = await HttpWire.session(await serve())
-    call = wire.start_call("stubborn", id=1)
-    await stage.entered.wait()
-    await cancel(wire, 1)
-    again = await wire.post("ping", id=1)
-    assert "still in flight" in again.json["error"]["message"]
+    app = await serve()
+    wire, other = await HttpWire.session(app), await HttpWire.session(app, "2025-03-26")
+    call, running = wire.start_call("odd", id=1), batch(other, "odd", "work")
+    await until(lambda: stage.ran == ["work"])
+    await call.message()
+    await running.message()
+    for each in (wire, other):
+        await cancel(each, 1)
+    assert said(await call.done()) == ["first"]
+    assert "OddError" in caplog.text
     stage.go.set()
-    await call.done()
-    assert call.events == []
-    assert (await wire.post("ping", id=1)).json["result"] == {}
-
-
-# ── failures that are no exceptions ──
+    assert [each["id"] for each in (await running.done()).answer] == [2]
 
 
 # ── at another worker ──

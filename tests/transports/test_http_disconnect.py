@@ -10,8 +10,8 @@ from http_clients import LOGS, gone
 from dovetail import Context
 from dovetail.state.memory import MemoryState
 from dovetail.transports.response import Response
-from http_serving import HANDSHAKE, PausingState, Serve, Stage, endpoint_of, open_wire, settle, text_of, until
-from http_wire import MODERN, HttpWire
+from http_serving import PausingState, Serve, Stage, endpoint_of, settle, until
+from http_wire import HANDSHAKE, MODERN, HttpWire, open_wire, text_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
 WAYS = ["leave", "cut"]

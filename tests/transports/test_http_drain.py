@@ -9,8 +9,8 @@ import pytest
 from http_clients import LISTEN, OldClient, leave
 
 from dovetail import Context, Server
-from http_serving import REVISIONS, PausingState, Serve, Stage, open_wire, serving, settle, text_of
-from http_wire import MODERN, HttpWire
+from http_serving import PausingState, Serve, Stage, serving, settle
+from http_wire import MODERN, REVISIONS, HttpWire, open_wire, text_of
 
 
 async def status(app: Any, path: str) -> int:

@@ -21,8 +21,8 @@ from http_clients import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from http_serving import open_wire, settle
-from http_wire import BOTH, MODERN, Exchange, HttpWire, hello, message, mirrored, modern, post
+from http_serving import settle
+from http_wire import BOTH, MODERN, Exchange, HttpWire, hello, message, mirrored, modern, open_wire, post
 
 LIMIT = 1000
 GIANTS = ["9" * 400, "-" + "9" * 4000, "9" * 5000, "9" * 500_000, "1e999", "1" + "0" * 400 + ".5"]

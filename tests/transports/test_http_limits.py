@@ -9,8 +9,8 @@ from http_clients import connected
 
 from dovetail import PageRequest, Server
 from dovetail.protocol.session import MAX_CLIENT, MAX_RECORD, MAX_SUBSCRIPTIONS
-from http_serving import Serve, Stage, open_wire, text_of, until
-from http_wire import CAPABILITIES_KEY, CLIENT, CLIENT_KEY, MODERN, Exchange, HttpWire, hello, post
+from http_serving import Serve, Stage, until
+from http_wire import CAPABILITIES_KEY, CLIENT, CLIENT_KEY, MODERN, Exchange, HttpWire, hello, open_wire, post, text_of
 
 MIB = 1024 * 1024
 

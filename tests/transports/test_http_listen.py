@@ -17,13 +17,12 @@ from http_clients import (
     identify,
     leave,
     methods,
-    said,
 )
 
 from dovetail.engine.subscriptions import Change
 from dovetail.state.memory import MemoryState
-from http_serving import HANDSHAKE, PausingState, Serve, Stage, serving, settle, until
-from http_wire import Exchange, HttpWire, unready
+from http_serving import PausingState, Serve, Stage, serving, settle, until
+from http_wire import HANDSHAKE, Exchange, HttpWire, unready
 
 ALL = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
 KEY = "io.modelcontextprotocol/subscriptionId"
@@ -274,23 +273,6 @@ async def test_a_stream_that_hangs_is_taken_over(stage: Stage, wire: HttpWire) -
     assert (await newer.message())["method"] == TOOLS
     await leave(older, newer)
     assert len(older.messages) == 1
-
-
-async def test_streams_of_calls_and_of_changes_do_not_take_over_each_other(stage: Stage, wire: HttpWire) -> None:
-    changes = wire.get()
-    await changes.event()
-    call = wire.start_call("tell")
-    first = await call.event()
-    call.leave()
-    rest = wire.get(first.id)
-    await rest.message()
-    stage.change_tools()
-    assert (await changes.message())["method"] == TOOLS
-    stage.go.set()
-    await rest.done()
-    assert not changes.ended
-    assert said(rest) == ["first", "second", "told"]
-    await leave(changes)
 
 
 @pytest.mark.parametrize("seed", range(3))

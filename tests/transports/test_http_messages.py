@@ -1,6 +1,5 @@
 """What a session is told beside its calls, on the stream that its client GETs."""
 
-import asyncio
 import json
 from typing import Any
 
@@ -9,9 +8,10 @@ from http_clients import TOOLS, ask, finished_call, leave, note, reply
 
 from asking_stage import AskingStage, answer_to
 from dovetail.errors import QuestionFailed
+from dovetail.state.memory import MemoryState
 from dovetail.transports import get_stream
-from http_serving import HANDSHAKE, PausingState, Serve, serving, settle
-from http_wire import HttpWire
+from http_serving import PausingState, Serve, settle
+from http_wire import HANDSHAKE, HttpWire
 
 
 @pytest.fixture
@@ -114,25 +114,22 @@ async def test_messages_end_with_their_session(stage: AskingStage, app: Any, wir
     assert app._state.held == 2  # the log of the call, and for a while that its session was ended
 
 
-async def test_two_at_the_same_time_never_share_a_number() -> None:
-    """Messages and the end of a call come together; each goes somewhere, and once."""
-    for turns in range(12):
-        stage = AskingStage()
-        async with serving(stage.server, state=PausingState()) as app:
-            wire = await HttpWire.session(app)
-            stream = await wire.get().started()
-            call = ask(wire)
-            question = await call.message()
-            back = stage.contexts[-1].back
-            answering = asyncio.create_task(reply(wire, answer_to(question, {})))
-            await settle(turns)
-            await asyncio.gather(*(back.tell(note(n)) for n in range(3)))
-            await answering
-            await call.done()
-            await settle(100)
-            told = [each for each in call.messages + stream.messages if each.get("method", "").endswith("message")]
-            assert sorted(each["params"]["data"] for each in told) == [0, 1, 2]
-            assert "result" in call.answer
-            rest = await wire.get(call.events[0].id).done()
-            assert rest.messages == call.messages
-            await leave(stream)
+async def test_places_of_before_there_were_messages_and_beyond_the_log_are_some_too(
+    stage: AskingStage, wire: HttpWire
+) -> None:
+    """The log may have expired meanwhile, and another one begun."""
+    back = await finished_call(stage, wire)
+    await back.tell(note("new"))
+    for place in ("changes.0", "changes.0-99"):
+        again = wire.get(place)
+        assert (await again.message())["params"]["data"] == "new"
+        assert again.events[-1].id == "changes.0-1"
+        await leave(again)
+
+
+async def test_messages_that_can_not_be_kept_hurt_nobody(
+    stage: AskingStage, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    wire = await HttpWire.session(await serve(state=MemoryState(max_log_bytes=10000)))
+    await (await finished_call(stage, wire)).tell(note("x" * 20_000))
+    assert "kept" in caplog.text

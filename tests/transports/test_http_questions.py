@@ -15,18 +15,8 @@ from dovetail.errors import AnswerTimeout, QuestionFailed
 from dovetail.state.memory import MEBIBYTE, MemoryState
 from dovetail.transports import get_stream
 from dovetail.transports.options import HttpOptions
-from http_serving import (
-    HANDSHAKE,
-    Clock,
-    PausingState,
-    Serve,
-    endpoint_of,
-    serving,
-    settle,
-    text_of,
-    until,
-)
-from http_wire import MODERN, HttpWire, post, unready
+from http_serving import Clock, PausingState, Serve, endpoint_of, serving, settle, until
+from http_wire import HANDSHAKE, MODERN, HttpWire, post, text_of, unready
 
 JSON_ONLY: dict[str, str | None] = {"accept": JSON}
 

@@ -10,21 +10,8 @@ from http_clients import INVALID_REQUEST, JSON, check_refusal, gone, leave, said
 
 from dovetail import Context
 from dovetail.state.memory import MemoryState
-from http_serving import (
-    HANDSHAKE,
-    REVISIONS,
-    Clock,
-    PausingState,
-    Serve,
-    Stage,
-    endpoint_of,
-    open_wire,
-    serving,
-    settle,
-    text_of,
-    until,
-)
-from http_wire import BOTH, HttpWire
+from http_serving import Clock, PausingState, Serve, Stage, endpoint_of, serving, settle, until
+from http_wire import BOTH, HANDSHAKE, REVISIONS, HttpWire, open_wire, text_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
 
@@ -138,20 +125,6 @@ async def test_the_answer_of_a_very_long_call_is_found_by_who_is_resuming(
     stage.go.set()
     assert text_of((await tail.done()).answer) == "told"
     assert text_of((await wire.get(last).done()).answer) == "told"
-
-
-async def test_a_connection_that_hangs_does_not_hold_its_call_when_the_client_is_back(
-    stage: Talking, wire: HttpWire
-) -> None:
-    call = wire.start_call("tell")
-    await stage.entered.wait()
-    call.stall()
-    stage.go.set()
-    await until(lambda: len(call.events) == 3)  # the second notification hangs on its way
-    back = wire.get(call.events[1].id)
-    await back.done(1)
-    assert [each.get("method", "answer") for each in back.messages] == ["notifications/message", "answer"]
-    await call.done(1)
 
 
 # ── what is not there ──

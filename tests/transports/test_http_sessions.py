@@ -6,8 +6,8 @@ import pytest
 from http_clients import check_refusal, identify, leave
 
 from dovetail import ProtocolError
-from http_serving import Clock, PausingState, Serve, Stage, settle, text_of, until
-from http_wire import HttpWire, initialize
+from http_serving import Clock, PausingState, Serve, Stage, settle, until
+from http_wire import HttpWire, initialize, text_of
 
 
 async def used(wire: HttpWire) -> int:

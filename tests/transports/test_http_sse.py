@@ -8,13 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from http_clients import LEGACY, TOOLS, OldClient, connected, identify, leave
+from http_clients import LEGACY, TOOLS, OldClient, connected, leave
 
-from http_serving import Serve, Stage, settle, text_of
-from http_wire import META, HttpWire, message
+from http_serving import Serve, Stage, settle
+from http_wire import META, HttpWire, message, text_of
 
 MISSING = "There is no such session; GET /sse opens one"
-ANN = {"x-user": "ann"}
 
 
 class Large(Stage):
@@ -117,14 +116,6 @@ async def test_an_unknown_session(app: Any) -> None:
         refused = await client.ping(query=query)
         assert (refused.status, refused.json["error"]["message"]) == (400, MISSING)
     await client.leave()
-
-
-async def test_a_session_belongs_to_who_opened_it(serve: Serve) -> None:
-    async with connected(await serve(identify=identify), **ANN) as ann:
-        for other in ({"x-user": "bob"}, {"x-user": None}):
-            refused = await ann.ping(headers=other)
-            assert (refused.status, refused.json["error"]["message"]) == (404, MISSING)
-        assert await ann.call("add", a=1, b=2) == "3"
 
 
 UNREADABLE = [

@@ -10,8 +10,8 @@ from http_clients import LOGS
 from dovetail import Context
 from dovetail.engine.subscriptions import Change
 from dovetail.state.memory import MemoryState
-from http_serving import HANDSHAKE, PausingState, Stage, open_wire, serving, settle
-from http_wire import MODERN, Exchange, HttpWire
+from http_serving import PausingState, Stage, serving, settle
+from http_wire import HANDSHAKE, MODERN, Exchange, HttpWire, open_wire
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
 WANTED = {"notifications": {"toolsListChanged": True, "resourceSubscriptions": ["test://one"]}}

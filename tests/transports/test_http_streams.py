@@ -12,8 +12,8 @@ from http_clients import ACKNOWLEDGED, LISTEN, LOGS, TOOLS, leave, methods, new_
 from dovetail import Context, ProtocolError, Server
 from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
-from http_serving import REVISIONS, Serve, Stage, listening, open_wire, serving, settle, text_of, until
-from http_wire import CAPABILITIES_KEY, CLIENT_KEY, MODERN, VERSION_KEY, HttpWire, post
+from http_serving import Serve, Stage, listening, serving, settle, until
+from http_wire import CAPABILITIES_KEY, CLIENT_KEY, MODERN, REVISIONS, VERSION_KEY, HttpWire, open_wire, post, text_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
 ERAS = ["2025-11-25", MODERN]
