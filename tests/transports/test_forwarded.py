@@ -11,7 +11,7 @@ from wire_line import wire_to
 
 from dovetail import PageRequest, Server, SetupError
 from dovetail.transports.forwarded import MAX_HOPS, TrustedProxies
-from http_serving import REVISIONS, open_wire, serving
+from http_serving import serving
 from http_wire import REVISIONS, HttpWire, open_wire
 
 NAMED = ["10.0.0.0/8", "192.0.2.1", "fd00::/8", "unix"]
