@@ -20,11 +20,11 @@ import pytest
 from typing_extensions import TypeAliasType
 
 from dovetail.errors import ArgumentError
-from dovetail.registry.annotations import ShapeReader
 from dovetail.registry.arguments import Arguments, RawArguments
 from dovetail.registry.fields import Field
 from dovetail.registry.functions import inspect_function
 from dovetail.registry.schemas import SchemaWriter
+from dovetail.registry.shapes import ShapeReader
 
 T = TypeVar("T")
 

@@ -16,13 +16,12 @@ from msgspec.structs import asdict
 from dovetail import registry
 from dovetail.errors import ArgumentError, SetupError
 from dovetail.protocol.jsonrpc import UNREADABLE
-from dovetail.registry.annotations import ShapeReader, nullable
 from dovetail.registry.decode import TypeMaker, completing, refuse_misfit
 from dovetail.registry.explain import MISFIT, SHOWN, UNSAID, Budget, line, misfits
 from dovetail.registry.fields import Constraints
 from dovetail.registry.functions import FunctionInfo, Parameter, passing
 from dovetail.registry.schemas import JsonSchema, SchemaWriter, default_keyword
-from dovetail.registry.shapes import Alternatives, Anything, Reference, Shape, is_null
+from dovetail.registry.shapes import Alternatives, Anything, Reference, Shape, ShapeReader, is_null, nullable
 from dovetail.registry.validate import Validator
 
 Raw = bytes | msgspec.Raw

@@ -21,14 +21,13 @@ from dovetail.errors import SetupError
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.results import Shaper, ToolResult
 from dovetail.protocol.types import Content, Text, ToolAnnotations, shape_content
-from dovetail.registry.annotations import ShapeReader
 from dovetail.registry.decode import TypeMaker
 from dovetail.registry.explain import MISFIT, Budget, line, misfits
 from dovetail.registry.functions import alias_value, is_alias
 from dovetail.registry.jsonable import OutputError, decode_json, encode_json, to_jsonable
 from dovetail.registry.options import UntrustedOutput
 from dovetail.registry.schemas import SchemaWriter
-from dovetail.registry.shapes import Anything, Record, reachable
+from dovetail.registry.shapes import Anything, Record, ShapeReader, reachable
 from dovetail.registry.validate import Validator
 
 __all__ = ["Output", "OutputError", "compile_output", "compile_raw_output", "encode_json", "to_jsonable"]
