@@ -180,7 +180,7 @@ UUID = uuid.UUID("123e4567-e89b-12d3-a456-426614174000")
         (Literal[1, 2], text(enum=["1", "2"]), "2", 2),
         (Literal[True, "x", 1], text(enum=["true", "x", "1"]), "true", True),
         (Literal["a", None], text(enum=["a"]), "a", "a"),
-        (Named, text(oneOf=titled(a="A", b="B")), "a", "a"),
+        (Named, {"type": "string", "enum": ["a", "b"], "enumNames": ["A", "B"]}, "a", "a"),
         (Size, text(enum=["s", "l"]), "l", Size.LARGE),
         (Level, text(oneOf=LEVELS), "2", Level.HIGH),
         (Level | None, text(oneOf=LEVELS), "2", Level.HIGH),
@@ -568,12 +568,12 @@ def raw(required: list[str] | None = None, **properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties} | ({"required": required} if required else {})
 
 
-def test_raw_schemas_are_spelled_as_the_newest_revision_does() -> None:
+def test_raw_schemas_keep_the_spelling_of_their_choices() -> None:
     one = {"type": "string", "oneOf": titled(a="A", b="B")}
     older = {"type": "string", "enum": ["a", "b"], "enumNames": ["A", "B"]}
     several = {"type": "array", "items": {"anyOf": one["oneOf"]}, "minItems": 1}
     form = compile_raw_form(raw(x=one, y=older, z=several))
-    assert form.schema == raw(x=one, y=one, z=several)
+    assert form.schema == raw(x=one, y=older, z=several)
     official_in_every_revision(form)
 
 

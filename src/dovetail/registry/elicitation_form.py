@@ -248,6 +248,8 @@ def _choice(body: JsonSchema, options: Options, where: str, *, several: bool) ->
     if any(title is not None for _, title in options):
         titled = [{"const": text, "title": title or text} for text, (_, title) in zip(known, options, strict=True)]
         values = {"anyOf": titled} if several else {"type": "string", "oneOf": titled}
+        if "enumNames" in body and not several:  # the older spelling, which every revision still knows
+            values = {"type": "string", "enum": list(known), "enumNames": [option["title"] for option in titled]}
     sent = {"type": "array", "items": values} if several else values
     sent |= {keyword: body[keyword] for keyword in (*_NOTES, "minItems", "maxItems") if keyword in body}
     default = body.get("default")
