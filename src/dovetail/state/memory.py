@@ -84,11 +84,13 @@ class _Table(Generic[T]):
 
     def sweep_some(self, now: float) -> None:
         """Free the expired ones of the next few names. A write adds one row at most, so this always catches up."""
-        names = list(itertools.islice(self._round, 3))
-        for name in names:
-            self.find(name, now)
-        if not names and self.rows:
-            self._round = iter(tuple(self.rows))
+        if self.rows:
+            for _ in range(3):
+                name = next(self._round, None)
+                if name is None:
+                    self._round = iter(tuple(self.rows))
+                    break
+                self.find(name, now)
 
     def sweep(self, now: float) -> None:
         """Free all expired ones, but once a second at most: a table that stays full must not cost every write that."""

@@ -39,7 +39,7 @@ from dovetail.state.base import (
     counted,
     full_beyond,
 )
-from dovetail.state.memory import MEBIBYTE
+from dovetail.state.memory import MEBIBYTE, RECORD_OVERHEAD
 
 POLL = 0.02  # seconds between two looks at what other processes have published
 LOOK = 1.0  # seconds between two looks whether the file is still the same
@@ -64,9 +64,9 @@ log = logging.getLogger("dovetail.state")
 class SqliteState(StateBackend):
     """Keys, logs and topics in the file at `path`, which is made if need be. Its folder must exist.
 
-    A file in which `max_bytes` are in use takes no new keys and logs; `CALLER_FAMILIES` end at their share. Beyond half
-    of it every append drops the oldest records of all logs. Servers with different names may share a file under
-    different prefixes, and then share that room as well. A write waits `patience` seconds for those of other processes.
+    The file grows to about `max_bytes`. A quarter of that is for records of logs, the oldest of which give way; where keys
+    fill the rest there are no new keys and logs, and `CALLER_FAMILIES` end at their share of it. Servers with different
+    names may share a file under different prefixes, and then share that room as well. A write waits `patience` seconds for those of other processes.
     Raises SetupError if the file can't be used. It may be made before a fork and used after it; a process that has
     begun to use it must not fork.
     """
@@ -329,6 +329,7 @@ class _Tables:
         self.connection = connection
         self._execute = connection.execute
         self._max_bytes = max_bytes
+        self._max_log_bytes = max_bytes // 4
         (self._page_bytes,) = self._one("PRAGMA page_size")
         self._clock = clock
         self._data_version = -1
@@ -425,9 +426,7 @@ class _Tables:
         self._execute(f"INSERT INTO logs VALUES (?1, ?2, ?3, ?4) {change}", (name, id, last + 1, self._now + ttl))
         if last >= keep:
             self._execute("DELETE FROM records WHERE log = ? AND id <= ?", (id, last + 1 - keep))
-        if self._used() > 0.5 and not self._sweep_logs(STEP):
-            oldest = "SELECT serial FROM records ORDER BY serial LIMIT ?"
-            self._execute(f"DELETE FROM records WHERE serial IN ({oldest})", (STEP,))
+        self._shrink_logs(len(data) + RECORD_OVERHEAD)
         self._execute("INSERT INTO records VALUES (?, ?, ?, ?)", (self._tick(), id, last + 1, data))
         self.woken[name] = None
         return int(last) + 1
@@ -444,6 +443,16 @@ class _Tables:
 
     def drop(self, name: bytes) -> None:
         self._execute("DELETE FROM logs WHERE name = ?", (name,))
+
+    def _shrink_logs(self, size: int) -> None:
+        """Make room for a record: free logs that have expired, and if that is not enough the oldest records of all."""
+        while (surplus := self._log_bytes() + size - self._max_log_bytes) > 0:
+            if not self._sweep_logs(STEP):
+                oldest = "SELECT serial, length(data) FROM records ORDER BY serial LIMIT ?"
+                for serial, length in self._execute(oldest, (STEP,)).fetchall():
+                    if surplus > 0:
+                        self._execute("DELETE FROM records WHERE serial = ?", (serial,))
+                        surplus -= length + RECORD_OVERHEAD
 
     # ── wake-ups ──
 
@@ -478,9 +487,13 @@ class _Tables:
             raise NoRoom(f"The state store is full: max_bytes={self._max_bytes}")
 
     def _used(self) -> float:
-        """The share of `max_bytes` that the file takes, without the pages that are free."""
+        """The share of the room for keys that is in use: the file without its free pages and without the logs."""
         pages = self._one("PRAGMA page_count")[0] - self._one("PRAGMA freelist_count")[0]
-        return float(pages * self._page_bytes / self._max_bytes)
+        held = pages * self._page_bytes - self._log_bytes()
+        return float(held / (self._max_bytes - self._max_log_bytes))
+
+    def _log_bytes(self) -> int:
+        return int(self._one("SELECT log_bytes FROM numbers")[0])
 
     def _sweep(self, at_most: int) -> int:
         """Free some of what has expired, and return how much."""
