@@ -472,6 +472,21 @@ async def test_after_an_outage_all_may_have_changed_once(desk: Desk) -> None:
 # ── refreshes ──
 
 
+async def test_what_a_refresh_changes_is_announced_once() -> None:
+    server = Server("notes", version="1.0.0")
+
+    @server.on_refresh
+    async def load() -> None:
+        for n in range(20):
+            server.add_tool(lambda: "x", name=f"tool{n}")
+            await asyncio.sleep(0)
+
+    told: list[Change] = []
+    server.engine.publish = told.append  # type: ignore[method-assign]
+    await server.refresh()
+    assert told == [TOOLS]
+
+
 class RefreshingWorker:
     """As much of an engine as a refresh needs; its function changes the list of tools."""
 
@@ -489,8 +504,8 @@ class RefreshingWorker:
 
     def change(self) -> None:
         self.runs += 1
-        assert self.refresher.is_running
-        self.publish(TOOLS)
+        assert self.refresher.changed is not None
+        self.refresher.changed |= {"tools"}
         if self.fails:
             raise ValueError("no database")
 
@@ -503,7 +518,7 @@ async def test_a_refresh_runs_at_every_worker_and_each_announces_it() -> None:
         asyncio.create_task(worker.refresher.follow(state, listener))
         for worker, listener in zip(workers[:2], listeners, strict=False)
     ]
-    assert not workers[0].refresher.is_running
+    assert workers[0].refresher.changed is None
     for number in range(1, 4):
         await workers[number % 2].refresher.refresh()
         await until(lambda number=number: [worker.runs for worker in workers] == [number, number, 0])

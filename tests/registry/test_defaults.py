@@ -133,6 +133,13 @@ class Computed:
     total: int = dataclasses.field(init=False, default=0)
 
 
+@dataclasses.dataclass
+class Started:
+    name: str
+    at: float = dataclasses.field(init=False)  # set by nobody yet
+    tries: int = 3
+
+
 class Holder(msgspec.Struct, rename="camel"):
     the_point: Point
 
@@ -164,6 +171,7 @@ POINT = '{"x": 1}'
 @pytest.mark.parametrize(
     ("annotation", "text", "expected"),
     [
+        (Started, '{"name": "a"}', {"name": "a", "tries": 3}),
         (Point, POINT, FULL),
         (Point, '{"x": 1, "y": 5}', {"x": 1, "y": 5}),
         (Point | None, POINT, FULL),

@@ -58,6 +58,7 @@ UNREAD_SECONDS = 60.0  # an answer is read at once, unless the worker that asked
 CALL_IS_OVER = "The client can't be asked any more: the call is over"
 NOT_READY = "The client can't be asked yet: it has not sent notifications/initialized"
 GONE = "The client can't answer any more: its connection has closed"
+LOST = "The question to the client was lost: the server's state store has forgotten it"
 LEFT = "The client can't answer any more: it has closed its connection and did not come back"
 STOPPING = "The client can't answer any more: the server is shutting down"
 
@@ -287,6 +288,8 @@ class PendingRequest:
                 with suppress(StoreTrouble):
                     if await table.look(self):
                         return
+                    if not await table.is_known(self):
+                        raise QuestionFailed(LOST) from None
                     missed = 0 if await self._is_there() else missed + 1
                 if missed >= table.beats:
                     raise _GivenUp(LEFT) from None
@@ -447,6 +450,10 @@ class PendingRequests:
         if entry is not None and entry.value != _OPEN:
             request.take(_codec.decode(entry.value))
         return request.reply is not None
+
+    async def is_known(self, request: PendingRequest) -> bool:
+        """False if the store, which workers share, has lost it: no other worker could take its answer."""
+        return self._state is None or await self._state.get(request.key) is not None
 
     async def is_open(self, client: str, id: str) -> bool:
         """Whether any worker waits for the answer."""

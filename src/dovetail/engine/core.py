@@ -105,8 +105,11 @@ class Engine:
     def _catalog_changed(self, kind: ChangeKind, *, by_files: bool = False) -> None:
         """`by_files`: files have come or gone, which every worker finds by itself."""
         self._forget_offer()
-        is_refreshing = by_files or (self.refresher is not None and self.refresher.is_running)
-        if not is_refreshing and self._state is not None and self._state.shared and self._is_serving:
+        refreshed = None if self.refresher is None else self.refresher.changed
+        if refreshed is not None and not by_files:
+            refreshed.add(kind)
+            return
+        if not by_files and self._state is not None and self._state.shared and self._is_serving:
             log.warning("%s changed at this worker; others do not have that unless on_refresh brings it there", kind)
         self.publish(Change(kind))
 

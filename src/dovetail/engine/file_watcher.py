@@ -11,6 +11,7 @@ import logging
 import os
 import stat
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
@@ -97,6 +98,7 @@ class Watcher:
         self._look_now = asyncio.Event()
         self._first_look: threading.Thread | None = None  # the last one; alive only if its disk hangs
         self._listener: asyncio.Task[None] | None = None
+        self._telling: set[asyncio.Task[None]] = set()
         self._listens_at: frozenset[Folder] = frozenset()
 
     def watch(self, uri: str, path: Path) -> None:
@@ -131,7 +133,7 @@ class Watcher:
             await asyncio.wait(tasks, timeout=2)
 
     def _stop(self) -> list[asyncio.Task[None]]:
-        tasks = [task for task in (self._task, self._listener) if task is not None]
+        tasks = [task for task in (self._task, self._listener, *self._telling) if task is not None]
         self._task = None
         for task in tasks:
             task.cancel()
@@ -153,18 +155,16 @@ class Watcher:
     async def _run(self) -> None:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(max(self._poll_seconds, 20 * self._look_seconds)):
+                async with asyncio.timeout(max(self._poll_seconds, min(20 * self._look_seconds, 30))):
                     await self._look_now.wait()
             self._look_now.clear()
             try:
-                began = asyncio.get_running_loop().time()
                 changed = await self._look(self._watched)
-                self._look_seconds = asyncio.get_running_loop().time() - began
                 looks = [each.look for each in self._watched.values() if each.look is not None]
                 self._listen(frozenset(look.folder for look in looks if look.folder is not None))
                 if changed:
                     await self._settle(changed)
-                    await asyncio.gather(*map(self._tell, sorted(changed)))
+                    self._tell(sorted(changed))
             except Exception:
                 log.exception("looking at the watched files failed; trying again")
                 await asyncio.sleep(self._poll_seconds)
@@ -172,8 +172,14 @@ class Watcher:
     async def _look(self, uris: Iterable[str]) -> set[str]:
         """Look at these, as far as they are watched; tells which look different."""
         watched = {uri: self._watched[uri] for uri in uris if uri in self._watched}
-        most = self._max_entries
-        seen = await self._run_in_thread(lambda: [look_at(each.path, most) for each in watched.values()])
+
+        def look() -> list[Look]:
+            began = time.monotonic()  # without the wait for a thread
+            looks = [look_at(each.path, self._max_entries) for each in watched.values()]
+            self._look_seconds = time.monotonic() - began
+            return looks
+
+        seen = await self._run_in_thread(look)
         return {uri for (uri, each), look in zip(watched.items(), seen, strict=True) if self._take_in(each, look)}
 
     def _take_in(self, watched: _Watched, look: Look) -> bool:
@@ -193,7 +199,14 @@ class Watcher:
             except Exception:
                 return  # what is known is told at once, what follows is another change
 
-    async def _tell(self, uri: str) -> None:
+    def _tell(self, uris: list[str]) -> None:
+        """Pass the changes on in tasks of their own: files are looked at also while a folder is being listed."""
+        for uri in uris:
+            task = asyncio.get_running_loop().create_task(self._pass_on(uri), name="dovetail.watch")
+            self._telling.add(task)
+            task.add_done_callback(self._telling.discard)
+
+    async def _pass_on(self, uri: str) -> None:
         try:
             if uri in self._watched and (telling := self._on_change(uri)) is not None:
                 await telling

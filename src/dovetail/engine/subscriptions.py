@@ -407,7 +407,7 @@ class Refresher:
         self._lock = asyncio.Lock()
         self.count = 0
         self._asked = 0  # refreshes of this process, where no other shares the state
-        self.is_running = False  # what changes meanwhile changes at every worker
+        self.changed: set[ChangeKind] | None = None  # the lists that changed while the functions run, told after them
 
     def add(self, function: Callable[[], Any]) -> None:
         self._functions.append(function)
@@ -429,13 +429,15 @@ class Refresher:
         async with self._lock:
             if count <= self.count:
                 return
-            self.is_running = True
+            self.changed = changed = set[ChangeKind]()
             try:
                 for function in self._functions:
                     await self._call(function)
             finally:
-                self.is_running = False
+                self.changed = None
                 self.count = count
+                for kind in sorted(changed):
+                    self._engine.publish(Change(kind))
 
     async def _call(self, function: Callable[[], Any]) -> None:
         if inspect.iscoroutinefunction(function):
@@ -458,6 +460,8 @@ class Refresher:
 
     async def catch_up(self, state: "StateBackend") -> None:
         entry = await state.get(REFRESH)
+        if entry is None and self.count:  # the store has lost it, and those who start later have to know it
+            await state.claim(REFRESH, b"%d" % self.count, late_state.base.MAX_TTL)
         count = int(entry.value) if entry is not None and entry.value.isdigit() else self.count
         if count < self.count:  # the store has lost it, and another worker began anew
             self.count = 0

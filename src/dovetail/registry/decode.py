@@ -341,7 +341,9 @@ def _without_limits(shape: Shape) -> Shape:
 # Dataclasses
 
 
-_Plan = tuple[tuple[tuple[str, Any], ...], list[str]]  # of a class: fields that msgspec may leave to it, and all fields
+_Plan = tuple[
+    tuple[tuple[str, Any], ...], Iterable[str]
+]  # of a class: fields that msgspec may leave to it, and where to look on
 
 
 def completing(read: Callable[[Any], T], shapes: Mapping[str, Shape]) -> Callable[[Any], T]:
@@ -351,7 +353,9 @@ def completing(read: Callable[[Any], T], shapes: Mapping[str, Shape]) -> Callabl
     then, but `vars` and every encoder that looks there would miss it.
     """
     inner = tuple(name for name, shape in shapes.items() if any(map(_class_defaults, _records(shape))))
-    plans = {record.source.cls: _plan(record) for name in inner for record in _records(shapes[name])}
+    plans: dict[type, _Plan] = {}
+    for record in (record for name in inner for record in _records(shapes[name])):
+        plans[record.source.cls] = _plan(record, plans.get(record.source.cls, ((), ()))[1])
 
     def read_completely(raw: Any) -> T:
         arguments = read(raw)
@@ -373,9 +377,11 @@ def _class_defaults(record: Record) -> tuple[tuple[str, Any], ...]:
     return tuple((name, value) for name, value in found if value is not UNSET and getattr(cls, name, UNSET) is value)
 
 
-def _plan(record: Record) -> _Plan:
+def _plan(record: Record, known: Iterable[str]) -> _Plan:
+    """`known` are the fields to look into of the same class with other type arguments."""
     attribute = "keyword" if issubclass(record.source.cls, msgspec.Struct) else "name"
-    return _class_defaults(record), [getattr(field, attribute) for field in record.fields]
+    inner = [getattr(field, attribute) for field in record.fields if any(map(_class_defaults, _records(field.shape)))]
+    return _class_defaults(record), list(dict.fromkeys((*known, *inner)))
 
 
 def _complete(waiting: list[Any], plans: Mapping[type, _Plan]) -> None:

@@ -97,12 +97,12 @@ class Visit(msgspec.Struct, eq=False):
         body = jsonrpc.error(id, failure, id_optional=id_optional)
         await self.response.json(failure.http_status, body, self.response.headers_of(failure))
 
-    async def answer_failure(self, failure: BaseException, what: str) -> None:
+    async def answer_failure(self, failure: BaseException, what: str, *, is_refusal: bool = True) -> None:
         """A refusal in its own words; of any other failure the client learns no more than that, and the log has it."""
         if isinstance(failure, ClientLeft):
             await self.response.settle()
             return
-        if not isinstance(failure, ProtocolError):
+        if not isinstance(failure, ProtocolError) or not is_refusal:
             log.error("%s failed", what, exc_info=failure)
             failure = ProtocolError("Internal error", code=INTERNAL_ERROR, http_status=500)
         await self.refuse(failure)

@@ -193,10 +193,11 @@ def route_app(
         except (Exception, asyncio.CancelledError, *EXITS) as failure:
             if isinstance(failure, asyncio.CancelledError) and is_cancelled():
                 raise
-            if isinstance(failure, ProtocolError) and failure.http_status < 400:  # no page succeeds with an error
-                failure.http_status = 503 if isinstance(failure, Busy) else 500
+            if isinstance(failure, Busy) and failure.http_status < 400:
+                failure.http_status = 503
             visit.response.started = sending.has_begun  # half an answer must not look whole: its connection ends
-            await visit.answer_failure(failure, page.label)
+            is_refusal = isinstance(failure, ProtocolError) and failure.http_status >= 400
+            await visit.answer_failure(failure, page.label, is_refusal=is_refusal)
 
     return app
 

@@ -89,6 +89,7 @@ class RequestResponseCycle(msgspec.Struct, eq=False):
         body = FAILED.body
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         self.response_started = False
+        self.bodiless = self.scope["method"] == "HEAD"  # the response that failed may have been without a body
         await self.send({"type": START, "status": FAILED.status.value, "headers": headers})
         await self.send({"type": BODY, "body": body})
 
