@@ -124,6 +124,7 @@ BAD_ORDERS: dict[str, Any] = {
     "a body first": saying(body(b"ok")),
     "two starts": saying(start(200, length(2)), start(200, length(2))),
     "no body": saying(start(200, length(2))),
+    "no body of a 304": saying(start(304, length(2))),
     "too long": saying(start(200, length(1)), body(b"ok")),
     "too short": saying(start(200, length(3)), body(b"ok")),
     "nothing": saying(),

@@ -157,14 +157,15 @@ async def test_refusals_of_the_pages_own_keep_their_words(caplog: pytest.LogCapt
     def blocking(request: PageRequest) -> str:
         return ""
 
-    for given, status in ((404, 404), (200, 500)):
-        refusal = ProtocolError("There is no such thing", code=-32600, http_status=given)
-        got = await ask(page_app(lambda_page(lambda refusal=refusal: fail(refusal))))
-        assert (got.status, error_of(got)["message"]) == (status, "There is no such thing")
+    refusal = ProtocolError("There is no such thing", code=-32600, http_status=404)
+    got = await ask(page_app(lambda_page(lambda: fail(refusal))))
+    assert (got.status, error_of(got)["message"]) == (404, "There is no such thing")
     got = await ask(page_app(blocking, run_in_thread=busy))
     assert (got.status, got.headers["retry-after"]) == (503, "1")
     assert "can't run" in error_of(got)["message"]
     assert not caplog.records
+    got = await ask(page_app(lambda_page(lambda: fail(ProtocolError("at db.internal")))))  # not meant for callers
+    assert (got.status, error_of(got)["message"], "at db.internal" in caplog.text) == (500, "Internal error", True)
 
 
 async def test_a_failure_in_the_middle_of_an_answer_ends_it(caplog: pytest.LogCaptureFixture) -> None:
