@@ -294,8 +294,11 @@ def test_values_are_less_deep_where_the_engine_may_take_several_ways(unsaid: str
     inner = {unsaid: {}, "dependentSchemas": {"a": again, "b": again}}
     schema = {**again, "$defs": {"d": {"anyOf": [{"properties": {"a": inner}}]}}}
     validator = Validator(schema, where="tool")
-    assert validator.is_valid(nested(9, lambda value: {"a": value, "b": 1}, {}))
-    assert "nested deeper than 10 levels" in validator.problems(nested(10, lambda value: {"a": value, "b": 1}, {}))[0]
+    assert validator.is_valid(nested(15, lambda value: {"a": value, "b": 1}, {}))
+    assert "nested deeper than 16 levels" in validator.problems(nested(16, lambda value: {"a": value, "b": 1}, {}))[0]
+    many = {unsaid: {}, "dependentSchemas": {str(n): again for n in range(20)}}
+    validator = Validator({**again, "$defs": {"d": {"properties": {"a": many}}}}, where="tool")
+    assert "nested deeper than 3 levels" in validator.problems(nested(4, lambda value: {"a": value}, {}))[0]
     plain = Validator({"properties": {"a": {unsaid: False}}}, where="tool")
     assert plain.is_valid(nested(190, lambda value: {"b": value}, {}))
 

@@ -125,9 +125,9 @@ def compile_output(annotation: Any, *, where: str, unstructured: tuple[type, ...
 def _refuse_content(value: Any, content: tuple[type, ...]) -> None:
     """Images, links and so on among plain values would go out as base64, which a model can't see."""
     items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-    for item in items:
-        if isinstance(item, content):
-            name = type(item).__name__
+    for kind in set(map(type, items)):
+        if issubclass(kind, content):
+            name = kind.__name__
             fix = f"annotate it -> list[{name}], or return a ToolResult"
             raise OutputError(f"the value contains {name}, which is content and no JSON; {fix}")
 

@@ -4,6 +4,7 @@ The engine below is fast and complete, but it would fetch references, follow a h
 deep value. So the schema is measured first, the value's depth is checked first, and patterns are kept on a short lead.
 """
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
@@ -56,7 +57,6 @@ _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "depe
 _LEFT_OVER = frozenset({"unevaluatedProperties", "unevaluatedItems"})
 _DYNAMIC = 50  # anchors that any dynamic reference may mean
 _LEAVE = 0
-_SELF_CONTAINED = 10  # levels of a value where "unevaluated…" stands in a schema that contains itself
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
@@ -108,9 +108,10 @@ class SchemaDocument:
             for part in self.parts:  # grows when a reference leads to a place where no schema is expected
                 self._targets[id(part)] = [target for name in _REFERENCES for target in self._targets_of(part, name)]
             self._refuse_loops()
-            contains_itself = self._count_paths()
-            if contains_itself and any(_LEFT_OVER & part.keys() for part in self.parts):
-                self.deepest = min(self.deepest, _SELF_CONTAINED)  # the engine may take several ways at each level
+            returns = self._count_paths()
+            if returns and any(_LEFT_OVER & part.keys() for part in self.parts):
+                ways = max(returns, 2)  # that the engine may take at each level of a value
+                self.deepest = min(self.deepest, int(math.log(limits.paths, ways)))
 
     def _refuse(self, reason: str) -> SetupError:
         return SetupError(f"{self.where}: {reason}")
@@ -261,12 +262,12 @@ class SchemaDocument:
                 stack.append((part, True))
                 stack += [(inner, False) for here, inner in self._nested(part) if here and isinstance(inner, dict)]
 
-    def _count_paths(self) -> bool:
+    def _count_paths(self) -> int:
         """Refuses a schema with too many ways through it; a way ends where it comes back to a part it went through.
 
-        Tells whether some way does: then the schema contains itself.
+        Tells how many do: then the schema contains itself.
         """
-        contains_itself = False
+        returns = 0
         count = 0
         trail: set[int] = set()
         nested = {id(part): self._nested(part) for part in self.parts}
@@ -282,14 +283,14 @@ class SchemaDocument:
                     f"evaluating the schema may take more than {self.limits.paths:,} steps, as its references or "
                     "alternatives multiply; simplify them"
                 )
-            contains_itself = contains_itself or id(part) in trail
+            returns += id(part) in trail
             if isinstance(part, dict) and id(part) not in trail:
                 trail.add(id(part))
                 stack.append((part, _LEAVE))
                 # To know what is left over, the engine evaluates what stands beside "unevaluated…" again and again.
                 more = 4 if _LEFT_OVER & part.keys() else 1
                 stack += [(inner, weight * more if in_place else weight) for in_place, inner in nested[id(part)]]
-        return contains_itself
+        return returns
 
 
 Fits = Callable[[Any], bool]
