@@ -64,9 +64,10 @@ log = logging.getLogger("dovetail.state")
 class SqliteState(StateBackend):
     """Keys, logs and topics in the file at `path`, which is made if need be. Its folder must exist.
 
-    The file grows to about `max_bytes`. A quarter of that is for records of logs, the oldest of which give way; where keys
-    fill the rest there are no new keys and logs, and `CALLER_FAMILIES` end at their share of it. Servers with different
-    names may share a file under different prefixes, and then share that room as well. A write waits `patience` seconds for those of other processes.
+    The file grows to about `max_bytes`. A quarter of that is for records of logs, the oldest of which give way; where
+    keys fill the rest there are no new keys and logs, and `CALLER_FAMILIES` end at their share of it. Servers with
+    different names may share a file under different prefixes, and then share that room as well. A write waits
+    `patience` seconds for those of other processes.
     Raises SetupError if the file can't be used. It may be made before a fork and used after it; a process that has
     begun to use it must not fork.
     """
