@@ -27,7 +27,7 @@ class SseTransport(PostTransport):
         super().__init__(requests)
         self._instead_of = instead_of
         self._endpoint: str | None = None
-        self.unreachable = False  # the latest handshake met no server of HTTP+SSE
+        self.unreachable = False  # the latest handshake met no server of HTTP+SSE, nor did one before
 
     def write(self, out: OutgoingMessage) -> None:
         if out.method == INITIALIZE:
@@ -57,7 +57,7 @@ class SseTransport(PostTransport):
         except DovetailError as failure:
             reason = f"the session ended: {failure}"
             if self._endpoint is None:
-                self.unreachable = True
+                self.unreachable = self._instead_of is not None  # once it has worked, this is an outage
                 self._failed(handshake, failure if self._instead_of is None else _both(self._instead_of, failure))
         self._end(reason)
 
