@@ -282,6 +282,7 @@ async def test_neither_transport() -> None:
             async with Client(server.url):
                 pass
         assert caught.value.code == 404
+        assert str(caught.value).count("(404)") == 1
 
 
 @pytest.mark.parametrize("endpoint", ["http://localhost:1/messages", "//evil.example/messages", "file:///etc/passwd"])

@@ -106,7 +106,7 @@ class SseTransport(PostTransport):
 
 def _both(http: DovetailError, sse: DovetailError) -> DovetailError:
     """The failure of Streamable HTTP, which counts, with that of HTTP+SSE in its words."""
-    words = f"; and by HTTP+SSE: {str(sse)[:200]}"
+    words = f"; and by HTTP+SSE: {(sse.message if isinstance(sse, ServerError) else str(sse))[:200]}"
     if isinstance(http, ServerError):
         return ServerError(http.code, http.message + words, http.data)
     return type(http)(str(http) + words)
