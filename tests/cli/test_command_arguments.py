@@ -137,7 +137,7 @@ def test_whole_arguments_are_taken_as_they_are(tmp_path: Path) -> None:
     file = tmp_path / "arguments.json"
     file.write_text('{"whole": "x", "new": 1}')
     assert read("part=2", whole=f"@{file}") == {"whole": "x", "new": 1, "part": 2}
-    for wrong in ("{", '{"part": 1e999}', '{"part": NaN}', "[" * 100_000):
+    for wrong in ("{", '{"part": 1e999}', '{"part": NaN}', "[" * 100_000, '{"text": "\udcff"}'):
         with pytest.raises(CommandExit, match="--args: this is not JSON"):
             read(whole=wrong)
     with pytest.raises(CommandExit, match="--args: a JSON object is needed"):

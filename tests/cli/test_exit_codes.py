@@ -256,7 +256,7 @@ class Hearing(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.server.heard.append((self.path, {name.lower(): text for name, text in self.headers.items()}))  # type: ignore[attr-defined]
         self.rfile.read(int(self.headers.get("content-length", 0)))
-        self.send_response(404)
+        self.send_response(self.server.status)  # type: ignore[attr-defined]
         self.send_header("content-length", "0")
         self.end_headers()
 
@@ -268,7 +268,7 @@ class Hearing(BaseHTTPRequestHandler):
 @pytest.fixture
 def ear() -> Iterator[Any]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Hearing) as server:
-        server.heard = []  # type: ignore[attr-defined]
+        server.heard, server.status = [], 404  # type: ignore[attr-defined]
         Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}).start()
         yield server
         server.shutdown()
@@ -305,6 +305,13 @@ def test_headers(
     path, heard = ear.heard[0]
     assert path == f"/{SECRET}/mcp?key={SECRET}"
     assert (heard.get("authorization"), heard.get("x-tenant")) == (authorization, tenant)
+
+
+@pytest.mark.parametrize("status", [404, 501])
+def test_a_page_that_is_no_mcp_server(folder: Path, ear: Any, status: int) -> None:
+    ear.status = status
+    done = typed(folder, "list", f"http://127.0.0.1:{ear.server_port}/mcp")
+    assert (done.returncode, b"/mcp does not answer as an MCP server does: " in done.stderr) == (3, True), done.stderr
 
 
 # ── streams as shells leave them ──

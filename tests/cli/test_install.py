@@ -215,6 +215,9 @@ def test_the_command_of_a_host_that_fails_or_would_refuse(home: Path) -> None:
     done = install("server.py", "--host", "claude-code", "--env", "KEY=hush", "--yes")
     assert (done.exit_code, "`claude mcp add-json` failed: oh no" in done.stderr) == (1, True)
     assert "hush" not in done.stderr
+    (home / "bin" / "claude").write_text("#!/bin/sh\nexit 3\n")
+    done = install("server.py", "--host", "claude-code", "--yes")
+    assert (done.exit_code, "`claude mcp add-json` failed: it exited with 3" in done.stderr) == (1, True)
     heard.unlink()
     (home / ".claude.json").write_text('{"mcpServers": {"weather": {"command": "old", "timeout": 5}}}')
     assert install("server.py", "--host", "claude-code", "--yes").exit_code == 5
@@ -249,8 +252,12 @@ def test_a_url_is_added_as_the_host_wants_it(home: Path, host: str, transport: s
             ["server.py", "--uv"],
             {"command": "uv", "args": ["run", "--directory", "HERE", "dovetail", "run", "HERE/server.py"]},
         ),
+        (
+            ["only_uv.has:it", "--uv"],
+            {"command": "uv", "args": ["run", "--directory", "HERE", "dovetail", "run", "only_uv.has:it"]},
+        ),
     ],
-    ids=["a command", "a module here", "a module elsewhere", "uv"],
+    ids=["a command", "a module here", "a module elsewhere", "uv", "a module of uv"],
 )
 def test_other_ways_to_name_a_server(
     home: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], entry: dict[str, Any]

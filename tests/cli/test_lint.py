@@ -384,6 +384,7 @@ def test_what_nobody_describes_is_found() -> None:
         *(r"^[^[]+$", r"[(]", r"[)]", r"[\]()]", r"\(", r"\[a", "]", "}", "{", "a{,3}"),
         *(r"\u{1F600}", r"\u00e4", r"\x41", r"[\w-.]", r"[\w--\d]", r"[\b]", r"(?i:abc)", r"(?-i:abc)", r"(?im-s:abc)"),
         *(r"(?:a)(?=b)(?!c)", r"\1(a)", "", "^$", "(|)", r"\\", r"[\\]", "a(?<$x_1>b)", r"(?<größe>b)", "a||b", r"\0"),
+        *(r"([+-]?[0-9]+)", r"^(\d?)$", r"(\(?\d{3}\)?)"),
     ],
 )  # fmt: skip
 def test_a_pattern_of_ecmascript_is_left_alone(pattern: str) -> None:

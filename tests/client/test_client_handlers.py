@@ -147,6 +147,7 @@ SIZE = {"type": "object", "properties": {"size": {"type": "string", "enum": ["S"
 YES = {"type": "object", "properties": {"sure": {"type": "boolean"}}}
 SEVERAL = {"type": "object", "properties": {"tags": {"type": "array", "items": {"enum": ["a", "b"]}}}}
 ODD = {"type": "object", "properties": {"a": {"default": {"deep": 1}}, "b": {"default": [1]}, "c": {"default": None}}}
+MISFIT = {"type": "object", "properties": {"mail": {"type": "string", "format": "email", "default": ""}}}
 
 REPLIES: list[tuple[Any, Any, dict[str, Any]]] = [
     (FORM, {"name": "Ada"}, {"action": "accept", "content": {"name": "Ada"}}),
@@ -165,6 +166,7 @@ REPLIES: list[tuple[Any, Any, dict[str, Any]]] = [
     (TWO, {"name": "Ada"}, {"action": "accept", "content": {"name": "Ada", "age": 30}}),
     (TWO, {"name": "Ada", "age": 36}, {"action": "accept", "content": {"name": "Ada", "age": 36}}),
     (ODD, {}, {"action": "accept", "content": {}}),
+    (MISFIT, {}, {"action": "accept", "content": {}}),
     (EMPTY, {}, {"action": "accept", "content": {}}),
     (EMPTY, True, {"action": "accept", "content": {}}),
     (EMPTY, False, {"action": "decline"}),
@@ -331,3 +333,10 @@ def test_what_fits_a_form(field: dict[str, Any], value: Any, good: bool) -> None
     given = {} if value is None else {"it": value}
     with nullcontext() if good else pytest.raises(SetupError, match=r"elicitation_handler: .* does not fit: .*it"):
         answered(everything(elicitation_handler=lambda question: given), elicitation(schema=schema))
+
+
+@pytest.mark.parametrize("value", [object(), "\ud800", 1 << 70])
+def test_what_can_not_be_sent_is_told_with_the_name_of_the_handler(value: Any) -> None:
+    answering = everything(elicitation_handler=lambda question: {"name": value})
+    with pytest.raises(SetupError, match=r"^elicitation_handler: what it returned "):
+        answered(answering, elicitation(schema=TWO))

@@ -282,6 +282,7 @@ async def test_neither_transport() -> None:
             async with Client(server.url):
                 pass
         assert caught.value.code == 404
+        assert str(caught.value).count("(404)") == 1
 
 
 @pytest.mark.parametrize("endpoint", ["http://localhost:1/messages", "//evil.example/messages", "file:///etc/passwd"])
@@ -312,12 +313,48 @@ async def test_a_session_that_ends_is_followed_by_another(loss: str) -> None:
         assert (await client.call_tool("any")).text == "old"
 
 
+async def test_an_outage_of_an_old_server_stays_one() -> None:
+    old, is_down = Old(), False
+
+    async def behave(visit: Visit) -> None:
+        if is_down and visit.verb == "GET":
+            visit.answer(503)
+        else:
+            await old(visit)
+
+    async with Scripted(behave) as server, Client(f"{server.origin}/sse") as client:
+        is_down = True
+        old.streams[0].cut()
+        for _ in range(3):
+            with pytest.raises((ServerError, ConnectionLost)) as caught:
+                await client.ping()
+            assert "405" not in str(caught.value)
+        is_down = False
+        await client.ping()
+
+
 async def is_quiet(listening: Listening) -> bool:
     try:
         await asyncio.wait_for(anext(listening), 0.03)
     except TimeoutError:
         return True
     return False
+
+
+async def test_the_end_of_one_listening_leaves_what_another_has_just_begun() -> None:
+    feed, sent = ChangeFeed(lambda: None), list[Any]()
+
+    async def send(method: str, params: Any) -> None:
+        sent.append((method, params["uri"]))
+        if sent[-1] == ("resources/unsubscribe", "n://1"):
+            await another.__aenter__()
+
+    another = feed.in_session(ListenFilter(resource_subscriptions=["n://2"]), CAPABILITIES, send)
+    async with feed.in_session(ListenFilter(resource_subscriptions=["n://1", "n://2"]), CAPABILITIES, send):
+        pass
+    assert sent[-2:] == [("resources/unsubscribe", "n://1"), ("resources/subscribe", "n://2")]
+    await another.__aexit__(None, None, None)
+    assert sent[-1] == ("resources/unsubscribe", "n://2")
 
 
 @every_revision

@@ -239,6 +239,8 @@ def _json(text: str) -> Any:
     """What could not be sent again is none: NaN, a number that is too large, half of a surrogate pair."""
     try:
         return msgspec.json.decode(text)
+    except UnicodeEncodeError:
+        raise Misread("this is not JSON: it is no text in UTF-8") from None
     except (msgspec.DecodeError, RecursionError) as failure:
         raise Misread(f"this is not JSON: {failure}") from None
 

@@ -22,7 +22,7 @@ from dovetail.client.config import ListedServer, all_servers
 from dovetail.client.transports.base import OutgoingMessage, Receiver, Transport
 from dovetail.client.transports.stdio import LEAVE_SECONDS, NotStarted, ProcessGroup, see_out, within
 from dovetail.client.transports.url import ServerUrl, page_url
-from dovetail.errors import BadAnswer, ConnectionLost, NotSignedIn, SetupError
+from dovetail.errors import BadAnswer, ConnectionLost, NotSignedIn, ServerError, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.features import passes_level
 from dovetail.protocol.types import PromptDefinition, ToolDefinition
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dovetail.client.oauth.provider import TokenRequest
 
 GIVE_TOKEN = "give a token with --token, or set DOVETAIL_CLIENT_TOKEN"
+MCP_STATUSES = (403, 429)  # with which a server that knows MCP may refuse the first request
 MAX_NAMED = 20  # tools, prompts or servers that an error lists
 REPORTED_BY_CHILD = {
     NOT_FOUND: terminal.WRONG_USE,
@@ -66,6 +67,10 @@ async def connected(server: ServerTarget, **handlers: Any) -> AsyncIterator[Clie
             await client.open()
         except ConnectionLost as lost:
             raise _unreached(server, lost) from None
+        except ServerError as refusal:
+            if refusal.code <= 0 or refusal.code in MCP_STATUSES:
+                raise
+            raise BadAnswer(f"{server.shown} does not answer as an MCP server does: {refusal}") from None
         try:
             yield client
         finally:

@@ -179,7 +179,7 @@ def _started(wanted: WantedServer, here: str | None) -> tuple[list[str], dict[st
     if wanted.kind == COMMAND:
         program = wanted.behind[0] if here else shutil.which(wanted.behind[0]) or wanted.behind[0]
         return [_located(word, here) for word in (program, *wanted.behind[1:])], env
-    if missing := what_is_missing(wanted.target):
+    if missing := what_is_missing(wanted.target, elsewhere=wanted.with_uv):
         raise click.UsageError(f"{missing}; {WAYS}")
     place, colon, inner = wanted.target.rpartition(":") if ".py:" in wanted.target else (wanted.target, "", "")
     path = Path(os.path.abspath(place)) if place.endswith(".py") else None
@@ -361,7 +361,7 @@ def _run(change: PlannedChange, words: list[str]) -> None:
         done = subprocess.run(
             words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=60, check=False
         )
-        why = (done.stderr or done.stdout).strip() if done.returncode else ""
+        why = (done.stderr or done.stdout).strip() or f"it exited with {done.returncode}" if done.returncode else ""
     except (OSError, subprocess.TimeoutExpired) as failure:
         why = str(failure)
     if why:

@@ -61,13 +61,15 @@ def split_target(target: str) -> tuple[str, str]:
     return target, ""
 
 
-def what_is_missing(target: str) -> str | None:
-    """Why there can't be such a program; None if there may be one."""
+def what_is_missing(target: str, *, elsewhere: bool = False) -> str | None:
+    """Why there can't be such a program; None if there may be one. A module may be in an environment `elsewhere`."""
     place, _ = split_target(target)
     if place.endswith(".py"):
         return None if os.path.isfile(place) else f"there is no file {place}"
     if not all(part.isidentifier() for part in place.split(".")):
         return f"{place!r} is neither a Python file nor a module"
+    if elsewhere:
+        return None
     hint = f"; for a file write {place}.py" if os.path.isfile(f"{place}.py") else ""
     top = place.partition(".")[0]
     before = list(sys.path)

@@ -102,16 +102,19 @@ async def elicit(handler: ElicitationHandler, question: ElicitQuestion) -> dict[
         return {"action": reply.action}
     defaults = {name: field["default"] for name, field in question.fields.items() if _has_default(field)}
     content = {**defaults, **(reply.content or {})}
-    if problems := _problems(question.schema or {}, content):
+    try:
+        sent = msgspec.json.decode(encode(content))
+    except (TypeError, ValueError, OverflowError, RecursionError) as failure:
+        raise SetupError(f"elicitation_handler: what it returned can't be sent: {failure}") from None
+    if problems := _problems(question.schema or {}, sent):
         raise SetupError(f"elicitation_handler: what it returned does not fit: {'; '.join(problems[:5])}")
     return {"action": "accept", "content": content}
 
 
-def _problems(schema: Mapping[str, Any], content: Mapping[str, Any]) -> list[str]:
+def _problems(schema: Mapping[str, Any], content: Any) -> list[str]:
     """Of the content by the schema of the form; one that can't be used finds nothing: the server will judge."""
     try:
-        validator = Validator(schema, where="the form", lazy=True)
-        return validator.problems(msgspec.json.decode(encode(content)), root="content")
+        return Validator(schema, where="the form", lazy=True).problems(content, root="content")
     except SetupError:
         return []
 
@@ -134,11 +137,13 @@ def _as_reply(question: ElicitQuestion, given: Any) -> ElicitReply:
 
 
 def _has_default(field: Mapping[str, Any]) -> bool:
-    """Whether there is one that a form can hold: a server may write anything there."""
+    """Whether there is one that a form can hold, and that fits its field: a server may write anything there."""
     default = field.get("default")
     if isinstance(default, list):
-        return all(isinstance(choice, str) for choice in default)
-    return isinstance(default, (str, int, float))
+        can_hold = all(isinstance(choice, str) for choice in default)
+    else:
+        can_hold = isinstance(default, (str, int, float))
+    return can_hold and not _problems(field, default)
 
 
 # ── sampling ──

@@ -197,10 +197,9 @@ class ChangeFeed:
             yield listening
         finally:
             self._listenings.discard(listening)
-            others = {uri for other in self._listenings for uri in other.honoured.resource_subscriptions}
             with suppress(DovetailError, TimeoutError):  # a server that is gone need not be told
                 for uri in listening.honoured.resource_subscriptions:
-                    if uri not in others:
+                    if not any(uri in other.honoured.resource_subscriptions for other in self._listenings):
                         await send("resources/unsubscribe", {"uri": uri})
 
     async def renew(self, capabilities: Mapping[str, Any], send: Send) -> None:

@@ -132,7 +132,7 @@ class References:
 
 def fault_of(pattern: str) -> str:
     """What is wrong with it; nothing if it may be right."""
-    outside = _HIDDEN.sub("", pattern)
+    outside = _HIDDEN.sub("x", pattern)
     if unknown := _UNKNOWN.search(outside):
         return f"{unknown[0]} is not for JSON Schema"
     is_whole = outside.count("(") == outside.count(")") and not {"[", "\\"} & set(outside)

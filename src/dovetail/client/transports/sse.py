@@ -27,7 +27,7 @@ class SseTransport(PostTransport):
         super().__init__(requests)
         self._instead_of = instead_of
         self._endpoint: str | None = None
-        self.unreachable = False  # the latest handshake met no server of HTTP+SSE
+        self.unreachable = False  # the latest handshake met no server of HTTP+SSE, nor did one before
 
     def write(self, out: OutgoingMessage) -> None:
         if out.method == INITIALIZE:
@@ -57,7 +57,7 @@ class SseTransport(PostTransport):
         except DovetailError as failure:
             reason = f"the session ended: {failure}"
             if self._endpoint is None:
-                self.unreachable = True
+                self.unreachable = self._instead_of is not None  # once it has worked, this is an outage
                 self._failed(handshake, failure if self._instead_of is None else _both(self._instead_of, failure))
         self._end(reason)
 
@@ -106,7 +106,7 @@ class SseTransport(PostTransport):
 
 def _both(http: DovetailError, sse: DovetailError) -> DovetailError:
     """The failure of Streamable HTTP, which counts, with that of HTTP+SSE in its words."""
-    words = f"; and by HTTP+SSE: {str(sse)[:200]}"
+    words = f"; and by HTTP+SSE: {(sse.message if isinstance(sse, ServerError) else str(sse))[:200]}"
     if isinstance(http, ServerError):
         return ServerError(http.code, http.message + words, http.data)
     return type(http)(str(http) + words)
