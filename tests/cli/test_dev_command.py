@@ -36,6 +36,10 @@ def slow(seconds: float) -> str:
     return "old"
 
 @server.tool
+def variables() -> list[str]:
+    return [name for name in os.environ if name in ("DOVETAIL_STATE", "DOVETAIL_PORT")]
+
+@server.tool
 def fails() -> float:
     return 1 / 0
 """
@@ -146,6 +150,11 @@ async def test_the_client_sees_the_real_error(served: Developing) -> None:
     async with Client(f"{served.origin}/mcp") as client:
         failed = await client.call_tool("fails", raise_on_error=False)
     assert "The tool fails failed: ZeroDivisionError: division by zero (server.py, line " in failed.text
+
+
+async def test_the_options_do_not_stay_in_the_environment(served: Developing) -> None:
+    async with Client(f"{served.origin}/mcp") as client:
+        assert (await client.call_tool("variables")).data == []
 
 
 def test_what_can_not_be_loaded_is_served_when_it_can(served: Developing) -> None:

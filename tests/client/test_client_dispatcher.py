@@ -392,6 +392,13 @@ async def test_a_modern_server_that_is_slow_to_start(code: int) -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+async def test_a_server_that_knows_neither_is_not_asked_again() -> None:
+    link = server(versions=())
+    with pytest.raises(ServerError, match="no handshake"):
+        await settle(link)
+    assert link.methods() == ["server/discover", "initialize"]
+
+
 async def test_another_refusal_of_the_handshake_is_told() -> None:
     with pytest.raises(ServerError, match="no handshake"):
         await settle(server(refusal=-32603, versions=()))

@@ -36,6 +36,9 @@ END_SECONDS = 8.0  # for the end of a child, besides those
 ENDINGS = (".py", ".toml")
 IGNORED = {"__pycache__", "node_modules", "venv", "site-packages", "build", "dist"}  # and hidden ones
 POLL_SECONDS = 0.4
+PASSED = tuple(
+    f"DOVETAIL_{name}" for name in ("HOST", "PORT", "PATH", "STATE", "WORKERS", "DRAIN_DELAY", "DRAIN_TIMEOUT")
+)  # the options that a child has in its environment
 CONSOLE = "/console/"
 
 EXAMPLES = """
@@ -123,9 +126,8 @@ class Reloader:
         for each in sockets:
             each.listen(options.backlog) if shares else each.close()  # on Windows each child binds its own
         self._descriptors = [each.fileno() for each in sockets] if shares else []
-        served = {"host": options.host, "port": self.port, "path": options.path, "state": state, "workers": 1}
-        served |= {"drain_delay": 0.0, "drain_timeout": self._drain}
-        self._variables = {f"DOVETAIL_{name.upper()}": str(value) for name, value in served.items()}
+        served = (options.host, self.port, options.path, state, 1, 0.0, self._drain)
+        self._variables = dict(zip(PASSED, map(str, served), strict=True))
 
     def run(self, announce: Callable[[], None]) -> None:
         """Until it is interrupted."""
@@ -230,6 +232,8 @@ def serve_child(target: str, began: str, *descriptors: str) -> None:
                 tell(f"restarted in {time.time() - float(began):.1f} s", fg="green")
 
         options = server.http_options({"routes": dovetail.Console(server).routes()}, running=True)
+        for each in PASSED:
+            os.environ.pop(each, None)  # what the program starts has no use for them
         sockets = [Socket(fileno=int(each)) for each in descriptors]
         serve_http(engine, options, owner=server, sockets=sockets, started=started)
     except (Exception, SystemExit) as failure:

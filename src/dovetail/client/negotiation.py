@@ -1,8 +1,8 @@
 """Negotiation of the protocol revision: `server/discover`, or `initialize` with an older server.
 
 Without a pinned revision, `server/discover` is tried first. A server that answers it, or refuses it in the modern way,
-is modern; any other answer, and silence, comes from a server that wants `initialize`. One that knows no handshake
-either was only slow to start, and is asked once more.
+is modern; any other answer, and silence, comes from a server that wants `initialize`. One that was silent and knows no
+handshake was only slow to start, and is asked once more.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -119,18 +119,21 @@ async def _find_out(dispatcher: Dispatcher, identity: Identity, timeout: float |
     found = await _probe(dispatcher, identity, probe_seconds if timeout is None else min(timeout, probe_seconds))
     if isinstance(found, NegotiatedProtocol):
         return found
-    if found.handshake:
+    if found is None or found.handshake:
         try:
-            return await initialize(dispatcher, identity, found, timeout)
+            return await initialize(dispatcher, identity, found or revisions.LATEST_HANDSHAKE, timeout)
         except ServerError as refusal:
-            if refusal.code not in (UNSUPPORTED_VERSION, METHOD_NOT_FOUND):
+            was_slow = found is None and refusal.code == METHOD_NOT_FOUND
+            if not was_slow and refusal.code != UNSUPPORTED_VERSION:
                 raise
             found = revisions.LATEST
     return await discover(dispatcher, identity, found, timeout)
 
 
-async def _probe(dispatcher: Dispatcher, identity: Identity, timeout: float | None) -> NegotiatedProtocol | Revision:
-    """What comes of `server/discover`: an agreement, or else the revision that should be tried next."""
+async def _probe(
+    dispatcher: Dispatcher, identity: Identity, timeout: float | None
+) -> NegotiatedProtocol | Revision | None:
+    """What comes of `server/discover`: an agreement, or else the revision that should be tried next; None: silence."""
     try:
         return await discover(dispatcher, identity, revisions.LATEST, timeout)
     except TooManyRequests:
@@ -140,11 +143,14 @@ async def _probe(dispatcher: Dispatcher, identity: Identity, timeout: float | No
             return _newest(_supported(refusal))
         if refusal.code in (HEADER_MISMATCH, MISSING_CAPABILITY):
             raise
-    except (BadAnswer, TimeoutError):
+    except BadAnswer:
         pass
+    except TimeoutError:
+        return None
     except ConnectionLost:  # the request is lost, but not yet the server
         if dispatcher.is_over:
             raise
+        return None
     return revisions.LATEST_HANDSHAKE
 
 

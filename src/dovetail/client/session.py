@@ -363,8 +363,10 @@ class ClientSession:
             if method == "notifications/message" and self._log_handler is not None:
                 message = msgspec.json.decode(params, type=LogMessage)
                 self.dispatcher.run_handler(self._log_handler, message)
-            elif method == "notifications/elicitation/complete" and visited is not None:
+                return
+            if method == "notifications/elicitation/complete" and visited is not None:
                 self.dispatcher.run_handler(visited, msgspec.json.decode(params, type=_Visit).elicitation_id)
+                return
         if (change := self._feed.hear(method, params)) is not None:
             self.cache.forget(change)  # before anybody who listens can read again
             self._on_change(change)
