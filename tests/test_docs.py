@@ -574,9 +574,9 @@ async def end_with_open_streams(program: Running) -> int:
         ]
         for client in clients:
             await stack.enter_async_context(client.listen(tools=True))
-        calls = [asyncio.create_task(client.call_tool("pack", {"seconds": 0.4})) for client in clients]
-        for client in clients:  # whose calls were taken when this is answered
-            await client.list_tools()
+        calls = [asyncio.create_task(client.call_tool("pack", {"seconds": 1.0})) for client in clients]
+        for client in clients * 10:  # whose calls, sent before, were taken when these are answered
+            await client.list_tools(fresh=True)
         program.process.send_signal(signal.SIGTERM)
         assert [result.data for result in await asyncio.gather(*calls)] == ["packed", "packed"]
         return await program.exit_code()
