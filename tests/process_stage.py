@@ -5,7 +5,9 @@ import time
 from pathlib import Path
 
 SERVER = """
-import json, os, sys
+import json, os, sys, time
+while not os.path.exists("helper.pid"):  # else a quick client could end both before the helper has begun
+    time.sleep(0.01)
 INIT = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "fake", "version": "0"}}
 for line in sys.stdin:
     message = json.loads(line)
