@@ -5,9 +5,7 @@ import time
 from pathlib import Path
 
 SERVER = """
-import json, os, sys, time
-while not os.path.exists("helper.pid"):  # else a quick client could end both before the helper has begun
-    time.sleep(0.01)
+import json, os, sys
 INIT = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "fake", "version": "0"}}
 for line in sys.stdin:
     message = json.loads(line)
@@ -22,16 +20,15 @@ WAITS = {"idle": "", "deaf": "; wait"}
 
 
 def shell(folder: Path, helper: str) -> list[str]:
-    """A command that starts the helper in the background, and then the server."""
+    """A command that starts the helper in the background, and then the server: a quick client could end both before."""
     (folder / "server.py").write_text(SERVER)
     (folder / "helper.py").write_text(
         f"{HELPERS[helper]}\nimport os, time\nopen('helper.pid', 'w').write(f'{{os.getpid()}} ')\ntime.sleep(60)\n"
     )
     python = sys.executable
-    words = (
-        f"cd {folder} && {python} helper.py </dev/null >/dev/null & cd {folder} && {python} server.py{WAITS[helper]}"
-    )
-    return ["sh", "-c", words]
+    begin = f"cd {folder}; {python} helper.py </dev/null >/dev/null & cd {folder}"
+    begun = "while [ ! -s helper.pid ]; do sleep 0.02; done"
+    return ["sh", "-c", f"{begin}; {begun}; {python} server.py{WAITS[helper]}"]
 
 
 def pid_in(folder: Path) -> int:
