@@ -1,7 +1,4 @@
-"""What becomes of the responses of an app: what may not go out is refused, and the client can tell where each ends.
-
-An app may answer by `send`, as ASGI has it, or in one piece, which our own HTTP offers besides.
-"""
+"""Responses of an app on our own HTTP, by `send` or in one piece: what is refused, and where each of them ends."""
 
 import asyncio
 import contextvars
@@ -9,19 +6,20 @@ import email.utils
 import gc
 import json
 import logging
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from served import META
 from wire_line import Line, Reply, line_to, replies, wire_to
 
-from dovetail.server import Server
+from dovetail import Context, Server
 from dovetail.transports.asgi import WHOLE
 from dovetail.transports.http11.protocol import http_date
 from dovetail.transports.response import PIECE
-from http_serving import until
+from http_serving import Stage, serving, until
+from http_wire import BOTH, META, MODERN, HttpWire, text_of
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 OLD = b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"
@@ -163,17 +161,6 @@ async def test_a_whole_response_is_one_write(app: Any) -> None:
     assert len(line.written) == 1
     assert (reply.status, reply.body, reply.header(b"content-length")) == (200, b"ok", b"2")
     assert reply.header(b"date") is not None
-
-
-async def test_the_head_of_a_stream_goes_out_at_once() -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send(start(200))
-        await receive()
-        await receive()
-
-    line = await line_to(app, GET)
-    assert line.said.endswith(b"transfer-encoding: chunked\r\n\r\n")
-    await line.hang_up()
 
 
 @pytest.mark.parametrize("framed", [True, False])
@@ -348,23 +335,28 @@ async def test_requests_do_not_see_each_others_context() -> None:
     assert values == [0, 0, 0]
 
 
+FORWARDED = b"GET / HTTP/1.1\r\nX-Forwarded-For: 1.1.1.1, 203.0.113.9\r\n\r\n"
+
+
 @pytest.mark.parametrize(
-    ("data", "line"),
+    ("data", "trusted", "line"),
     [
-        (b'GET /%0A"x?secret HTTP/1.1\r\n\r\n', '"GET /%0A%22x HTTP/1.1" 500'),  # one line for a replaced response
-        (b"GARBAGE\r\n\r\n", '"-" 400'),
-        ("GET /é HTTP/1.1\r\n\r\n".encode(), '"-" 400'),
-        (b"GET /?secret HTTP/1.1\r\n" + b"X-A: b\r\n" * 200 + b"\r\n", '"-" 431'),
-        (CHUNKED.replace(b" / ", b" /a?secret ") + b"nonsense\r\n", '"POST /a HTTP/1.1" 400'),
+        (b'GET /%0A"x?secret HTTP/1.1\r\n\r\n', [], '192.0.2.1:5000 - "GET /%0A%22x HTTP/1.1" 500'),
+        (b"GARBAGE\r\n\r\n", [], '192.0.2.1:5000 - "-" 400'),
+        ("GET /é HTTP/1.1\r\n\r\n".encode(), [], '192.0.2.1:5000 - "-" 400'),
+        (b"GET /?secret HTTP/1.1\r\n" + b"X-A: b\r\n" * 200 + b"\r\n", [], '192.0.2.1:5000 - "-" 431'),
+        (CHUNKED + b"nonsense\r\n", [], '192.0.2.1:5000 - "POST / HTTP/1.1" 400'),
+        (FORWARDED, [], '192.0.2.1:5000 - "GET / HTTP/1.1" 500'),
+        (FORWARDED, ["192.0.2.1"], '203.0.113.9 - "GET / HTTP/1.1" 500'),
+        (GET, ["192.0.2.1"], '192.0.2.1:5000 - "GET / HTTP/1.1" 500'),
     ],
 )
-async def test_the_access_log(data: bytes, line: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_access_log(data: bytes, trusted: list[str], line: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "dovetail.access"):
         await line_to(saying(start(200, length(2))), data)
         assert not [each for each in caplog.records if each.name == "dovetail.access"]
-        await line_to(saying(start(200, length(2))), data, access_log=True)
-    found = [each.getMessage() for each in caplog.records if each.name == "dovetail.access"]
-    assert found == [f"192.0.2.1:5000 - {line}"]
+        await line_to(saying(start(200, length(2))), data, access_log=True, trusted_proxies=trusted)
+    assert [each.getMessage() for each in caplog.records if each.name == "dovetail.access"] == [line]
 
 
 # ── what is left behind ──
@@ -405,21 +397,13 @@ async def test_nothing_is_left_to_the_garbage_collector(garbage: list[Any], data
 # ── a server behind it ──
 
 
-def call(size: int, path: str = "/mcp") -> bytes:
-    params = {"name": "repeat", "_meta": META, "arguments": {"text": "x" * size}}
+def call(tool: str, arguments: dict[str, Any], path: str = "/mcp", **headers: str) -> bytes:
+    params = {"name": tool, "arguments": arguments, **({} if headers else {"_meta": META})}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
-    headers = {
-        "Host": "localhost", "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
-        "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "repeat",
-    }  # fmt: skip
-    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    modern = {"Mcp-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": tool}
+    fields = {"Host": "localhost", "Content-Type": "application/json", "Accept": BOTH, **(headers or modern)}
+    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
     return f"POST {path} HTTP/1.1\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-
-
-def repeating() -> Any:
-    server = Server("whole")
-    server.add_tool(lambda text: text, name="repeat")
-    return server.asgi(allowed_hosts=["localhost"], max_body_bytes=1_000_000)
 
 
 async def ask(app: Any, *pieces: bytes) -> Reply:
@@ -433,17 +417,9 @@ async def ask(app: Any, *pieces: bytes) -> Reply:
     return reply
 
 
-@pytest.mark.parametrize("size", [3, PIECE - 1000, 900_000])
-async def test_a_call_of_any_size(size: int) -> None:
-    app, data = repeating(), call(size)
-    for piece in (len(data), 50_000):
-        reply = await ask(app, *(data[at : at + piece] for at in range(0, len(data), piece)))
-        assert json.loads(reply.body)["result"]["content"][0]["text"] == "x" * size
-    await app.drain(0)
-
-
-async def test_an_app_between_the_wire_and_a_server_is_not_passed_by() -> None:
-    inner = repeating()
+async def test_a_call_of_any_size_and_an_app_between_that_is_not_passed_by() -> None:
+    server = Server("whole")
+    server.add_tool(lambda text: text, name="repeat")
 
     async def stamping(scope: Any, receive: Any, send: Any) -> None:
         async def stamped(message: Any) -> None:
@@ -451,9 +427,47 @@ async def test_an_app_between_the_wire_and_a_server_is_not_passed_by() -> None:
                 message["headers"] = [*message["headers"], (b"x-stamp", b"1")]
             await send(message)
 
-        await inner(scope, receive, stamped)
+        await app(scope, receive, stamped)
 
     outer = Server("outer").asgi(allowed_hosts=["localhost"], routes={"/inner/*": stamping})
-    assert (await ask(outer, call(3, "/inner/mcp"))).header(b"x-stamp") == b"1"
-    await outer.drain(0)
-    await inner.drain(0)
+    async with serving(server, allowed_hosts=["localhost"], max_body_bytes=1_000_000) as app:
+        for size in (3, PIECE - 1000, 900_000):
+            data = call("repeat", {"text": "x" * size})
+            for piece in (len(data), 50_000):
+                reply = await ask(app, *(data[at : at + piece] for at in range(0, len(data), piece)))
+                assert json.loads(reply.body)["result"]["content"][0]["text"] == "x" * size
+        assert (await ask(outer, call("repeat", {"text": "x"}, "/inner/mcp"))).header(b"x-stamp") == b"1"
+        await outer.drain(0)
+
+
+async def test_a_call_of_a_session_outlives_its_connection_or_lets_go_of_it() -> None:
+    stage = Stage()
+
+    @stage.server.tool
+    async def poll(ctx: Context) -> str:
+        await ctx.warning("before")
+        await ctx.close_stream(0)
+        await stage.go.wait()
+        return "polled"
+
+    async with serving(stage.server) as app:
+        client = await HttpWire.session(app)
+        headers = {"Mcp-Session-Id": str(client.session_id), "Mcp-Protocol-Version": client.version}
+
+        async def rest(line: Line) -> list[str]:
+            stage.go.set()
+            event_id = re.findall(rb"id: (\S+)", line.said)[-1].decode()
+            answers = (await client.get(event_id).done()).messages
+            return [each["params"]["data"] if "method" in each else text_of(each) for each in answers]
+
+        line = await line_to(app, call("tell", {}, **headers))
+        await until(lambda: b"first" in line.said)
+        await line.hang_up()
+        assert await rest(line) == ["second", "told"]
+        stage.go.clear()
+        line = await line_to(app, call("poll", {}, **headers))
+        await until(lambda: line.said.endswith(b"0\r\n\r\n"))
+        await line.feed([call("add", {"a": 1, "b": 2}, **headers).replace(b'"id": 1', b'"id": 2')])
+        await until(lambda: b'"text":"3"' in line.said)
+        assert await rest(line) == ["polled"]
+        await line.hang_up()
