@@ -64,56 +64,41 @@ META = {
 }
 
 
-class Piped:
-    """A server with a token, and its client, which reads line by line."""
-
-    def __init__(self, program: Path, token: str | None, command: tuple[str, ...] = ()) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("DOVETAIL_")}
-        self.process = subprocess.Popen(
-            [sys.executable, *command, str(program)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment if token is None else {**environment, "DOVETAIL_TOKEN": token},
-        )
-
-    def send(self, method: str, params: dict[str, Any], id: str | None = None) -> None:
-        assert self.process.stdin is not None
-        message = {"jsonrpc": "2.0", "method": method, "params": params} | ({} if id is None else {"id": id})
-        self.process.stdin.write(f"{json.dumps(message)}\n")
-        self.process.stdin.flush()
-
-    def read(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return answer
-
-    def ask(self, name: str, meta: dict[str, Any] = META) -> dict[str, Any]:
-        self.send("tools/call", {"name": name, "arguments": {}, "_meta": meta}, name)
-        return self.read()
-
-    def end(self, code: int = 0) -> str:
-        """What it has said on stderr."""
-        _, errors = self.process.communicate(timeout=PROMPTLY)
-        assert self.process.returncode == code
-        return errors
+@contextmanager
+def piped(folder: Path, token: str | None, *command: str, auth: str = AUTH) -> Iterator["subprocess.Popen[str]"]:
+    program = folder / "piped.py"
+    program.write_text(PROGRAM.replace("AUTH)", f"{auth})"))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DOVETAIL_")}
+    environment |= {} if token is None else {"DOVETAIL_TOKEN": token}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([sys.executable, *command, program], text=True, env=environment, **pipes) as server:
+        try:
+            yield server
+        finally:
+            server.kill()
 
 
-def shown(answer: dict[str, Any]) -> str:
+def read(server: Any) -> Any:
+    return json.loads(server.stdout.readline())
+
+
+def ask(server: Any, method: str, params: dict[str, Any]) -> Any:
+    """The next message that comes."""
+    server.stdin.write(json.dumps({"jsonrpc": "2.0", "id": method, "method": method, "params": params}) + "\n")
+    server.stdin.flush()
+    return read(server)
+
+
+def call(server: Any, name: str, meta: dict[str, Any] = META) -> str:
+    answer = ask(server, "tools/call", {"name": name, "arguments": {}, "_meta": meta})
     return answer["result"]["content"][0]["text"] if "result" in answer else f"error {answer['error']['code']}"
 
 
-@contextmanager
-def piped(folder: Path, token: str | None, *command: str, auth: str = AUTH) -> Iterator[Piped]:
-    program = folder / "piped.py"
-    program.write_text(PROGRAM.replace("AUTH)", f"{auth})"))
-    started = Piped(program, token, command)
-    try:
-        yield started
-    finally:
-        started.process.kill()
-        started.process.communicate(timeout=PROMPTLY)
+def end(server: Any, code: int = 0) -> str:
+    """What it has said on stderr."""
+    _, errors = server.communicate(timeout=PROMPTLY)
+    assert server.returncode == code
+    return errors
 
 
 @pytest.mark.rule("AUTH-1")
@@ -128,8 +113,8 @@ def piped(folder: Path, token: str | None, *command: str, auth: str = AUTH) -> I
 )
 def test_the_token_of_the_environment(tmp_path: Path, token: str | None, auth: str, answers: list[str]) -> None:
     with piped(tmp_path, token, auth=auth) as server:
-        assert [shown(server.ask(name)) for name in ("whoami", "write", "inherited")] == answers
-        assert TOKEN not in server.end()
+        assert [call(server, name) for name in ("whoami", "write", "inherited")] == answers
+        assert TOKEN not in end(server)
 
 
 COMPLAINTS = {
@@ -143,11 +128,8 @@ COMPLAINTS = {
 @pytest.mark.parametrize("token", COMPLAINTS)
 def test_a_bad_token_ends_the_server_with_a_clear_word(tmp_path: Path, token: str) -> None:
     with piped(tmp_path, token, "-m", "dovetail.cli", "run") as server:
-        errors = server.end(1)
-    assert "DOVETAIL_TOKEN" in errors
-    assert COMPLAINTS[token] in errors
-    assert token not in errors
-    assert "Traceback" not in errors
+        errors = end(server, 1)
+    assert [word in errors for word in ("DOVETAIL_TOKEN", COMPLAINTS[token], token, "Traceback")] == [1, 1, 0, 0]
 
 
 @pytest.mark.rule("AUTH-15")
@@ -156,22 +138,17 @@ def test_a_token_that_expires_is_worth_nothing_any_more(tmp_path: Path) -> None:
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
     wanted = {"notifications": {"resourceSubscriptions": ["notes://all"]}, "_meta": META}
     with piped(tmp_path, "short-token") as server:
-        server.send("initialize", hello, "i")
-        assert "result" in server.read()
-        server.send("notifications/initialized", {})
-        server.send("resources/subscribe", {"uri": "notes://all"}, "s")
-        assert "result" in server.read()
-        server.send("subscriptions/listen", wanted, "l")
-        assert server.read()["params"]["notifications"] == wanted["notifications"]
-        told = [server.ask("touch", {}), server.read(), server.read()]
+        assert "result" in ask(server, "initialize", hello)
+        server.stdin.write('{"jsonrpc": "2.0", "method": "notifications/initialized"}\n')
+        assert "result" in ask(server, "resources/subscribe", {"uri": "notes://all"})
+        assert ask(server, "subscriptions/listen", wanted)["params"]["notifications"] == wanted["notifications"]
+        told = [ask(server, "tools/call", {"name": "touch"}), read(server), read(server)]
         assert sorted(str(message.get("method")) for message in told) == ["None", UPDATED, UPDATED]
-        ended = server.read()
-        assert (ended["id"], "result" in ended) == ("l", True)
-        assert shown(server.ask("touch", {})) == "touched"
-        assert shown(server.ask("whoami", {})) == "nobody"  # and nothing came between
-        refused = server.ask("write")
-        assert shown(refused) == "error -32600"
-        assert "start the server with a good token in DOVETAIL_TOKEN" in refused["error"]["message"]
-        errors = server.end()
-        assert "has expired" in errors
-        assert "short-token" not in errors
+        ended = read(server)
+        assert (ended["id"], "result" in ended) == ("subscriptions/listen", True)
+        assert call(server, "touch", {}) == "touched"
+        assert call(server, "whoami", {}) == "nobody"  # and nothing came between
+        refused = ask(server, "tools/call", {"name": "write", "_meta": META})["error"]
+        assert (refused["code"], "DOVETAIL_TOKEN" in refused["message"]) == (-32600, True)
+        errors = end(server)
+        assert ("has expired" in errors, "short-token" in errors) == (True, False)
