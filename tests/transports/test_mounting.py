@@ -15,26 +15,19 @@ from served import PROMPTLY
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
+import http_serving
 from dovetail import Context, Server
 from dovetail.errors import SetupError
 from dovetail.transports.http import HttpApp
 from hosting import hosted
 from http_serving import settle
-from http_wire import MODERN, HttpWire
-
-SUM = {"a": 1, "b": 2}
+from http_wire import MODERN, HttpWire, hello, text_of
 
 
 def make(name: str = "mounted", **options: Any) -> Server:
     server = Server(name, version="1.0.0", **options)
 
-    @server.tool
-    async def add(a: int, b: int) -> int:
-        return a + b
-
-    @server.tool
-    async def who() -> str:
-        return name
+    server.add_tool(lambda: name, name="who")
 
     @server.custom_route("/about")
     def about(request: Any) -> str:
@@ -94,9 +87,9 @@ async def works_at(host: Any, path: str, root_path: str = "") -> None:
         HttpWire(host, path=path, root_path=root_path),
         await HttpWire.session(host, "2025-06-18", path=path, root_path=root_path),
     ):
-        answer = await wire.call("add", SUM)
+        answer = await wire.call("who")
         assert answer.status == 200, answer.raw
-        assert answer.answer["result"]["content"][0]["text"] == "3"
+        assert text_of(answer.answer) == "mounted"
 
 
 async def sse_works_at(host: Any, path: str, root_path: str = "", *, seen_as: str) -> None:
@@ -107,10 +100,8 @@ async def sse_works_at(host: Any, path: str, root_path: str = "", *, seen_as: st
     assert first.event == "endpoint"
     messages, _, query = first.data.decode().partition("?")
     assert messages == seen_as
-    params = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}}
-    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
-    inside = path.replace("/sse", "/messages")
-    assert (await wire.raw("POST", json.dumps(hello).encode(), path=inside, query=query).done()).status == 202
+    said, inside = json.dumps(hello("2024-11-05")).encode(), path.replace("/sse", "/messages")
+    assert (await wire.raw("POST", said, path=inside, query=query).done()).status == 202
     assert (await stream.message())["result"]["protocolVersion"] == "2024-11-05"
     stream.leave()
     await stream.done()
@@ -192,7 +183,7 @@ async def test_two_servers_in_one_host() -> None:
     two.mount_on(host, "/two")
     for name in ("one", "two"):
         who = await (await HttpWire.session(host, path=f"/{name}")).call("who")
-        assert who.answer["result"]["content"][0]["text"] == name
+        assert text_of(who.answer) == name
     stranger = await HttpWire.session(host, path="/one")
     stranger.path = "/two"
     assert (await stranger.call("who")).status == 404
@@ -208,10 +199,10 @@ class Lived:
     def __init__(self) -> None:
         self.notes: list[str] = []
         self.slow = asyncio.Event()
-        self.slow.set()
-        self.server = Server("lived", version="1.0.0", lifespan=self._lifespan)
-        self.server.add_tool(self.spirit)
-        self.app = self.server.asgi()
+        server = Server("lived", version="1.0.0", lifespan=self._lifespan)
+        server.add_tool(self.spirit)
+        self.app = server.asgi()
+        self.host = on(FastAPI(), self.app)
 
     @asynccontextmanager
     async def _lifespan(self, server: Server) -> AsyncIterator[str]:
@@ -225,29 +216,20 @@ class Lived:
         return str(ctx.lifespan)
 
 
-async def spirit(host: Any, path: str = "/x") -> str:
-    answer = await HttpWire(host, path=path).call("spirit")
-    assert answer.status == 200, answer.raw
-    return answer.answer["result"]["content"][0]["text"]
-
-
 # ── the beginning ──
 
 
 async def test_the_first_request_starts_the_server() -> None:
     """Some hosts cancel the request of a client that has left; the start goes on for those that came meanwhile."""
     lived = Lived()
-    lived.slow.clear()
-    host = on(FastAPI(), lived.app)
-    assert (await HttpWire(host).raw("GET", path="/x/health").done()).status == 200
+    assert (await HttpWire(lived.host).raw("GET", path="/x/health").done()).status == 200
     assert lived.notes == []
-    first, *others = (HttpWire(host, path="/x").start_call("spirit") for _ in range(10))
+    first, *others = (HttpWire(lived.host, path="/x").start_call("spirit") for _ in range(10))
     await settle(50)
     first.task.cancel()
     await settle(50)
     lived.slow.set()
-    assert {(await each.done()).status for each in others} == {200}
-    assert await spirit(host) == "alive"
+    assert {text_of((await each.done()).answer) for each in others} == {"alive"}
     assert lived.notes == ["entering", "entered"]
     await lived.app.drain()
     assert lived.notes == ["entering", "entered", "left"]
@@ -256,9 +238,9 @@ async def test_the_first_request_starts_the_server() -> None:
 def test_one_app_on_one_loop_after_the_other() -> None:
     """As test clients do it, which make a loop for each test."""
     lived = Lived()
-    host = on(FastAPI(), lived.app)
+    lived.slow.set()
     for _ in range(2):
-        assert asyncio.run(spirit(host)) == "alive"
+        assert asyncio.run(HttpWire(lived.host, path="/x").ask("tools/call", {"name": "spirit", "arguments": {}}))
     assert lived.notes == ["entering", "entered"] * 2
 
 
@@ -280,34 +262,15 @@ async def test_a_second_loop_does_not_disturb_the_first(app: HttpApp, caplog: py
     assert (await wire.raw("GET", path="/ready").done()).status == 200
 
 
-PAGE = "http://localhost:3000"
-
-
-class Stage:
-    """A server whose tools wait for the test, and tell it what became of them."""
-
+class Stage(http_serving.Stage):
     def __init__(self) -> None:
-        self.go = asyncio.Event()
-        self.begun = asyncio.Event()
-        self.cancelled = asyncio.Event()
-        self.server = Server("staged", version="1.0.0")
-        self.server.add_tool(self.tell)
-        self.server.add_tool(self.wait)
+        super().__init__()
+        self.server.add_tool(self.report)
         self.app = self.server.asgi(keep_alive=0.1)
 
-    async def tell(self, ctx: Context) -> str:
-        """Report something, and wait."""
+    async def report(self, ctx: Context) -> str:
         await ctx.report_progress(1)
-        return await self.wait()
-
-    async def wait(self) -> str:
-        self.begun.set()
-        try:
-            await self.go.wait()
-        except asyncio.CancelledError:
-            self.cancelled.set()
-            raise
-        return "done" * 500
+        return await self.work()
 
 
 @pytest.fixture
@@ -320,6 +283,8 @@ async def stage() -> AsyncIterator[Stage]:
 
 
 # ── the middleware ──
+
+PAGE = "http://localhost:3000"
 
 
 def cors(host: FastAPI) -> None:
@@ -363,31 +328,31 @@ async def test_streams_through_middleware(stage: Stage, add: Callable[[FastAPI],
     session = await HttpWire.session(host, path="/x", headers=HEADERS)
     for wire in (modern, session):
         stage.go.clear()
-        call = wire.start_call("tell", **PROGRESS)
+        call = wire.start_call("report", **PROGRESS)
         assert (await call.message())["method"] == "notifications/progress"
         assert call.headers["content-type"] == "text/event-stream"
         assert "content-encoding" not in call.headers
         stage.go.set()
-        assert (await call.message())["result"]["content"][0]["text"].startswith("done")
+        assert text_of(await call.message()) == "done"
         await call.done()
     stage.go.clear()
     stream = session.get(headers=ZIPPED)
     await stream.event()
-    stage.server.remove_tool("wait")
+    stage.server.remove_tool("add")
     assert (await stream.message())["method"] == "notifications/tools/list_changed"
     stream.leave(quietly=True)
-    call = session.start_call("tell", **PROGRESS)
+    call = session.start_call("report", **PROGRESS)
     primed = await call.event()
     await call.message()
     call.leave(quietly=True)
-    left = modern.start_call("tell", **PROGRESS)
+    left = modern.start_call("report", **PROGRESS)
     await left.message()
     left.leave(quietly=True)
     async with asyncio.timeout(PROMPTLY):
         await stage.cancelled.wait()
     stage.go.set()
     rest = await session.get(primed.id).done()
-    assert rest.answer["result"]["content"][0]["text"].startswith("done")
+    assert text_of(rest.answer) == "done"
     for each in (stream, call, left):
         await each.done()
 
@@ -395,7 +360,7 @@ async def test_streams_through_middleware(stage: Stage, add: Callable[[FastAPI],
 async def test_the_hosts_cors_and_ours_do_not_add_up(stage: Stage) -> None:
     wire = HttpWire(wired(stage.app, cors), path="/x", headers=HEADERS)
     stage.go.set()
-    for answer in (await wire.call("wait"), await wire.raw("POST", b"{").done()):
+    for answer in (await wire.call("work"), await wire.raw("POST", b"{").done()):
         assert [name for name, _ in answer.sent[0]["headers"]].count(b"access-control-allow-origin") == 1
         assert answer.headers["access-control-allow-origin"] == PAGE
         assert "Mcp-Session-Id" in answer.headers["access-control-expose-headers"]
@@ -417,14 +382,14 @@ def call_of(tool: str) -> dict[str, Any]:
 
 async def test_on_a_real_socket(stage: Stage) -> None:
     async with hosted(wired(stage.app, all_of_them)) as url, aiohttp.ClientSession() as client:
-        async with client.post(f"{url}/x", allow_redirects=False, **call_of("tell")) as answer:
+        async with client.post(f"{url}/x", allow_redirects=False, **call_of("report")) as answer:
             assert (answer.status, answer.content_type) == (200, "text/event-stream")
             assert b"notifications/progress" in await asyncio.wait_for(answer.content.readuntil(b"\n\n"), PROMPTLY)
             stage.go.set()
-            assert b"donedone" in await answer.read()
+            assert b"done" in await answer.read()
         stage.go.clear()
-        stage.begun.clear()
-        call = asyncio.create_task(client.post(f"{url}/x", **call_of("wait")))
-        await asyncio.wait_for(stage.begun.wait(), PROMPTLY)
+        stage.entered.clear()
+        call = asyncio.create_task(client.post(f"{url}/x", **call_of("work")))
+        await asyncio.wait_for(stage.entered.wait(), PROMPTLY)
         call.cancel()
         await asyncio.wait_for(stage.cancelled.wait(), PROMPTLY)
