@@ -156,27 +156,19 @@ def test_descriptors_that_are_closed_from_the_start(closed: str) -> None:
 
 def test_one_socket_for_both_directions() -> None:
     here, there = socket.socketpair()
-    command = [sys.executable, str(PROGRAM)]
-    with (
-        here,
-        there,
-        subprocess.Popen(command, stdin=there, stdout=there, stderr=subprocess.DEVNULL, env=ENVIRONMENT) as process,
-        here.makefile("rb") as answers,
-    ):
-        there.close()
+    with here, there, here.makefile("rb") as answers:
         here.settimeout(PROMPTLY)
-        for id in range(3):
-            here.sendall(json.dumps(modern_call(id, "echo", text="hello")).encode() + b"\n")
-            assert json.loads(answers.readline())["id"] == id
+        here.sendall(b"".join(json.dumps(modern_call(id, "echo", text="hello")).encode() + b"\n" for id in range(3)))
         here.shutdown(socket.SHUT_WR)
-        assert answers.read() == b""
-        assert process.wait(PROMPTLY) == 0
+        assert run_with(stdin=there, stdout=there, stderr=subprocess.DEVNULL).returncode == 0
+        there.close()
+        assert {json.loads(line)["id"] for line in answers} == {0, 1, 2}
 
 
 def test_a_terminal() -> None:
     """Served by threads, and not made non-blocking, which the shell would feel."""
     main, side = pty.openpty()
-    command = [sys.executable, str(PROGRAM)]
+    command = [sys.executable, PROGRAM]
     with subprocess.Popen(command, stdin=side, stdout=side, stderr=subprocess.PIPE, env=ENVIRONMENT) as process:
         os.write(main, json.dumps(modern_call(1, "echo", text="hello")).encode() + b"\n")
         seen = b""
@@ -220,15 +212,6 @@ def test_a_client_that_does_not_read_costs_no_memory(start: Start) -> None:
 
 
 @pytest.mark.slow
-def test_a_client_that_does_not_read_does_not_delay_the_end(start: Start) -> None:
-    program = start(listen=False, constants=SHORT)
-    program.read_stderr()
-    program.send(*(modern_call(id, "big", size=1_000_000) for id in range(50)))
-    until_full(program.process.stdout)
-    program.ends()
-
-
-@pytest.mark.slow
 def test_nobody_reads_stderr(start: Start) -> None:
     program = start(listen=False)
     program.read_stdout()
@@ -252,20 +235,15 @@ def test_the_end_of_the_input_is_the_end_once_calls_in_flight_are_answered(start
     assert "lifespan left" in program.said
 
 
+ENDS = [
+    *(("stubborn", None), ("stuck", None), ("stuck_in_executor", None), ("", signal.SIGTERM), ("", signal.SIGINT)),
+    *(("stubborn", signal.SIGTERM), ("stuck", signal.SIGINT)),
+]
+
+
 @pytest.mark.slow
 @pytest.mark.rule("STDIO-7")
-@pytest.mark.parametrize(
-    ("tool", "by"),
-    [
-        ("stubborn", None),
-        ("stuck", None),
-        ("stuck_in_executor", None),
-        ("", signal.SIGTERM),
-        ("", signal.SIGINT),
-        ("stubborn", signal.SIGTERM),
-        ("stuck", signal.SIGINT),
-    ],
-)
+@pytest.mark.parametrize(("tool", "by"), ENDS)
 def test_the_end_is_clean_and_a_call_that_never_ends_does_not_delay_it(start: Start, tool: str, by: int | None) -> None:
     program = start(constants=SHORT)
     if tool:
@@ -288,16 +266,20 @@ def test_open_streams_get_their_final_result(start: Start, by: int | None) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("target", "by"), [("print", signal.SIGTERM), ("logging", None)])
-def test_a_thread_that_waits_for_stderr_does_not_delay_the_end(
-    start: Start, by: int | None, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("tool", "by"), [("print", signal.SIGTERM), ("logging", None), ("", None)])
+def test_a_client_that_does_not_read_does_not_delay_the_end(
+    start: Start, by: int | None, tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Neither a thread that waits for stderr, nor answers that wait for stdout."""
     source = f"import runpy; runpy.run_path({str(served.PROGRAM)!r})['server'].run()"
     monkeypatch.setattr(served, "PROGRAM", tmp_path / "quiet.py")  # one that does not itself print after `run`
     served.PROGRAM.write_text(source)
     program = start(listen=False)
-    program.send(modern_call(1, "flood", target=target))
-    until_full(program.process.stderr)  # so it has started, and hangs in a write
+    if tool:
+        program.send(modern_call(1, "flood", target=tool))
+    else:
+        program.send(*(modern_call(id, "big", size=1_000_000) for id in range(50)))
+    until_full(program.process.stderr if tool else program.process.stdout)  # so it has started, and hangs in a write
     program.ends(by=by)
 
 
@@ -342,19 +324,16 @@ def test_a_signal_while_the_lifespan_begins(start: Start) -> None:
     program.ends(by=signal.SIGTERM)
 
 
+TROUBLE = {"fails at the end": "the lifespan failed at its end", "hangs at the end": "did not end within 0.3 s"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("trouble", "line"),
-    [
-        ("fails at the end", "the lifespan failed at its end"),
-        ("hangs at the end", "the lifespan did not end within 0.3 s"),
-    ],
-)
-def test_a_lifespan_that_does_not_end_well(start: Start, trouble: str, line: str) -> None:
+@pytest.mark.parametrize("trouble", TROUBLE)
+def test_a_lifespan_that_does_not_end_well(start: Start, trouble: str) -> None:
     program = start(lifespan=trouble, constants=SHORT)
     program.call("echo", text="hello")
     program.ends()
-    assert line in program.said
+    assert TROUBLE[trouble] in program.said
     program.errors.clear()
 
 
