@@ -1,8 +1,6 @@
 """Files that come to a folder or go from it are announced by themselves: in every era, and on every transport."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,42 +14,23 @@ from wire import MODERN, Wire
 
 pytestmark = pytest.mark.slow  # a folder is listed at most once a second
 PATIENCE = 20.0  # only ever used up by a failing test
-ALL = {"notifications": {"resourcesListChanged": True}}
-Hear = Callable[[], Any]  # the next message that the client hears unasked
 
 
 def server_of(folder: Path, **options: Any) -> Server:
     server = Server("folders", version="1.0.0", **options)
-    server.add_directory(folder, uri="docs://all")
+    server.add_directory(folder, uri="docs://all", exclude=("*.bak",))
     return server
 
 
-@asynccontextmanager
-async def listening_on_pipe(server: Server) -> AsyncIterator[Hear]:
-    async with Wire(server, MODERN) as wire:
-        wire.send(wire.request("subscriptions/listen", ALL, id=1))
-        await wire.receive()
-        yield lambda: wire.receive(PATIENCE)
-        wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
-
-
-@asynccontextmanager
-async def over_http(server: Server) -> AsyncIterator[Hear]:
-    async with serving(server) as app:
-        wire = await HttpWire.session(app)
-        stream = await wire.get().started()
-        yield lambda: stream.message(PATIENCE)
-        await leave(stream)
-
-
-@pytest.mark.parametrize("way", [listening_on_pipe, over_http])
-async def test_a_file_that_comes_or_goes_is_announced(way: Any, tmp_path: Path) -> None:
+async def test_a_file_that_comes_or_goes_is_announced_over_http(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
-    async with way(server_of(tmp_path)) as hear:
+    async with serving(server_of(tmp_path)) as app:
+        stream = await (await HttpWire.session(app)).get().started()
         (tmp_path / "b.txt").write_text("b")
-        assert (await hear())["method"] == RESOURCES
+        assert (await stream.message(PATIENCE))["method"] == RESOURCES
         (tmp_path / "a.txt").unlink()
-        assert (await hear())["method"] == RESOURCES
+        assert (await stream.message(PATIENCE))["method"] == RESOURCES
+        await leave(stream)
 
 
 async def names(wire: Wire) -> list[str]:
@@ -99,39 +78,25 @@ async def test_a_folder_is_watched_while_the_server_serves(tmp_path: Path) -> No
 # ── completion ──
 
 
-def completing(uri: str, value: str) -> dict[str, Any]:
+def completing(uri: str, value: str = "") -> dict[str, Any]:
     return {"ref": {"type": "ref/resource", "uri": uri}, "argument": {"name": "path", "value": value}}
-
-
-async def suggested(wire: Wire, uri: str, value: str) -> dict[str, Any]:
-    return (await wire.ask("completion/complete", completing(uri, value)))["completion"]
 
 
 @pytest.mark.rule("COMP-1", "COMP-6")
 @pytest.mark.parametrize("version", ["2025-11-25", MODERN])
-async def test_the_path_of_a_folder_completes_to_its_files(version: str, tmp_path: Path) -> None:
+async def test_the_path_of_a_folder_completes_to_the_files_that_a_caller_may_read(version: str, tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
-    for name in ("README.md", "src/main.rs", "src/mäin 2.rs", ".secret", "notes.bak"):
-        (tmp_path / name).write_text("x")
-    server = Server("folders", version="1.0.0")
-    server.add_directory(tmp_path, uri="docs://all", exclude=("*.bak",))
-    async with Wire(server, version) as wire:
-        if version != MODERN:
-            assert wire.welcome["capabilities"]["completions"] == {}
-        everything = ["README.md", "src/main.rs", "src/mäin 2.rs"]
-        template = "docs://all/{+path}"
-        assert await suggested(wire, template, "") == {"values": everything, "total": 3, "hasMore": False}
-        assert (await suggested(wire, template, "src/"))["values"] == everything[1:]
-        assert (await suggested(wire, template, "."))["values"] == []
-
-
-async def test_what_a_caller_may_not_read_is_not_suggested(tmp_path: Path) -> None:
-    for name in ("open.txt", "secret.txt"):
+    for name in ("README.md", "src/main.rs", "src/mäin 2.rs", ".secret", "notes.bak", "secret.txt"):
         (tmp_path / name).write_text("x")
     server = server_of(tmp_path)
     server.add_file(tmp_path / "secret.txt", uri="docs://secret", authorize=lambda _: False)
     server.add_directory(tmp_path, uri="closed://all", authorize=lambda _: False)
-    async with Wire(server, "2025-11-25") as wire:
-        assert (await suggested(wire, "docs://all/{+path}", ""))["values"] == await names(wire)
-        closed = completing("closed://all/{+path}", "")
+    async with Wire(server, version) as wire:
+        if version != MODERN:
+            assert wire.welcome["capabilities"]["completions"] == {}
+        everything = ["README.md", "src/main.rs", "src/mäin 2.rs"]
+        for value, values in (("", everything), ("src/", everything[1:]), (".", [])):
+            found = await wire.ask("completion/complete", completing("docs://all/{+path}", value))
+            assert found["completion"] == {"values": values, "total": len(values), "hasMore": False}
+        closed = completing("closed://all/{+path}")
         assert (await wire.refusal("completion/complete", closed))["code"] == -32602

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -150,16 +149,6 @@ def test_a_worker_that_works_goes_on_while_no_other_can_start(start: StartHttp, 
     pids += children_of(program.process.pid)
     program.signal(signal.SIGTERM)
     ends(program, pids)
-
-
-def test_threads_from_before_are_mentioned(start: StartHttp, tmp_path: Path) -> None:
-    source = tmp_path / "threaded.py"
-    source.write_text(
-        "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
-        "from dovetail import Server\nServer('threaded').run(transport='http', port=0, workers=2)\n"
-    )
-    program = start(command=[sys.executable, "-W", "ignore", str(source)])
-    assert "dovetail: threads were started before the workers" in program.said
 
 
 def test_without_fork(monkeypatch: pytest.MonkeyPatch) -> None:
