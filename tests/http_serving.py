@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from dovetail import Context, Server
-from dovetail.engine.sessions import Sessions
 from dovetail.engine.subscriptions import Change
 from dovetail.state.memory import MemoryState
 from dovetail.transports.endpoint import Endpoint
@@ -26,9 +25,8 @@ class Stage:
         self.go = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.ran: list[str] = []
-        self.server.add_tool(self.work)
-        self.server.add_tool(self.tell)
-        self.server.add_tool(self.add)
+        for tool in (self.work, self.tell, self.add):
+            self.server.add_tool(tool)
         for name in ("one", "two"):
             self.server.add_resource(f"test://{name}", lambda: "1", name=name)
 
@@ -77,20 +75,17 @@ class PausingState(MemoryState):
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
-        if name in ("get", "put", "touch", "remaining", "delete", "append", "read", "drop", "publish"):
-            return _with_pauses(found)
-        return found
+        if name not in ("get", "put", "touch", "remaining", "delete", "append", "read", "drop", "publish"):
+            return found
 
-
-def _with_pauses(call: Any) -> Any:
-    async def paused(*arguments: Any, **options: Any) -> Any:
-        await asyncio.sleep(0)
-        try:
-            return await call(*arguments, **options)
-        finally:
+        async def paused(*arguments: Any, **options: Any) -> Any:
             await asyncio.sleep(0)
+            try:
+                return await found(*arguments, **options)
+            finally:
+                await asyncio.sleep(0)
 
-    return paused
+        return paused
 
 
 @asynccontextmanager
@@ -117,7 +112,7 @@ async def serving(
         app._state = state or MemoryState(clock=clock or Clock())
     await app.start()
     if clock is not None:
-        sessions_of(app)._clock = clock
+        endpoint_of(app).sessions._clock = clock
     endpoint, traffic = endpoint_of(app), app._stay.traffic
     yield app
     await asyncio.wait_for(app.drain(1), 10)
@@ -143,10 +138,6 @@ async def nothing_left(others: set[Any], endpoint: Endpoint, state: Any) -> None
 
 def endpoint_of(app: Any) -> Endpoint:
     return app._stay._endpoint
-
-
-def sessions_of(app: Any) -> Sessions:
-    return endpoint_of(app).sessions
 
 
 async def settle(turns: int = 20) -> None:
