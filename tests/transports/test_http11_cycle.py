@@ -8,7 +8,6 @@ import json
 import logging
 import re
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -231,8 +230,7 @@ async def test_a_body_that_nobody_asked_for_ends_the_connection(app: Any) -> Non
     """It may come or not; what comes may not be taken for the next request, nor the next request for it."""
     line = await line_to(app, EXPECTING)
     assert line.half_closed
-    await line.feed([b"abcdef", GET])
-    await line.settle()
+    await line.say(b"abcdef", GET)
     (reply,) = replies(line.said, ["POST"])
     assert reply.header(b"connection") == b"close"
 
@@ -276,13 +274,11 @@ async def test_while_the_client_does_not_read_it_goes_by_send_which_waits() -> N
     app = answering()
     line = wire_to(app)
     line.protocol.pause_writing()
-    await line.feed([GET])
-    await line.settle()
+    await line.say(GET)
     assert (app.taken, line.said) == ([False], b"")
     line.protocol.resume_writing()
     await line.settle()
     assert replies(line.said, ["GET"])[0].body == b"sent"
-    await line.hang_up()
 
 
 async def test_a_response_after_the_client_left_goes_nowhere() -> None:
@@ -312,8 +308,7 @@ async def test_a_client_that_left_in_this_moment_is_not_written_to(caplog: pytes
         await send(body())
 
     line = wire_to(app)  # whose `write` fails after its end
-    await line.feed([GET])
-    await line.settle()
+    await line.say(GET)
     assert len(line.written) == 1
     assert not caplog.records
     assert not line.protocol.state.tasks
@@ -362,36 +357,28 @@ async def test_the_access_log(data: bytes, trusted: list[str], line: str, caplog
 # ── what is left behind ──
 
 
-@pytest.fixture
-def garbage() -> Iterator[list[Any]]:
-    """What only the collector would find, after it was called."""
-    gc.collect()
-    gc.disable()
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    gc.garbage.clear()
-    try:
-        yield gc.garbage
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        gc.enable()
-
-
 @pytest.mark.parametrize("ends", [True, False], ids=["a connection", "a request"])
 @pytest.mark.parametrize("data", [b"", b"GET", GET, POST + b"abc", HEAD, GET * 5, GET * 90, b"GARBAGE\r\n\r\n"])
-async def test_nothing_is_left_to_the_garbage_collector(garbage: list[Any], data: bytes, ends: bool) -> None:
+async def test_nothing_is_left_to_the_garbage_collector(data: bytes, ends: bool) -> None:
     async def waiting(scope: Any, receive: Any, send: Any) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    line = await line_to(waiting if ends else answering(), data)
-    if ends:
-        await line.hang_up()
-        line.protocol = None
     gc.collect()
-    assert {type(each).__name__ for each in garbage if type(each).__module__.startswith("dovetail")} == set()
-    if not ends:
-        await line.hang_up()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        line = await line_to(waiting if ends else answering(), data)
+        if ends:
+            await line.hang_up()
+            line.protocol = None
+        gc.collect()
+        left = {type(each).__name__ for each in gc.garbage if type(each).__module__.startswith("dovetail")}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert left == set()
 
 
 # ── a server behind it ──

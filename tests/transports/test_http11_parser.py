@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_line import Line, cut, replies, wire_to
+from wire_line import Line, cut, line_to, replies, wire_to
 
 import official
 from dovetail.transports.asgi import WHOLE
@@ -128,9 +128,7 @@ def pieces_of(data: bytes, size: int) -> list[bytes]:
 
 async def converse(listener: Listener, pieces: list[bytes], **options: Any) -> Line:
     line = wire_to(listener, **options)
-    for piece in pieces:
-        await line.feed([piece])
-    await line.settle()
+    await line.say(*pieces)
     return line
 
 
@@ -163,7 +161,6 @@ async def test_what_is_strange_but_clear_ends_where_it_says(case: str, size: int
     assert listener.heard == [("/first", body), ("/hidden", b"")]
     assert statuses(line) == [200, 200]
     assert b"x-trailer" not in dict(listener.headers)
-    await line.hang_up()
 
 
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
@@ -242,12 +239,8 @@ IN_A_ROW = [
 
 @pytest.mark.parametrize(("pieces", "second"), IN_A_ROW)
 async def test_the_headers_of_each_request_are_counted_alone(pieces: list[bytes], second: int) -> None:
-    line = wire_to(Listener(), max_header_bytes=4096)
-    for piece in pieces:
-        await line.feed([piece])
-        await line.settle()
+    line = await line_to(Listener(), *pieces, max_header_bytes=4096)
     assert statuses(line) == [200, second]
-    await line.hang_up()
 
 
 # ── refusals ──
@@ -338,12 +331,10 @@ UNENDING = b"POST /a HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n"
 )
 async def test_what_has_no_end_costs_little(app: Any, beginning: bytes, piece: bytes) -> None:
     line = wire_to(app)
-    await line.feed([beginning] if beginning else [])
-    await line.settle()
+    await line.say(beginning)
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
-    await line.feed([piece] * 100)
-    await line.settle()
+    await line.say(*[piece] * 100)
     line.written.clear()
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

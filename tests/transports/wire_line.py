@@ -100,6 +100,10 @@ class Line(asyncio.Transport):
             taken += len(piece)
         return taken
 
+    async def say(self, *pieces: bytes) -> None:
+        await self.feed(pieces)
+        await self.settle()
+
     async def settle(self, times: int = 1) -> None:
         for _ in range(TURNS * 4 * times):
             await asyncio.sleep(0)
@@ -136,8 +140,7 @@ async def line_to(app: Any, *pieces: bytes, **options: Any) -> Line:
     """A connection that has taken these pieces, one after the other."""
     line = wire_to(app, **options)
     for piece in pieces:
-        await line.feed([piece])
-        await line.settle()
+        await line.say(piece)
     return line
 
 
