@@ -120,19 +120,12 @@ PLACES = {  # options; where the app is mounted, and the path of a request; the 
     "escaped": ({}, "/ü", "/ü/mcp", f"{HERE}/%C3%BC{ROOT}/mcp", f"{HERE}/%C3%BC/mcp"),
     "HTTP+SSE": ({}, "", "/sse", f"{HERE}{ROOT}/sse", f"{HERE}/sse"),
     "public": ({"public_url": f"{PUBLIC}/mcp"}, "", "/mcp", f"{PUBLIC}{ROOT}/mcp", f"{PUBLIC}/mcp"),
-    "prefix cut off": (
-        {"public_url": f"{PUBLIC}/notes/mcp"}, "", "/mcp", f"{PUBLIC}/notes{ROOT}/mcp", f"{PUBLIC}/notes/mcp",
-    ),
+    "prefix cut off": ({"public_url": f"{PUBLIC}/x/mcp"}, "", "/mcp", f"{PUBLIC}/x{ROOT}/mcp", f"{PUBLIC}/x/mcp"),
     "path changed": ({"public_url": f"{PUBLIC}/Notes/"}, "", "/mcp", f"{PUBLIC}{ROOT}/Notes", f"{PUBLIC}/Notes/"),
-    "public, mounted": (
-        {"public_url": f"{PUBLIC}/notes/mcp"}, "/notes", "/notes/mcp", f"{PUBLIC}/notes{ROOT}/mcp",
-        f"{PUBLIC}/notes/mcp",
-    ),
-    "public, mounted at its path": (
-        {"public_url": f"{PUBLIC}/mcp"}, "/mcp", "/mcp", f"{PUBLIC}/mcp{ROOT}", f"{PUBLIC}/mcp",
-    ),
+    "public, below": ({"public_url": f"{PUBLIC}/x/mcp"}, "/x", "/x/mcp", f"{PUBLIC}/x{ROOT}/mcp", f"{PUBLIC}/x/mcp"),
+    "public, there": ({"public_url": f"{PUBLIC}/mcp"}, "/mcp", "/mcp", f"{PUBLIC}/mcp{ROOT}", f"{PUBLIC}/mcp"),
     "public origin": ({"public_url": PUBLIC}, "", "/", f"{PUBLIC}{ROOT}", PUBLIC),
-}  # fmt: skip
+}
 
 
 @pytest.mark.rule("AUTH-4", "AUTH-5")

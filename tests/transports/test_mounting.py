@@ -176,23 +176,6 @@ def test_where_nothing_can_be_mounted() -> None:
         make().asgi().mount_on(APIRouter(prefix="/v1"), "/mcp")
 
 
-async def test_two_servers_in_one_host() -> None:
-    one, two = make("one").asgi(), make("two").asgi()
-    host = FastAPI()
-    one.mount_on(host, "/one")
-    two.mount_on(host, "/two")
-    for name in ("one", "two"):
-        who = await (await HttpWire.session(host, path=f"/{name}")).call("who")
-        assert text_of(who.answer) == name
-    stranger = await HttpWire.session(host, path="/one")
-    stranger.path = "/two"
-    assert (await stranger.call("who")).status == 404
-    await one.drain()
-    assert (await HttpWire(host, path="/one").call("who")).status == 503
-    assert (await HttpWire(host, path="/two").call("who")).status == 200
-    await two.drain()
-
-
 class Lived:
     """A server that notes what happens to its lifespan."""
 
