@@ -14,7 +14,7 @@ from dovetail.auth import ApiKeys, Auth
 from dovetail.errors import Busy, ProtocolError, SetupError
 from dovetail.transports.asgi import App
 from dovetail.transports.routes import PageRequest, PageResponse, RouteTable, route_app
-from http_serving import settle
+from http_serving import Serve, settle
 from http_wire import Exchange, HttpWire
 
 
@@ -271,8 +271,8 @@ def make(**options: Any) -> Server:
 
 
 @pytest.mark.parametrize("path", ["/health", "/health/live", "/ready", "/health/ready"])
-async def test_health_is_open_to_all(path: str) -> None:
-    app = make().asgi(allowed_hosts=["mcp.example"])
+async def test_health_is_open_to_all(serve: Serve, path: str) -> None:
+    app = await serve(make(), allowed_hosts=["mcp.example"])
     wire = HttpWire(app, path=path)
     for headers in ({}, FOREIGN, {"host": None}, {"host": "10.0.0.7"}, {"accept": "text/html"}):
         answer = await wire.raw("GET", b"", headers).done()
@@ -300,8 +300,9 @@ async def opened(app: Any, path: str, root_path: str = "", **headers: str) -> st
 
 
 @pytest.mark.parametrize("path", ["/", "/mcp", "/mcp/"])
-async def test_a_browser_is_shown_what_this_is_and_how_to_connect(path: str) -> None:
-    app = make(title="<script>alert(1)</script>", description='Fish & "chips"').asgi(allowed_hosts=["fish.example"])
+async def test_a_browser_is_shown_what_this_is_and_how_to_connect(serve: Serve, path: str) -> None:
+    server = make(title="<script>alert(1)</script>", description='Fish & "chips"')
+    app = await serve(server, allowed_hosts=["fish.example"])
     html = await opened(app, path, host="fish.example")
     assert "<script" not in html
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
@@ -311,7 +312,6 @@ async def test_a_browser_is_shown_what_this_is_and_how_to_connect(path: str) -> 
     assert "console" not in html
     refused = await HttpWire(app, path=path).raw("GET", b"", {**BROWSER, **FOREIGN}).done()
     assert (refused.status, refused.headers["content-type"]) == (403, "application/json")
-    await app.drain()
 
 
 PROGRAMS = [
@@ -324,12 +324,11 @@ PROGRAMS = [
 ]
 
 
-async def test_programs_are_shown_no_page() -> None:
-    app = make().asgi()
+async def test_programs_are_shown_no_page(serve: Serve) -> None:
+    app = await serve(make())
     for method, headers in PROGRAMS:
         answer = await HttpWire(app).raw(method, b"{}", headers).done()
         assert (answer.status in (400, 404), answer.json["jsonrpc"]) == (True, "2.0"), headers
-    await app.drain()
 
 
 @pytest.mark.parametrize(
@@ -339,29 +338,26 @@ async def test_programs_are_shown_no_page() -> None:
         (Auth(ApiKeys({"ann": "a-key-of-16-or-more"}), authorization_servers=["https://id.example"]), "sign in"),
     ],
 )
-async def test_strangers_see_how_to_get_in_and_nothing_else(auth: Any, words: str) -> None:
-    app = make(auth=auth, description="For friends.").asgi()
-    html = await opened(app, "/mcp")
+async def test_strangers_see_how_to_get_in_and_nothing_else(serve: Serve, auth: Any, words: str) -> None:
+    html = await opened(await serve(make(auth=auth, description="For friends.")), "/mcp")
     assert "<h1>pages" in html
     assert words in html
     for hidden in ("1.0.0", "For friends.", "a-key-of-16-or-more", "ann"):
         assert hidden not in html
-    await app.drain()
 
 
-async def test_a_page_of_your_own_is_shown_before_ours() -> None:
+async def test_a_page_of_your_own_is_shown_before_ours(serve: Serve) -> None:
     server = make()
 
     @server.custom_route("/")
     async def mine(request: Any) -> str:
         return "mine"
 
-    app = server.asgi()
+    app = await serve(server)
     for place in ({"path": "/"}, {"path": "/x", "root_path": "/x"}):
         assert (await HttpWire(app, **place).raw("GET", b"", BROWSER).done()).raw == b"mine"
         assert (await HttpWire(app, **place).raw("GET", b"", {**BROWSER, **FOREIGN}).done()).status == 403
     assert "http://localhost:8000/mcp" in await opened(app, "/mcp")
-    await app.drain()
 
 
 async def test_what_a_lifespan_has_opened_is_not_closed_in_the_middle_of_a_page() -> None:

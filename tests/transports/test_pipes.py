@@ -1,27 +1,24 @@
-"""Readers and writers on a pipe in this process, those that the loop watches and those with a thread."""
+"""Pipes of a process, watched by the loop or by a thread; its log, which never blocks; and its default threads."""
 
 import asyncio
 import json
+import logging
 import os
+import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.transports.pipes import (
-    HIGH_WATER,
-    LOW_WATER,
-    Line,
-    LineSplitter,
-    ThreadReader,
-    ThreadWriter,
-    WatchedReader,
-    WatchedWriter,
-    as_line,
-    is_watchable,
-)
+from dovetail.engine.redaction import Redactor
+from dovetail.engine.threads import ThreadPool
+from dovetail.errors import ToolBusy
+from dovetail.transports import pipes, process
+from dovetail.transports.pipes import Line, LineSplitter, ThreadReader, ThreadWriter, WatchedReader, WatchedWriter
+from dovetail.transports.process import MAX_LINE_BYTES, MAX_LINES, StderrHandler, log_to_stderr, run_process
 
 
 class Ends:
@@ -107,7 +104,7 @@ async def test_a_writer_is_full_until_it_is_read(pipe: Ends, open_writer: Any) -
     while not writer.full:
         writer.write(b"x" * 99_999)
         size += 100_000
-    assert HIGH_WATER < size < HIGH_WATER + 300_000
+    assert pipes.HIGH_WATER < size < pipes.HIGH_WATER + 300_000
     assert not await writer.has_room(0.05)
     assert not await writer.flush(0.05)
     draining = asyncio.create_task(writer.drain())
@@ -116,7 +113,7 @@ async def test_a_writer_is_full_until_it_is_read(pipe: Ends, open_writer: Any) -
     await read_lines(pipe, size)
     await asyncio.wait_for(draining, 10)
     assert len(changes) == 1
-    assert changes[0] <= LOW_WATER
+    assert changes[0] <= pipes.LOW_WATER
     assert await writer.has_room(1)
     assert await writer.flush(10)
     writer.close()
@@ -140,10 +137,10 @@ async def test_a_writer_without_a_reader_is_broken(pipe: Ends, open_writer: Any)
 
 
 def test_only_pipes_and_sockets_are_watched(pipe: Ends) -> None:
-    assert is_watchable(pipe.out)
+    assert pipes.is_watchable(pipe.out)
     with open(__file__, "rb") as file, open(os.devnull, "rb") as null:
-        assert not is_watchable(file.fileno())
-        assert not is_watchable(null.fileno())
+        assert not pipes.is_watchable(file.fileno())
+        assert not pipes.is_watchable(null.fileno())
 
 
 def split(*chunks: bytes, limit: int = 20) -> list[Line]:
@@ -191,10 +188,127 @@ def test_every_way_to_cut_a_stream_gives_the_same_lines(pieces: list[bytes], dat
 
 @pytest.mark.rule("STDIO-1")
 def test_a_message_is_one_line() -> None:
-    assert as_line(b'{"a":1}') == b'{"a":1}\n'
-    assert as_line(b'{\n"a":1}') == as_line(b'{\r"a":1}') == b'{ "a":1}\n'
+    assert pipes.as_line(b'{"a":1}') == b'{"a":1}\n'
+    assert pipes.as_line(b'{\n"a":1}') == pipes.as_line(b'{\r"a":1}') == b'{ "a":1}\n'
     pretty = json.dumps({"text": "two\nlines\r"}, indent=2).replace("\n", "\r\n").encode()
-    line = as_line(pretty)
+    line = pipes.as_line(pretty)
     assert line.count(b"\n") == 1
     assert b"\r" not in line
     assert json.loads(line) == {"text": "two\nlines\r"}
+
+
+# ── the process ──
+
+
+def test_one_function_that_hangs_leaves_threads_to_the_others_of_to_thread() -> None:
+    begun, go = threading.Semaphore(0), threading.Event()
+    refusals: list[str] = []
+    lengths: list[int] = []
+
+    def hang() -> None:
+        begun.release()
+        go.wait(10)
+
+    async def abandon() -> None:
+        call = asyncio.create_task(asyncio.to_thread(hang))
+        while not (begun.acquire(blocking=False) or call.done()):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        call.cancel()
+        try:
+            await call
+        except ToolBusy as refusal:
+            refusals.append(str(refusal))
+        except asyncio.CancelledError:
+            pass
+
+    async def main() -> None:
+        try:
+            for _ in range(200):
+                await abandon()
+            lengths.append(await asyncio.to_thread(len, "abc"))
+            lengths.append(await asyncio.get_running_loop().run_in_executor(None, partial(len, "ab")))
+        finally:
+            go.set()
+
+    run_process(main, ThreadPool())
+    assert lengths == [3, 2]
+    assert len(refusals) == 200 - 32
+    assert "hang given to asyncio.to_thread is busy" in refusals[0]
+
+
+# ── the log ──
+
+
+def record(text: str, *arguments: object) -> logging.LogRecord:
+    return logging.LogRecord("dovetail", logging.INFO, "file", 1, text, arguments, None)
+
+
+def test_nobody_reads(pipe: Ends) -> None:
+    handler = StderrHandler(pipe.into)
+    for _ in range(10 * MAX_LINES):
+        handler.emit(record("x" * 1000))
+    assert handler.dropped > 8 * MAX_LINES
+    handler.flush()  # returns, although nothing can be written
+    lines: list[str] = []
+    reader = threading.Thread(target=lambda: lines.extend(read_until(pipe.out, "the end")))
+    reader.start()
+    while reader.is_alive():  # until there is room for it
+        handler.emit(record("the end"))
+        reader.join(0.05)
+    pipe.close("into")
+    gaps = [int(line.split()[2]) for line in lines if line.endswith("lines that nobody read in time were dropped")]
+    assert lines.count("x" * 1000) + sum(gaps) >= 10 * MAX_LINES
+
+
+def read_until(descriptor: int, last: str) -> list[str]:
+    data = b""
+    while not data.endswith(last.encode() + b"\n"):
+        data += os.read(descriptor, 1_000_000)
+    return data.decode().splitlines()
+
+
+def test_lines_are_in_order_even_if_they_are_too_long_or_cannot_be_shown(pipe: Ends) -> None:
+    class Broken:
+        def __str__(self) -> str:
+            raise ValueError
+
+    handler = StderrHandler(pipe.into)
+    handler.emit(record("line %d", 1))
+    handler.emit(record("ä" * 20_000))
+    handler.emit(record("%s", Broken()))
+    handler.emit(record("\udc80"))
+    handler.flush()
+    pipe.close("into")
+    lines = open(pipe.out, "rb", closefd=False).read().splitlines()  # noqa: SIM115
+    assert len(lines[1]) <= MAX_LINE_BYTES + 10
+    assert lines[:1] + lines[2:] == [b"line 1", b"INFO dovetail: [this record can't be shown]", b"\\udc80"]
+
+
+@pytest.fixture
+def fresh_log(monkeypatch: pytest.MonkeyPatch) -> logging.Logger:
+    logger = logging.Logger("dovetail")
+    monkeypatch.setattr(process, "log", logger)
+    return logger
+
+
+@pytest.mark.parametrize(
+    ("variable", "level"), [("", logging.INFO), ("debug", logging.DEBUG), ("nonsense", logging.INFO)]
+)
+def test_the_level_comes_from_the_environment_and_secrets_are_redacted(
+    fresh_log: logging.Logger, monkeypatch: pytest.MonkeyPatch, capfd: Any, variable: str, level: int
+) -> None:
+    monkeypatch.setenv("DOVETAIL_LOG_LEVEL", variable)
+    log_to_stderr(Redactor())
+    fresh_log.warning("password=%s", "hunter2")
+    fresh_log.handlers[0].flush()
+    assert fresh_log.level == level
+    said = capfd.readouterr().err
+    assert said.endswith("WARNING dovetail: password=[redacted]\n")
+    assert ("nonsense is unknown" in said) is (variable == "nonsense")
+
+
+def test_a_log_that_is_set_up_already_is_left_alone(fresh_log: logging.Logger) -> None:
+    fresh_log.addHandler(logging.NullHandler())
+    log_to_stderr(Redactor())
+    assert len(fresh_log.handlers) == 1
+    assert fresh_log.level == logging.NOTSET
