@@ -114,9 +114,6 @@ async def test_no_header_breaks_the_door(header: bytes) -> None:
     assert "www-authenticate" in answer.headers
 
 
-# ── tokens in URLs ──
-
-
 @pytest.mark.rule("AUTH-16")
 @pytest.mark.parametrize("query", ["access_token=ann-token", "a=1&ACCESS_TOKEN=ann-token", "access%5Ftoken=ann-token"])
 @pytest.mark.parametrize("headers", [{}, bearer()], ids=["alone", "besides"])
@@ -131,9 +128,6 @@ async def test_a_token_in_the_url_is_refused(
                 assert (refused.status, challenge_of(refused)["error"]) == (400, "invalid_request")
         assert "ann-token" not in caplog.text
         assert register.asked == []
-
-
-# ── what is noted of it ──
 
 
 async def test_refusals_at_the_door_are_in_the_audit() -> None:
@@ -159,9 +153,6 @@ async def test_refusals_at_the_door_are_in_the_audit() -> None:
     assert not any(secret in repr(events) for secret in ("guessed", "low-token", "ann-token"))
 
 
-# ── setting it up ──
-
-
 def test_only_one_thing_says_who_is_asking() -> None:
     with pytest.raises(SetupError, match="choose one"):
         notes().asgi(identify=lambda scope: "ann")
@@ -171,9 +162,6 @@ def test_only_one_thing_says_who_is_asking() -> None:
 def test_auth_has_to_be_something_that_verifies(auth: Any) -> None:
     with pytest.raises(SetupError, match="auth="):
         Server("wrong", auth=auth)
-
-
-# ── without it ──
 
 
 @pytest.mark.rule("AUTH-1")
@@ -301,6 +289,7 @@ async def test_the_stream_of_http_sse_is_its_owners() -> None:
 
 # ── rules that no other file proves, and attacks ──
 
+
 RULES = [*(f"AUTH-{number}" for number in range(1, 21)), *(f"SEC-{number}" for number in range(1, 13))]
 TOKEN = "ann-token"
 PROOF = "a.dpop.proof"
@@ -321,9 +310,6 @@ def test_every_rule_that_binds_a_server_has_a_test() -> None:
     assert NOT_APPLICABLE.keys() <= set(RULES)
     taken = inspect.signature(AuthServer).parameters  # with a flow of that kind the two would apply
     assert not [name for name in taken if re.search("upstream|provider|third|proxy|authorization_url", name)]
-
-
-# ── tokens stay where they are ──
 
 
 class NotingState(MemoryState):
@@ -374,8 +360,6 @@ async def test_a_token_is_neither_kept_nor_shown(version: str, caplog: pytest.Lo
         assert TOKEN not in text
         assert PROOF not in text
 
-
-# ── what clients carry for us ──
 
 OF_ANN = Principal(subject="ann", client="editor", issuer="https://login.example.com", scopes=frozenset({"write"}))
 CARRIERS = {  # by their token
@@ -433,9 +417,6 @@ async def test_a_cursor_is_a_place_in_a_list_and_no_right_to_see_it() -> None:
         assert (await ann.post("tools/list", forged)).answer["error"]["code"] == -32602
 
 
-# ── servers on one's own machine ──
-
-
 @pytest.mark.rule("SEC-9")
 async def test_a_local_server_can_ask_for_a_token_and_is_no_pages_to_reach() -> None:
     assert HttpOptions().host == "127.0.0.1"
@@ -448,9 +429,6 @@ async def test_a_local_server_can_ask_for_a_token_and_is_no_pages_to_reach() -> 
             (bearer(), 200),
         ]:
             assert (await HttpWire(app, headers=headers).post("tools/list")).status == status
-
-
-# ── attacks: callers without a right get nothing, and learn nothing ──
 
 
 LEAKS = re.compile(

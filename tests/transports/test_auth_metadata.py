@@ -47,7 +47,7 @@ async def metadata_url(app: Any, path: str = "/mcp", **options: Any) -> str:
     return refused.headers["www-authenticate"].partition('resource_metadata="')[2].partition('"')[0]
 
 
-# ── what is in it ──
+# ── what is in it, and who may read it ──
 
 
 @pytest.mark.rule("AUTH-4", "AUTH-14")
@@ -80,9 +80,6 @@ async def test_without_first_scopes_nothing_is_said_of_others() -> None:
         async with serving(server) as app:
             assert "scopes_supported" not in await document(app, ROOT)
             assert "scope=" not in (await get(app, "/mcp", method="POST")).headers["www-authenticate"]
-
-
-# ── who may read it ──
 
 
 async def test_everybody_may_read_it() -> None:
@@ -157,9 +154,6 @@ async def test_only_a_trusted_proxy_says_by_what_it_was_reached() -> None:
                 headers: dict[str, str | None] = {"x-forwarded-proto": proto}
                 assert (await document(app, ROOT, headers=headers))["resource"] == f"{scheme}://localhost:8000/mcp"
                 assert (await metadata_url(app, headers=headers)).startswith(f"{scheme}://localhost:8000{ROOT}")
-
-
-# ── at the origin ──
 
 
 @pytest.mark.rule("AUTH-4")

@@ -14,7 +14,7 @@ from dovetail.auth import Auth, Principal, VerifierTrouble
 from http_serving import Clock, Stage, serving, settle, until
 from http_wire import Exchange, HttpWire
 
-# ── how often verifiers are asked ──
+# ── how often verifiers are asked, and when they fail ──
 
 
 BELIEVED = [  # what the verifier says, in how many seconds the token ends, when it comes again; how often it is asked
@@ -108,9 +108,6 @@ async def test_a_known_bearer_token_takes_the_short_way_also_beside_dpop() -> No
             assert await door.status() == 204
         counts.append(len(called))
     assert counts[0] == counts[1]
-
-
-# ── verifiers that fail ──
 
 
 async def test_a_verifier_in_trouble_is_a_503(caplog: pytest.LogCaptureFixture) -> None:

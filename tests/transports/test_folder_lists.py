@@ -75,9 +75,6 @@ async def test_a_folder_is_watched_while_the_server_serves(tmp_path: Path) -> No
         assert not watching()
 
 
-# ── completion ──
-
-
 def completing(uri: str, value: str = "") -> dict[str, Any]:
     return {"ref": {"type": "ref/resource", "uri": uri}, "argument": {"name": "path", "value": value}}
 

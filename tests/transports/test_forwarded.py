@@ -22,9 +22,6 @@ def scope(peer: str | None, *lines: str | bytes) -> dict[str, Any]:
     return {"type": "http", "client": None if peer is None else (peer, 5000), "headers": headers}
 
 
-# ── which entry is the caller ──
-
-
 CALLERS = [
     # whose word counts
     ("10.0.0.1", ["203.0.113.9"], "203.0.113.9"),
@@ -77,8 +74,6 @@ def test_the_work_is_bounded() -> None:
         assert str(PROXIES.caller(scope("10.0.0.1", flood))).startswith("10.0.0.")
 
 
-# ── what nobody can do ──
-
 ANY_TEXT = st.binary(max_size=80).map(lambda raw: raw.replace(b"\r", b"").replace(b"\n", b""))
 ANY_ADDRESS = st.ip_addresses().map(str)
 TEMPTING = st.lists(st.sampled_from([*NAMED, "10.0.0.1", "203.0.113.9", ",", " ", ":80", "[", "]", "%", "::ffff:"]))
@@ -105,9 +100,6 @@ def test_nobody_else_can_change_its_address(client: str, lines: list[bytes], joi
     assert PROXIES.caller(scope(client, *lines)) == client
 
 
-# ── what may be named ──
-
-
 NO_PROXIES = ["nginx", "*", "", "10.0.0.0/33", "127.0.0.1:80", "fe80::1%eth0", "10.1.2.3/8", "::ffff:10.0.0.1"]
 
 
@@ -125,9 +117,6 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         Server("proxied").asgi()
     with pytest.raises(SetupError, match="must be a list of strings"):
         Server("proxied").asgi(trusted_proxies="127.0.0.1")
-
-
-# ── where it shows ──
 
 
 def connected_from(app: Any, peer: str | None) -> Any:

@@ -243,8 +243,6 @@ async def test_the_headers_of_each_request_are_counted_alone(pieces: list[bytes]
     assert statuses(line) == [200, second]
 
 
-# ── refusals ──
-
 REFUSALS = {name: each for name, each in vars(parser).items() if isinstance(each, Refusal)}
 REFUSALS |= {name: over_limit(name, 7) for name in LIMITS}
 
@@ -265,6 +263,7 @@ def test_every_refusal_is_a_valid_error_and_names_the_option(name: str) -> None:
 
 
 # ── whatever comes ──
+
 
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
 SMALL = b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"

@@ -255,7 +255,7 @@ async def test_a_client_that_does_not_take_its_last_response_is_cut(unread: int,
     assert line.aborted
 
 
-# ── the end ──
+# ── the end, and real sockets ──
 
 
 async def test_a_shutdown_closes_what_is_idle_and_lets_the_others_finish() -> None:
@@ -277,9 +277,6 @@ async def test_a_shutdown_closes_what_is_idle_and_lets_the_others_finish() -> No
     assert streaming.aborted
     await streaming.settle()
     assert (app.left, state.connections) == (["/stream"], set())
-
-
-# ── on sockets ──
 
 
 @contextlib.asynccontextmanager

@@ -51,9 +51,6 @@ def no_complaints(caplog: pytest.LogCaptureFixture) -> Any:
     assert [(record.name, record.getMessage()) for record in told] == []
 
 
-# ── hosts ──
-
-
 def on(host: Any, app: HttpApp) -> Any:
     app.mount_on(host, "/x")
     return host
@@ -176,6 +173,9 @@ def test_where_nothing_can_be_mounted() -> None:
         make().asgi().mount_on(APIRouter(prefix="/v1"), "/mcp")
 
 
+# ── the beginning and the end ──
+
+
 class Lived:
     """A server that notes what happens to its lifespan."""
 
@@ -197,9 +197,6 @@ class Lived:
 
     async def spirit(self, ctx: Context) -> str:
         return str(ctx.lifespan)
-
-
-# ── the beginning ──
 
 
 async def test_the_first_request_starts_the_server() -> None:
@@ -227,9 +224,6 @@ def test_one_app_on_one_loop_after_the_other() -> None:
     assert lived.notes == ["entering", "entered"] * 2
 
 
-# ── the end ──
-
-
 async def test_a_second_loop_does_not_disturb_the_first(app: HttpApp, caplog: pytest.LogCaptureFixture) -> None:
     wire = await HttpWire.session(app)
 
@@ -243,6 +237,9 @@ async def test_a_second_loop_does_not_disturb_the_first(app: HttpApp, caplog: py
     caplog.clear()
     assert (await wire.post("ping")).status == 200
     assert (await wire.raw("GET", path="/ready").done()).status == 200
+
+
+# ── the middleware ──
 
 
 class Stage(http_serving.Stage):
@@ -264,8 +261,6 @@ async def stage() -> AsyncIterator[Stage]:
     async with asyncio.timeout(PROMPTLY):
         await stage.app.drain(1)
 
-
-# ── the middleware ──
 
 PAGE = "http://localhost:3000"
 
@@ -350,9 +345,6 @@ async def test_the_hosts_cors_and_ours_do_not_add_up(stage: Stage) -> None:
     asking = {"access-control-request-method": "POST", "access-control-request-headers": "mcp-method,mcp-param-region"}
     preflight = await wire.raw("OPTIONS", b"", asking).done()
     assert "mcp-param-region" in preflight.headers["access-control-allow-headers"]
-
-
-# ── on a socket ──
 
 
 def call_of(tool: str) -> dict[str, Any]:

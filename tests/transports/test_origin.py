@@ -107,9 +107,6 @@ def test_patterns_of_hosts(pattern: str, good: list[str], bad: list[str]) -> Non
     assert [status(guard, host) for host in bad] == [403] * len(bad)
 
 
-# ── where we are bound ──
-
-
 @pytest.mark.parametrize("bound_to", ["0.0.0.0", "::", "", "192.0.2.7", "my-machine.local"])
 def test_bound_to_the_world_host_is_not_checked_but_origin_is(bound_to: str, lines: Lines) -> None:
     guard = Guard(None, [], bound_to=bound_to)
@@ -221,7 +218,7 @@ def test_the_same_origin_may_come_if_its_host_is_vouched_for_by_a_check() -> Non
         assert status(Guard(allowed, [], bound_to=bound_to), "rebound.example:80", "http://rebound.example:80") == 403
 
 
-# ── what is told ──
+# ── what is told, and settings that can't be meant ──
 
 
 @pytest.mark.rule("SH-3", "MH-2")
@@ -246,9 +243,6 @@ def test_values_are_harmless_in_the_log_which_is_not_flooded(lines: Lines) -> No
     assert len(lines()) == len(set(lines())) == limits.MAX_LINES
 
 
-# ── settings that can't be meant ──
-
-
 BAD_PATTERNS = [
     *("https://a.example/", "example.com/mcp", "a.*.com", "*example.com", "*.*", "**", "", "a b", "user@example.com"),
     *("example.com:99999", "example.com:http", "a..b", "[::g]", "2001:db8::1", "bücher.example"),
@@ -262,9 +256,6 @@ def test_bad_patterns_are_refused_at_once(option: str) -> None:
         with pytest.raises(SetupError) as refused:
             Guard(**{"allowed_hosts": None, "allowed_origins": [], option: ["fine.example", entry]}, bound_to=None)
         assert str(refused.value).startswith(f"{option} holds {entry!r}")
-
-
-# ── whatever comes ──
 
 
 LATIN = st.text(st.characters(max_codepoint=255), max_size=60)

@@ -49,9 +49,6 @@ async def read_body(request: PageRequest) -> str:
     return str(len(await request.body()))
 
 
-# ── what a page returns
-
-
 RETURNED = [
     ("hello é", 200, "text/plain; charset=utf-8", "hello é".encode()),
     (b"\x00\xff", 200, "application/octet-stream", b"\x00\xff"),
@@ -74,9 +71,6 @@ async def test_what_a_page_may_return(value: Any, status: int, kind: str, body: 
         got = await ask(app)
         assert (got.status, got.headers["content-type"], got.raw) == (status, kind, body)
         assert got.headers["content-length"] == str(len(body))
-
-
-# ── what a page is told
 
 
 async def test_the_request() -> None:
@@ -122,7 +116,7 @@ async def test_bad_requests() -> None:
     assert "NONSENSE" * 100 not in error_of(got)["message"]
 
 
-# ── what goes wrong
+# ── what goes wrong ──
 
 
 def fail(failure: BaseException) -> None:
@@ -178,9 +172,6 @@ async def test_a_failure_in_the_middle_of_an_answer_ends_it(caplog: pytest.LogCa
     assert len(caplog.records) == 1
 
 
-# ── what can't be a page
-
-
 def no_parameter() -> str:
     return ""
 
@@ -207,7 +198,7 @@ def test_what_can_be_no_page_is_refused_at_once() -> None:
         assert words in str(refused.value)
 
 
-# ── paths
+# ── paths ──
 
 
 RESERVED = ["/mcp", "/sse", "/messages", "/health", "/health/live"]
@@ -267,7 +258,7 @@ def make(**options: Any) -> Server:
     return Server("pages", version="1.0.0", **options)
 
 
-# ── health ──
+# ── health, and people ──
 
 
 @pytest.mark.parametrize("path", ["/health", "/health/live", "/ready", "/health/ready"])
@@ -282,8 +273,6 @@ async def test_health_is_open_to_all(serve: Serve, path: str) -> None:
     head = await wire.raw("HEAD").done()
     assert (head.status, head.raw) == (200, b"")
 
-
-# ── people ──
 
 BROWSER: dict[str, str | None] = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 

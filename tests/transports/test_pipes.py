@@ -197,9 +197,6 @@ def test_a_message_is_one_line() -> None:
     assert json.loads(line) == {"text": "two\nlines\r"}
 
 
-# ── the process ──
-
-
 def test_one_function_that_hangs_leaves_threads_to_the_others_of_to_thread() -> None:
     begun, go = threading.Semaphore(0), threading.Event()
     refusals: list[str] = []

@@ -120,7 +120,7 @@ async def test_ipv6(host: str, reached_at: list[str]) -> None:
             await writer.wait_closed()
 
 
-# ── the end ──
+# ── the end, and the log ──
 
 
 def test_open_streams_are_ended_properly_and_at_once(start: StartHttp) -> None:
@@ -179,9 +179,6 @@ def test_a_second_signal_ends_it_at_once(start: StartHttp) -> None:
         program.exits(0.3)
     program.signal(signal.SIGTERM)
     assert program.exits() == -signal.SIGTERM
-
-
-# ── the log ──
 
 
 def test_a_handlers_traceback_is_in_the_log_in_one_piece_and_never_with_the_client(start: StartHttp) -> None:
