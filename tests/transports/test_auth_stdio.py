@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from http_wire import META, hello
+
 PROMPTLY = 30.0
 TOKEN = "ann-secret-token"
 PROGRAM = """
@@ -18,50 +20,38 @@ import os, time
 from dovetail import Context, Server
 from dovetail.auth import Auth, Principal, VerifierTrouble
 
+people = {
+    "ann-secret-token": Principal(subject="ann", scopes=frozenset({"base", "write"})),
+    "low-token": Principal(subject="ann", scopes=frozenset({"write"})),
+    "short-token": Principal(subject="ann", scopes=frozenset({"base", "write"}), expires_at=time.time() + 2),
+}
+
 async def verify(token):
     if token == "trouble-token":
         raise VerifierTrouble("the issuer is away")
     if token == "broken-token":
         raise ValueError(token)
-    scopes = {"ann-secret-token": {"base", "write"}, "low-token": {"write"}, "short-token": {"base", "write"}}
-    expires_at = time.time() + 2 if token == "short-token" else None
-    if token not in scopes:
-        return None
-    return Principal(subject="ann", scopes=frozenset(scopes[token]), expires_at=expires_at)
+    return people.get(token)
 
 server = Server("piped", version="1.0.0", auth=AUTH)
+server.add_tool(lambda: "written", name="write", scopes=["write"])
+server.add_tool(lambda: repr("DOVETAIL_TOKEN" in os.environ), name="inherited")
+server.add_resource("notes://all", lambda: "all of it", name="all", scopes=["write"])
 
 @server.tool
 async def whoami(ctx: Context) -> str:
     return "nobody" if ctx.principal is None else ctx.principal.name
 
-@server.tool(scopes=["write"])
-async def write() -> str:
-    return "written"
-
-@server.resource("notes://all", scopes=["write"])
-async def everything() -> str:
-    return "all of it"
-
 @server.tool
-async def touch(ctx: Context) -> str:
+async def touch() -> str:
     server.notify_resource_updated("notes://all")
     return "touched"
-
-@server.tool
-async def inherited() -> str:
-    return repr(sorted(name for name in os.environ if name == "DOVETAIL_TOKEN"))
 
 if __name__ == "__main__":
     server.run()
 """
 AUTH = 'Auth(verify, scopes=["base"])'
 UPDATED = "notifications/resources/updated"
-META = {
-    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-    "io.modelcontextprotocol/clientCapabilities": {},
-    "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
-}
 
 
 @contextmanager
@@ -105,9 +95,9 @@ def end(server: Any, code: int = 0) -> str:
 @pytest.mark.parametrize(
     ("token", "auth", "answers"),
     [
-        (TOKEN, AUTH, ["ann", "written", "[]"]),  # nothing that a tool starts inherits it
-        (None, AUTH, ["nobody", "error -32600", "[]"]),
-        (TOKEN, "None", ["nobody", "error -32600", "[]"]),  # without auth the variable means nothing
+        (TOKEN, AUTH, ["ann", "written", "False"]),  # nothing that a tool starts inherits it
+        (None, AUTH, ["nobody", "error -32600", "False"]),
+        (TOKEN, "None", ["nobody", "error -32600", "False"]),  # without auth the variable means nothing
     ],
     ids=["known", "nobody", "no auth"],
 )
@@ -135,10 +125,9 @@ def test_a_bad_token_ends_the_server_with_a_clear_word(tmp_path: Path, token: st
 @pytest.mark.rule("AUTH-15")
 def test_a_token_that_expires_is_worth_nothing_any_more(tmp_path: Path) -> None:
     """Nor do the listens and subscriptions go on that were made with it."""
-    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
     wanted = {"notifications": {"resourceSubscriptions": ["notes://all"]}, "_meta": META}
     with piped(tmp_path, "short-token") as server:
-        assert "result" in ask(server, "initialize", hello)
+        assert "result" in ask(server, "initialize", hello("2025-11-25")["params"])
         server.stdin.write('{"jsonrpc": "2.0", "method": "notifications/initialized"}\n')
         assert "result" in ask(server, "resources/subscribe", {"uri": "notes://all"})
         assert ask(server, "subscriptions/listen", wanted)["params"]["notifications"] == wanted["notifications"]
