@@ -4,7 +4,6 @@ import asyncio
 import re
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from unittest.mock import Mock
@@ -150,16 +149,6 @@ def test_a_call_in_flight_may_finish_and_nothing_new_is_accepted(start: StartHtt
     assert program.exits() == 0
 
 
-@pytest.mark.slow
-def test_a_call_that_takes_too_long(start: StartHttp) -> None:
-    program = start(drain_timeout=0.2)
-    program.begin("stuck")
-    program.signal(signal.SIGTERM)
-    assert program.exits() == 0
-    assert "lifespan left" in program.said
-    assert "Traceback" not in program.said
-
-
 def refuses(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), 1).close()
@@ -168,17 +157,6 @@ def refuses(port: int) -> bool:
     except TimeoutError:  # the socket closed just as the connection was asked for: the next try will tell
         return False
     return False
-
-
-@pytest.mark.slow
-def test_a_second_signal_ends_it_at_once(start: StartHttp) -> None:
-    program = start()
-    program.begin("blocks_the_loop")
-    program.signal(signal.SIGTERM)
-    with pytest.raises(subprocess.TimeoutExpired):
-        program.exits(0.3)
-    program.signal(signal.SIGTERM)
-    assert program.exits() == -signal.SIGTERM
 
 
 def test_a_handlers_traceback_is_in_the_log_in_one_piece_and_never_with_the_client(start: StartHttp) -> None:
