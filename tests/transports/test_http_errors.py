@@ -15,7 +15,6 @@ from http_clients import (
     PARSE_ERROR,
     check_alive,
     check_refusal,
-    leave,
     new_server,
 )
 from hypothesis import HealthCheck, given, settings
@@ -25,7 +24,7 @@ from http_serving import settle
 from http_wire import BOTH, MODERN, Exchange, HttpWire, hello, message, mirrored, modern, open_wire, post
 
 LIMIT = 1000
-GIANTS = ["9" * 400, "-" + "9" * 4000, "9" * 5000, "9" * 500_000, "1e999", "1" + "0" * 400 + ".5"]
+GIANTS = ["9" * 400, "-" + "9" * 5000, "9" * 500_000, "1e999"]
 SLY = ["a\r\nSet-Cookie: x=1", "a\n\ndata: {}\n\n", "a\rid: 1", "\0", "\u2028\u2029\x85", '"}\n\n', "😀"]
 PING = b'{"jsonrpc":"2.0","id":"q","method":"ping"}'
 
@@ -128,16 +127,10 @@ async def test_another_type_or_encoding_is_415(app: Any, headers: Any) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b"", b" ", b"\0", b"\xff", b"{", b"}", b"[", b'{"jsonrpc"', b'{"jsonrpc":"2.0",}', b"nul", b"'x'",
-        b"\xef\xbb\xbf{}",
+        b"", b"\0", b"\xff", b"{", b'{"jsonrpc":"2.0",}', b"\xef\xbb\xbf{}", b"<html></html>", PING + b"\n" + PING,
         b'{"jsonrpc":"2.0","id":NaN,"method":"ping"}',
-        b'{"jsonrpc":"2.0","id":01,"method":"ping"}',
-        b'{"jsonrpc":"2.0","id":1,"method":"pi\xffng"}',
-        b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"\xc3\x28"}}',
         b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"\xed\xa0\x80"}}',
-        b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":-Infinity}}',
-        b'{"jsonrpc":"2.0","id":1,"method":"ping"} {}', PING + PING, PING + b"\n" + PING, b"<html></html>",
-        PING.decode().encode("utf-16"), PING.decode().encode("utf-32"), b"--x\r\n\r\n{}\r\n--x--",
+        PING.decode().encode("utf-16"), PING.decode().encode("utf-32"),
     ],
 )  # fmt: skip
 async def test_what_is_no_json_is_400(app: Any, wire: HttpWire, body: bytes) -> None:
@@ -147,23 +140,13 @@ async def test_what_is_no_json_is_400(app: Any, wire: HttpWire, body: bytes) -> 
 
 
 @pytest.mark.rule("BASE-20")
-@pytest.mark.parametrize("depth", [2_000, 100_000])
-@pytest.mark.parametrize(
-    "place",
-    [
-        "%s",
-        '{"jsonrpc":"2.0","id":%s,"method":"ping"}',
-        '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"add","arguments":{"a":%s}}}',
-        '{"jsonrpc":"2.0","id":1,"result":%s}',
-        '{"jsonrpc":"2.0","method":"notifications/cancelled","params":%s}',
-    ],
-)
-async def test_a_hundred_thousand_levels(roomy: Any, depth: int, place: str) -> None:
-    wires = (HttpWire(roomy), await HttpWire.session(roomy, "2025-03-26"))
-    for opening, closing in (("[", "]"), ('{"a":', "}")):
-        for wire in wires:
-            answer = await post(wire, (place % (opening * depth + "1" + closing * depth)).encode())
-            assert (answer.status, answer.json["error"]["code"] in (PARSE_ERROR, INVALID_REQUEST)) == (400, True)
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+@pytest.mark.parametrize("place", ["%s", '{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":%s}}'])
+async def test_a_hundred_thousand_levels(roomy: Any, opening: str, closing: str, place: str) -> None:
+    body = (place % (opening * 100_000 + "1" + closing * 100_000)).encode()
+    for wire in (HttpWire(roomy), await HttpWire.session(roomy, "2025-03-26")):
+        answer = await post(wire, body)
+        assert (answer.status, answer.json["error"]["code"] in (PARSE_ERROR, INVALID_REQUEST)) == (400, True)
 
 
 @pytest.mark.parametrize("number", GIANTS, ids=short)
@@ -171,10 +154,8 @@ async def test_a_hundred_thousand_levels(roomy: Any, depth: int, place: str) -> 
     "place",
     [
         '{"jsonrpc":"2.0","id":%s,"method":"ping"}',
-        '{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"progressToken":%s}}}',
         '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"add","arguments":{"a":%s}}}',
         '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}',
-        '{"jsonrpc":"2.0","id":%s,"result":{}}',
     ],
 )
 async def test_giant_numbers(roomy: Any, number: str, place: str) -> None:
@@ -275,14 +256,8 @@ GOOD: list[tuple[str, str, dict[str, str], Any]] = [
 ]
 
 
-bodies = st.binary(max_size=100) | st.dictionaries(st.sampled_from(["jsonrpc", "id", "method"]), st.text()).map(
-    lambda value: json.dumps(value).encode()
-)
-more_headers = st.lists(
-    st.tuples(
-        st.sampled_from(HEADERS).map(str.encode), st.sampled_from(VALUES).map(str.encode) | st.binary(max_size=20)
-    ),
-    max_size=2,
+some_header = st.tuples(st.sampled_from(HEADERS), st.sampled_from(VALUES)).map(
+    lambda pair: (pair[0].encode(), pair[1].encode())
 )
 
 
@@ -290,51 +265,38 @@ more_headers = st.lists(
 def requests(draw: st.DrawFn) -> tuple[str, str, list[tuple[bytes, bytes]], bytes]:
     """A verb, a path, headers and a body: a good request with some changes. Bad messages are for tests/test_fuzz.py."""
     verb, path, headers, value = draw(st.sampled_from(GOOD))
-    change = draw(st.sampled_from(("nothing", "nothing", "body", "cut", "verb", "path")))
+    verb = draw(st.sampled_from([*[verb] * 5, "POST", "GET", "DELETE", "PUT", "HEAD", "BREW"]))
+    path = draw(st.sampled_from([*[path] * 5, "/mcp/", "/messages", "/ready", "/x", "/\0é"]))
     body = b"" if value is None else json.dumps(value).encode()
-    if change == "body":
-        body = draw(bodies)
-    elif change == "cut":
-        body = body[: draw(st.integers(0, 200))]
-    elif change == "verb":
-        verb = draw(st.sampled_from(["POST", "GET", "DELETE", "PUT", "HEAD"]) | st.text("ABC", min_size=1, max_size=9))
-    elif change == "path":
-        path = "/" + draw(st.sampled_from(["mcp/", "messages", "ready", "x"]) | st.text(max_size=20)).lstrip("/")
-    others = draw(more_headers)
+    body = draw(st.sampled_from([*[body] * 5, b"", b"\xff", body[:20], b'{"jsonrpc": ""}']))
+    others = draw(st.lists(some_header, max_size=2))
     usual = {"host": "localhost", "accept": BOTH, "content-type": "application/json", **headers}
     own = [(name.encode(), text.encode()) for name, text in usual.items()]
     return verb, path, [*(each for each in own if each[0] not in dict(others)), *others], body
 
 
-def check_sequence(exchange: Exchange) -> None:
-    """What ASGI demands: one start, then bodies, the last of which says so; and headers that are none but headers."""
-    start, *bodies = exchange.sent
-    assert start["type"] == "http.response.start"
-    assert {event["type"] for event in bodies} == {"http.response.body"}
-    assert [event.get("more_body", False) for event in bodies] == [True] * (len(bodies) - 1) + [False]
-    for name, value in start["headers"]:
-        assert name == name.lower()
-        assert not set(value) & set(b"\r\n\0")
-    if (length := exchange.headers.get("content-length")) is not None:
-        assert int(length) == len(exchange.raw)
-
-
 def check_answer(exchange: Exchange) -> None:
+    """What ASGI demands: one start, then bodies, the last of which says so; and a status and words that we give."""
+    start, *bodies = exchange.sent
+    assert (start["type"], {event["type"] for event in bodies} - {"http.response.body"}) == (
+        "http.response.start",
+        set(),
+    )
+    if not exchange.is_stream:  # which was left
+        assert [event.get("more_body", False) for event in bodies] == [True] * (len(bodies) - 1) + [False]
+    assert all(name == name.lower() and not set(value) & set(b"\r\n\0") for name, value in start["headers"])
+    assert int(exchange.headers.get("content-length", len(exchange.raw))) == len(exchange.raw)
     assert exchange.status in STATUSES, exchange.raw
     if exchange.is_stream or exchange.status in (202, 204):
-        assert exchange.status in (200, 202, 204)
         assert exchange.is_stream or not exchange.raw
-    elif exchange.scope["method"] != "HEAD" or exchange.raw:
-        body = exchange.json
-        if exchange.status != 200:
-            text = body["error"]["message"] if "jsonrpc" in body else body["error"]
-            assert not any(word in text for word in INSIDES), text
+    elif exchange.status != 200 and exchange.raw:
+        text = str(exchange.json["error"])
+        assert not any(word in text for word in INSIDES), text
 
 
-@pytest.mark.slow
 @pytest.mark.rule("BASE-20", "MH-21", "SH-7")
 @given(st.lists(requests(), min_size=1, max_size=20))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 async def test_any_request_is_answered(caplog: pytest.LogCaptureFixture, thrown: list[Any]) -> None:
     """Nothing is raised or logged, and the next request works."""
     caplog.set_level(logging.ERROR)
@@ -345,10 +307,8 @@ async def test_any_request_is_answered(caplog: pytest.LogCaptureFixture, thrown:
         exchange = HttpWire(app).raw(verb, body, dict.fromkeys(("host", "accept", "content-type")), path=path, more=own)
         await exchange.started()
         if exchange.is_stream:
-            await leave(exchange)
-        else:
-            check_sequence(await exchange.done())
-        check_answer(exchange)
+            exchange.leave()
+        check_answer(await exchange.done())
     await check_alive(app)
     await app.drain(0)
     assert caplog.records == []
