@@ -19,8 +19,6 @@ from http_serving import Clock, PausingState, Serve, endpoint_of, serving, settl
 from http_wire import HANDSHAKE, MODERN, HttpWire, post, text_of, unready
 
 JSON_ONLY: dict[str, str | None] = {"accept": JSON}
-
-
 Long = Callable[[], Any]
 
 
@@ -111,39 +109,24 @@ async def test_a_call_knows_who_is_asking(stage: AskingStage, serve: Serve, vers
     assert (None if principal is None else principal.subject) == user
 
 
-async def test_a_server_without_sessions_says_why(serve: Serve) -> None:
-    wire = HttpWire(await serve(stateless=True), "2025-11-25", headers={"mcp-protocol-version": "2025-11-25"})
-    call = await ask(wire).done()
-    assert text_of(call.answer) == get_stream.STATELESS
-    await reply(wire, {"jsonrpc": "2.0", "id": "dovetail-1", "result": {}})
-
-
 @pytest.mark.rule("LIFE-6")
-async def test_nobody_is_asked_before_it_is_ready(stage: AskingStage, app: Any) -> None:
-    wire = await unready(app)
+async def test_nobody_is_asked_before_it_is_ready_nor_without_a_session(stage: AskingStage, serve: Serve) -> None:
+    wire = await unready(await serve())
     assert text_of((await ask(wire).done()).answer) == client_requests.NOT_READY
     await wire.notify("notifications/initialized")
     await finished_call(stage, wire)
+    wire = HttpWire(await serve(stateless=True), "2025-11-25", headers={"mcp-protocol-version": "2025-11-25"})
+    assert text_of((await ask(wire).done()).answer) == get_stream.STATELESS
+    await reply(wire, answer_to({"id": "dovetail-1"}, {}))
 
 
 # ── answers that are none ──
 
 
-@pytest.mark.rule("SH-6")
-async def test_the_first_answer_counts(serve: Serve) -> None:
-    wire = await HttpWire.session(await serve(state=PausingState()))
-    call = ask(wire)
-    question = await call.message()
-    await asyncio.gather(*(reply(wire, answer_to(question, {"n": n})) for n in range(5)))
-    await reply(wire, answer_to(question, {"n": 9}))
-    assert given(await call.done())[0]["n"] in range(5)
-    await reply(wire, refusal_of(question, 1, "too late"))
-
-
-@pytest.mark.rule("EL-10")
-async def test_answers_of_others_are_none(serve: Serve) -> None:
+@pytest.mark.rule("SH-6", "SH-7", "EL-10")
+async def test_the_first_answer_that_can_be_read_counts_if_its_sender_was_asked(serve: Serve) -> None:
     """Another session, and another user of the same one, have no say."""
-    app = await serve(identify=identify)
+    app = await serve(state=PausingState(), identify=identify, max_body_bytes=MEBIBYTE)
     wire, other = [await HttpWire.session(app, headers={"x-user": user}) for user in ("ann", "bob")]
     call = ask(wire)
     question = await call.message()
@@ -152,32 +135,26 @@ async def test_answers_of_others_are_none(serve: Serve) -> None:
     thief = HttpWire(app, "2025-11-25", headers={"x-user": "bob"})
     thief.session_id = wire.session_id
     await reply(thief, answer_to(question, {"by": "bob"}), status=404)
-    await settle()
-    assert not call.ended
-    assert await answered(wire, call, question, {"by": "ann"}) == [{"by": "ann"}]
-
-
-@pytest.mark.parametrize("id", ["dovetail-1", "dovetail-0123456789abcdef", 1, "", "x" * 100_000, "question/a/b"])
-async def test_answers_to_nothing_are_taken_and_forgotten(app: Any, wire: HttpWire, id: Any) -> None:
-    before = app._state.held
-    await reply(wire, {"jsonrpc": "2.0", "id": id, "result": {}})
-    await reply(wire, {"jsonrpc": "2.0", "id": id, "error": {"code": 1, "message": "m"}})
-    progress = {"progressToken": id, "progress": 1}
-    await reply(wire, {"jsonrpc": "2.0", "method": "notifications/progress", "params": progress})
-    assert app._state.held == before
-
-
-@pytest.mark.rule("SH-7")
-async def test_what_can_not_be_read_leaves_the_question_open(serve: Serve) -> None:
-    wire = await HttpWire.session(await serve(max_body_bytes=MEBIBYTE))
-    call = ask(wire)
-    question = await call.message()
     both = {"jsonrpc": "2.0", "id": question["id"], "result": {}, "error": {"code": 1, "message": "m"}}
     for bad in (both, {"jsonrpc": "2.0", "id": question["id"]}, {"id": question["id"], "result": {}}):
         await reply(wire, bad, status=400)
     await reply(wire, {"jsonrpc": "2.0", "id": None, "error": {"code": 1, "message": "m"}})
     await reply(wire, answer_to(question, "x" * MEBIBYTE), status=413)
-    assert await answered(wire, call, question, {"n": 1}) == [{"n": 1}]
+    await settle()
+    assert not call.ended
+    await asyncio.gather(*(reply(wire, answer_to(question, {"n": n})) for n in range(5)))
+    await reply(wire, answer_to(question, {"n": 9}))
+    assert given(await call.done())[0]["n"] in range(5)
+    await reply(wire, refusal_of(question, 1, "too late"))
+
+
+@pytest.mark.parametrize("id", ["dovetail-1", "dovetail-0123456789abcdef", 1, "", "x" * 100_000, "question/a/b"])
+async def test_answers_to_nothing_are_taken_and_forgotten(app: Any, wire: HttpWire, id: Any) -> None:
+    before = app._state.held
+    await reply(wire, answer_to({"id": id}, {}))
+    await reply(wire, refusal_of({"id": id}, 1, "m"))
+    await reply(wire, progress_on({"params": {"_meta": {"progressToken": id}}}))
+    assert app._state.held == before
 
 
 @pytest.mark.rule("BASE-11", "SH-5", "SH-12")
@@ -192,9 +169,6 @@ async def test_answers_may_come_in_a_batch_and_so_may_calls_that_ask(app: Any) -
     assert [each["result"] for each in (await post(wire, mixed)).answer] == [{}]
     await batch.done()
     assert [json.loads(text_of(each)) for each in batch.answer] == [[{"n": 0}], [{"n": 1}, {"n": 2}]]
-
-
-# ── time ──
 
 
 @pytest.mark.rule("LIFE-9", "LIFE-10")
@@ -214,9 +188,6 @@ async def test_a_client_that_does_not_answer_in_time_is_called_off_but_progress_
     assert "did not answer roots/list within 10 s" in text_of((await call.done()).answer)
     assert isinstance(stage.failures[0], AnswerTimeout)
     await reply(wire, answer_to(question, {}))
-
-
-# ── cancellation and ends ──
 
 
 @pytest.mark.parametrize("way", ["cancel", "delete", "answer", "drain"])
@@ -287,9 +258,6 @@ async def test_a_client_that_left_before_there_was_a_stream_is_not_waited_for(st
     await leave(stream)
 
 
-# ── a client that has gone ──
-
-
 @pytest.mark.parametrize("state", [MemoryState, PausingState])
 @pytest.mark.parametrize("version", HANDSHAKE)
 @pytest.mark.rule("LIFE-9", "SH-15")
@@ -311,12 +279,14 @@ async def test_a_client_that_does_not_come_back_is_given_up(
 
 
 @pytest.mark.parametrize("beside", [False, True])
-async def test_one_that_came_back_and_left_for_good_is_given_up_too(
+async def test_who_stays_may_take_its_time_and_who_comes_back_and_leaves_for_good_is_given_up(
     stage: AskingStage, wire: HttpWire, long: Long, beside: bool
 ) -> None:
     """Also one that only had a stream beside the call."""
     call = ask(wire, timeout=6000)
     await call.message()
+    await long()
+    assert not call.ended
     await call.cut()
     streams = [await wire.get(None if beside else call.events[-1].id).started() for _ in range(2)]
     await streams[0].done()
@@ -325,20 +295,6 @@ async def test_one_that_came_back_and_left_for_good_is_given_up_too(
     await streams[1].cut()
     await long()
     await until(lambda: [str(each) for each in stage.failures] == [client_requests.LEFT])
-
-
-@pytest.mark.parametrize("accept", [JSON, "text/event-stream"])
-async def test_whoever_stays_may_take_its_time(wire: HttpWire, long: Long, accept: str) -> None:
-    stream = await wire.get().started()
-    call = ask(wire, timeout=6000, headers={"accept": accept})
-    question = await (stream if accept == JSON else call).message()
-    await leave(stream)
-    await long()
-    assert not call.ended
-    assert await answered(wire, call, question, {}) == [{}]
-
-
-# ── a server that stops ──
 
 
 @pytest.mark.parametrize("left", [False, True])
