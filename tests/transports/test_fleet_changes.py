@@ -218,7 +218,9 @@ async def test_what_needs_a_session_is_refused_for_now_and_plain_calls_go_on(app
     assert text_of((await wire.call("add", {"a": 1, "b": 2})).answer) == "3"
 
 
-async def test_readiness_tells_and_costs_the_store_nothing(fleet_of: FleetOf) -> None:
+async def test_readiness_tells_and_costs_the_store_nothing(
+    fleet_of: FleetOf, pass_time: Callable[[float], None]
+) -> None:
     fleet = await fleet_of(Stage, count=1)
     probe = HttpWire(fleet.apps[0])
     askers = set()
@@ -230,6 +232,7 @@ async def test_readiness_tells_and_costs_the_store_nothing(fleet_of: FleetOf) ->
     fleet.views[0].fate = fate
     for is_away, status in ((False, 200), (True, 503), (False, 200)):
         fleet.store.away = is_away
+        pass_time(1)  # after which the worker looks again
         await probe.until_ready(status)
         assert (await probe.raw("GET", path="/health").done()).status == 200
     before = set(askers)

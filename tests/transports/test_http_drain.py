@@ -1,7 +1,7 @@
 """The end of a server: what is refused, what may finish, and what is stopped; and its beginning."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -152,7 +152,9 @@ async def test_late_calls_are_stopped_and_their_clients_told(stage: Alive, app: 
     assert call.status == (503 if version == MODERN else 200)
 
 
-async def test_a_tool_that_will_not_stop_does_not_hang_it(stage: Alive, serve: Serve) -> None:
+async def test_a_tool_that_will_not_stop_does_not_hang_it(
+    stage: Alive, serve: Serve, pass_time: Callable[[float], None]
+) -> None:
     @stage.server.tool
     async def stubborn() -> str:
         stage.entered.set()
@@ -166,7 +168,10 @@ async def test_a_tool_that_will_not_stop_does_not_hang_it(stage: Alive, serve: S
     app = await serve()
     call = HttpWire(app).start_call("stubborn")
     await stage.entered.wait()
-    await in_time(app, 0)
+    draining = asyncio.create_task(app.drain(0))
+    await stage.cancelled.wait()
+    pass_time(2)
+    await asyncio.wait_for(draining, 5)
     assert stage.notes == ["entered", "left"]
     stage.go.set()
     await call.done()
