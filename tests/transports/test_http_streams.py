@@ -22,9 +22,6 @@ SSE_ONLY = ["text/event-stream", "text/*", "TEXT/EVENT-STREAM", "application/jso
 BOTH = [None, "", "*/*", "application/json, text/event-stream", "text/event-stream,application/json;charset=utf-8"]
 
 
-# ── JSON, until there is something to tell ──
-
-
 @pytest.mark.seed("S1-08", "S1-16")
 @pytest.mark.parametrize(("version", "primed"), [("2025-03-26", 0), ("2025-06-18", 0), ("2025-11-25", 1), (MODERN, 0)])
 @pytest.mark.rule("SH-9", "SH-11", "SH-12", "SH-14", "SH-22", "MH-8", "MH-10", "MH-11", "MH-30", "PROG-10")
@@ -73,9 +70,6 @@ async def test_a_request_that_fails_after_it_has_notified_fails_in_the_stream(
     assert call.status == 200
     assert call.answer["error"]["message"] == "Internal error"
     assert b"secret" not in call.raw
-
-
-# ── what the client reads ──
 
 
 @pytest.mark.parametrize("accept", JSON_ONLY)
@@ -233,38 +227,31 @@ async def test_keys_of_meta_are_well_formed_and_defined_and_2026_07_28_asks_noth
         assert {message["error"]["code"] for message in said if "error" in message} == {-32601, -32602, 1234}
 
 
-# ── lists ──
+@pytest.mark.parametrize(("version", "scope"), [("2025-11-25", "public"), (MODERN, "public"), (MODERN, "private")])
+@pytest.mark.rule("TOOL-3", "PR-2", "PAGE-6", "CACHE-4")
+async def test_lists_are_the_same_on_every_connection_and_all_pages_of_one_have_one_scope(
+    serve: Serve, version: str, scope: str
+) -> None:
+    app = await serve(busy_server(page_size=1, cache_scope=scope))
+    capable = {"sampling": {}, "roots": {"listChanged": True}}
+    another = {"_meta": {CLIENT_KEY: {"name": "another", "version": "9"}, CAPABILITIES_KEY: capable}}
 
+    async def pages(wire: HttpWire, method: str, more: dict[str, Any]) -> list[Any]:
+        found = [await wire.ask(method, more)]
+        while "nextCursor" in found[-1]:
+            found.append(await wire.ask(method, {**more, "cursor": found[-1]["nextCursor"]}))
+        assert len(found) > 1
+        assert {page.get("cacheScope") for page in found} == {scope if version == MODERN else None}
+        return [item for page in found for item in page[LISTS[method]]]
 
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.rule("TOOL-3", "PR-2")
-async def test_lists_are_the_same_on_every_connection_and_whatever_came_before(serve: Serve, version: str) -> None:
-    app = await serve(busy_server())
     wire = await open_wire(app, version)
-    first = {method: await wire.ask(method) for method in LISTS}
+    first = {method: await pages(wire, method, {}) for method in LISTS}
     for earlier, params in REQUESTS:
         await wire.post(earlier, params)
-    capable = {"sampling": {}, "roots": {"listChanged": True}}
     other = await open_wire(app, version, **({} if version == MODERN else {"capabilities": capable}))
-    mine = {"_meta": {CLIENT_KEY: {"name": "another", "version": "9"}, CAPABILITIES_KEY: capable}}
-    for method, page in first.items():
-        assert len(page[LISTS[method]]) > 1
-        assert await wire.ask(method) == await other.ask(method, mine if version == MODERN else {}) == page
-
-
-@pytest.mark.parametrize("scope", ["public", "private"])
-@pytest.mark.rule("PAGE-6", "CACHE-4")
-async def test_all_pages_of_a_list_have_one_scope(serve: Serve, scope: str) -> None:
-    wire = HttpWire(await serve(busy_server(page_size=1, cache_scope=scope)))
-    for method in LISTS:
-        pages = [await wire.ask(method)]
-        while "nextCursor" in pages[-1]:
-            pages.append(await wire.ask(method, {"cursor": pages[-1]["nextCursor"]}))
-        assert len(pages) > 1
-        assert {page["cacheScope"] for page in pages} == {scope}
-
-
-# ── where it listens ──
+    for method, items in first.items():
+        assert await pages(wire, method, {}) == items
+        assert await pages(other, method, another if version == MODERN else {}) == items
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have one loopback address")
