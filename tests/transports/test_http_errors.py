@@ -2,8 +2,7 @@
 
 import json
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -35,51 +34,38 @@ def short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:40]}...{len(text)}"
 
 
-@asynccontextmanager
-async def alive(**options: Any) -> AsyncIterator[Any]:
-    """An app that serves both eras in the end as if nothing had happened."""
-    app = new_server().asgi(**options)
+@pytest.fixture(params=[{"max_body_bytes": LIMIT, "body_timeout": 20}])
+async def app(request: pytest.FixtureRequest) -> AsyncIterator[Any]:
+    """It serves both eras in the end as if nothing had happened."""
+    app = new_server().asgi(**request.param)
     yield app
     await check_alive(app)
     await app.drain(0)
 
 
-@pytest.fixture
-async def app() -> AsyncIterator[Any]:
-    async with alive(max_body_bytes=LIMIT, body_timeout=0.05) as app:
-        yield app
-
-
-@pytest.fixture
-async def roomy() -> AsyncIterator[Any]:
-    async with alive() as app:
-        yield app
-
-
-# ── bodies that are cut, late or too large ──
+with_room = pytest.mark.parametrize("app", [{}], indirect=True, ids=["with room"])
 
 
 @pytest.mark.parametrize("pieces", [[], [b""], [PING[:20]], [b"", PING[:5], PING[5:20]], [PING]])
-async def test_a_body_that_does_not_come_is_408_for_who_stays(app: Any, roomy: Any, pieces: list[bytes]) -> None:
-    stays, leaves = (HttpWire(each).raw("POST", pieces, complete=False) for each in (app, roomy))
+async def test_a_body_that_does_not_come_is_408_for_who_stays(
+    app: Any, pass_time: Callable[[float], None], pieces: list[bytes]
+) -> None:
+    stays, leaves = (HttpWire(app).raw("POST", pieces, complete=False) for _ in range(2))
     await settle(50)
     leaves.leave()
     assert (await leaves.done()).sent == []
-    assert "0.05 s" in check_refusal(await stays.done(), 408, INVALID_REQUEST)
-
-
-LENGTHS = {
-    413: [str(LIMIT + 1), "9" * 12, "9" * 5000],
-    400: ["", "abc", "-1", "+1", "1.0", "1e3", "0x10", "1 2", "1,1", "²", "1\0"],
-}
+    pass_time(21)
+    assert "20 s" in check_refusal(await stays.done(), 408, INVALID_REQUEST)
 
 
 @pytest.mark.parametrize(
-    ("status", "length"), [(status, each) for status in LENGTHS for each in LENGTHS[status]], ids=short
+    "length", [str(LIMIT + 1), "9" * 5000, "", "abc", "-1", "+1", "1.0", "0x10", "1,1", "²"], ids=short
 )
-async def test_a_length_that_is_too_large_or_no_number_is_refused_at_once(app: Any, status: int, length: str) -> None:
+async def test_a_length_that_is_too_large_or_no_number_is_refused_at_once(app: Any, length: str) -> None:
     request = await HttpWire(app).raw("POST", [], {"content-length": length}).done()
-    assert ("max_body_bytes" in check_refusal(request, status, INVALID_REQUEST)) == (status == 413)
+    is_number = length.isascii() and length.isdigit()
+    text = check_refusal(request, 413 if is_number else 400, INVALID_REQUEST)
+    assert ("max_body_bytes" in text) == is_number
 
 
 @pytest.mark.parametrize("pieces", [[PING[:1], PING[1:]], [bytes([each]) for each in PING], [b"", PING, b"", b""]])
@@ -88,39 +74,29 @@ async def test_a_body_may_come_in_any_pieces_up_to_the_limit(wire: HttpWire, pie
         assert (await wire.raw("POST", [*pieces, b" " * fill]).done()).status == status
 
 
-# ── types and encodings ──
-
-
-@pytest.mark.parametrize(
-    "type",
-    [None, "application/json", "APPLICATION/JSON", " application/json ", "application/json; charset=utf-8",
-     'application/json;charset="UTF-8"', "application/json; charset=utf8; x=y", "application/vnd.mcp+json",
-     "application/json; odata=verbose"],
-)  # fmt: skip
-async def test_json_by_any_of_its_names(wire: HttpWire, type: str) -> None:
-    assert (await wire.raw("POST", PING, {"content-type": type}).done()).status == 200
+TYPES = (
+    *(None, "application/json", "APPLICATION/JSON", " application/json ", "application/json; charset=utf-8"),
+    *('application/json;charset="UTF-8"', "application/json; charset=utf8; x=y", "application/vnd.mcp+json"),
+)
+OTHERS = (
+    *("text/plain", "text/json", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "", "*/*"),
+    *("application/jsonx", "application", "json", "application/json, text/plain", "\xff\xfe", "a" * 10_000),
+    *("application/json; charset=utf-16", "application/json;charset=iso-8859-1", 'application/json; charset="x"'),
+)
 
 
 @pytest.mark.rule("BASE-2")
-@pytest.mark.parametrize(
-    "headers",
-    [
-        *({"content-type": type} for type in (
-            "text/plain", "text/json", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "",
-            "application/jsonx", "application", "json", "application/json, text/plain", "\xff\xfe", "*/*",
-            "application/json; charset=utf-16", "application/json;charset=iso-8859-1", 'application/json; charset="x"',
-            "a" * 10_000,
-        )),
-        *({"content-encoding": coding} for coding in ("gzip", "br", "deflate", "gzip, identity", "zstd", "x" * 9_999)),
-    ],
-    ids=short,
-)  # fmt: skip
-async def test_another_type_or_encoding_is_415(app: Any, headers: Any) -> None:
+@pytest.mark.parametrize("type", [*TYPES, *OTHERS], ids=short)
+async def test_json_has_some_names_and_another_type_or_encoding_is_415(wire: HttpWire, type: str | None) -> None:
     """Even if the body would do: a page of any origin may send such a type without being asked about it."""
-    check_refusal(await HttpWire(app).raw("POST", PING, headers).done(), 415, INVALID_REQUEST)
-
-
-# ── bytes that are no message ──
+    answer = await wire.raw("POST", PING, {"content-type": type}).done()
+    if type in TYPES:
+        assert answer.status == 200
+    else:
+        check_refusal(answer, 415, INVALID_REQUEST)
+    for coding in ("gzip", "br", "gzip, identity", "x" * 9_999):
+        encoded = await wire.raw("POST", PING, {"content-type": type, "content-encoding": coding}).done()
+        check_refusal(encoded, 415, INVALID_REQUEST)
 
 
 @pytest.mark.rule("BASE-20", "BASE-2")
@@ -139,16 +115,18 @@ async def test_what_is_no_json_is_400(app: Any, wire: HttpWire, body: bytes) -> 
         assert answer.json.get("id") in (None, 1)
 
 
+@with_room
 @pytest.mark.rule("BASE-20")
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
 @pytest.mark.parametrize("place", ["%s", '{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":%s}}'])
-async def test_a_hundred_thousand_levels(roomy: Any, opening: str, closing: str, place: str) -> None:
+async def test_a_hundred_thousand_levels(app: Any, opening: str, closing: str, place: str) -> None:
     body = (place % (opening * 100_000 + "1" + closing * 100_000)).encode()
-    for wire in (HttpWire(roomy), await HttpWire.session(roomy, "2025-03-26")):
+    for wire in (HttpWire(app), await HttpWire.session(app, "2025-03-26")):
         answer = await post(wire, body)
         assert (answer.status, answer.json["error"]["code"] in (PARSE_ERROR, INVALID_REQUEST)) == (400, True)
 
 
+@with_room
 @pytest.mark.parametrize("number", GIANTS, ids=short)
 @pytest.mark.parametrize(
     "place",
@@ -158,24 +136,20 @@ async def test_a_hundred_thousand_levels(roomy: Any, opening: str, closing: str,
         '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}',
     ],
 )
-async def test_giant_numbers(roomy: Any, number: str, place: str) -> None:
-    wire = await HttpWire.session(roomy, "2025-11-25")
+async def test_giant_numbers(app: Any, number: str, place: str) -> None:
+    wire = await HttpWire.session(app, "2025-11-25")
     answer = await post(wire, (place % number).encode())
     assert answer.status in (200, 202, 400)
     if answer.status == 200 and '"id":%s' in place:
         assert answer.raw == b'{"jsonrpc":"2.0","id":%s,"result":{}}' % number.encode(), "nothing of it is lost"
 
 
-# ── values that would like to be something else ──
-
-
 @pytest.mark.rule("SH-29")
 @pytest.mark.parametrize(
     "session",
-    ["", " ", "x", "0", "null", "x" * 128, "x" * 129, "x" * 60_000, "../../etc/passwd", "a b", "\xe9\xff", "a\r\nb: c",
-     "\0", "*", "%s%s%n", "session/x", "changes", "'; drop table sessions; --"],
+    ["", " ", "x", "x" * 129, "x" * 60_000, "../../etc/passwd", "\xe9\xff", "a\r\nb: c", "\0", "session/x", "changes"],
     ids=short,
-)  # fmt: skip
+)
 async def test_a_session_that_is_none_is_404(app: Any, session: str) -> None:
     for verb in ("POST", "GET", "DELETE"):
         answer = await HttpWire(app).raw(verb, PING, {"mcp-session-id": session}).done()
@@ -196,15 +170,11 @@ async def test_ids_and_tokens_stay_what_they_are(app: Any, sly: str, version: st
     assert b"\nSet-Cookie" not in call.raw
 
 
-# ── places and scopes ──
-
-
 @pytest.mark.parametrize(
     "path",
-    ["/nothing", "/mcp/nothing", "/mcp/..", "/mcp%2f", "//mcp", "/MCP", "/.env", "/\x00", "/é", "/" + "x" * 60_000,
-     "/sse/x", "/messages/x", "/health/x", "*", "http://localhost/mcp"],
+    ["/mcp/nothing", "/mcp/..", "/mcp%2f", "//mcp", "/MCP", "/\x00", "/" + "x" * 60_000, "/sse/x", "*", "http://x/mcp"],
     ids=short,
-)  # fmt: skip
+)
 async def test_an_unknown_path_is_404(app: Any, path: str) -> None:
     for verb in ("POST", "GET", "PUT"):
         refused = await HttpWire(app).raw(verb, PING, path=path).done()
