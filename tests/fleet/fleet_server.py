@@ -123,13 +123,6 @@ async def touch_in_passing(name: str, version: int) -> int:
     return version
 
 
-@server.tool
-async def grow(name: str) -> str:
-    """Add a tool while the server runs, in this worker."""
-    server.add_tool(lambda: name, name=name, description="Says its name.")
-    return name
-
-
 def announced_tools() -> list[str]:
     """What an administrator has written into a file that every worker reads."""
     file = FOLDER / "announced"

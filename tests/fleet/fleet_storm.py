@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 from fleet_client import HANDSHAKE, PATIENCE, Loud, Notes, RawSession, SessionLost, connections, modern, running
-from fleet_processes import Fleet, FleetProcess
+from fleet_processes import Fleet
 
 from dovetail import Client, ConnectionLost, ElicitQuestion, ServerError, ToolError
 
@@ -21,7 +21,6 @@ BOARDS = 5
 OLDER = ("2025-11-25", "2025-06-18")  # what our own client speaks in the handshake era
 LAST_TRIES = 100
 HEARD_SECONDS = 25.0  # for a change to be heard of by a client whose stream has just been broken
-
 
 # ── the books: what was called, what came back, what was heard ──
 
@@ -104,37 +103,6 @@ class Watcher:
             await self.news.wait()
 
 
-class Herald:
-    """Writes on one board, again and again, and sees to it that each number is heard of before the next is written.
-
-    Changes may come together in one notification; so that a lost one shows, there is never more than one on its way.
-    """
-
-    def __init__(self, board: str, touch: Callable[[str, int], Any], watchers: list[Watcher], ledger: Ledger) -> None:
-        self._board = board
-        self._touch = touch
-        self._watchers = watchers
-        self._ledger = ledger
-        self._version = 0
-
-    async def once(self, patience: float) -> bool:
-        """Whether there was something to hear: a change whose writer was told of a failure may not have been told."""
-        self._version += 1
-        try:
-            await self._touch(self._board, self._version)
-        except Loud:
-            return False
-        for watcher in self._watchers:
-            try:
-                await asyncio.wait_for(watcher.sees(self._version), patience)
-            except TimeoutError:
-                self._ledger.accuse(
-                    f"{watcher.name} did not hear of {self._version} on {watcher.uri}; it knows {watcher.seen}"
-                )
-        self._ledger.told += 1
-        return True
-
-
 # ── the clients ──
 
 
@@ -211,28 +179,25 @@ async def deaths(storm: "Storm") -> None:
 
 
 async def store_troubles(storm: "Storm") -> None:
-    """Once the store is killed and started again, once it stands still, in any order."""
-    troubles = [_restart, _stand_still]
+    """Once the store is killed and started again, once it stands still, in any order.
+
+    It has written down all that it has confirmed, so that a `kill -9` makes it forget nothing.
+    """
+    troubles, store = ["restarted", "stood still"], storm.fleet.store
+    assert store is not None
     storm.chance.shuffle(troubles)
     for trouble, share in zip(troubles, TROUBLES_AT, strict=True):
         while storm.share_made < share:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-        assert storm.fleet.store is not None
-        await trouble(storm, storm.fleet.store)
-        storm.troubles.append(trouble.__name__)
-
-
-async def _restart(storm: "Storm", store: FleetProcess) -> None:
-    """As `kill -9` does. It has written down all that it has confirmed, so nothing is forgotten."""
-    await asyncio.to_thread(store.kill)
-    await asyncio.sleep(storm.chance.uniform(*STORE_DOWN))
-    await asyncio.to_thread(store.start)
-
-
-async def _stand_still(_storm: "Storm", store: FleetProcess) -> None:
-    store.pause()
-    await asyncio.sleep(STORE_STILL)
-    store.go_on()
+        if trouble == "restarted":
+            await asyncio.to_thread(store.kill)
+            await asyncio.sleep(storm.chance.uniform(*STORE_DOWN))
+            await asyncio.to_thread(store.start)
+        else:
+            store.pause()
+            await asyncio.sleep(STORE_STILL)
+            store.go_on()
+        storm.troubles.append(trouble)
 
 
 # ── the storm ──
@@ -341,15 +306,26 @@ class Storm:
     # ── changes ──
 
     async def _tell(self, board: str) -> None:
-        herald = Herald(board, self._touch, self._watchers[board], self.ledger)
-        while not self.calm.is_set():
-            await herald.once(HEARD_SECONDS)
-            await asyncio.sleep(0.3)
-        for _ in range(LAST_TRIES):  # the last one
-            if await herald.once(HEARD_SECONDS):
+        """Write on one board, again and again. Each number is heard of before the next is written: changes may come
+        together in one notification, and a lost one shows only if there is never more than one on its way.
+        """
+        version, last_tries = 0, LAST_TRIES
+        while last_tries:
+            last_tries -= self.calm.is_set()
+            version += 1
+            try:
+                await modern(self._http, self.fleet.url, "touch_resource", name=board, version=version)
+            except Loud:  # it may not have been told
+                await asyncio.sleep(0.1)
+                continue
+            for watcher in self._watchers[board]:
+                try:
+                    await asyncio.wait_for(watcher.sees(version), HEARD_SECONDS)
+                except TimeoutError:
+                    heard = f"it knows {watcher.seen}"
+                    self.ledger.accuse(f"{watcher.name} did not hear of {version} on {watcher.uri}; {heard}")
+            self.ledger.told += 1
+            if last_tries < LAST_TRIES:
                 return
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.3)
         self.ledger.accuse(f"board {board} could not be written on, though the weather is good again")
-
-    async def _touch(self, board: str, version: int) -> None:
-        await modern(self._http, self.fleet.url, "touch_resource", name=board, version=version)

@@ -1,20 +1,18 @@
 """Any request, any worker: what one worker begins, every other one can go on with, and end."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import aiohttp
 import pytest
-from fleet_client import MODERN, Loud, RawSession, modern, running
+from fleet_client import MODERN, RawSession, modern, running
 from fleet_processes import Fleet, fleet
 
 from dovetail import Client
 
 pytestmark = pytest.mark.slow
-PROMPTLY = 5.0
-LOST_SECONDS = 20.0  # in which the death of a worker is told to those who wait for its calls
+PROMPTLY = 20.0  # much more than anything takes
 
 
 @pytest.fixture(scope="module", params=["redis", pytest.param("sqlite", marks=pytest.mark.soak)])
@@ -36,15 +34,9 @@ async def until(is_so: Any, seconds: float = PROMPTLY) -> None:
             await asyncio.sleep(0.01)
 
 
-# ── sessions ──
-
-
-async def test_a_session_is_known_everywhere(three: Fleet, session: RawSession) -> None:
+async def test_a_session_is_known_everywhere_until_one_ends_it(three: Fleet, session: RawSession) -> None:
     pids = [await session.ask("tools/call", at=url, name="whoami", arguments={}) for url in three.urls]
     assert [int(pid["content"][0]["text"]) for pid in pids] == [worker.pid for worker in three.workers]
-
-
-async def test_a_session_that_one_ends_has_ended_on_all(three: Fleet, session: RawSession) -> None:
     stream = asyncio.create_task(session.hear(at=three.urls[2]))
     await asyncio.wait_for(session.hears.wait(), PROMPTLY)
     assert await session.delete(at=three.urls[1]) == 204
@@ -54,19 +46,21 @@ async def test_a_session_that_one_ends_has_ended_on_all(three: Fleet, session: R
         await asyncio.wait_for(stream, PROMPTLY)
 
 
-async def test_a_session_outlives_its_worker(three: Fleet, http: aiohttp.ClientSession) -> None:
+async def test_a_session_outlives_its_worker_and_hears_of_what_happened_meanwhile(
+    three: Fleet, http: aiohttp.ClientSession
+) -> None:
     session = await RawSession(http, three.urls[2]).open()
     await session.ask("resources/subscribe", uri="board://outlives")
-    three.workers[2].kill()
-    async with running(session.hear(at=three.urls[0])):
+    async with running(session.hear(at=three.urls[2])):
         await asyncio.wait_for(session.hears.wait(), PROMPTLY)
         await modern(http, three.urls[1], "touch_resource", name="outlives", version=1)
-        await until(lambda: updates(session) == ["board://outlives"])
-    await asyncio.to_thread(three.workers[2].start)
+        await until(lambda: len(updates(session)) == 1)
+        three.workers[2].kill()
+        await until(lambda: not session.hears.is_set())
+        await modern(http, three.urls[1], "touch_resource", name="outlives", version=2)
+        await asyncio.to_thread(three.workers[2].start)
+        await until(lambda: len(updates(session)) == 2)
     assert await session.ask("ping", at=three.urls[2]) == {}
-
-
-# ── streams ──
 
 
 def updates(session: RawSession) -> list[str]:
@@ -74,64 +68,25 @@ def updates(session: RawSession) -> list[str]:
 
 
 @pytest.mark.parametrize("tool", ["touch_resource", "touch_in_passing"])
-async def test_a_stream_hears_of_what_happens_elsewhere(
+async def test_streams_of_both_eras_hear_of_what_happens_elsewhere(
     three: Fleet, http: aiohttp.ClientSession, session: RawSession, tool: str
 ) -> None:
-    async with running(session.hear(at=three.urls[2])):
-        await asyncio.wait_for(session.hears.wait(), PROMPTLY)
-        await session.ask("resources/subscribe", at=three.urls[1], uri=f"board://{tool}")
-        await modern(http, three.urls[0], tool, name=tool, version=1)
-        await until(lambda: updates(session) == [f"board://{tool}"])
-        await session.ask("resources/unsubscribe", at=three.urls[0], uri=f"board://{tool}")
-        await modern(http, three.urls[1], tool, name=tool, version=2)
-        await modern(http, three.urls[2], tool, name=tool, version=3)
-        await asyncio.sleep(0.3)
-        assert len(updates(session)) == 1
-
-
-async def test_what_happened_meanwhile_is_told_afterwards(
-    three: Fleet, http: aiohttp.ClientSession, session: RawSession
-) -> None:
-    await session.ask("resources/subscribe", uri="board://meanwhile")
-    async with running(session.hear(at=three.urls[2])):
-        await asyncio.wait_for(session.hears.wait(), PROMPTLY)
-        await modern(http, three.urls[1], "touch_resource", name="meanwhile", version=1)
-        await until(lambda: len(updates(session)) == 1)
-        three.workers[2].kill()
-        await until(lambda: not session.hears.is_set())
-        await modern(http, three.urls[1], "touch_resource", name="meanwhile", version=2)
-        await asyncio.to_thread(three.workers[2].start)
-        await until(lambda: len(updates(session)) == 2)
-
-
-async def test_the_newest_stream_of_a_session_owns_it(
-    three: Fleet, http: aiohttp.ClientSession, session: RawSession
-) -> None:
-    async with http.get(three.urls[1], headers=session._headers) as first:
-        await first.content.readline()
-        async with http.get(three.urls[2], headers=session._headers) as second:
-            await second.content.readline()
-            await asyncio.wait_for(first.read(), PROMPTLY)  # it ends
-
-
-@pytest.mark.parametrize("kind", ["tools", "updated"])
-async def test_a_modern_client_hears_of_what_happens_elsewhere(
-    three: Fleet, http: aiohttp.ClientSession, kind: str
-) -> None:
+    uri = f"board://{tool}"
     async with (
-        Client(three.urls[0], protocol_version=MODERN) as client,
-        client.listen(tools=kind == "tools", uris=["board://modern"]) as changes,
+        running(session.hear(at=three.urls[2])),
+        Client(three.urls[1], protocol_version=MODERN) as client,
+        client.listen(uris=[uri]) as changes,
     ):
-        if kind == "tools":
-            await modern(http, three.urls[1], "grow", name=f"grown{time.monotonic_ns()}")
-        else:
-            await modern(http, three.urls[1], "touch_resource", name="modern", version=1)
-        assert (await asyncio.wait_for(anext(changes), PROMPTLY)).kind == kind
-
-
-async def test_a_tool_that_one_worker_has_is_warned_of(three: Fleet, http: aiohttp.ClientSession) -> None:
-    await modern(http, three.urls[2], "grow", name="lonely")
-    await until(lambda: "changed at this worker; others do not have that" in three.workers[2].said)
+        await asyncio.wait_for(session.hears.wait(), PROMPTLY)
+        await session.ask("resources/subscribe", at=three.urls[1], uri=uri)
+        await modern(http, three.urls[0], tool, name=tool, version=1)
+        assert (await asyncio.wait_for(anext(changes), PROMPTLY)).uri == uri
+        await until(lambda: updates(session) == [uri])
+        await session.ask("resources/unsubscribe", at=three.urls[0], uri=uri)
+        await session.ask("resources/subscribe", at=three.urls[0], uri="board://after")
+        await modern(http, three.urls[1], tool, name=tool, version=2)
+        await modern(http, three.urls[1], tool, name="after", version=1)
+        await until(lambda: updates(session)[1:] == ["board://after"])
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
@@ -145,34 +100,25 @@ async def test_a_refresh_reaches_every_worker(three: Fleet, http: aiohttp.Client
         await modern(http, three.urls[1], "announce", name=name)
         assert (await asyncio.wait_for(anext(changes), PROMPTLY)).kind == "tools"
         assert name in [tool.name for tool in await client.list_tools()]
-    for url in three.urls:
-        async with asyncio.timeout(PROMPTLY):
-            while await said_by(http, url, name) != name:  # noqa: ASYNC110
+    async with asyncio.timeout(PROMPTLY):
+        for url in three.urls:
+            while True:
+                async with Client(url, protocol_version=revision) as fresh:
+                    if name in [tool.name for tool in await fresh.list_tools()]:
+                        break
                 await asyncio.sleep(0.05)
 
 
-async def said_by(http: aiohttp.ClientSession, url: str, tool: str) -> str:
-    try:
-        return await modern(http, url, tool)
-    except Loud:
-        return ""
-
-
-# ── calls ──
-
-
 @pytest.mark.parametrize("leave_after", [1, 2, 5])
-async def test_a_call_is_resumed_at_another_worker(three: Fleet, session: RawSession, leave_after: int) -> None:
-    session.resume_url, heard = three.urls[2], []
+async def test_a_call_is_resumed_and_its_question_answered_at_other_workers(
+    three: Fleet, session: RawSession, leave_after: int
+) -> None:
+    """Called at A, read at C, and what it asks is answered at B."""
+    session.resume_url, session.answer_url, heard = three.urls[2], three.urls[1], []
     arguments = {"nonce": "n", "steps": 9, "pause": 0.03}
     assert await session.call("count", arguments, heard, leave_after=leave_after) == "n 9"
     assert heard == list(range(1, 10))
-
-
-async def test_a_question_is_heard_and_answered_at_other_workers(three: Fleet, session: RawSession) -> None:
-    """Asked on A, read on C, answered on B, and the result is read on C."""
-    session.resume_url, session.answer_url = three.urls[2], three.urls[1]
-    assert await session.call("ask", {"nonce": "far"}, [], leave_after=1) == "far far"
+    assert await session.call("ask", {"nonce": "far"}, [], leave_after=leave_after) == "far far"
 
 
 async def test_a_call_is_cancelled_at_another_worker(three: Fleet, session: RawSession) -> None:
@@ -192,7 +138,7 @@ async def test_lists_and_questions_go_from_worker_to_worker(three: Fleet, revisi
     ) as client:
         for _ in range(4):
             names = [tool.name for tool in await client.list_tools()]
-            assert {"whoami", "echo", "count", "ask", "nap", "grow"} <= set(names)
+            assert {"whoami", "echo", "count", "ask", "nap"} <= set(names)
             assert (await client.call_tool("ask", {"nonce": "round"})).text == "round round"
 
 
@@ -201,9 +147,6 @@ async def test_an_old_client_posts_to_any_worker(three: Fleet) -> None:
     async with Client(f"{three.nginx.origin}/sse", transport="sse", protocol_version="2024-11-05") as client:
         answers = [(await client.call_tool("echo", {"nonce": f"{number}"})).text for number in range(8)]
     assert answers == [f"{number}" for number in range(8)]
-
-
-# ── death ──
 
 
 async def test_a_call_whose_worker_dies_is_told_so_once(three: Fleet, http: aiohttp.ClientSession) -> None:
@@ -215,7 +158,6 @@ async def test_a_call_whose_worker_dies_is_told_so_once(three: Fleet, http: aioh
             pass
         id = first.split(b"id: ")[1].split(b"\n")[0].decode()
         three.workers[1].kill()
-    began = time.monotonic()
 
     async def rest(at: str) -> list[str]:
         headers = {**session._headers, "Last-Event-ID": id}
@@ -224,8 +166,8 @@ async def test_a_call_whose_worker_dies_is_told_so_once(three: Fleet, http: aioh
         return [line for line in lines if line.startswith("data: {")]
 
     try:
-        rests = await asyncio.gather(*(rest(at) for at in (three.urls[0], three.urls[2])))
-        assert time.monotonic() - began < LOST_SECONDS
+        async with asyncio.timeout(PROMPTLY):
+            rests = await asyncio.gather(*(rest(at) for at in (three.urls[0], three.urls[2])))
         assert rests[0] == rests[1] == await rest(three.urls[2])
         assert [('"error"' in line) for line in rests[0]] == [False] * (len(rests[0]) - 1) + [True]
         assert "lost" in rests[0][-1]
@@ -233,22 +175,3 @@ async def test_a_call_whose_worker_dies_is_told_so_once(three: Fleet, http: aioh
         assert len(progress) == len(set(progress))
     finally:
         await asyncio.to_thread(three.workers[1].start)
-
-
-async def test_a_question_whose_worker_dies_fails(three: Fleet, http: aiohttp.ClientSession) -> None:
-    session = await RawSession(http, three.urls[2]).open(elicitation={})
-    session.resume_url, session.answer_url = three.urls[0], three.urls[1]
-    answer = session.insist
-
-    async def too_late(message: Any, *, at: str | None = None) -> Any:
-        three.workers[2].kill()
-        return await answer(message, at=at)
-
-    session.insist = too_late  # type: ignore[method-assign]
-    try:
-        with pytest.raises(Loud, match="lost"):
-            await session.call("ask", {"nonce": "late"}, [])
-    finally:
-        await asyncio.to_thread(three.workers[2].start)
-    session.insist = answer  # type: ignore[method-assign]
-    assert await session.ask("ping", at=three.urls[2]) == {}

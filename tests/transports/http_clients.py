@@ -241,20 +241,14 @@ Fate = Callable[[str, str], Awaitable[bool]]  # what is asked, of which key: whe
 
 
 class SharedState(PausingState):
-    """What Redis is to workers on many hosts, for apps in one process. It can be away, and come back."""
+    """What Redis is to workers on many hosts, for apps in one process."""
 
     shared = True
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.away = False
         self.gate = asyncio.Event()  # of what is written to the log of changes
         self.gate.set()
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in CALLS and super().__getattribute__("away"):
-            return _no_answer
-        return super().__getattribute__(name)
 
     async def append(self, log: str, data: bytes, **options: Any) -> int:
         if log == "changes":
@@ -262,14 +256,9 @@ class SharedState(PausingState):
         return await super().append(log, data, **options)
 
     def come_back(self) -> None:
-        self.away = False
+        """From an outage."""
         self.outages += 1
         self._topics.tell_all()
-
-
-async def _no_answer(*_arguments: Any, **_options: Any) -> Any:
-    await asyncio.sleep(0)
-    raise StoreTrouble
 
 
 class View:
@@ -300,13 +289,9 @@ class View:
     async def close(self) -> None: ...
 
 
-def no_answer(name: str = "", key: str = "") -> Fate:
-    """To calls of this name, of keys that begin so."""
-
-    async def fate(asked: str, of: str) -> bool:
-        return not (asked.startswith(name) and of.startswith(key))
-
-    return fate
+async def no_answer(_asked: str, _key: str) -> bool:
+    """The fate of one that is cut off from the store."""
+    return False
 
 
 class Fleet:

@@ -12,8 +12,8 @@ from dovetail import Context
 from dovetail.auth import Principal
 from dovetail.state.sqlite import SqliteState
 from dovetail.transports.event_store import WORKER_LOST
-from http_serving import Stage, endpoint_of, settle, until
-from http_wire import HANDSHAKE, Exchange, HttpWire, text_of
+from http_serving import Stage, settle, until
+from http_wire import HANDSHAKE, HttpWire, text_of
 
 JSON_ONLY = {"accept": "application/json"}
 
@@ -26,9 +26,6 @@ async def asking_fleet(fleet_of: FleetOf) -> Fleet:
 @pytest.fixture(params=["memory", "sqlite"])
 async def on_any_store(request: pytest.FixtureRequest, fleet_of: FleetOf, tmp_path: Path) -> Fleet:
     return await fleet_of(Stage, store=SqliteState(tmp_path / "state.sqlite") if request.param == "sqlite" else None)
-
-
-# ── any request, any worker ──
 
 
 @pytest.mark.parametrize("version", HANDSHAKE)
@@ -83,9 +80,6 @@ async def test_a_visit_is_told_over_from_anywhere(fleet: Fleet) -> None:
     await leave(stream)
 
 
-# ── from one GET stream to the next ──
-
-
 async def test_at_another_worker_it_misses_nothing(on_any_store: Fleet) -> None:
     """What was told since the last beat may be told once more."""
     fleet = on_any_store
@@ -114,22 +108,15 @@ async def test_of_streams_that_come_at_once_one_is_left(on_any_store: Fleet) -> 
     await leave(left)
 
 
-# ── streams whose worker is killed ──
-
-
-def beats(stream: Exchange) -> int:
-    return stream.raw.count(b": keep-alive")
-
-
 async def test_what_was_told_before_the_last_beat_is_not_told_again(fleet_of: FleetOf) -> None:
     fleet = await fleet_of(Stage, keep_alive=0.05)
     wires = await fleet.session()
     older = await wires[0].get().started()
     fleet.stages[2].change_tools()
     await older.message()
-    told = beats(older)
-    await older.until(lambda: beats(older) >= told + 2)
-    fleet.views[0].fate = no_answer()  # as if it were killed: nobody hears what it has told
+    told = older.raw.count(b": keep-alive")
+    await older.until(lambda: older.raw.count(b": keep-alive") >= told + 2)
+    fleet.views[0].fate = no_answer  # as if it were killed: nobody hears what it has told
     newer = await wires[1].get().started()
     await settle(100)
     assert newer.messages == []
@@ -146,7 +133,7 @@ async def test_only_an_open_question_is_asked_again(asking_fleet: Fleet, is_answ
     if is_answered:
         await wires[2].raw("POST", answer).done()
         await call.done()
-    asking_fleet.views[0].fate = no_answer()
+    asking_fleet.views[0].fate = no_answer
     again = await wires[1].get().started()
     await settle(100)
     assert again.messages == ([] if is_answered else [question])
@@ -184,39 +171,6 @@ async def test_a_drain_ends_it_properly(fleet: Fleet) -> None:
     assert "result" in again.answer
 
 
-# ── HTTP+SSE ──
-
-
-async def test_what_an_sse_client_posts_elsewhere_reaches_its_stream(fleet: Fleet) -> None:
-    client = await OldClient(fleet.apps[0]).open()
-    client.wire.app = fleet.apps[1]
-    await client.shake_hands()
-    client.wire.app = fleet.apps[2]
-    assert await client.call("add", a=1, b=2) == "3"
-    await client.leave()
-    await settle()
-    assert (await client.ping()).status == 404
-
-
-# ── what does not need the store ──
-
-
-async def test_a_plain_call_does_not_touch_the_store(fleet: Fleet) -> None:
-    endpoint_of(fleet.apps[0]).member._renewing.cancel()
-    touched = []
-
-    async def fate(name: str, key: str) -> bool:
-        touched.append(name)
-        return True
-
-    fleet.views[0].fate = fate
-    assert text_of((await HttpWire(fleet.apps[0]).call("add", {"a": 1, "b": 2})).answer) == "3"
-    assert touched == []
-
-
-# ── whose it is ──
-
-
 PEOPLE = {
     "anns-token": Principal(subject="ann", scopes=frozenset({"notes:read"})),
     "anns-other": Principal(subject="ann"),
@@ -239,9 +193,14 @@ async def test_sessions_and_sse_streams_are_their_owners_at_every_worker(fleet_o
     bearers: list[dict[str, str | None]] = [{"authorization": f"Bearer {token}"} for token in PEOPLE]
     opened = await HttpWire.session(guarded.apps[0], headers=bearers[0])
     client = await OldClient(guarded.apps[0], **bearers[0]).open()
+    client.wire.app = guarded.apps[1]
+    await client.shake_hands()  # what is posted elsewhere reaches its stream
+    assert await client.call("add", a=1, b=2) == "3"
     for app in guarded.apps:
         client.wire.app = opened.app = app
         assert [(await client.ping(headers=bearer)).status for bearer in bearers] == [202, 404, 404]
         statuses = [(await opened.post("ping", headers=bearer)).status for bearer in bearers]
         assert statuses == [200, 200, 404]
     await client.leave()
+    await settle()
+    assert (await client.ping()).status == 404

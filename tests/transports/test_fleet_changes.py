@@ -6,16 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from http_clients import RESOURCES, TOOLS, UPDATED, Fleet, FleetOf, SharedState, leave, methods
+from http_clients import RESOURCES, TOOLS, UPDATED, Fleet, FleetOf, leave, methods, no_answer
 
 from dovetail import Context
-from http_serving import Serve, Stage, settle, until
+from http_serving import Stage, endpoint_of, settle, until
 from http_wire import HANDSHAKE, MODERN, HttpWire, initialize, open_wire, text_of
 
 BOTH = {"toolsListChanged": True, "resourceSubscriptions": ["test://one"]}
-
-
-# ── who hears ──
 
 
 @pytest.mark.parametrize("version", HANDSHAKE)
@@ -35,14 +32,6 @@ async def test_changes_elsewhere_are_heard_once_and_written_once(fleet: Fleet, v
     await leave(*streams)
 
 
-async def test_a_tool_that_only_one_worker_has_is_warned_of(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
-    fleet.stages[0].server.add_tool(fleet.stages[0].add, name="new")
-    assert "on_refresh" in caplog.text
-
-
-# ── outages ──
-
-
 async def test_each_outage_is_told_once_to_every_listener_of_all_that_it_asked_for(fleet: Fleet) -> None:
     wires = await fleet.session()
     await wires[0].ask("resources/subscribe", {"uri": "test://one"})
@@ -59,19 +48,28 @@ async def test_each_outage_is_told_once_to_every_listener_of_all_that_it_asked_f
     await leave(stream, *listens)
 
 
-# ── what an answer waits for ──
+async def test_a_plain_call_neither_touches_the_store_nor_waits_for_the_changes_of_others(fleet: Fleet) -> None:
+    endpoint_of(fleet.apps[0]).member._renewing.cancel()
+    touched: list[str] = []
 
+    async def fate(name: str, key: str) -> bool:
+        touched.append(name)
+        return True
 
-async def test_a_plain_call_does_not_wait_for_the_changes_of_others(fleet: Fleet) -> None:
+    fleet.views[0].fate = fate
+    wire = HttpWire(fleet.apps[0])
+    assert (await wire.ask("tools/list"))["tools"]
+    assert text_of((await wire.call("add", {"a": 1, "b": 2})).answer) == "3"
+    assert touched == []
     fleet.store.gate.clear()
     fleet.stages[0].change_tools()
     await settle()
-    assert text_of((await HttpWire(fleet.apps[0]).call("add", {"a": 1, "b": 2})).answer) == "3"
-    call = HttpWire(fleet.apps[0]).start_call("work")  # it has to wait, but not for that
+    assert text_of((await wire.call("add", {"a": 1, "b": 2})).answer) == "3"
+    call = wire.start_call("work")  # it has to wait, but not for that
     await fleet.stages[0].entered.wait()
     fleet.stages[0].server.notify_resource_updated("test://one")
     fleet.stages[0].go.set()
-    assert text_of((await call.done(1)).answer) == "done"
+    assert text_of((await call.done()).answer) == "done"
     fleet.store.gate.set()
 
 
@@ -116,10 +114,9 @@ async def test_a_change_that_can_not_be_written_is_given_up(fleet: Fleet, caplog
     fleet.stages[0].change_tools()
     assert (await listen.message())["method"] == TOOLS
     assert len([each for each in caplog.records if "change" in each.message]) == 1
+    fleet.stages[0].server.add_tool(fleet.stages[0].add, name="new")  # one that the others do not have is warned of
+    assert "on_refresh" in caplog.text
     await leave(listen)
-
-
-# ── refreshing ──
 
 
 class Refreshing(Stage):
@@ -127,7 +124,6 @@ class Refreshing(Stage):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ran = []
         self.loads: Callable[[], Any] = lambda: None
         self.server.on_refresh(self.load)
 
@@ -136,24 +132,15 @@ class Refreshing(Stage):
         if (found := self.loads()) is not None:
             await found
 
-    def offer(self, *names: str) -> None:
-        for name in names:
+    def offer(self) -> None:
+        for name in ("one", "two"):
             self.server.add_tool(self.add, name=name)
-
-
-@pytest.fixture
-async def refreshing(fleet_of: FleetOf) -> Fleet:
-    return await fleet_of(Refreshing)
-
-
-def times(fleet: Fleet) -> list[int]:
-    return [len(stage.ran) for stage in fleet.stages]
 
 
 async def test_every_worker_refreshes_and_each_client_hears_of_it() -> None:
     fleet = Fleet(Refreshing)
     for stage in fleet.stages:
-        stage.loads = lambda stage=stage: stage.offer("one", "two")
+        stage.loads = stage.offer
     late = fleet.apps.pop()
     await fleet.start()
     stream = await (await HttpWire.session(fleet.apps[0])).get().started()
@@ -161,7 +148,7 @@ async def test_every_worker_refreshes_and_each_client_hears_of_it() -> None:
     await fleet.stages[1].server.refresh()
     for heard in (*listens, stream):
         assert (await heard.message())["method"] == TOOLS
-    await until(lambda: times(fleet) == [1, 1, 0])
+    await until(lambda: [len(stage.ran) for stage in fleet.stages] == [1, 1, 0])
     await late.start()  # and has all of it too
     fleet.apps.append(late)
     for app in fleet.apps:
@@ -181,66 +168,53 @@ async def test_a_refresh_while_one_runs_is_made_after_it() -> None:
     assert stage.ran == ["load"] * 2
 
 
-async def test_a_function_that_hangs_does_not_keep_the_server_from_ending(refreshing: Fleet) -> None:
-    refreshing.stages[1].loads = asyncio.Event().wait
-    await refreshing.stages[0].server.refresh()
-    await settle(50)
-    await asyncio.wait_for(refreshing.apps[1].drain(0.1), 5)
+async def test_a_function_that_hangs_does_not_keep_the_server_from_ending(fleet_of: FleetOf) -> None:
+    fleet = await fleet_of(Refreshing, count=2)
+    fleet.stages[1].loads = asyncio.Event().wait
+    await fleet.stages[0].server.refresh()
+    await until(lambda: bool(fleet.stages[1].ran))
+    await asyncio.wait_for(fleet.apps[1].drain(0.1), 5)
 
 
 # ── a store that is out of reach: what needs it gets a clear error, all else goes on, and it all comes back ──
 
 
-@pytest.fixture
-async def state() -> SharedState:
-    return SharedState()
-
-
-@pytest.fixture
-async def app(serve: Serve, state: SharedState) -> Any:
-    return await serve(state=state)
-
-
-async def test_what_needs_a_session_is_refused_for_now_and_plain_calls_go_on(app: Any, state: SharedState) -> None:
-    wire = await HttpWire.session(app)
-    state.away = True
+async def test_what_needs_a_session_is_refused_for_now_and_plain_calls_go_on(fleet: Fleet) -> None:
+    wire, *_ = await fleet.session()
+    fleet.views[0].fate = no_answer
     for refused in (
         await wire.call("add", {"a": 1, "b": 2}),
         await wire.notify("notifications/cancelled", {"requestId": 9}),
         await wire.get().done(),
         await wire.delete(),
-        await initialize(app),
+        await initialize(wire.app),
     ):
         assert (refused.status, refused.headers["retry-after"]) == (503, "1")
         assert "state store" in refused.json["error"]["message"]
-    assert text_of((await HttpWire(app).call("add", {"a": 1, "b": 2})).answer) == "3"
-    state.come_back()
+    assert text_of((await HttpWire(wire.app).call("add", {"a": 1, "b": 2})).answer) == "3"
+    fleet.views[0].fate = None
     assert text_of((await wire.call("add", {"a": 1, "b": 2})).answer) == "3"
+    fleet.views[0].fate = no_answer
+    fleet.stages[0].change_tools()
+    await asyncio.wait_for(wire.app.drain(1), 10)  # it ends without the store
 
 
-async def test_readiness_tells_and_costs_the_store_nothing(fleet_of: FleetOf) -> None:
+async def test_readiness_tells_and_costs_the_store_nothing(
+    fleet_of: FleetOf, pass_time: Callable[[float], None]
+) -> None:
     fleet = await fleet_of(Stage, count=1)
     probe = HttpWire(fleet.apps[0])
     askers = set()
 
     async def fate(name: str, key: str) -> bool:
         askers.add(asyncio.current_task())
-        return not fleet.store.away
+        return True
 
-    fleet.views[0].fate = fate
     for is_away, status in ((False, 200), (True, 503), (False, 200)):
-        fleet.store.away = is_away
+        fleet.views[0].fate = no_answer if is_away else fate
+        pass_time(1)  # after which the worker looks again
         await probe.until_ready(status)
         assert (await probe.raw("GET", path="/health").done()).status == 200
     before = set(askers)
     assert [(await probe.raw("GET", path="/ready").done()).status for _ in range(100)] == [200] * 100
     assert askers == before  # who asks for readiness has a task too
-
-
-async def test_the_server_ends_without_it(stage: Stage) -> None:
-    state = SharedState()
-    app = stage.server.asgi(state=state)
-    await app.start()
-    state.away = True
-    stage.change_tools()
-    await asyncio.wait_for(app.drain(1), 10)

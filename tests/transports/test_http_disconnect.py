@@ -11,7 +11,7 @@ from dovetail import Context
 from dovetail.state.memory import MemoryState
 from dovetail.transports.response import Response
 from http_serving import PausingState, Serve, Stage, endpoint_of, settle, until
-from http_wire import HANDSHAKE, MODERN, HttpWire, open_wire, text_of
+from http_wire import MODERN, HttpWire, open_wire, text_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
 WAYS = ["leave", "cut"]
@@ -28,9 +28,6 @@ class Stubborn(Stage):
         except asyncio.CancelledError:
             self.cancelled.set()
         return "done all the same"
-
-
-# ── leaving ──
 
 
 @pytest.mark.parametrize("how", WAYS)
@@ -59,8 +56,6 @@ async def test_leaving_cancels_in_2026_07_28_and_no_cancellation_is_left(
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.rule("MH-13")
 async def test_leaving_in_the_middle_of_a_stream_cancels_too(stage: Stage, serve: Serve, how: str) -> None:
-    finished: list[str] = []
-
     @stage.server.tool
     async def speak(ctx: Context) -> None:
         try:
@@ -69,13 +64,12 @@ async def test_leaving_in_the_middle_of_a_stream_cancels_too(stage: Stage, serve
             await stage.go.wait()
         finally:
             await ctx.error("too late")
-            finished.append("cleaned up")
+            stage.cancelled.set()
 
-    app = await serve()
-    call = HttpWire(app).start_call("speak", meta=LOGS)
+    call = HttpWire(await serve()).start_call("speak", meta=LOGS)
     await stage.entered.wait()
     await gone(call, how)
-    await until(lambda: bool(finished))
+    await asyncio.wait_for(stage.cancelled.wait(), 5)
     await asyncio.wait({call.task})
     assert [message["params"]["data"] for message in call.messages] == ["one"]
     assert call.sent[-1]["more_body"] is True  # nothing was sent to who is not there
@@ -83,7 +77,7 @@ async def test_leaving_in_the_middle_of_a_stream_cancels_too(stage: Stage, serve
 
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
-@pytest.mark.parametrize("version", HANDSHAKE)
+@pytest.mark.parametrize("version", ["2025-03-26", "2025-11-25"])
 @pytest.mark.rule("SH-15", "CAN-8")
 async def test_leaving_does_not_cancel_before(stage: Stage, app: Any, version: str, later: bool, how: str) -> None:
     wire = await HttpWire.session(app, version)
@@ -121,52 +115,31 @@ async def test_a_host_that_fails_to_send_hurts_nobody(
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-# ── not reading ──
-
-
 @pytest.mark.parametrize("version", ERAS)
-async def test_a_call_waits_for_a_client_that_reads_slowly_and_nobody_else_does(
-    stage: Stage, serve: Serve, version: str
-) -> None:
-    sent: list[int] = []
-
-    @stage.server.tool
-    async def flood(ctx: Context) -> str:
-        for number in range(300):
-            await ctx.error("x" * 1000)
-            sent.append(number)
-        return "flooded"
-
-    wire = await open_wire(await serve(), version)
-    call = wire.start_call("flood", meta=LOGS)
-    call.stall()
-    await settle(200)
-    assert len(sent) <= 2  # nothing is heaped up for it
-    assert (await wire.call("add", {"a": 1, "b": 2})).status == 200
-    call.read_on()
-    assert text_of((await call.done()).answer) == "flooded"
-    assert len(call.messages) == 301
-
-
-@pytest.mark.parametrize("version", ERAS)
-async def test_who_reads_nothing_for_too_long_is_taken_for_gone(
+async def test_a_call_waits_for_a_client_that_reads_slowly_but_not_for_ever(
     stage: Stage, app: Any, pass_time: Callable[[float], None], version: str
 ) -> None:
     wire = await open_wire(app, version)
-    call = wire.start_call("tell", meta=LOGS)
+    slow = wire.start_call("tell", {"times": 300}, meta=LOGS)
+    slow.stall()
+    await settle(200)
+    assert not stage.entered.is_set()  # nothing is heaped up for it
+    assert (await wire.call("add", {"a": 1, "b": 2})).status == 200
+    slow.read_on()
     await stage.entered.wait()
+    call = wire.start_call("tell", meta=LOGS)
+    await call.message()
     call.stall()
     for _ in range(5):  # a beat is sent, and waited with
         pass_time(31)
         await settle()
     await call.done(2)
-    if version == MODERN:
-        await until(lambda: not app._stay.traffic._calls)  # cancelled, as if it had left
-        return
-    assert app._stay.traffic._calls  # it may come back for the rest
+    assert len(app._stay.traffic._calls) == (1 if version == MODERN else 2)  # cancelled, as if it had left
     stage.go.set()
-    await until(lambda: not app._stay.traffic._calls)
-    assert text_of((await wire.get(call.events[0].id).done()).answer) == "told"
+    assert text_of((await slow.done()).answer) == "told"
+    assert len(slow.messages) == 302
+    if version != MODERN:  # before, it may come back for the rest
+        assert text_of((await wire.get(call.events[0].id).done()).answer) == "told"
 
 
 @pytest.mark.parametrize("version", ERAS)
@@ -189,9 +162,6 @@ async def test_a_host_that_gives_the_body_again_and_again_stops_nobody(
     assert (await wire.call("add", {"a": 1, "b": 2})).status == 200
     stage.go.set()
     assert text_of((await call.done()).answer) == "done"
-
-
-# ── one response ──
 
 
 async def test_there_is_one_answer_also_for_who_left() -> None:
@@ -235,27 +205,20 @@ async def test_nothing_follows_half_an_event() -> None:
     assert len(sent) == before
 
 
-# ── two things at once ──
-
-
-async def test_without_room_for_a_log_the_client_still_gets_everything(stage: Stage, serve: Serve) -> None:
-    wire = await HttpWire.session(await serve(state=MemoryState(max_entries=1)))
-    stage.go.set()
-    call = await wire.start_call("tell").done()
-    assert text_of(call.answer) == "told"
-    assert len(call.messages) == 3
-
-
-async def test_two_who_notify_at_once_are_sent_in_the_order_of_the_log(stage: Stage, serve: Serve) -> None:
+@pytest.mark.parametrize("state", [PausingState, lambda: MemoryState(max_entries=1)], ids=["far", "no room for a log"])
+async def test_all_who_notify_at_once_are_sent_in_the_order_of_the_log(
+    stage: Stage, serve: Serve, state: Callable[[], MemoryState]
+) -> None:
     @stage.server.tool
     async def both(ctx: Context) -> str:
         await asyncio.gather(*(ctx.warning(number) for number in range(5)))
         return "both"
 
-    wire = await HttpWire.session(await serve(state=PausingState()))
+    wire = await HttpWire.session(await serve(state=state()))
     call = await wire.call("both")
-    numbers = [int(event.id.split(".")[1]) for event in call.events]
-    assert numbers == sorted(numbers)
+    assert len(call.messages) == 6
     assert text_of(call.answer) == "both"
-    again = await wire.get(call.events[0].id).done()
-    assert again.messages == call.messages
+    numbers = [int(event.id.split(".")[1]) for event in call.events if event.id]
+    assert numbers == sorted(numbers)
+    if len(numbers) > 1:
+        assert (await wire.get(call.events[0].id).done()).messages == call.messages

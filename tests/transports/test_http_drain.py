@@ -1,7 +1,7 @@
 """The end of a server: what is refused, what may finish, and what is stopped; and its beginning."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -48,10 +48,7 @@ async def stage() -> Alive:
     return Alive()
 
 
-# ── what is refused ──
-
-
-@pytest.mark.parametrize("version", REVISIONS)
+@pytest.mark.parametrize("version", ["2025-11-25", MODERN])
 async def test_new_requests_are_refused_in_json(app: Any, version: str) -> None:
     wire = await open_wire(app, version)
     await in_time(app)
@@ -73,9 +70,6 @@ async def test_it_is_alive_but_not_ready(app: Any) -> None:
     assert (await HttpWire(app).call("add", {"a": 1, "b": 2})).status == 200  # as before
     await in_time(app)
     assert [await status(app, path) for path in ("/health", "/ready")] == [200, 503]
-
-
-# ── what ends at once ──
 
 
 @pytest.mark.parametrize("reads", ["all", "nothing", "nothing, but is told"])
@@ -103,21 +97,27 @@ async def test_open_streams_end_at_once_and_properly(stage: Alive, app: Any, rea
         assert (listen.answer["id"], listen.answer["result"]["resultType"]) == (7, "complete")
 
 
-# ── what may finish ──
-
-
+@pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("version", REVISIONS)
-async def test_calls_finish_before_the_lifespan_is_left(stage: Alive, app: Any, version: str) -> None:
-    call = (await open_wire(app, version)).start_call("work")
+async def test_calls_finish_before_the_lifespan_is_left_or_are_stopped_and_their_clients_told(
+    stage: Alive, app: Any, version: str, is_late: bool
+) -> None:
+    call = (await open_wire(app, version)).start_call("work", id=4)
     await stage.entered.wait()
-    drains = [asyncio.create_task(app.drain()) for _ in range(2)]
-    await settle(50)
-    assert not any(drain.done() for drain in drains)
-    assert stage.notes == ["entered"]
-    stage.go.set()
+    drains = [asyncio.create_task(in_time(app, 0.02 if is_late else None)) for _ in range(2)]
+    if not is_late:
+        await settle(50)
+        assert not any(drain.done() for drain in drains)
+        assert stage.notes == ["entered"]
+        stage.go.set()
     await asyncio.gather(*drains)
-    assert text_of((await call.done()).answer) == "done"
-    assert not stage.cancelled.is_set()
+    await call.done()
+    assert (stage.cancelled.is_set(), call.answer["id"]) == (is_late, 4)
+    assert call.status == (503 if is_late and version == MODERN else 200)
+    if is_late:
+        assert "shutting down and has stopped this call" in call.answer["error"]["message"]
+    else:
+        assert text_of(call.answer) == "done"
     assert stage.notes == ["entered", "left"]
 
 
@@ -136,23 +136,9 @@ async def test_every_moment_of_a_request_is_good_for_a_drain() -> None:
                 assert call.status == 503 or text_of(call.answer) == "alive", turns
 
 
-# ── what is stopped ──
-
-
-@pytest.mark.parametrize("version", REVISIONS)
-async def test_late_calls_are_stopped_and_their_clients_told(stage: Alive, app: Any, version: str) -> None:
-    wire = await open_wire(app, version)
-    call = wire.start_call("work", id=4)
-    await stage.entered.wait()
-    await in_time(app, 0.02)
-    await call.done()
-    assert stage.cancelled.is_set()
-    assert call.answer["id"] == 4
-    assert call.answer["error"]["message"] == "The server is shutting down and has stopped this call"
-    assert call.status == (503 if version == MODERN else 200)
-
-
-async def test_a_tool_that_will_not_stop_does_not_hang_it(stage: Alive, serve: Serve) -> None:
+async def test_a_tool_that_will_not_stop_does_not_hang_it(
+    stage: Alive, serve: Serve, pass_time: Callable[[float], None]
+) -> None:
     @stage.server.tool
     async def stubborn() -> str:
         stage.entered.set()
@@ -166,7 +152,10 @@ async def test_a_tool_that_will_not_stop_does_not_hang_it(stage: Alive, serve: S
     app = await serve()
     call = HttpWire(app).start_call("stubborn")
     await stage.entered.wait()
-    await in_time(app, 0)
+    draining = asyncio.create_task(app.drain(0))
+    await stage.cancelled.wait()
+    pass_time(2)
+    await asyncio.wait_for(draining, 5)
     assert stage.notes == ["entered", "left"]
     stage.go.set()
     await call.done()
@@ -178,9 +167,6 @@ async def test_a_client_that_does_not_take_its_answer_does_not_hang_it(app: Any)
     await call.started()
     await in_time(app, 0.02)
     await leave(call)
-
-
-# ── the lifespan ──
 
 
 async def test_it_may_start_again(stage: Alive, app: Any) -> None:
@@ -207,12 +193,6 @@ async def test_two_apps_of_one_server_end_one_after_the_other() -> None:
         assert text_of((await HttpWire(second).call("spirit")).answer) == "alive"
         await in_time(second)
         assert stage.notes == ["entered", "left"]
-
-
-async def test_requests_at_the_moment_of_a_failing_start_are_not_served() -> None:
-    app = Alive(starts=False).server.asgi()
-    calls = [HttpWire(app).start_call("spirit") for _ in range(2)]
-    assert [(await call.done()).status for call in calls] == [500, 500]
 
 
 class Host:

@@ -2,8 +2,7 @@
 
 import json
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from http_clients import (
     PARSE_ERROR,
     check_alive,
     check_refusal,
-    leave,
     new_server,
 )
 from hypothesis import HealthCheck, given, settings
@@ -25,7 +23,7 @@ from http_serving import settle
 from http_wire import BOTH, MODERN, Exchange, HttpWire, hello, message, mirrored, modern, open_wire, post
 
 LIMIT = 1000
-GIANTS = ["9" * 400, "-" + "9" * 4000, "9" * 5000, "9" * 500_000, "1e999", "1" + "0" * 400 + ".5"]
+GIANTS = ["9" * 400, "-" + "9" * 5000, "9" * 500_000, "1e999"]
 SLY = ["a\r\nSet-Cookie: x=1", "a\n\ndata: {}\n\n", "a\rid: 1", "\0", "\u2028\u2029\x85", '"}\n\n', "😀"]
 PING = b'{"jsonrpc":"2.0","id":"q","method":"ping"}'
 
@@ -36,51 +34,38 @@ def short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:40]}...{len(text)}"
 
 
-@asynccontextmanager
-async def alive(**options: Any) -> AsyncIterator[Any]:
-    """An app that serves both eras in the end as if nothing had happened."""
-    app = new_server().asgi(**options)
+@pytest.fixture(params=[{"max_body_bytes": LIMIT, "body_timeout": 20}])
+async def app(request: pytest.FixtureRequest) -> AsyncIterator[Any]:
+    """It serves both eras in the end as if nothing had happened."""
+    app = new_server().asgi(**request.param)
     yield app
     await check_alive(app)
     await app.drain(0)
 
 
-@pytest.fixture
-async def app() -> AsyncIterator[Any]:
-    async with alive(max_body_bytes=LIMIT, body_timeout=0.05) as app:
-        yield app
-
-
-@pytest.fixture
-async def roomy() -> AsyncIterator[Any]:
-    async with alive() as app:
-        yield app
-
-
-# ── bodies that are cut, late or too large ──
+with_room = pytest.mark.parametrize("app", [{}], indirect=True, ids=["with room"])
 
 
 @pytest.mark.parametrize("pieces", [[], [b""], [PING[:20]], [b"", PING[:5], PING[5:20]], [PING]])
-async def test_a_body_that_does_not_come_is_408_for_who_stays(app: Any, roomy: Any, pieces: list[bytes]) -> None:
-    stays, leaves = (HttpWire(each).raw("POST", pieces, complete=False) for each in (app, roomy))
+async def test_a_body_that_does_not_come_is_408_for_who_stays(
+    app: Any, pass_time: Callable[[float], None], pieces: list[bytes]
+) -> None:
+    stays, leaves = (HttpWire(app).raw("POST", pieces, complete=False) for _ in range(2))
     await settle(50)
     leaves.leave()
     assert (await leaves.done()).sent == []
-    assert "0.05 s" in check_refusal(await stays.done(), 408, INVALID_REQUEST)
-
-
-LENGTHS = {
-    413: [str(LIMIT + 1), "9" * 12, "9" * 5000],
-    400: ["", "abc", "-1", "+1", "1.0", "1e3", "0x10", "1 2", "1,1", "²", "1\0"],
-}
+    pass_time(21)
+    assert "20 s" in check_refusal(await stays.done(), 408, INVALID_REQUEST)
 
 
 @pytest.mark.parametrize(
-    ("status", "length"), [(status, each) for status in LENGTHS for each in LENGTHS[status]], ids=short
+    "length", [str(LIMIT + 1), "9" * 5000, "", "abc", "-1", "+1", "1.0", "0x10", "1,1", "²"], ids=short
 )
-async def test_a_length_that_is_too_large_or_no_number_is_refused_at_once(app: Any, status: int, length: str) -> None:
+async def test_a_length_that_is_too_large_or_no_number_is_refused_at_once(app: Any, length: str) -> None:
     request = await HttpWire(app).raw("POST", [], {"content-length": length}).done()
-    assert ("max_body_bytes" in check_refusal(request, status, INVALID_REQUEST)) == (status == 413)
+    is_number = length.isascii() and length.isdigit()
+    text = check_refusal(request, 413 if is_number else 400, INVALID_REQUEST)
+    assert ("max_body_bytes" in text) == is_number
 
 
 @pytest.mark.parametrize("pieces", [[PING[:1], PING[1:]], [bytes([each]) for each in PING], [b"", PING, b"", b""]])
@@ -89,55 +74,39 @@ async def test_a_body_may_come_in_any_pieces_up_to_the_limit(wire: HttpWire, pie
         assert (await wire.raw("POST", [*pieces, b" " * fill]).done()).status == status
 
 
-# ── types and encodings ──
-
-
-@pytest.mark.parametrize(
-    "type",
-    [None, "application/json", "APPLICATION/JSON", " application/json ", "application/json; charset=utf-8",
-     'application/json;charset="UTF-8"', "application/json; charset=utf8; x=y", "application/vnd.mcp+json",
-     "application/json; odata=verbose"],
-)  # fmt: skip
-async def test_json_by_any_of_its_names(wire: HttpWire, type: str) -> None:
-    assert (await wire.raw("POST", PING, {"content-type": type}).done()).status == 200
+TYPES = (
+    *(None, "application/json", "APPLICATION/JSON", " application/json ", "application/json; charset=utf-8"),
+    *('application/json;charset="UTF-8"', "application/json; charset=utf8; x=y", "application/vnd.mcp+json"),
+)
+OTHERS = (
+    *("text/plain", "text/json", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "", "*/*"),
+    *("application/jsonx", "application", "json", "application/json, text/plain", "\xff\xfe", "a" * 10_000),
+    *("application/json; charset=utf-16", "application/json;charset=iso-8859-1", 'application/json; charset="x"'),
+)
 
 
 @pytest.mark.rule("BASE-2")
-@pytest.mark.parametrize(
-    "headers",
-    [
-        *({"content-type": type} for type in (
-            "text/plain", "text/json", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "",
-            "application/jsonx", "application", "json", "application/json, text/plain", "\xff\xfe", "*/*",
-            "application/json; charset=utf-16", "application/json;charset=iso-8859-1", 'application/json; charset="x"',
-            "a" * 10_000,
-        )),
-        *({"content-encoding": coding} for coding in ("gzip", "br", "deflate", "gzip, identity", "zstd", "x" * 9_999)),
-    ],
-    ids=short,
-)  # fmt: skip
-async def test_another_type_or_encoding_is_415(app: Any, headers: Any) -> None:
+@pytest.mark.parametrize("type", [*TYPES, *OTHERS], ids=short)
+async def test_json_has_some_names_and_another_type_or_encoding_is_415(wire: HttpWire, type: str | None) -> None:
     """Even if the body would do: a page of any origin may send such a type without being asked about it."""
-    check_refusal(await HttpWire(app).raw("POST", PING, headers).done(), 415, INVALID_REQUEST)
-
-
-# ── bytes that are no message ──
+    answer = await wire.raw("POST", PING, {"content-type": type}).done()
+    if type in TYPES:
+        assert answer.status == 200
+    else:
+        check_refusal(answer, 415, INVALID_REQUEST)
+    for coding in ("gzip", "br", "gzip, identity", "x" * 9_999):
+        encoded = await wire.raw("POST", PING, {"content-type": type, "content-encoding": coding}).done()
+        check_refusal(encoded, 415, INVALID_REQUEST)
 
 
 @pytest.mark.rule("BASE-20", "BASE-2")
 @pytest.mark.parametrize(
     "body",
     [
-        b"", b" ", b"\0", b"\xff", b"{", b"}", b"[", b'{"jsonrpc"', b'{"jsonrpc":"2.0",}', b"nul", b"'x'",
-        b"\xef\xbb\xbf{}",
+        b"", b"\0", b"\xff", b"{", b'{"jsonrpc":"2.0",}', b"\xef\xbb\xbf{}", b"<html></html>", PING + b"\n" + PING,
         b'{"jsonrpc":"2.0","id":NaN,"method":"ping"}',
-        b'{"jsonrpc":"2.0","id":01,"method":"ping"}',
-        b'{"jsonrpc":"2.0","id":1,"method":"pi\xffng"}',
-        b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"\xc3\x28"}}',
         b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"\xed\xa0\x80"}}',
-        b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":-Infinity}}',
-        b'{"jsonrpc":"2.0","id":1,"method":"ping"} {}', PING + PING, PING + b"\n" + PING, b"<html></html>",
-        PING.decode().encode("utf-16"), PING.decode().encode("utf-32"), b"--x\r\n\r\n{}\r\n--x--",
+        PING.decode().encode("utf-16"), PING.decode().encode("utf-32"),
     ],
 )  # fmt: skip
 async def test_what_is_no_json_is_400(app: Any, wire: HttpWire, body: bytes) -> None:
@@ -146,55 +115,41 @@ async def test_what_is_no_json_is_400(app: Any, wire: HttpWire, body: bytes) -> 
         assert answer.json.get("id") in (None, 1)
 
 
+@with_room
 @pytest.mark.rule("BASE-20")
-@pytest.mark.parametrize("depth", [2_000, 100_000])
-@pytest.mark.parametrize(
-    "place",
-    [
-        "%s",
-        '{"jsonrpc":"2.0","id":%s,"method":"ping"}',
-        '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"add","arguments":{"a":%s}}}',
-        '{"jsonrpc":"2.0","id":1,"result":%s}',
-        '{"jsonrpc":"2.0","method":"notifications/cancelled","params":%s}',
-    ],
-)
-async def test_a_hundred_thousand_levels(roomy: Any, depth: int, place: str) -> None:
-    wires = (HttpWire(roomy), await HttpWire.session(roomy, "2025-03-26"))
-    for opening, closing in (("[", "]"), ('{"a":', "}")):
-        for wire in wires:
-            answer = await post(wire, (place % (opening * depth + "1" + closing * depth)).encode())
-            assert (answer.status, answer.json["error"]["code"] in (PARSE_ERROR, INVALID_REQUEST)) == (400, True)
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+@pytest.mark.parametrize("place", ["%s", '{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":%s}}'])
+async def test_a_hundred_thousand_levels(app: Any, opening: str, closing: str, place: str) -> None:
+    body = (place % (opening * 100_000 + "1" + closing * 100_000)).encode()
+    for wire in (HttpWire(app), await HttpWire.session(app, "2025-03-26")):
+        answer = await post(wire, body)
+        assert (answer.status, answer.json["error"]["code"] in (PARSE_ERROR, INVALID_REQUEST)) == (400, True)
 
 
+@with_room
 @pytest.mark.parametrize("number", GIANTS, ids=short)
 @pytest.mark.parametrize(
     "place",
     [
         '{"jsonrpc":"2.0","id":%s,"method":"ping"}',
-        '{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"progressToken":%s}}}',
         '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"add","arguments":{"a":%s}}}',
         '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}',
-        '{"jsonrpc":"2.0","id":%s,"result":{}}',
     ],
 )
-async def test_giant_numbers(roomy: Any, number: str, place: str) -> None:
-    wire = await HttpWire.session(roomy, "2025-11-25")
+async def test_giant_numbers(app: Any, number: str, place: str) -> None:
+    wire = await HttpWire.session(app, "2025-11-25")
     answer = await post(wire, (place % number).encode())
     assert answer.status in (200, 202, 400)
     if answer.status == 200 and '"id":%s' in place:
         assert answer.raw == b'{"jsonrpc":"2.0","id":%s,"result":{}}' % number.encode(), "nothing of it is lost"
 
 
-# ── values that would like to be something else ──
-
-
 @pytest.mark.rule("SH-29")
 @pytest.mark.parametrize(
     "session",
-    ["", " ", "x", "0", "null", "x" * 128, "x" * 129, "x" * 60_000, "../../etc/passwd", "a b", "\xe9\xff", "a\r\nb: c",
-     "\0", "*", "%s%s%n", "session/x", "changes", "'; drop table sessions; --"],
+    ["", " ", "x", "x" * 129, "x" * 60_000, "../../etc/passwd", "\xe9\xff", "a\r\nb: c", "\0", "session/x", "changes"],
     ids=short,
-)  # fmt: skip
+)
 async def test_a_session_that_is_none_is_404(app: Any, session: str) -> None:
     for verb in ("POST", "GET", "DELETE"):
         answer = await HttpWire(app).raw(verb, PING, {"mcp-session-id": session}).done()
@@ -215,15 +170,11 @@ async def test_ids_and_tokens_stay_what_they_are(app: Any, sly: str, version: st
     assert b"\nSet-Cookie" not in call.raw
 
 
-# ── places and scopes ──
-
-
 @pytest.mark.parametrize(
     "path",
-    ["/nothing", "/mcp/nothing", "/mcp/..", "/mcp%2f", "//mcp", "/MCP", "/.env", "/\x00", "/é", "/" + "x" * 60_000,
-     "/sse/x", "/messages/x", "/health/x", "*", "http://localhost/mcp"],
+    ["/mcp/nothing", "/mcp/..", "/mcp%2f", "//mcp", "/MCP", "/\x00", "/" + "x" * 60_000, "/sse/x", "*", "http://x/mcp"],
     ids=short,
-)  # fmt: skip
+)
 async def test_an_unknown_path_is_404(app: Any, path: str) -> None:
     for verb in ("POST", "GET", "PUT"):
         refused = await HttpWire(app).raw(verb, PING, path=path).done()
@@ -275,14 +226,8 @@ GOOD: list[tuple[str, str, dict[str, str], Any]] = [
 ]
 
 
-bodies = st.binary(max_size=100) | st.dictionaries(st.sampled_from(["jsonrpc", "id", "method"]), st.text()).map(
-    lambda value: json.dumps(value).encode()
-)
-more_headers = st.lists(
-    st.tuples(
-        st.sampled_from(HEADERS).map(str.encode), st.sampled_from(VALUES).map(str.encode) | st.binary(max_size=20)
-    ),
-    max_size=2,
+some_header = st.tuples(st.sampled_from(HEADERS), st.sampled_from(VALUES)).map(
+    lambda pair: (pair[0].encode(), pair[1].encode())
 )
 
 
@@ -290,51 +235,38 @@ more_headers = st.lists(
 def requests(draw: st.DrawFn) -> tuple[str, str, list[tuple[bytes, bytes]], bytes]:
     """A verb, a path, headers and a body: a good request with some changes. Bad messages are for tests/test_fuzz.py."""
     verb, path, headers, value = draw(st.sampled_from(GOOD))
-    change = draw(st.sampled_from(("nothing", "nothing", "body", "cut", "verb", "path")))
+    verb = draw(st.sampled_from([*[verb] * 5, "POST", "GET", "DELETE", "PUT", "HEAD", "BREW"]))
+    path = draw(st.sampled_from([*[path] * 5, "/mcp/", "/messages", "/ready", "/x", "/\0é"]))
     body = b"" if value is None else json.dumps(value).encode()
-    if change == "body":
-        body = draw(bodies)
-    elif change == "cut":
-        body = body[: draw(st.integers(0, 200))]
-    elif change == "verb":
-        verb = draw(st.sampled_from(["POST", "GET", "DELETE", "PUT", "HEAD"]) | st.text("ABC", min_size=1, max_size=9))
-    elif change == "path":
-        path = "/" + draw(st.sampled_from(["mcp/", "messages", "ready", "x"]) | st.text(max_size=20)).lstrip("/")
-    others = draw(more_headers)
+    body = draw(st.sampled_from([*[body] * 5, b"", b"\xff", body[:20], b'{"jsonrpc": ""}']))
+    others = draw(st.lists(some_header, max_size=2))
     usual = {"host": "localhost", "accept": BOTH, "content-type": "application/json", **headers}
     own = [(name.encode(), text.encode()) for name, text in usual.items()]
     return verb, path, [*(each for each in own if each[0] not in dict(others)), *others], body
 
 
-def check_sequence(exchange: Exchange) -> None:
-    """What ASGI demands: one start, then bodies, the last of which says so; and headers that are none but headers."""
-    start, *bodies = exchange.sent
-    assert start["type"] == "http.response.start"
-    assert {event["type"] for event in bodies} == {"http.response.body"}
-    assert [event.get("more_body", False) for event in bodies] == [True] * (len(bodies) - 1) + [False]
-    for name, value in start["headers"]:
-        assert name == name.lower()
-        assert not set(value) & set(b"\r\n\0")
-    if (length := exchange.headers.get("content-length")) is not None:
-        assert int(length) == len(exchange.raw)
-
-
 def check_answer(exchange: Exchange) -> None:
+    """What ASGI demands: one start, then bodies, the last of which says so; and a status and words that we give."""
+    start, *bodies = exchange.sent
+    assert (start["type"], {event["type"] for event in bodies} - {"http.response.body"}) == (
+        "http.response.start",
+        set(),
+    )
+    if not exchange.is_stream:  # which was left
+        assert [event.get("more_body", False) for event in bodies] == [True] * (len(bodies) - 1) + [False]
+    assert all(name == name.lower() and not set(value) & set(b"\r\n\0") for name, value in start["headers"])
+    assert int(exchange.headers.get("content-length", len(exchange.raw))) == len(exchange.raw)
     assert exchange.status in STATUSES, exchange.raw
     if exchange.is_stream or exchange.status in (202, 204):
-        assert exchange.status in (200, 202, 204)
         assert exchange.is_stream or not exchange.raw
-    elif exchange.scope["method"] != "HEAD" or exchange.raw:
-        body = exchange.json
-        if exchange.status != 200:
-            text = body["error"]["message"] if "jsonrpc" in body else body["error"]
-            assert not any(word in text for word in INSIDES), text
+    elif exchange.status != 200 and exchange.raw:
+        text = str(exchange.json["error"])
+        assert not any(word in text for word in INSIDES), text
 
 
-@pytest.mark.slow
 @pytest.mark.rule("BASE-20", "MH-21", "SH-7")
 @given(st.lists(requests(), min_size=1, max_size=20))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 async def test_any_request_is_answered(caplog: pytest.LogCaptureFixture, thrown: list[Any]) -> None:
     """Nothing is raised or logged, and the next request works."""
     caplog.set_level(logging.ERROR)
@@ -345,10 +277,8 @@ async def test_any_request_is_answered(caplog: pytest.LogCaptureFixture, thrown:
         exchange = HttpWire(app).raw(verb, body, dict.fromkeys(("host", "accept", "content-type")), path=path, more=own)
         await exchange.started()
         if exchange.is_stream:
-            await leave(exchange)
-        else:
-            check_sequence(await exchange.done())
-        check_answer(exchange)
+            exchange.leave()
+        check_answer(await exchange.done())
     await check_alive(app)
     await app.drain(0)
     assert caplog.records == []

@@ -36,10 +36,7 @@ def on(*uris: str) -> dict[str, Any]:
     return {"resourceSubscriptions": list(uris)}
 
 
-# ── what is on a listen ──
-
-
-@pytest.mark.rule("SUB-1", "SUB-2", "SUB-3", "SUB-4", "SUB-9", "PROG-10", "MH-8", "MH-11")
+@pytest.mark.rule("SUB-1", "SUB-2", "SUB-3", "SUB-4", "SUB-9", "SUB-11", "PROG-10", "MH-8", "MH-11", "MH-30")
 @pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
 async def test_only_what_was_asked_for_is_told_and_neither_logs_nor_progress(stage: Stage, app: Any) -> None:
     """The acknowledgement comes first, and says what is honoured."""
@@ -64,25 +61,11 @@ async def test_only_what_was_asked_for_is_told_and_neither_logs_nor_progress(sta
     assert (await streams[1].message())["params"]["uri"] == "test://one"
     await settle()
     assert [len(stream.messages) for stream in streams] == [2, 2, 1]
-    await leave(*streams)
-
-
-@pytest.mark.rule("MH-30", "SUB-11")
-async def test_it_has_no_event_ids_and_nothing_is_replayed(stage: Stage, app: Any) -> None:
-    stream = listen(app)
-    await stream.message()
-    await leave(stream)
-    stage.change_tools()
+    again = listen(app, headers={"last-event-id": "changes.0"})  # it has no event ids, and nothing is replayed
+    await again.message()
     await settle()
-    again = listen(app, headers={"last-event-id": "changes.0"})
-    assert (await again.message())["method"] == ACKNOWLEDGED
-    await settle()
-    assert len(again.messages) == 1
-    assert b"id: " not in again.raw
-    await leave(again)
-
-
-# ── how it ends ──
+    assert [len(again.messages), *(stream.raw.count(b"id: ") for stream in (again, *streams))] == [1, 0, 0, 0, 0]
+    await leave(again, *streams)
 
 
 @pytest.mark.rule("SUB-4", "SUB-7")
@@ -117,30 +100,6 @@ BOTH_KINDS = pytest.mark.parametrize("kind", [open_get, open_listen])
 
 
 @BOTH_KINDS
-async def test_there_are_only_so_many(serve: Serve, kind: Any) -> None:
-    app = await serve(max_streams=2)
-    streams = [await (await kind(app)).started() for _ in range(2)]
-    refused = await (await kind(app)).done()
-    assert refused.status == 503
-    assert "max_streams" in refused.json["error"]["message"]
-    assert refused.headers["retry-after"]
-    assert (await HttpWire(app).call("add", {"a": 1, "b": 2})).status == 200
-    await leave(streams[0])
-    third = await (await kind(app)).started()
-    assert third.status == 200
-    await leave(streams[1], third)
-
-
-@BOTH_KINDS
-@pytest.mark.rule("MH-12", "SUB-10")
-async def test_a_silent_stream_is_kept_alive(serve: Serve, kind: Any) -> None:
-    stream = await kind(await serve(keep_alive=0.02))
-    await until(lambda: stream.raw.count(b": keep-alive\n\n") == 3)
-    assert len(stream.messages) == (kind is open_listen)
-    await leave(stream)
-
-
-@BOTH_KINDS
 @pytest.mark.parametrize("how", ["leave", "cut"])
 @pytest.mark.rule("MH-13", "CAN-8")
 async def test_who_leaves_leaves_nothing_behind(stage: Stage, app: Any, kind: Any, how: str) -> None:
@@ -167,26 +126,39 @@ async def test_who_does_not_read_streams_gets_none(app: Any, kind: Any, accept: 
     check_refusal(await stream.done(), 406, INVALID_REQUEST, 3 if kind is open_listen else None)
 
 
+@BOTH_KINDS
+@pytest.mark.rule("MH-12", "SUB-10")
+async def test_silent_streams_are_kept_alive_and_there_are_only_so_many(serve: Serve, kind: Any) -> None:
+    app = await serve(max_streams=2, keep_alive=0.02)
+    streams = [await (await kind(app)).started() for _ in range(2)]
+    await until(lambda: streams[0].raw.count(b": keep-alive\n\n") == 3)
+    assert len(streams[0].messages) == (kind is open_listen)
+    refused = await (await kind(app)).done()
+    assert (refused.status, "max_streams" in refused.json["error"]["message"]) == (503, True)
+    assert refused.headers["retry-after"]
+    assert (await HttpWire(app).call("add", {"a": 1, "b": 2})).status == 200
+    await leave(streams[0])
+    third = await (await kind(app)).started()
+    assert third.status == 200
+    await leave(streams[1], third)
+
+
 async def test_one_caller_keeps_nobody_from_streams(serve: Serve) -> None:
     """The one that holds most gives up its oldest, of any kind, to one that holds less; and has a cap besides."""
     app = await serve(max_streams=4, max_per_caller=3, identify=identify)
     bob, ann = {"x-user": "bob"}, {"x-user": "ann"}
-    session = await HttpWire.session(app, headers=bob)
-    tail = await session.get().started()
+    tail = await (await open_get(app, headers=bob)).started()
     old = HttpWire(app, headers=bob).raw("GET", b"", {"accept": "text/event-stream"}, path="/sse")
-    await old.event()
     third = listen(app, headers=bob)
-    await third.message()
+    await asyncio.gather(old.event(), third.event())
     refused = await listen(app, headers=bob).done()
-    assert refused.status == 429
-    assert "max_per_caller" in refused.json["error"]["message"]
+    assert (refused.status, "max_per_caller" in refused.json["error"]["message"]) == (429, True)
     streams = [listen(app, headers=ann) for _ in range(2)]
     for stream in streams:
         assert (await stream.message())["method"] == ACKNOWLEDGED
     await tail.done()  # the oldest of those who held most
     assert not old.ended
-    refused = await listen(app, headers=ann).done()  # now both have two
-    assert refused.status == 503
+    assert (await listen(app, headers=ann).done()).status == 503  # now both have two
     await leave(old, third, *streams)
 
 
@@ -204,7 +176,8 @@ async def test_a_session_hears_of_what_has_changed_and_the_stream_of_a_call_does
     for uri in ("test://one", "test://two"):
         await wire.ask("resources/subscribe", {"uri": uri})
     await wire.ask("resources/unsubscribe", {"uri": "test://two"})
-    stream = await wire.get().started()
+    early = await unready(app)
+    waiting, stream = await early.get().started(), await wire.get().started()
     assert (stream.status, stream.headers["content-type"]) == (200, "text/event-stream")
     assert stream.headers["x-accel-buffering"] == "no"
     call = wire.start_call("tell")
@@ -216,29 +189,14 @@ async def test_a_session_hears_of_what_has_changed_and_the_stream_of_a_call_does
     assert (await stream.message())["params"] == {"uri": "test://one"}
     stage.go.set()
     await call.done()
-    await wire.call("add", {"a": 1, "b": 2})
     await settle()
     assert methods(stream) == [TOOLS, UPDATED]
     assert (b"retry: 1000\n" in stream.raw) == (version == "2025-11-25")
     assert methods(call) == ["notifications/message", "notifications/message", "answer"]
-    await leave(stream)
-
-
-async def test_nothing_is_told_before_the_client_is_ready(stage: Stage, app: Any) -> None:
-    wire = await unready(app)
-    stream = await wire.get().started()
-    stage.change_tools()
-    await settle()
-    assert stream.messages == []
-    await wire.notify("notifications/initialized")
-    assert (await stream.message())["method"] == TOOLS
-    await leave(stream)
-
-
-# ── nothing is lost ──
-
-
-# ── one GET stream at a time ──
+    assert waiting.messages == []  # its client is not ready yet
+    await early.notify("notifications/initialized")
+    assert (await waiting.message())["method"] == TOOLS
+    await leave(stream, waiting)
 
 
 @pytest.mark.parametrize("state", [MemoryState, PausingState])

@@ -10,7 +10,7 @@ from asking_stage import AskingStage, answer_to
 from dovetail.errors import QuestionFailed
 from dovetail.state.memory import MemoryState
 from dovetail.transports import get_stream
-from http_serving import PausingState, Serve, settle
+from http_serving import Serve, settle
 from http_wire import HANDSHAKE, HttpWire
 
 
@@ -41,22 +41,6 @@ async def test_a_message_goes_on_one_stream(stage: AskingStage, app: Any, versio
     await leave(*streams)
 
 
-async def test_messages_wait_for_the_first_stream_and_for_the_next(stage: AskingStage, serve: Serve) -> None:
-    wire = await HttpWire.session(await serve(state=PausingState()))
-    back = await finished_call(stage, wire)
-    for number in range(4):
-        await back.tell(note(number))
-        if number % 2 == 0:
-            stage.change_tools()
-            await settle()
-        stream = wire.get()
-        heard = [await stream.message() for _ in range(2 - number % 2)]
-        assert [each["params"]["data"] for each in heard if "params" in each] == [number]
-        await settle()
-        assert len(stream.messages) == len(heard)
-        await leave(stream)
-
-
 @pytest.mark.rule("SH-21", "SH-22", "SH-23")
 async def test_coming_back_gives_what_was_missed_of_both_once(stage: AskingStage, wire: HttpWire) -> None:
     back = await finished_call(stage, wire)
@@ -82,34 +66,26 @@ async def test_coming_back_gives_what_was_missed_of_both_once(stage: AskingStage
         await leave(again)
 
 
-async def test_only_so_many_messages_are_kept(stage: AskingStage, wire: HttpWire) -> None:
-    back = await finished_call(stage, wire)
-    for number in range(get_stream.KEEP_MESSAGES + 50):
-        await back.tell(note(number))
-    stream = await wire.get().started()
-    await stream.until(lambda: len(stream.messages) >= get_stream.KEEP_MESSAGES)
-    await settle()
-    assert [each["params"]["data"] for each in stream.messages] == list(range(50, get_stream.KEEP_MESSAGES + 50))
-    await leave(stream)
-
-
-async def test_and_fewer_of_large_ones(stage: AskingStage, app: Any, wire: HttpWire) -> None:
-    back = await finished_call(stage, wire)
-    before = app._state.log_bytes
-    for _ in range(20):
-        await back.tell(note("x" * (get_stream.KEEP_BYTES // 4)))
-    assert app._state.log_bytes - before <= get_stream.KEEP_BYTES
-    await back.tell(note("x" * (get_stream.KEEP_BYTES * 2)))
-    assert app._state.log_bytes - before <= get_stream.KEEP_BYTES * 3
+async def test_only_so_many_messages_are_kept_and_fewer_of_large_ones(stage: AskingStage, wire: HttpWire) -> None:
+    back, most = await finished_call(stage, wire), get_stream.KEEP_MESSAGES
+    for large, kept in (("", range(50, most + 50)), ("x" * (get_stream.KEEP_BYTES // 4), range(most + 47, most + 50))):
+        for number in range(most + 50):
+            await back.tell(note([number, large]))
+        stream = await wire.get().started()
+        await stream.until(lambda stream=stream: bool(stream.messages))
+        await settle()
+        assert [each["params"]["data"][0] for each in stream.messages] == list(kept)
+        await leave(stream)
+        again = await wire.get().started()
+        await settle()
+        assert again.messages == []
+        await leave(again)
 
 
 async def test_messages_end_with_their_session(stage: AskingStage, app: Any, wire: HttpWire) -> None:
     back = await finished_call(stage, wire)
     await back.tell(note("kept"))
-    stream = wire.get()
-    await stream.message()
     await wire.delete()
-    await stream.done()
     await back.tell(note("for nobody"))
     assert app._state.held == 2  # the log of the call, and for a while that its session was ended
 

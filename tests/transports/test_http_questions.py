@@ -19,8 +19,6 @@ from http_serving import Clock, PausingState, Serve, endpoint_of, serving, settl
 from http_wire import HANDSHAKE, MODERN, HttpWire, post, text_of, unready
 
 JSON_ONLY: dict[str, str | None] = {"accept": JSON}
-
-
 Long = Callable[[], Any]
 
 
@@ -41,9 +39,6 @@ def long(pass_time: Callable[[float], None]) -> Long:
     return long
 
 
-# ── where they are asked ──
-
-
 @pytest.mark.parametrize("state", [MemoryState, PausingState])
 @pytest.mark.parametrize("version", HANDSHAKE)
 @pytest.mark.rule("SH-6", "SH-11", "SH-12", "SH-14", "SH-20")
@@ -55,9 +50,8 @@ async def test_a_tool_asks_on_its_own_stream_and_goes_on(serve: Serve, version: 
     assert question["method"] == "roots/list"
     assert question["params"] == {"_meta": {"progressToken": question["id"]}}
     assert call.events[-1].id
-    assert await answered(wire, call, question, {"roots": [{"uri": "file:///é"}]}) == [
-        {"roots": [{"uri": "file:///é"}]}
-    ]
+    roots = {"roots": [{"uri": "file:///é"}]}
+    assert await answered(wire, call, question, roots) == [roots]
     assert stream.messages == []
     call = ask(wire, headers=JSON_ONLY)  # who reads JSON only is asked on the stream that it GETs
     assert await answered(wire, call, await stream.message(), {"n": 1}) == [{"n": 1}]
@@ -65,37 +59,32 @@ async def test_a_tool_asks_on_its_own_stream_and_goes_on(serve: Serve, version: 
     await leave(stream)
 
 
-async def test_who_reads_json_only_needs_such_a_stream_and_is_called_off_on_it(app: Any, wire: HttpWire) -> None:
-    call = await ask(wire, headers=JSON_ONLY).done()
-    assert text_of(call.json) == f"This needs roots, but {get_stream.JSON_ONLY}"
-    assert app._state.held == 1
-    stream = await wire.get().started()
-    call = await ask(wire, headers=JSON_ONLY, timeout=0.03).done()
-    assert "did not answer" in text_of(call.json)
-    assert methods(stream) == ["roots/list", "notifications/cancelled"]
-    await leave(stream)
-    assert get_stream.JSON_ONLY in text_of((await ask(wire, headers=JSON_ONLY).done()).json)
+async def test_who_reads_json_only_needs_such_a_stream_and_is_called_off_on_it(
+    clock: Clock, serve: Serve, pass_time: Callable[[float], None]
+) -> None:
+    wire = await HttpWire.session(await serve(clock=clock))
 
+    async def asked() -> str:
+        return text_of((await ask(wire, headers=JSON_ONLY, timeout=0.03).done()).json)
 
-async def test_the_stream_is_known_as_long_as_it_lasts(clock: Clock, serve: Serve) -> None:
-    wire = await HttpWire.session(await serve(clock=clock, keep_alive=0.02))
-    stream = await wire.get().started()
-
-    async def beat() -> None:
+    async def beat(stream: Any) -> None:
         held = len(stream.raw)
+        pass_time(16)
         await stream.until(lambda: len(stream.raw) > held)
 
-    for _ in range(3):
-        clock.sleep(0.05)
-        await beat()
-    call = ask(wire, headers=JSON_ONLY)
-    await answered(wire, call, await stream.message(), {})
-    clock.sleep(1)  # its process died, and can't say that it is gone
-    assert get_stream.JSON_ONLY in text_of((await ask(wire, headers=JSON_ONLY).done()).json)
-    await beat()  # or it was only slow
-    call = ask(wire, headers=JSON_ONLY)
-    await answered(wire, call, await stream.message(), {})
+    assert await asked() == f"This needs roots, but {get_stream.JSON_ONLY}"
+    stream = await wire.get().started()
+    for _ in range(3):  # it is known as long as it lasts
+        clock.sleep(30)
+        await beat(stream)
+    assert "did not answer" in await asked()
+    assert methods(stream) == ["roots/list", "notifications/cancelled"]
+    clock.sleep(100)  # its process died, and can't say that it is gone
+    assert get_stream.JSON_ONLY in await asked()
+    await beat(stream)  # or it was only slow
+    assert "did not answer" in await asked()
     await leave(stream)
+    assert get_stream.JSON_ONLY in await asked()
 
 
 @pytest.mark.rule("EL-10", "EL-11")
@@ -111,39 +100,21 @@ async def test_a_call_knows_who_is_asking(stage: AskingStage, serve: Serve, vers
     assert (None if principal is None else principal.subject) == user
 
 
-async def test_a_server_without_sessions_says_why(serve: Serve) -> None:
-    wire = HttpWire(await serve(stateless=True), "2025-11-25", headers={"mcp-protocol-version": "2025-11-25"})
-    call = await ask(wire).done()
-    assert text_of(call.answer) == get_stream.STATELESS
-    await reply(wire, {"jsonrpc": "2.0", "id": "dovetail-1", "result": {}})
-
-
 @pytest.mark.rule("LIFE-6")
-async def test_nobody_is_asked_before_it_is_ready(stage: AskingStage, app: Any) -> None:
-    wire = await unready(app)
+async def test_nobody_is_asked_before_it_is_ready_nor_without_a_session(stage: AskingStage, serve: Serve) -> None:
+    wire = await unready(await serve())
     assert text_of((await ask(wire).done()).answer) == client_requests.NOT_READY
     await wire.notify("notifications/initialized")
     await finished_call(stage, wire)
+    wire = HttpWire(await serve(stateless=True), "2025-11-25", headers={"mcp-protocol-version": "2025-11-25"})
+    assert text_of((await ask(wire).done()).answer) == get_stream.STATELESS
+    await reply(wire, answer_to({"id": "dovetail-1"}, {}))
 
 
-# ── answers that are none ──
-
-
-@pytest.mark.rule("SH-6")
-async def test_the_first_answer_counts(serve: Serve) -> None:
-    wire = await HttpWire.session(await serve(state=PausingState()))
-    call = ask(wire)
-    question = await call.message()
-    await asyncio.gather(*(reply(wire, answer_to(question, {"n": n})) for n in range(5)))
-    await reply(wire, answer_to(question, {"n": 9}))
-    assert given(await call.done())[0]["n"] in range(5)
-    await reply(wire, refusal_of(question, 1, "too late"))
-
-
-@pytest.mark.rule("EL-10")
-async def test_answers_of_others_are_none(serve: Serve) -> None:
+@pytest.mark.rule("SH-6", "SH-7", "EL-10")
+async def test_the_first_answer_that_can_be_read_counts_if_its_sender_was_asked(serve: Serve) -> None:
     """Another session, and another user of the same one, have no say."""
-    app = await serve(identify=identify)
+    app = await serve(state=PausingState(), identify=identify, max_body_bytes=MEBIBYTE)
     wire, other = [await HttpWire.session(app, headers={"x-user": user}) for user in ("ann", "bob")]
     call = ask(wire)
     question = await call.message()
@@ -152,32 +123,26 @@ async def test_answers_of_others_are_none(serve: Serve) -> None:
     thief = HttpWire(app, "2025-11-25", headers={"x-user": "bob"})
     thief.session_id = wire.session_id
     await reply(thief, answer_to(question, {"by": "bob"}), status=404)
-    await settle()
-    assert not call.ended
-    assert await answered(wire, call, question, {"by": "ann"}) == [{"by": "ann"}]
-
-
-@pytest.mark.parametrize("id", ["dovetail-1", "dovetail-0123456789abcdef", 1, "", "x" * 100_000, "question/a/b"])
-async def test_answers_to_nothing_are_taken_and_forgotten(app: Any, wire: HttpWire, id: Any) -> None:
-    before = app._state.held
-    await reply(wire, {"jsonrpc": "2.0", "id": id, "result": {}})
-    await reply(wire, {"jsonrpc": "2.0", "id": id, "error": {"code": 1, "message": "m"}})
-    progress = {"progressToken": id, "progress": 1}
-    await reply(wire, {"jsonrpc": "2.0", "method": "notifications/progress", "params": progress})
-    assert app._state.held == before
-
-
-@pytest.mark.rule("SH-7")
-async def test_what_can_not_be_read_leaves_the_question_open(serve: Serve) -> None:
-    wire = await HttpWire.session(await serve(max_body_bytes=MEBIBYTE))
-    call = ask(wire)
-    question = await call.message()
     both = {"jsonrpc": "2.0", "id": question["id"], "result": {}, "error": {"code": 1, "message": "m"}}
     for bad in (both, {"jsonrpc": "2.0", "id": question["id"]}, {"id": question["id"], "result": {}}):
         await reply(wire, bad, status=400)
     await reply(wire, {"jsonrpc": "2.0", "id": None, "error": {"code": 1, "message": "m"}})
     await reply(wire, answer_to(question, "x" * MEBIBYTE), status=413)
-    assert await answered(wire, call, question, {"n": 1}) == [{"n": 1}]
+    await settle()
+    assert not call.ended
+    await asyncio.gather(*(reply(wire, answer_to(question, {"n": n})) for n in range(5)))
+    await reply(wire, answer_to(question, {"n": 9}))
+    assert given(await call.done())[0]["n"] in range(5)
+    await reply(wire, refusal_of(question, 1, "too late"))
+
+
+@pytest.mark.parametrize("id", ["dovetail-1", "dovetail-0123456789abcdef", 1, "", "x" * 100_000, "question/a/b"])
+async def test_answers_to_nothing_are_taken_and_forgotten(app: Any, wire: HttpWire, id: Any) -> None:
+    before = app._state.held
+    await reply(wire, answer_to({"id": id}, {}))
+    await reply(wire, refusal_of({"id": id}, 1, "m"))
+    await reply(wire, progress_on({"params": {"_meta": {"progressToken": id}}}))
+    assert app._state.held == before
 
 
 @pytest.mark.rule("BASE-11", "SH-5", "SH-12")
@@ -192,9 +157,6 @@ async def test_answers_may_come_in_a_batch_and_so_may_calls_that_ask(app: Any) -
     assert [each["result"] for each in (await post(wire, mixed)).answer] == [{}]
     await batch.done()
     assert [json.loads(text_of(each)) for each in batch.answer] == [[{"n": 0}], [{"n": 1}, {"n": 2}]]
-
-
-# ── time ──
 
 
 @pytest.mark.rule("LIFE-9", "LIFE-10")
@@ -214,9 +176,6 @@ async def test_a_client_that_does_not_answer_in_time_is_called_off_but_progress_
     assert "did not answer roots/list within 10 s" in text_of((await call.done()).answer)
     assert isinstance(stage.failures[0], AnswerTimeout)
     await reply(wire, answer_to(question, {}))
-
-
-# ── cancellation and ends ──
 
 
 @pytest.mark.parametrize("way", ["cancel", "delete", "answer", "drain"])
@@ -246,9 +205,6 @@ async def test_every_moment_of_a_question_is_good_for_an_end(way: str) -> None:
             called_off = {each["params"]["requestId"] for each in messages if each.get("method", "")[:1] == "n"}
             assert len(asked - called_off) == (way == "answer"), (turns, messages)
             assert not endpoint_of(app)._messages.replies.waiting
-
-
-# ── a connection that breaks ──
 
 
 @pytest.mark.parametrize("version", HANDSHAKE)
@@ -287,16 +243,12 @@ async def test_a_client_that_left_before_there_was_a_stream_is_not_waited_for(st
     await leave(stream)
 
 
-# ── a client that has gone ──
-
-
-@pytest.mark.parametrize("state", [MemoryState, PausingState])
 @pytest.mark.parametrize("version", HANDSHAKE)
 @pytest.mark.rule("LIFE-9", "SH-15")
 async def test_a_client_that_does_not_come_back_is_given_up(
-    stage: AskingStage, serve: Serve, long: Long, version: str, state: type[MemoryState]
+    stage: AskingStage, serve: Serve, long: Long, version: str
 ) -> None:
-    app = await serve(state=state())
+    app = await serve(state=PausingState())
     wire = await HttpWire.session(app, version)
     call = ask(wire, times=3, timeout=600)
     questions = [await call.message() for _ in range(3)]
@@ -311,12 +263,14 @@ async def test_a_client_that_does_not_come_back_is_given_up(
 
 
 @pytest.mark.parametrize("beside", [False, True])
-async def test_one_that_came_back_and_left_for_good_is_given_up_too(
+async def test_who_stays_may_take_its_time_and_who_comes_back_and_leaves_for_good_is_given_up(
     stage: AskingStage, wire: HttpWire, long: Long, beside: bool
 ) -> None:
     """Also one that only had a stream beside the call."""
     call = ask(wire, timeout=6000)
     await call.message()
+    await long()
+    assert not call.ended
     await call.cut()
     streams = [await wire.get(None if beside else call.events[-1].id).started() for _ in range(2)]
     await streams[0].done()
@@ -325,20 +279,6 @@ async def test_one_that_came_back_and_left_for_good_is_given_up_too(
     await streams[1].cut()
     await long()
     await until(lambda: [str(each) for each in stage.failures] == [client_requests.LEFT])
-
-
-@pytest.mark.parametrize("accept", [JSON, "text/event-stream"])
-async def test_whoever_stays_may_take_its_time(wire: HttpWire, long: Long, accept: str) -> None:
-    stream = await wire.get().started()
-    call = ask(wire, timeout=6000, headers={"accept": accept})
-    question = await (stream if accept == JSON else call).message()
-    await leave(stream)
-    await long()
-    assert not call.ended
-    assert await answered(wire, call, question, {}) == [{}]
-
-
-# ── a server that stops ──
 
 
 @pytest.mark.parametrize("left", [False, True])

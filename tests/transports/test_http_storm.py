@@ -14,7 +14,6 @@ from http_serving import PausingState, Stage, serving, settle
 from http_wire import HANDSHAKE, MODERN, Exchange, HttpWire, open_wire
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
-WANTED = {"notifications": {"toolsListChanged": True, "resourceSubscriptions": ["test://one"]}}
 
 
 class Storm:
@@ -31,8 +30,9 @@ class Storm:
     async def run(self, steps: int) -> None:
         for version in (*HANDSHAKE, "2025-11-25", MODERN):
             self.wires.append(await open_wire(self.app, version))
+        self.call()
         deeds = [
-            *[self.call] * 6, *[self.cancel] * 2, *[self.leave] * 2, *[self.resume] * 3, *[self.get] * 2,
+            *[self.call] * 6, *[self.cancel] * 2, *[self.leave] * 2, *[self.resume] * 5,
             *[self.listen] * 2, *[self.change] * 3, self.cut, self.stall, self.read_on, self.subscribe, self.delete,
         ]  # fmt: skip
         for _ in range(steps):
@@ -59,8 +59,8 @@ class Storm:
     def any_wire(self, *, modern: bool | None = None) -> HttpWire:
         return self.chance.choice([wire for wire in self.wires if modern in (None, wire.version == MODERN)])
 
-    def any_exchange(self) -> tuple[HttpWire, Exchange] | None:
-        return self.chance.choice(self.begun) if self.begun else None
+    def any_exchange(self) -> Exchange:
+        return self.chance.choice(self.begun)[1]
 
     def call(self) -> None:
         wire = self.any_wire()
@@ -73,36 +73,31 @@ class Storm:
         self.begin(wire, wire.raw("POST", body % self.chance.randrange(5)))
 
     def leave(self) -> None:
-        if (found := self.any_exchange()) is not None:
-            found[1].leave()
+        self.any_exchange().leave()
 
     def cut(self) -> None:
-        if (found := self.any_exchange()) is not None:
-            found[1].leave()
-            found[1].task.cancel()
+        left = self.any_exchange()
+        left.leave()
+        left.task.cancel()
 
     def stall(self) -> None:
-        if (found := self.any_exchange()) is not None:
-            found[1].stall()
-            self.stalled.append(found[1])
+        self.stalled.append(self.any_exchange())
+        self.stalled[-1].stall()
 
     def read_on(self) -> None:
         if self.stalled:
             self.stalled.pop().read_on()
 
     def resume(self) -> None:
+        """Or a stream beside all calls."""
         known = [(wire, each.id) for wire, exchange in self.begun for each in exchange.events if each.id]
-        if known:
-            wire, id = self.chance.choice(known)
-            self.begin(wire, wire.get(id))
-
-    def get(self) -> None:
-        wire = self.any_wire(modern=False)
-        self.begin(wire, wire.get())
+        wire, id = self.chance.choice([*known, *[(self.any_wire(modern=False), None)] * (len(known) or 1)])
+        self.begin(wire, wire.get(id))
 
     def listen(self) -> None:
         wire = self.any_wire(modern=True)
-        self.begin(wire, wire.start("subscriptions/listen", WANTED))
+        wanted = {"toolsListChanged": True, "resourceSubscriptions": ["test://one"]}
+        self.begin(wire, wire.start("subscriptions/listen", {"notifications": wanted}))
 
     def subscribe(self) -> None:
         wire = self.any_wire(modern=False)
@@ -121,14 +116,10 @@ class Storm:
 
     def check(self) -> None:
         for wire, exchange in self.begun:
-            starts = [message for message in exchange.sent if message["type"] == "http.response.start"]
-            assert len(starts) <= 1
-            ends = [message for message in exchange.sent[1:] if not message.get("more_body", False)]
-            assert len(ends) <= 1
-            assert not ends or exchange.sent[-1] is ends[0]
+            assert [message["type"] for message in exchange.sent].count("http.response.start") <= 1
+            assert all(message["more_body"] for message in exchange.sent[1:-1])
             if exchange.is_stream:
-                messages = exchange.messages
-                assert not any("method" not in message for message in messages[:-1])  # the answer comes last
+                assert all("method" in message for message in exchange.messages[:-1])  # the answer comes last
                 if wire.version == "2025-11-25":
                     assert exchange.events == [] or exchange.events[0].data == b""
 

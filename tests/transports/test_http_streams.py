@@ -12,17 +12,14 @@ from http_clients import ACKNOWLEDGED, LISTEN, LOGS, TOOLS, leave, methods, new_
 from dovetail import Context, ProtocolError, Server
 from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
-from http_serving import Serve, Stage, listening, serving, settle, until
-from http_wire import CAPABILITIES_KEY, CLIENT_KEY, MODERN, REVISIONS, VERSION_KEY, HttpWire, open_wire, post, text_of
+from http_serving import Serve, Stage, listening, settle, until
+from http_wire import CAPABILITIES_KEY, CLIENT_KEY, MODERN, HttpWire, open_wire, text_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
 ERAS = ["2025-11-25", MODERN]
 JSON_ONLY = ["application/json", "application/*", "text/event-stream;q=0, application/json", "text/html"]
 SSE_ONLY = ["text/event-stream", "text/*", "TEXT/EVENT-STREAM", "application/json;q=0.0, text/event-stream"]
-BOTH = ["*/*", "application/json, text/event-stream", "text/event-stream,application/json;charset=utf-8", ""]
-
-
-# ── JSON, until there is something to tell ──
+BOTH = [None, "", "*/*", "application/json, text/event-stream", "text/event-stream,application/json;charset=utf-8"]
 
 
 @pytest.mark.seed("S1-08", "S1-16")
@@ -56,20 +53,6 @@ async def test_a_call_that_notifies_is_answered_with_a_stream_which_only_2025_11
         assert len({id.split(".")[0] for id in ids if id}) == 1  # they say which stream they belong to
 
 
-@pytest.mark.parametrize(("version", "stream"), [("2025-03-26", False), ("2025-11-25", True), (MODERN, False)])
-@pytest.mark.rule("SH-9")
-async def test_a_call_that_takes_its_time_becomes_a_stream_where_it_can_be_resumed(
-    stage: Stage, app: Any, version: str, stream: bool
-) -> None:
-    wire = await open_wire(app, version)
-    call = wire.start_call("work")
-    await call.watched.wait()  # it has taken its time
-    assert bool(call.sent) is stream
-    stage.go.set()
-    assert text_of((await call.done()).answer) == "done"
-    assert call.is_stream is stream
-
-
 @pytest.mark.parametrize("version", ERAS)
 async def test_a_request_that_fails_after_it_has_notified_fails_in_the_stream(
     stage: Stage, serve: Serve, version: str
@@ -89,9 +72,6 @@ async def test_a_request_that_fails_after_it_has_notified_fails_in_the_stream(
     assert b"secret" not in call.raw
 
 
-# ── what the client reads ──
-
-
 @pytest.mark.parametrize("accept", JSON_ONLY)
 @pytest.mark.parametrize("version", ERAS)
 async def test_who_reads_json_only_hears_nothing_before_the_answer_however_long_it_takes(
@@ -109,40 +89,35 @@ async def test_who_reads_json_only_hears_nothing_before_the_answer_however_long_
     assert [text_of((await call.done()).json) for call in calls] == ["told", "done"]
 
 
-@pytest.mark.parametrize("accept", SSE_ONLY)
-@pytest.mark.parametrize("version", ERAS)
-async def test_who_reads_streams_only_gets_one(app: Any, version: str, accept: str) -> None:
-    answer = await (await open_wire(app, version, accept=accept)).call("add", {"a": 1, "b": 2})
-    assert answer.is_stream
-    assert text_of(answer.answer) == "3"
-
-
 @pytest.mark.seed("S1-08")
-@pytest.mark.parametrize("accept", [*BOTH, None])
-@pytest.mark.parametrize("version", REVISIONS)
+@pytest.mark.parametrize(
+    ("accept", "stream"), [*dict.fromkeys(SSE_ONLY, True).items(), *dict.fromkeys(BOTH, False).items()]
+)
+@pytest.mark.parametrize("version", ERAS)
 @pytest.mark.rule("SH-8", "MH-7")
-async def test_whoever_reads_anything_gets_json_if_that_is_all(
-    stage: Stage, app: Any, version: str, accept: str | None
+async def test_who_reads_anything_gets_json_if_that_is_all_and_who_reads_streams_only_gets_one(
+    stage: Stage, app: Any, version: str, accept: str | None, stream: bool
 ) -> None:
     stage.go.set()
     wire = await open_wire(app, version)
     answer = await wire.call("add", {"a": 1, "b": 2}, headers={"accept": accept})
-    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
-    assert int(answer.headers["content-length"]) == len(answer.raw)
-    assert text_of(answer.json) == "3"
+    assert (answer.status, answer.is_stream, text_of(answer.answer)) == (200, stream, "3")
+    assert stream or int(answer.headers["content-length"]) == len(answer.raw)
     assert (await wire.start_call("tell", meta=LOGS, headers={"accept": accept}).done()).is_stream
 
 
-# ── while it takes long ──
-
-
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.rule("MH-12")
-async def test_a_long_call_is_kept_alive(stage: Stage, serve: Serve, version: str) -> None:
-    wire = await open_wire(await serve(keep_alive=0.03), version)
+@pytest.mark.parametrize(("version", "stream"), [("2025-03-26", False), ("2025-11-25", True), (MODERN, False)])
+@pytest.mark.rule("SH-9", "MH-12")
+async def test_a_long_call_becomes_a_stream_at_once_where_it_can_be_resumed_and_else_to_be_kept_alive(
+    stage: Stage, app: Any, pass_time: Callable[[float], None], version: str, stream: bool
+) -> None:
+    wire = await open_wire(app, version)
     call = wire.start_call("work")
-    await stage.entered.wait()
-    await until(lambda: call.raw.count(b": keep-alive\n\n") == 3)
+    await call.watched.wait()  # it has taken its time
+    assert bool(call.sent) is stream
+    for beats in (1, 2):
+        pass_time(16)
+        await until(lambda beats=beats: call.raw.count(b": keep-alive\n\n") == beats)
     stage.go.set()
     assert methods(await call.done()) == ["answer"]
     assert call.headers["x-accel-buffering"] == "no"
@@ -215,24 +190,6 @@ async def conversation(server: Server, app: Any, version: str) -> list[dict[str,
     return said
 
 
-@pytest.mark.rule("MH-9", "BASE-15", "BASE-16", "BASE-17")
-async def test_nothing_is_asked_of_the_client_in_2026_07_28_and_errors_have_its_codes(serve: Serve) -> None:
-    server = busy_server()
-    app = await serve(server)
-    said = await conversation(server, app, MODERN)
-    unasked = [message for message in said if "method" in message]
-    assert not [message for message in unasked if "id" in message]
-    told = {"notifications/message", "notifications/progress", ACKNOWLEDGED, TOOLS}
-    assert {message["method"] for message in unasked} == told
-    wire = HttpWire(app)
-    said.append((await wire.post("tools/list", headers={"mcp-method": "tools/call"})).answer)
-    other = {"_meta": {VERSION_KEY: "2099-01-01"}}
-    said.append((await wire.post("tools/list", other, headers={"mcp-protocol-version": "2099-01-01"})).answer)
-    said += [(await post(wire, body)).answer for body in (b"{", b"[]", b'{"jsonrpc":"1.0"}')]
-    codes = {message["error"]["code"] for message in said if "error" in message}
-    assert codes == {-32700, -32600, -32601, -32602, -32020, -32022, 1234}
-
-
 META_KEY = re.compile(r"([A-Za-z][A-Za-z0-9-]*(\.[A-Za-z][A-Za-z0-9-]*)*/)?[A-Za-z0-9][A-Za-z0-9_.-]*")
 TAGS, WRAPPED = "dovetail/tags", "dovetail/wrapped"
 DEFINED = {"io.modelcontextprotocol/serverInfo", "io.modelcontextprotocol/subscriptionId"}
@@ -248,52 +205,53 @@ def meta_keys(value: Any) -> Iterator[str]:
             yield from meta_keys(item)
 
 
-@pytest.mark.parametrize("version", REVISIONS)
-@pytest.mark.rule("META-1", "META-2")
-async def test_the_keys_of_meta_are_well_formed_and_reserved_ones_are_defined(version: str) -> None:
+@pytest.mark.parametrize("version", ["2025-03-26", "2025-06-18", MODERN])
+@pytest.mark.rule("META-1", "META-2", "MH-9", "BASE-15", "BASE-16", "BASE-17")
+async def test_keys_of_meta_are_well_formed_and_defined_and_2026_07_28_asks_nothing_and_has_its_codes(
+    serve: Serve, version: str
+) -> None:
     server = busy_server()
-    async with serving(server) as app:
-        keys = set(meta_keys(await conversation(server, app, version)))
+    said = await conversation(server, await serve(server), version)
+    keys = set(meta_keys(said))
     if version < "2025-06-18":
         assert not keys  # objects have no `_meta` yet
         return
     assert keys == {TAGS, *(DEFINED if version == MODERN else {WRAPPED})}
     assert all(META_KEY.fullmatch(key) for key in keys)
     assert not [key for key in keys - DEFINED if "mcp" in key or "modelcontextprotocol" in key]
+    if version == MODERN:
+        unasked = [message for message in said if "method" in message]
+        assert not [message for message in unasked if "id" in message]
+        told = {"notifications/message", "notifications/progress", ACKNOWLEDGED, TOOLS}
+        assert {message["method"] for message in unasked} == told
+        assert {message["error"]["code"] for message in said if "error" in message} == {-32601, -32602, 1234}
 
 
-# ── lists ──
+@pytest.mark.parametrize(("version", "scope"), [("2025-11-25", "public"), (MODERN, "public"), (MODERN, "private")])
+@pytest.mark.rule("TOOL-3", "PR-2", "PAGE-6", "CACHE-4")
+async def test_lists_are_the_same_on_every_connection_and_all_pages_of_one_have_one_scope(
+    serve: Serve, version: str, scope: str
+) -> None:
+    app = await serve(busy_server(page_size=1, cache_scope=scope))
+    capable = {"sampling": {}, "roots": {"listChanged": True}}
+    another = {"_meta": {CLIENT_KEY: {"name": "another", "version": "9"}, CAPABILITIES_KEY: capable}}
 
+    async def pages(wire: HttpWire, method: str, more: dict[str, Any]) -> list[Any]:
+        found = [await wire.ask(method, more)]
+        while "nextCursor" in found[-1]:
+            found.append(await wire.ask(method, {**more, "cursor": found[-1]["nextCursor"]}))
+        assert len(found) > 1
+        assert {page.get("cacheScope") for page in found} == {scope if version == MODERN else None}
+        return [item for page in found for item in page[LISTS[method]]]
 
-@pytest.mark.parametrize("version", ERAS)
-@pytest.mark.rule("TOOL-3", "PR-2")
-async def test_lists_are_the_same_on_every_connection_and_whatever_came_before(serve: Serve, version: str) -> None:
-    app = await serve(busy_server())
     wire = await open_wire(app, version)
-    first = {method: await wire.ask(method) for method in LISTS}
+    first = {method: await pages(wire, method, {}) for method in LISTS}
     for earlier, params in REQUESTS:
         await wire.post(earlier, params)
-    capable = {"sampling": {}, "roots": {"listChanged": True}}
     other = await open_wire(app, version, **({} if version == MODERN else {"capabilities": capable}))
-    mine = {"_meta": {CLIENT_KEY: {"name": "another", "version": "9"}, CAPABILITIES_KEY: capable}}
-    for method, page in first.items():
-        assert len(page[LISTS[method]]) > 1
-        assert await wire.ask(method) == await other.ask(method, mine if version == MODERN else {}) == page
-
-
-@pytest.mark.parametrize("scope", ["public", "private"])
-@pytest.mark.rule("PAGE-6", "CACHE-4")
-async def test_all_pages_of_a_list_have_one_scope(serve: Serve, scope: str) -> None:
-    wire = HttpWire(await serve(busy_server(page_size=1, cache_scope=scope)))
-    for method in LISTS:
-        pages = [await wire.ask(method)]
-        while "nextCursor" in pages[-1]:
-            pages.append(await wire.ask(method, {"cursor": pages[-1]["nextCursor"]}))
-        assert len(pages) > 1
-        assert {page["cacheScope"] for page in pages} == {scope}
-
-
-# ── where it listens ──
+    for method, items in first.items():
+        assert await pages(wire, method, {}) == items
+        assert await pages(other, method, another if version == MODERN else {}) == items
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have one loopback address")

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "protocol"))
 
 import test_inbound as table
 
-every_revision = pytest.mark.parametrize("version", LEGACY)
-
 
 def rows_of(test: Any) -> Any:
     """The same rows that the pure table is tested with."""
@@ -40,7 +37,6 @@ def rows_of(test: Any) -> Any:
 async def stage() -> Any:
     stage = Stage()
     stage.server = new_server()
-    stage.server.add_prompt(lambda: "hello", name="café")
     return stage
 
 
@@ -58,9 +54,6 @@ def id_of(data: bytes) -> Any:
     except ValueError:
         return None
     return sent.get("id") if isinstance(sent, dict) and "method" in sent else None
-
-
-# ── the rows ──
 
 
 @rows_of(table.test_post_serves)
@@ -112,27 +105,21 @@ async def test_post_does_not_accept(app: Any, data: bytes, headers: dict[str, st
     check_refusal(await send(app, data, headers), status, code)
 
 
-# ── what the rows leave open ──
+@pytest.mark.rule("LIFE-11", "LIFE-14", "LIFE-17", "LIFE-19", "MH-29")
+async def test_who_lacks_a_capability_is_told_which_and_may_have_others(app: Any) -> None:
+    capable = {"elicitation": {}, "extensions": {"com.example/x": {}}}
+    for meta in ({}, {"client": ..., "capabilities": capable}):
+        call = modern("tools/call", {"name": "asking"}, **meta)
+        answer = await post(HttpWire(app), call, mirrored("tools/call", "asking"))
+        if meta:
+            assert text_of(answer.json) == "asked"
+        else:
+            check_refusal(answer, 400, MISSING_CAPABILITY, "q")
+            assert answer.json["error"]["data"] == {"requiredCapabilities": {"elicitation": {}}}
 
 
-@pytest.mark.rule("LIFE-14", "MH-29")
-async def test_who_lacks_a_capability_is_told_which(app: Any) -> None:
-    answer = await post(HttpWire(app), modern("tools/call", {"name": "asking"}), mirrored("tools/call", "asking"))
-    check_refusal(answer, 400, MISSING_CAPABILITY, "q")
-    assert answer.json["error"]["data"] == {"requiredCapabilities": {"elicitation": {}}}
-    declared = modern("tools/call", {"name": "asking"}, capabilities={"elicitation": {}})
-    assert (await post(HttpWire(app), declared, mirrored("tools/call", "asking"))).status == 200
-
-
-@pytest.mark.rule("LIFE-11", "LIFE-17", "LIFE-19")
-@pytest.mark.parametrize("meta", [{"client": ...}, {"capabilities": {"extensions": {"com.example/x": {}}}}])
-async def test_who_says_less_or_more_of_itself_is_served(app: Any, meta: dict[str, Any]) -> None:
-    answer = await post(HttpWire(app), modern("server/discover", **meta), mirrored("server/discover"))
-    assert answer.json["result"]["supportedVersions"] == list(SUPPORTED)
-
-
-@pytest.mark.rule("LIFE-2", "LIFE-3", "SH-25", "SH-26", "SH-27")
-@every_revision
+@pytest.mark.rule("LIFE-2", "LIFE-3", "LIFE-7", "SH-25", "SH-26", "SH-27", "SH-31")
+@pytest.mark.parametrize("version", LEGACY)
 async def test_initialize_opens_a_session_with_an_id_that_can_not_be_guessed(app: Any, version: str) -> None:
     wire = await HttpWire.session(app, version)
     opened = [await initialize(app, version) for _ in range(20)]
@@ -141,17 +128,9 @@ async def test_initialize_opens_a_session_with_an_id_that_can_not_be_guessed(app
     ids = {answer.headers["mcp-session-id"] for answer in opened}
     assert len(ids - {wire.session_id}) == 21
     assert all(len(id) >= 32 and all(0x21 <= ord(each) <= 0x7E for each in id) for id in ids)
-    assert (await post(wire, message("ping"))).status == 200
-
-
-@every_revision
-@pytest.mark.rule("LIFE-7", "SH-31")
-@pytest.mark.parametrize("header", [None, "2025-03-26", "2025-11-25"])
-async def test_the_negotiated_version_counts_whatever_the_header(app: Any, version: str, header: str) -> None:
-    wire = await HttpWire.session(app, version)
-    answer = await post(wire, message("tools/list"), {"mcp-protocol-version": header})
-    assert ("outputSchema" in answer.json["result"]["tools"][0]) == (version >= "2025-06-18")
-    assert "resultType" not in answer.json["result"]
+    for header in (None, "2025-03-26", "2025-11-25"):  # what was agreed on counts
+        listed = (await post(wire, message("tools/list"), {"mcp-protocol-version": header})).json["result"]
+        assert ("outputSchema" in listed["tools"][0], "resultType" in listed) == (version >= "2025-06-18", False)
 
 
 @pytest.mark.rule("BASE-4", "BASE-5")
@@ -164,9 +143,6 @@ async def test_an_id_that_is_in_flight_is_refused_and_free_again_afterwards(app:
     await wire.notify("notifications/cancelled", {"requestId": 7})
     await running.done()
     assert "result" in (await wire.call("add", {"a": 1}, id=7)).answer
-
-
-# ── GET, DELETE and other verbs ──
 
 
 @pytest.mark.rule("SH-28", "SH-29", "SH-32", "MH-28")
@@ -200,107 +176,42 @@ async def test_delete_ends_a_session_for_everything_and_no_other(app: Any, wire:
     assert (await post(wire, hello("2025-11-25"))).status == 200, "a new one may begin"
 
 
-@pytest.mark.rule("SH-16", "MH-28")
-@pytest.mark.parametrize("verb", ["PUT", "PATCH", "HEAD", "TRACE", "CONNECT", "BREW", "post"])
-async def test_other_verbs_are_405(app: Any, verb: str) -> None:
-    answer = await HttpWire(app).raw(verb).done()
-    check_refusal(answer, 405, INVALID_REQUEST)
-    assert {"GET", "POST", "DELETE"} <= {each.strip() for each in answer.headers["allow"].split(",")}
+@pytest.mark.rule("SH-1", "SH-16", "MH-1", "MH-28")
+@pytest.mark.parametrize("verb", ["PUT", "HEAD", "BREW", "post"])
+async def test_other_verbs_are_405_at_each_name_of_the_endpoint(app: Any, verb: str) -> None:
+    for path in ("/", "/mcp", "/mcp/"):
+        assert (await HttpWire(app, path=path).call("add", {"a": 1})).status == 200
+        answer = await HttpWire(app, path=path).raw(verb).done()
+        check_refusal(answer, 405, INVALID_REQUEST)
+        assert {"GET", "POST", "DELETE"} <= {each.strip() for each in answer.headers["allow"].split(",")}
 
 
-@pytest.mark.rule("MH-1", "SH-1")
-@pytest.mark.parametrize("path", ["/", "/mcp", "/mcp/"])
-async def test_the_endpoint_has_no_other_name(app: Any, path: str) -> None:
-    assert (await HttpWire(app, path=path).call("add", {"a": 1})).status == 200
-    check_refusal(await HttpWire(app, path="/mcpx").raw("POST").done(), 404, INVALID_REQUEST)
+# ── headers that mirror arguments; what exactly agrees is the table of tests/protocol/test_headers.py ──
 
 
-# ── headers that mirror the body; what exactly agrees is the table of tests/protocol/test_headers.py ──
-
-
-def sentinel(text: str) -> str:
-    return f"=?base64?{b64encode(text.encode()).decode()}?="
-
-
-async def mirror(app: Any, method: str, params: dict[str, Any], **headers: str | None) -> Any:
-    """A request whose headers are all right but for those that are given."""
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return await post(HttpWire(app), modern(method, params), {**mirrored(method), **named})
-
-
-@pytest.mark.rule("MH-14", "MH-18", "MH-20", "MH-21", "MH-23")
-async def test_a_method_or_version_that_differs(app: Any) -> None:
-    for header, values in {
-        "mcp_method": (None, "", "Tools/list", sentinel("tools/list")),
-        "mcp_protocol_version": (None, "", "2026-07-29", f"{MODERN}, {MODERN}"),
-    }.items():
-        for value in values:
-            check_refusal(await mirror(app, "tools/list", {}, **{header: value}), 400, MISMATCH, "q")
-    spaced = {"mcp_method": " \t tools/list  ", "mcp_protocol_version": f" {MODERN} ", "mcp_name": "none is asked for"}
-    assert (await mirror(app, "tools/list", {}, **spaced)).status == 200
-
-
-@pytest.mark.rule("MH-16", "MH-18", "MH-20", "MH-21", "MH-22", "MH-23")
+@pytest.mark.rule("MH-20", "MH-21", "MH-22", "MH-23", "MH-24", "MH-25", "MH-26", "MH-27")
 @pytest.mark.parametrize(
-    ("method", "params"),
+    ("arguments", "headers", "agrees"),
     [
-        ("tools/call", {"name": "add", "arguments": {"a": 1}}),
-        ("prompts/get", {"name": "café"}),
-        ("resources/read", {"uri": "notes://with%20blank"}),
+        ({}, {"Mcp-Param-Unknown": "ignored", "Mcp-Param-": "x", "Mcp-Param-Unmarked": "y"}, True),
+        ({"region": "eu"}, {"MCP-PARAM-REGION": " eu "}, True),
+        ({"region": "Zürich\n"}, {"Mcp-Param-Region": "=?base64?WsO8cmljaAo=?="}, True),
+        ({"place": {"zone": "UTC"}}, {"Mcp-Param-Time-Zone": "UTC"}, True),
+        ({"region": "eu"}, {}, False),
+        ({"region": "eu"}, {"Mcp-Param-Region": "EU"}, False),
+        ({}, {"Mcp-Param-Region": "here"}, False),
+        ({"place": {}}, {"Mcp-Param-Time-Zone": "UTC"}, False),
     ],
 )
-async def test_names(app: Any, method: str, params: dict[str, Any]) -> None:
-    name = params.get("name") or params["uri"]
-    plain = (name, f" {name}\t") if name.isascii() else ()  # others come as base64 only
-    for value in (*plain, sentinel(name)):
-        assert "result" in (await mirror(app, method, params, mcp_name=value)).json
-    for value in (None, "", name.upper(), f"{name},{name}", sentinel(f"{name} "), sentinel(name)[:-1]):
-        assert "Mcp-Name" in check_refusal(await mirror(app, method, params, mcp_name=value), 400, MISMATCH, "q")
-
-
-async def weather(app: Any, arguments: dict[str, Any], headers: dict[str, str | None] | None = None) -> Any:
-    body = modern("tools/call", {"name": "weather", "arguments": arguments})
-    return await post(HttpWire(app), body, {**mirrored("tools/call", "weather"), **(headers or {})})
-
-
-@pytest.mark.rule("MH-20", "MH-22", "MH-25", "MH-26", "MH-27")
-@pytest.mark.parametrize(
-    ("arguments", "headers"),
-    [
-        ({}, {"Mcp-Param-Unknown": "ignored", "Mcp-Param-": "x", "Mcp-Param-Unmarked": "y"}),
-        ({"region": "eu"}, {"MCP-PARAM-REGION": " eu "}),
-        ({"region": "Zürich\n"}, {"Mcp-Param-Region": sentinel("Zürich\n")}),
-        ({"days": 42}, {"Mcp-Param-Days": "42.0"}),
-        ({"place": {"zone": "UTC"}}, {"Mcp-Param-Time-Zone": "UTC"}),
-    ],
-)
-async def test_parameters_that_agree(app: Any, arguments: dict[str, Any], headers: dict[str, str | None]) -> None:
-    answer = await weather(app, arguments, headers)
-    given = {"region": "here", "days": 1, "brief": False, "place": {"zone": "nowhere"}, **arguments}
-    expected = [given["region"], given["days"], given["brief"], given["place"]["zone"], None]
-    assert json.loads(text_of(answer.json)) == expected
-
-
-@pytest.mark.rule("MH-20", "MH-21", "MH-22", "MH-23", "MH-24", "MH-25", "MH-26")
-@pytest.mark.parametrize(
-    ("arguments", "headers"),
-    [
-        ({"region": "eu"}, {}),
-        ({"region": "eu"}, {"Mcp-Param-Region": "EU"}),
-        ({}, {"Mcp-Param-Region": "here"}),
-        ({"region": None}, {"Mcp-Param-Region": "null"}),
-        ({"brief": True}, {"Mcp-Param-Brief": "1"}),
-        ({"place": {}}, {"Mcp-Param-Time-Zone": "UTC"}),
-        ({"region": 42}, {"Mcp-Param-Region": "forty-two"}),
-    ],
-)
-async def test_parameters_that_differ(app: Any, arguments: dict[str, Any], headers: dict[str, str | None]) -> None:
-    assert "Mcp-Param-" in check_refusal(await weather(app, arguments, headers), 400, MISMATCH, "q")
-
-
-async def test_older_revisions_have_no_such_headers(wire: HttpWire) -> None:
-    headers = {"mcp-method": "x", "mcp-name": "y", "mcp-param-region": "z"}
-    assert text_of((await wire.call("weather", {"region": "eu"}, headers=headers)).json).startswith('["eu"')
+async def test_parameters_in_headers(app: Any, wire: HttpWire, arguments: Any, headers: Any, agrees: bool) -> None:
+    answer = await HttpWire(app).call("weather", arguments, headers=headers)
+    if agrees:
+        place = arguments.get("place", {}).get("zone", "nowhere")
+        assert json.loads(text_of(answer.json)) == [arguments.get("region", "here"), 1, False, place, None]
+    else:
+        assert "Mcp-Param-" in check_refusal(answer, 400, MISMATCH, answer.json["id"])
+    older = await wire.call("weather", {"region": "eu"}, headers={"mcp-method": "x", "mcp-name": "y", **headers})
+    assert text_of(older.json).startswith('["eu"'), "older revisions have no such headers"
 
 
 @pytest.mark.rule("MH-20", "MH-21")
