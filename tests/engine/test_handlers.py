@@ -6,19 +6,8 @@ from typing import Any
 
 import pytest
 
-from dovetail import (
-    Audio,
-    EmbeddedResource,
-    Image,
-    NotFound,
-    ProtocolError,
-    ResourceContents,
-    ResourceLink,
-    Server,
-    Text,
-    ToolError,
-    ToolResult,
-)
+from dovetail import Audio, EmbeddedResource, Image, ResourceContents, ResourceLink, Server, Text, ToolResult
+from dovetail.errors import NotFound, ProtocolError, ToolError
 from stable_ids import stable
 from wire import MODERN, Wire
 

@@ -7,24 +7,10 @@ from typing import Any
 
 import pytest
 
-from dovetail import (
-    Client,
-    Context,
-    Elicit,
-    ElicitUrl,
-    InputRequired,
-    Interim,
-    Request,
-    Roots,
-    Sample,
-    Server,
-    ServerError,
-    SetupError,
-    UrlElicitationRequired,
-)
+from dovetail import Client, Context, Elicit, ElicitUrl, InputRequired, Interim, Request, Roots, Sample, Server
 from dovetail.engine import input_required
 from dovetail.engine.input_required import NOT_WILLING, NOT_YET_DONE
-from dovetail.errors import MISSING_CAPABILITY
+from dovetail.errors import MISSING_CAPABILITY, ServerError, SetupError, UrlElicitationRequired
 from dovetail.protocol import request_state
 from http_wire import HttpWire
 from replaying import accepted, asking_client, is_interim, messages, play, retry
@@ -481,3 +467,20 @@ async def test_nothing_said_to_a_model_is_kept_for_the_next_question() -> None:
     async with Client(server, sampling_handler=answer) as client:
         await client.call_tool("think")
     assert heard == [["First"], ["Second"]]
+
+
+@pytest.mark.rule("EL-19")
+async def test_a_page_before_the_call_in_2025_11_25() -> None:
+    asked: list[Any] = []
+    server = Server("mail")
+
+    @server.tool
+    async def unread() -> str:
+        raise UrlElicitationRequired(ElicitUrl("Sign in", PAGES[0], elicitation_id="visit"))
+
+    async with Client(server, protocol_version="2025-11-25", elicitation_handler=asked.append) as client:
+        with pytest.raises(ServerError) as refused:
+            await client.call_tool("unread")
+    page = {"mode": "url", "message": "Sign in", "url": PAGES[0], "elicitationId": "visit"}
+    assert (refused.value.code, refused.value.data) == (-32042, {"elicitations": [page]})
+    assert asked == []

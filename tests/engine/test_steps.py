@@ -13,18 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail import (
-    Client,
-    Context,
-    ElicitQuestion,
-    ElicitUrl,
-    Request,
-    Server,
-    ServerError,
-    SetupError,
-    ToolError,
-    UrlElicitationRequired,
-)
+from dovetail import Client, Context, Request, Server, ServerError, SetupError, ToolError
 from dovetail.engine.context import warn_deprecated
 from dovetail.engine.input_required import Steps, life_now
 from dovetail.state.base import NoRoom, StateBackend
@@ -78,19 +67,12 @@ class Effect:
         return self._outcome()
 
 
-def asks_before(effect: Callable[[], Any]) -> Body:
-    async def tool(ctx: Context) -> str:
-        await ctx.elicit("Sure?", str)
-        return f"{await ctx.step('effect', effect)}"
-
-    return tool
-
-
-def asks_before_and_after(effect: Callable[[], Any]) -> Body:
+def asks_before(effect: Callable[[], Any], *, and_after: bool = False) -> Body:
     async def tool(ctx: Context) -> str:
         await ctx.elicit("Sure?", str)
         number = await ctx.step("effect", effect)
-        await ctx.elicit("Really?", str)
+        if and_after:
+            await ctx.elicit("Really?", str)
         return f"{number}"
 
     return tool
@@ -105,25 +87,11 @@ BOTH = pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
 @pytest.mark.parametrize("kind", ["sync", "async"])
 async def test_a_step_runs_once_in_all_runs_of_a_call_and_again_in_the_next_call(kind: str) -> None:
     effect = Effect()
-    async with asking_client(serving(asks_before_and_after(effect if kind == "async" else effect.sync))) as client:
+    tool = asks_before(effect if kind == "async" else effect.sync, and_after=True)
+    async with asking_client(serving(tool)) as client:
         assert (await play(client, "tool", SURE)).text == "1"
         assert effect.times == 1
         assert (await play(client, "tool", SURE)).text == "2"
-
-
-async def test_steps_of_the_same_name_are_counted() -> None:
-    effect = Effect()
-
-    async def tool(ctx: Context) -> list[int]:
-        found = []
-        for _ in range(3):
-            found.append(await ctx.step("effect", effect))
-            await ctx.elicit("Sure?", str)
-        return found
-
-    async with asking_client(serving(tool)) as client:
-        played = await play(client, "tool", SURE)
-        assert (played.result["structuredContent"], effect.times) == ([1, 2, 3], 3)
 
 
 @BOTH
@@ -200,41 +168,25 @@ async def test_a_step_that_raises_is_tried_again() -> None:
         assert (played.text, effect.times) == ("3", 3)
 
 
-async def test_who_waits_for_a_step_that_fails_takes_it_over() -> None:
-    effect = Effect(RuntimeError("not yet"))
-    effect.go.clear()
-
-    async with asking_client(serving(asks_before(effect))) as client:
-        again = retry(await call(client), SURE)
-        first = asyncio.create_task(call(client, **again))
-        await effect.begun.wait()
-        second = asyncio.create_task(call(client, **again))
-        await settle()
-        effect.go.set()
-        assert (await first)["isError"]
-        assert text_of(await second) == "2"
-
-
-# ── cancelled calls, and tasks left behind ──
-
-
 @pytest.mark.rule("MRTR-12")
-async def test_a_step_of_a_cancelled_call_runs_to_its_end_and_the_next_finds_its_result() -> None:
-    effect = Effect()
+@pytest.mark.parametrize("fails", [False, True])
+async def test_who_waits_for_a_step_finds_its_result_or_takes_it_over_if_it_fails(fails: bool) -> None:
+    """A step of a cancelled call runs to its end."""
+    effect = Effect(*[RuntimeError("not yet")] * fails)
     effect.go.clear()
-
     async with asking_client(serving(asks_before(effect))) as client:
         again = retry(await call(client), SURE)
         first = asyncio.create_task(call(client, **again))
         await effect.begun.wait()
-        first.cancel()
-        await asyncio.wait([first])
+        if not fails:
+            first.cancel()
+            await asyncio.wait([first])
         second = asyncio.create_task(call(client, **again))
         await settle()
         assert not second.done()
         effect.go.set()
-        assert text_of(await second) == "1"
-    assert effect.times == 1
+        assert text_of(await second) == ("2" if fails else "1")
+        assert not fails or (await first)["isError"]
 
 
 async def test_a_server_that_stops_waits_for_its_steps() -> None:
@@ -250,9 +202,6 @@ async def test_a_server_that_stops_waits_for_its_steps() -> None:
         running.cancel()
         asyncio.get_running_loop().call_later(0.05, effect.go.set)
     assert effect.times == 1
-
-
-# ── threads ──
 
 
 async def test_in_a_def_function_a_step_runs_in_its_thread() -> None:
@@ -272,13 +221,6 @@ async def test_in_a_def_function_a_step_runs_in_its_thread() -> None:
 
 
 # ── several workers ──
-
-
-def two_workers(body: Body, state: MemoryState | None = None) -> tuple[Server, Server]:
-    """Two servers that share their secret and their state."""
-    servers = serving(body, secret="the same on both workers"), serving(body, secret="the same on both workers")
-    servers[1].engine.state = servers[0].engine.state = state or MemoryState()
-    return servers
 
 
 async def test_a_step_of_a_dead_worker_is_not_done_a_second_time() -> None:
@@ -307,8 +249,9 @@ class Full(MemoryState):
 
 async def test_a_result_that_can_not_be_kept_is_still_known_to_its_run(caplog: Any) -> None:
     effect = Effect()
-    one, _ = two_workers(asks_before_and_after(effect), Full())
-    async with asking_client(one) as client:
+    server = serving(asks_before(effect, and_after=True))
+    server.engine.state = Full()
+    async with asking_client(server) as client:
         assert (await play(client, "tool", SURE)).text == "1"
     assert "the result of the step 'effect#1' can't be kept: There is no room" in caplog.text
 
@@ -321,7 +264,7 @@ class Closed(MemoryState):
 async def test_a_step_that_can_not_be_claimed_is_not_taken() -> None:
     effect = Effect()
 
-    server = serving(asks_before(effect), secret="the same on both workers")
+    server = serving(asks_before(effect), secret=SECRET)
     async with asking_client(server) as client:
         server.engine.state = Closed()
         first = await call(client)
@@ -332,10 +275,7 @@ async def test_a_step_that_can_not_be_claimed_is_not_taken() -> None:
 
 
 SECRET = "the same before and after a restart"
-REFUSED = (
-    "The step pay was refused: the server has lost its record of what was done in this call. "
-    "Look whether it has had its effect before you make this call again, from its beginning"
-)
+REFUSED = "The step pay was refused: the server has lost its record"
 
 
 class Shop:
@@ -371,37 +311,27 @@ async def test_a_step_is_not_taken_twice_though_the_store_has_forgotten_the_firs
         assert text_of(await call(client, **again)) == "opened, paid 1"
     async with asking_client(shop.another(MemoryState())) as client:  # after a restart
         refused = await call(client, **again)
-        assert (refused["isError"], text_of(refused)) == (True, REFUSED)
+        assert (refused["isError"], REFUSED in text_of(refused)) == (True, True)
         assert "the step 'pay' was refused" in caplog.text
         second = await call(client, **retry(first, {"Sure?": "later"}))  # another way through the same call
         assert messages(second) == ["Really?"]
-        assert text_of(await call(client, **retry(second, SURE))) == REFUSED
+        assert REFUSED in text_of(await call(client, **retry(second, SURE)))
         assert shop.paid.times == 1
         assert (await play(client, "tool", SURE)).text == "opened, paid 2"  # a new call
 
 
-async def test_a_store_that_is_out_of_reach_while_a_call_asks_costs_no_step() -> None:
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_store_that_is_out_of_reach_while_a_call_asks_costs_no_step_if_it_was_known(is_known: bool) -> None:
     """What was last known of the store is good enough: whether that is still true is seen when the step is claimed."""
     state = FarState()
-    shop = Shop(state)
-    async with asking_client(shop.server) as client:
-        await call(client)
-        state.break_down()
-        first = await call(client)
-        assert is_interim(first)
-        state.trouble = None
-        assert text_of(await call(client, **retry(first, SURE))) == "opened, paid 1"
-
-
-async def test_without_any_knowledge_of_the_store_rounds_go_on_and_steps_do_not() -> None:
-    state = FarState()
-    shop = Shop(state)
-    async with asking_client(shop.server) as client:
+    async with asking_client(Shop(state).server) as client:
+        if is_known:
+            await call(client)
         state.break_down()
         first = await call(client)
         state.trouble = None
-        assert text_of(await call(client, **retry(first, SURE))) == REFUSED
         assert text_of(await call(client, **retry(first, {"Sure?": "never"}))) == "opened, nothing paid"
+        assert ("opened, paid 1" if is_known else REFUSED) in text_of(await call(client, **retry(first, SURE)))
 
 
 YES = {f"Delete {id}?": True for id in "123"}
@@ -509,20 +439,3 @@ async def test_what_is_deprecated_is_said(tool: str, feature: str) -> None:
                 await client.call_tool(tool)
         said = [feature in str(each.message) for each in told if each.category is DeprecationWarning]
         assert said == ([True] if revision == "2026-07-28" else [])
-
-
-@pytest.mark.rule("EL-19")
-async def test_a_page_before_the_call_in_2025_11_25() -> None:
-    from_the_form: list[ElicitQuestion] = []
-    server = Server("mail")
-
-    @server.tool
-    async def unread(ctx: Context) -> str:
-        raise UrlElicitationRequired(ElicitUrl("Sign in", "https://example.com/in", elicitation_id="visit"))
-
-    async with Client(server, protocol_version="2025-11-25", elicitation_handler=from_the_form.append) as client:
-        with pytest.raises(ServerError) as refused:
-            await client.call_tool("unread")
-    page = {"mode": "url", "message": "Sign in", "url": "https://example.com/in", "elicitationId": "visit"}
-    assert (refused.value.code, refused.value.data) == (-32042, {"elicitations": [page]})
-    assert from_the_form == []

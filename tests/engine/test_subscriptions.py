@@ -1,7 +1,6 @@
 """Subscriptions: what is told to whom in both eras, the hub of a process, and the log that all workers share."""
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -80,7 +79,7 @@ async def test_the_acknowledgement_comes_first_and_says_what_is_honoured() -> No
 
 async def test_what_is_not_offered_is_not_honoured() -> None:
     bare = Server("bare", version="1.0.0")
-    everything: dict[str, Any] = dict.fromkeys(["toolsListChanged", "promptsListChanged", "resourcesListChanged"], True)
+    everything: dict[str, Any] = {f"{kind}ListChanged": True for kind in LIST_KINDS}
     everything["resourceSubscriptions"] = ["a://1"]
     async with Wire(bare, MODERN) as wire:
         assert await listen(wire, 1, **everything) == {}
@@ -138,19 +137,15 @@ async def test_a_cancelled_listen_is_silent() -> None:
         assert server.engine.hub.wishes == 0
 
 
-async def test_a_listen_needs_a_filter_and_its_own_era() -> None:
+async def test_a_listen_needs_a_filter_and_its_own_era_and_too_many_uris_are_cut() -> None:
     async with Wire(new_server(), MODERN) as wire:
         for params in ({}, {"notifications": None}, {"notifications": {"toolsListChanged": "yes"}}):
             assert (await wire.refusal("subscriptions/listen", params))["code"] == -32602
-    async with Wire(new_server(), "2025-11-25") as wire:
-        assert (await wire.refusal("subscriptions/listen", {"notifications": {}}))["code"] == -32601
-
-
-async def test_too_many_uris_are_cut() -> None:
-    async with Wire(new_server(), MODERN) as wire:
         honoured = await listen(wire, 1, resourceSubscriptions=[f"n://{number}" for number in range(MAX_LISTENED + 5)])
         assert len(honoured["resourceSubscriptions"]) == MAX_LISTENED
         wire.server.engine.hub.end_all()
+    async with Wire(new_server(), "2025-11-25") as wire:
+        assert (await wire.refusal("subscriptions/listen", {"notifications": {}}))["code"] == -32601
 
 
 # ── resources/subscribe ──
@@ -222,11 +217,7 @@ class Listener:
 
 
 @given(HUB_STEPS)
-def test_each_listener_hears_once_what_it_wants_and_the_first_and_last_want_of_a_uri_is_told(steps: list[Any]) -> None:
-    asyncio.run(compare_hub(steps))
-
-
-async def compare_hub(steps: list[Any]) -> None:
+async def test_each_listener_hears_once_what_it_wants_and_the_hub_tells_which_uris_are_wanted(steps: list[Any]) -> None:
     watched: set[str] = set()
 
     def on_uri(uri: str, wanted: bool) -> None:
@@ -290,19 +281,15 @@ async def test_after_an_outage_everything_that_was_asked_for_is_told() -> None:
 def test_a_loop_that_died_is_no_listener(thread: bool) -> None:
     """It was closed without a word, and what it left behind must not break what comes after."""
     hub = Hub()
-    loop = asyncio.new_event_loop()
 
     async def listen() -> None:
         waiting = asyncio.ensure_future(anext(hub.subscribe(["tools"])))
         await asyncio.sleep(0)
         waiting.cancel()
 
-    loop.run_until_complete(listen())
-    loop.close()
+    asyncio.run(listen())
     if thread:
-        publisher = threading.Thread(target=hub.publish, args=(TOOLS,))
-        publisher.start()
-        publisher.join()
+        asyncio.run(asyncio.to_thread(hub.publish, TOOLS))
     else:
         hub.publish(TOOLS)
 
@@ -378,13 +365,9 @@ ALL = session("tools", "prompts", "resources", uris=(ONE.uri, TWO.uri))
 
 
 @given(st.lists(CHANGES, max_size=12), KINDS, URIS, st.integers(0, 14), st.integers(1, 12))
-def test_a_session_hears_the_latest_of_what_it_wants_or_everything_after_a_gap(
+async def test_a_session_hears_the_latest_of_what_it_wants_or_everything_after_a_gap(
     published: list[Change], kinds: set[Any], uris: set[str], after: int, keep: int
 ) -> None:
-    asyncio.run(compare_log(published, kinds, uris, after, keep))
-
-
-async def compare_log(published: list[Change], kinds: set[Any], uris: set[str], after: int, keep: int) -> None:
     desk = Desk(keep=keep)
     desk.log.start()
     await desk.publish(*published)
@@ -514,10 +497,8 @@ async def test_a_refresh_runs_at_every_worker_and_each_announces_it() -> None:
     state = FarState()
     workers = [RefreshingWorker(state) for _ in range(3)]
     listeners = [state.listen([REFRESH]) for _ in workers]
-    following = [
-        asyncio.create_task(worker.refresher.follow(state, listener))
-        for worker, listener in zip(workers[:2], listeners, strict=False)
-    ]
+    pairs = zip(workers[:2], listeners, strict=False)
+    following = [asyncio.create_task(worker.refresher.follow(state, listener)) for worker, listener in pairs]
     assert workers[0].refresher.changed is None
     for number in range(1, 4):
         await workers[number % 2].refresher.refresh()
