@@ -168,7 +168,6 @@ async def test_a_refusal_in_words(error: Any, words: str, code: int | None) -> N
     client = Asked()
     asking = client.ask()
     message = jsonrpc.decode(json.dumps({"jsonrpc": "2.0", "id": await client.asked(), "error": error}).encode())
-    assert isinstance(message, jsonrpc.Envelope)
     assert client.table.take("c", message.id, Reply.of(message))
     with pytest.raises(QuestionFailed) as caught:
         await asking

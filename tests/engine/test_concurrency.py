@@ -376,7 +376,6 @@ async def test_a_tool_runs_once_in_all_workers() -> None:
     server = serving(press, None)
     async with Wire(server, MODERN):
         tool = server.engine.tools.get("press")
-        assert tool is not None
         assert type(server.engine.book.of(tool).slots) is Limit  # without a shared state no store is asked
 
 
@@ -414,9 +413,7 @@ async def test_work_that_takes_too_long_is_cancelled() -> None:
     assert stopped
     assert isinstance(caught.value, TimeoutError)
     assert caught.value.seconds == 0.01
-    task = asyncio.current_task()
-    assert task is not None
-    assert task.cancelling() == 0
+    assert asyncio.current_task().cancelling() == 0
     await asyncio.sleep(0.01)  # the task goes on as if nothing had happened
 
 
@@ -459,9 +456,7 @@ async def test_work_that_swallows_the_expiry_returns_its_result() -> None:
         return "never"
 
     assert await with_timeout(stubborn(), 0.01) == "anyway"
-    task = asyncio.current_task()
-    assert task is not None
-    assert task.cancelling() == 0
+    assert asyncio.current_task().cancelling() == 0
 
 
 def test_closing_the_call_closes_the_work() -> None:

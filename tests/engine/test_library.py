@@ -110,14 +110,11 @@ async def test_a_file_is_listed_with_its_facts_and_read(tmp_path: Path) -> None:
     server.add_file(path)
     async with Wire(server, "2025-11-25") as wire:
         first, second = await listed(wire)
+        annotations = {"priority": 1.0, "lastModified": "2023-11-14T22:13:20Z"}
         assert first == {
-            "uri": "docs://notes",
-            "name": "notes.md",
-            "title": "Notes",
-            "mimeType": "text/markdown",
-            "size": 4,
-            "annotations": {"priority": 1.0, "lastModified": "2023-11-14T22:13:20Z"},
-        }
+            "uri": "docs://notes", "name": "notes.md", "title": "Notes", "mimeType": "text/markdown", "size": 4,
+            "annotations": annotations,
+        }  # fmt: skip
         assert second["uri"] == path.as_uri()
         assert await text(wire, "docs://notes") == "# Hi"
         path.write_text("longer text")
@@ -150,6 +147,10 @@ async def test_a_folder_is_listed_read_and_kept_up_to_date(tmp_path: Path) -> No
         assert await uris(wire) == [*expected[1:], "docs://all/new.txt"]
         assert (await wire.receive())["method"] == "notifications/resources/list_changed"
         await wire.quiet(0.02)
+        assert server.remove_resource("docs://all/{+path}") is True
+        assert server.remove_resource("docs://all/{+path}") is False
+        assert await uris(wire) == []
+        assert (await wire.refusal("resources/read", {"uri": "docs://all/c"}))["code"] == -32002
 
 
 @pytest.mark.seed("S2-73")
@@ -177,18 +178,6 @@ async def test_nothing_outside_of_a_folder_can_be_reached(tmp_path: Path) -> Non
             assert str(tmp_path) not in error["message"] or str(tmp_path) in path
         for path in ("fine.txt", "./fine.txt", "../fine.txt", "%2e%2e/r/../fine.txt"):  # never above the root
             assert await text(wire, f"docs://r/{path}") == "fine"
-
-
-async def test_a_removed_folder_takes_its_files_along(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("a")
-    server = new_server()
-    server.add_directory(tmp_path, uri="docs://r")
-    async with Wire(server, "2025-11-25") as wire:
-        assert await uris(wire) == ["docs://r/a"]
-        assert server.remove_resource("docs://r/{+path}") is True
-        assert server.remove_resource("docs://r/{+path}") is False
-        assert await uris(wire) == []
-        assert (await wire.refusal("resources/read", {"uri": "docs://r/a"}))["code"] == -32002
 
 
 @pytest.mark.parametrize(
@@ -368,20 +357,18 @@ async def test_a_value_that_the_author_listed_is_read(kind: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "unsafe", "words"),
+    ("unsafe", "words"),
     [
-        ("files://{+path}", ["paht"], r"unsafe=\['paht'\] is not possible; 'files://{\+path}' has \['path'\]"),
-        ("files://{+path}", "path", "unsafe='path' is not possible; it must be a list of strings"),
-        ("files://{+path}", [7], r"unsafe=\[7\] is not possible"),
-        ("files://{+path}", True, "unsafe=True is not possible"),
-        ("files://all", ["path"], "unsafe= is for the variables of a template, and 'files://all' has none"),
+        (["paht"], r"unsafe=\['paht'\] is not possible; 'files://{\+path}' has \['path'\]"),
+        ("path", "unsafe='path' is not possible; it must be a list of strings"),
+        ([7], r"unsafe=\[7\] is not possible"),
     ],
 )
-def test_unsafe_names_variables(uri: str, unsafe: Any, words: str) -> None:
-    server = new_server()
-    function = (lambda path: path) if "{" in uri else (lambda: "all")
+def test_unsafe_names_variables(unsafe: Any, words: str) -> None:
     with pytest.raises(SetupError, match=words):
-        server.add_resource(uri, function, name="files", unsafe=unsafe)
+        new_server().add_resource("files://{+path}", lambda path: path, name="files", unsafe=unsafe)
+    with pytest.raises(SetupError, match="unsafe= is for the variables of a template, and 'files://all' has none"):
+        new_server().add_resource("files://all", lambda: "all", name="files", unsafe=["path"])
 
 
 async def test_a_template_that_refuses_a_value_leaves_it_to_no_other() -> None:

@@ -90,7 +90,6 @@ async def test_a_list_is_encoded_anew_only_if_it_was_changed() -> None:
     @server.middleware
     async def filter_tools(request: Request, call_next: Any) -> Any:
         result = await call_next(request)
-        assert isinstance(result, Listing)
         assert len(result.items) == 3  # looking is not touching
         if hiding:
             result.items = [item for item in result.items if "dovetail/tags" not in (item.meta or {})]

@@ -157,7 +157,6 @@ async def test_use_keeps_it_for_ever_and_touches_it_every_tenth() -> None:
     for _ in range(1000):  # ten times its life, a hundredth at a time
         book.clock.sleep(TIMEOUT / 100)
         assert await book.find(held) is not None
-    assert isinstance(book.state, Counting)
     assert 80 <= book.state.touches <= 100
 
 
@@ -198,7 +197,6 @@ class Gated(MemoryState):
 
 async def test_one_that_gives_way_while_it_is_opened_is_refused_and_leaves_nothing() -> None:
     book = Book(most=3, state=Gated)
-    assert isinstance(book.state, Gated)
     greedy = [await book.initialized(await book.open(caller="ann")) for _ in range(2)]
     gate = book.state.gate = asyncio.Event()
     opening = asyncio.create_task(book.open(caller="ann"))

@@ -487,7 +487,6 @@ class RefreshingWorker:
 
     def change(self) -> None:
         self.runs += 1
-        assert self.refresher.changed is not None
         self.refresher.changed |= {"tools"}
         if self.fails:
             raise ValueError("no database")
