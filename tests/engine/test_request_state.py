@@ -3,8 +3,6 @@
 import asyncio
 import base64
 import json
-import subprocess
-import sys
 from pprint import pformat
 from typing import Any
 
@@ -152,23 +150,6 @@ def test_a_huge_token_is_refused_before_it_is_looked_at(monkeypatch: pytest.Monk
         sealer.open(longest)
 
 
-# ── what it costs who never asks ──
-PROGRAM = """
-import sys
-from dovetail import Server
-
-server = Server("plain", secret="a secret that is long enough")
-sealer = server.engine.sealer
-before = "cryptography" in sys.modules
-sealer.seal(b"")
-assert (before, "cryptography" in sys.modules) == (False, True)
-"""
-
-
-def test_only_a_seal_loads_the_library() -> None:
-    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)
-
-
 SECRET = "the same on all workers"
 ANSWERS = {"Sure?": "yes"}
 CAPABILITIES = {"io.modelcontextprotocol/clientCapabilities": EVERYTHING}
@@ -300,8 +281,7 @@ async def test_an_answer_that_does_not_fit_is_told_and_not_taken(answer: Any) ->
         method, params = call("pay", amount=1)
         first = await client.request(method, params)
         given = dict.fromkeys(first["inputRequests"], answer)
-        result = await client.request(
-            method, {**params, "inputResponses": given, "requestState": first["requestState"]}
-        )
+        again = {**params, "inputResponses": given, "requestState": first["requestState"]}
+        result = await client.request(method, again)
         assert result["isError"]
         assert "paid" not in result["content"][0]["text"]
