@@ -229,9 +229,6 @@ async def test_a_listen_leaves_out_what_the_caller_may_not_read() -> None:
             await wire.quiet()
 
 
-# ── inside a call ──
-
-
 @pytest.mark.parametrize("version", ERAS)
 @pytest.mark.parametrize(
     ("principal", "uri", "text", "is_error"),

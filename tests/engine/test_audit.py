@@ -226,9 +226,6 @@ async def test_the_request_is_noted_as_it_came(lines: Any) -> None:
     assert (line["name"], line["arguments"], line["outcome"]) == ("add", {"a": 1}, "tool_error")
 
 
-# ── what transports turn away ──
-
-
 async def test_a_request_that_never_reached_the_engine(lines: Any) -> None:
     trail = offering(audit=True).engine.audit
     failure = Unauthorized("This needs a token", error="invalid_token")
@@ -321,12 +318,7 @@ async def awaited(event: AuditEvent) -> None:
     events.append(event)
 
 
-class Recorder:
-    async def __call__(self, event: AuditEvent) -> None:
-        await awaited(event)
-
-
-@pytest.mark.parametrize("function", [plain, awaited, Recorder(), lambda event: awaited(event)])
+@pytest.mark.parametrize("function", [plain, awaited, lambda event: awaited(event)])
 async def test_a_function_gets_every_event_in_order(function: Any) -> None:
     events.clear()
     async with Wire(offering(audit=function), MODERN) as wire:

@@ -114,9 +114,6 @@ async def test_the_deprecation_is_told_once_and_only_where_it_holds() -> None:
         await wire.ask("tools/call", {"name": "chat"})
 
 
-# ── who is asking ──
-
-
 async def test_what_a_function_knows_about_its_request() -> None:
     server = new_server()
 

@@ -26,9 +26,6 @@ def names(result: dict[str, Any]) -> list[str]:
     return [tool["name"] for tool in result["tools"]]
 
 
-# ── what is offered ──
-
-
 @pytest.mark.parametrize("version", ["2025-11-25", MODERN])
 async def test_methods_come_and_go_with_what_they_need(version: str) -> None:
     def mood(kind: Literal["good", "bad"]) -> str:
@@ -274,9 +271,6 @@ def test_there_is_one_completion_for_an_argument() -> None:
     server.completion(prompt="p", argument="a")(lambda value: [])
     with pytest.raises(SetupError, match="already"):
         server.completion(prompt="p", argument="a")(lambda value: [])
-
-
-# ── threads that were given up ──
 
 
 async def test_a_thread_that_is_given_up_frees_its_slot_and_sees_that_it_should_stop() -> None:

@@ -260,9 +260,6 @@ async def test_missing_and_null_arguments_are_none() -> None:
                 assert (await wire.ask("tools/call", {"name": name, **arguments}))["content"][0]["text"] == text
 
 
-# ── requirements ──
-
-
 @pytest.mark.rule("LIFE-14")
 async def test_a_missing_capability() -> None:
     server = new_server()

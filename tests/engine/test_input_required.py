@@ -297,9 +297,6 @@ def test_what_is_not_possible_is_said_at_once(given: Any) -> None:
         InputRequired(**given)
 
 
-# ── URLs that have to be opened first ──
-
-
 PAGES = ["https://example.com/in", "https://example.com/pay"]
 
 
@@ -415,24 +412,8 @@ async def test_what_was_answered_is_kept_neither_here_nor_by_clients() -> None:
         assert (await client.request("resources/read", unasked))["ttlMs"] == 0
 
 
-async def test_middleware_sees_questions_as_results() -> None:
-    server, _ = worded(("Name?", str))
-    seen: list[Any] = []
-
-    @server.middleware
-    async def watch(request: Request, call_next: Any) -> Any:
-        seen.append(await call_next(request))
-        return seen[-1]
-
-    async with asking_client(server) as client:
-        await play(client, "greet", ANSWERS)
-    (interim,) = [each for each in seen if isinstance(each, Interim)]
-    assert [each["params"]["message"] for each in interim.requests.values()] == ["Name?"]
-
-
-async def test_middleware_may_make_the_request_twice() -> None:
-    server = Server("twice")
-    steps: list[str] = []
+async def test_middleware_sees_questions_as_results_and_may_make_the_request_twice() -> None:
+    server, steps, seen = Server("twice"), list[str](), list[Any]()
 
     @server.tool
     async def greet(ctx: Context) -> str:
@@ -442,12 +423,14 @@ async def test_middleware_may_make_the_request_twice() -> None:
 
     @server.middleware
     async def twice(request: Request, call_next: Any) -> Any:
-        await call_next(request)
+        seen.append(await call_next(request))
         return await call_next(request)
 
     async with asking_client(server) as client:
         played = await play(client, "greet", ANSWERS)
     assert (played.rounds, played.text, steps) == ([["Name?"], ["Age?"]], "Ada, 36", ["greeted"])
+    asked = [each.requests.values() for each in seen if isinstance(each, Interim)]
+    assert [each["params"]["message"] for requests in asked for each in requests] == ["Name?", "Age?"]
 
 
 @pytest.mark.rule("SA-8")

@@ -239,9 +239,6 @@ class Run:
                 await self.sequence(Node("sequence", node.parts[1:]))
 
 
-# ── answers ──
-
-
 def answer(message: str, occurrence: int) -> int:
     """Whoever is asked says the same to the same question, but something else if it is asked once more."""
     return sum(message.encode()) * 7 + occurrence * 3

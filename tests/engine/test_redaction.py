@@ -230,9 +230,6 @@ def test_a_keyed_secret_never_survives(secret: str, key: str, form: str, around:
     assert secret not in redactor.text(f"{around} {form.format(key, secret)} {around}")
 
 
-# ── extensions ──
-
-
 def test_extra_keys_and_patterns() -> None:
     own = Redactor(extra_keys=["Social-Security Number", "tokens"], extra_patterns=[r"\bCUST-\d+"])
     clean = {"social_security_number": REDACTED, "tokens": REDACTED, "pin": 2}

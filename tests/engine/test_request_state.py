@@ -85,9 +85,6 @@ def test_a_sealer_does_not_show_its_secrets() -> None:
     assert both.secrets == (OURS, OLD)
 
 
-# ── rotation ──
-
-
 def test_the_first_secret_seals_and_all_of_them_open() -> None:
     before, during, after = Sealer([OLD]), Sealer([OURS, OLD]), Sealer([OURS])
     assert during.open(before.seal(DATA)) == DATA
@@ -260,9 +257,6 @@ async def test_a_state_of_another_caller_is_refused(caplog: Any) -> None:
         assert refused.raw == REFUSAL
     assert "it was made for another caller" in caplog.text
     assert (await wires["ada"].ask(method, again))["content"][0]["text"] == "paid 1: yes"
-
-
-# ── answers ──
 
 
 @pytest.mark.rule("MRTR-13")

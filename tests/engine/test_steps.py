@@ -130,22 +130,14 @@ async def test_a_result_is_what_json_makes_of_it(revision: str) -> None:
         seen.append(await ctx.step("keys", lambda: {1: 2.0}))
         with pytest.raises(SetupError, match=r"ctx\.step\('odd'\): .* it is remembered as JSON"):
             await ctx.step("odd", object)
+        for name in ("", "x" * 201, None, 5):
+            with pytest.raises(SetupError, match=r"ctx\.step: the name"):
+                await ctx.step(name, lambda: 1)
         return "done"
 
     async with Client(serving(tool), protocol_version=revision) as client:
         await client.call_tool("tool")
     assert seen == [{"number": 7, "tags": ["a", "b"]}, None, {"1": 2.0}]
-
-
-@pytest.mark.parametrize("name", ["", "x" * 201, None, 5])
-async def test_a_name_that_is_none(name: Any) -> None:
-    async def tool(ctx: Context) -> str:
-        with pytest.raises(SetupError, match=r"ctx\.step: the name"):
-            await ctx.step(name, lambda: 1)
-        return "refused"
-
-    async with asking_client(serving(tool)) as client:
-        assert text_of(await call(client)) == "refused"
 
 
 # ── failures ──
@@ -334,37 +326,32 @@ async def test_a_store_that_is_out_of_reach_while_a_call_asks_costs_no_step_if_i
         assert ("opened, paid 1" if is_known else REFUSED) in text_of(await call(client, **retry(first, SURE)))
 
 
-YES = {f"Delete {id}?": True for id in "123"}
-
-
 async def test_a_loop_over_what_its_steps_change_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    server, notes = Server("notes"), dict.fromkeys("123")
+    notes = dict.fromkeys("123")
 
-    @server.tool
-    async def tidy(ctx: Context) -> str:
+    async def tool(ctx: Context) -> str:
         for id in list(notes):
             if (await ctx.elicit(f"Delete {id}?", bool)).data:
                 await ctx.step("delete", lambda id=id: notes.pop(id))  # type: ignore[misc]
         return "tidy"
 
-    async with asking_client(server) as client:
-        await play(client, "tidy", YES)
-    (told,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert "The tool tidy has ended without coming to" in told.getMessage()
-    assert "ctx.step" in told.getMessage()
+    async with asking_client(serving(tool)) as client:
+        await play(client, "tool", lambda _: True)
+    (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert "The tool tool has ended without coming to" in told
+    assert "ctx.step" in told
 
 
 async def test_a_step_that_hangs_does_not_keep_a_round_for_ever() -> None:
-    server, hung = Server("slow"), asyncio.Event()
+    hung = asyncio.Event()
 
-    @server.tool(timeout=0.05)
     async def save(ctx: Context) -> str:
         await asyncio.gather(ctx.elicit("Name?", str), ctx.step("save", hung.wait))
         return "saved"
 
-    async with asking_client(server) as client:
+    async with asking_client(serving(save, timeout=0.05)) as client:
         async with asyncio.timeout(5):
-            played = await play(client, "save", {"Name?": "Ada"})
+            played = await play(client, "tool", SURE)
         hung.set()
     assert (played.rounds, played.failed) == ([], True)
     assert "did not finish within 0.05 s" in played.text
@@ -393,49 +380,33 @@ async def test_what_a_middleware_makes_of_a_request_does_not_matter() -> None:
 
 async def test_no_fork_of_a_call_outlives_the_claims_of_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A state that is sent again and again, without answers, does not live for ever."""
-    server, now, ran = Server("forks", answer_timeout=100), [time.time()], list[int]()
+    effect, now, lives = Effect(), [time.time()], 0
     monkeypatch.setattr("dovetail.engine.input_required.time.time", lambda: now[0])
+    server = serving(asks_before(effect), answer_timeout=100)
     server.engine.state = MemoryState(clock=lambda: now[0])
-
-    @server.tool
-    async def pay(ctx: Context) -> str:
-        await ctx.elicit("Sure?", str)
-        await ctx.step("pay", lambda: ran.append(1))
-        return "paid"
-
     async with asking_client(server) as client:
-        fork = await client.request("tools/call", {"name": "pay"})
-        assert text_of(await client.request("tools/call", {"name": "pay", **retry(fork, {"Sure?": "yes"})})) == "paid"
-        lives = 0
+        fork = await call(client)
+        assert text_of(await call(client, **retry(fork, SURE))) == "1"
         with suppress(ServerError):  # it has expired
             while lives < 20:
                 now[0] += 90
-                fork = await client.request("tools/call", {"name": "pay", "requestState": fork["requestState"]})
-                again = await client.request("tools/call", {"name": "pay", **retry(fork, {"Sure?": "yes"})})
-                assert text_of(again) == "paid"
+                fork = await call(client, requestState=fork["requestState"])
+                assert text_of(await call(client, **retry(fork, SURE))) == "1"
                 lives += 1
-    assert (lives, ran) == (4, [1])
+    assert (lives, effect.times) == (4, 1)
 
 
 @pytest.mark.rule("SA-9")
-@pytest.mark.parametrize(("tool", "feature"), [("think", "sampling"), ("look", "roots")])
-async def test_what_is_deprecated_is_said(tool: str, feature: str) -> None:
-    server = Server("old")
+@pytest.mark.parametrize(("revision", "times"), [("2025-11-25", 0), ("2026-07-28", 1)])
+@pytest.mark.parametrize("feature", ["sampling", "roots"])
+async def test_what_is_deprecated_is_said(feature: str, revision: str, times: int) -> None:
+    async def old(ctx: Context) -> str:
+        return str(await (ctx.sample("What?") if feature == "sampling" else ctx.list_roots()))
 
-    @server.tool
-    async def think(ctx: Context) -> str:
-        return (await ctx.sample("What?")).text
-
-    @server.tool
-    async def look(ctx: Context) -> str:
-        return str(len(await ctx.list_roots()))
-
-    for revision in ("2025-11-25", "2026-07-28"):
-        warn_deprecated.cache_clear()
-        handlers: dict[str, Any] = {"sampling_handler": lambda _: "That.", "roots": []}
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            async with Client(server, protocol_version=revision, **handlers) as client:
-                await client.call_tool(tool)
-        said = [feature in str(each.message) for each in told if each.category is DeprecationWarning]
-        assert said == ([True] if revision == "2026-07-28" else [])
+    warn_deprecated.cache_clear()
+    handlers: dict[str, Any] = {"sampling_handler": lambda _: "That.", "roots": []}
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        async with Client(serving(old), protocol_version=revision, **handlers) as client:
+            await client.call_tool("tool")
+    assert [feature in str(each.message) for each in told if each.category is DeprecationWarning] == [True] * times

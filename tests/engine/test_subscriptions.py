@@ -12,18 +12,7 @@ from hypothesis import strategies as st
 from dovetail import Server
 from dovetail.engine.handlers import MAX_LISTENED
 from dovetail.engine.member import Member
-from dovetail.engine.subscriptions import (
-    LIST_KINDS,
-    LOG,
-    REFRESH,
-    Change,
-    ChangeLog,
-    Heard,
-    Hub,
-    Refresher,
-    Subscription,
-    changes_made,
-)
+from dovetail.engine.subscriptions import LIST_KINDS, Change, ChangeLog, Heard, Hub, Refresher, changes_made
 from dovetail.engine.threads import ThreadPool
 from dovetail.protocol.session import MAX_SUBSCRIPTIONS, Session
 from dovetail.state.base import StoreTrouble
@@ -33,7 +22,6 @@ from http_serving import settle, until
 from wire import MODERN, Wire
 
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
-ACK = "notifications/subscriptions/acknowledged"
 
 
 def new_server(**options: Any) -> Server:
@@ -54,9 +42,8 @@ async def listen(wire: Wire, id: Any, **notifications: Any) -> dict[str, Any]:
     """Begin to listen; gives back what is honoured."""
     wire.send(wire.request("subscriptions/listen", {"notifications": notifications}, id=id))
     ack = await wire.receive()
-    assert ack["method"] == ACK
-    assert mark(ack) == id
-    assert type(mark(ack)) is type(id)
+    assert ack["method"] == "notifications/subscriptions/acknowledged"
+    assert (type(mark(ack)), mark(ack)) == (type(id), id)
     return ack["params"]["notifications"]
 
 
@@ -174,13 +161,7 @@ async def test_a_session_hears_of_what_it_subscribed_to(version: str) -> None:
         await wire.quiet(0.02)
         assert (await wire.refusal("resources/subscribe", {"uri": "x://"}))["code"] == -32002
         assert (await wire.refusal("resources/subscribe", {}))["code"] == -32602
-
-
-async def test_the_number_of_subscriptions_is_bounded() -> None:
-    server = new_server()
-    async with Wire(server, "2025-11-25") as wire:
-        record = wire.connection.record
-        full = record.replace(subscriptions=frozenset(f"n://{n}" for n in range(MAX_SUBSCRIPTIONS)))
+        full = wire.connection.record.replace(subscriptions=frozenset(f"n://{n}" for n in range(MAX_SUBSCRIPTIONS)))
         await wire.connection.change(lambda _: full)
         assert (await wire.refusal("resources/subscribe", {"uri": "a://1"}))["code"] == -32602
 
@@ -206,7 +187,7 @@ HUB_STEPS = st.lists(
 class Listener:
     """A subscription, and what it should have to tell."""
 
-    def __init__(self, subscription: Subscription, kinds: set[Any], uris: set[str]) -> None:
+    def __init__(self, subscription: Any, kinds: set[Any], uris: set[str]) -> None:
         self.subscription = subscription
         self.kinds, self.uris = kinds, set(uris)
         self.pending: dict[Change, None] = {}
@@ -295,9 +276,8 @@ def test_a_loop_that_died_is_no_listener(thread: bool) -> None:
 
 
 async def test_the_changes_of_a_call_are_counted_where_it_makes_them() -> None:
-    hub = Hub()
-    log, listener = hub.subscribe(LIST_KINDS, is_log=True), hub.subscribe(("tools",))
-    made: dict[Subscription, int] = {}
+    hub, made = Hub(), dict[Any, int]()
+    log, _ = hub.subscribe(LIST_KINDS, is_log=True), hub.subscribe(("tools",))
 
     async def change() -> None:
         changes_made.set(made)
@@ -309,7 +289,6 @@ async def test_the_changes_of_a_call_are_counted_where_it_makes_them() -> None:
     hub.publish(ONE)
     await asyncio.sleep(0)
     assert made == {log: 3}
-    assert listener not in made
 
 
 # ── the log of all workers ──
@@ -407,9 +386,9 @@ async def test_what_was_asked_for_before_a_change_is_heard_of(desk: Desk) -> Non
 
 async def test_what_can_not_be_read_is_left_out(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     await desk.publish(TOOLS)
-    good = (await desk.state.read(LOG, 0)).records[0].data
+    good = (await desk.state.read("changes", 0)).records[0].data
     for record in (b"", b"hello", b"\x01\x93", b"\x02" + good[1:]):
-        await desk.state.append(LOG, record, keep=999, ttl=9)
+        await desk.state.append("changes", record, keep=999, ttl=9)
     await desk.publish(PROMPTS)
     assert await desk.heard(ALL) == [(TOOLS, 1), (PROMPTS, 6)]
     assert "can't read" in caplog.text
@@ -495,7 +474,7 @@ class RefreshingWorker:
 async def test_a_refresh_runs_at_every_worker_and_each_announces_it() -> None:
     state = FarState()
     workers = [RefreshingWorker(state) for _ in range(3)]
-    listeners = [state.listen([REFRESH]) for _ in workers]
+    listeners = [state.listen(["refresh"]) for _ in workers]
     pairs = zip(workers[:2], listeners, strict=False)
     following = [asyncio.create_task(worker.refresher.follow(state, listener)) for worker, listener in pairs]
     assert workers[0].refresher.changed is None
@@ -504,7 +483,7 @@ async def test_a_refresh_runs_at_every_worker_and_each_announces_it() -> None:
         await until(lambda number=number: [worker.runs for worker in workers] == [number, number, 0])
         await until(lambda number=number: [len(worker.told) for worker in workers] == [number, number, 0])
         if number == 2:
-            await state.delete(REFRESH)  # the store loses the count, and the next refresh reaches all nevertheless
+            await state.delete("refresh")  # the store loses the count, and the next refresh reaches all nevertheless
     await workers[2].refresher.catch_up(state)  # it starts late
     await workers[2].refresher.catch_up(state)
     assert (workers[2].runs, workers[2].told) == (1, [TOOLS])

@@ -245,9 +245,6 @@ class Waiter:
             except BaseException as error:
                 self.outcomes.append(error)
 
-    def knows(self) -> bool:
-        return [type(error) for error in self.outcomes] == [CallEnded, CallEnded]
-
 
 async def test_a_thread_that_waits_for_the_loop_comes_back_when_its_call_ends(caplog: pytest.LogCaptureFixture) -> None:
     pool = ThreadPool(max_threads=1, max_stuck=1)
@@ -257,36 +254,12 @@ async def test_a_thread_that_waits_for_the_loop_comes_back_when_its_call_ends(ca
         await waiter.begun.wait()
         call.cancel()
         await asyncio.wait_for(waiter.ended.wait(), WAIT)
-        await until(waiter.knows)
         await until(lambda: pool.stuck == 0)
+        assert [type(error) for error in waiter.outcomes] == [CallEnded, CallEnded]
         assert call.cancelled()
     assert await pool.run(lambda: "fine", label="t") == "fine"
     assert caplog.records == []
     pool.close()
-
-
-async def test_what_a_waiting_thread_runs_for_the_loop_is_given_up_too() -> None:
-    pool = ThreadPool(max_threads=1)
-    inner = Waiter()
-    loop = asyncio.get_running_loop()
-
-    def outer() -> str:
-        wait_in_thread(lambda: asyncio.run_coroutine_threadsafe(bounded(), loop))
-        return "outer goes on"
-
-    async def bounded() -> None:
-        task = asyncio.create_task(pool.run(inner, label="inner"))
-        await inner.begun.wait()
-        task.cancel()
-        await asyncio.wait({task})
-
-    assert await asyncio.wait_for(pool.run(outer, label="outer"), WAIT) == "outer goes on"
-    assert inner.knows()
-    assert pool.stuck == 0
-    pool.close()
-
-
-# ── threads that wait for somebody outside ──
 
 
 class Question:
