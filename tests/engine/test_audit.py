@@ -16,16 +16,14 @@ from dovetail import AuditEvent, Context, ProtocolError, Server, SetupError, Too
 from dovetail.auth.principal import Principal
 from dovetail.engine import audit
 from dovetail.engine.audit import AuditTrail, shown
-from dovetail.engine.dispatch import compile_chain, handle
-from dovetail.engine.exchange import Exchange
+from dovetail.engine.connection import Connection
+from dovetail.engine.dispatch import compile_chain
 from dovetail.engine.redaction import RedactingFilter, Redactor
 from dovetail.errors import RateLimited, Unauthorized
-from dovetail.protocol import inbound, jsonrpc
 from http_serving import until
 from replaying import asking_client, play
 from wire import MODERN, Wire
 
-NOTHING: Any = None
 ADA = Principal(subject="ada", client="editor", issuer="https://id.example.org")
 
 
@@ -91,15 +89,9 @@ async def test_the_time_is_that_of_the_arrival(lines: Any, monkeypatch: pytest.M
 
 async def test_all_that_can_be_known() -> None:
     events: list[AuditEvent] = []
-    server = offering(audit=events.append)
-    message = jsonrpc.decode(
-        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"add","arguments":{"a":1,"b":1},"_meta":{'
-        b'"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}'
-    )
-    request = inbound.modern(inbound.open_request(message))
-    await server.engine.start(server)
-    await handle(server.engine, Exchange(request, NOTHING, principal=ADA, peer=("192.0.2.7", 4711)))
-    await server.engine.stop()
+    async with Wire(offering(audit=events.append), MODERN) as wire:
+        wire.connection = Connection(wire.server.engine, wire, principal=ADA, peer=("192.0.2.7", 4711))
+        await wire.exchange(wire.request("tools/call", {"name": "add", "arguments": {"a": 1, "b": 1}}, id=1))
     who: dict[str, Any] = {"subject": "ada", "client": "editor", "issuer": "https://id.example.org"}
     assert events == [
         AuditEvent(

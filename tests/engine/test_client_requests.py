@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -180,19 +181,17 @@ async def test_a_refusal_in_words(error: Any, words: str, code: int | None) -> N
 
 
 async def test_so_many_wait_for_one_client_and_for_all() -> None:
-    table = PendingRequests(most=MAX_OPEN + 1)
-    requests = [table.open("c", 5, Asked().send) for _ in range(MAX_OPEN)]
-    ids = {(await each.__aenter__()).id for each in requests}
-    assert len(ids) == MAX_OPEN
-    with pytest.raises(Busy, match="100 questions"):
-        await table.open("c", 5, Asked().send).__aenter__()
-    async with table.open("d", 5, Asked().send):
-        with pytest.raises(Busy, match="too many clients"):
-            await table.open("e", 5, Asked().send).__aenter__()
-    for each in requests:
-        await each.__aexit__(None, None, None)
+    table, send = PendingRequests(most=MAX_OPEN + 1), Asked().send
+    async with AsyncExitStack() as stack:
+        requests = [await stack.enter_async_context(table.open("c", 5, send)) for _ in range(MAX_OPEN)]
+        assert len({each.id for each in requests}) == MAX_OPEN
+        with pytest.raises(Busy, match="100 questions"):
+            await stack.enter_async_context(table.open("c", 5, send))
+        async with table.open("d", 5, send):
+            with pytest.raises(Busy, match="too many clients"):
+                await stack.enter_async_context(table.open("e", 5, send))
     assert table.waiting == 0
-    async with table.open("c", 5, Asked().send):
+    async with table.open("c", 5, send):
         assert table.waiting == 1
 
 

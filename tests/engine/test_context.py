@@ -11,6 +11,7 @@ import pytest
 from dovetail import Client, Context, NotFound, ProtocolError, Server
 from dovetail.engine.context import warn_deprecated
 from dovetail.protocol.features import LEVELS
+from http_serving import until
 from wire import CLIENT, MODERN, Wire
 
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
@@ -206,57 +207,37 @@ async def _fail() -> None:
     raise KeyError("x")
 
 
-class Wait:
-    """What a tool waits for without end, and how that ended."""
+@pytest.mark.parametrize("timeout", [0.02, None], ids=["timed out", "cancelled"])
+async def test_waiting_ends_with_the_call(timeout: float | None, caplog: pytest.LogCaptureFixture) -> None:
+    server, begun, raised, ended = new_server(timeout=10), threading.Event(), list[str](), threading.Event()
 
-    def __init__(self) -> None:
-        self.begun = threading.Event()
-        self.coroutine_ended = threading.Event()
-        self.raised: list[str] = []
-        self.thread_ended = threading.Event()
+    async def forever() -> None:
+        begun.set()
+        await asyncio.Event().wait()
 
-    async def forever(self) -> None:
-        self.begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            self.coroutine_ended.set()
-
-    def in_a_thread(self, ctx: Context) -> str:
+    @server.tool(timeout=timeout)
+    def waits(ctx: Context) -> str:
         for _ in range(2):  # the second one is refused at once
             try:
-                ctx.wait(self.forever())
+                ctx.wait(forever())
             except Exception as error:
-                self.raised.append(type(error).__name__)
+                raised.append(type(error).__name__)
             ctx.info("nobody hears this, and that is no failure")
             ctx.report_progress(1)
-        self.thread_ended.set()
+        ended.set()
         return "dropped"
 
-    async def has_ended(self) -> None:
-        for event in (self.begun, self.coroutine_ended, self.thread_ended):
-            assert await asyncio.to_thread(event.wait, 10)
-        assert self.raised == ["CallEnded", "CallEnded"]
-
-
-@pytest.mark.parametrize("ending", ["cancelled", "timed out"])
-async def test_waiting_ends_with_the_call(ending: str, caplog: pytest.LogCaptureFixture) -> None:
-    server = new_server(timeout=10)
-    wait = Wait()
-    server.add_tool(wait.in_a_thread, name="waits", timeout=0.02 if ending == "timed out" else None)
     async with Wire(server, "2025-06-18") as wire:
-        params = {"name": "waits", "_meta": {"progressToken": 1}}
-        request = wire.request("tools/call", params, id=7)
-        if ending == "cancelled":
-            wire.send(request)
-            assert await asyncio.to_thread(wait.begun.wait, 10)
+        wire.send(wire.request("tools/call", {"name": "waits", "_meta": {"progressToken": 1}}, id=7))
+        await until(begun.is_set)
+        if timeout is None:
             wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}})
         else:
-            assert "result" in await wire.exchange(request)
-        await wait.has_ended()
+            assert "result" in await wire.receive()
+        await until(ended.is_set)
         await wire.quiet(0.01)
+    assert raised == ["CallEnded", "CallEnded"]
     assert "stuck" not in caplog.text
-    assert "nobody hears" not in str(wire.seen)
 
 
 @pytest.mark.parametrize("resource_in_thread", [True, False])

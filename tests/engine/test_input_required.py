@@ -19,23 +19,15 @@ ANSWERS = {"Name?": "Ada", "Age?": 36, "A?": "a", "B?": "b", "C?": "c"}
 GREET: dict[str, Any] = {"name": "greet"}
 
 
-class Wording:
-    """What a tool asks, which may change from one round to the next as by a deployment."""
+def worded(*questions: tuple[str, type]) -> tuple[Server, list[tuple[str, type]]]:
+    """A tool, and what it asks, which may change from one round to the next as by a deployment."""
+    server, asked = Server("greeter"), list(questions)
 
-    def __init__(self, *questions: tuple[str, type]) -> None:
-        self.questions = list(questions)
-        self.runs = 0
+    @server.tool
+    async def greet(ctx: Context) -> str:
+        return " ".join([str((await ctx.elicit(message, kind)).data) for message, kind in asked])
 
-    async def greet(self, ctx: Context) -> str:
-        self.runs += 1
-        return " ".join([str((await ctx.elicit(message, kind)).data) for message, kind in self.questions])
-
-
-def worded(*questions: tuple[str, type]) -> tuple[Server, Wording]:
-    wording = Wording(*questions)
-    server = Server("greeter")
-    server.add_tool(wording.greet)
-    return server, wording
+    return server, asked
 
 
 async def again(client: Client, interim: Mapping[str, Any], answers: Mapping[str, Any] = ANSWERS) -> dict[str, Any]:
@@ -51,7 +43,7 @@ def text_of(result: Mapping[str, Any]) -> str:
 
 @pytest.mark.rule("MRTR-3", "MRTR-4", "MRTR-5", "MRTR-8")
 async def test_a_call_of_two_rounds() -> None:
-    server, wording = worded(("Name?", str), ("Age?", int))
+    server, _ = worded(("Name?", str), ("Age?", int))
     async with asking_client(server) as client:
         first = await client.request("tools/call", GREET)
         assert first["resultType"] == "input_required"
@@ -63,15 +55,14 @@ async def test_a_call_of_two_rounds() -> None:
         assert messages(second) == ["Age?"]
         assert second["requestState"] != first["requestState"]
         assert text_of(await again(client, second)) == "Ada 36"
-    assert wording.runs == 3
 
 
 @pytest.mark.parametrize("changed", [("Your name?", str), ("Name?", int)], ids=["wording", "schema"])
 async def test_a_question_that_has_changed_is_asked_again_and_nothing_else_is(changed: tuple[str, type]) -> None:
-    server, wording = worded(("Age?", int), ("Name?", str))
+    server, questions = worded(("Age?", int), ("Name?", str))
     async with asking_client(server) as client:
         asked = await again(client, await client.request("tools/call", GREET))
-        wording.questions[1] = changed
+        questions[1] = changed
         asked_anew = await again(client, asked)
         assert messages(asked_anew) == [changed[0]]
         assert not asked_anew["inputRequests"].keys() & asked["inputRequests"].keys()
@@ -127,12 +118,12 @@ async def test_a_tool_that_always_asks_something_else_ends_in_words(caplog: Any)
 
 
 async def test_a_call_has_32_rounds_and_no_more(caplog: Any) -> None:
-    server, wording = worded(*[(f"{n}?", int) for n in range(request_state.MAX_ROUNDS)])
+    server, questions = worded(*[(f"{n}?", int) for n in range(request_state.MAX_ROUNDS)])
     async with asking_client(server) as client:
         for failed in (False, True):
             played = await play(client, "greet", lambda _: 1)
             assert (len(played.rounds), played.failed) == (request_state.MAX_ROUNDS, failed)
-            wording.questions.append(("One more?", int))
+            questions.append(("One more?", int))
     assert played.text == "The tool greet can't go on: it has asked 32 times without coming to an end"
     assert played.text in caplog.text
 
@@ -336,42 +327,31 @@ async def test_nobody_is_sent_to_a_page_twice(actions: list[str], is_done: bool,
 # ── prompts, resources, and functions that call each other ──
 
 
-def asking_server() -> Server:
-    server = Server("askers", log_level="debug")
-
-    @server.prompt
-    async def greeting(ctx: Context, style: str) -> str:
-        return style
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_a_resource_that_a_tool_reads_asks_for_the_tool(in_thread: bool) -> None:
+    server = Server("askers")
 
     @server.resource("note://one")
     async def note(ctx: Context) -> str:
         return f"note of {(await ctx.elicit('A?', str)).data}"
 
-    @server.tool
     async def reads(ctx: Context) -> str:
         contents = await ctx.read_resource("note://one")
         return f"{contents[0].text}, then {(await ctx.elicit('C?', str)).data}"
 
-    @server.tool
     def reads_in_thread(ctx: Context) -> str:
-        return str(ctx.wait(ctx.read_resource("note://one"))[0].text)
+        return ctx.wait(reads(ctx))
 
-    return server
-
-
-@pytest.mark.parametrize(
-    ("tool", "rounds", "text"),
-    [("reads", [["A?"], ["C?"]], "note of a, then c"), ("reads_in_thread", [["A?"]], "note of a")],
-)
-async def test_a_resource_that_a_tool_reads_asks_for_the_tool(tool: str, rounds: list[list[str]], text: str) -> None:
-    async with asking_client(asking_server()) as client:
-        played = await play(client, tool, ANSWERS)
-        assert (played.rounds, played.text) == (rounds, text)
+    server.add_tool(reads_in_thread if in_thread else reads, name="reads")
+    async with asking_client(server) as client:
+        played = await play(client, "reads", ANSWERS)
+        assert (played.rounds, played.text) == ([["A?"], ["C?"]], "note of a, then c")
 
 
 @pytest.mark.rule("MRTR-2")
 async def test_who_completes_an_argument_can_not_ask(caplog: Any) -> None:
-    server = asking_server()
+    server = Server("askers")
+    server.add_prompt(lambda style: style, name="greeting")
 
     @server.completion(prompt="greeting", argument="style")
     async def styles(value: str, ctx: Context) -> list[str]:

@@ -128,9 +128,6 @@ async def test_more_questions_than_one_round_holds_are_asked_in_the_next() -> No
         assert played.text == str(sum(range(150)))
 
 
-MOST_QUESTIONS = 20
-
-
 # ── programs ──
 
 
@@ -329,7 +326,7 @@ def test_replay_gives_what_a_run_in_one_piece_gives(examples: int) -> None:
     @given(PROGRAMS.map(named), st.lists(HABITS, min_size=1, max_size=4))
     def check(program: Node, habits: list[Habits]) -> None:
         expected, expected_effects, questions = in_one_piece(program)
-        assume(0 < questions <= MOST_QUESTIONS)
+        assume(0 < questions <= 20)
         effects: Counter[str] = Counter()
         result = asyncio.run(by_replay(serving(program, effects), itertools.cycle(habits)))
         assert not result["isError"], result
@@ -343,7 +340,7 @@ def test_replay_gives_what_a_run_in_one_piece_gives(examples: int) -> None:
 @given(PROGRAMS.map(named))
 def test_a_client_of_2025_11_25_gets_the_same(program: Node) -> None:
     expected, expected_effects, questions = in_one_piece(program)
-    assume(0 < questions <= MOST_QUESTIONS)
+    assume(0 < questions <= 20)
     effects: Counter[str] = Counter()
     assert asyncio.run(_live(serving(program, effects))) == {"result": expected}
     assert effects == expected_effects

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pprint import pformat
 from types import SimpleNamespace
 from typing import Any
 
@@ -97,9 +98,11 @@ def test_a_wrong_variable_is_refused_by_its_name(text: str, monkeypatch: pytest.
 
 def test_secrets_are_not_printed() -> None:
     server = Server("x", secret=[ONE, TWO])
-    held = [server.engine.secrets, server.engine.options, Options.of({"secret": ONE}), server, server.engine.sealer]
+    sealer = server.engine.sealer
+    assert sealer.open(sealer.seal(b"data")) == b"data"
+    held = [server.engine.secrets, server.engine.options, Options.of({"secret": ONE}), server, sealer, vars(sealer)]
     for thing in held:
-        shown = f"{thing} {thing!r} {[thing]}"
+        shown = f"{thing} {thing!r} {[thing]} {pformat(thing)}"
         assert "secret of two" not in shown, type(thing)
     assert repr(Secrets([b"x"])) == "<1 hidden>"
 

@@ -50,21 +50,18 @@ class Effect:
         self.go = asyncio.Event()
         self.go.set()
 
-    def _outcome(self) -> Any:
+    def sync(self) -> Any:
         self.times += 1
         outcome = self.outcomes.pop(0) if self.outcomes else self.times
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
-    def sync(self) -> Any:
-        return self._outcome()
-
     async def __call__(self) -> Any:
         assert not self.begun.is_set() or self.go.is_set(), "it was begun a second time"
         self.begun.set()
         await self.go.wait()
-        return self._outcome()
+        return self.sync()
 
 
 def asks_before(effect: Callable[[], Any], *, and_after: bool = False) -> Body:
