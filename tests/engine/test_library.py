@@ -42,40 +42,28 @@ async def uris(wire: Wire) -> list[str]:
 # ── kept contents ──
 
 
-async def test_contents_are_kept_for_as_long_as_asked() -> None:
-    server = new_server()
-    count = 0
+async def test_contents_are_kept_for_as_long_as_asked_and_go_with_their_function() -> None:
+    server, reads = new_server(), list[str]()
 
-    @server.resource("a://kept", cache=60)
-    async def kept() -> str:
-        nonlocal count
-        count += 1
-        return str(count)
+    def counted(name: str = "kept") -> str:
+        reads.append(name)
+        return f"{name} {len(reads)}"
 
-    @server.resource("a://short", cache=0.01)
-    async def short() -> str:
-        return await kept()
-
+    server.add_resource("a://short", lambda: counted("short"), name="short", cache=0.01)
+    server.add_resource("a://{name}", counted, cache=60)
     async with Wire(server, MODERN) as wire:
-        assert [await text(wire, "a://kept") for _ in range(3)] == ["1"] * 3
-        server.notify_resource_updated("a://kept")
-        assert await text(wire, "a://kept") == "2"
-        assert await text(wire, "a://short") == "3"
-        await asyncio.sleep(0.02)
-        assert await text(wire, "a://short") == "4"
-
-
-async def test_what_was_kept_goes_with_its_function() -> None:
-    server = new_server()
-    server.add_resource("a://{id}", lambda id: "template", name="t", cache=60)
-    async with Wire(server, MODERN) as wire:
-        assert await text(wire, "a://b") == "template"
-        server.add_resource("a://b", lambda: "static", name="s", cache=60)
-        assert await text(wire, "a://b") == "static"
+        assert [await text(wire, "a://b") for _ in range(3)] == ["b 1"] * 3
+        server.notify_resource_updated("a://b")
+        assert await text(wire, "a://b") == "b 2"
+        server.add_resource("a://b", lambda: counted(), name="exact", cache=60)
+        assert await text(wire, "a://b") == "kept 3"
         server.remove_resource("a://b")
-        assert await text(wire, "a://b") == "template"
-        server.remove_resource("a://{id}")
+        assert await text(wire, "a://b") == "b 4"
+        server.remove_resource("a://{name}")
         assert (await wire.refusal("resources/read", {"uri": "a://b"}))["code"] == -32602
+        assert await text(wire, "a://short") == "short 5"
+        await asyncio.sleep(0.02)
+        assert await text(wire, "a://short") == "short 6"
 
 
 @pytest.mark.parametrize(("size", "kept"), [(1, 3), (40, 2), (100, 1)])

@@ -97,31 +97,22 @@ async def test_several_listens_hear_what_they_asked_for() -> None:
         server.engine.hub.end_all()
 
 
-@pytest.mark.rule("SUB-7")
-async def test_the_end_of_the_server_is_the_result() -> None:
-    server = new_server()
-    async with Wire(server, MODERN) as wire:
-        await listen(wire, "l", toolsListChanged=True)
-        server.add_tool(lambda: "", name="u")
-        server.engine.hub.end_all()
-        assert (await wire.receive())["method"] == "notifications/tools/list_changed"  # what was pending is told
-        answer = await wire.receive()
-        assert answer["id"] == "l"
-        assert answer["result"]["resultType"] == "complete"
-        assert answer["result"]["_meta"][SUBSCRIPTION] == "l"
-        server.add_tool(lambda: "", name="v")
-        await wire.quiet()
-
-
-@pytest.mark.rule("CAN-2", "STDIO-6")
-async def test_a_cancelled_listen_is_silent() -> None:
+@pytest.mark.rule("SUB-7", "CAN-2", "STDIO-6")
+async def test_the_end_of_the_server_is_the_result_and_a_cancelled_listen_is_silent() -> None:
     server = new_server()
     async with Wire(server, MODERN) as wire:
         await listen(wire, 1, toolsListChanged=True, resourceSubscriptions=["a://1"])
         wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
-        server.add_tool(lambda: "", name="u")
-        await wire.quiet()
+        await listen(wire, "l", toolsListChanged=True)
         assert server.engine.hub.wishes == 0
+        server.add_tool(lambda: "", name="u")
+        server.engine.hub.end_all()
+        assert mark(await wire.receive()) == "l"  # what was pending is told
+        answer = await wire.receive()
+        assert (answer["id"], answer["result"]["resultType"]) == ("l", "complete")
+        assert answer["result"]["_meta"][SUBSCRIPTION] == "l"
+        server.add_tool(lambda: "", name="v")
+        await wire.quiet()
 
 
 async def test_a_listen_needs_a_filter_and_its_own_era_and_too_many_uris_are_cut() -> None:
