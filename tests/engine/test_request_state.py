@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from dovetail import Context, Server
 from dovetail.engine import input_required, request_state
-from dovetail.engine.input_required import OTHERS
 from dovetail.engine.request_state import CHANGED, MAX_TOKEN, NOT_OURS, TOO_LONG, UNKNOWN_KEY, BadSeal, Sealer, TooLarge
 from dovetail.errors import INVALID_PARAMS
 from http_wire import HttpWire
@@ -208,11 +207,11 @@ NOTES = ("resources/read", {"uri": "bank://one"}), ("resources/read", {"uri": "b
 @pytest.mark.parametrize(
     ("issued", "used", "server", "reason"),
     [
-        (PAY, call("steal", amount=1), {}, OTHERS["name"]),
-        (PAY, call("pay", amount=2), {}, OTHERS["arguments"]),
-        (call("ask"), ("prompts/get", {"name": "ask"}), {}, OTHERS["method"]),
-        (*NOTES, {}, OTHERS["name"]),
-        (PAY, PAY, {"name": "another"}, OTHERS["server"]),
+        (PAY, call("steal", amount=1), {}, "whose name"),
+        (PAY, call("pay", amount=2), {}, "whose arguments"),
+        (call("ask"), ("prompts/get", {"name": "ask"}), {}, "whose method"),
+        (*NOTES, {}, "whose name"),
+        (PAY, PAY, {"name": "another"}, "whose server"),
         (PAY, PAY, {"secret": "not the same as the others"}, "a key that this process does not have"),
     ],
 )
@@ -238,7 +237,7 @@ async def test_a_state_of_another_caller_is_refused(caplog: Any) -> None:
     for user in ("eve", None):
         refused = await wires[user].post(method, again, id=7)
         assert refused.raw == REFUSAL
-    assert "it was made for another caller" in caplog.text
+    assert "whose principal" in caplog.text
     assert (await wires["ada"].ask(method, again))["content"][0]["text"] == "paid 1: yes"
 
 

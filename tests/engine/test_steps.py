@@ -242,12 +242,12 @@ async def test_a_result_that_can_not_be_kept_is_still_known_to_its_run(caplog: A
     server.engine.state = Full()
     async with asking_client(server) as client:
         assert (await play(client, "tool", SURE)).text == "1"
-    assert "the result of the step 'effect#1' can't be kept: There is no room" in caplog.text
+    assert "the outcome of the step 'effect#1' can't be kept: There is no room" in caplog.text
 
 
 class Closed(MemoryState):
     async def claim(self, *arguments: Any, **options: Any) -> bool:
-        raise NoRoom("There is no room")
+        raise NoRoom
 
 
 async def test_a_step_that_can_not_be_claimed_is_not_taken() -> None:
