@@ -332,51 +332,36 @@ async def test_never_more_than_its_slots_and_cancellations_lose_none(workers: in
 # ── as clients meet it ──
 
 
-class Press:
-    """What several servers use, and how many do so at once."""
+async def test_a_tool_runs_once_in_all_workers() -> None:
+    state, go, running, most = FarState(), asyncio.Event(), list[int](), list[int]()
 
-    def __init__(self) -> None:
-        self.running = self.most = 0
-        self.go = asyncio.Event()
-
-    async def press(self) -> str:
-        self.running += 1
-        self.most = max(self.most, self.running)
-        await self.go.wait()
-        self.running -= 1
+    async def press() -> str:
+        running.append(1)
+        most.append(len(running))
+        await go.wait()
+        running.pop()
         return "pressed"
 
+    def worker(state: FarState | None, **options: Any) -> Wire:
+        server = Server("factory", **options)
+        server.add_tool(press, max_concurrency=1)
+        server.engine.state = state or server.engine.state
+        return Wire(server, MODERN)
 
-def serving(press: Press, state: FarState | None, **options: Any) -> Server:
-    server = Server("factory", **options)
-    server.add_tool(press.press, max_concurrency=1)
-
-    if state is not None:
-        server.engine.state = state
-    return server
-
-
-async def test_a_tool_runs_once_in_all_workers() -> None:
-    state, press = FarState(), Press()
-    async with (
-        Wire(serving(press, state), MODERN) as one,
-        Wire(serving(press, state), MODERN) as other,
-        Wire(serving(press, state, timeout=0.1), MODERN) as third,
-    ):
+    async with worker(state) as one, worker(state) as other, worker(state, timeout=0.1) as third:
         for number, wire in enumerate((one, one, other, other)):
             wire.send(wire.request("tools/call", {"name": "press"}, id=number))
-        await until(lambda: press.running == 1)
+        await until(lambda: running == [1])
         refused = await third.ask("tools/call", {"name": "press"})  # which waits no longer than a call may take
         assert "no slot became free within 0.1 s" in refused["content"][0]["text"]
-        press.go.set()
+        go.set()
         for wire in (one, one, other, other):
             assert (await wire.receive())["result"]["content"][0]["text"] == "pressed"
-        assert press.most == 1
+    assert most == [1] * 4
     assert not any(key.startswith("slot/") for key in state._entries.rows)
-    server = serving(press, None)
-    async with Wire(server, MODERN):
-        tool = server.engine.tools.get("press")
-        assert type(server.engine.book.of(tool).slots) is Limit  # without a shared state no store is asked
+    async with worker(None) as wire:
+        tool = wire.server.engine.tools.get("press")
+        assert type(wire.server.engine.book.of(tool).slots) is Limit  # without a shared state no store is asked
 
 
 async def answer(after: float | None = None) -> str:

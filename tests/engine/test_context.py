@@ -63,6 +63,7 @@ async def test_every_level_of_a_session(tool: str) -> None:
         assert (await wire.refusal("logging/setLevel", {}))["code"] == -32602
     async with Wire(chatty(logging=False), "2025-11-25") as wire:
         assert await heard(wire, tool) == []
+        assert (await wire.refusal("logging/setLevel", {"level": "info"}))["code"] == -32601
 
 
 @pytest.mark.rule("LOG-3", "LOG-4", "LOG-5")

@@ -26,6 +26,7 @@ def names(result: dict[str, Any]) -> list[str]:
     return [tool["name"] for tool in result["tools"]]
 
 
+@pytest.mark.rule("BASE-19")
 @pytest.mark.parametrize("version", ["2025-11-25", MODERN])
 async def test_methods_come_and_go_with_what_they_need(version: str) -> None:
     def mood(kind: Literal["good", "bad"]) -> str:
@@ -34,7 +35,8 @@ async def test_methods_come_and_go_with_what_they_need(version: str) -> None:
     server = new_server(1)
     complete = {"ref": {"type": "ref/prompt", "name": "mood"}, "argument": {"name": "kind", "value": "g"}}
     async with Wire(server, version) as wire:
-        assert (await wire.refusal("prompts/list"))["code"] == -32601
+        for method in ("prompts/list", "resources/list"):
+            assert (await wire.refusal(method))["code"] == -32601
         assert (await wire.refusal("completion/complete", complete))["code"] == -32601
         await asyncio.to_thread(server.add_prompt, mood)
         assert len((await wire.ask("prompts/list"))["prompts"]) == 1

@@ -179,10 +179,3 @@ async def test_what_a_server_says_of_itself(version: str) -> None:
     assert said["capabilities"] == {"tools": {}, "prompts": {}, "experimental": {"org.example/x": {}}}
     assert ("title" in info) is (version >= "2025-06-18")
     assert ({"description", "websiteUrl", "icons"} <= info.keys()) is (version >= "2025-11-25")
-
-
-@pytest.mark.rule("BASE-19")
-async def test_a_feature_that_is_not_offered_is_not_there() -> None:
-    async with Wire(sample(logging=False), "2025-11-25") as wire:
-        for method, params in (("prompts/list", {}), ("resources/list", {}), ("logging/setLevel", {"level": "info"})):
-            assert (await wire.refusal(method, params))["code"] == -32601
