@@ -151,8 +151,7 @@ async def test_an_exact_uri_then_most_literal_characters(uris: Any, uri: str, fo
 
 async def test_an_exact_uri_may_be_open_in_a_guarded_template() -> None:
     server = new(("n://{a}", RULE), ("n://open", OPEN))
-    assert await read(server, NOBODY, "n://%6Fpen") == "GOT n://open"
-    assert await read(server, NOBODY, "n://other") == ""
+    assert [await read(server, NOBODY, uri) for uri in ("n://%6Fpen", "n://other")] == ["GOT n://open", ""]
 
 
 # ── overlaps ──
@@ -276,26 +275,23 @@ async def test_all_in_a_guarded_folder_is_left_to_it(tmp_path: Path) -> None:
     (root / "private" / "readme.md").write_text("open")
     server.add_directory(root / "private", uri="keys://x", include=("*.txt",), authorize=is_admin)
     server.add_directory(root, uri="docs://x")
-    assert await read(server, READER, "docs://x/private/readme.md") == ""
-    assert await read(server, READER, "docs://x/private/s.txt") == ""
-    assert await read(server, READER, "docs://x/open.txt") == "open"
+    names = ("private/readme.md", "private/s.txt", "open.txt")
+    assert [await read(server, READER, f"docs://x/{name}") for name in names] == ["", "", "open"]
     assert await read(server, ADMIN, "keys://x/s.txt") == "TREASURE"
 
 
 def test_overlaps_of_folders(tmp_path: Path) -> None:
     """An open folder in a guarded one would never be reached, and a function's URI is no file."""
     root = new_folder(tmp_path / "root")
-    for first in (True, False):
+    folders: list[tuple[Path, str, Any]] = [(root, "docs://x", RULE), (root / "private", "docs://x/private", OPEN)]
+    for (path, uri, rule), (late_path, late_uri, late_rule) in (folders, folders[::-1]):
         server = new()
-        folders: list[tuple[Path, str, Any]] = [(root, "docs://x", RULE), (root / "private", "docs://x/private", OPEN)]
-        (path, uri, rule), (late_path, late_uri, late_rule) = folders if first else reversed(folders)
         server.add_directory(path, uri=uri, **rule)
         with pytest.raises(SetupError, match=r"docs://x/private/\{\+path\}"):
             server.add_directory(late_path, uri=late_uri, **late_rule)
     for uri in ("docs://x/{a}", "docs://x/a.txt", "docs://{+a}"):
-        server = new((uri, RULE))
         with pytest.raises(SetupError, match=r"docs://x/\{\+path\}"):
-            server.add_directory(root, uri="docs://x")
+            new((uri, RULE)).add_directory(root, uri="docs://x")
 
 
 async def test_a_folder_lists_what_its_template_would_read(tmp_path: Path) -> None:
@@ -308,26 +304,24 @@ async def test_a_folder_lists_what_its_template_would_read(tmp_path: Path) -> No
 
 
 STEPS: list[dict[str, Any]] = [
-    {},
-    {"scopes": ["read"]},
-    {"scopes": ["read", "admin"]},
-    {"scopes": ["admin"], "authorize": is_admin},
-]
+    {}, {"scopes": ["read"]}, {"scopes": ["read", "admin"]}, {"scopes": ["admin"], "authorize": is_admin},
+]  # fmt: skip
+SHOWN = {0: {0}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 3}}  # which inner steps by an outer one
 
 
 @pytest.mark.parametrize("inner", range(4))
 @pytest.mark.parametrize("outer", range(4))
-@pytest.mark.parametrize("kind", ["file", "folder"])
+@pytest.mark.parametrize("is_file", [True, False])
 async def test_a_folder_shows_what_others_guard_if_it_asks_for_as_much(
-    tmp_path: Path, inner: int, outer: int, kind: str
+    tmp_path: Path, inner: int, outer: int, is_file: bool
 ) -> None:
     root, server = new_folder(tmp_path / "root"), new()
-    if kind == "file":
+    if is_file:
         server.add_file(root / "private" / "s.txt", uri="x://secret", **STEPS[inner])
     else:
         server.add_directory(root / "private", uri="x://y", **STEPS[inner])
     server.add_directory(root, uri="docs://x", **STEPS[outer])
-    shown = inner in {0: {0}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 3}}[outer]
+    shown = inner in SHOWN[outer]
     assert ("docs://x/private/s.txt" in [each.uri for each in server.engine.library.resources.all()]) == shown
 
 

@@ -3,25 +3,26 @@
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import AsyncExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from asking_stage import AskingStage, answer_to, progress_on, refusal_of
+from asking_stage import AskingStage, answer_to, progress_on
 from dovetail import Context, Elicit, InputRequired, Server
 from dovetail.engine import client_requests
 from dovetail.engine.client_requests import MAX_AT_ONCE, MAX_OPEN, MAX_VISITS, Elicitations, PendingRequests, Reply
-from dovetail.engine.concurrency import Limit
 from dovetail.engine.connection import Call
 from dovetail.engine.exchange import NO_WAY_BACK
 from dovetail.errors import AnswerTimeout, Busy, QuestionFailed
 from dovetail.protocol import jsonrpc
+from dovetail.state.base import StoreTrouble
 from far_state import FarState
 from http_serving import settle
 from http_wire import text_of
 from wire import CLIENT, MODERN, Wire
 
-HANDSHAKE = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
 LEGACY = "2025-11-25"
 GOOD = Reply(True, b'{"roots":[]}')
 
@@ -50,10 +51,6 @@ class Asked:
         """The id of the newest question."""
         await settle()
         return self.sent[-1]["id"]
-
-    @property
-    def methods(self) -> list[str]:
-        return [each["method"] for each in self.sent]
 
     def reason(self) -> str:
         """Why the only question was called off."""
@@ -121,18 +118,6 @@ async def test_progress_gives_more_time_but_not_for_ever() -> None:
     assert client.table.waiting == 0
 
 
-@pytest.mark.rule("CAN-1")
-async def test_a_call_that_is_cancelled_calls_it_off() -> None:
-    client = Asked()
-    asking = client.ask()
-    await client.asked()
-    asking.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asking
-    assert client.reason() == "The call that asked has ended"
-    assert client.table.waiting == 0
-
-
 @pytest.mark.parametrize("way", ["hangs", "fails"])
 async def test_a_client_that_can_not_be_told_is_not_waited_for(way: str) -> None:
     client = Asked(call_off=0.01)
@@ -151,7 +136,7 @@ async def test_a_client_that_can_not_be_told_is_not_waited_for(way: str) -> None
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    assert client.methods == ["roots/list"] * 2
+    assert [each["method"] for each in client.sent] == ["roots/list"] * 2
 
 
 @pytest.mark.parametrize("failure", [QuestionFailed("There is no way"), TimeoutError("the store is slow")])
@@ -184,32 +169,29 @@ async def test_a_refusal_in_words(error: Any, words: str, code: int | None) -> N
     client = Asked()
     asking = client.ask()
     message = jsonrpc.decode(json.dumps({"jsonrpc": "2.0", "id": await client.asked(), "error": error}).encode())
-    assert isinstance(message, jsonrpc.Envelope)
     assert client.table.take("c", message.id, Reply.of(message))
     with pytest.raises(QuestionFailed) as caught:
         await asking
     assert str(caught.value) == f"The client could not answer roots/list: {words}"
     assert caught.value.code == code
-    assert client.methods == ["roots/list"]
+    assert len(client.sent) == 1
 
 
 # ── all that wait ──
 
 
 async def test_so_many_wait_for_one_client_and_for_all() -> None:
-    table = PendingRequests(most=MAX_OPEN + 1)
-    requests = [table.open("c", 5, Asked().send) for _ in range(MAX_OPEN)]
-    ids = {(await each.__aenter__()).id for each in requests}
-    assert len(ids) == MAX_OPEN
-    with pytest.raises(Busy, match="100 questions"):
-        await table.open("c", 5, Asked().send).__aenter__()
-    async with table.open("d", 5, Asked().send):
-        with pytest.raises(Busy, match="too many clients"):
-            await table.open("e", 5, Asked().send).__aenter__()
-    for each in requests:
-        await each.__aexit__(None, None, None)
+    table, send = PendingRequests(most=MAX_OPEN + 1), Asked().send
+    async with AsyncExitStack() as stack:
+        requests = [await stack.enter_async_context(table.open("c", 5, send)) for _ in range(MAX_OPEN)]
+        assert len({each.id for each in requests}) == MAX_OPEN
+        with pytest.raises(Busy, match="100 questions"):
+            await stack.enter_async_context(table.open("c", 5, send))
+        async with table.open("d", 5, send):
+            with pytest.raises(Busy, match="too many clients"):
+                await stack.enter_async_context(table.open("e", 5, send))
     assert table.waiting == 0
-    async with table.open("c", 5, Asked().send):
+    async with table.open("c", 5, send):
         assert table.waiting == 1
 
 
@@ -230,9 +212,10 @@ async def test_questions_fail_when_no_answers_are_taken_any_more() -> None:
 class There:
     """Whether a client is there, beat after beat; the last word stays."""
 
+    looks = 0
+
     def __init__(self, *words: bool) -> None:
         self.words = words
-        self.looks = 0
 
     async def __call__(self) -> bool:
         self.looks += 1
@@ -309,19 +292,15 @@ async def test_an_answer_that_was_not_heard_of_is_found_at_the_next_beat() -> No
     client, other = Asked(state, beat=0.01), PendingRequests(state)
     asking = client.ask()
     id = await client.asked()
-    get, troubles = state.get, [1]
+    travel, this, troubles = state.travel, asyncio.current_task(), [1]
 
-    async def in_trouble(key: str) -> Any:
-        if troubles and asyncio.current_task() is not this:
+    async def in_trouble(name: str) -> None:
+        if name == "get" and troubles and asyncio.current_task() is not this:
             troubles.pop()
-            state.break_down()
-        try:
-            return await get(key)
-        finally:
-            state.trouble = None
+            raise StoreTrouble
+        await travel(name)
 
-    this = asyncio.current_task()
-    state.get = in_trouble  # type: ignore[method-assign]
+    state.travel = in_trouble  # type: ignore[method-assign]
     await other.take_anywhere("c", id, GOOD)
     assert await asyncio.wait_for(asking, 5) == {"roots": []}
     assert troubles == []
@@ -331,25 +310,42 @@ async def test_an_answer_that_was_not_heard_of_is_found_at_the_next_beat() -> No
 
 
 class AskedWire(Wire):
-    """A client that is asked something."""
+    """A client that is asked something, and answers when the test says so."""
+
+    def __init__(self, server: Server, version: str | None = LEGACY) -> None:
+        super().__init__(server, version, capabilities={"elicitation": {}})
 
     def call(self, name: str = "ask", id: Any = 1, **arguments: Any) -> None:
         self.send(self.request("tools/call", {"name": name, "arguments": arguments}, id))
 
-    async def question(self, **arguments: Any) -> Any:
-        self.call(**arguments)
-        return await self.receive()
+    def cancel(self, id: int) -> None:
+        self.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}})
+
+    async def asked(self, method: str = "elicitation/create") -> dict[str, Any]:
+        message: dict[str, Any] = await self.receive()
+        assert message.get("method") == method, message
+        return message
+
+    def answer(self, *questions: dict[str, Any]) -> None:
+        for each in questions:
+            self.send(answer_to(each, {"action": "accept", "content": {"value": "Ada"}}))
 
     async def text(self) -> str:
         return text_of(await self.receive())
 
+    def running(self, tool: str = "asks") -> tuple[int, int, int]:
+        """Of the server and waiting there, and of the tool."""
+        engine = self.server.engine
+        slots = engine.book.of(engine.tools.get(tool)).slots
+        return engine.limit.running, engine.limit.waiting, 0 if slots is None else slots.running
 
-@pytest.mark.parametrize("version", HANDSHAKE)
+
+@pytest.mark.parametrize("version", ["2024-11-05", LEGACY])
 @pytest.mark.rule("BASE-1", "BASE-3")
 async def test_a_tool_asks_and_goes_on(version: str) -> None:
     async with AskedWire(AskingStage().server, version) as wire:
-        question = await wire.question()
-        assert question["method"] == "roots/list"
+        wire.call()
+        question = await wire.asked("roots/list")
         wire.send(progress_on(question))
         wire.send(answer_to(question, {"roots": [{"uri": "file:///é"}]}))
         assert json.loads(await wire.text()) == [{"roots": [{"uri": "file:///é"}]}]
@@ -357,55 +353,38 @@ async def test_a_tool_asks_and_goes_on(version: str) -> None:
         await wire.quiet(0.01)
 
 
-@pytest.mark.rule("BASE-4")
-async def test_questions_at_once_are_answered_in_any_order() -> None:
-    async with AskedWire(AskingStage().server, LEGACY) as wire:
-        wire.call(times=3, id=1)
-        wire.call(times=2, id=2)
-        questions = [await wire.receive() for _ in range(5)]
-        for number, each in reversed(list(enumerate(questions))):
-            wire.send(answer_to(each, {"n": number}))
-            wire.send(refusal_of(each, 3, "the first one counts"))
-        answers = {answer["id"]: json.loads(text_of(answer)) for answer in [await wire.receive(), await wire.receive()]}
-        assert answers == {1: [{"n": 0}, {"n": 1}, {"n": 2}], 2: [{"n": 3}, {"n": 4}]}
-
-
 @pytest.mark.parametrize("way", ["cancel", "abandon"])
 @pytest.mark.rule("CAN-1", "CAN-2", "STDIO-6")
-async def test_a_call_that_is_cancelled_on_a_pipe_calls_its_questions_off(way: str) -> None:
+async def test_a_call_that_is_cancelled_calls_its_questions_off_and_can_ask_no_more(way: str) -> None:
     stage = AskingStage()
-    async with AskedWire(stage.server, LEGACY) as wire:
+    async with AskedWire(stage.server) as wire:
         wire.call(times=2)
-        questions = {(await wire.receive())["id"] for _ in range(2)}
+        questions = {(await wire.asked("roots/list"))["id"] for _ in range(2)}
+        wire.call("defy", 2)
+        await settle()
         if way == "abandon":
             wire.connection.abandon()
         else:
-            wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
-        called_off = [await wire.receive() for _ in range(2)]
-        assert {each["method"] for each in called_off} == {"notifications/cancelled"}
-        assert {each["params"]["requestId"] for each in called_off} == questions
+            wire.cancel(1)
+            wire.cancel(2)
+        called_off = [(await wire.asked("notifications/cancelled"))["params"] for _ in range(2)]
+        assert {each["requestId"] for each in called_off} == questions
+        assert {each["reason"] for each in called_off} == {"The call that asked has ended"}
         await stage.cancelled.wait()
-
-
-async def test_a_call_that_was_cancelled_can_ask_no_more() -> None:
-    stage = AskingStage()
-    async with AskedWire(stage.server, LEGACY) as wire:
-        wire.call("defy")
-        await stage.entered.wait()
-        wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
         await settle()
         assert [str(each) for each in stage.failures] == [client_requests.CALL_IS_OVER]
 
 
 @pytest.mark.rule("LIFE-6", "STDIO-4")
 async def test_who_can_be_asked() -> None:
-    async with AskedWire(AskingStage().server) as wire:
+    async with AskedWire(AskingStage().server, None) as wire:
         params = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": CLIENT}
         await wire.ask("initialize", params)
         wire.call()
         assert await wire.text() == client_requests.NOT_READY
         wire.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
-        assert (await wire.question(id=2))["method"] == "roots/list"
+        wire.call(id=2)
+        await wire.asked("roots/list")
     async with AskedWire(AskingStage().server, MODERN) as wire:
         wire.call()
         assert await wire.text() == NO_WAY_BACK
@@ -413,7 +392,7 @@ async def test_who_can_be_asked() -> None:
 
 async def test_when_the_connection_closes_its_questions_fail_at_once() -> None:
     stage = AskingStage()
-    wire = AskedWire(stage.server, LEGACY)
+    wire = AskedWire(stage.server)
     wire.grace = 5
     async with asyncio.timeout(4):
         async with wire:
@@ -429,25 +408,22 @@ async def test_when_the_connection_closes_its_questions_fail_at_once() -> None:
 # ── visits to URLs ──
 
 
-class Told:
-    """A client that may be told something later."""
-
-    def __init__(self) -> None:
-        self.messages: list[bytes] = []
-
-    async def tell(self, message: bytes) -> None:
-        self.messages.append(message)
-
-
 @pytest.mark.rule("EL-18")
 async def test_each_client_that_was_asked_with_an_id_is_told_once() -> None:
-    visits, clients = Elicitations(), [Told(), Told(), Told()]
-    for session, id, client in zip("abc", ("same", "other", "same"), clients, strict=True):
-        visits.began(session, id, client)  # type: ignore[arg-type]
+    visits, told = Elicitations(), list[str]()
+
+    def began(session: str, id: str) -> None:
+        async def tell(_message: bytes) -> None:
+            told.append(session)
+
+        visits.began(session, id, SimpleNamespace(tell=tell))  # type: ignore[arg-type]
+
+    for session, id in zip("abc", ("same", "other", "same"), strict=True):
+        began(session, id)
     for number in range(3 * MAX_VISITS):
-        visits.began("flood", str(number), clients[0])  # type: ignore[arg-type]
+        began("flood", str(number))
     assert await visits.completed("same") is True
-    assert [len(client.messages) for client in clients] == [1, 0, 1]
+    assert sorted(told) == ["a", "c"]
     assert await visits.completed("same") is False
     assert await visits.completed("0") is False
     assert await visits.completed(str(3 * MAX_VISITS - 1)) is True
@@ -461,7 +437,7 @@ async def test_each_client_that_was_asked_with_an_id_is_told_once() -> None:
 async def test_visits_are_forgotten_with_their_connection(way: str) -> None:
     stage = AskingStage()
     visits = stage.server.engine.elicitations
-    async with AskedWire(stage.server, LEGACY) as wire, AskedWire(stage.server, LEGACY) as other:
+    async with AskedWire(stage.server) as wire, AskedWire(stage.server) as other:
         for each, id in ((wire, "gone"), (other, "there")):
             visits.began(each.connection.record.id, id, Call(each.connection))
         if way == "abandon":
@@ -470,38 +446,10 @@ async def test_visits_are_forgotten_with_their_connection(way: str) -> None:
             await wire.connection.close()
         assert not await visits.completed("gone")
         assert await visits.completed("there")
-        assert (await other.receive())["method"] == "notifications/elicitation/complete"
+        await other.asked("notifications/elicitation/complete")
 
 
 # ── slots, which others have while a client is asked ──
-
-
-class Users(AskedWire):
-    """A pipe to a server whose questions are answered when the test says so."""
-
-    def __init__(self, server: Server) -> None:
-        super().__init__(server, LEGACY, capabilities={"elicitation": {}})
-
-    def cancel(self, id: int) -> None:
-        self.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}})
-
-    async def asked(self, method: str = "elicitation/create") -> dict[str, Any]:
-        message: dict[str, Any] = await self.receive()
-        assert message.get("method") == method, message
-        return message
-
-    def answer(self, *questions: dict[str, Any]) -> None:
-        for each in questions:
-            self.send(answer_to(each, {"action": "accept", "content": {"value": "Ada"}}))
-
-    @property
-    def limit(self) -> Limit:
-        return self.server.engine.limit
-
-    def running(self, tool: str = "asks") -> tuple[int, int, int]:
-        """Of the server and waiting there, and of the tool."""
-        limit = self.server.engine.book.of(self.server.engine.tools.get(tool)).slots
-        return self.limit.running, self.limit.waiting, 0 if limit is None else limit.running
 
 
 def serving(*, per_tool: int | None = None, **options: Any) -> Server:
@@ -524,22 +472,11 @@ def serving(*, per_tool: int | None = None, **options: Any) -> Server:
     return server
 
 
-def blocking(server: Server) -> Callable[[], None]:
-    """A tool that holds its slot until the returned function is called."""
-    go = asyncio.Event()
-
-    @server.tool(timeout=None)
-    async def block() -> str:
-        await go.wait()
-        return "went on"
-
-    return go.set
-
-
-async def test_a_client_is_asked_some_of_them_at_a_time() -> None:
-    async with Users(serving(max_concurrency=1, max_queue=0, per_tool=1)) as users:
+@pytest.mark.rule("BASE-4")
+async def test_a_client_is_asked_some_of_them_at_a_time_and_answers_in_any_order() -> None:
+    async with AskedWire(serving(max_concurrency=1, max_queue=0, per_tool=1)) as users:
         users.call("asks", times=MAX_AT_ONCE + 2)
-        questions = [await users.asked() for _ in range(MAX_AT_ONCE)]
+        questions = [await users.asked() for _ in range(MAX_AT_ONCE)][::-1]
         await settle()
         assert users.lines.empty()
         assert users.running() == (0, 0, 0)
@@ -554,7 +491,7 @@ async def test_a_client_is_asked_some_of_them_at_a_time() -> None:
 @pytest.mark.parametrize("tool", ["asks", "asks_in_thread"])
 @pytest.mark.parametrize("options", [{"max_concurrency": 2}, {"per_tool": 2}], ids=["server", "tool"])
 async def test_calls_that_wait_for_their_users_refuse_no_others(tool: str, options: dict[str, int]) -> None:
-    async with Users(serving(max_queue=0, max_threads=1, **options)) as users:
+    async with AskedWire(serving(max_queue=0, max_threads=1, **options)) as users:
         questions = []
         for number in range(1, 6):
             users.call(tool, number)
@@ -569,8 +506,14 @@ async def test_calls_that_wait_for_their_users_refuse_no_others(tool: str, optio
 async def test_the_function_goes_on_when_there_is_a_slot_for_it(end: str) -> None:
     clock = LoopClock()
     server = serving(max_concurrency=1, max_queue=0, per_tool=1, timeout=5)
-    go = blocking(server)
-    async with Users(server) as users:
+    go = asyncio.Event()
+
+    @server.tool(timeout=None)
+    async def block() -> str:
+        await go.wait()
+        return "went on"
+
+    async with AskedWire(server) as users:
         users.call("asks", 1)
         question = await users.asked()
         users.call("block", 2)
@@ -584,7 +527,7 @@ async def test_the_function_goes_on_when_there_is_a_slot_for_it(end: str) -> Non
             users.cancel(1)
             await settle()
             assert users.running() == (1, 0, 0)
-        go()
+        go.set()
         assert await users.text() == "went on"
         if end == "go":
             assert await users.text() == "Ada"
@@ -602,7 +545,7 @@ async def test_questions_that_outlive_their_function_are_called_off_before_its_a
         await asyncio.sleep(0)
         return "left"
 
-    async with Users(server) as users:
+    async with AskedWire(server) as users:
         for id in (1, 2):
             users.call("leaves", id)
             for method in ("elicitation/create", "notifications/cancelled"):
@@ -612,9 +555,6 @@ async def test_questions_that_outlive_their_function_are_called_off_before_its_a
             outcomes = await asyncio.gather(*left, return_exceptions=True)
             assert {type(outcome) for outcome in outcomes} <= {asyncio.CancelledError, QuestionFailed}
             assert users.running("leaves") == (0, 0, 0)
-
-
-# ── functions that ask by themselves ──
 
 
 @pytest.mark.parametrize("result", [{"a": 1}, 5, "x", [1], None])
@@ -627,7 +567,7 @@ async def test_a_function_that_asks_by_itself_holds_no_slot_meanwhile(result: An
             return InputRequired({"one": Elicit("A?", str), "two": Elicit("B?", str)})
         return f"{dict(ctx.input_responses)} {server.engine.limit.running}"
 
-    async with Users(server) as users:
+    async with AskedWire(server) as users:
         users.call("by_hand", 1)
         questions = [await users.asked(), await users.asked()]
         users.call("quick", 2)
@@ -637,4 +577,4 @@ async def test_a_function_that_asks_by_itself_holds_no_slot_meanwhile(result: An
         good = f"{ {'one': result, 'two': result} } 1"
         bad = "The client's answer to one can't be used: it must be an object"
         assert await users.text() == (good if isinstance(result, dict) else bad)
-        assert users.limit.running == 0
+        assert server.engine.limit.running == 0

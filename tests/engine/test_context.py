@@ -1,15 +1,17 @@
 """`Context`: what it tells of a request, sends to the client, and how functions wait by it."""
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from dovetail import Client, Context, NotFound, ProtocolError, ResourceContents, Server
+from dovetail import Client, Context, NotFound, ProtocolError, Server
 from dovetail.engine.context import warn_deprecated
 from dovetail.protocol.features import LEVELS
+from http_serving import until
 from wire import CLIENT, MODERN, Wire
 
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
@@ -25,23 +27,16 @@ def chatty(**options: Any) -> Server:
     server = new_server(**options)
 
     @server.tool
-    async def chat(ctx: Context) -> str:
+    async def chat(ctx: Context) -> None:
         for level in LEVELS:
             await getattr(ctx, level)(f"at {level}", logger="mine")
-        return "done"
 
-    @server.tool
-    def chat_in_a_thread(ctx: Context) -> str:
+    def talk(ctx: Context) -> None:
         for level in LEVELS:
             ctx.log(level, {"n": 1})
-        return "done"
 
-    @server.tool(thread=False)
-    def chat_on_the_loop(ctx: Context) -> str:
-        for level in LEVELS:
-            ctx.log(level, {"n": 1})
-        return "done"
-
+    server.add_tool(talk, name="chat_in_a_thread")
+    server.add_tool(talk, name="chat_on_the_loop", thread=False)
     return server
 
 
@@ -66,6 +61,9 @@ async def test_every_level_of_a_session(tool: str) -> None:
             assert [each["level"] for each in await heard(wire, tool)] == list(LEVELS[place:])
         assert (await wire.refusal("logging/setLevel", {"level": "loud"}))["code"] == -32602
         assert (await wire.refusal("logging/setLevel", {}))["code"] == -32602
+    async with Wire(chatty(logging=False), "2025-11-25") as wire:
+        assert await heard(wire, tool) == []
+        assert (await wire.refusal("logging/setLevel", {"level": "info"}))["code"] == -32601
 
 
 @pytest.mark.rule("LOG-3", "LOG-4", "LOG-5")
@@ -98,21 +96,13 @@ async def test_secrets_are_blacked_out_and_data_may_be_anything() -> None:
         return ""
 
     async with Wire(server, "2025-06-18") as wire:
-        first, second, third, fourth, fifth = await heard(wire, "leak")
-        assert first == {
-            "level": "info",
-            "data": {"password": "[redacted]", "pin": "[redacted]", "fine": {"a": [1, [2]]}},
-        }
-        assert "abcdef" not in second["data"]
-        assert third["data"] is None
-        assert "wrong" in fourth["data"]
-        assert "hunter2" not in fourth["data"]
-        assert "nan" in fifth["data"]
-
-
-async def test_logging_can_be_off() -> None:
-    async with Wire(chatty(logging=False), "2025-06-18") as wire:
-        assert await heard(wire, "chat") == []
+        levels, data = zip(*((each["level"], each["data"]) for each in await heard(wire, "leak")), strict=True)
+        assert levels == ("info", "warning", "error", "error", "error")
+        assert data[0] == {"password": "[redacted]", "pin": "[redacted]", "fine": {"a": [1, [2]]}}
+        assert "abcdef" not in data[1]
+        assert data[2] is None
+        assert data[3] == "the password=[redacted] is wrong"
+        assert "nan" in data[4]
 
 
 async def test_the_deprecation_is_told_once_and_only_where_it_holds() -> None:
@@ -124,9 +114,6 @@ async def test_the_deprecation_is_told_once_and_only_where_it_holds() -> None:
         with pytest.warns(DeprecationWarning, match="logging"):
             await wire.ask("tools/call", {"name": "chat"})
         await wire.ask("tools/call", {"name": "chat"})
-
-
-# ── who is asking ──
 
 
 async def test_what_a_function_knows_about_its_request() -> None:
@@ -148,12 +135,10 @@ async def test_what_a_function_knows_about_its_request() -> None:
         params = {"name": "who", "_meta": {"org.example/x": {"a": [1]}}}
         first = (await wire.exchange(wire.request("tools/call", params, id="one")))["result"]["structuredContent"]
         second = (await wire.ask("tools/call", {"name": "who"}))["structuredContent"]
-        assert first["id"] == "one"
-        assert first["client"] == [CLIENT["name"], CLIENT["version"], {"roots": {}}]
-        assert first["meta"] == {"org.example/x": {"a": [1]}}
-        assert first["session"] == second["session"]
-        assert isinstance(first["session"], str)
-        assert (first["headers"], first["lifespan"], second["meta"]) == (None, None, {})
+        assert (first["id"], first["client"]) == ("one", [CLIENT["name"], CLIENT["version"], {"roots": {}}])
+        assert (first["meta"], second["meta"]) == ({"org.example/x": {"a": [1]}}, {})
+        assert first["session"] == second["session"] is not None
+        assert (first["headers"], first["lifespan"]) == (None, None)
     async with Wire(server, "2025-11-25") as wire:
         assert (await wire.ask("tools/call", {"name": "who"}))["structuredContent"]["session"] != first["session"]
     async with Wire(server, MODERN) as wire:
@@ -170,7 +155,6 @@ async def test_what_a_function_knows_about_its_request() -> None:
 async def test_changes_are_told_to_everyone_who_asked(in_thread: bool) -> None:
     server = new_server(declare=["prompts"])
     server.add_resource("a://b", lambda: "", name="r")
-
     tell = (("resource_updated", "a://b"), ("tools_changed",), ("prompts_changed",), ("resources_changed",))
 
     def in_a_thread(ctx: Context) -> None:
@@ -185,20 +169,15 @@ async def test_changes_are_told_to_everyone_who_asked(in_thread: bool) -> None:
     async with Wire(server, "2025-06-18") as asker, Wire(server, "2025-06-18") as other:
         await other.ask("resources/subscribe", {"uri": "a://b"})
         await asker.ask("tools/call", {"name": "tell"})
-        methods = [(await other.receive())["method"] for _ in range(4)]
-        assert methods == [
-            "notifications/resources/updated",
-            "notifications/tools/list_changed",
-            "notifications/prompts/list_changed",
-            "notifications/resources/list_changed",
-        ]
+        methods = [(await other.receive())["method"].removeprefix("notifications/") for _ in range(4)]
+        assert methods == ["resources/updated", *(f"{kind}/list_changed" for kind in ("tools", "prompts", "resources"))]
 
 
-async def test_a_thread_waits_for_the_loop() -> None:
+async def test_only_a_thread_waits_for_the_loop() -> None:
     server = new_server()
 
     @server.tool
-    def waits(ctx: Context) -> str:
+    def in_a_thread(ctx: Context) -> str:
         async def on_the_loop() -> int:
             await asyncio.sleep(0.01)
             return threading.get_ident()
@@ -206,100 +185,67 @@ async def test_a_thread_waits_for_the_loop() -> None:
         ctx.wait(ctx.info("a message that has already gone out"))
         with pytest.raises(KeyError):
             ctx.wait(_fail())
-        return str(ctx.wait(on_the_loop()) != threading.get_ident())
+        return "fine" if ctx.wait(on_the_loop()) != threading.get_ident() else "the same thread"
+
+    @server.tool
+    async def asynchronous(ctx: Context) -> str:
+        with pytest.raises(RuntimeError, match="await"):
+            ctx.wait(ctx.info("x"))
+        return "fine"
+
+    @server.tool(thread=False)
+    def on_the_loop(ctx: Context) -> str:
+        with pytest.raises(RuntimeError, match="block the event loop"):
+            ctx.wait(_fail())
+        return "fine"
 
     async with Wire(server, "2025-06-18") as wire:
-        assert (await wire.ask("tools/call", {"name": "waits"}))["content"][0]["text"] == "True"
+        for name in ("in_a_thread", "asynchronous", "on_the_loop"):
+            assert (await wire.ask("tools/call", {"name": name}))["content"][0]["text"] == "fine"
 
 
 async def _fail() -> None:
     raise KeyError("x")
 
 
-async def test_waiting_on_the_loop_is_refused() -> None:
-    server = new_server()
+@pytest.mark.parametrize("timeout", [0.02, None], ids=["timed out", "cancelled"])
+async def test_waiting_ends_with_the_call(timeout: float | None, caplog: pytest.LogCaptureFixture) -> None:
+    server, begun, raised, ended = new_server(timeout=10), threading.Event(), list[str](), threading.Event()
 
-    @server.tool
-    async def asynchronous(ctx: Context) -> str:
-        with pytest.raises(RuntimeError, match="await"):
-            ctx.wait(ctx.info("x"))
-        return "refused"
+    async def forever() -> None:
+        begun.set()
+        await asyncio.Event().wait()
 
-    @server.tool(thread=False)
-    def on_the_loop(ctx: Context) -> str:
-        with pytest.raises(RuntimeError, match="block the event loop"):
-            ctx.wait(_fail())
-        return "refused"
-
-    async with Wire(server, "2025-06-18") as wire:
-        for name in ("asynchronous", "on_the_loop"):
-            assert (await wire.ask("tools/call", {"name": name}))["content"][0]["text"] == "refused"
-
-
-class Wait:
-    """What a tool waits for without end, and how that ended."""
-
-    def __init__(self) -> None:
-        self.begun = threading.Event()
-        self.coroutine_ended = threading.Event()
-        self.raised: list[str] = []
-        self.thread_ended = threading.Event()
-
-    async def forever(self) -> None:
-        self.begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            self.coroutine_ended.set()
-
-    def in_a_thread(self, ctx: Context) -> str:
-        try:
-            ctx.wait(self.forever())
-        except Exception as error:
-            self.raised.append(type(error).__name__)
-        ctx.info("nobody hears this, and that is no failure")
-        ctx.report_progress(1)
-        try:
-            ctx.wait(self.forever())  # refused at once
-        except Exception as error:
-            self.raised.append(type(error).__name__)
-        self.thread_ended.set()
+    @server.tool(timeout=timeout)
+    def waits(ctx: Context) -> str:
+        for _ in range(2):  # the second one is refused at once
+            try:
+                ctx.wait(forever())
+            except Exception as error:
+                raised.append(type(error).__name__)
+            ctx.info("nobody hears this, and that is no failure")
+            ctx.report_progress(1)
+        ended.set()
         return "dropped"
 
-    async def has_ended(self) -> None:
-        for event in (self.begun, self.coroutine_ended, self.thread_ended):
-            assert await asyncio.to_thread(event.wait, 10)
-        assert self.raised == ["CallEnded", "CallEnded"]
-
-
-@pytest.mark.parametrize("ending", ["cancelled", "timed out"])
-async def test_waiting_ends_with_the_call(ending: str, caplog: pytest.LogCaptureFixture) -> None:
-    server = new_server(timeout=10)
-    wait = Wait()
-    server.add_tool(wait.in_a_thread, name="waits", timeout=0.02 if ending == "timed out" else None)
     async with Wire(server, "2025-06-18") as wire:
-        params = {"name": "waits", "_meta": {"progressToken": 1}}
-        request = wire.request("tools/call", params, id=7)
-        if ending == "cancelled":
-            wire.send(request)
-            assert await asyncio.to_thread(wait.begun.wait, 10)
+        wire.send(wire.request("tools/call", {"name": "waits", "_meta": {"progressToken": 1}}, id=7))
+        await until(begun.is_set)
+        if timeout is None:
             wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}})
         else:
-            assert "result" in await wire.exchange(request)
-        await wait.has_ended()
+            assert "result" in await wire.receive()
+        await until(ended.is_set)
         await wire.quiet(0.01)
+    assert raised == ["CallEnded", "CallEnded"]
     assert "stuck" not in caplog.text
-    assert "nobody hears" not in str(wire.seen)
 
 
 @pytest.mark.parametrize("resource_in_thread", [True, False])
 async def test_reading_resources_never_waits_for_what_the_call_itself_holds(resource_in_thread: bool) -> None:
     """Neither for the server's only slot nor for its only thread."""
     server = new_server(max_concurrency=1, max_threads=1, timeout=5)
-
-    @server.resource("a://inner", thread=resource_in_thread)
-    def inner() -> str:
-        return "inner"
+    server.add_resource("a://inner", lambda: "inner", name="inner", thread=resource_in_thread)
 
     @server.resource("a://outer", thread=True)
     def outer(ctx: Context) -> str:
@@ -307,17 +253,14 @@ async def test_reading_resources_never_waits_for_what_the_call_itself_holds(reso
 
     @server.tool
     def in_a_thread(ctx: Context) -> str:
-        both = ctx.wait(_both(ctx))
-        return " ".join(str(each.text) for each in both)
+        return " ".join(str(each.text) for (each,) in ctx.wait(both(ctx)))
+
+    async def both(ctx: Context) -> list[Any]:
+        return await asyncio.gather(ctx.read_resource("a://outer"), ctx.read_resource("a://inner"))
 
     async with Wire(server, "2025-06-18") as wire:
         result = await wire.ask("tools/call", {"name": "in_a_thread"})
         assert result["content"][0]["text"] == "outer inner inner"
-
-
-async def _both(ctx: Context) -> list[ResourceContents]:
-    found = await asyncio.gather(ctx.read_resource("a://outer"), ctx.read_resource("a://inner"))
-    return [contents for each in found for contents in each]
 
 
 async def test_a_resource_that_is_missing_or_too_slow_does_not_end_the_call() -> None:
@@ -340,7 +283,6 @@ async def test_a_resource_that_is_missing_or_too_slow_does_not_end_the_call() ->
         assert (await wire.ask("tools/call", {"name": "copes"}))["content"][0]["text"] == "cancelled: False"
 
 
-PROMPTLY = 20
 TELLING: dict[str, Callable[[Context, int], Awaitable[None]]] = {
     "progress": lambda ctx, count: ctx.report_progress(count),
     "log": lambda ctx, count: ctx.info(f"row {count}"),
@@ -348,34 +290,25 @@ TELLING: dict[str, Callable[[Context, int], Awaitable[None]]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
-@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+@quiet_logging
 @pytest.mark.parametrize("listens", [True, False])
 @pytest.mark.parametrize("tell", TELLING.values(), ids=TELLING)
-async def test_others_are_served_meanwhile(tell: Any, listens: bool, revision: str) -> None:
-    server = Server("rows", version="1", log_level="info")
-    stopped = asyncio.Event()
+async def test_others_are_served_meanwhile(tell: Any, listens: bool) -> None:
+    server, stopped = Server("rows", version="1", log_level="info"), asyncio.Event()
+    server.add_tool(lambda: "hello", name="hello")
 
     @server.tool
     async def work(ctx: Context) -> None:
-        count = 0
         try:
-            while True:
-                count += 1
+            for count in itertools.count(1):
                 await tell(ctx, count)
         finally:
             stopped.set()
 
-    @server.tool
-    async def hello() -> str:
-        return "hello"
-
     handlers: dict[str, Any] = {"progress_handler": lambda *_: None, "log_handler": lambda _: None} if listens else {}
-    async with asyncio.timeout(PROMPTLY), Client(server, protocol_version=revision, **handlers) as client:
+    async with asyncio.timeout(20), Client(server, protocol_version="2025-11-25", **handlers) as client:
         endless = asyncio.create_task(client.call_tool("work"))
         await asyncio.sleep(0.05)
         assert (await client.call_tool("hello")).data == "hello"
         endless.cancel()
         await stopped.wait()
-        with pytest.raises(asyncio.CancelledError):
-            await endless

@@ -13,6 +13,7 @@ import pytest
 
 from dovetail.engine.file_watcher import Watcher, look_at
 from dovetail.errors import Busy
+from http_serving import until
 
 PATIENCE = 20.0  # only ever used up by a failing test
 URI = "file:///watched"
@@ -70,15 +71,17 @@ def watching_tasks() -> list[asyncio.Task[object]]:
     return [task for task in asyncio.all_tasks() if task.get_name() == "dovetail.watch"]
 
 
-async def eventually(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 def append(path: Path) -> None:
     with path.open("a") as stream:
         stream.write("more")
+
+
+async def keep_writing(path: Path, changes: Changes) -> None:
+    """Until that is reported."""
+    async with asyncio.timeout(PATIENCE):
+        while URI not in changes.uris:
+            append(path)
+            await asyncio.sleep(0.01)
 
 
 def replace(path: Path) -> None:
@@ -101,14 +104,6 @@ async def test_each_save_of_a_file_is_reported_once(watcher: Watcher, changes: C
     await changes.wait_for()
     (path.parent / "file.txt.bak").write_text("x")
     await changes.stay_silent(0.1)
-
-
-async def test_a_file_that_is_always_written_is_reported_too(watcher: Watcher, changes: Changes, path: Path) -> None:
-    watcher.watch(URI, path)
-    async with asyncio.timeout(PATIENCE):
-        while URI not in changes.uris:
-            append(path)
-            await asyncio.sleep(0.01)
 
 
 async def test_a_file_and_its_folders_may_come_later_and_again(
@@ -178,7 +173,7 @@ async def test_holders_are_counted_and_the_task_lives_from_the_first_uri_to_the_
         await changes.wait_for("file:///folder")
         watcher.unwatch(URI)  # once too often is ignored
         watcher.unwatch("file:///folder")
-        await eventually(lambda: not watching_tasks())
+        await until(lambda: not watching_tasks(), PATIENCE)
     assert changes.uris == []
 
 
@@ -226,7 +221,7 @@ async def test_without_watchfiles_polling_goes_on(
     monkeypatch.setattr("watchfiles.awatch", fail)
     watcher = Watcher(changes, poll_seconds=0.02, quiet=0.02)
     watcher.watch(URI, tmp_path)
-    await eventually(lambda: str(failure) in caplog.text)
+    await until(lambda: str(failure) in caplog.text, PATIENCE)
     (tmp_path / "new").touch()
     await changes.wait_for()
     await watcher.close()
@@ -241,15 +236,12 @@ async def test_watchfiles_tells_at_once_of_folders_also_of_those_that_come_back(
     for _ in range(2):
         deep.mkdir(parents=True)
         watcher.watch(URI, folder)
-        async with asyncio.timeout(PATIENCE):
-            while URI not in changes.uris:  # it takes a moment until it hears
-                append(deep / "x")
-                await asyncio.sleep(0.05)
+        await keep_writing(deep / "x", changes)  # it takes a moment until it hears
         shutil.rmtree(folder)
         watcher.unwatch(URI)
         changes.uris.clear()
     await watcher.close()
-    await eventually(lambda: not watching_tasks())
+    await until(lambda: not watching_tasks(), PATIENCE)
     assert not caplog.records
 
 
@@ -285,10 +277,7 @@ async def test_a_disk_that_hangs_holds_up_nobody(
         watcher.watch("file:///hangs", tmp_path / "hangs")
         watcher.watch(URI, path)
         release.set()
-        async with asyncio.timeout(PATIENCE):
-            while URI not in changes.uris:  # its first look may come late
-                append(path)
-                await asyncio.sleep(0.01)
+        await keep_writing(path, changes)  # its first look may come late
         release.clear()
         watcher.watch("file:///again", tmp_path / "hangs")
         await watcher.close()  # does not wait for the disk either
@@ -302,7 +291,7 @@ def test_a_new_event_loop_starts_anew(path: Path) -> None:
     async def use() -> None:
         watcher.watch(URI, path)
         append(path)
-        await eventually(lambda: URI in seen)
+        await until(lambda: URI in seen, PATIENCE)
         seen.clear()
 
     for _ in range(2):  # neither time closed

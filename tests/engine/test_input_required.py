@@ -7,24 +7,10 @@ from typing import Any
 
 import pytest
 
-from dovetail import (
-    Client,
-    Context,
-    Elicit,
-    ElicitUrl,
-    InputRequired,
-    Interim,
-    Request,
-    Roots,
-    Sample,
-    Server,
-    ServerError,
-    SetupError,
-    UrlElicitationRequired,
-)
+from dovetail import Client, Context, Elicit, ElicitUrl, InputRequired, Interim, Request, Roots, Sample, Server
 from dovetail.engine import input_required
 from dovetail.engine.input_required import NOT_WILLING, NOT_YET_DONE
-from dovetail.errors import MISSING_CAPABILITY
+from dovetail.errors import MISSING_CAPABILITY, ServerError, SetupError, UrlElicitationRequired
 from dovetail.protocol import request_state
 from http_wire import HttpWire
 from replaying import accepted, asking_client, is_interim, messages, play, retry
@@ -33,23 +19,15 @@ ANSWERS = {"Name?": "Ada", "Age?": 36, "A?": "a", "B?": "b", "C?": "c"}
 GREET: dict[str, Any] = {"name": "greet"}
 
 
-class Wording:
-    """What a tool asks, which may change from one round to the next as by a deployment."""
+def worded(*questions: tuple[str, type]) -> tuple[Server, list[tuple[str, type]]]:
+    """A tool, and what it asks, which may change from one round to the next as by a deployment."""
+    server, asked = Server("greeter"), list(questions)
 
-    def __init__(self, *questions: tuple[str, type]) -> None:
-        self.questions = list(questions)
-        self.runs = 0
+    @server.tool
+    async def greet(ctx: Context) -> str:
+        return " ".join([str((await ctx.elicit(message, kind)).data) for message, kind in asked])
 
-    async def greet(self, ctx: Context) -> str:
-        self.runs += 1
-        return " ".join([str((await ctx.elicit(message, kind)).data) for message, kind in self.questions])
-
-
-def worded(*questions: tuple[str, type]) -> tuple[Server, Wording]:
-    wording = Wording(*questions)
-    server = Server("greeter")
-    server.add_tool(wording.greet)
-    return server, wording
+    return server, asked
 
 
 async def again(client: Client, interim: Mapping[str, Any], answers: Mapping[str, Any] = ANSWERS) -> dict[str, Any]:
@@ -65,7 +43,7 @@ def text_of(result: Mapping[str, Any]) -> str:
 
 @pytest.mark.rule("MRTR-3", "MRTR-4", "MRTR-5", "MRTR-8")
 async def test_a_call_of_two_rounds() -> None:
-    server, wording = worded(("Name?", str), ("Age?", int))
+    server, _ = worded(("Name?", str), ("Age?", int))
     async with asking_client(server) as client:
         first = await client.request("tools/call", GREET)
         assert first["resultType"] == "input_required"
@@ -77,22 +55,19 @@ async def test_a_call_of_two_rounds() -> None:
         assert messages(second) == ["Age?"]
         assert second["requestState"] != first["requestState"]
         assert text_of(await again(client, second)) == "Ada 36"
-    assert wording.runs == 3
 
 
 @pytest.mark.parametrize("changed", [("Your name?", str), ("Name?", int)], ids=["wording", "schema"])
 async def test_a_question_that_has_changed_is_asked_again_and_nothing_else_is(changed: tuple[str, type]) -> None:
-    server, wording = worded(("Age?", int), ("Name?", str))
+    server, questions = worded(("Age?", int), ("Name?", str))
     async with asking_client(server) as client:
         asked = await again(client, await client.request("tools/call", GREET))
-        wording.questions[1] = changed
+        questions[1] = changed
         asked_anew = await again(client, asked)
         assert messages(asked_anew) == [changed[0]]
         assert not asked_anew["inputRequests"].keys() & asked["inputRequests"].keys()
-        assert text_of(await again(client, asked_anew, {changed[0]: 12 if changed[1] is int else "Eve"})) in (
-            "36 12",
-            "36 Eve",
-        )
+        answer = 12 if changed[1] is int else "Eve"
+        assert text_of(await again(client, asked_anew, {changed[0]: answer})) == f"36 {answer}"
 
 
 @pytest.mark.rule("MRTR-15")
@@ -101,17 +76,13 @@ async def test_answers_to_what_was_not_asked_are_ignored() -> None:
     async with asking_client(server) as client:
         first = await client.request("tools/call", GREET)
         future = (await again(client, first))["inputRequests"]  # what will be asked in the next round
-        early = dict.fromkeys([*future, "unknown", ""], accepted(99))
         params = {**GREET, **retry(first, ANSWERS)}
-        second = await client.request("tools/call", {**params, "inputResponses": {**early, **params["inputResponses"]}})
+        params["inputResponses"].update(dict.fromkeys([*future, "unknown", ""], accepted(99)))
+        second = await client.request("tools/call", params)
         assert messages(second) == ["Age?"]
-        late = {**replies_to(second), **dict.fromkeys(first["inputRequests"], accepted("Eve"))}
-        final = {**GREET, "inputResponses": late, "requestState": second["requestState"]}
-        assert text_of(await client.request("tools/call", final)) == "Ada 36"
-
-
-def replies_to(interim: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(retry(interim, ANSWERS)["inputResponses"])
+        params = {**GREET, **retry(second, ANSWERS)}
+        params["inputResponses"].update(dict.fromkeys(first["inputRequests"], accepted("Eve")))
+        assert text_of(await client.request("tools/call", params)) == "Ada 36"
 
 
 @pytest.mark.rule("MRTR-7", "MRTR-17")
@@ -132,35 +103,27 @@ async def test_a_server_that_knows_nothing_of_the_first_round_goes_on_with_the_s
 # ── calls that do not come to an end ──
 
 
-def restless() -> Server:
-    """A tool whose question is another one in each run."""
-    server = Server("restless")
-    numbers = itertools.count()
+async def test_a_tool_that_always_asks_something_else_ends_in_words(caplog: Any) -> None:
+    server, numbers = Server("restless"), itertools.count()
 
+    @server.tool
     async def restless(ctx: Context) -> str:
         return str((await ctx.elicit(f"Is it {next(numbers)}?", str)).data)
 
-    server.add_tool(restless)
-    return server
-
-
-async def test_a_tool_that_always_asks_something_else_ends_in_words(caplog: Any) -> None:
-    async with asking_client(restless()) as client:
+    async with asking_client(server) as client:
         played = await play(client, "restless", lambda _: "yes")
-    assert len(played.rounds) == 3
-    assert played.failed
-    assert "The tool restless can't go on: it asks something else each time it is run again" in played.text
+    assert (len(played.rounds), played.failed) == (3, True)
+    assert "The tool restless can't go on: it asks something else each time" in played.text
     assert played.text in caplog.text
 
 
 async def test_a_call_has_32_rounds_and_no_more(caplog: Any) -> None:
-    server, wording = worded(*[(f"{n}?", int) for n in range(request_state.MAX_ROUNDS)])
+    server, questions = worded(*[(f"{n}?", int) for n in range(request_state.MAX_ROUNDS)])
     async with asking_client(server) as client:
-        played = await play(client, "greet", lambda _: 1)
-        assert (len(played.rounds), played.failed) == (request_state.MAX_ROUNDS, False)
-        wording.questions.append(("One more?", int))
-        played = await play(client, "greet", lambda _: 1)
-        assert (len(played.rounds), played.failed) == (request_state.MAX_ROUNDS, True)
+        for failed in (False, True):
+            played = await play(client, "greet", lambda _: 1)
+            assert (len(played.rounds), played.failed) == (request_state.MAX_ROUNDS, failed)
+            questions.append(("One more?", int))
     assert played.text == "The tool greet can't go on: it has asked 32 times without coming to an end"
     assert played.text in caplog.text
 
@@ -170,7 +133,6 @@ async def test_answers_that_are_too_large_to_be_kept(caplog: Any) -> None:
     async with asking_client(server) as client:
         played = await play(client, "greet", lambda _: "x" * 60_000)
         assert (len(played.rounds), played.failed) == (4, True)
-        assert played.text.startswith("The tool greet can't go on: its answers and steps are too large to be kept")
         assert "262144 are allowed" in played.text
         assert played.text in caplog.text
         assert (await play(client, "greet", lambda _: "x")).text == "x x x x x"  # nothing is wrong with the tool
@@ -228,9 +190,8 @@ def low_level() -> Server:
     async def mixed(ctx: Context) -> Any:
         if ctx.request_state is None:
             return InputRequired({"own": NAME}, state="begun")
-        return (
-            f"{ctx.request_state} {(await ctx.elicit('Age?', int)).data} {sorted(ctx.input_responses)[:1] == ['own']}"
-        )
+        age = (await ctx.elicit("Age?", int)).data
+        return f"{ctx.request_state} {age} {'own' in ctx.input_responses}"
 
     @server.prompt
     async def prompt(ctx: Context) -> Any:
@@ -290,23 +251,17 @@ async def test_the_state_stays_while_the_function_asks_by_ctx() -> None:
 
 @pytest.mark.rule("MRTR-2")
 async def test_prompts_and_resources() -> None:
-    answers = {"inputResponses": {"who": accepted("Ada")}}
     async with asking_client(low_level()) as client:
-        first = await client.request("prompts/get", {"name": "prompt"})
-        assert first["inputRequests"].keys() == {"who"}
-        final = {"name": "prompt", "requestState": first["requestState"], **answers}
-        assert (await client.request("prompts/get", final))["messages"][0]["content"]["text"] == "Hello Ada"
-        first = await client.request("resources/read", {"uri": "note://one"})
-        assert first["inputRequests"].keys() == {"who"}
-        final = {"uri": "note://one", "requestState": first["requestState"], **answers}
-        assert (await client.request("resources/read", final))["contents"][0]["text"] == "Note of Ada"
+        asked = await play(client, "prompt", ANSWERS, method="prompts/get")
+        assert (asked.rounds, asked.result["messages"][0]["content"]["text"]) == ([["Name?"]], "Hello Ada")
+        read = await play(client, "note://one", ANSWERS, method="resources/read")
+        assert (read.rounds, read.result["contents"][0]["text"]) == ([["Name?"]], "Note of Ada")
 
 
 @pytest.mark.rule("MRTR-6", "MRTR-21")
 @pytest.mark.parametrize(
     ("tool", "capabilities", "missing"),
     [
-        ("greet", {}, {"elicitation": {"form": {}}}),
         ("every_kind", {"elicitation": {}}, {"sampling": {}}),
         ("every_kind", {"elicitation": {}, "sampling": {}}, {"roots": {}}),
     ],
@@ -316,6 +271,10 @@ async def test_nothing_is_asked_that_the_client_did_not_declare(tool: str, capab
         with pytest.raises(ServerError) as caught:
             await call(client, tool)
     assert (caught.value.code, caught.value.data) == (MISSING_CAPABILITY, {"requiredCapabilities": missing})
+    answer = await HttpWire(low_level().asgi()).post("tools/call", {"name": "greet"})
+    error = {"code": MISSING_CAPABILITY, "data": {"requiredCapabilities": {"elicitation": {"form": {}}}}}
+    assert answer.status == 400
+    assert answer.json["error"].items() >= error.items()
 
 
 @pytest.mark.rule("MRTR-4")
@@ -329,117 +288,74 @@ def test_what_is_not_possible_is_said_at_once(given: Any) -> None:
         InputRequired(**given)
 
 
-# ── URLs that have to be opened first ──
-
-
-def signing_in() -> tuple[Server, set[str]]:
-    signed_in: set[str] = set()
-    server = Server("mail")
-
-    @server.tool
-    async def unread(ctx: Context) -> str:
-        if "mail" not in signed_in:
-            raise UrlElicitationRequired(
-                ElicitUrl("Sign in", "https://example.com/in"), ElicitUrl("Pay", "https://example.com/pay")
-            )
-        return "3 unread"
-
-    return server, signed_in
-
-
-async def test_pages_are_asked_for_and_the_call_is_made_again() -> None:
-    server, signed_in = signing_in()
-    async with asking_client(server) as client:
-        first = await call(client, "unread")
-        assert {each["params"]["url"] for each in first["inputRequests"].values()} == {
-            "https://example.com/in",
-            "https://example.com/pay",
-        }
-        signed_in.add("mail")
-        answers = {key: {"action": "accept"} for key in first["inputRequests"]}
-        final = await call(client, "unread", inputResponses=answers, requestState=first["requestState"])
-        assert text_of(final) == "3 unread"
+PAGES = ["https://example.com/in", "https://example.com/pay"]
 
 
 @pytest.mark.rule("EL-8")
 @pytest.mark.parametrize(
-    ("actions", "words"),
+    ("actions", "is_done", "words"),
     [
-        (["accept", "accept"], NOT_YET_DONE),  # willing is not done
-        (["accept", "decline"], NOT_WILLING),
-        (["cancel", "cancel"], NOT_WILLING),
+        (["accept", "accept"], True, "3 unread"),
+        (["accept", "accept"], False, NOT_YET_DONE),  # willing is not done
+        (["accept", "decline"], False, NOT_WILLING),
+        (["cancel", "cancel"], False, NOT_WILLING),
+        (["accept"], False, None),  # the other one is asked for again
     ],
 )
-async def test_nobody_is_sent_to_a_page_twice(actions: list[str], words: str) -> None:
-    server, _ = signing_in()
+async def test_nobody_is_sent_to_a_page_twice(actions: list[str], is_done: bool, words: str | None) -> None:
+    server = Server("mail")
+
+    @server.tool
+    async def unread() -> str:
+        if not signed_in:
+            raise UrlElicitationRequired(*(ElicitUrl("Sign in", page) for page in PAGES))
+        return "3 unread"
+
+    signed_in = False
     async with asking_client(server) as client:
         first = await call(client, "unread")
-        answers = {key: {"action": action} for key, action in zip(first["inputRequests"], actions, strict=True)}
+        assert [each["params"]["url"] for each in first["inputRequests"].values()] == PAGES
+        signed_in = is_done
+        answers = {key: {"action": action} for key, action in zip(first["inputRequests"], actions, strict=False)}
         final = await call(client, "unread", inputResponses=answers, requestState=first["requestState"])
-        assert (final["isError"], text_of(final)) == (True, words)
-
-
-async def test_a_page_without_an_answer_is_asked_for_again() -> None:
-    server, _ = signing_in()
-    async with asking_client(server) as client:
-        first = await call(client, "unread")
-        one, other = first["inputRequests"]
-        answers = {one: {"action": "accept"}}
-        again = await call(client, "unread", inputResponses=answers, requestState=first["requestState"])
-        assert is_interim(again)
-        assert list(again["inputRequests"]) == [other]
-
-
-async def said(ctx: Context, question: str) -> str:
-    return str((await ctx.elicit(question, str)).data)
+    if words is None:
+        assert list(final["inputRequests"]) == list(first["inputRequests"])[1:]
+    else:
+        assert (final["isError"], text_of(final)) == (not is_done, words)
 
 
 # ── prompts, resources, and functions that call each other ──
 
 
-def asking_server() -> Server:
-    server = Server("askers", log_level="debug")
-
-    @server.prompt
-    async def greeting(ctx: Context, style: str) -> str:
-        return f"{style} {await said(ctx, 'A?')}"
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_a_resource_that_a_tool_reads_asks_for_the_tool(in_thread: bool) -> None:
+    server = Server("askers")
 
     @server.resource("note://one")
     async def note(ctx: Context) -> str:
-        return f"note of {await said(ctx, 'A?')}"
+        return f"note of {(await ctx.elicit('A?', str)).data}"
 
-    @server.tool
     async def reads(ctx: Context) -> str:
         contents = await ctx.read_resource("note://one")
-        return f"{contents[0].text}, then {await said(ctx, 'C?')}"
+        return f"{contents[0].text}, then {(await ctx.elicit('C?', str)).data}"
 
-    @server.tool
     def reads_in_thread(ctx: Context) -> str:
-        return str(ctx.wait(ctx.read_resource("note://one"))[0].text)
+        return ctx.wait(reads(ctx))
 
-    return server
-
-
-@pytest.mark.parametrize(
-    ("tool", "rounds", "text"),
-    [
-        ("reads", [["A?"], ["C?"]], "note of a, then c"),
-        ("reads_in_thread", [["A?"]], "note of a"),
-    ],
-)
-async def test_a_resource_that_a_tool_reads_asks_for_the_tool(tool: str, rounds: list[list[str]], text: str) -> None:
-    async with asking_client(asking_server()) as client:
-        played = await play(client, tool, ANSWERS)
-        assert (played.rounds, played.text) == (rounds, text)
+    server.add_tool(reads_in_thread if in_thread else reads, name="reads")
+    async with asking_client(server) as client:
+        played = await play(client, "reads", ANSWERS)
+        assert (played.rounds, played.text) == ([["A?"], ["C?"]], "note of a, then c")
 
 
 @pytest.mark.rule("MRTR-2")
 async def test_who_completes_an_argument_can_not_ask(caplog: Any) -> None:
-    server = asking_server()
+    server = Server("askers")
+    server.add_prompt(lambda style: style, name="greeting")
 
     @server.completion(prompt="greeting", argument="style")
     async def styles(value: str, ctx: Context) -> list[str]:
-        return [await said(ctx, "A?")]
+        return [str(await ctx.elicit("A?", str))]
 
     params = {"ref": {"type": "ref/prompt", "name": "greeting"}, "argument": {"name": "style", "value": ""}}
     with caplog.at_level(logging.ERROR):
@@ -447,32 +363,6 @@ async def test_who_completes_an_argument_can_not_ask(caplog: Any) -> None:
             with pytest.raises(Exception, match="completion of style failed"):
                 await client.request("completion/complete", params)
     assert "only tools, prompts and resources can ask" in caplog.text
-
-
-# ── what a client must be able to do ──
-
-
-def choosy() -> Server:
-    server = Server("choosy")
-
-    @server.tool(requires=["elicitation.form"])
-    async def strict(ctx: Context) -> str:
-        raise AssertionError("it ran")
-
-    @server.tool
-    async def greet(ctx: Context) -> str:
-        return str((await ctx.elicit("Name?", str)).data)
-
-    return server
-
-
-@pytest.mark.rule("MRTR-21")
-@pytest.mark.parametrize("tool", ["strict", "greet"])
-async def test_over_http_the_refusal_is_a_bad_request(tool: str) -> None:
-    answer = await HttpWire(choosy().asgi()).post("tools/call", {"name": tool})
-    assert answer.status == 400
-    assert answer.json["error"]["code"] == MISSING_CAPABILITY
-    assert answer.json["error"]["data"] == {"requiredCapabilities": {"elicitation": {"form": {}}}}
 
 
 # ── caches, and middleware ──
@@ -502,26 +392,8 @@ async def test_what_was_answered_is_kept_neither_here_nor_by_clients() -> None:
         assert (await client.request("resources/read", unasked))["ttlMs"] == 0
 
 
-async def test_middleware_sees_questions_as_results() -> None:
-    server = choosy()
-    seen: list[Any] = []
-
-    @server.middleware
-    async def watch(request: Request, call_next: Any) -> Any:
-        result = await call_next(request)
-        seen.append(result)
-        return result
-
-    async with asking_client(server) as client:
-        await play(client, "greet", ANSWERS)
-    interims = [each for each in seen if isinstance(each, Interim)]
-    assert len(interims) == 1
-    assert [each["params"]["message"] for each in interims[0].requests.values()] == ["Name?"]
-
-
-async def test_middleware_may_make_the_request_twice() -> None:
-    server = Server("twice")
-    steps: list[str] = []
+async def test_middleware_sees_questions_as_results_and_may_make_the_request_twice() -> None:
+    server, steps, seen = Server("twice"), list[str](), list[Any]()
 
     @server.tool
     async def greet(ctx: Context) -> str:
@@ -531,12 +403,14 @@ async def test_middleware_may_make_the_request_twice() -> None:
 
     @server.middleware
     async def twice(request: Request, call_next: Any) -> Any:
-        await call_next(request)
+        seen.append(await call_next(request))
         return await call_next(request)
 
     async with asking_client(server) as client:
         played = await play(client, "greet", ANSWERS)
     assert (played.rounds, played.text, steps) == ([["Name?"], ["Age?"]], "Ada, 36", ["greeted"])
+    asked = [each.requests.values() for each in seen if isinstance(each, Interim)]
+    assert [each["params"]["message"] for requests in asked for each in requests] == ["Name?", "Age?"]
 
 
 @pytest.mark.rule("SA-8")
@@ -556,3 +430,20 @@ async def test_nothing_said_to_a_model_is_kept_for_the_next_question() -> None:
     async with Client(server, sampling_handler=answer) as client:
         await client.call_tool("think")
     assert heard == [["First"], ["Second"]]
+
+
+@pytest.mark.rule("EL-19")
+async def test_a_page_before_the_call_in_2025_11_25() -> None:
+    asked: list[Any] = []
+    server = Server("mail")
+
+    @server.tool
+    async def unread() -> str:
+        raise UrlElicitationRequired(ElicitUrl("Sign in", PAGES[0], elicitation_id="visit"))
+
+    async with Client(server, protocol_version="2025-11-25", elicitation_handler=asked.append) as client:
+        with pytest.raises(ServerError) as refused:
+            await client.call_tool("unread")
+    page = {"mode": "url", "message": "Sign in", "url": PAGES[0], "elicitationId": "visit"}
+    assert (refused.value.code, refused.value.data) == (-32042, {"elicitations": [page]})
+    assert asked == []

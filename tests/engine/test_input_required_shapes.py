@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -35,27 +36,9 @@ async def letter(ctx: Context, name: str) -> str:
     return str((await ctx.elicit(f"{name}?", str)).data)
 
 
-def letter_in_thread(ctx: Context, name: str) -> str:
-    return str(ctx.wait(ctx.elicit(f"{name}?", str)).data)
-
-
 @shape("A", "A", "A", text="aaa")
 async def in_a_loop(ctx: Context) -> str:
     return "".join([await letter(ctx, "A") for _ in range(3)])
-
-
-@shape("ABC", text="a b c")
-async def by_gather(ctx: Context) -> str:
-    return " ".join(await asyncio.gather(*(letter(ctx, name) for name in "ABC")))
-
-
-@shape("AB", "C", text="a b c")
-async def gather_of_sequences(ctx: Context) -> str:
-    async def two() -> list[str]:
-        return [await letter(ctx, "B"), await letter(ctx, "C")]
-
-    first, others = await asyncio.gather(letter(ctx, "A"), two())
-    return " ".join([first, *others])
 
 
 @shape("AB", text="a b")
@@ -98,14 +81,6 @@ async def leaves_a_task_behind(ctx: Context) -> str:
     task.add_done_callback(lambda task: task.exception())
     await asyncio.sleep(0)
     return "done"
-
-
-# ── threads ──
-
-
-@shape("A", "B", text="a b")
-def def_function(ctx: Context) -> str:
-    return f"{letter_in_thread(ctx, 'A')} {letter_in_thread(ctx, 'B')}"
 
 
 @pytest.mark.rule("MRTR-1", "MRTR-3", "MRTR-8")
@@ -153,9 +128,6 @@ async def test_more_questions_than_one_round_holds_are_asked_in_the_next() -> No
         assert played.text == str(sum(range(150)))
 
 
-MOST_QUESTIONS = 20
-
-
 # ── programs ──
 
 
@@ -174,7 +146,7 @@ def leaf(kind: str) -> st.SearchStrategy[Node]:
 
 
 def around(parts: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
-    kinds = ("sequence", "gather", "gather_exceptions", "group", "branch", "loop", "catch", "finally", "timed")
+    kinds = ("sequence", "gather", "gather_exceptions", "group", "branch", "loop", "catch", "ends", "timed")
     return st.builds(Node, st.sampled_from(kinds), st.lists(parts, min_size=1, max_size=3))
 
 
@@ -216,7 +188,7 @@ class Run:
 
     async def ask_with_step(self, node: Node) -> Any:
         """What a step gave stands in the question."""
-        number = await self.ctx.step(f"{node.name}.number", lambda: _awaited(self.effects.total()))
+        number = await self.ctx.step(f"{node.name}.number", self.effects.total)
         return (await self.ctx.elicit(f"{node.name} {type(number).__name__}?", int)).data
 
     async def ask_in_thread(self, node: Node) -> Any:
@@ -256,22 +228,12 @@ class Run:
             await self.run(Node("step", name=f"{node.name}.wrong"))
             return await self.run(Node("ask", name=f"{node.name}.wrong"))
 
-    async def finally_(self, node: Node) -> Any:
+    async def ends(self, node: Node) -> Any:
         try:
             return await self.run(node.parts[0])
         finally:
             with contextlib.suppress(Exception):
                 await self.sequence(Node("sequence", node.parts[1:]))
-
-
-setattr(Run, "finally", Run.finally_)
-
-
-async def _awaited(value: Any) -> Any:
-    return value
-
-
-# ── answers ──
 
 
 def answer(message: str, occurrence: int) -> int:
@@ -295,7 +257,8 @@ class Straight:
         return type("Answer", (), {"data": answer(message, self.asked[message])})
 
     async def step(self, name: str, function: Callable[[], Any]) -> Any:
-        return await function()
+        result = function()
+        return await result if isinstance(result, Awaitable) else result
 
 
 def in_one_piece(program: Node) -> tuple[Any, Counter[str], int]:
@@ -337,9 +300,7 @@ HABITS = st.builds(Habits, st.integers(1, 3), st.booleans(), st.integers(0, 2), 
 
 def answers_to(interim: dict[str, Any], habits: Habits) -> dict[str, Any]:
     requests = interim["inputRequests"]
-    kept = [
-        key for number, key in enumerate(requests) if not habits.forgets or number % habits.forgets == 0
-    ]  # always the first, so that it goes on
+    kept = list(requests)[:: habits.forgets or 1]  # always the first, so that it goes on
     return {key: accepted(answer(requests[key]["params"]["message"], int(key.rpartition("-")[2]))) for key in kept}
 
 
@@ -349,55 +310,37 @@ async def by_replay(server: Server, habits: Iterator[Habits]) -> Any:
         while is_interim(result):
             habit = next(habits)
             again = {"inputResponses": answers_to(result, habit), "requestState": result["requestState"]}
-            result = await made_again(client, {"name": "run", **again}, habit)
+            calls = [client.request("tools/call", {"name": "run", **again}) for _ in range(habit.times)]
+            results = await asyncio.gather(*calls) if habit.at_once else [await each for each in calls]
+            result = results[habit.follows % len(results)]
         return result
-
-
-async def made_again(client: Client, params: dict[str, Any], habit: Habits) -> dict[str, Any]:
-    if habit.at_once:
-        results = await asyncio.gather(*(client.request("tools/call", params) for _ in range(habit.times)))
-    else:
-        results = [await client.request("tools/call", params) for _ in range(habit.times)]
-    return results[habit.follows % len(results)]
-
-
-def cycled(habits: list[Habits]) -> Iterator[Habits]:
-    while True:
-        yield from habits
-
-
-def check_replay(program: Node, habits: list[Habits]) -> None:
-    expected, expected_effects, questions = in_one_piece(program)
-    assume(0 < questions <= MOST_QUESTIONS)
-    effects: Counter[str] = Counter()
-    result = asyncio.run(by_replay(serving(program, effects), cycled(habits)))
-    assert not result["isError"], result
-    assert result["structuredContent"] == {"result": expected}
-    assert effects == expected_effects
 
 
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 
 
 @pytest.mark.rule("MRTR-12", "MRTR-16")
-@settings(max_examples=100, suppress_health_check=SLOW)
-@given(PROGRAMS.map(named), st.lists(HABITS, min_size=1, max_size=4))
-def test_replay_gives_what_a_run_in_one_piece_gives(program: Node, habits: list[Habits]) -> None:
-    check_replay(program, habits)
+@pytest.mark.parametrize("examples", [100, pytest.param(2000, marks=pytest.mark.soak)])
+def test_replay_gives_what_a_run_in_one_piece_gives(examples: int) -> None:
+    @settings(max_examples=examples, suppress_health_check=SLOW)
+    @given(PROGRAMS.map(named), st.lists(HABITS, min_size=1, max_size=4))
+    def check(program: Node, habits: list[Habits]) -> None:
+        expected, expected_effects, questions = in_one_piece(program)
+        assume(0 < questions <= 20)
+        effects: Counter[str] = Counter()
+        result = asyncio.run(by_replay(serving(program, effects), itertools.cycle(habits)))
+        assert not result["isError"], result
+        assert result["structuredContent"] == {"result": expected}
+        assert effects == expected_effects
 
-
-@pytest.mark.soak
-@settings(max_examples=2000, suppress_health_check=SLOW)
-@given(PROGRAMS.map(named), st.lists(HABITS, min_size=1, max_size=4))
-def test_replay_of_two_thousand_programs(program: Node, habits: list[Habits]) -> None:
-    check_replay(program, habits)
+    check()
 
 
 @settings(max_examples=25, suppress_health_check=SLOW)
 @given(PROGRAMS.map(named))
 def test_a_client_of_2025_11_25_gets_the_same(program: Node) -> None:
     expected, expected_effects, questions = in_one_piece(program)
-    assume(0 < questions <= MOST_QUESTIONS)
+    assume(0 < questions <= 20)
     effects: Counter[str] = Counter()
     assert asyncio.run(_live(serving(program, effects))) == {"result": expected}
     assert effects == expected_effects

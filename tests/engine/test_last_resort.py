@@ -15,21 +15,16 @@ from wire import MODERN, Wire
 
 
 @pytest.mark.parametrize(
-    ("failure", "code"),
-    [
-        (ProtocolError("bad file", data={"path": Path("/x")}), -32603),
-        (ProtocolError("bad file", data=object()), -32603),
-        (ProtocolError("\ud800", code=-32602), -32602),
-        (ProtocolError(object()), -32603),  # type: ignore[arg-type]
-    ],
+    ("message", "data", "code"),
+    [("a path", Path("/x"), -32603), ("an object", object(), -32603), ("\ud800", None, -32602), (object(), 1, -32603)],
     ids=["a path as data", "an object as data", "half a character", "an object as message"],
 )
-async def test_protocol_errors_that_can_not_be_encoded(failure: ProtocolError, code: int) -> None:
+async def test_protocol_errors_that_can_not_be_encoded(message: Any, data: Any, code: int) -> None:
     server = Server("hostile")
 
     @server.tool
     async def fail() -> str:
-        raise failure
+        raise ProtocolError(message, code=code, data=data)
 
     async with Wire(server, MODERN) as wire:
         assert (await wire.refusal("tools/call", {"name": "fail"}))["code"] == code
@@ -83,9 +78,7 @@ async def test_a_tool_that_cancels_itself_and_a_batch_are_answered() -> None:
 
     @server.tool
     async def cancels_itself() -> str:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
+        asyncio.current_task().cancel()
         await asyncio.sleep(1)
         return ""
 
@@ -106,51 +99,21 @@ async def test_names_of_undecodable_files_can_be_told() -> None:
     async def fail() -> str:
         raise ToolError("bad\udcff.txt")
 
-    @server.middleware
-    async def refuse(request: Any, call_next: Any) -> Any:
-        if request.method == "tools/call" and request.params.name == "other":
-            raise ToolError("\ud800")
-        return await call_next(request)
-
     async with Wire(server, MODERN) as wire:
         assert (await wire.refusal("resources/read", {"uri": "x://y"}))["message"] == "no bad?.txt"
         assert (await wire.ask("tools/call", {"name": "fail"}))["content"][0]["text"] == "bad?.txt"
-        assert (await wire.ask("tools/call", {"name": "other"}))["isError"] is True
-
-
-async def test_anything_can_be_logged() -> None:
-    server = Server("logs")
-
-    @server.tool
-    async def talk(ctx: Context) -> str:
-        await ctx.error(RuntimeError("the disk is full"))
-        await ctx.error([("Authorization", "Basic abcdefgh")])
-        return "done"
-
-    async with Wire(server, "2025-11-25") as wire:
-        assert (await wire.ask("tools/call", {"name": "talk"}))["isError"] is False
-        first, second = [m["params"]["data"] for m in wire.seen if m.get("method") == "notifications/message"]
-        assert first == "the disk is full"
-        assert "abcdefgh" not in str(second)
 
 
 async def test_a_server_lives_on_one_loop_at_a_time() -> None:
     server = Server("loops")
-    failures: list[BaseException] = []
 
     async def second() -> None:
         async with Client(server):
             pass
 
-    def elsewhere() -> None:
-        try:
-            asyncio.run(second())
-        except RuntimeError as failure:
-            failures.append(failure)
-
     async with Client(server):
-        await asyncio.to_thread(elsewhere)
-    assert "another event loop" in str(failures[0])
+        with pytest.raises(RuntimeError, match="another event loop"):
+            await asyncio.to_thread(asyncio.run, second())
     await asyncio.to_thread(asyncio.run, second())
 
 

@@ -42,40 +42,28 @@ async def uris(wire: Wire) -> list[str]:
 # ── kept contents ──
 
 
-async def test_contents_are_kept_for_as_long_as_asked() -> None:
-    server = new_server()
-    count = 0
+async def test_contents_are_kept_for_as_long_as_asked_and_go_with_their_function() -> None:
+    server, reads = new_server(), list[str]()
 
-    @server.resource("a://kept", cache=60)
-    async def kept() -> str:
-        nonlocal count
-        count += 1
-        return str(count)
+    def counted(name: str = "kept") -> str:
+        reads.append(name)
+        return f"{name} {len(reads)}"
 
-    @server.resource("a://short", cache=0.01)
-    async def short() -> str:
-        return await kept()
-
+    server.add_resource("a://short", lambda: counted("short"), name="short", cache=0.01)
+    server.add_resource("a://{name}", counted, cache=60)
     async with Wire(server, MODERN) as wire:
-        assert [await text(wire, "a://kept") for _ in range(3)] == ["1"] * 3
-        server.notify_resource_updated("a://kept")
-        assert await text(wire, "a://kept") == "2"
-        assert await text(wire, "a://short") == "3"
-        await asyncio.sleep(0.02)
-        assert await text(wire, "a://short") == "4"
-
-
-async def test_what_was_kept_goes_with_its_function() -> None:
-    server = new_server()
-    server.add_resource("a://{id}", lambda id: "template", name="t", cache=60)
-    async with Wire(server, MODERN) as wire:
-        assert await text(wire, "a://b") == "template"
-        server.add_resource("a://b", lambda: "static", name="s", cache=60)
-        assert await text(wire, "a://b") == "static"
+        assert [await text(wire, "a://b") for _ in range(3)] == ["b 1"] * 3
+        server.notify_resource_updated("a://b")
+        assert await text(wire, "a://b") == "b 2"
+        server.add_resource("a://b", lambda: counted(), name="exact", cache=60)
+        assert await text(wire, "a://b") == "kept 3"
         server.remove_resource("a://b")
-        assert await text(wire, "a://b") == "template"
-        server.remove_resource("a://{id}")
+        assert await text(wire, "a://b") == "b 4"
+        server.remove_resource("a://{name}")
         assert (await wire.refusal("resources/read", {"uri": "a://b"}))["code"] == -32602
+        assert await text(wire, "a://short") == "short 5"
+        await asyncio.sleep(0.02)
+        assert await text(wire, "a://short") == "short 6"
 
 
 @pytest.mark.parametrize(("size", "kept"), [(1, 3), (40, 2), (100, 1)])
@@ -110,14 +98,11 @@ async def test_a_file_is_listed_with_its_facts_and_read(tmp_path: Path) -> None:
     server.add_file(path)
     async with Wire(server, "2025-11-25") as wire:
         first, second = await listed(wire)
+        annotations = {"priority": 1.0, "lastModified": "2023-11-14T22:13:20Z"}
         assert first == {
-            "uri": "docs://notes",
-            "name": "notes.md",
-            "title": "Notes",
-            "mimeType": "text/markdown",
-            "size": 4,
-            "annotations": {"priority": 1.0, "lastModified": "2023-11-14T22:13:20Z"},
-        }
+            "uri": "docs://notes", "name": "notes.md", "title": "Notes", "mimeType": "text/markdown", "size": 4,
+            "annotations": annotations,
+        }  # fmt: skip
         assert second["uri"] == path.as_uri()
         assert await text(wire, "docs://notes") == "# Hi"
         path.write_text("longer text")
@@ -150,6 +135,10 @@ async def test_a_folder_is_listed_read_and_kept_up_to_date(tmp_path: Path) -> No
         assert await uris(wire) == [*expected[1:], "docs://all/new.txt"]
         assert (await wire.receive())["method"] == "notifications/resources/list_changed"
         await wire.quiet(0.02)
+        assert server.remove_resource("docs://all/{+path}") is True
+        assert server.remove_resource("docs://all/{+path}") is False
+        assert await uris(wire) == []
+        assert (await wire.refusal("resources/read", {"uri": "docs://all/c"}))["code"] == -32002
 
 
 @pytest.mark.seed("S2-73")
@@ -177,18 +166,6 @@ async def test_nothing_outside_of_a_folder_can_be_reached(tmp_path: Path) -> Non
             assert str(tmp_path) not in error["message"] or str(tmp_path) in path
         for path in ("fine.txt", "./fine.txt", "../fine.txt", "%2e%2e/r/../fine.txt"):  # never above the root
             assert await text(wire, f"docs://r/{path}") == "fine"
-
-
-async def test_a_removed_folder_takes_its_files_along(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("a")
-    server = new_server()
-    server.add_directory(tmp_path, uri="docs://r")
-    async with Wire(server, "2025-11-25") as wire:
-        assert await uris(wire) == ["docs://r/a"]
-        assert server.remove_resource("docs://r/{+path}") is True
-        assert server.remove_resource("docs://r/{+path}") is False
-        assert await uris(wire) == []
-        assert (await wire.refusal("resources/read", {"uri": "docs://r/a"}))["code"] == -32002
 
 
 @pytest.mark.parametrize(
@@ -368,20 +345,18 @@ async def test_a_value_that_the_author_listed_is_read(kind: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "unsafe", "words"),
+    ("unsafe", "words"),
     [
-        ("files://{+path}", ["paht"], r"unsafe=\['paht'\] is not possible; 'files://{\+path}' has \['path'\]"),
-        ("files://{+path}", "path", "unsafe='path' is not possible; it must be a list of strings"),
-        ("files://{+path}", [7], r"unsafe=\[7\] is not possible"),
-        ("files://{+path}", True, "unsafe=True is not possible"),
-        ("files://all", ["path"], "unsafe= is for the variables of a template, and 'files://all' has none"),
+        (["paht"], r"unsafe=\['paht'\] is not possible; 'files://{\+path}' has \['path'\]"),
+        ("path", "unsafe='path' is not possible; it must be a list of strings"),
+        ([7], r"unsafe=\[7\] is not possible"),
     ],
 )
-def test_unsafe_names_variables(uri: str, unsafe: Any, words: str) -> None:
-    server = new_server()
-    function = (lambda path: path) if "{" in uri else (lambda: "all")
+def test_unsafe_names_variables(unsafe: Any, words: str) -> None:
     with pytest.raises(SetupError, match=words):
-        server.add_resource(uri, function, name="files", unsafe=unsafe)
+        new_server().add_resource("files://{+path}", lambda path: path, name="files", unsafe=unsafe)
+    with pytest.raises(SetupError, match="unsafe= is for the variables of a template, and 'files://all' has none"):
+        new_server().add_resource("files://all", lambda: "all", name="files", unsafe=["path"])
 
 
 async def test_a_template_that_refuses_a_value_leaves_it_to_no_other() -> None:

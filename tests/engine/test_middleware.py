@@ -18,28 +18,17 @@ def new_server() -> Server:
     server.add_tool(lambda: "hidden", name="hide", tags=["secret"])
     server.add_prompt(lambda: "p", name="ask")
     server.add_resource("a://b", lambda: "r", name="res")
-
-    @server.tool
-    async def reads(ctx: Any = None) -> str:
-        return "read"
-
     return server
 
 
-def watching(server: Server) -> list[str]:
-    seen: list[str] = []
+async def test_every_method_is_seen_once() -> None:
+    server, seen = new_server(), list[str]()
 
     @server.middleware
     async def watch(request: Request, call_next: Any) -> Any:
         seen.append(request.method)
         return await call_next(request)
 
-    return seen
-
-
-async def test_every_method_is_seen_once() -> None:
-    server = new_server()
-    seen = watching(server)
     asked: list[tuple[str, dict[str, Any]]] = [
         ("ping", {}), ("tools/list", {}), ("tools/call", {"name": "say"}), ("tools/call", {"name": "unknown"}),
         ("resources/list", {}), ("resources/templates/list", {}), ("resources/read", {"uri": "a://b"}),
@@ -90,8 +79,7 @@ async def test_a_list_is_encoded_anew_only_if_it_was_changed() -> None:
     @server.middleware
     async def filter_tools(request: Request, call_next: Any) -> Any:
         result = await call_next(request)
-        assert isinstance(result, Listing)
-        assert len(result.items) == 3  # looking is not touching
+        assert len(result.items) == 2  # looking is not touching
         if hiding:
             result.items = [item for item in result.items if "dovetail/tags" not in (item.meta or {})]
         results.append(result)
@@ -102,9 +90,9 @@ async def test_a_list_is_encoded_anew_only_if_it_was_changed() -> None:
         (kept,) = [page.body for page in server.engine.tools.encoded.values()]
         await wire.ask("tools/list")
         hiding = True
-        assert [tool["name"] for tool in (await wire.ask("tools/list"))["tools"]] == ["say", "reads"]
+        assert [tool["name"] for tool in (await wire.ask("tools/list"))["tools"]] == ["say"]
         hiding = False
-        assert len((await wire.ask("tools/list"))["tools"]) == 3
+        assert len((await wire.ask("tools/list"))["tools"]) == 2
     sent = [result.encode(server.engine.shapers[MODERN]) for result in results]
     assert [body is kept for body in sent] == [True, True, False, True]
 

@@ -3,9 +3,6 @@
 import asyncio
 import base64
 import json
-import subprocess
-import sys
-from pprint import pformat
 from typing import Any
 
 import pytest
@@ -14,11 +11,11 @@ from hypothesis import strategies as st
 
 from dovetail import Context, Server
 from dovetail.engine import input_required, request_state
-from dovetail.engine.input_required import OTHERS
 from dovetail.engine.request_state import CHANGED, MAX_TOKEN, NOT_OURS, TOO_LONG, UNKNOWN_KEY, BadSeal, Sealer, TooLarge
 from dovetail.errors import INVALID_PARAMS
 from http_wire import HttpWire
 from replaying import EVERYTHING, accepted, asking_client, is_interim, retry
+from stable_ids import stable
 from wire import MODERN, Wire
 
 OURS, OLD, FOREIGN = b"our own secret, 32 bytes of text", b"what we had last year", b"the secret of another server"
@@ -76,18 +73,6 @@ def test_a_token_may_be_as_long_as_the_limit_and_no_longer() -> None:
 def test_there_is_no_sealer_without_a_secret() -> None:
     with pytest.raises(ValueError, match="secret"):
         Sealer([])
-
-
-def test_a_sealer_does_not_show_its_secrets() -> None:
-    both = Sealer([OURS, OLD])
-    both.open(both.seal(DATA))
-    for shown in (repr(both), str(both), repr(vars(both)), pformat(vars(both)), f"{both.secrets}"):
-        assert OURS.decode() not in shown
-        assert OLD.decode() not in shown
-    assert both.secrets == (OURS, OLD)
-
-
-# ── rotation ──
 
 
 def test_the_first_secret_seals_and_all_of_them_open() -> None:
@@ -152,23 +137,6 @@ def test_a_huge_token_is_refused_before_it_is_looked_at(monkeypatch: pytest.Monk
         sealer.open(longest)
 
 
-# ── what it costs who never asks ──
-PROGRAM = """
-import sys
-from dovetail import Server
-
-server = Server("plain", secret="a secret that is long enough")
-sealer = server.engine.sealer
-before = "cryptography" in sys.modules
-sealer.seal(b"")
-assert (before, "cryptography" in sys.modules) == (False, True)
-"""
-
-
-def test_only_a_seal_loads_the_library() -> None:
-    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)
-
-
 SECRET = "the same on all workers"
 ANSWERS = {"Sure?": "yes"}
 CAPABILITIES = {"io.modelcontextprotocol/clientCapabilities": EVERYTHING}
@@ -217,23 +185,15 @@ REFUSAL = json.dumps(
 
 
 @pytest.mark.rule("MRTR-9", "MRTR-10", "MRTR-14")
-@pytest.mark.parametrize(
-    "broken", ["", "eyJhbnN3ZXJzIjp7fX0", -1, "A" * 1_000_000], ids=lambda broken: str(broken)[:20]
-)
-async def test_what_is_no_state_is_refused(broken: Any) -> None:
+@pytest.mark.parametrize("wrong", ["", "eyJhbnN3ZXJzIjp7fX0", "cut", "A" * 1_000_000, 5, True, None, []], ids=stable)
+async def test_what_is_no_state_is_refused(wrong: Any) -> None:
     server = bank()
     method, params = call("pay", amount=1)
     good = await state_of(server, method, params)
-    wrong = broken if isinstance(broken, str) else good["requestState"][:broken]
-    assert await answer_to(server, method, {**params, **good, "requestState": wrong}) == REFUSAL
-
-
-@pytest.mark.rule("MRTR-14")
-@pytest.mark.parametrize("wrong", [5, 1.5, True, None, [], {}])
-async def test_a_state_must_be_a_string(wrong: Any) -> None:
-    method, params = call("pay", amount=1)
-    answer = json.loads(await answer_to(bank(), method, {**params, "requestState": wrong}))
-    assert answer["error"]["code"] == INVALID_PARAMS
+    state = good["requestState"][:-1] if wrong == "cut" else wrong
+    answer = await answer_to(server, method, {**params, **good, "requestState": state})
+    assert json.loads(answer)["error"]["code"] == INVALID_PARAMS
+    assert answer == REFUSAL or not isinstance(wrong, str)
 
 
 # ── states of others ──
@@ -247,11 +207,11 @@ NOTES = ("resources/read", {"uri": "bank://one"}), ("resources/read", {"uri": "b
 @pytest.mark.parametrize(
     ("issued", "used", "server", "reason"),
     [
-        (PAY, call("steal", amount=1), {}, OTHERS["name"]),
-        (PAY, call("pay", amount=2), {}, OTHERS["arguments"]),
-        (call("ask"), ("prompts/get", {"name": "ask"}), {}, OTHERS["method"]),
-        (*NOTES, {}, OTHERS["name"]),
-        (PAY, PAY, {"name": "another"}, OTHERS["server"]),
+        (PAY, call("steal", amount=1), {}, "whose name"),
+        (PAY, call("pay", amount=2), {}, "whose arguments"),
+        (call("ask"), ("prompts/get", {"name": "ask"}), {}, "whose method"),
+        (*NOTES, {}, "whose name"),
+        (PAY, PAY, {"name": "another"}, "whose server"),
         (PAY, PAY, {"secret": "not the same as the others"}, "a key that this process does not have"),
     ],
 )
@@ -277,11 +237,8 @@ async def test_a_state_of_another_caller_is_refused(caplog: Any) -> None:
     for user in ("eve", None):
         refused = await wires[user].post(method, again, id=7)
         assert refused.raw == REFUSAL
-    assert "it was made for another caller" in caplog.text
+    assert "whose principal" in caplog.text
     assert (await wires["ada"].ask(method, again))["content"][0]["text"] == "paid 1: yes"
-
-
-# ── answers ──
 
 
 @pytest.mark.rule("MRTR-13")
@@ -300,8 +257,7 @@ async def test_an_answer_that_does_not_fit_is_told_and_not_taken(answer: Any) ->
         method, params = call("pay", amount=1)
         first = await client.request(method, params)
         given = dict.fromkeys(first["inputRequests"], answer)
-        result = await client.request(
-            method, {**params, "inputResponses": given, "requestState": first["requestState"]}
-        )
+        again = {**params, "inputResponses": given, "requestState": first["requestState"]}
+        result = await client.request(method, again)
         assert result["isError"]
         assert "paid" not in result["content"][0]["text"]

@@ -13,18 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail import (
-    Client,
-    Context,
-    ElicitQuestion,
-    ElicitUrl,
-    Request,
-    Server,
-    ServerError,
-    SetupError,
-    ToolError,
-    UrlElicitationRequired,
-)
+from dovetail import Client, Context, Request, Server, ServerError, SetupError, ToolError
 from dovetail.engine.context import warn_deprecated
 from dovetail.engine.input_required import Steps, life_now
 from dovetail.state.base import NoRoom, StateBackend
@@ -61,36 +50,26 @@ class Effect:
         self.go = asyncio.Event()
         self.go.set()
 
-    def _outcome(self) -> Any:
+    def sync(self) -> Any:
         self.times += 1
         outcome = self.outcomes.pop(0) if self.outcomes else self.times
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
-    def sync(self) -> Any:
-        return self._outcome()
-
     async def __call__(self) -> Any:
         assert not self.begun.is_set() or self.go.is_set(), "it was begun a second time"
         self.begun.set()
         await self.go.wait()
-        return self._outcome()
+        return self.sync()
 
 
-def asks_before(effect: Callable[[], Any]) -> Body:
-    async def tool(ctx: Context) -> str:
-        await ctx.elicit("Sure?", str)
-        return f"{await ctx.step('effect', effect)}"
-
-    return tool
-
-
-def asks_before_and_after(effect: Callable[[], Any]) -> Body:
+def asks_before(effect: Callable[[], Any], *, and_after: bool = False) -> Body:
     async def tool(ctx: Context) -> str:
         await ctx.elicit("Sure?", str)
         number = await ctx.step("effect", effect)
-        await ctx.elicit("Really?", str)
+        if and_after:
+            await ctx.elicit("Really?", str)
         return f"{number}"
 
     return tool
@@ -105,25 +84,11 @@ BOTH = pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
 @pytest.mark.parametrize("kind", ["sync", "async"])
 async def test_a_step_runs_once_in_all_runs_of_a_call_and_again_in_the_next_call(kind: str) -> None:
     effect = Effect()
-    async with asking_client(serving(asks_before_and_after(effect if kind == "async" else effect.sync))) as client:
+    tool = asks_before(effect if kind == "async" else effect.sync, and_after=True)
+    async with asking_client(serving(tool)) as client:
         assert (await play(client, "tool", SURE)).text == "1"
         assert effect.times == 1
         assert (await play(client, "tool", SURE)).text == "2"
-
-
-async def test_steps_of_the_same_name_are_counted() -> None:
-    effect = Effect()
-
-    async def tool(ctx: Context) -> list[int]:
-        found = []
-        for _ in range(3):
-            found.append(await ctx.step("effect", effect))
-            await ctx.elicit("Sure?", str)
-        return found
-
-    async with asking_client(serving(tool)) as client:
-        played = await play(client, "tool", SURE)
-        assert (played.result["structuredContent"], effect.times) == ([1, 2, 3], 3)
 
 
 @BOTH
@@ -162,22 +127,14 @@ async def test_a_result_is_what_json_makes_of_it(revision: str) -> None:
         seen.append(await ctx.step("keys", lambda: {1: 2.0}))
         with pytest.raises(SetupError, match=r"ctx\.step\('odd'\): .* it is remembered as JSON"):
             await ctx.step("odd", object)
+        for name in ("", "x" * 201, None, 5):
+            with pytest.raises(SetupError, match=r"ctx\.step: the name"):
+                await ctx.step(name, lambda: 1)
         return "done"
 
     async with Client(serving(tool), protocol_version=revision) as client:
         await client.call_tool("tool")
     assert seen == [{"number": 7, "tags": ["a", "b"]}, None, {"1": 2.0}]
-
-
-@pytest.mark.parametrize("name", ["", "x" * 201, None, 5])
-async def test_a_name_that_is_none(name: Any) -> None:
-    async def tool(ctx: Context) -> str:
-        with pytest.raises(SetupError, match=r"ctx\.step: the name"):
-            await ctx.step(name, lambda: 1)
-        return "refused"
-
-    async with asking_client(serving(tool)) as client:
-        assert text_of(await call(client)) == "refused"
 
 
 # ── failures ──
@@ -200,41 +157,25 @@ async def test_a_step_that_raises_is_tried_again() -> None:
         assert (played.text, effect.times) == ("3", 3)
 
 
-async def test_who_waits_for_a_step_that_fails_takes_it_over() -> None:
-    effect = Effect(RuntimeError("not yet"))
-    effect.go.clear()
-
-    async with asking_client(serving(asks_before(effect))) as client:
-        again = retry(await call(client), SURE)
-        first = asyncio.create_task(call(client, **again))
-        await effect.begun.wait()
-        second = asyncio.create_task(call(client, **again))
-        await settle()
-        effect.go.set()
-        assert (await first)["isError"]
-        assert text_of(await second) == "2"
-
-
-# ── cancelled calls, and tasks left behind ──
-
-
 @pytest.mark.rule("MRTR-12")
-async def test_a_step_of_a_cancelled_call_runs_to_its_end_and_the_next_finds_its_result() -> None:
-    effect = Effect()
+@pytest.mark.parametrize("fails", [False, True])
+async def test_who_waits_for_a_step_finds_its_result_or_takes_it_over_if_it_fails(fails: bool) -> None:
+    """A step of a cancelled call runs to its end."""
+    effect = Effect(*[RuntimeError("not yet")] * fails)
     effect.go.clear()
-
     async with asking_client(serving(asks_before(effect))) as client:
         again = retry(await call(client), SURE)
         first = asyncio.create_task(call(client, **again))
         await effect.begun.wait()
-        first.cancel()
-        await asyncio.wait([first])
+        if not fails:
+            first.cancel()
+            await asyncio.wait([first])
         second = asyncio.create_task(call(client, **again))
         await settle()
         assert not second.done()
         effect.go.set()
-        assert text_of(await second) == "1"
-    assert effect.times == 1
+        assert text_of(await second) == ("2" if fails else "1")
+        assert not fails or (await first)["isError"]
 
 
 async def test_a_server_that_stops_waits_for_its_steps() -> None:
@@ -250,9 +191,6 @@ async def test_a_server_that_stops_waits_for_its_steps() -> None:
         running.cancel()
         asyncio.get_running_loop().call_later(0.05, effect.go.set)
     assert effect.times == 1
-
-
-# ── threads ──
 
 
 async def test_in_a_def_function_a_step_runs_in_its_thread() -> None:
@@ -272,13 +210,6 @@ async def test_in_a_def_function_a_step_runs_in_its_thread() -> None:
 
 
 # ── several workers ──
-
-
-def two_workers(body: Body, state: MemoryState | None = None) -> tuple[Server, Server]:
-    """Two servers that share their secret and their state."""
-    servers = serving(body, secret="the same on both workers"), serving(body, secret="the same on both workers")
-    servers[1].engine.state = servers[0].engine.state = state or MemoryState()
-    return servers
 
 
 async def test_a_step_of_a_dead_worker_is_not_done_a_second_time() -> None:
@@ -307,21 +238,22 @@ class Full(MemoryState):
 
 async def test_a_result_that_can_not_be_kept_is_still_known_to_its_run(caplog: Any) -> None:
     effect = Effect()
-    one, _ = two_workers(asks_before_and_after(effect), Full())
-    async with asking_client(one) as client:
+    server = serving(asks_before(effect, and_after=True))
+    server.engine.state = Full()
+    async with asking_client(server) as client:
         assert (await play(client, "tool", SURE)).text == "1"
-    assert "the result of the step 'effect#1' can't be kept: There is no room" in caplog.text
+    assert "the outcome of the step 'effect#1' can't be kept: There is no room" in caplog.text
 
 
 class Closed(MemoryState):
     async def claim(self, *arguments: Any, **options: Any) -> bool:
-        raise NoRoom("There is no room")
+        raise NoRoom
 
 
 async def test_a_step_that_can_not_be_claimed_is_not_taken() -> None:
     effect = Effect()
 
-    server = serving(asks_before(effect), secret="the same on both workers")
+    server = serving(asks_before(effect), secret=SECRET)
     async with asking_client(server) as client:
         server.engine.state = Closed()
         first = await call(client)
@@ -332,10 +264,7 @@ async def test_a_step_that_can_not_be_claimed_is_not_taken() -> None:
 
 
 SECRET = "the same before and after a restart"
-REFUSED = (
-    "The step pay was refused: the server has lost its record of what was done in this call. "
-    "Look whether it has had its effect before you make this call again, from its beginning"
-)
+REFUSED = "The step pay was refused: the server has lost its record"
 
 
 class Shop:
@@ -371,70 +300,55 @@ async def test_a_step_is_not_taken_twice_though_the_store_has_forgotten_the_firs
         assert text_of(await call(client, **again)) == "opened, paid 1"
     async with asking_client(shop.another(MemoryState())) as client:  # after a restart
         refused = await call(client, **again)
-        assert (refused["isError"], text_of(refused)) == (True, REFUSED)
+        assert (refused["isError"], REFUSED in text_of(refused)) == (True, True)
         assert "the step 'pay' was refused" in caplog.text
         second = await call(client, **retry(first, {"Sure?": "later"}))  # another way through the same call
         assert messages(second) == ["Really?"]
-        assert text_of(await call(client, **retry(second, SURE))) == REFUSED
+        assert REFUSED in text_of(await call(client, **retry(second, SURE)))
         assert shop.paid.times == 1
         assert (await play(client, "tool", SURE)).text == "opened, paid 2"  # a new call
 
 
-async def test_a_store_that_is_out_of_reach_while_a_call_asks_costs_no_step() -> None:
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_store_that_is_out_of_reach_while_a_call_asks_costs_no_step_if_it_was_known(is_known: bool) -> None:
     """What was last known of the store is good enough: whether that is still true is seen when the step is claimed."""
     state = FarState()
-    shop = Shop(state)
-    async with asking_client(shop.server) as client:
-        await call(client)
-        state.break_down()
-        first = await call(client)
-        assert is_interim(first)
-        state.trouble = None
-        assert text_of(await call(client, **retry(first, SURE))) == "opened, paid 1"
-
-
-async def test_without_any_knowledge_of_the_store_rounds_go_on_and_steps_do_not() -> None:
-    state = FarState()
-    shop = Shop(state)
-    async with asking_client(shop.server) as client:
+    async with asking_client(Shop(state).server) as client:
+        if is_known:
+            await call(client)
         state.break_down()
         first = await call(client)
         state.trouble = None
-        assert text_of(await call(client, **retry(first, SURE))) == REFUSED
         assert text_of(await call(client, **retry(first, {"Sure?": "never"}))) == "opened, nothing paid"
-
-
-YES = {f"Delete {id}?": True for id in "123"}
+        assert ("opened, paid 1" if is_known else REFUSED) in text_of(await call(client, **retry(first, SURE)))
 
 
 async def test_a_loop_over_what_its_steps_change_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    server, notes = Server("notes"), dict.fromkeys("123")
+    notes = dict.fromkeys("123")
 
-    @server.tool
-    async def tidy(ctx: Context) -> str:
+    async def tool(ctx: Context) -> str:
         for id in list(notes):
             if (await ctx.elicit(f"Delete {id}?", bool)).data:
                 await ctx.step("delete", lambda id=id: notes.pop(id))  # type: ignore[misc]
         return "tidy"
 
-    async with asking_client(server) as client:
-        await play(client, "tidy", YES)
-    (told,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert "The tool tidy has ended without coming to" in told.getMessage()
-    assert "ctx.step" in told.getMessage()
+    async with asking_client(serving(tool)) as client:
+        await play(client, "tool", lambda _: True)
+    (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert "The tool tool has ended without coming to" in told
+    assert "ctx.step" in told
 
 
 async def test_a_step_that_hangs_does_not_keep_a_round_for_ever() -> None:
-    server, hung = Server("slow"), asyncio.Event()
+    hung = asyncio.Event()
 
-    @server.tool(timeout=0.05)
     async def save(ctx: Context) -> str:
         await asyncio.gather(ctx.elicit("Name?", str), ctx.step("save", hung.wait))
         return "saved"
 
-    async with asking_client(server) as client:
+    async with asking_client(serving(save, timeout=0.05)) as client:
         async with asyncio.timeout(5):
-            played = await play(client, "save", {"Name?": "Ada"})
+            played = await play(client, "tool", SURE)
         hung.set()
     assert (played.rounds, played.failed) == ([], True)
     assert "did not finish within 0.05 s" in played.text
@@ -463,66 +377,33 @@ async def test_what_a_middleware_makes_of_a_request_does_not_matter() -> None:
 
 async def test_no_fork_of_a_call_outlives_the_claims_of_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A state that is sent again and again, without answers, does not live for ever."""
-    server, now, ran = Server("forks", answer_timeout=100), [time.time()], list[int]()
+    effect, now, lives = Effect(), [time.time()], 0
     monkeypatch.setattr("dovetail.engine.input_required.time.time", lambda: now[0])
+    server = serving(asks_before(effect), answer_timeout=100)
     server.engine.state = MemoryState(clock=lambda: now[0])
-
-    @server.tool
-    async def pay(ctx: Context) -> str:
-        await ctx.elicit("Sure?", str)
-        await ctx.step("pay", lambda: ran.append(1))
-        return "paid"
-
     async with asking_client(server) as client:
-        fork = await client.request("tools/call", {"name": "pay"})
-        assert text_of(await client.request("tools/call", {"name": "pay", **retry(fork, {"Sure?": "yes"})})) == "paid"
-        lives = 0
+        fork = await call(client)
+        assert text_of(await call(client, **retry(fork, SURE))) == "1"
         with suppress(ServerError):  # it has expired
             while lives < 20:
                 now[0] += 90
-                fork = await client.request("tools/call", {"name": "pay", "requestState": fork["requestState"]})
-                again = await client.request("tools/call", {"name": "pay", **retry(fork, {"Sure?": "yes"})})
-                assert text_of(again) == "paid"
+                fork = await call(client, requestState=fork["requestState"])
+                assert text_of(await call(client, **retry(fork, SURE))) == "1"
                 lives += 1
-    assert (lives, ran) == (4, [1])
+    assert (lives, effect.times) == (4, 1)
 
 
 @pytest.mark.rule("SA-9")
-@pytest.mark.parametrize(("tool", "feature"), [("think", "sampling"), ("look", "roots")])
-async def test_what_is_deprecated_is_said(tool: str, feature: str) -> None:
-    server = Server("old")
+@pytest.mark.parametrize(("revision", "times"), [("2025-11-25", 0), ("2026-07-28", 1)])
+@pytest.mark.parametrize("feature", ["sampling", "roots"])
+async def test_what_is_deprecated_is_said(feature: str, revision: str, times: int) -> None:
+    async def old(ctx: Context) -> str:
+        return str(await (ctx.sample("What?") if feature == "sampling" else ctx.list_roots()))
 
-    @server.tool
-    async def think(ctx: Context) -> str:
-        return (await ctx.sample("What?")).text
-
-    @server.tool
-    async def look(ctx: Context) -> str:
-        return str(len(await ctx.list_roots()))
-
-    for revision in ("2025-11-25", "2026-07-28"):
-        warn_deprecated.cache_clear()
-        handlers: dict[str, Any] = {"sampling_handler": lambda _: "That.", "roots": []}
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            async with Client(server, protocol_version=revision, **handlers) as client:
-                await client.call_tool(tool)
-        said = [feature in str(each.message) for each in told if each.category is DeprecationWarning]
-        assert said == ([True] if revision == "2026-07-28" else [])
-
-
-@pytest.mark.rule("EL-19")
-async def test_a_page_before_the_call_in_2025_11_25() -> None:
-    from_the_form: list[ElicitQuestion] = []
-    server = Server("mail")
-
-    @server.tool
-    async def unread(ctx: Context) -> str:
-        raise UrlElicitationRequired(ElicitUrl("Sign in", "https://example.com/in", elicitation_id="visit"))
-
-    async with Client(server, protocol_version="2025-11-25", elicitation_handler=from_the_form.append) as client:
-        with pytest.raises(ServerError) as refused:
-            await client.call_tool("unread")
-    page = {"mode": "url", "message": "Sign in", "url": "https://example.com/in", "elicitationId": "visit"}
-    assert (refused.value.code, refused.value.data) == (-32042, {"elicitations": [page]})
-    assert from_the_form == []
+    warn_deprecated.cache_clear()
+    handlers: dict[str, Any] = {"sampling_handler": lambda _: "That.", "roots": []}
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        async with Client(serving(old), protocol_version=revision, **handlers) as client:
+            await client.call_tool("tool")
+    assert [feature in str(each.message) for each in told if each.category is DeprecationWarning] == [True] * times

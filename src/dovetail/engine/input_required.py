@@ -26,23 +26,15 @@ from msgspec import UNSET, Raw, UnsetType
 
 from dovetail.engine.exchange import Exchange, Mark, Unanswered, running_step
 from dovetail.engine.request_state import BadSeal, TooLarge
-from dovetail.errors import INVALID_PARAMS, Busy, ProtocolError, SetupError, ToolError, UrlElicitationRequired
-from dovetail.protocol import jsonrpc
+from dovetail.errors import INVALID_PARAMS, ProtocolError, SetupError, ToolError, UrlElicitationRequired
+from dovetail.protocol import jsonrpc, request_state
 from dovetail.protocol.elicitation import MAX_QUESTIONS, InputRequired, Inquiry, Question
 from dovetail.protocol.features import require_askable
 from dovetail.protocol.methods import CallToolParams, GetPromptParams, ReadResourceParams
-from dovetail.protocol.request_state import (
-    MAX_ROUNDS,
-    MAX_WASTED,
-    Binding,
-    Round,
-    decode_round,
-    encode_round,
-    read_responses,
-)
+from dovetail.protocol.request_state import MAX_ROUNDS, Binding, Round
 from dovetail.protocol.results import Interim
 from dovetail.registry.outputs import OutputError, encode_json
-from dovetail.state.base import MAX_TTL, NoRoom, StateBackend
+from dovetail.state.base import MAX_TTL, StateBackend
 
 if TYPE_CHECKING:
     from dovetail.engine.core import Engine
@@ -52,13 +44,6 @@ log = logging.getLogger("dovetail")
 AskingParams = CallToolParams | GetPromptParams | ReadResourceParams
 NOT_YET_DONE = "The user has agreed to open the page that this needs, but is not done there; call again afterwards"
 NOT_WILLING = "The user did not want to open the page that this needs"
-OTHERS = {
-    "method": "another method",
-    "name": "another tool, prompt or resource",
-    "arguments": "other arguments",
-    "principal": "another caller",
-    "server": "another server",
-}
 BAD_STATE = "The request state can't be used; make the request again without it"
 SUBJECTS = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "resource"}
 CALL_LASTS = 4  # times as long as its first questions are good for: a claim must outlive every state of its call
@@ -72,7 +57,7 @@ def resume(engine: "Engine", exchange: Exchange) -> None:
     params: AskingParams = exchange.request.params
     if not exchange.request.revision.rounds or exchange.interview is not None:
         return  # where these fields mean nothing, or were read already
-    responses = read_responses(params.input_responses)
+    responses = request_state.read_responses(params.input_responses)
     state = params.request_state
     before = _open(engine, exchange, state) if isinstance(state, str) else None
     exchange.interview = Replay(engine, exchange, before, responses)
@@ -81,7 +66,7 @@ def resume(engine: "Engine", exchange: Exchange) -> None:
 def _open(engine: "Engine", exchange: Exchange, token: str) -> Round:
     """Whoever sends a state that is not right hears only that; why it is not stands in the log."""
     try:
-        before = decode_round(engine.sealer.open(token))
+        before = request_state.decode_round(engine.sealer.open(token))
     except BadSeal as bad:
         raise _refused(exchange, str(bad)) from None
     except msgspec.DecodeError:
@@ -89,7 +74,7 @@ def _open(engine: "Engine", exchange: Exchange, token: str) -> Round:
     if before.expires <= time.time():
         raise _refused(exchange, "it has expired")
     if (difference := _binding(engine, exchange).difference(before.binding)) is not None:
-        raise _refused(exchange, f"it was made for {OTHERS[difference]}")
+        raise _refused(exchange, f"it was made for another request, whose {difference} was different")
     return before
 
 
@@ -272,13 +257,13 @@ class Replay:
             raise self._given_up(f"it has asked {MAX_ROUNDS} times without coming to an end")
         useless = self._fresh and not self._taken & self._fresh.keys()
         wasted = self._before.wasted + 1 if useless else 0
-        if wasted >= MAX_WASTED:
+        if wasted >= request_state.MAX_WASTED:
             raise self._given_up(
                 f"it asks something else each time it is run again: the answers of {wasted} rounds were of no use. "
                 "A question must not depend on the time, on chance or on what changes; keep such values by ctx.step"
             )
         try:
-            state = self._engine.sealer.seal(encode_round(self._round(wasted)))
+            state = self._engine.sealer.seal(request_state.encode_round(self._round(wasted)))
         except TooLarge as failure:
             raise self._given_up(f"its answers and steps are too large to be kept: {failure}") from None
         return Interim(self._open, state)
@@ -357,38 +342,40 @@ class Steps:
             await asyncio.wait(self._running)
 
     async def _do(self, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
-        perform = self._effect if self._call is None else self._do_once
-        self.done[key] = result = await perform(key, function, in_thread)
+        if self._call is None:
+            result = _remembered(key, await self._effect(key, function, in_thread))
+        else:
+            result = await self._do_once(key, function, in_thread)
+        self.done[key] = result
         return result
 
     async def _do_once(self, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
-        state = self._engine.state
         digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
         place = f"step/{self._call}/{digest}"
-        while not await self._claim(place):
+        while not await self._engine.state.claim(place, BEGUN, self._lifetime):
             if (result := await self._result_of_another(place, key)) is not None:
                 return result
         try:
             await self._check_life(key)
-            result = await self._effect(key, function, in_thread)
-        except (Exception, Unanswered) as failure:
-            if not isinstance(failure, UnrememberedStep):  # which is done, as one that was cancelled may be
-                await self._give_back(place)
+            value = await self._effect(key, function, in_thread)
+        except (Exception, Unanswered):  # one that was cancelled may be done
+            await self._tell(place, key, None)
             raise
-        try:
-            await state.put(place, bytes(result), ttl=self._lifetime)
-            await state.publish(place)
-        except Exception as failure:  # it is done, and this run knows; only another would not get the result
-            log.warning("the result of the step %r can't be kept: %s", key, failure)
+        result = _remembered(key, value)
+        await self._tell(place, key, result)
         return result
 
-    async def _claim(self, place: str) -> bool:
+    async def _tell(self, place: str, key: str, result: Raw | None) -> None:
+        """Others get the result of a step, or may try it themselves if it failed."""
+        state = self._engine.state
         try:
-            return await self._engine.state.claim(place, BEGUN, self._lifetime)
-        except NoRoom as failure:
-            log.warning("a step was refused: %s", failure.message)
-            text = "The server can't keep more steps in mind at the moment; try again later"
-            raise Busy(text, http_status=503) from None
+            if result is None:
+                await state.delete(place)
+            else:
+                await state.put(place, bytes(result), ttl=self._lifetime)
+            await state.publish(place)
+        except Exception as failure:  # this run knows how it ended; only another would not
+            log.warning("the outcome of the step %r can't be kept: %s", key, failure)
 
     async def _check_life(self, key: str) -> None:
         """After the claim: if the life is still the same, the store has known all claims of the call until then."""
@@ -400,14 +387,6 @@ class Steps:
             f"The step {name} was refused: the server has lost its record of what was done in this call. "
             "Look whether it has had its effect before you make this call again, from its beginning"
         )
-
-    async def _give_back(self, place: str) -> None:
-        """It failed, and may be tried again."""
-        try:
-            await self._engine.state.delete(place)
-            await self._engine.state.publish(place)
-        except Exception as failure:
-            log.warning("a step that failed can't be tried again: %s", failure)
 
     async def _result_of_another(self, place: str, key: str) -> Raw | None:
         """The same state was sent twice, and another request was quicker. None if it failed."""
@@ -428,20 +407,20 @@ class Steps:
             listener.close()
         return None if entry is None else Raw(entry.value)
 
-    async def _effect(self, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
+    async def _effect(self, key: str, function: Callable[[], Any], in_thread: bool) -> Any:
         name = key.rpartition("#")[0]
         running_step.set(name)  # for this task, which is the step's own, and for its thread
-        if in_thread:
-            value = await self._engine.threads.run(function, label=f"step {name}")
-        else:
-            value = function()
-        if inspect.isawaitable(value):
-            value = await value
-        try:
-            return Raw(encode_json(value))
-        except OutputError as failure:
-            text = f"ctx.step({name!r}): {failure}; it is remembered as JSON, so return what JSON can hold, or None"
-            raise UnrememberedStep(text) from None
+        value = await self._engine.threads.run(function, label=f"step {name}") if in_thread else function()
+        return await value if inspect.isawaitable(value) else value
+
+
+def _remembered(key: str, value: Any) -> Raw:
+    """Once this fails, the side effect has happened nevertheless."""
+    try:
+        return Raw(encode_json(value))
+    except OutputError as failure:
+        text = f"{failure}; it is remembered as JSON, so return what JSON can hold, or None"
+        raise SetupError(f"ctx.step({key.rpartition('#')[0]!r}): {text}") from None
 
 
 async def life_now(state: StateBackend) -> str:
@@ -458,7 +437,3 @@ async def life_at_beginning(engine: "Engine") -> str:
             await engine.state.touch(LIFE, MAX_TTL)  # for ten years more, by each process that begins
             engine.store_life = life
     return engine.store_life
-
-
-class UnrememberedStep(SetupError):
-    """A side effect has happened, but its result can't be remembered."""
