@@ -451,10 +451,13 @@ def test_limits_that_make_no_sense_for_the_type(annotation: Any) -> None:
 
 def test_other_libraries_are_not_imported() -> None:
     program = (
-        "import sys; from typing import Annotated; from dovetail.registry.arguments import Arguments;"
+        "import sys; from typing import Annotated, Literal; from dovetail.registry.arguments import Arguments;"
+        "from dovetail.registry.elicitation_form import compile_form;"
         "from dovetail.registry.fields import Field; from dovetail.registry.functions import inspect_function\n"
         "def tool(x: Annotated[int, Field(ge=1), object()], y: list[str] | None = None, z: int = 5): ...\n"
         'Arguments(inspect_function(tool)).decode(b\'{"x": "5"}\');'
+        'compile_form(["a"]); [compile_form(a).decode({"value": 1}) for a in (int, float)];'
+        'compile_form(Literal["a"]).decode({"value": "a"});'
         "print([m for m in ('pydantic', 'annotated_types', 'attrs', 'jsonschema_rs') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
