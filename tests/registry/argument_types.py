@@ -25,6 +25,7 @@ from dovetail.registry.fields import Field
 from dovetail.registry.functions import inspect_function
 from dovetail.registry.schemas import SchemaWriter
 from dovetail.registry.shapes import ShapeReader
+from stable_ids import stable
 
 T = TypeVar("T")
 
@@ -305,8 +306,7 @@ TABLE: list[tuple[Any, str, Any, str, str]] = [
         "x: expected an object",
     ),
 ]  # fmt: skip
-
-
+TABLE_IDS = [f"{stable(row[0])}-{number}" for number, row in enumerate(TABLE)]
 RAW = {
     "type": "object",
     "properties": {
