@@ -1,5 +1,7 @@
 """From functions to resources and templates: what is listed, what is read, what is refused."""
 
+import json
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -221,7 +223,39 @@ async def test_variables_are_converted() -> None:
             assert (error["code"], error["data"]) == (-32002, {"uri": wrong}), wrong
 
 
+def with_x(annotation: Any) -> Any:
+    def function(x=None):
+        return {"x": x}
+
+    function.__annotations__["x"] = annotation
+    return function
+
+
+@pytest.mark.parametrize(
+    ("uri", "annotation", "given", "expected"),
+    [
+        ("a://{/x*}", list[str], "a:///b/c", ["b", "c"]),
+        ("a://{/x*}", Any, "a:///b/c", ["b", "c"]),
+        ("a://{x*}", list[int], "a://1,2", [1, 2]),
+        ("a://b{?x*}", list[str] | None, "a://b?x=1&x=2", ["1", "2"]),
+    ],
+)
+async def test_a_variable_that_gives_a_list(uri: str, annotation: Any, given: str, expected: Any) -> None:
+    server = new_server()
+    server.add_resource(uri, with_x(annotation))
+    (contents,) = await read(server, given)
+    assert json.loads(contents["text"]) == {"x": expected}
+
+
 # ── what is refused ──
+
+
+@pytest.mark.parametrize(
+    ("uri", "annotation"),
+    [("a://{/x*}", str), ("a://{x*}", int), ("a://b{?x*}", str), ("a://b{?x*}", int | None), ("a://{/x*}", dict)],
+)
+def test_a_variable_that_gives_a_list_needs_a_parameter_that_takes_one(uri: str, annotation: Any) -> None:
+    assert re.match(r"resource function .*\['x'\].*drop the \*", refused(uri, with_x(annotation)))
 
 
 def takes_nothing() -> str:

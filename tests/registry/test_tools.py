@@ -1,5 +1,6 @@
 """From functions and raw schemas to tools: what is listed, what is refused, and how a handler gets its arguments."""
 
+import json
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -220,9 +221,10 @@ async def test_handlers_of_raw_schemas_get_what_they_take() -> None:
     assert await text_of(server, "anything", b=1, a=2) == "['a', 'b'] 2025-11-25"
 
 
-def returning(annotation: Any) -> Any:
-    function = lambda: None  # noqa: E731
-    function.__annotations__["return"] = annotation
+def returning(annotation: Any, value: Any = None) -> Any:
+    function = lambda: value  # noqa: E731
+    if annotation is not ...:
+        function.__annotations__["return"] = annotation
     return function
 
 
@@ -259,3 +261,63 @@ async def test_the_output_policy(options: dict[str, Any], returns: Any, has_sche
     assert (tool.definition.output_schema is not None) is has_schema
     by_server = compile_tool(returning(returns), {"name": "t"}, output=options.get("output", "auto"))
     assert (by_server.definition.output_schema is not None) is (has_schema or "structured_output" in options)
+
+
+# ── odd values, end to end; the table of all of them is in test_outputs ──
+
+HUGE = 2**70
+
+
+class Name(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "not this"
+
+
+Count = type("Count", (int,), {})
+
+
+@pytest.mark.parametrize("version", [MODERN, "2024-11-05"])
+@pytest.mark.parametrize(
+    ("value", "annotation", "plain"),
+    [
+        (-HUGE, int, -HUGE),
+        ({"a": [HUGE]}, ..., {"a": [HUGE]}),
+        (Name("é"), str, "é"),
+        (Name("a"), ..., "a"),
+        (Count(5), int, 5),
+        ({"a": Name("b"), "c": Count(5)}, dict[str, Any], {"a": "b", "c": 5}),
+        (ToolResult(structured={"a": Name("b")}), ..., {"a": "b"}),
+        (ToolResult(structured={"a": Count(5)}), dict, {"a": 5}),
+        (Text(Name("a")), ..., "a"),
+        ([Text(Name("a"))], ..., "a"),
+        (ToolResult(content=[Name("a")]), ..., "a"),
+        (ToolResult(content=[Text(Name("a"))], meta={"org.example/a": Count(5)}), ..., "a"),
+    ],
+)
+async def test_odd_values_are_sent_as_plain_json(value: Any, annotation: Any, plain: Any, version: str) -> None:
+    server = new_server()
+    server.add_tool(returning(annotation, value), name="t")
+    async with Wire(server, version) as wire:
+        result = await wire.ask("tools/call", {"name": "t"})
+    assert not result.get("isError"), result
+    (block,) = result["content"]
+    assert block["text"] == plain if isinstance(plain, str) else json.loads(block["text"]) == plain
+    assert version != MODERN or annotation in (..., str) or result["structuredContent"] == plain
+
+
+async def test_huge_integers_are_read_whole_and_those_without_end_not_sent(caplog: pytest.LogCaptureFixture) -> None:
+    server = new_server()
+    server.add_tool(returning(dict, {"a": 10**5000}), name="endless")
+
+    @server.tool
+    def add_up(number: int, anything: Any, many: list[int]) -> int:
+        return number + anything["a"] + sum(many)
+
+    assert await text_of(server, "add_up", number=HUGE, anything={"a": -1}, many=[HUGE]) == str(2 * HUGE - 1)
+    async with Wire(server, MODERN) as wire:
+        result = await wire.ask("tools/call", {"name": "endless"})
+    assert result["isError"] is True
+    assert "does not fit its own description" in result["content"][0]["text"]
+    assert "return it as a string" in caplog.text
