@@ -429,29 +429,18 @@ class Point(NamedTuple):
 @pytest.mark.parametrize(
     ("type_", "fix"),
     [
-        (AsDataclass | None, "flat"),
-        (dict[str, int], "flat"),
-        (Point, "a form is flat"),
-        (list[str], r"Literal\["),
-        (int | str, "a form is flat"),
-        (bytes, "strings, numbers, booleans, dates and choices"),
-        (Any, "strings, numbers, booleans, dates and choices"),
-        (complex, "no JSON form"),
-        ([], "something to choose from"),
-        ({}, "something to choose from"),
-        ([1, "1"], 'two choices are spelled "1"'),
-        (Literal[1, "1"], 'two choices are spelled "1"'),
-        ([None], "use strings or numbers"),
-        ([float("nan")], "can't be sent"),
-        (["\ud800"], "can't be sent"),
-        ({"a": 5}, "the title 5 must be a string"),
-        ({"a": {"name": "A"}}, "the title None must be a string"),
-        (5, "it is a type such as str"),
+        (AsDataclass | None, "flat"), (dict[str, int], "flat"), (Point, "a form is flat"), (list[str], r"Literal\["),
+        (int | str, "a form is flat"), (bytes, "strings, numbers, booleans, dates and choices"),
+        (Any, "strings, numbers, booleans, dates and choices"), (complex, "no JSON form"),
+        ([], "something to choose from"), ({}, "something to choose from"), ([1, "1"], 'two choices are spelled "1"'),
+        (Literal[1, "1"], 'two choices are spelled "1"'), ([None], "use strings or numbers"),
+        ([float("nan")], "can't be sent"), (["\ud800"], "can't be sent"), ({"a": 5}, "the title 5 must be a string"),
+        ({"a": {"name": "A"}}, "the title None must be a string"), (5, "it is a type such as str"),
         ("str", "it is a type such as str"),
         (Annotated[Literal["a"], Field(extra={"enumNames": ["A", "B"]})], "one string for each value"),
     ],
     ids=stable,
-)
+)  # fmt: skip
 def test_types_that_no_form_has(type_: Any, fix: str) -> None:
     with pytest.raises(SetupError, match=rf"^ctx\.elicit, parameter response_type: .*{fix}"):
         compile_form(type_)

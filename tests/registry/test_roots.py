@@ -135,23 +135,15 @@ def test_paths_of_uris(uri: str, posix: str, windows: str | None) -> None:
 @pytest.mark.parametrize(
     ("uri", "posix"),
     [
-        ("file://evil/share", None),
-        ("file://evil.example/share/x%20y", None),
-        ("file://127.0.0.1/C:/x", None),
-        ("file:////evil/share", "/evil/share"),
-        ("file://localhost//evil/share", "/evil/share"),
-        ("file:///%2Fevil/share", "/evil/share"),
-        ("file:////%3F/C:/x", "/?/C:/x"),
-        ("file:////./pipe/x", "/./pipe/x"),
-        ("file:///%5C%5Cevil%5Cshare", "/\\\\evil\\share"),
-        ("file:///\\\\evil\\share", "/\\\\evil\\share"),
-        ("file:///%5C%3F%5CC:/x", "/\\?\\C:/x"),
-        ("file:////C:/x", "/C:/x"),
-        ("file:///C:evil", "/C:evil"),
-        ("file:///C:%5Cx", "/C:\\x"),
+        ("file://evil/share", None), ("file://evil.example/share/x%20y", None), ("file://127.0.0.1/C:/x", None),
+        ("file:////evil/share", "/evil/share"), ("file://localhost//evil/share", "/evil/share"),
+        ("file:///%2Fevil/share", "/evil/share"), ("file:////%3F/C:/x", "/?/C:/x"),
+        ("file:////./pipe/x", "/./pipe/x"), ("file:///%5C%5Cevil%5Cshare", "/\\\\evil\\share"),
+        ("file:///\\\\evil\\share", "/\\\\evil\\share"), ("file:///%5C%3F%5CC:/x", "/\\?\\C:/x"),
+        ("file:////C:/x", "/C:/x"), ("file:///C:evil", "/C:evil"), ("file:///C:%5Cx", "/C:\\x"),
         ("file:///\u212a:/x", "/\u212a:/x"),  # looks like a K, and some think that it is one
     ],
-)
+)  # fmt: skip
 def test_roots_that_are_elsewhere(uri: str, posix: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are listed, but nobody looks for them: on Windows that alone would call up a foreign host."""
     assert Root(uri).uri == uri

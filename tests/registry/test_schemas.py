@@ -233,26 +233,17 @@ def _wide(depth: int) -> Any:
 @pytest.mark.parametrize(
     ("annotation", "words"),
     [
-        (Plain, "Plain has no JSON form"),
-        (Tuples, "use strings or numbers"),
-        (Empty, "has no members"),
-        (dict[float, int], "can't be the key"),
-        (set[list[int]], "use a list"),
-        (frozenset[Point], "use a list"),
-        (set[Point2], "use a list"),
-        (Annotated[str, Field(pattern="(")], "pattern"),
+        (Plain, "Plain has no JSON form"), (Tuples, "use strings or numbers"), (Empty, "has no members"),
+        (dict[float, int], "can't be the key"), (set[list[int]], "use a list"), (frozenset[Point], "use a list"),
+        (set[Point2], "use a list"), (Annotated[str, Field(pattern="(")], "pattern"),
         (Annotated[str, Field(examples=[object()])], "examples"),
         (Annotated[str, Field(extra={"x-a": object()})], "examples or extra"),
-        (Growing[int], "more than 50 classes deep"),
-        (of(dataclasses.InitVar[int]), "InitVar"),
-        (of(int, default=Field(5)), "write Annotated"),
-        (Unread, "use pydantic's Field"),
-        (of("Nowhere"), "module level"),
-        ("Nowhere", "can't be resolved"),
-        (_wide(15), "too large"),
+        (Growing[int], "more than 50 classes deep"), (of(dataclasses.InitVar[int]), "InitVar"),
+        (of(int, default=Field(5)), "write Annotated"), (Unread, "use pydantic's Field"),
+        (of("Nowhere"), "module level"), ("Nowhere", "can't be resolved"), (_wide(15), "too large"),
     ],
     ids=stable,
-)
+)  # fmt: skip
 def test_refused(annotation: Any, words: str) -> None:
     with pytest.raises(SetupError) as caught:
         schema(annotation)
