@@ -65,9 +65,8 @@ def test_all_problems_are_named() -> None:
     raw = b'{"limit": "ten", "since": "2024-02-30", "tags": ["a", 5], "where": {"y": "b"}, "ok": 2, "more": 1}'
     found = problems(lambda: Arguments(inspect_function(tool)).decode(raw))
     assert "Invalid arguments for tool:" in str(ArgumentError("tool", found))
-    for name in ("limit", "since", "tags[1]", "where.x", "where.y", "more"):
-        assert [line for line in found if name in line], f"{name} in {found}"
-    assert not [line for line in found if line.startswith("ok")]
+    places = {"limit", "since", "tags[1]", "where.x", "where.y", "more"}
+    assert {line.partition(":")[0] for line in found} == places
     assert 'limit: expected an integer, got the string "ten"' in found
 
 
@@ -98,15 +97,12 @@ def test_strings_that_hold_json(annotation: Any, text: str, value: Any) -> None:
     problems(lambda: read(annotation, text, lenient=False))
 
 
-@pytest.mark.parametrize(
-    "annotation", [str, str | int, str | None, list[int] | str, Any, Json, Literal["5", 5]], ids=stable
-)
+@pytest.mark.parametrize("annotation", [str, str | int, str | None, list[int] | str, Any, Json], ids=stable)
 @pytest.mark.parametrize("text", ["5", "[1]", "null", "{}"])
 def test_strings_stay_strings_where_they_are_welcome(annotation: Any, text: str) -> None:
-    if annotation == Literal["5", 5] and text != "5":
-        return
     assert read(annotation, json.dumps(text)) == text
     assert read(list[annotation], json.dumps([text])) == [text]
+    assert read(Literal["5", 5], '"5"') == "5"
 
 
 @pytest.mark.parametrize("text", ['"five"', '""', '"[1, 2"', '"5"', '"true"', '"NaN"'])
@@ -193,10 +189,9 @@ def test_descriptions() -> None:
         """
 
     properties = Arguments(inspect_function(tool)).schema["properties"]
-    assert properties["a"]["description"] == "from the docstring"
-    assert properties["b"]["description"] == "beside"
-    assert properties["c"] == {"type": "string", "enum": ["red", "blue"], "description": "which colour"}
-    assert "description" not in properties["d"]
+    assert [properties[name].get("description") for name in "abcd"] == [
+        "from the docstring", "beside", "which colour", None,
+    ]  # fmt: skip
 
 
 def test_a_schema_without_parameters() -> None:

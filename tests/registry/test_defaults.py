@@ -16,9 +16,7 @@ from argument_types import Bounded, Colour, Dog, Level, Limit, Model, Point, com
 from typing_extensions import TypeAliasType
 
 from dovetail.errors import SetupError
-from dovetail.registry.arguments import Arguments
 from dovetail.registry.fields import Field
-from dovetail.registry.functions import inspect_function
 from dovetail.registry.outputs import to_jsonable
 from stable_ids import stable
 
@@ -76,13 +74,6 @@ def test_defaults_that_do_not_fit(annotation: Any, default: Any, words: list[str
 )  # fmt: skip
 def test_defaults_that_are_welcome(annotation: Any, default: Any) -> None:
     assert compiled(annotation, default).decode(b"{}")["x"] == default
-
-
-def test_defaults_of_prompts_too() -> None:
-    def prompt(count: int = "three") -> None: ...  # type: ignore[assignment]
-
-    with pytest.raises(SetupError, match=r"prompt prompt .*, parameter count: the default 'three' does not fit"):
-        Arguments(inspect_function(prompt, kind="prompt"))
 
 
 # Dataclasses: msgspec leaves a plain default to the class, where `vars` and encoders do not look

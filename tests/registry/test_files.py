@@ -102,7 +102,7 @@ def test_a_wrong_setup_names_the_fix(
     monkeypatch.chdir(tree.parent)
     with pytest.raises(SetupError) as caught:
         Directory(**options)
-    assert all(word in str(caught.value) for word in words)
+    assert [word for word in words if word not in str(caught.value)] == []
 
 
 # What is not there, whatever the file system says
@@ -124,15 +124,6 @@ TRAVERSAL = [
 @pytest.mark.parametrize("relative", TRAVERSAL, ids=lambda text: ascii(text)[:40])
 def test_traversal_finds_nothing(tree: Path, relative: str) -> None:
     assert_not_there(Directory(tree, hidden=True), relative)
-
-
-@pytest.mark.rule("RES-10")
-def test_a_percent_sign_is_never_decoded_again(tree: Path) -> None:
-    (tree / "%2e%2e").mkdir()
-    (tree / "%2e%2e" / "100%.txt").write_text("literal")
-    directory = Directory(tree, uri="docs://x")
-    assert directory.read("%2e%2e/100%.txt").data == "literal"
-    assert directory.uri_of("%2e%2e/100%.txt") == "docs://x/%252e%252e/100%25.txt"
 
 
 LINKS = {  # what is asked for, and the symlinks from names to targets
@@ -295,8 +286,9 @@ def test_text_or_bytes(tmp_path: Path, name: str, stored: bytes, expected: str |
         assert contents.entry.size == len(stored)
 
 
+@pytest.mark.rule("RES-10")  # nothing is decoded twice
 @pytest.mark.parametrize(
-    "name", ["naïve café.md", "日本語/ファイル.txt", "🦉.txt", "a+b&c=d;e@f!.txt", "per%20cent.txt"]
+    "name", ["naïve café.md", "日本語/ファイル.txt", "🦉.txt", "a+b&c=d;e@f!.txt", "per%20cent.txt", "%2e%2e/100%.txt"]
 )
 def test_unicode_and_odd_names_round_trip(tmp_path: Path, name: str) -> None:
     path = tmp_path / "root" / name
@@ -380,10 +372,9 @@ def test_a_listing_does_not_look_at_everything_for_nothing(tmp_path: Path, caplo
     assert "narrow the patterns" in caplog.text
 
 
-def test_a_vanished_root_is_an_empty_one(tmp_path: Path) -> None:
-    (tmp_path / "root").mkdir()
-    directory = Directory(tmp_path / "root")
-    (tmp_path / "root").rmdir()
+def test_a_vanished_root_is_an_empty_one(tree: Path) -> None:
+    directory = Directory(tree)
+    tree.rename(tree.parent / "elsewhere")
     assert directory.entries() == []
 
 

@@ -229,9 +229,3 @@ def path_or_none(uri: str, windows: bool) -> str | None:
         return local_path(uri, windows=windows)
     except ValueError:
         return None
-
-
-@given(st.binary(max_size=40))
-def test_bytes_are_never_more_than_a_failed_question(result: bytes) -> None:
-    with pytest.raises(QuestionFailed):
-        Roots().read(result, LATEST)

@@ -65,18 +65,15 @@ async def test_everything_that_can_be_said_about_a_tool_is_listed() -> None:
 
 async def test_the_tags_of_a_set_are_listed_in_one_order() -> None:
     words = ["pear", "fig", "apple", "plum", "date", "quince"]
-    server = Server("fruits", version="1.0.0")
+    server = new_server()
     server.add_tool(lambda: "", name="eat", tags=set(words))
-    server.add_tool(lambda: "", name="cook", tags=frozenset(words))
-    server.add_tool(lambda: "", name="sell", tags=words)
-    server.add_prompt(lambda: "", name="praise", tags=set(words))
+    server.add_tool(lambda: "", name="sell", tags=words)  # in the order that their author gave them
+    server.add_prompt(lambda: "", name="praise", tags=frozenset(words))
     server.add_resource("fruits://all", lambda: "", name="all", tags=set(words))
     async with Client(server) as client:
         listed = [*await client.list_tools(), *await client.list_prompts(), *await client.list_resources()]
-    assert {each.name: (each.meta or {})["dovetail/tags"] for each in listed} == {
-        **dict.fromkeys(("eat", "cook", "praise", "all"), sorted(words)),
-        "sell": words,  # in the order that their author gave them
-    }
+    tags = [(each.meta or {})["dovetail/tags"] for each in listed]
+    assert tags == [sorted(words), words, sorted(words), sorted(words)]
 
 
 async def test_the_context_is_injected_wherever_it_stands_and_not_in_the_schema() -> None:
@@ -121,10 +118,9 @@ async def async_takes_a(a: int) -> str:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"name": "has space"}, "has space"), ({"name": "x" * 129}, "1 to 128"), ({"name": "naïve"}, "naïve"),
-        ({"name": 5}, "name=5"), ({"titel": "typo"}, "titel"), ({"title": 5}, "title=5"),
-        ({"description": b"x"}, "description="), ({"timeout": 0}, "timeout=0"), ({"timeout": -1.5}, "timeout=-1.5"),
-        ({"timeout": "5"}, "timeout='5'"), ({"timeout": float("nan")}, "timeout=nan"),
+        ({"name": "has space"}, "has space"), ({"name": 5}, "name=5"), ({"titel": "typo"}, "titel"),
+        ({"title": 5}, "title=5"), ({"description": b"x"}, "description="), ({"timeout": 0}, "timeout=0"),
+        ({"timeout": -1.5}, "timeout=-1.5"), ({"timeout": "5"}, "timeout='5'"), ({"timeout": float("nan")}, "timeout=nan"),
         ({"timeout": True}, "timeout=True"), ({"max_concurrency": 0}, "max_concurrency=0"),
         ({"max_concurrency": 1.5}, "max_concurrency=1.5"), ({"requires": "sampling"}, "requires='sampling'"),
         ({"tags": "one"}, "tags='one'"), ({"output": "json"}, "output='json'"),

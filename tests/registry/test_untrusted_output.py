@@ -136,20 +136,14 @@ async def test_the_list_says_that_the_world_is_open(how: Any, given: Any, listed
 
 @pytest.mark.parametrize("how", ["yes", "", 1, 0, "Fence", ["fence"]])
 def test_what_can_t_be_meant(how: Any) -> None:
-    words = r'untrusted_output=.* is not possible; it must be True, False or "fence"'
-    with pytest.raises(SetupError, match=words):
+    with pytest.raises(SetupError, match=r'untrusted_output=.* it must be True, False or "fence"'):
         Server("strangers").add_tool(numbers, untrusted_output=how)
 
 
 # ── content ──
 
-BLOCKS = [
-    Text("one", meta={"a": 1}),
-    Image(b"x", "image/png"),
-    Text(""),
-    EmbeddedResource(ResourceContents(uri="a://b", text="inside")),
-    Text("two {boundary}"),
-]
+INSIDE = EmbeddedResource(ResourceContents(uri="a://b", text="inside"))
+BLOCKS = [Text("one", meta={"a": 1}), Image(b"x", "image/png"), Text(""), INSIDE, Text("two {boundary}")]
 
 
 async def test_texts_are_fenced_and_nothing_else() -> None:

@@ -38,17 +38,14 @@ def refused(schema: Any, **options: Any) -> str:
 pytestmark = pytest.mark.timeout(60)  # only to catch what would never end
 D7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
 D4 = {"$schema": "http://json-schema.org/draft-04/schema#"}
+TAGS = {"type": "array", "items": {"type": "string", "pattern": "^[a-z]+$"}}
 SEARCH = {
     "type": "object",
     "properties": {
         "query": {"type": "string", "minLength": 1},
         "limit": {"type": "integer", "minimum": 1, "maximum": 50},
         "mode": {"type": "string", "enum": ["fast", "slow"]},
-        "filter": {
-            "type": "object",
-            "properties": {"tags": {"type": "array", "items": {"type": "string", "pattern": "^[a-z]+$"}}},
-            "additionalProperties": False,
-        },
+        "filter": {"type": "object", "properties": {"tags": TAGS}, "additionalProperties": False},
         "since": {"anyOf": [{"type": "string", "format": "date"}, {"type": "null"}]},
     },
     "required": ["query"],
