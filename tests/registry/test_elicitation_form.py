@@ -503,22 +503,24 @@ def test_raw_schemas_keep_the_spelling_of_their_choices() -> None:
 @pytest.mark.rule("EL-9")
 def test_answers_to_raw_schemas() -> None:
     schema = raw(
-        ["name", "size"],
+        ["name", "size", "when", "mood"],
         name=text(pattern="^[A-Z]", minLength=2),
         size={"type": "integer", "minimum": 1, "default": 3},
         tops=many("a", "b") | {"default": ["b"]},
         level={"type": "integer", "enum": [1, 2]},
         when={"type": ["string", "null"], "format": "date"},
         host=text(format="ipv4"),
+        mood=text(enum=["good", None]),
     )
     form = compile_raw_form(schema | {"title": "T", "additionalProperties": False, "$comment": "c"})
     sent = form.schema["properties"]
     assert form.schema["required"] == ["name", "size"]
     assert (sent["name"], sent["host"], sent["level"]) == (text(minLength=2), text(), text(enum=["1", "2"]))
     official_in_every_revision(form)
-    assert form.decode({"name": "Ada", "other": 1}) == {"name": "Ada", "size": 3, "tops": ["b"]}
+    empty = {"name": "Ada", "size": 3, "tops": ["b"], "when": None, "mood": None}
+    assert form.decode({"name": "Ada", "other": 1}) == empty
     filled = form.decode({"name": "Ada", "size": 2.0, "tops": [], "level": "2", "when": "2026-07-28"})
-    assert filled == {"name": "Ada", "size": 2, "tops": [], "level": 2, "when": "2026-07-28"}
+    assert filled == {"name": "Ada", "size": 2, "tops": [], "level": 2, "when": "2026-07-28", "mood": None}
     assert type(filled["size"]) is int
     with pytest.raises(QuestionFailed, match=r"name: is required, but missing"):
         form.decode({})

@@ -120,9 +120,10 @@ async def async_takes_a(a: int) -> str:
     [
         ({"name": "has space"}, "has space"), ({"name": 5}, "name=5"), ({"titel": "typo"}, "titel"),
         ({"title": 5}, "title=5"), ({"description": b"x"}, "description="), ({"timeout": 0}, "timeout=0"),
-        ({"timeout": -1.5}, "timeout=-1.5"), ({"timeout": "5"}, "timeout='5'"), ({"timeout": float("nan")}, "timeout=nan"),
-        ({"timeout": True}, "timeout=True"), ({"max_concurrency": 0}, "max_concurrency=0"),
-        ({"max_concurrency": 1.5}, "max_concurrency=1.5"), ({"requires": "sampling"}, "requires='sampling'"),
+        ({"timeout": -1.5}, "timeout=-1.5"), ({"timeout": "5"}, "timeout='5'"),
+        ({"timeout": float("nan")}, "timeout=nan"), ({"timeout": True}, "timeout=True"),
+        ({"max_concurrency": 0}, "max_concurrency=0"), ({"max_concurrency": 1.5}, "max_concurrency=1.5"),
+        ({"requires": "sampling"}, "requires='sampling'"),
         ({"tags": "one"}, "tags='one'"), ({"output": "json"}, "output='json'"),
         ({"structured_output": "no"}, "structured_output='no'"), ({"thread": "yes"}, "thread='yes'"),
         ({"meta": {"a": object()}}, "meta="), ({"annotations": {"readOnly": True}}, "readOnly"),
