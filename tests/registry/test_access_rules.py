@@ -10,33 +10,19 @@ from dovetail.registry.catalog import Catalog
 from dovetail.registry.options import AccessRule, Rules, access_of
 
 
-def agree(principal: Any) -> bool:
-    return True
+def agreeing(**attributes: Any) -> Any:
+    def agree(principal: Any) -> bool:
+        return True
 
-
-def keyed(principal: Any) -> bool:
-    return True
-
-
-keyed.key = lambda principal: "all"
-
-
-def only_async(principal: Any) -> bool:
-    return True
+    vars(agree).update(attributes)
+    return agree
 
 
 async def _late_key(principal: Any) -> str:
     return ""
 
 
-only_async.key = _late_key
-
-
-def numbered(principal: Any) -> bool:
-    return True
-
-
-numbered.key = 7
+agree, keyed = agreeing(), agreeing(key=lambda principal: "all")
 
 
 def function() -> str:
@@ -61,9 +47,7 @@ def function() -> str:
 def test_a_rule(options: Any, scopes: set[str], authorize: Any, has_key: bool) -> None:
     rule = access_of(options, "tool t")
     assert rule is not None
-    assert rule.scopes == scopes
-    assert rule.authorize is authorize
-    assert (rule.key is not None) == has_key
+    assert (rule.scopes, rule.authorize, rule.key is not None) == (scopes, authorize, has_key)
 
 
 @pytest.mark.parametrize("options", [{}, {"scopes": []}, {"scopes": None}, {"authorize": None}])
@@ -93,9 +77,7 @@ def test_every_kind_takes_a_rule(tmp_path: Path) -> None:
     ]  # fmt: skip
     things = [item for catalog in catalogues for item in catalog.all()]
     assert len(things) == 8, "with the file that the directory lists"
-    for thing in things:
-        assert thing.access.scopes == {"s"}, thing
-        assert thing.access.authorize is agree, thing
+    assert all((thing.access.scopes, thing.access.authorize) == ({"s"}, agree) for thing in things)
 
 
 def test_all_rules_together() -> None:
@@ -131,8 +113,8 @@ def test_the_scopes_of_a_server() -> None:
         ({"scopes": 5}, 'scopes=5 is not possible; write scopes=["notes:write"]'),
         ({"authorize": "admin"}, "authorize='admin' is not callable; give it a function of the principal"),
         ({"authorize": lambda: True}, "let it take one argument, the principal"),
-        ({"authorize": numbered}, "authorize.key=7 is not callable"),
-        ({"authorize": only_async}, "is async; write it as a plain def"),
+        ({"authorize": agreeing(key=7)}, "authorize.key=7 is not callable"),
+        ({"authorize": agreeing(key=_late_key)}, "is async; write it as a plain def"),
         ({"scope": ["a"]}, "unknown options scope (did you mean scopes?); known are"),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 from argument_types import (
     RAW,
     TABLE,
+    TABLE_IDS,
     TODAY,
     Bird,
     Bounded,
@@ -44,11 +45,7 @@ from dovetail.registry.validate import Validator
 from stable_ids import stable
 
 
-@pytest.mark.parametrize(
-    ("annotation", "good", "value", "bad", "line"),
-    TABLE,
-    ids=[f"{stable(row[0])}-{number}" for number, row in enumerate(TABLE)],
-)
+@pytest.mark.parametrize(("annotation", "good", "value", "bad", "line"), TABLE, ids=TABLE_IDS)
 def test_types(annotation: Any, good: str, value: Any, bad: str, line: str) -> None:
     arguments = compiled(annotation)
     found = arguments.decode(f'{{"x": {good}}}'.encode())["x"]
@@ -68,9 +65,8 @@ def test_all_problems_are_named() -> None:
     raw = b'{"limit": "ten", "since": "2024-02-30", "tags": ["a", 5], "where": {"y": "b"}, "ok": 2, "more": 1}'
     found = problems(lambda: Arguments(inspect_function(tool)).decode(raw))
     assert "Invalid arguments for tool:" in str(ArgumentError("tool", found))
-    for name in ("limit", "since", "tags[1]", "where.x", "where.y", "more"):
-        assert [line for line in found if name in line], f"{name} in {found}"
-    assert not [line for line in found if line.startswith("ok")]
+    places = {"limit", "since", "tags[1]", "where.x", "where.y", "more"}
+    assert {line.partition(":")[0] for line in found} == places
     assert 'limit: expected an integer, got the string "ten"' in found
 
 
@@ -101,15 +97,12 @@ def test_strings_that_hold_json(annotation: Any, text: str, value: Any) -> None:
     problems(lambda: read(annotation, text, lenient=False))
 
 
-@pytest.mark.parametrize(
-    "annotation", [str, str | int, str | None, list[int] | str, Any, Json, Literal["5", 5]], ids=stable
-)
+@pytest.mark.parametrize("annotation", [str, str | int, str | None, list[int] | str, Any, Json], ids=stable)
 @pytest.mark.parametrize("text", ["5", "[1]", "null", "{}"])
 def test_strings_stay_strings_where_they_are_welcome(annotation: Any, text: str) -> None:
-    if annotation == Literal["5", 5] and text != "5":
-        return
     assert read(annotation, json.dumps(text)) == text
     assert read(list[annotation], json.dumps([text])) == [text]
+    assert read(Literal["5", 5], '"5"') == "5"
 
 
 @pytest.mark.parametrize("text", ['"five"', '""', '"[1, 2"', '"5"', '"true"', '"NaN"'])
@@ -126,11 +119,8 @@ def test_a_time_without_a_zone_is_welcome_everywhere() -> None:
 
     arguments = Arguments(inspect_function(tool))
     assert arguments.schema["properties"]["when"] == {"type": "string", "format": "date-time"}
-    assert arguments.decode(b'{"when": "2024-05-17T10:00:00"}')["when"] == datetime.datetime(2024, 5, 17, 10)
     lines = problems(lambda: arguments.decode(b'{"when": "2024-05-17T10:00:00", "code": "b"}'))
     assert lines == ['code: must match the pattern ^a, got "b"']
-    aware = Annotated[datetime.datetime, msgspec.Meta(tz=True)]
-    assert problems(lambda: read(aware, '"2024-05-17T10:00:00"'))[0].startswith("x: must have a time zone")
 
 
 @pytest.mark.parametrize(("kind", "text"), [(datetime.datetime, "2024-05-17T10:00:00"), (datetime.time, "10:00:00")])
@@ -161,45 +151,29 @@ def test_defaults_are_applied_and_not_shared() -> None:
         a: int = 1,
         b: list[int] = [1],  # noqa: B006
         c: dict[str, list[int]] = {"a": []},  # noqa: B006
-        d: Annotated[list[int], pydantic.Field(default_factory=list)] = ...,  # type: ignore[assignment]
+        d: list[int] = pydantic.Field(default_factory=lambda: [1]),  # noqa: B008
         e: Point = Point(1),  # noqa: B008
         f: object = tool_default,
     ) -> None: ...
 
     arguments = Arguments(inspect_function(tool))
     first = arguments.decode(b"{}")
-    first["b"].append(2)
-    first["c"]["a"].append(2)
-    second = arguments.decode(b"{}")
-    assert (second["a"], second["b"], second["c"]) == (1, [1], {"a": []})
-    assert second["e"] == Point(1)
-    assert second["f"] is tool_default
-    properties = arguments.schema["properties"]
-    assert properties["b"]["default"] == [1]
-    assert properties["e"]["default"] == {"x": 1, "y": 0}
-    assert "default" not in properties["f"]
+    for shared in (first["b"], first["c"]["a"], first["d"]):
+        shared.append(2)
+    assert arguments.decode(b"{}") == {"a": 1, "b": [1], "c": {"a": []}, "d": [1], "e": Point(1), "f": tool_default}
+    shown = {name: part["default"] for name, part in arguments.schema["properties"].items() if "default" in part}
+    assert shown == {"a": 1, "b": [1], "c": {"a": []}, "e": {"x": 1, "y": 0}}
     assert "required" not in arguments.schema
 
 
 tool_default = object()
 
 
-def test_default_factories() -> None:
-    def tool(x: list[int] = pydantic.Field(default_factory=lambda: [1])) -> None: ...  # noqa: B008
-
-    arguments = Arguments(inspect_function(tool))
-    arguments.decode(b"{}")["x"].append(2)
-    assert arguments.decode(b"{}") == {"x": [1]}
-
-
 def test_a_default_of_none_welcomes_null() -> None:
     arguments = compiled(Annotated[int, Field(ge=1, description="d")], None)
     assert arguments.decode(b'{"x": null}') == arguments.decode(b"{}") == {"x": None}
-    assert arguments.schema["properties"]["x"] == {
-        "anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}],
-        "description": "d",
-        "default": None,
-    }
+    either = [{"type": "integer", "minimum": 1}, {"type": "null"}]
+    assert arguments.schema["properties"]["x"] == {"anyOf": either, "description": "d", "default": None}
     assert compiled(int | None, None).schema["properties"]["x"]["anyOf"] == [{"type": "integer"}, {"type": "null"}]
     assert compiled(Any, None).schema["properties"]["x"] == {"default": None}
 
@@ -215,10 +189,9 @@ def test_descriptions() -> None:
         """
 
     properties = Arguments(inspect_function(tool)).schema["properties"]
-    assert properties["a"]["description"] == "from the docstring"
-    assert properties["b"]["description"] == "beside"
-    assert properties["c"] == {"type": "string", "enum": ["red", "blue"], "description": "which colour"}
-    assert "description" not in properties["d"]
+    assert [properties[name].get("description") for name in "abcd"] == [
+        "from the docstring", "beside", "which colour", None,
+    ]  # fmt: skip
 
 
 def test_a_schema_without_parameters() -> None:
@@ -231,28 +204,20 @@ def test_a_schema_without_parameters() -> None:
 # Raw schemas
 
 
-def test_raw_schemas_pass_through_untouched() -> None:
-    arguments = raw_arguments()
-    assert arguments.schema == RAW
-    assert list(arguments.schema) == list(RAW)
-
-
 def test_raw_arguments() -> None:
     arguments = raw_arguments()
+    assert list(arguments.schema.items()) == list(RAW.items())
     first = arguments.decode(b'{"size": 1, "more": true}')
     assert first == {"size": 1, "more": True, "tags": ["a"]}
     first["tags"].append("b")
     assert arguments.decode(b'{"size": 1}')["tags"] == ["a"]
-    assert arguments.decode(b'{"size": "2", "tags": "[\\"b\\"]", "word": "5"}') == {
-        "size": 2,
-        "tags": ["b"],
-        "word": "5",
-    }
+    again = arguments.decode(b'{"size": "2", "tags": "[\\"b\\"]", "word": "5"}')
+    assert again == {"size": 2, "tags": ["b"], "word": "5"}
     assert problems(lambda: arguments.decode(b'{"size": "0"}')) == ["size: must be at least 1, got 0"]
     assert len(problems(lambda: arguments.decode(b'{"size": "0", "tags": [1]}'))) == 2
     assert len(problems(lambda: raw_arguments(lenient=False).decode(b'{"size": "2"}'))) == 1
-    assert len(problems(lambda: arguments.decode(b"[]"))) == 1
-    assert len(problems(lambda: arguments.decode(b'{"a": ' + b"[" * 5000 + b"]" * 5000 + b"}"))) == 1
+    for raw in (b"[]", b'{"a": ' + b"[" * 5000 + b"]" * 5000 + b"}"):
+        assert len(problems(lambda raw=raw: arguments.decode(raw))) == 1  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -263,11 +228,7 @@ def test_raw_arguments() -> None:
         ({"allOf": [{"type": "object", "properties": {"a": {"type": "integer"}}}]}, {"a": "5"}, {"a": 5}),
         ({"enum": [1, 2]}, "2", 2),
         ({"const": 2}, "2", 2),
-        (
-            {"type": "array", "prefixItems": [{"type": "integer"}], "items": {"type": "boolean"}},
-            ["1", "true"],
-            [1, True],
-        ),
+        ({"prefixItems": [{"type": "integer"}], "items": {"type": "boolean"}}, ["1", "true"], [1, True]),
         ({"type": "object", "additionalProperties": {"type": "integer"}}, {"a": "1"}, {"a": 1}),
         ({"$ref": "#/$defs/a~1b"}, "1", 1),
         ({"type": "number"}, "1", 1),
@@ -290,20 +251,9 @@ def test_raw_schemas_without_an_object_at_the_root(schema: Any) -> None:
 
 def test_prompts_take_strings() -> None:
     def prompt(
-        code: str,
-        count: int,
-        when: datetime.date = TODAY,
-        ratio: float = 0.5,
-        colour: Colour = Colour.RED,
-        tags: list[str] | None = None,
-        loud: bool = False,
-        mode: Literal["a", "1"] = "a",
-    ) -> None:
-        """Ask.
-
-        Args:
-            code: The code.
-        """
+        code: str, count: int, when: datetime.date = TODAY, ratio: float = 0.5, colour: Colour = Colour.RED,
+        tags: list[str] | None = None, loud: bool = False, mode: Literal["a", "1"] = "a",
+    ) -> None: ...  # fmt: skip
 
     strings = Arguments(inspect_function(prompt, kind="prompt"))
     given_strings = {
@@ -314,23 +264,16 @@ def test_prompts_take_strings() -> None:
         "code": "[1]", "count": 3, "when": datetime.date(2024, 1, 2), "ratio": 1.5, "colour": Colour.BLUE,
         "tags": ["x"], "loud": True, "mode": "1",
     }  # fmt: skip
-    assert strings.decode(json.dumps(given_strings).encode()) == expected
-    assert strings.decode_values(given_strings) == expected
-    assert problems(lambda: strings.decode_values({"code": "a", "count": "three"})) == [
-        'count: expected an integer, got the string "three"'
-    ]
+    assert strings.decode(json.dumps(given_strings).encode()) == strings.decode_values(given_strings) == expected
+    lines = problems(lambda: strings.decode_values({"code": "a", "count": "three"}))
+    assert lines == ['count: expected an integer, got the string "three"']
 
 
 def test_the_kinds_of_value_that_an_argument_takes() -> None:
     def prompt(a: str, b: int | None, c: list[str], d: dict[str, str] | str, e: Any) -> None: ...
 
     kinds = Arguments(inspect_function(prompt, kind="prompt")).kinds
-    assert [sorted(kinds(name)) for name in "abcd"] == [
-        ["string"],
-        ["integer", "null"],
-        ["array"],
-        ["object", "string"],
-    ]
+    assert [kinds(name) for name in "abcd"] == [{"string"}, {"integer", "null"}, {"array"}, {"object", "string"}]
     assert {"array", "object", "string"} < kinds("e")
 
 
@@ -339,16 +282,14 @@ def test_the_kinds_of_value_that_an_argument_takes() -> None:
 
 SAMPLES: list[Any] = [
     None, True, 0, 1, -1, 5.0, 1.5, "", "a", "5", "red", [], [1], ["a"], [1, "a"], [None], ["a", 0], {},
-]  # fmt: skip
-SAMPLES += [
     {"x": 1}, {"x": 0}, {"x": 1, "y": 2}, {"x": "a"}, {"x": 1, "code": "B"}, {"1": "a"}, {"a": 1}, {"title": "a"},
+    {"type": "cat", "lives": 1}, {"type": "fish", "depth": 1}, {"value": -1}, {"value": 1, "children": [{}]},
+    {"name": "a"}, {"name": "a", "wings": 1}, {"size": 1, "tags": ["a"]}, {"size": 1, "tags": [1]},
 ]  # fmt: skip
-SAMPLES += [{"type": "cat", "lives": 1}, {"type": "fish", "depth": 1}, {"value": -1}, {"value": 1, "children": [{}]}]
-SAMPLES += [{"name": "a"}, {"name": "a", "wings": 1}, {"size": 1, "tags": ["a"]}, {"size": 1, "tags": [1]}]
 LOOSER_THAN_THEIR_SCHEMA = ("datetime", "uuid", "decimal", "bytes", "set", "Picky", "Crate")
 
 
-@pytest.mark.parametrize("row", TABLE, ids=[f"{stable(row[0])}-{number}" for number, row in enumerate(TABLE)])
+@pytest.mark.parametrize("row", TABLE, ids=TABLE_IDS)
 def test_the_schema_means_what_the_decoder_does(row: tuple[Any, ...]) -> None:
     if any(word in str(row[0]) for word in LOOSER_THAN_THEIR_SCHEMA):
         return
@@ -388,32 +329,23 @@ def test_words_that_look_like_ours_cost_nothing(annotation: Any) -> None:
 
 
 @pytest.mark.parametrize("annotation", [int, Any, list[int], Json, Node, Model])
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-        b'{"x": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"}",
-        b'{"y": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-    ],
-    ids=["arrays", "objects", "unknown"],
-)
-def test_deep_nesting(annotation: Any, raw: bytes) -> None:
-    assert problems(lambda: compiled(annotation).decode(raw)) == ["arguments: nested too deeply"]
+def test_deep_nesting(annotation: Any) -> None:
+    arrays, objects = b"[" * 100_000 + b"]" * 100_000, b'{"a":' * 100_000 + b"1" + b"}" * 100_000
+    for raw in (b'{"x": ' + arrays + b"}", b'{"x": ' + objects + b"}", b'{"y": ' + arrays + b"}"):
+        lines = problems(lambda raw=raw: compiled(annotation).decode(raw))  # type: ignore[misc]
+        assert lines == ["arguments: nested too deeply"]
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [b'{"x": "\xff"}', b'{"\xff": 1}', b'{"x": "\\ud800"}', b'{"x": 1', b"", b"{'x': 1}", b'{"x": NaN}'],
-    ids=stable,
-)
-def test_text_that_is_no_json(raw: bytes) -> None:
+NO_ARGUMENTS = [
+    b'{"x": "\xff"}', b'{"\xff": 1}', b'{"x": "\\ud800"}', b'{"x": 1', b"", b"{'x': 1}", b'{"x": NaN}', b"[]", b"5",
+    b"null", b'"x"',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("raw", NO_ARGUMENTS, ids=stable)
+def test_text_that_is_no_json_or_no_object(raw: bytes) -> None:
     for annotation in (str, int, Any):
         assert len(problems(lambda a=annotation: compiled(a).decode(raw))) == 1  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("raw", [b"[]", b"5", b"null", b'"x"'])
-def test_arguments_that_are_no_object(raw: bytes) -> None:
-    assert len(problems(lambda: compiled(int).decode(raw))) == 1
 
 
 def test_huge_integers() -> None:
@@ -430,20 +362,16 @@ def test_numbers_that_are_too_large(number: str) -> None:
         assert problems(lambda a=annotation: read(a, number)) == ["x: is too large a number"]  # type: ignore[misc]
     assert problems(lambda: read(list[int], f"[1, {number}]")) == ["x[1]: is too large a number"]
     assert problems(lambda: read(dict[str, int], f'{{"a": {number}}}')) == ["x[…]: is too large a number"]
-    assert problems(lambda: raw_arguments().decode(b'{"size": %b}' % number.encode())) == [
-        "arguments: hold too large a number"
-    ]
+    lines = problems(lambda: raw_arguments().decode(b'{"size": %b}' % number.encode()))
+    assert lines == ["arguments: hold too large a number"]
 
 
 # Round trips
 
 
+NUMBERS = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
 JSON_VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**53), 2**53)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
+    st.none() | st.booleans() | NUMBERS | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
@@ -485,10 +413,8 @@ def test_round_trips(annotation: Any, data: st.DataObject) -> None:
 @settings(max_examples=25, deadline=None)
 @given(value=JSON_VALUES)
 def test_any_json_is_read_or_explained(annotation: Any, value: Any) -> None:
-    lines = ["x"]
     try:
         COMPILED[annotation].decode(encode_json({"x": value}))
     except ArgumentError as error:
-        lines = error.problems
-    assert lines
-    assert all(line.startswith("x") for line in lines)
+        assert error.problems  # noqa: PT017
+        assert all(line.startswith("x") for line in error.problems)  # noqa: PT017

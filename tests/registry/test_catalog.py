@@ -19,13 +19,14 @@ def filled(*names: str) -> Catalog[str]:
     return catalog
 
 
-def walk(catalog: Catalog[str], size: int) -> list[str]:
-    seen: list[str] = []
+def pages(catalog: Catalog[str], size: int) -> list[list[str]]:
+    """All of them, one after the other."""
+    seen: list[list[str]] = []
     after: int | None = 0
     while after is not None:
         page = catalog.page(after, size)
         assert len(page.items) <= size
-        seen += page.items
+        seen.append(list(page.items))
         after = page.next_after
     return seen
 
@@ -42,8 +43,10 @@ def test_items_stay_in_the_order_of_their_registration() -> None:
     catalog = filled("zebra", "ant", "mole")
     assert catalog.all() == ["ZEBRA", "ANT", "MOLE"]
     assert len(catalog) == 3
-    assert catalog.get("ant") == "ANT"
-    assert catalog.get("Ant") is None
+    assert (catalog.get("ant"), catalog.get("Ant")) == ("ANT", None)
+    with pytest.raises(SetupError, match="already a tool 'ant'"):
+        catalog.add("ant", "second")
+    assert catalog.all() == ["ZEBRA", "ANT", "MOLE"]
 
 
 def test_a_replaced_item_keeps_its_place() -> None:
@@ -53,13 +56,6 @@ def test_a_replaced_item_keeps_its_place() -> None:
     assert catalog.all() == ["A", "other", "C"]
     assert catalog.page(1, 1) == Page(["other"], 2)
     assert catalog.get("unknown") is None
-
-
-def test_a_name_is_given_once() -> None:
-    catalog = filled("a")
-    with pytest.raises(SetupError, match="already a tool 'a'"):
-        catalog.add("a", "second")
-    assert catalog.all() == ["A"]
 
 
 def test_once_used_always_used() -> None:
@@ -75,19 +71,12 @@ def test_once_used_always_used() -> None:
 
 @pytest.mark.rule("PAGE-1", "PAGE-4")
 @pytest.mark.parametrize(
-    ("count", "size", "pages"),
+    ("count", "size", "sizes"),
     [(0, 5, [0]), (1, 5, [1]), (5, 5, [5]), (6, 5, [5, 1]), (10, 5, [5, 5]), (3, 1, [1, 1, 1])],
 )
-def test_a_page_points_to_the_next_only_if_there_is_one(count: int, size: int, pages: list[int]) -> None:
+def test_a_page_points_to_the_next_only_if_there_is_one(count: int, size: int, sizes: list[int]) -> None:
     catalog = filled(*(f"t{number}" for number in range(count)))
-    sizes, after = [], 0
-    while True:
-        page = catalog.page(after, size)
-        sizes.append(len(page.items))
-        if page.next_after is None:
-            break
-        after = page.next_after
-    assert sizes == pages
+    assert [len(page) for page in pages(catalog, size)] == sizes
 
 
 class WalkWhileItChanges(RuleBasedStateMachine):
@@ -154,24 +143,20 @@ TestWalkWhileItChanges = pytest.mark.rule("PAGE-2", "PAGE-8")(WalkWhileItChanges
 
 # ── kept pages ──
 
-CHANGES = {
-    "add": lambda catalog: catalog.add("new", "NEW"),
-    "remove": lambda catalog: catalog.remove("a"),
-    "replace": lambda catalog: catalog.replace("a", "other"),
-    "clear": lambda catalog: catalog.clear(),
-}
-
 
 @pytest.mark.rule("TOOL-5", "RES-3", "PR-3")
-@pytest.mark.parametrize(("change", "told"), [("add", 1), ("remove", 1), ("clear", 1), ("replace", 0)])
-def test_a_change_drops_what_was_kept_and_listeners_hear_of_it_once(change: str, told: int) -> None:
+@pytest.mark.parametrize(
+    ("change", "arguments", "told"),
+    [("add", ["new", "NEW"], 1), ("remove", ["a"], 1), ("clear", [], 1), ("replace", ["a", "other"], 0)],
+)
+def test_a_change_drops_what_was_kept_and_listeners_hear_of_it_once(change: str, arguments: Any, told: int) -> None:
     catalog = filled("a", "b")
     heard: list[int] = []
     catalog.on_change(lambda: heard.append(len(catalog.all())))  # a listener may look at the catalogue
     catalog.keep(("2026-07-28", 0), kept(), catalog.version)
     assert catalog.encoded
     before = catalog.version
-    CHANGES[change](catalog)
+    getattr(catalog, change)(*arguments)
     assert not catalog.encoded
     assert catalog.version > before
     assert len(heard) == told
@@ -179,15 +164,14 @@ def test_a_change_drops_what_was_kept_and_listeners_hear_of_it_once(change: str,
     assert not catalog.encoded, "a page that was made before the change"
 
 
-@pytest.mark.parametrize(
-    "nothing", [lambda c: c.remove("x"), lambda c: c.replace("x", ""), lambda c: c.get("x"), lambda c: c.page(0, 9)]
-)
-def test_what_changes_nothing_drops_nothing(nothing: Any) -> None:
+def test_what_changes_nothing_drops_nothing() -> None:
     catalog = filled("a")
     heard: list[int] = []
     catalog.on_change(lambda: heard.append(1))
     catalog.keep(("2026-07-28", 0), kept(), catalog.version)
-    nothing(catalog)
+    assert not catalog.remove("x")
+    catalog.replace("x", "")
+    assert (catalog.get("x"), catalog.page(0, 9).items) == (None, ["A"])
     assert catalog.encoded
     assert not heard
 
@@ -257,7 +241,7 @@ def test_threads_may_register_and_remove_while_others_page() -> None:
         try:
             while not stop.is_set():
                 version = catalog.version
-                seen = [item for item in walk(catalog, 7) if item != "guest"]
+                seen = [item for page in pages(catalog, 7) for item in page if item != "guest"]
                 if set(seen) != fixed or len(seen) != len(fixed):
                     failures.append(seen)
                 catalog.keep(("2026-07-28", 0), kept(), version)
@@ -268,10 +252,9 @@ def test_threads_may_register_and_remove_while_others_page() -> None:
     readers = [threading.Thread(target=page) for _ in range(2)]
     for thread in (*writers, *readers):
         thread.start()
-    for thread in writers:
-        thread.join()
-    stop.set()
-    for thread in readers:
+    for number, thread in enumerate((*writers, *readers)):
+        if number == len(writers):
+            stop.set()
         thread.join()
     assert not failures
     assert set(catalog.all()) == fixed
@@ -288,8 +271,6 @@ def test_threads_may_register_and_remove_while_others_page() -> None:
 def test_names_that_are_refused(name: str) -> None:
     for good in ("a", "A-b_c.9", "x" * 128, "...", "-"):
         assert check_name(good, "tool f") == good
-    with pytest.raises(SetupError) as caught:
+    with pytest.raises(SetupError, match=r"tool f.*name=") as caught:
         check_name(name, "tool f")
-    assert "tool f" in str(caught.value)
-    assert "name=" in str(caught.value)
     assert len(str(caught.value)) < 300

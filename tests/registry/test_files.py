@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,10 @@ from dovetail.errors import NotFound, ProtocolError, SetupError
 from dovetail.registry import files
 from dovetail.registry.files import Directory, File, guess_mime_type
 
+needs_posix = pytest.mark.skipif(os.name == "nt", reason="needs symlinks and special files")
+pytestmark = pytest.mark.timeout(30)  # only to catch what would never end
 SECRET = "the secret outside"
+BINARY = "application/octet-stream"
 
 
 def planted(base: Path) -> Path:
@@ -40,6 +44,14 @@ def names(directory: Directory) -> list[str]:
     return [entry.name for entry in directory.entries()]
 
 
+def assert_not_there(directory: Directory, relative: str) -> None:
+    for ask in (directory.resolve, directory.read):
+        with pytest.raises(NotFound) as caught:
+            ask(relative)
+        assert str(directory.root.parent) not in caught.value.message
+        assert len(caught.value.message.encode()) < 1000
+
+
 def test_entries_are_sorted_and_described(tree: Path) -> None:
     os.utime(tree / "notes.md", (1_785_231_000, 1_785_231_000.9))
     directory = Directory(tree, uri="docs://handbook")
@@ -50,28 +62,18 @@ def test_entries_are_sorted_and_described(tree: Path) -> None:
     assert entry.path == tree / "notes.md"
 
 
-@pytest.mark.parametrize("mtime", [-5_000_000_000, 0, 1, 2_000_000_000_000])
+@pytest.mark.parametrize("mtime", [-5_000_000_000, 0, 2_000_000_000_000])
 def test_any_modification_time_can_be_shown(tree: Path, mtime: int) -> None:
     try:
         os.utime(tree / "notes.md", (mtime, mtime))
     except (OSError, OverflowError):
         pytest.skip("this file system can't hold it")
-    shown = Directory(tree).read("notes.md").entry.last_modified
-    assert len(shown) == len("2026-07-28T09:30:00Z")
-    assert shown.endswith("Z")
+    assert re.fullmatch(r"\d{4}-.*Z", Directory(tree).read("notes.md").entry.last_modified)
 
 
-@pytest.mark.parametrize(
-    ("uri", "template"),
-    [
-        ("docs://handbook", "docs://handbook/{+path}"),
-        ("docs://handbook/", "docs://handbook/{+path}"),
-        ("docs://", "docs://{+path}"),
-        ("docs:", "docs:/{+path}"),
-    ],
-)
-def test_the_template_ends_in_the_path(tree: Path, uri: str, template: str) -> None:
-    assert Directory(tree, uri=uri).template == template
+def test_the_template_ends_in_the_path(tree: Path) -> None:
+    for uri, before in (("docs://a", "docs://a/"), ("docs://a/", "docs://a/"), ("docs://", "docs://"), ("d:", "d:/")):
+        assert Directory(tree, uri=uri).template == before + "{+path}"
 
 
 def test_a_root_behind_a_symlink_is_fine(tree: Path) -> None:
@@ -100,7 +102,7 @@ def test_a_wrong_setup_names_the_fix(
     monkeypatch.chdir(tree.parent)
     with pytest.raises(SetupError) as caught:
         Directory(**options)
-    assert all(word in str(caught.value) for word in words)
+    assert [word for word in words if word not in str(caught.value)] == []
 
 
 # What is not there, whatever the file system says
@@ -121,49 +123,31 @@ TRAVERSAL = [
 @pytest.mark.rule("RES-9", "RES-10")
 @pytest.mark.parametrize("relative", TRAVERSAL, ids=lambda text: ascii(text)[:40])
 def test_traversal_finds_nothing(tree: Path, relative: str) -> None:
-    directory = Directory(tree, hidden=True)
-    for ask in (directory.resolve, directory.read):
-        with pytest.raises(NotFound) as caught:
-            ask(relative)
-        assert str(tree.parent) not in caught.value.message
-        assert len(caught.value.message) < 1000
-        caught.value.message.encode()
+    assert_not_there(Directory(tree, hidden=True), relative)
+
+
+LINKS = {  # what is asked for, and the symlinks from names to targets
+    "link.txt": {"link.txt": "../outside/secret.txt"},
+    "docs/link.txt": {"docs/link.txt": "../../outside/secret.txt"},
+    "folder/secret.txt": {"folder": "../outside"},
+    "twin/secret.txt": {"twin": "../root-twin"},
+    "docs/chain/secret.txt": {"folder": "../outside", "docs/chain": "../folder"},
+    "loop": {"loop": "loop"},
+    "dangling": {"dangling": "nothing"},
+    "shown.txt": {"shown.txt": ".env"},
+    "shown/config": {"shown": ".git"},
+    "null.txt": {"null.txt": os.devnull},
+    "fifo.txt": {},
+    "socket.txt": {},
+}
 
 
 @pytest.mark.rule("RES-10")
-def test_a_percent_sign_is_never_decoded_again(tree: Path) -> None:
-    (tree / "%2e%2e").mkdir()
-    (tree / "%2e%2e" / "100%.txt").write_text("literal")
-    directory = Directory(tree, uri="docs://x")
-    assert directory.read("%2e%2e/100%.txt").data == "literal"
-    assert directory.uri_of("%2e%2e/100%.txt") == "docs://x/%252e%252e/100%25.txt"
-
-
-LINKS = [  # symlinks from names to targets, and what is asked for
-    ([("link.txt", "../outside/secret.txt")], "link.txt"),
-    ([("docs/link.txt", "../../outside/secret.txt")], "docs/link.txt"),
-    ([("folder", "../outside")], "folder/secret.txt"),
-    ([("twin", "../root-twin")], "twin/secret.txt"),
-    ([("folder", "../outside"), ("docs/chain", "../folder")], "docs/chain/secret.txt"),
-    ([("loop", "loop")], "loop"),
-    ([("dangling", "nothing")], "dangling"),
-    ([("shown.txt", ".env")], "shown.txt"),
-    ([("shown", ".git")], "shown/config"),
-    ([("null.txt", os.devnull)], "null.txt"),
-    ([], "fifo.txt"),
-    ([], "socket.txt"),
-]
-
-
-@pytest.mark.rule("RES-10")
-@pytest.mark.skipif(os.name == "nt", reason="needs symlinks and special files")
-@pytest.mark.timeout(10)
-@pytest.mark.parametrize(("links", "relative"), LINKS)
-def test_escapes_and_special_files_are_neither_listed_nor_read(
-    tree: Path, links: list[tuple[str, str]], relative: str
-) -> None:
+@needs_posix
+@pytest.mark.parametrize("relative", LINKS)
+def test_escapes_and_special_files_are_neither_listed_nor_read(tree: Path, relative: str) -> None:
     before = names(Directory(tree))
-    for name, target in links:
+    for name, target in LINKS[relative].items():
         (tree / name).symlink_to(target)
     os.mkfifo(tree / "fifo.txt")
     with socket.socket(socket.AF_UNIX) as listener:
@@ -171,10 +155,7 @@ def test_escapes_and_special_files_are_neither_listed_nor_read(
     directory = Directory(tree, uri="docs://x")
     assert names(directory) == before
     assert directory.path_of(f"docs://x/{relative}") is None
-    with pytest.raises(NotFound):
-        directory.resolve(relative)
-    with pytest.raises(NotFound):
-        directory.read(relative)
+    assert_not_there(directory, relative)
 
 
 def test_symlinks_that_stay_inside_are_followed(tree: Path) -> None:
@@ -183,37 +164,31 @@ def test_symlinks_that_stay_inside_are_followed(tree: Path) -> None:
     (tree / "docs" / "up").symlink_to("..", target_is_directory=True)
     directory = Directory(tree)
     contents = directory.read("alias.md")
-    assert contents.data == "alpha"
-    assert (contents.entry.name, contents.entry.mime_type) == ("alias.md", "text/markdown")
+    entry = contents.entry
+    assert (contents.data, entry.name, entry.mime_type) == ("alpha", "alias.md", "text/markdown")
     assert directory.resolve("also/deep/b.py") == tree / "docs" / "deep" / "b.py"
     assert directory.read("docs/up/docs/up/notes.md").data == "# Notes\n"
     assert "alias.md" in names(directory)
     assert not any(name.startswith(("also/", "docs/up/")) for name in names(directory))  # listed once is enough
 
 
-def swap_parent(tree: Path) -> None:
-    (tree / "docs").rename(tree / "moved")
-    (tree / "docs").symlink_to(tree.parent / "outside", target_is_directory=True)
-    (tree.parent / "outside" / "a.txt").write_text(SECRET)
-
-
-def swap_file(tree: Path) -> None:
-    (tree / "docs" / "a.txt").unlink()
-    (tree / "docs" / "a.txt").symlink_to(tree.parent / "outside" / "secret.txt")
-
-
-def swap_for_fifo(tree: Path) -> None:
-    (tree / "docs" / "a.txt").unlink()
-    os.mkfifo(tree / "docs" / "a.txt")
+def swap(tree: Path, what: str) -> None:
+    outside, file = tree.parent / "outside", tree / "docs" / "a.txt"
+    if what == "parent":
+        (tree / "docs").rename(tree / "moved")
+        (tree / "docs").symlink_to(outside, target_is_directory=True)
+        (outside / "a.txt").write_text(SECRET)
+    else:
+        file.unlink()
+        os.mkfifo(file) if what == "fifo" else file.symlink_to(outside / "secret.txt")
 
 
 @pytest.mark.rule("RES-10")
-@pytest.mark.skipif(os.name == "nt", reason="needs symlinks and special files")
-@pytest.mark.timeout(10)
-@pytest.mark.parametrize("swap", [swap_parent, swap_file, swap_for_fifo])
+@needs_posix
+@pytest.mark.parametrize("what", ["parent", "file", "fifo"])
 @pytest.mark.parametrize("descend", [True, False])
 def test_a_swap_between_the_check_and_the_opening_finds_nothing(
-    tree: Path, monkeypatch: pytest.MonkeyPatch, swap: Callable[[Path], None], descend: bool
+    tree: Path, monkeypatch: pytest.MonkeyPatch, what: str, descend: bool
 ) -> None:
     monkeypatch.setattr(files, "_CAN_DESCEND", descend)
     directory = Directory(tree)
@@ -222,7 +197,7 @@ def test_a_swap_between_the_check_and_the_opening_finds_nothing(
 
     def resolve_then_swap(relative: str) -> Path:
         path = resolve(relative)
-        swap(tree)
+        swap(tree, what)
         return path
 
     monkeypatch.setattr(directory, "resolve", resolve_then_swap)
@@ -234,8 +209,7 @@ def test_a_swap_between_the_check_and_the_opening_finds_nothing(
 
 def test_hidden_files_exist_only_if_asked_for(tree: Path) -> None:
     for relative in (".env", ".git/config"):
-        with pytest.raises(NotFound):
-            Directory(tree).resolve(relative)
+        assert_not_there(Directory(tree), relative)
         assert Directory(tree, hidden=True).resolve(relative) == tree / relative
     assert ".git/config" in names(Directory(tree, hidden=True))
 
@@ -260,30 +234,25 @@ def test_patterns_hold_for_listing_and_reading(
 ) -> None:
     directory = Directory(tree, include=include, exclude=exclude)
     assert names(directory) == left
-    for name in names(Directory(tree)):
-        if name in left:
-            directory.read(name)
-        else:
-            with pytest.raises(NotFound):
-                directory.read(name)
+    for name in left:
+        directory.read(name)
+    for name in set(names(Directory(tree))) - set(left):
+        assert_not_there(directory, name)
 
 
 def test_a_symlink_does_not_lead_around_the_patterns(tree: Path) -> None:
     (tree / "innocent.txt").symlink_to("build/out.json")
-    for options in ({"exclude": ["build"]}, {"include": ["*.txt"]}):
-        with pytest.raises(NotFound):
-            Directory(tree, **options).read("innocent.txt")
+    assert_not_there(Directory(tree, exclude=["build"]), "innocent.txt")
+    assert_not_there(Directory(tree, include=["*.txt"]), "innocent.txt")
 
 
-@pytest.mark.timeout(5)
 def test_greedy_patterns_stay_quick(tmp_path: Path) -> None:
     deep = "/".join("ab" * 40)
     (tmp_path / deep).mkdir(parents=True)
     (tmp_path / deep / "file").write_text("x")
     directory = Directory(tmp_path, exclude=["**/a/" * 20 + "nothing", "*a" * 40 + "z"])
     assert directory.read(f"{deep}/file").data == b"x"
-    with pytest.raises(NotFound):
-        directory.read("a" * 255)
+    assert_not_there(directory, "a" * 255)
 
 
 def test_names_that_no_client_could_ask_for_are_not_listed(tmp_path: Path) -> None:
@@ -317,8 +286,9 @@ def test_text_or_bytes(tmp_path: Path, name: str, stored: bytes, expected: str |
         assert contents.entry.size == len(stored)
 
 
+@pytest.mark.rule("RES-10")  # nothing is decoded twice
 @pytest.mark.parametrize(
-    "name", ["naïve café.md", "日本語/ファイル.txt", "🦉.txt", "a+b&c=d;e@f!.txt", "per%20cent.txt"]
+    "name", ["naïve café.md", "日本語/ファイル.txt", "🦉.txt", "a+b&c=d;e@f!.txt", "per%20cent.txt", "%2e%2e/100%.txt"]
 )
 def test_unicode_and_odd_names_round_trip(tmp_path: Path, name: str) -> None:
     path = tmp_path / "root" / name
@@ -334,26 +304,18 @@ def test_unicode_and_odd_names_round_trip(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.rule("RES-9")
 @pytest.mark.parametrize(
-    ("uri", "relative"),
+    "uri",
     [
-        ("docs://x/notes.md", "notes.md"),
-        ("docs://x/docs%2Fa.txt", "docs/a.txt"),
-        ("docs://x/", ""),
-        ("docs://x", ""),
-        ("docs://x/notes.md?x=1", None),
-        ("docs://x/%2e%2e/outside/secret.txt", None),
-        ("docs://x/%252e%252e/outside/secret.txt", None),
-        ("docs://x/..%2Foutside/secret.txt", None),
-        ("docs://x/notes.md%00", None),
-        ("docs://x/%zz", None),
-        ("docs://x/\ud800", None),
-        ("docs://X/notes.md", None),
-        ("", None),
+        "docs://x/notes.md?x=1", "docs://x/%2e%2e/outside/secret.txt", "docs://x/%252e%252e/outside/secret.txt",
+        "docs://x/..%2Foutside/secret.txt", "docs://x/notes.md%00", "docs://x/%zz", "docs://x/\ud800",
+        "docs://X/notes.md", "",
     ],
-)
-def test_path_of(tree: Path, uri: str, relative: str | None) -> None:
-    expected = None if relative is None else tree / relative
-    assert Directory(tree, uri="docs://x").path_of(uri) == expected
+)  # fmt: skip
+def test_path_of(tree: Path, uri: str) -> None:
+    directory = Directory(tree, uri="docs://x")
+    assert directory.path_of(uri) is None
+    assert directory.path_of("docs://x/docs%2Fa.txt") == tree / "docs/a.txt"
+    assert directory.path_of("docs://x/") == directory.path_of("docs://x") == tree
 
 
 def test_uri_of_refuses_what_is_not_a_plain_path(tree: Path) -> None:
@@ -370,9 +332,8 @@ def test_a_huge_file_is_refused_in_plain_words(tree: Path) -> None:
     with (tree / "huge.txt").open("wb") as stream:
         stream.truncate(1 << 40)  # sparse
     for ask in (lambda: Directory(tree).read("huge.txt"), File(tree / "huge.txt").read):
-        with pytest.raises(ProtocolError) as caught:
+        with pytest.raises(ProtocolError, match=r"'huge.txt' is larger than the limit of 10,000,000 bytes"):
             ask()
-        assert caught.value.message == "The file 'huge.txt' is larger than the limit of 10,000,000 bytes"
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs a file whose size is not known")
@@ -411,10 +372,9 @@ def test_a_listing_does_not_look_at_everything_for_nothing(tmp_path: Path, caplo
     assert "narrow the patterns" in caplog.text
 
 
-def test_a_vanished_root_is_an_empty_one(tmp_path: Path) -> None:
-    (tmp_path / "root").mkdir()
-    directory = Directory(tmp_path / "root")
-    (tmp_path / "root").rmdir()
+def test_a_vanished_root_is_an_empty_one(tree: Path) -> None:
+    directory = Directory(tree)
+    tree.rename(tree.parent / "elsewhere")
     assert directory.entries() == []
 
 
@@ -429,12 +389,12 @@ def playground(tmp_path_factory: pytest.TempPathFactory) -> Directory:
 
 PARTS = [
     "docs", "deep", "a.txt", "b.py", "notes.md", ".env", "up", "out", "secret.txt", "outside", "root", ".", "..",
-    "..\\", "%2e%2e", "C:", "~", "ä",
+    "..\\", "%2e%2e", "C:", "~", "ä", "", "\0", "\ud800", "\n",
 ]  # fmt: skip
 
 
 @pytest.mark.rule("RES-10")
-@given(st.text() | st.lists(st.sampled_from([*PARTS, "", "\0", "\ud800", "\n"]), max_size=8).map("/".join))
+@given(st.text() | st.lists(st.sampled_from(PARTS), max_size=8).map("/".join))
 @settings(max_examples=300, deadline=None)
 def test_any_string_stays_inside_or_is_not_found(playground: Directory, relative: str) -> None:
     try:
@@ -455,8 +415,8 @@ def test_any_string_stays_inside_or_is_not_found(playground: Directory, relative
 
 def test_a_single_file(tree: Path) -> None:
     file = File(tree / "notes.md", uri="notes://today", mime_type="text/plain; charset=utf-8")
-    entry = file.entry()
-    assert (entry.uri, entry.name, entry.mime_type) == ("notes://today", "notes.md", "text/plain; charset=utf-8")
+    assert (file.entry().uri, file.entry().name) == ("notes://today", "notes.md")
+    assert file.entry().mime_type == "text/plain; charset=utf-8"
     assert file.read().data == "# Notes\n"
     assert File(tree / "notes.md").uri == (tree / "notes.md").as_uri()
     assert File(tree / ".env").read().data == b"KEY=1"
@@ -471,8 +431,7 @@ def test_a_single_file_may_be_a_symlink_that_is_moved_on(tree: Path) -> None:
     assert file.read().data == SECRET
 
 
-@pytest.mark.skipif(os.name == "nt", reason="needs special files")
-@pytest.mark.timeout(10)
+@needs_posix
 @pytest.mark.parametrize("swap", [lambda path: None, os.mkfifo, os.mkdir])
 def test_a_single_file_that_is_gone(tree: Path, swap: Callable[[Path], None]) -> None:
     file = File(tree / "notes.md", uri="notes://today")
@@ -484,29 +443,19 @@ def test_a_single_file_that_is_gone(tree: Path, swap: Callable[[Path], None]) ->
         assert str(tree) not in caught.value.message
 
 
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [({"path": "missing"}, "missing"), ({"path": "root"}, "root"), ({"path": "root/notes.md", "uri": "x"}, "'x'")],
-)
-def test_a_wrong_single_file(tree: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], word: str) -> None:
-    monkeypatch.chdir(tree.parent)
-    with pytest.raises(SetupError, match=word):
-        File(**options)
+def test_a_wrong_single_file(tree: Path) -> None:
+    for path, options, word in (("missing", {}, "missing"), ("", {}, "root"), ("notes.md", {"uri": "x"}, "'x'")):
+        with pytest.raises(SetupError, match=word):
+            File(tree / path, **options)
 
 
 @pytest.mark.parametrize(
     ("name", "mime_type"),
     [
-        ("main.rs", "text/x-rust"),
-        ("README.md", "text/markdown"),
-        ("pyproject.toml", "application/toml"),
-        ("ci.YML", "application/yaml"),
-        ("backup.tar.gz", "application/gzip"),
-        ("Makefile", "text/plain"),
-        ("unknown.xyz", "application/octet-stream"),
-        ("folder.md/unknown", "application/octet-stream"),
-        ("", "application/octet-stream"),
+        ("main.rs", "text/x-rust"), ("README.md", "text/markdown"), ("pyproject.toml", "application/toml"),
+        ("ci.YML", "application/yaml"), ("backup.tar.gz", "application/gzip"), ("Makefile", "text/plain"),
+        ("unknown.xyz", BINARY), ("folder.md/unknown", BINARY), ("", BINARY),
     ],
-)
+)  # fmt: skip
 def test_mime_types_are_the_same_everywhere(name: str, mime_type: str) -> None:
     assert guess_mime_type(name) == mime_type

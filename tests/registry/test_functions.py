@@ -73,14 +73,10 @@ def traced(function: Any) -> Any:
 
 def test_a_plain_function() -> None:
     info = inspect_function(add)
-    assert info.name == "add"
-    assert info.where == f"tool add ({__name__}.add)"
-    assert info.summary == "Add two numbers."
-    assert not info.is_async
+    assert (info.name, info.where, info.summary) == ("add", f"tool add ({__name__}.add)", "Add two numbers.")
     assert info.parameters == (Parameter("a", int, NODEFAULT, "The first."), Parameter("b", int, 2))
     assert [parameter.required for parameter in info.parameters] == [True, False]
-    assert info.returns is int
-    assert info.injected == {}
+    assert (info.returns, info.injected, info.is_async) == (int, {}, False)
     assert info.function is add
 
 
@@ -106,9 +102,8 @@ def test_an_async_function_with_an_injected_parameter() -> None:
 )
 def test_callables(function: Any, name: str, parameters: list[str], is_async: bool) -> None:
     info = inspect_function(function)
-    assert info.name == name
+    assert (info.name, info.is_async) == (name, is_async)
     assert [parameter.name for parameter in info.parameters] == parameters
-    assert info.is_async is is_async
     assert all(parameter.annotation in (int, str) for parameter in info.parameters)
 
 
@@ -236,6 +231,8 @@ def test_refused(function: Any, words: list[str]) -> None:
     assert [word for word in words if word not in message] == []
 
 
+FOUND = "Find notes.\n\nLooks in every folder."
+SAID = {"text": "What to look for: words or a phrase.", "limit": "How many at most."}
 GOOGLE = """Find notes.
 
     Looks in every folder.
@@ -301,28 +298,13 @@ SPHINX = """Find notes.
         pytest.param("\n    Args:\n        a: One.", None, {"a": "One."}, id="arguments only"),
         pytest.param("Add.\n\nArgs:\n    a: One.\nMore.", "Add.\n\nMore.", {"a": "One."}, id="text after a section"),
         pytest.param("Add.\n\nArgs: none at all.", "Add.\n\nArgs: none at all.", {}, id="no heading"),
-        pytest.param(
-            "Add.\n\nArgs:\n    a:\n        One.\n    b: Two.", "Add.", {"a": "One.", "b": "Two."}, id="below"
-        ),
+        pytest.param("Add.\n\nArgs:\n    a:\n        One.\n    b: 2.", "Add.", {"a": "One.", "b": "2."}, id="below"),
         pytest.param("Time is 10:30 now.\n:wave: hello", "Time is 10:30 now.\n:wave: hello", {}, id="colons"),
         pytest.param(
-            GOOGLE,
-            'Find notes.\n\nLooks in every folder.\n\nExample:\n    find("milk")',
-            {"text": "What to look for: words or a phrase.", "limit": "How many at most.", "folders": "Where to look."},
-            id="google",
+            GOOGLE, FOUND + '\n\nExample:\n    find("milk")', {**SAID, "folders": "Where to look."}, id="google"
         ),
-        pytest.param(
-            NUMPY,
-            "Find notes.\n\nLooks in every folder.\n\nNotes\n-----\nSlow.",
-            {"text": "What to look for: words or a phrase.", "limit": "How many at most.", "most": "How many at most."},
-            id="numpy",
-        ),
-        pytest.param(
-            SPHINX,
-            "Find notes.\n\nLooks in every folder.\n\nSlow.",
-            {"text": "What to look for: words or a phrase.", "limit": "How many at most."},
-            id="sphinx",
-        ),
+        pytest.param(NUMPY, FOUND + "\n\nNotes\n-----\nSlow.", {**SAID, "most": "How many at most."}, id="numpy"),
+        pytest.param(SPHINX, FOUND + "\n\nSlow.", SAID, id="sphinx"),
     ],
 )
 def test_styles(text: str, summary: str | None, descriptions: dict[str, str]) -> None:

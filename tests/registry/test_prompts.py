@@ -6,19 +6,8 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from dovetail import (
-    Client,
-    Completion,
-    Context,
-    Field,
-    Message,
-    PromptResult,
-    Server,
-    ServerError,
-    SetupError,
-    Text,
-    ToolError,
-)
+from dovetail import Client, Completion, Context, Field, Message, PromptResult, Server, ServerError, SetupError, Text
+from dovetail.errors import ToolError
 from stable_ids import stable
 from wire import MODERN, Wire
 
@@ -38,11 +27,6 @@ def returning(value: Any) -> Server:
         return value
 
     return server
-
-
-async def get(server: Server, name: str, **arguments: Any) -> dict[str, Any]:
-    async with Wire(server, MODERN) as wire:
-        return await wire.ask("prompts/get", {"name": name, "arguments": arguments})
 
 
 # ── prompts ──
@@ -68,14 +52,10 @@ async def test_the_decorator_and_what_is_listed() -> None:
     async with Wire(server, MODERN) as wire:
         first, second = (await wire.ask("prompts/list"))["prompts"]
     assert first == {"name": "plain", "description": "Ask plainly."}
-    assert second["arguments"] == [
-        {"name": "code", "description": "The code", "required": True},
-        {"name": "count"},
-        {"name": "mood"},
-    ]
+    code = {"name": "code", "description": "The code", "required": True}
+    assert second["arguments"] == [code, {"name": "count"}, {"name": "mood"}]
     assert (second["title"], second["_meta"]) == ("T", {"e/f": 1, "dovetail/tags": ["x"]})
-    assert server.remove_prompt("other") is True
-    assert server.remove_prompt("other") is False
+    assert [server.remove_prompt("other"), server.remove_prompt("other")] == [True, False]
 
 
 @pytest.mark.rule("PR-7", "PR-8")
@@ -89,18 +69,13 @@ async def test_bad_requests(version: str) -> None:
     def typed(count: int) -> str:
         return str(count)
 
+    wrong: list[dict[str, Any]] = [
+        {"name": "unknown"}, {"name": "p"}, {"name": "p", "arguments": {"code": "x", "other": "y"}},
+        {"name": "typed", "arguments": {"count": "many"}}, {"name": "p", "arguments": []}, {"name": 5}, {},
+    ]  # fmt: skip
     async with Wire(server, version) as wire:
-        for params in (
-            {"name": "unknown"},
-            {"name": "p"},
-            {"name": "p", "arguments": {"code": "x", "other": "y"}},
-            {"name": "typed", "arguments": {"count": "many"}},
-            {"name": "p", "arguments": []},
-            {"name": 5},
-            {},
-        ):
-            error = await wire.refusal("prompts/get", params)
-            assert error["code"] == -32602, params
+        for params in wrong:
+            assert (await wire.refusal("prompts/get", params))["code"] == -32602, params
         assert "code" in (await wire.refusal("prompts/get", {"name": "p"}))["data"]["errors"][0]
         assert (await wire.ask("prompts/get", {"name": "q", "arguments": None}))["messages"]
 
@@ -118,7 +93,8 @@ async def test_bad_requests(version: str) -> None:
     ],
 )
 async def test_what_a_prompt_may_return(value: Any, messages: list[tuple[str, str]]) -> None:
-    result = await get(returning(value), "give")
+    async with Wire(returning(value), MODERN) as wire:
+        result = await wire.ask("prompts/get", {"name": "give", "arguments": {}})
     assert [(each["role"], each["content"]["text"]) for each in result["messages"]] == messages
     assert result.get("description") == (None if isinstance(value, PromptResult) else "Gives.")
 
@@ -126,15 +102,10 @@ async def test_what_a_prompt_may_return(value: Any, messages: list[tuple[str, st
 @pytest.mark.parametrize(
     "value",
     [
-        5,
-        None,
-        Message("system", "x"),  # type: ignore[arg-type]
-        Message("user", 5),  # type: ignore[arg-type]
-        {"role": "user"},
-        [Message("user", "x"), 7],
+        5, None, Message("system", "x"), Message("user", 5), {"role": "user"}, [Message("user", "x"), 7],  # type: ignore[arg-type]
         ToolError("told"),
     ],
-)
+)  # fmt: skip
 async def test_what_a_prompt_may_not_return(value: Any, caplog: pytest.LogCaptureFixture) -> None:
     async with Wire(returning(value), MODERN) as wire:
         error = await wire.refusal("prompts/get", {"name": "give"})
@@ -195,6 +166,7 @@ async def suggest(
 PROMPT = {"type": "ref/prompt", "name": "review"}
 TEMPLATE = {"type": "ref/resource", "uri": "a://{owner}/{repo}"}
 TOOL = {"type": "ref/tool", "name": "roll"}
+TEXT_OF_P = {"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "text", "value": ""}}
 
 
 @pytest.mark.seed("S2-60")
@@ -210,34 +182,29 @@ async def test_suggestions(version: str) -> None:
         assert await suggest(wire, PROMPT, "deep", "t") == {"values": ["true"], "total": 1, "hasMore": False}
         assert await suggest(wire, TOOL, "notation", "d") == {"values": ["d", "2d6"], "total": 2, "hasMore": False}
         assert (await suggest(wire, TEMPLATE, "owner", "b"))["values"] == ["bob"]
-        assert (await suggest(wire, TEMPLATE, "repo", "r", {"owner": "ann"})) == {
-            "values": ["ann-r"],
-            "total": 7,
-            "hasMore": True,
-        }
+        found = await suggest(wire, TEMPLATE, "repo", "r", {"owner": "ann"})
+        assert found == {"values": ["ann-r"], "total": 7, "hasMore": True}
         assert (await suggest(wire, TEMPLATE, "repo"))["values"] == ["nobody-"]
         assert (await suggest(wire, {"type": "ref/resource", "uri": "a://ann/x"}, "owner"))["values"] == []
         assert (await suggest(wire, TOOL, "kind"))["values"] == ["x", "y"]
 
 
 @pytest.mark.rule("COMP-3")
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"ref": {"type": "ref/prompt", "name": "unknown"}, "argument": {"name": "a", "value": ""}},
-        {"ref": {"type": "ref/resource", "uri": "x://"}, "argument": {"name": "a", "value": ""}},
-        {"ref": {"type": "ref/tool", "name": "unknown"}, "argument": {"name": "a", "value": ""}},
-        {"ref": {"type": "ref/other", "name": "review"}, "argument": {"name": "a", "value": ""}},
+async def test_bad_completion_requests() -> None:
+    argument = {"name": "a", "value": ""}
+    wrong: list[dict[str, Any]] = [
+        {"ref": {"type": "ref/prompt", "name": "unknown"}, "argument": argument},
+        {"ref": {"type": "ref/resource", "uri": "x://"}, "argument": argument},
+        {"ref": {"type": "ref/tool", "name": "unknown"}, "argument": argument},
+        {"ref": {"type": "ref/other", "name": "review"}, "argument": argument},
         {"ref": PROMPT, "argument": {"name": "a"}},
         {"ref": PROMPT, "argument": {"name": "a", "value": 5}},
         {"ref": PROMPT},
         {},
-    ],
-    ids=str,
-)
-async def test_bad_completion_requests(params: dict[str, Any]) -> None:
+    ]
     async with Wire(completing(), MODERN) as wire:
-        assert (await wire.refusal("completion/complete", params))["code"] == -32602
+        for params in wrong:
+            assert (await wire.refusal("completion/complete", params))["code"] == -32602, params
 
 
 @pytest.mark.rule("COMP-1")
@@ -248,12 +215,11 @@ async def test_the_capability() -> None:
         assert "completions" not in wire.welcome["capabilities"]
     bare = new_server()
     bare.add_prompt(lambda text: text, name="p")
-    params = {"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "text", "value": ""}}
     async with Wire(bare, "2025-06-18") as wire:
         assert "completions" not in wire.welcome["capabilities"]
-        assert (await wire.refusal("completion/complete", params))["code"] == -32601
+        assert (await wire.refusal("completion/complete", TEXT_OF_P))["code"] == -32601
     async with Wire(bare, "2024-11-05") as wire:  # which has no such capability
-        assert (await wire.ask("completion/complete", params))["completion"]["values"] == []
+        assert (await wire.ask("completion/complete", TEXT_OF_P))["completion"]["values"] == []
 
 
 @pytest.mark.parametrize("result", ["a string", 5, None, RuntimeError("secret 42")])
@@ -268,10 +234,9 @@ async def test_a_completion_that_fails(result: Any, caplog: pytest.LogCaptureFix
         return result
 
     async with Wire(server, MODERN) as wire:
-        params = {"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "text", "value": ""}}
-        error = await wire.refusal("completion/complete", params)
-        assert error["code"] == -32603
-        assert "secret" not in error["message"]
+        error = await wire.refusal("completion/complete", TEXT_OF_P)
+    assert error["code"] == -32603
+    assert "secret" not in error["message"]
     assert "failed" in caplog.text
 
 
@@ -309,9 +274,7 @@ async def test_a_completion_of_what_is_not_there_is_refused_when_serving_begins(
     ],
     ids=stable,
 )
-async def test_a_completion_of_an_argument_that_is_not_listed_is_logged_and_works(
-    named: Any, words: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_argument_that_is_not_listed_is_logged_and_works(named: Any, words: str, caplog: Any) -> None:
     async with Client(suggesting(named)) as client:
         assert words in caplog.text
         assert (await client.complete(**named, value="a")).values == ["a"]

@@ -1,5 +1,7 @@
 """From functions to resources and templates: what is listed, what is read, what is refused."""
 
+import json
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -124,10 +126,7 @@ async def test_everything_that_can_be_said_is_listed() -> None:
         assert (each["annotations"], each["icons"]) == (said["annotations"], said["icons"])
 
 
-class Level(StrEnum):
-    LOW = "low"
-
-
+Level = StrEnum("Level", {"LOW": "low"})
 BINARY = "application/octet-stream"
 PAGE = ResourceContents("a://all", "text/markdown", text="# a")
 
@@ -141,37 +140,33 @@ def returning(annotation: Any, value: Any) -> Any:
     return function
 
 
-text, data, value, unsaid = (
-    returning(str, ""),
-    returning(bytes, b""),
-    returning(dict[str, int], {}),
-    returning(..., b""),
-)
+text, data, value, unsaid = returning(str, ""), returning(bytes, b""), returning(dict, {}), returning(..., b"")
+JSON, PLAIN, MARKDOWN = "application/json", "text/plain", "text/markdown"
 
 
 @pytest.mark.parametrize(
     ("uri", "function", "options", "listed", "contents"),
     [
-        ("a://all", text, {}, "text/plain", "text/plain"),
-        ("a://all", data, {}, "application/octet-stream", "application/octet-stream"),
-        ("a://all", value, {}, "application/json", "application/json"),
-        ("a://all", unsaid, {}, "text/plain", "application/octet-stream"),
+        ("a://all", text, {}, PLAIN, PLAIN),
+        ("a://all", data, {}, BINARY, BINARY),
+        ("a://all", value, {}, JSON, JSON),
+        ("a://all", unsaid, {}, PLAIN, BINARY),
         ("a://all", returning(Annotated[bytes | None, "kept"], b"a"), {}, BINARY, BINARY),
-        ("a://all", returning(Level, Level.LOW), {}, "text/plain", "text/plain"),
+        ("a://all", returning(Level, Level.LOW), {}, PLAIN, PLAIN),
         ("a://all", returning(memoryview, memoryview(b"a")), {}, BINARY, BINARY),
-        ("a://all", returning(list[int] | None, [1]), {}, "application/json", "application/json"),
-        ("a://all", returning(Sequence[ResourceContents] | None, [PAGE]), {}, "text/plain", "text/markdown"),
-        ("a://all", returning(ResourceContents, PAGE), {}, "text/plain", "text/markdown"),
-        ("a://all", returning(str | dict[str, int], {}), {}, "text/plain", "application/json"),
-        ("a://all", returning(Literal["a", "b"], "a"), {}, "text/plain", "text/plain"),
-        ("a://all", returning(Any, 1), {}, "text/plain", "application/json"),
-        ("a://all", returning(object, b"a"), {}, "text/plain", BINARY),
-        ("a://all/config.json", returning(str | None, "a"), {}, "application/json", "application/json"),
-        ("a://readme.MD?raw=a.txt#b.txt", text, {}, "text/markdown", "text/markdown"),
+        ("a://all", returning(list[int] | None, [1]), {}, JSON, JSON),
+        ("a://all", returning(Sequence[ResourceContents] | None, [PAGE]), {}, PLAIN, MARKDOWN),
+        ("a://all", returning(ResourceContents, PAGE), {}, PLAIN, MARKDOWN),
+        ("a://all", returning(str | dict[str, int], {}), {}, PLAIN, JSON),
+        ("a://all", returning(Literal["a", "b"], "a"), {}, PLAIN, PLAIN),
+        ("a://all", returning(Any, 1), {}, PLAIN, JSON),
+        ("a://all", returning(object, b"a"), {}, PLAIN, BINARY),
+        ("a://all/config.json", returning(str | None, "a"), {}, JSON, JSON),
+        ("a://readme.MD?raw=a.txt#b.txt", text, {}, MARKDOWN, MARKDOWN),
         ("a://logo.png", data, {"mime_type": "x/y"}, "x/y", "x/y"),
-        ("a://v1.2", text, {}, "text/plain", "text/plain"),
-        ("lang://go", value, {}, "application/json", "application/json"),
-        ("a://host.md/all", text, {}, "text/plain", "text/plain"),
+        ("a://v1.2", text, {}, PLAIN, PLAIN),
+        ("lang://go", value, {}, JSON, JSON),
+        ("a://host.md/all", text, {}, PLAIN, PLAIN),
     ],
 )
 async def test_a_listed_resource_has_a_type(
@@ -190,10 +185,9 @@ async def test_the_ending_of_a_template_is_the_type_of_what_it_gives() -> None:
     server = new_server()
     server.add_resource("a://{name}.md", lambda name: f"# {name}", name="pages")
     (contents,) = await read(server, "a://b.md")
-    assert contents["mimeType"] == "text/markdown"
     async with Wire(server, MODERN) as wire:
         (listed,) = (await wire.ask("resources/templates/list"))["resourceTemplates"]
-    assert listed["mimeType"] == "text/markdown"
+    assert contents["mimeType"] == listed["mimeType"] == MARKDOWN
 
 
 async def test_the_type_that_a_folder_is_given_is_that_of_all_its_files(tmp_path: Path) -> None:
@@ -201,12 +195,10 @@ async def test_the_type_that_a_folder_is_given_is_that_of_all_its_files(tmp_path
     (tmp_path / "early.txt").write_text("a")
     server.add_directory(tmp_path, uri="a://all", mime_type="text/x-log")
     (tmp_path / "late.txt").write_text("a")
-    for name in ("late.txt", "early.txt"):
-        (contents,) = await read(server, f"a://all/{name}")
-        assert contents["mimeType"] == "text/x-log"
+    found = [*await read(server, "a://all/late.txt"), *await read(server, "a://all/early.txt")]
     async with Wire(server, MODERN) as wire:
-        listed = (await wire.ask("resources/list"))["resources"]
-    assert {each["mimeType"] for each in listed} == {"text/x-log"}
+        found += (await wire.ask("resources/list"))["resources"]
+    assert {each["mimeType"] for each in found} == {"text/x-log"}
 
 
 # ── templates ──
@@ -231,7 +223,39 @@ async def test_variables_are_converted() -> None:
             assert (error["code"], error["data"]) == (-32002, {"uri": wrong}), wrong
 
 
+def with_x(annotation: Any) -> Any:
+    def function(x=None):
+        return {"x": x}
+
+    function.__annotations__["x"] = annotation
+    return function
+
+
+@pytest.mark.parametrize(
+    ("uri", "annotation", "given", "expected"),
+    [
+        ("a://{/x*}", list[str], "a:///b/c", ["b", "c"]),
+        ("a://{/x*}", Any, "a:///b/c", ["b", "c"]),
+        ("a://{x*}", list[int], "a://1,2", [1, 2]),
+        ("a://b{?x*}", list[str] | None, "a://b?x=1&x=2", ["1", "2"]),
+    ],
+)
+async def test_a_variable_that_gives_a_list(uri: str, annotation: Any, given: str, expected: Any) -> None:
+    server = new_server()
+    server.add_resource(uri, with_x(annotation))
+    (contents,) = await read(server, given)
+    assert json.loads(contents["text"]) == {"x": expected}
+
+
 # ── what is refused ──
+
+
+@pytest.mark.parametrize(
+    ("uri", "annotation"),
+    [("a://{/x*}", str), ("a://{x*}", int), ("a://b{?x*}", str), ("a://b{?x*}", int | None), ("a://{/x*}", dict)],
+)
+def test_a_variable_that_gives_a_list_needs_a_parameter_that_takes_one(uri: str, annotation: Any) -> None:
+    assert re.match(r"resource function .*\['x'\].*drop the \*", refused(uri, with_x(annotation)))
 
 
 def takes_nothing() -> str:
@@ -259,16 +283,11 @@ def test_uris_and_functions_that_do_not_fit(uri: str, function: Any, words: str)
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"cache": 0}, "cache=0"),
-        ({"ttl_ms": -1}, "ttl_ms=-1"),
-        ({"ttl_ms": 1.5}, "ttl_ms=1.5"),
-        ({"cache_scope": "all"}, "cache_scope='all'"),
-        ({"size": -1}, "size=-1"),
-        ({"mimetype": "x"}, "mimetype"),
-        ({"annotations": {"audience": ["robot"]}}, "annotations"),
-        ({"annotations": {"prio": 1}}, "prio"),
+        ({"cache": 0}, "cache=0"), ({"ttl_ms": -1}, "ttl_ms=-1"), ({"ttl_ms": 1.5}, "ttl_ms=1.5"),
+        ({"cache_scope": "all"}, "cache_scope='all'"), ({"size": -1}, "size=-1"), ({"mimetype": "x"}, "mimetype"),
+        ({"annotations": {"audience": ["robot"]}}, "annotations"), ({"annotations": {"prio": 1}}, "prio"),
     ],
-)
+)  # fmt: skip
 def test_wrong_options_are_refused(options: dict[str, Any], words: str) -> None:
     message = refused("a://b", takes_nothing, **options)
     assert words in message

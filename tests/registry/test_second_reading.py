@@ -42,13 +42,20 @@ class Product:
     more: "Sum | Product | None" = None
 
 
+def assert_not_doubling(decode: Callable[[bytes], Any], make: Callable[[int], Any]) -> None:
+    """Wrong arguments of twice the depth cost about twice as much."""
+    counts = []
+    for levels in (8, 16, 32):
+        count, lines = calls(decode, json.dumps(make(levels)).encode())
+        assert lines
+        counts.append(count)
+    assert all(later <= 3 * earlier for earlier, later in itertools.pairwise(counts)), counts
+
+
 def thread(levels: int, replies: int, text: Any, others: Any = "y") -> dict[str, Any]:
     """A long thread: at every level some replies, and the last one goes on."""
-    made: dict[str, Any] = nested(
-        levels,
-        lambda inner: {"text": "x", "replies": [*({"text": others} for _ in range(replies)), inner]},
-        {"text": text},
-    )
+    many = [{"text": others}] * replies
+    made: dict[str, Any] = nested(levels, lambda inner: {"text": "x", "replies": [*many, inner]}, {"text": text})
     return made
 
 
@@ -85,52 +92,31 @@ def test_long_threads(levels: int, replies: int, text: Any, others: Any) -> None
 
 RECURSIVE: dict[str, Any] = {"$ref": "#"}
 INTO: dict[str, Any] = {"properties": {"c": RECURSIVE}}
-LEAF: dict[str, Any] = {"type": "object", "properties": {"op": {"type": "string"}}}
+TEXT, WITH_Z = {"type": "string"}, {**INTO, "required": ["z"]}
+LEAF: dict[str, Any] = {"type": "object", "properties": {"op": TEXT}}
 RESTATED: dict[str, Any] = {
     "allOf": {**LEAF, "allOf": [INTO, INTO]},
     "allOf beside properties": {**LEAF, "properties": {**LEAF["properties"], "c": RECURSIVE}, "allOf": [INTO]},
-    "anyOf": {**LEAF, "anyOf": [INTO, {**INTO, "required": ["z"]}]},
-    "oneOf": {**LEAF, "oneOf": [INTO, {**INTO, "required": ["z"]}]},
+    "anyOf": {**LEAF, "anyOf": [INTO, WITH_Z]},
+    "oneOf": {**LEAF, "oneOf": [INTO, WITH_Z]},
     "if": {**LEAF, "if": INTO, "then": INTO, "else": INTO},
     "not": {**LEAF, "allOf": [INTO], "not": {"properties": {"c": {"not": RECURSIVE}}, "required": ["c"]}},
     "dependentSchemas": {**LEAF, "dependentSchemas": {"c": INTO}, "allOf": [INTO]},
     "patternProperties": {**LEAF, "patternProperties": {"^c": RECURSIVE, "c$": RECURSIVE}},
-    "additionalProperties": {
-        **LEAF,
-        "allOf": [{"additionalProperties": {"anyOf": [{"type": "string"}, RECURSIVE]}}, INTO],
-    },
+    "additionalProperties": {**LEAF, "allOf": [{"additionalProperties": {"anyOf": [TEXT, RECURSIVE]}}, INTO]},
     "unevaluatedProperties": {**LEAF, "allOf": [{"anyOf": [INTO]}], "unevaluatedProperties": False},
-    "definitions": {
-        **LEAF,
-        "anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}],
-        "$defs": {"a": INTO, "b": {**INTO, "required": ["z"]}},
-    },
-}  # fmt: skip
+    "definitions": {**LEAF, "anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}], "$defs": {"a": INTO, "b": WITH_Z}},
+}
 
 
 @pytest.mark.parametrize("schema", RESTATED.values(), ids=RESTATED)
 def test_a_schema_that_says_the_same_twice_does_not_double(schema: dict[str, Any]) -> None:
-    arguments = raw_arguments(schema)
-    counts = []
-    for levels in (8, 16, 32):
-        count, lines = calls(
-            arguments.decode, json.dumps(nested(levels, lambda inner: {"c": inner}, {"op": 1})).encode()
-        )
-        assert lines
-        counts.append(count)
-    assert all(later <= 3 * earlier for earlier, later in itertools.pairwise(counts)), counts
+    assert_not_doubling(raw_arguments(schema).decode, lambda levels: nested(levels, lambda v: {"c": v}, {"op": 1}))
 
 
 @pytest.mark.parametrize("end", [{"left": "x"}, {"factor": "x"}, {"left": []}, {"neither": 1}])
 def test_alternatives_of_classes_are_tried_once_at_each_level(end: dict[str, Any]) -> None:
-    arguments = compiled(Sum)
-    counts = []
-    for levels in (8, 16, 32):
-        value = nested(levels, lambda inner: {"left": 1, "more": inner}, end)
-        count, lines = calls(arguments.decode, encoded(x=value))
-        assert lines
-        counts.append(count)
-    assert all(later <= 3 * earlier for earlier, later in itertools.pairwise(counts)), counts
+    assert_not_doubling(compiled(Sum).decode, lambda n: {"x": nested(n, lambda v: {"left": 1, "more": v}, end)})
 
 
 def test_nothing_is_kept_of_the_alternatives_that_were_tried() -> None:
@@ -224,9 +210,8 @@ def test_many_errors_deep_in_a_model_cost_no_more_than_other_wrong_arguments(wro
 def test_pydantic_reads_a_large_value_only_if_it_fits_the_schema() -> None:
     arguments, fine = compiled(Post), [{"text": "y"}] * 2_000
     asked.clear()
-    assert problems(lambda: arguments.decode(encoded(x=posts(0, *fine, {"text": 1})))) == [
-        "x.replies[2000].text: expected a string, got the integer 1"
-    ]
+    lines = problems(lambda: arguments.decode(encoded(x=posts(0, *fine, {"text": 1}))))
+    assert lines == ["x.replies[2000].text: expected a string, got the integer 1"]
     assert asked == []
     assert len(arguments.decode(encoded(x=posts(0, *fine)))["x"].replies) == len(asked) - 1 == 2_000
 
@@ -234,9 +219,8 @@ def test_pydantic_reads_a_large_value_only_if_it_fits_the_schema() -> None:
 @pytest.mark.parametrize("before", [0, 2_000])
 def test_the_words_of_a_model_s_author_are_told_unless_there_are_too_many(before: int) -> None:
     arguments, fine, bad = compiled(Post), [{"text": "y"}] * before, {"text": "bad"}
-    assert problems(lambda: arguments.decode(encoded(x=posts(0, *fine, bad)))) == [
-        f"x.replies[{before}].text: nobody says that"
-    ]
+    lines = problems(lambda: arguments.decode(encoded(x=posts(0, *fine, bad))))
+    assert lines == [f"x.replies[{before}].text: nobody says that"]
     assert problems(lambda: arguments.decode(encoded(x=posts(0, *fine, *[bad] * 200)))) == ["x: does not fit its type"]
 
 
@@ -246,19 +230,14 @@ def test_the_words_of_a_model_s_author_are_told_unless_there_are_too_many(before
 @pytest.mark.parametrize("lenient", [True, False])
 def test_above_64_kilobytes_the_first_problem_is_told(lenient: bool) -> None:
     arguments = compiled(Comment, lenient=lenient)
-    value = thread(2, 4000, 1)
-    assert problems(lambda: arguments.decode(encoded(x=value))) == [
-        "x.replies[4000].replies[4000].text: expected a string, got the integer 1",
-        f"arguments: {UNSAID}",
-    ]
+    first, second = problems(lambda: arguments.decode(encoded(x=thread(2, 4000, 1))))
+    assert first == "x.replies[4000].replies[4000].text: expected a string, got the integer 1"
+    assert second == f"arguments: {UNSAID}"
     deep = problems(lambda: arguments.decode(encoded(x=thread(90, 200, 1))))
     assert deep[0].startswith("x.replies[200]")
     assert deep[0].endswith("…: expected a string")  # the path is cut, so what came there is not shown
     raw = raw_arguments({"type": "object", "maxProperties": 0})
-    assert problems(lambda: raw.decode(encoded(x="y" * 65_536))) == [
-        "arguments: does not fit the schema",
-        f"arguments: {UNSAID}",
-    ]
+    assert problems(lambda: raw.decode(encoded(x="y" * 65_536))) == ["arguments: does not fit the schema", second]
 
 
 def test_json_in_a_string_is_read_to_its_end() -> None:
@@ -269,9 +248,8 @@ def test_json_in_a_string_is_read_to_its_end() -> None:
 
 def test_where_the_budget_ends_what_was_found_is_told() -> None:
     """Fifty alternatives for each of many items: more looks than the budget allows."""
-    kinds = [
-        {"properties": {"kind": {"const": n}, "size": {"type": "integer"}}, "required": ["kind"]} for n in range(50)
-    ]
+    size = {"type": "integer"}
+    kinds = [{"properties": {"kind": {"const": n}, "size": size}, "required": ["kind"]} for n in range(50)]
     schema = {"type": "object", "properties": {"a": {"type": "null"}, "b": {"items": {"anyOf": kinds}}}}
     value = {"a": 1, "b": [{"kind": 49, "size": 1} for _ in range(1_000)] + [{"kind": 49, "size": "x"}]}
     lines = Validator(schema, where="tool").problems(value)

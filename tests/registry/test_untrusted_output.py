@@ -10,18 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail import (
-    Audio,
-    EmbeddedResource,
-    Image,
-    ResourceContents,
-    ResourceLink,
-    Server,
-    SetupError,
-    Text,
-    ToolError,
-    ToolResult,
-)
+from dovetail import Audio, EmbeddedResource, Image, ResourceContents, ResourceLink, Server, Text, ToolResult
+from dovetail.errors import SetupError, ToolError
 from dovetail.protocol import revisions
 from dovetail.protocol.results import Shaper, Style
 from dovetail.protocol.types import Implementation
@@ -69,6 +59,16 @@ async def call(server: Server, version: str, name: str) -> bytes:
         return await wire.lines.get()
 
 
+async def fenced_result(function: Any, version: str = "2025-11-25", profile: Any = None, **options: Any) -> Any:
+    server = Server("strangers", version="1.0.0", profile=profile) if profile else Server("strangers", version="1.0.0")
+    server.add_tool(function, name="t", untrusted_output="fence", **options)
+    return json.loads(await call(server, version, "t"))["result"]
+
+
+def numbers() -> dict[str, int]:
+    return {"n": 1}
+
+
 # ── exactly ──
 
 INFO = '"io.modelcontextprotocol/serverInfo":{"name":"strangers","version":"1.0.0"},'
@@ -102,23 +102,13 @@ async def test_the_bytes_that_go_out(version: str, how: Any, texts: list[str]) -
         assert (await call(server, version, name)).strip() == golden(version, text, structured)
 
 
-@pytest.mark.parametrize("version", ["2025-03-26", "2025-06-18"])
-async def test_a_tool_that_leaves_the_text_copy_out_has_a_fenced_one_where_there_is_nothing_else(version: str) -> None:
-    server = Server("strangers", version="1.0.0")
-    server.add_tool(numbers, output="structured", untrusted_output="fence")
-    content = json.loads(await call(server, version, "numbers"))["result"]["content"]
-    assert content == ([{"type": "text", "text": fenced('{"n":1}')}] if version < "2025-06-18" else [])
-
-
-async def test_a_text_copy_that_a_profile_asks_for_is_fenced_too() -> None:
-    server = Server("strangers", version="1.0.0", profile="pocket")
-    server.add_tool(numbers, output="structured", untrusted_output="fence")
-    content = json.loads(await call(server, "2025-11-25", "numbers"))["result"]["content"]
-    assert content == [{"type": "text", "text": fenced('{"n":1}')}]
-
-
-def numbers() -> dict[str, int]:
-    return {"n": 1}
+@pytest.mark.parametrize(
+    ("version", "profile", "has_text"),
+    [("2025-03-26", None, True), ("2025-06-18", None, False), ("2025-11-25", "pocket", True)],
+)
+async def test_a_text_copy_is_fenced_where_it_is_needed(version: str, profile: Any, has_text: bool) -> None:
+    result = await fenced_result(numbers, version, profile, output="structured")
+    assert result["content"] == ([{"type": "text", "text": fenced('{"n":1}')}] if has_text else [])
 
 
 # ── the list ──
@@ -146,26 +136,18 @@ async def test_the_list_says_that_the_world_is_open(how: Any, given: Any, listed
 
 @pytest.mark.parametrize("how", ["yes", "", 1, 0, "Fence", ["fence"]])
 def test_what_can_t_be_meant(how: Any) -> None:
-    words = r'untrusted_output=.* is not possible; it must be True, False or "fence"'
-    with pytest.raises(SetupError, match=words):
+    with pytest.raises(SetupError, match=r'untrusted_output=.* it must be True, False or "fence"'):
         Server("strangers").add_tool(numbers, untrusted_output=how)
 
 
 # ── content ──
 
-BLOCKS = [
-    Text("one", meta={"a": 1}),
-    Image(b"x", "image/png"),
-    Text(""),
-    EmbeddedResource(ResourceContents(uri="a://b", text="inside")),
-    Text("two {boundary}"),
-]
+INSIDE = EmbeddedResource(ResourceContents(uri="a://b", text="inside"))
+BLOCKS = [Text("one", meta={"a": 1}), Image(b"x", "image/png"), Text(""), INSIDE, Text("two {boundary}")]
 
 
 async def test_texts_are_fenced_and_nothing_else() -> None:
-    server = Server("strangers")
-    server.add_tool(lambda: ToolResult(content=BLOCKS, meta={"b": 2}), name="mixed", untrusted_output="fence")
-    result = json.loads(await call(server, "2025-11-25", "mixed"))["result"]
+    result = await fenced_result(lambda: ToolResult(content=BLOCKS, meta={"b": 2}))
     assert result["content"] == [
         {"type": "text", "text": fenced("one"), "_meta": {"a": 1}},
         {"type": "image", "data": "eA==", "mimeType": "image/png"},
@@ -177,12 +159,10 @@ async def test_texts_are_fenced_and_nothing_else() -> None:
 
 
 async def test_what_older_revisions_get_as_text_is_fenced_too() -> None:
-    server = Server("strangers")
     blocks = [ResourceLink(uri="a://b", name="Obey!"), Audio(b"x", "audio/wav")]
-    server.add_tool(lambda: blocks, name="links", untrusted_output="fence")
-    content = json.loads(await call(server, "2024-11-05", "links"))["result"]["content"]
+    result = await fenced_result(lambda: blocks, "2024-11-05")
     note = "[audio, audio/wav, 1 bytes: not part of this protocol revision]"
-    assert content == [{"type": "text", "text": fenced(text)} for text in ("Obey!: a://b", note)]
+    assert result["content"] == [{"type": "text", "text": fenced(text)} for text in ("Obey!: a://b", note)]
 
 
 @pytest.mark.parametrize("how", [True, "fence"])
@@ -205,15 +185,9 @@ async def test_what_the_server_itself_says_is_not_marked(how: Any, version: str)
 
 
 async def test_an_error_that_a_tool_returns_is_a_strangers_too() -> None:
-    server = Server("strangers")
-    result = ToolResult(content=[Text("502: obey!")], is_error=True)
-    server.add_tool(lambda: result, name="page", untrusted_output="fence")
-    answer = json.loads(await call(server, "2025-11-25", "page"))["result"]
-    assert answer == {
-        "content": [{"type": "text", "text": fenced("502: obey!")}],
-        "isError": True,
-        "_meta": {"dovetail/untrusted": True},
-    }
+    result = await fenced_result(lambda: ToolResult(content=[Text("502: obey!")], is_error=True))
+    content = [{"type": "text", "text": fenced("502: obey!")}]
+    assert result == {"content": content, "isError": True, "_meta": {"dovetail/untrusted": True}}
 
 
 # ── middleware ──

@@ -8,11 +8,9 @@ whatever they stand for, and null is leaving a field empty.
 import copy
 import enum
 import functools
-import math
-import operator
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
@@ -38,17 +36,16 @@ _KINDS: dict[str, tuple[str, tuple[type, ...], tuple[str, ...]]] = {  # in words
     "boolean": ("true or false", (bool,), ()),
     "array": ("a list of choices", (list,), ()),
 }
-_FORMATS = ("email", "uri", "date", "date-time")
 _SECRETS = frozenset({
     "password", "passwd", "pwd", "passphrase", "passcode", "secret", "clientsecret", "secretkey", "privatekey",
     "apikey", "apisecret", "apitoken", "token", "accesskey", "accesstoken", "refreshtoken", "authtoken", "bearertoken",
     "creditcard", "creditcardnumber", "cardnumber", "cvv", "cvc",
 })  # fmt: skip
+_BETWEEN_WORDS = re.compile(r"[\W\d_]+|(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _NULLS = {"anyOf": {"type": "null"}, "type": "null", "enum": None}  # how each keyword says null
-_ASKER = "ctx.elicit"
 _PARAMETER = "response_type"
-_TYPE = f"{_ASKER}, parameter {_PARAMETER}"
-_SCHEMA = f"{_ASKER}, parameter schema"
+_TYPE = f"ctx.elicit, parameter {_PARAMETER}"
+_SCHEMA = "ctx.elicit, parameter schema"
 _ALONE = "value"  # the only field of a form that asks for one thing
 _REMEMBERED = 256  # forms
 _ROOT_KEYWORDS = frozenset(
@@ -59,32 +56,22 @@ Answer = dict[str, Any]  # JSON values by the names of fields
 Options = list[tuple[Any, str | None]]  # the values that may be chosen, with their titles
 
 
-# ── titles of Enum members, which JSON Schema does not have ──
-
-
 def _titles(annotation: Any) -> dict[Any, str]:
-    """The names of those members of an Enum whose values say nothing to a person."""
-    return {each.value: each.name for each in _members(annotation) if not isinstance(each.value, str)}
-
-
-def _members(annotation: Any) -> list[enum.Enum]:
-    """The members of all that is an Enum in an annotation, or just those that a Literal names."""
+    """The names of those Enum members in an annotation whose values say nothing to a person, as no schema has them."""
     annotation = _bare(annotation)
-    if isinstance(annotation, enum.Enum):
-        return [annotation]
-    if isinstance(annotation, enum.EnumType):
-        return list(annotation)
-    return [member for inner in get_args(annotation) for member in _members(inner)]
+    if isinstance(annotation, enum.Enum | enum.EnumType):  # one member in a Literal, or all of them
+        members = [annotation] if isinstance(annotation, enum.Enum) else list(annotation)
+        return {each.value: each.name for each in members if not isinstance(each.value, str)}
+    return {value: name for inner in get_args(annotation) for value, name in _titles(inner).items()}
 
 
 def _annotations(response_type: Any) -> dict[str, Any]:
     """The annotation of each field of a class, by its name in JSON."""
     cls = _bare(response_type)
-    model = get_origin(cls) or cls
-    if hasattr(model, "__pydantic_fields__"):
-        aliases = {name: info.validation_alias for name, info in model.__pydantic_fields__.items()}
-        names = {name: alias if isinstance(alias, str) else name for name, alias in aliases.items()}
-        return {names[name]: info.annotation for name, info in model.__pydantic_fields__.items()}
+    fields = getattr(get_origin(cls) or cls, "__pydantic_fields__", None)
+    if fields is not None:
+        aliases = {name: info.validation_alias for name, info in fields.items()}
+        return {alias if isinstance(alias, str) else name: fields[name].annotation for name, alias in aliases.items()}
     record = read_record(cls, _TYPE)
     return {} if record is None else {field.name: field.annotation for field in record.fields}
 
@@ -94,9 +81,6 @@ def _bare(annotation: Any) -> Any:
     while is_alias(annotation) or get_origin(annotation) is Annotated:
         annotation = alias_value(annotation, _TYPE) if is_alias(annotation) else annotation.__origin__
     return annotation
-
-
-# ── fields ──
 
 
 class FormField(msgspec.Struct, frozen=True, eq=False):
@@ -110,38 +94,32 @@ class FormField(msgspec.Struct, frozen=True, eq=False):
     def read(self, given: Any) -> Any:
         """The JSON value that was meant; raises QuestionFailed."""
         if isinstance(given, _NUMBERS) and not abs(given) <= sys.float_info.max:
-            raise self._unfit("is not a number of sensible size")
+            raise unfit(f"{self.name}: is not a number of sensible size")
         words, types, _ = _KINDS[self.schema["type"]]
         if type(given) not in types:
-            raise self._unfit(f"expected {words}, got {described(given)}")
+            raise unfit(f"{self.name}: expected {words}, got {described(given)}")
         if type(given) is list:
-            return [self._text(each) for each in dict.fromkeys(map(self._checked, given))]
-        if type(given) is not str:
-            return int(given) if self.schema["type"] == "integer" and given % 1 == 0 else given
-        return self._text(given if self.options is not None else self._checked(given))
-
-    def _checked(self, given: Any) -> str:
-        if type(given) is not str:
-            raise self._unfit("each choice must be a string")
-        if not given.isascii() and given.encode("utf-8", "replace").decode() != given:
-            raise self._unfit("holds half a surrogate pair, which is not a character")
-        if len(given) > _LONGEST or len(given.encode()) > _LONGEST:
-            raise self._unfit(f"is longer than {_LONGEST // 1024} KiB")
-        return given
+            if any(type(each) is not str for each in given):
+                raise unfit(f"{self.name}: each choice must be a string")
+            return [self._text(each) for each in dict.fromkeys(given)]
+        if type(given) is str:
+            return self._text(given)
+        return int(given) if self.schema["type"] == "integer" and given % 1 == 0 else given
 
     def _text(self, given: str) -> Any:
         """A string itself, or what the choice stands for."""
-        if self.options is None:
-            return given
-        if given not in self.options:
-            raise self._unfit(f"must be one of {listed(map(excerpt, self.options))}, got {excerpt(given)}")
-        return self.options[given]
+        if self.options is not None:
+            if given not in self.options:
+                raise unfit(f"{self.name}: must be one of {listed(map(excerpt, self.options))}, got {excerpt(given)}")
+            return self.options[given]
+        if not given.isascii() and given.encode("utf-8", "replace").decode() != given:
+            raise unfit(f"{self.name}: holds half a surrogate pair, which is not a character")
+        if len(given) > _LONGEST or len(given.encode()) > _LONGEST:
+            raise unfit(f"{self.name}: is longer than {_LONGEST // 1024} KiB")
+        return given
 
-    def _unfit(self, words: str) -> QuestionFailed:
-        return unfit([f"{self.name}: {words}"])
 
-
-def unfit(lines: list[str]) -> QuestionFailed:
+def unfit(*lines: str) -> QuestionFailed:
     return QuestionFailed("The answer does not fit the form: " + "; ".join(lines))
 
 
@@ -161,18 +139,14 @@ def _without_null(schema: JsonSchema) -> tuple[JsonSchema, bool]:
     """The schema of all but null, and whether null was welcome."""
     for keyword, null in _NULLS.items():
         members = schema.get(keyword)
-        if not isinstance(members, list):
-            continue
-        solid = [member for member in members if member != null]
-        others = {name: part for name, part in schema.items() if name != keyword}
-        if len(solid) != 1 or keyword == "enum":
-            return others | {keyword: solid}, len(solid) < len(members)
-        only = solid[0] if isinstance(solid[0], dict) else {keyword: solid[0]}
-        return only | others, len(solid) < len(members)
+        if isinstance(members, list):
+            solid = [member for member in members if member != null]
+            others = {name: part for name, part in schema.items() if name != keyword}
+            rest: JsonSchema = {keyword: solid}
+            if len(solid) == 1 and keyword != "enum":
+                rest = solid[0] if isinstance(solid[0], dict) else {keyword: solid[0]}
+            return rest | others, len(solid) < len(members)
     return schema, False
-
-
-# ── strings, numbers and booleans ──
 
 
 def _plain(name: str, body: JsonSchema, where: str) -> JsonSchema:
@@ -188,7 +162,7 @@ def _plain(name: str, body: JsonSchema, where: str) -> JsonSchema:
             "send the user to a page of yours with ctx.elicit_url"
         )
     sent = {"type": kind} | {keyword: body[keyword] for keyword in (*_NOTES, *_KINDS[kind][2]) if keyword in body}
-    if kind == "string" and body.get("format") in _FORMATS:
+    if kind == "string" and body.get("format") in ("email", "uri", "date", "date-time"):
         sent["format"] = body["format"]
     default = body.get("default")
     if type(default) in _KINDS[kind][1] and ("format" not in sent or _format(sent["format"]).is_valid(default)):
@@ -206,14 +180,9 @@ def _asks_for_secret(name: str, body: JsonSchema) -> bool:
     """`userPassword` does, `password_hint` does not."""
     if body.get("format") == "password" or body.get("writeOnly") is True:
         return True
-    for text in (name, body.get("title")):
-        words = _BETWEEN_WORDS.sub(" ", text).lower().split()[-3:] if isinstance(text, str) else []
-        if any("".join(words[start:]) in _SECRETS for start in range(len(words))):  # no secret has more than three
-            return True
-    return False
-
-
-_BETWEEN_WORDS = re.compile(r"[\W\d_]+|(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+    texts = [text for text in (name, body.get("title")) if isinstance(text, str)]
+    words = [_BETWEEN_WORDS.sub(" ", text).lower().split() for text in texts]
+    return any("".join(each[-count:]) in _SECRETS for each in words for count in (1, 2, 3))  # none has more
 
 
 # ── choices ──
@@ -259,7 +228,7 @@ def _choice(body: JsonSchema, options: Options, where: str, *, several: bool) ->
         in_order = [text for text in known if text in texts]  # that of a set differs from process to process
         if not several:
             sent["default"] = in_order[0]
-        elif body.get("minItems", 0) <= len(in_order) <= body.get("maxItems", math.inf):
+        elif body.get("minItems", 0) <= len(in_order) <= body.get("maxItems", len(known)):
             sent["default"] = in_order
     return sent, known
 
@@ -292,43 +261,39 @@ class Form(msgspec.Struct, frozen=True, eq=False):
     schema: JsonSchema
     fields: tuple[FormField, ...]
     build: Callable[[Answer], Any]  # from the fields that were filled in, among them all that are required
+    empty: Collection[str]  # what the author wants to find, and may be null
 
     def decode(self, content: dict[str, Any]) -> Any:
         """The value that the author asked for; raises QuestionFailed, which names the field."""
-        required, answer, problems = self.schema.get("required", ()), {}, list[str]()
-        for field in self.fields:  # and no others: a client may add its own
-            given = content.get(field.name)
-            if given is not None:
-                answer[field.name] = given
-            elif field.name in required and "default" not in field.schema:
-                problems.append(f"{field.name}: is required, but missing")
+        required = self.schema.get("required", ())
+        given = {field: content.get(field.name) for field in self.fields}  # and no others: a client may add its own
+        filled = {field: value for field, value in given.items() if value is not None}
+        absent = [field for field in given if field not in filled and "default" not in field.schema]
+        if missing := [f"{field.name}: is required, but missing" for field in absent if field.name in required]:
+            raise unfit(*missing)
+        answer = {field.name: field.read(value) for field, value in filled.items()}
+        value = self.build(answer | {name: None for name in self.empty if name not in answer})
+        formats = [(field.name, field.schema["format"]) for field in filled if "format" in field.schema]
+        # Types read some formats less narrowly, and others not at all.
+        problems = [line for name, kind in formats for line in _format(kind).problems(answer[name], root=name)]
         if problems:
-            raise unfit(problems)
-        for field in self.fields:
-            if field.name in answer:
-                answer[field.name] = field.read(answer[field.name])
-        value = self.build(answer)
-        for field in self.fields:  # types read some formats less narrowly, and others not at all
-            if "format" in field.schema and field.name in answer:
-                problems += _format(field.schema["format"]).problems(answer[field.name], root=field.name)
-        if problems:
-            raise unfit(problems)
+            raise unfit(*problems)
         return value
 
 
 def compile_form(response_type: Any) -> Form:
     """The form for a type, or for a list or dict of choices; None only asks for consent. Raises SetupError."""
     if response_type is None or response_type is type(None):
-        return _CONSENT
+        return _form((), (), lambda _: None)
     if isinstance(response_type, (tuple, set, frozenset, str, bytes, int, float)):
         raise SetupError(f'{_TYPE}: it is a type such as str, or a list such as ["a", "b"], not {response_type!r}')
     try:
         if isinstance(response_type, (list, Mapping)):
             return _choice_form(response_type)
         try:  # the spelling counts too: Literal["a", "b"] equals Literal["b", "a"]
-            return _remembered(response_type, repr(response_type))
+            return _type_form(response_type, repr(response_type))
         except TypeError:  # it can't be hashed
-            return _type_form(response_type)
+            return _type_form.__wrapped__(response_type, "")
     except OutputError as error:
         raise SetupError(f"{_TYPE}: it can't be sent: {error}") from None
 
@@ -345,54 +310,35 @@ def compile_raw_form(schema: Mapping[str, Any]) -> Form:
 
 def _form(fields: Collection[FormField], required: Collection[str], build: Callable[[Answer], Any]) -> Form:
     schema: JsonSchema = {"type": "object", "properties": {field.name: field.schema for field in fields}}
-    names = [field.name for field in fields if field.name in required and not field.nullable]
-    return Form(schema | ({"required": names} if names else {}), tuple(fields), build)
+    wanted = [field for field in fields if field.name in required]
+    if names := [field.name for field in wanted if not field.nullable]:
+        schema["required"] = names
+    return Form(schema, tuple(fields), build, [field.name for field in wanted if field.nullable])
 
 
-def _left_empty(fields: Iterable[FormField], required: Collection[str]) -> Answer:
-    """What the author wants to find, and may be null."""
-    return {field.name: None for field in fields if field.nullable and field.name in required}
-
-
-_CONSENT = _form((), (), lambda _: None)
-
-
-# ── types and raw schemas ──
-
-
-def _type_form(response_type: Any) -> Form:
+@functools.lru_cache(_REMEMBERED)
+def _type_form(response_type: Any, _text: str) -> Form:
     default, factory = NODEFAULT, None
     if get_origin(response_type) is Annotated:
         default, factory = default_of(response_type.__metadata__, _TYPE)
     parameter = Parameter(_PARAMETER, response_type, default, None, factory)
-    info = FunctionInfo(_type_form, "the form", _ASKER, None, False, (parameter,), {})
+    info = FunctionInfo(_type_form, "the form", "ctx.elicit", None, False, (parameter,), {})
     arguments = Arguments(info, lenient=False)
     schema = arguments.schema["properties"][_PARAMETER]
     if schema.get("type") == "object" and "properties" in schema:
         config = getattr(get_origin(response_type) or response_type, "__struct_config__", None)
         # What tells a Struct from others is not for the user to fill in.
         tag = {} if config is None or config.tag is None else {config.tag_field: config.tag}
-        fields = _fields(schema, _TYPE, _annotations(response_type), tag)
+        parts = {name: part for name, part in schema["properties"].items() if name not in tag}
+        fields = _fields(parts, _TYPE, _annotations(response_type))
         required = schema.get("required", ())
-        empty = tag | _left_empty(fields, required)
-        return _form(fields, required, lambda answer: _read(arguments, {_PARAMETER: empty | answer}, "answer"))
-    required = [_ALONE] if parameter.required else []
+        return _form(fields, required, lambda answer: _read(arguments, {_PARAMETER: tag | answer}, "answer"))
     fields = [form_field(_ALONE, schema, _TYPE, response_type)]
-    empty = {_PARAMETER: None} if _left_empty(fields, required) else {}
-    return _form(
-        fields, required, lambda answer: _read(arguments, {_PARAMETER: answer[_ALONE]} if answer else empty, _ALONE)
-    )
+    required = [_ALONE] if parameter.required else []
+    return _form(fields, required, lambda given: _read(arguments, {_PARAMETER: given[_ALONE]} if given else {}, _ALONE))
 
 
-@functools.lru_cache(_REMEMBERED)
-def _remembered(response_type: Any, _: str) -> Form:
-    return _type_form(response_type)
-
-
-def _fields(
-    schema: JsonSchema, where: str, annotations: Mapping[str, Any], hidden: Collection[str] = ()
-) -> list[FormField]:
-    parts = {name: part for name, part in schema["properties"].items() if name not in hidden}
+def _fields(parts: Mapping[str, JsonSchema], where: str, annotations: Mapping[str, Any]) -> list[FormField]:
     return [form_field(name, part, f"{where}, field {name}", annotations.get(name)) for name, part in parts.items()]
 
 
@@ -402,7 +348,7 @@ def _read(arguments: Arguments, given: Answer, root: str) -> Any:
         return arguments.decode(msgspec.json.encode(given))[_PARAMETER]
     except ArgumentError as error:
         places = [line.removeprefix(_PARAMETER) for line in error.problems]
-        raise unfit([place[1:] if place.startswith(".") else root + place for place in places]) from None
+        raise unfit(*(place[1:] if place.startswith(".") else root + place for place in places)) from None
 
 
 @functools.lru_cache(_REMEMBERED)
@@ -411,16 +357,16 @@ def _raw_form(text: bytes) -> Form:
     _refuse_nested(schema)
     properties, required = schema["properties"], schema.get("required", ())
     validator = Validator({"type": "object", "properties": properties}, where=_SCHEMA)
-    fields = _fields(schema, _SCHEMA, {})
+    fields = _fields(properties, _SCHEMA, {})
     defaults = {name: part["default"] for name, part in properties.items() if part.get("default") is not None}
     if wrong := validator.problems(defaults, root="default"):
         raise SetupError(f"{_SCHEMA}: its defaults do not fit: {'; '.join(wrong)}")
-    absent = _left_empty(fields, required) | defaults
 
     def build(answer: Answer) -> Answer:
-        if problems := validator.problems(answer, root="answer"):
-            raise unfit(problems)
-        return copy.deepcopy(absent) | answer
+        filled = {name: value for name, value in answer.items() if value is not None}
+        if problems := validator.problems(filled, root="answer"):
+            raise unfit(*problems)
+        return answer | copy.deepcopy(defaults) | filled
 
     return _form(fields, required, build)
 
@@ -436,9 +382,6 @@ def _refuse_nested(schema: JsonSchema) -> None:
         raise SetupError(f"{_SCHEMA}: required must list names of its properties, not {excerpt(required)}")
 
 
-# ── lists and dicts of choices ──
-
-
 def _choice_form(choices: list[Any] | Mapping[Any, Any]) -> Form:
     several = isinstance(choices, list) and len(choices) == 1 and isinstance(choices[0], (list, Mapping))
     given = choices[0] if several else choices
@@ -446,7 +389,7 @@ def _choice_form(choices: list[Any] | Mapping[Any, Any]) -> Form:
     options = list(zip(given, titles, strict=True))
     field = FormField(_ALONE, *_choice({}, options, _TYPE, several=several))
     encode_json(field.schema)
-    return _form([field], [_ALONE], operator.itemgetter(_ALONE))
+    return _form([field], [_ALONE], lambda answer: answer[_ALONE])
 
 
 def _title(given: Any) -> str:

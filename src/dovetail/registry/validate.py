@@ -125,13 +125,32 @@ class SchemaDocument:
             raise self._refuse("the schema is too large, or contains itself")
         try:
             encoded = msgspec.json.encode(dict(schema))
+            copied = msgspec.json.decode(encoded)
+            is_same = copied == schema
         except RecursionError:
             raise self._refuse("the schema is nested deeper than it may be") from None
         except (TypeError, ValueError, OverflowError) as error:
             raise self._refuse(f"the schema is no JSON: {error}") from None
         if len(encoded) > self.limits.bytes:
             raise self._refuse(f"the schema is too large, at most {self.limits.bytes:,} bytes are allowed")
-        return msgspec.json.decode(encoded)
+        if not is_same:
+            self._refuse_changed(schema)
+        return copied
+
+    def _refuse_changed(self, schema: Any) -> None:
+        """In the copy, NaN and infinity would be null, and a key that is no string would be one."""
+        stack: list[tuple[tuple[Any, ...], Any]] = [((), schema)]
+        while stack:
+            path, held = stack.pop()
+            place = readable(path, "its root")
+            if isinstance(held, float) and not math.isfinite(held):
+                raise self._refuse(f"the schema is no JSON: {place} is {held}; use a finite number, or leave it out")
+            if isinstance(held, Mapping):
+                if wrong := [key for key in held if not isinstance(key, str)]:
+                    raise self._refuse(f"the schema is no JSON: {place} has the key {wrong[0]!r}; write it as a string")
+                stack += [((*path, key), inner) for key, inner in held.items()]
+            elif isinstance(held, (list, tuple)):
+                stack += [((*path, index), inner) for index, inner in enumerate(held)]
 
     def _known_dialect(self, part: dict[str, Any]) -> str | None:
         uri = part.get("$schema")
