@@ -101,6 +101,11 @@ REFUSED = [
     ("install https://example.com --host claude-desktop", 2, "under Connectors"),
     ("install server.py --host claude-desktop --scope project", 2, "no configuration for a project"),
     ("install server.py --host cursor", 5, "--yes"),
+    *(
+        (f"install --host cursor --name it --remove {words}", 2, f"{words.split()[0]} does not go with --remove, which")
+        for words in ("--env A=b", "--header A:b", "--transport sse", "--uv", "--force")
+    ),
+    ("install --host cursor --name it --remove -- npx x", 2, "a command after -- does not go with --remove"),
     ("call -- python server.py add", 2, "`dovetail list` shows what there is\nIt goes before --"),
     ("read server.py", 2, "Missing argument 'URI'; `dovetail list` shows what there is\n"),
     ("call server.py addd", 2, "there is no tool addd; did you mean add?"),
