@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from dovetail import Server
 from dovetail.cli.main import main
 from dovetail.cli.run import HELP
+from dovetail.cli.target import split_target
 from dovetail.transports.options import KINDS, RunOptions
 
 COMMAND = [sys.executable, "-m", "dovetail.cli"]
@@ -201,8 +202,9 @@ def test_a_console_is_there_if_asked_for_and_for_the_bundled_server(
 # ── options ──
 
 
-def test_every_option_of_run_is_there() -> None:
+def test_every_option_of_run_is_there_and_a_drive_divides_no_target() -> None:
     assert set(HELP) == set(KINDS) & set(RunOptions.__annotations__) == set(KINDS)
+    assert split_target(r"C:\shop\server.py") == (r"C:\shop\server.py", "")
 
 
 @pytest.mark.parametrize(
