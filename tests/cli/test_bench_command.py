@@ -81,10 +81,21 @@ def test_errors_are_counted_and_told_without_their_colours(run: Run) -> None:
 
 def test_figures() -> None:
     found = Measurement()
-    found.times.extend(float(each) for each in range(100, -1, -1))
+    for each in range(100, -1, -1):
+        found.add(float(each))
     found.close(2.0)
     assert found.percentiles() == {"p50": 50.0, "p90": 90.0, "p99": 99.0, "max": 100.0}
     assert found.rate == 101 / 2
     nothing = Measurement()
     nothing.close(1.0)
     assert (nothing.percentiles(), nothing.rate) == ({}, 0.0)
+
+
+def test_of_very_many_calls_a_fair_sample_is_kept() -> None:
+    found = Measurement(room=1_000)
+    for each in range(20_000):
+        found.add(float(each if each != 7 else 90_000))
+    found.close(2.0)
+    assert (found.calls, len(found.times), found.rate) == (20_000, 1_000, 10_000)
+    assert 8_000 < found.percentiles()["p50"] < 12_000  # of the last thousand alone it would be 19,500
+    assert found.percentiles()["max"] == 90_000

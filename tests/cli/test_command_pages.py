@@ -16,6 +16,7 @@ from click.shell_completion import get_completion_class
 from click.testing import CliRunner
 from command_stage import PROMPTLY, environment, furnish, serve_in_process, typed
 
+from documented import load
 from dovetail import Server
 from dovetail.cli.main import COMMANDS, main
 from dovetail.cli.run import command as run
@@ -106,8 +107,11 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize(("page", "program", "body"), BLOCKS, ids=[f"{page}: {program}" for page, program, _ in BLOCKS])
-def test_what_a_page_shows_is_real(page: str, program: str, body: str, tmp_path: Path) -> None:
+def test_what_a_page_shows_is_real(
+    page: str, program: str, body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copy(ROOT / "docs" / "programs" / program, tmp_path / "server.py")
+    serve_in_process(load(program.removesuffix(".py")).server, monkeypatch)
     _, *pieces = re.split(r"^\$ ", body, flags=re.MULTILINE)
     for piece in pieces:
         command, _, expected = piece.partition("\n")

@@ -96,18 +96,20 @@ def test_state(tmp_path: Path, url: str | None, level: str, told: str) -> None:
         ('{"mcpServers": {"a": {"command": "sh"}, "b": {"url": "https://x"}}}', OK, "2 servers"),
         ('{"mcpServers": {"a": {"command": "/no/such/program", "env": {"KEY": "hush"}}}}', WARNING, "/no/such/program"),
         ('{"mcpServers": {"a": {"command": "sh", "args": ["run", "/no/server.py"]}}}', WARNING, "/no/server.py"),
-        ('{"mcpServers": {', WARNING, "line 1"),
+        ('{"mcpServers": {', PROBLEM, "line 1"),
+        ('{"mcpServers": {} // mine\n}', WARNING, "is not plain JSON"),
+        (None, PROBLEM, "can't be read"),
         ("", OK, "0 servers"),
     ],
 )
-def test_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, level: str, told: str) -> None:
+def test_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, level: str, told: str) -> None:
     for name in ("HOME", "XDG_CONFIG_HOME", "USERPROFILE", "APPDATA"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     assert "none that" in only(doctor.hosts()).text
     file = tmp_path / ".mcp.json"
-    file.write_text(text)
+    file.mkdir() if text is None else file.write_text(text)
     note = only(doctor.hosts())
     assert (note.level, note.subject, told in note.text) == (level, "Claude Code", True), note
     assert "hush" not in note.text + note.fix
-    assert file.read_text() == text
+    assert text is None or file.read_text() == text

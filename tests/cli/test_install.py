@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pexpect
 import pytest
 from click.testing import CliRunner, Result
-from command_stage import BIN, environment, furnish, typed
+from command_stage import furnish, typed
 
 from dovetail.cli import hosts
 from dovetail.cli.install import masked, write_file
@@ -19,6 +18,7 @@ from dovetail.cli.main import main
 
 SH = shutil.which("sh")
 RUN = [sys.executable, "-m", "dovetail.cli", "run"]
+UV_RUN = ["run", "--directory", "HERE", "dovetail", "run"]
 FILES = {
     ("claude-desktop", "user"): ".config/Claude/claude_desktop_config.json",
     ("claude-code", "user"): ".claude.json",
@@ -70,14 +70,9 @@ def test_a_program_is_added_to_the_file_of_the_host(home: Path, host: str, scope
     done = install("server.py:server", "--host", host, "--scope", scope, "--yes", "--env", "UNITS=metric")
     assert done.exit_code == 0, done.output
     path, section = home / FILES[host, scope], "servers" if host == "vscode" else "mcpServers"
-    assert servers(path, section) == {
-        "weather": {
-            **({"type": "stdio"} if host in ("claude-code", "vscode") else {}),
-            "command": RUN[0],
-            "args": [*RUN[1:], f"{home}/weather/server.py:server"],
-            "env": {"UNITS": "metric"},
-        }
-    }
+    typed = {"type": "stdio"} if host in ("claude-code", "vscode") else {}
+    started = {"command": RUN[0], "args": [*RUN[1:], f"{home}/weather/server.py:server"]}
+    assert servers(path, section) == {"weather": {**typed, **started, "env": {"UNITS": "metric"}}}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600  # it has variables, which may be secrets
     assert hosts.HOSTS[host].then in done.stderr
     done = install("--host", host, "--scope", scope, "--name", "weather", "--remove", "--yes")
@@ -85,16 +80,12 @@ def test_a_program_is_added_to_the_file_of_the_host(home: Path, host: str, scope
     assert servers(path, section) == {}
 
 
-@pytest.mark.parametrize(
-    ("host", "variable", "name"),
-    [("claude-code", "CLAUDE_CONFIG_DIR", ".claude.json"), ("gemini", "GEMINI_CLI_HOME", ".gemini/settings.json")],
-)
-def test_where_the_files_are_elsewhere(
-    home: Path, monkeypatch: pytest.MonkeyPatch, host: str, variable: str, name: str
-) -> None:
-    for place, folder in (("~/work", "work"), ("../work", "work"), ("", "")):
-        monkeypatch.setenv(variable, place)
-        assert hosts.file_of(hosts.HOSTS[host], "user") == home / folder / name
+def test_where_the_files_are_elsewhere(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {"claude-code": "CLAUDE_CONFIG_DIR", "gemini": "GEMINI_CLI_HOME"}
+    for host, variable in variables.items():
+        for place, folder in (("~/work", "work"), ("../work", "work"), ("", "")):
+            monkeypatch.setenv(variable, place)
+            assert hosts.file_of(hosts.HOSTS[host], "user") == home / folder / FILES[host, "user"]
     for name in ("APPDATA", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     desktop, name = hosts.HOSTS["claude-desktop"], "Claude/claude_desktop_config.json"
@@ -123,11 +114,9 @@ def test_a_file_keeps_its_indent_its_mode_and_all_else(home: Path, text: str, in
     path.symlink_to(target)
     assert install("https://example.com/mcp", "--host", "cursor", "--yes").exit_code == 0
     before = json.loads(text.removeprefix("\ufeff") or "{}")
-    added = {**before.get("mcpServers", {}), "example": {"url": "https://example.com/mcp"}}
-    expected = {**before, "mcpServers": added}
-    ends = "\r\n" if "\r\n" in text else "\n"
+    expected = {**before, "mcpServers": {"example": {"url": "https://example.com/mcp"}}}
     shown = json.dumps(expected, indent=indent, ensure_ascii=False) + "\n"
-    assert target.read_bytes().decode() == shown.replace("\n", ends)
+    assert target.read_bytes().decode() == shown.replace("\n", "\r\n" if "\r\n" in text else "\n")
     assert path.is_symlink()
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
     (backup,) = (home / ".local/state/dovetail/backups").iterdir()
@@ -179,34 +168,30 @@ def fake_command(home: Path, name: str, code: int = 0) -> Path:
 
 
 PYTHON = json.dumps({"type": "stdio", "command": SH, "args": ["-x"]})
-GEMINI = ["mcp", "add", "--scope", "project", "--transport", "stdio", "--env", "A=b", "it", "sh", "--", "-x", "y"]
-GEMINI_HTTP = ["mcp", "add", "--scope", "user", "--transport", "http", "--header"]
-X_URL = ["https://x.org", "-H", "A: b"]
 VSCODE = json.dumps({"name": "it", "type": "http", "url": "https://x.org", "headers": {"A": "b"}})
+OWN_COMMANDS = [  # the host, its program, what is typed, and the words that the program gets
+    ("claude-code", "claude", "-- sh -x", ["mcp", "add-json", "it", PYTHON, "--scope", "user"]),
+    ("vscode", "code", "https://x.org -H A:b", ["--add-mcp", VSCODE]),
+    ("gemini", "gemini", "--env A=b --scope project -- sh -x y",
+     ["mcp", "add", "--scope", "project", "--transport", "stdio", "--env", "A=b", "it", "sh", "--", "-x", "y"]),
+    ("gemini", "gemini", "https://x.org -H A:b",
+     [*["mcp", "add", "--scope", "user", "--transport", "http", "--header"], "A: b", "it", "https://x.org"]),
+    ("claude-code", "claude", "--remove", ["mcp", "remove", "it", "--scope", "user"]),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("host", "program", "words", "heard"),
-    [
-        ("claude-code", "claude", ["--", "sh", "-x"], ["mcp", "add-json", "it", PYTHON, "--scope", "user"]),
-        ("vscode", "code", X_URL, ["--add-mcp", VSCODE]),
-        ("gemini", "gemini", ["--env", "A=b", "--scope", "project", "--", "sh", "-x", "y"], GEMINI),
-        ("gemini", "gemini", X_URL, [*GEMINI_HTTP, "A: b", "it", "https://x.org"]),
-        ("claude-code", "claude", ["--remove"], ["mcp", "remove", "it", "--scope", "user"]),
-    ],
-    ids=["claude", "code", "gemini", "gemini-url", "remove"],
-)
+@pytest.mark.parametrize(("host", "program", "words", "heard"), OWN_COMMANDS)
 def test_the_command_of_a_host_is_used_where_there_is_one(
-    home: Path, host: str, program: str, words: list[str], heard: list[str]
+    home: Path, host: str, program: str, words: str, heard: list[str]
 ) -> None:
-    if "--remove" in words:
+    if words == "--remove":
         (home / ".claude.json").write_text('{"mcpServers": {"it": {}}}')
     told = fake_command(home, program)
-    done = install("--host", host, "--name", "it", "--yes", *words)
+    done = install("--host", host, "--name", "it", "--yes", *words.split())
     assert done.exit_code == 0, done.output
     assert told.read_text().splitlines() == heard
     assert f"by `{program} {' '.join(heard[:2])}`"[:20] in done.stderr
-    assert not (home / FILES[host, "user"]).exists() or "--remove" in words
+    assert not (home / FILES[host, "user"]).exists() or words == "--remove"
 
 
 def test_the_command_of_a_host_that_fails_or_would_refuse(home: Path) -> None:
@@ -248,14 +233,8 @@ def test_a_url_is_added_as_the_host_wants_it(home: Path, host: str, transport: s
         (["--", "sh", "server.py", "-x", "no.py"], {"command": SH, "args": ["HERE/server.py", "-x", "no.py"]}),
         (["package.module"], {"command": RUN[0], "args": [*RUN[1:], "package.module"], "env": {"PYTHONPATH": "HERE"}}),
         (["dovetail.reference:server"], {"command": RUN[0], "args": [*RUN[1:], "dovetail.reference:server"]}),
-        (
-            ["server.py", "--uv"],
-            {"command": "uv", "args": ["run", "--directory", "HERE", "dovetail", "run", "HERE/server.py"]},
-        ),
-        (
-            ["only_uv.has:it", "--uv"],
-            {"command": "uv", "args": ["run", "--directory", "HERE", "dovetail", "run", "only_uv.has:it"]},
-        ),
+        (["server.py", "--uv"], {"command": "uv", "args": [*UV_RUN, "HERE/server.py"]}),
+        (["only_uv.has:it", "--uv"], {"command": "uv", "args": [*UV_RUN, "only_uv.has:it"]}),
     ],
     ids=["a command", "a module here", "a module elsewhere", "uv", "a module of uv"],
 )
@@ -270,15 +249,14 @@ def test_other_ways_to_name_a_server(
 
 
 def test_what_a_server_is_called(home: Path) -> None:
-    named = {
-        "server.py": "weather",
-        "package.module:server": "module",
-        "http://127.0.0.1:8000/mcp": "127-0-0-1",
-        "https://mcp.shop.example.com/mcp": "shop",
-    }
-    for target in named:
+    for target in (
+        "server.py",
+        "package.module:server",
+        "http://127.0.0.1:8000/mcp",
+        "https://mcp.shop.example.com/mcp",
+    ):
         assert install("--host", "cursor", "--yes", target).exit_code == 0
-    assert list(servers(home / ".cursor/mcp.json")) == list(named.values())
+    assert list(servers(home / ".cursor/mcp.json")) == ["weather", "module", "127-0-0-1", "shop"]
 
 
 def test_of_secrets_only_names_are_shown(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,12 +272,10 @@ def test_of_secrets_only_names_are_shown(home: Path, monkeypatch: pytest.MonkeyP
     assert "hush" not in done.output
     assert "neverShowThis" not in done.output
     assert servers(path)["linear"]["env"] == {"API_KEY": "hush", "B": "${B}"}
-
-
-@pytest.mark.parametrize("key", ["env", "headers", "oauth", "x"])
-def test_no_value_of_variables_headers_and_unknown_keys_is_shown(key: str) -> None:
-    for value in ({"name": "hush"}, ["hush"], "hush"):
-        assert "hush" not in json.dumps(masked({key: value, "command": "sh"}))
+    secrets = [
+        {key: value} for key in ("env", "headers", "oauth", "x") for value in ({"name": "hush"}, ["hush"], "hush")
+    ]
+    assert "hush" not in json.dumps([masked({**each, "command": "sh"}) for each in secrets])
 
 
 def test_another_server_of_the_name_is_not_replaced_unasked(home: Path) -> None:
@@ -347,20 +323,20 @@ def test_what_a_person_should_know_is_told(home: Path) -> None:
         assert (done.exit_code, says in done.stderr) == (0, True), done.stderr
 
 
-@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("", 5)])
-def test_a_person_is_asked(home: Path, answer: str, code: int) -> None:
+@pytest.mark.parametrize(("says_yes", "code"), [(True, 0), (False, 5)])
+def test_a_person_is_asked(home: Path, monkeypatch: pytest.MonkeyPatch, says_yes: bool, code: int) -> None:
+    asked: list[str] = []
+
+    async def confirm(words: str) -> bool:
+        asked.append(words)
+        return says_yes
+
+    monkeypatch.setattr("dovetail.cli.install.can_ask", lambda: True)
+    monkeypatch.setattr("dovetail.cli.ask.confirm", confirm)
     path = cursor_file(home)
-    child = pexpect.spawn(
-        str(BIN / "dovetail"), ["install", "server.py", "--host", "cursor"], cwd=str(home / "weather"),
-        env=environment(HOME=str(home), NO_COLOR="1"), encoding="utf-8", timeout=20,
-    )  # fmt: skip
-    child.expect_exact('+ "weather": {')
-    child.expect_exact("Change it? [y/N] ")
-    child.sendline(answer)
-    child.expect(pexpect.EOF)
-    child.close()
-    assert child.exitstatus == code
-    assert ("weather" in servers(path)) == (code == 0)
+    done = install("server.py", "--host", "cursor")
+    assert (done.exit_code, asked, '+ "weather": {' in done.stderr) == (code, ["Change it?"], True)
+    assert ("weather" in servers(path)) == says_yes
 
 
 def test_what_was_installed_can_be_started(home: Path) -> None:

@@ -199,14 +199,11 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 def test_the_command_groups_by_rule(run: Run) -> None:
     done = run("lint")
     assert done.exit_code == 0  # warnings only
-    assert done.stdout.splitlines() == [
-        f"warning parameter-description: {RULES['parameter-description'].why}",
-        "  tool delete_cake: name",
-        f"  fix: {RULES['parameter-description'].fix}",
-        f"warning hint-destructive: {RULES['hint-destructive'].why}",
-        "  tool delete_cake: delete",
-        f"  fix: {RULES['hint-destructive'].fix}",
-    ]
+    expected = []
+    for rule, detail in (("parameter-description", "name"), ("hint-destructive", "delete")):
+        told = RULES[rule]
+        expected += [f"warning {rule}: {told.why}", f"  tool delete_cake: {detail}", f"  fix: {told.fix}"]
+    assert done.stdout.splitlines() == expected
     assert done.stderr.splitlines()[-1] == "2 warnings"
     assert "1 tool, about" in done.stderr
 
@@ -251,13 +248,10 @@ def test_the_rules_are_listed_without_a_server(tmp_path: Path) -> None:
     [
         ({"tools": {"a": 1}}, ["object in the place of the list"]),
         ({}, ["null in the place of the list"]),
-        ({"tools": [None, [1], "x", 1.5, True]}, [
-            "null in the place of definition 1", "array in the place of definition 2",
-            "string in the place of definition 3", "number in the place of definition 4",
-            "boolean in the place of definition 5"]),
+        ({"tools": [None, 1.5]}, ["null in the place of definition 1", "number in the place of definition 2"]),
         ({"tools": []}, []),
     ],
-)  # fmt: skip
+)
 def test_a_list_that_no_client_takes_fails_the_build(
     monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any], details: list[str]
 ) -> None:
@@ -291,19 +285,10 @@ def found(rule: str, **schema: Any) -> list[str]:
     return [finding.detail for finding in findings_of(tools(definition)) if finding.rule == rule]
 
 
+NAMES = ("Box<int>", "a/b~c", "50%", "größe")
 DOCUMENT = {
-    "$defs": {
-        "Box<int>": {"title": "box"},
-        "a/b~c": {"title": "slash"},
-        "50%": {"title": "percent"},
-        "größe": {"title": "umlaut"},
-        "any": True,
-    },
-    "prefixItems": [{"title": "first"}],
-    "required": ["what"],
-}
-
-
+    "$defs": {name: {"title": name} for name in NAMES}, "prefixItems": [{"title": "first"}], "required": ["what"],
+}  # fmt: skip
 NOWHERE = [
     *("#/no", "#no", "#/$defs/Box%3Cstr%3E", "#/$defs/a/b~c", "#/prefixItems/1", "#/prefixItems/01"),
     *("#/prefixItems/²", "#/prefixItems/" + "9" * 5_000, "#/required/0", "#/%", "https://x.org#node", 3, None),
@@ -315,25 +300,21 @@ def test_a_reference_leads_to_what_it_names() -> None:
         return References(DOCUMENT).meant(reference)
 
     assert meant("#") == meant("") == DOCUMENT
-    assert meant("#/$defs/Box%3Cint%3E") == meant("#/$defs/Box<int>") == {"title": "box"}
-    assert meant("#/$defs/a~1b~0c") == {"title": "slash"}
-    assert meant("#/$defs/50%25") == {"title": "percent"}
-    assert meant("#/$defs/gr%C3%B6%C3%9Fe") == {"title": "umlaut"}
+    for name, written in zip(NAMES, ("Box%3Cint%3E", "a~1b~0c", "50%25", "gr%C3%B6%C3%9Fe"), strict=True):
+        assert meant(f"#/$defs/{written}") == {"title": name}
     assert meant("#/prefixItems/0") == {"title": "first"}
     assert [reference for reference in NOWHERE if meant(reference) is not None] == []
 
 
-@pytest.mark.parametrize("inner", [{"$id": "https://example.com/inner"}, {"$anchor": "x"}, {"$dynamicAnchor": "x"}])
-def test_where_parts_have_names_references_are_not_judged(inner: dict[str, Any]) -> None:
-    named = {**inner, "type": "object", "properties": {"x": {"$ref": "#/$defs/X"}}}
-    assert found("schema-ref-broken", properties={"a": named}) == []
+def test_where_parts_have_names_references_are_not_judged() -> None:
+    for inner in ({"$id": "https://example.com/inner"}, {"$anchor": "x"}, {"$dynamicAnchor": "x"}):
+        named = {**inner, "type": "object", "properties": {"x": {"$ref": "#/$defs/X"}}}
+        assert found("schema-ref-broken", properties={"a": named}) == []
 
 
-@pytest.mark.parametrize(
-    "keyword", ["items", "additionalItems", "unevaluatedProperties", "contentSchema", "then", "contains"]
-)
-def test_every_schema_inside_is_walked(keyword: str) -> None:
-    assert [part.path for part in parts({keyword: {"type": "null"}})] == [(), (keyword,)]
+def test_every_schema_inside_is_walked() -> None:
+    for keyword in ("items", "additionalItems", "unevaluatedProperties", "contentSchema", "then", "contains"):
+        assert [part.path for part in parts({keyword: {"type": "null"}})] == [(), (keyword,)]
 
 
 BOTH = {"a": TEXT, "b": TEXT}
@@ -391,18 +372,13 @@ def test_a_pattern_of_ecmascript_is_left_alone(pattern: str) -> None:
     assert fault_of(pattern) == ""
 
 
-@pytest.mark.parametrize("pattern", ["(", "a(b(c)", ")", "(a))", r"(\)", r"([)]", "[a-z", r"[a\]", "a\\", "[a\\"])
-def test_a_pattern_that_does_not_end_is_told(pattern: str) -> None:
-    assert "without the other one" in fault_of(pattern)
-
-
-@pytest.mark.parametrize(
-    ("pattern", "unknown"),
-    [("(?P<year>a)", "(?P"), ("(?i)abc", "(?i)"), ("(?#why)a", "(?#"), ("(?>a)", "(?>"), ("(?", "(?")],
-)
-def test_a_pattern_of_python_is_told(pattern: str, unknown: str) -> None:
-    fault = f"{unknown} is not for JSON Schema"
-    assert found("schema-pattern", properties={"x": {**TEXT, "pattern": pattern}}) == [f"x: {pattern}: {fault}"]
+def test_a_pattern_that_does_not_end_or_is_of_python_is_told() -> None:
+    for pattern in ("(", "a(b(c)", ")", "(a))", r"(\)", r"([)]", "[a-z", r"[a\]", "a\\", "[a\\"):
+        assert "without the other one" in fault_of(pattern)
+    python = {"(?P<year>a)": "(?P", "(?i)abc": "(?i)", "(?#why)a": "(?#", "(?>a)": "(?>", "(?": "(?"}
+    for pattern, unknown in python.items():
+        told = f"x: {pattern}: {unknown} is not for JSON Schema"
+        assert found("schema-pattern", properties={"x": {**TEXT, "pattern": pattern}}) == [told]
 
 
 # ── what the names of tools sound like ──

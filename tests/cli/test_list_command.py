@@ -13,6 +13,7 @@ from command_stage import PROGRAM, Run, running, typed
 from server_process import serving
 
 from costs import functions_called
+from documented import load
 from dovetail import Client, Server
 from dovetail.cli.arguments import Argument, GivenArguments, parameter_lines
 from dovetail.cli.commands import MAX_PAGES
@@ -205,11 +206,9 @@ def test_a_server_at_a_url_and_a_transport_that_is_missing_there(tmp_path: Path)
     assert found["mcp"]["server"]["name"] == "example"
 
 
-def test_the_page_shows_what_is_said(tmp_path: Path) -> None:
-    docs = PROGRAM.parents[2] / "docs"
-    (tmp_path / "server.py").write_text((docs / "programs" / "tools.py").read_text())
-    page = (docs / "commands" / "inspect.md").read_text()
+def test_the_page_shows_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (PROGRAM.parents[2] / "docs" / "commands" / "inspect.md").read_text()
     shown = page.partition("$ dovetail inspect server.py\n")[2].partition("```")[0]
-    said = typed(tmp_path, "inspect", "server.py").stdout.decode()
+    said = running(load("tools").server, monkeypatch)("inspect").stdout
     times = re.compile(r"[\d.]+ m?s\b")
     assert times.sub("…", said) == times.sub("…", shown)

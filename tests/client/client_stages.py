@@ -267,7 +267,7 @@ class Announcing:
 
 
 def progress(visit: Visit, value: float) -> dict[str, Any]:
-    token = visit.message["params"]["_meta"]["progressToken"]
+    token = visit.message["params"].get("_meta", {}).get("progressToken")
     params = {"progressToken": token, "progress": value}
     return {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
 

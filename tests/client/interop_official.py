@@ -1,13 +1,11 @@
-"""A server of the official Python SDK with one of everything; it serves stdio, or HTTP with `--port N`."""
+"""A server of the official Python SDK with one of everything; it serves stdio."""
 
-import itertools
-import sys
 from typing import Annotated
 
 import mcp_types as types
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.server.mcpserver.resolve import Elicit, ElicitationResult, ListRoots, Resolve, Sample
+from mcp.server.mcpserver.resolve import Elicit, ListRoots, Resolve, Sample
 from pydantic import BaseModel
 
 QUESTION = types.SamplingMessage(role="user", content=types.TextContent(type="text", text="How are you?"))
@@ -40,7 +38,6 @@ def ask_name() -> Elicit[Name]:
 
 def make() -> MCPServer:
     server = MCPServer("made with the SDK", version="1.0")
-    reads = itertools.count(1)
 
     @server.tool()
     async def add(a: int, b: int) -> int:
@@ -57,13 +54,9 @@ def make() -> MCPServer:
     async def fail() -> str:
         raise ToolError("it can't be done")
 
-    @server.tool()
-    async def introduce(name: Annotated[ElicitationResult[Name], Resolve(ask_name)]) -> str:
-        return f"Hello, {name.data.value}" if name.action == "accept" else f"Nobody: {name.action}"
-
     @server.resource("notes://all")
     def notes() -> str:
-        return f"milk, read {next(reads)} times"
+        return "milk"
 
     @server.resource("notes://{name}/text")
     def note(name: str) -> str:
@@ -83,12 +76,8 @@ def make() -> MCPServer:
 
     @server.tool()
     async def announce(ctx: Context) -> str:
-        if ctx.protocol_version == "2026-07-28":
-            await ctx.notify_tools_changed()
-            await ctx.notify_resource_updated("notes://all")
-        else:
-            await ctx.session.send_tool_list_changed()
-            await ctx.session.send_resource_updated("notes://all")
+        await ctx.notify_tools_changed()
+        await ctx.notify_resource_updated("notes://all")
         return "announced"
 
     @server.tool()
@@ -108,7 +97,4 @@ def make() -> MCPServer:
 
 
 if __name__ == "__main__":
-    if "--port" in sys.argv:
-        make().run("streamable-http", host="127.0.0.1", port=int(sys.argv[-1]))
-    else:
-        make().run()
+    make().run()

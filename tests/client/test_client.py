@@ -85,10 +85,9 @@ async def test_a_timeout_stops_the_tool(server: Server, version: str) -> None:
 
 @every_revision
 async def test_completion(client: Client) -> None:
-    found = await client.complete(prompt="review", argument="code", value="a")
-    assert list(found.values) == ["a1", "a2"]
-    found = await client.complete(prompt="review", argument="code", value="a", context={"language": "go"})
-    assert list(found.values) == ["a1", "a2", "go"]
+    for context, more in ((None, []), ({"language": "go"}, ["go"])):
+        found = await client.complete(prompt="review", argument="code", value="a", context=context)
+        assert list(found.values) == ["a1", "a2", *more]
 
 
 @every_revision
@@ -144,17 +143,20 @@ async def test_any_request(client: Client) -> None:
     await client.notify("notifications/whatever", {"a": 1})
 
 
-@pytest.mark.parametrize("target", ["python server.py", b"x", 7, None, [], [1, 2], {"a": 1}, object()])
-def test_targets_that_are_none(target: Any) -> None:
-    with pytest.raises(SetupError, match="give it a Server, or a command"):
-        Client(target)
+NO_TARGETS: list[Any] = ["python server.py", b"x", 7, None, [], [1, 2], {"a": 1}, object()]
 
 
-def test_options_that_do_not_fit(server: Server) -> None:
-    with pytest.raises(SetupError, match="unknown; use one of 2026-07-28"):
-        Client(server, protocol_version="2023-01-01")
-    with pytest.raises(SetupError, match="env= and cwd="):
-        Client(server, cwd=".")
+@pytest.mark.parametrize(
+    ("target", "options", "words"),
+    [
+        *((target, {}, "give it a Server, or a command") for target in NO_TARGETS),
+        (make_server(), {"protocol_version": "2023-01-01"}, "unknown; use one of 2026-07-28"),
+        (make_server(), {"cwd": "."}, "env= and cwd="),
+    ],
+)
+def test_what_no_client_can_be_made_of(target: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(SetupError, match=words):
+        Client(target, **options)
 
 
 async def test_a_client_that_is_not_open(server: Server) -> None:
@@ -237,109 +239,81 @@ async def test_a_failing_tool_raises_its_text(client: Client) -> None:
     assert result.content == [Text("The cupboard is bare.")]
 
 
-@pytest.mark.seed("S1-24")
+@pytest.mark.seed("S1-24", "S2-72")
 @every_revision
-async def test_approval(server: Server, version: str) -> None:
+async def test_a_call_that_is_not_approved_is_never_sent(server: Server, version: str) -> None:
     asked: list[tuple[str, dict[str, Any]]] = []
+    sent: list[bytes] = []
 
-    def approve(tool: ToolDefinition, arguments: dict[str, Any]) -> bool:
+    async def approve(tool: ToolDefinition, arguments: dict[str, Any]) -> bool:
         asked.append((tool.description or "", arguments))
         return arguments["a"] < 10
 
-    async with Client(server, protocol_version=version, approve=approve) as client:
+    def note(direction: str, message: bytes) -> None:
+        sent.append(message) if direction == "sent" else None
+
+    async with Client(server, protocol_version=version, approve=approve, transcript=note) as client:
         assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
         with pytest.raises(NotApproved, match="add was not called"):
             await client.call_tool("add", {"a": 10, "b": 2})
+        with pytest.raises(NotApproved, match="does not list it"):
+            await client.call_tool("hidden")
     assert asked == [("Add two numbers.", {"a": 1, "b": 2}), ("Add two numbers.", {"a": 10, "b": 2})]
+    assert sum(b"tools/call" in message for message in sent) == 1
 
 
 @pytest.mark.seed("S3-16", "S3-17", "S3-18", "S3-19")
 @every_revision
 async def test_what_a_tool_does_not_say_of_itself_is_taken_for_the_worse(version: str) -> None:
-    said: dict[str, dict[str, bool] | None] = {
-        "silent": None,
-        "reader": {"readOnlyHint": True},
-        "closed": {"openWorldHint": False, "idempotentHint": True},
-        "harmless": {"destructiveHint": False},
-        "both": {"readOnlyHint": True, "destructiveHint": True},
-    }
+    worst = (False, True, False, True)  # read-only, destructive, idempotent, open to the world
+    said: list[tuple[dict[str, bool] | None, tuple[bool, ...]]] = [
+        (None, worst),
+        ({"readOnlyHint": True}, (True, False, False, True)),
+        ({"openWorldHint": False, "idempotentHint": True}, (False, True, True, False)),
+        ({"destructiveHint": False}, (False, False, False, True)),
+        ({"readOnlyHint": True, "destructiveHint": True}, (True, False, False, True)),
+    ]
     server = Server("hints")
-    for name, annotations in said.items():
-        server.add_tool(lambda: "done", name=name, description="Do it.", annotations=annotations)
-    asked: dict[str, tuple[bool, ...]] = {}
+    for number, (annotations, _) in enumerate(said):
+        server.add_tool(lambda: "done", name=f"t{number}", description="Do it.", annotations=annotations)
+    asked: list[tuple[bool, ...]] = []
 
     def approve(tool: ToolDefinition, arguments: dict[str, Any]) -> bool:
-        asked[tool.name] = tool.hints
+        asked.append(tool.hints)
         return True
 
     async with Client(server, protocol_version=version, approve=approve) as client:
-        for name in said:
-            await client.call_tool(name)
+        for number in range(len(said)):
+            await client.call_tool(f"t{number}")
         listed = (await client.request("tools/list"))["tools"]
-    worst = (False, True, False, True)
-    taken = {  # read-only, destructive, idempotent, open to the world
-        "silent": worst,
-        "reader": (True, False, False, True),
-        "closed": (False, True, True, False),
-        "harmless": (False, False, False, True),
-        "both": (True, False, False, True),
-    }
     if version == "2024-11-05":  # which has no annotations
-        said, taken = dict.fromkeys(said), dict.fromkeys(said, worst)
-    assert asked == taken
-    assert [tool.get("annotations") for tool in listed] == list(said.values()), "nothing is added on the wire"
-
-
-@pytest.mark.seed("S1-24", "S2-72")
-async def test_a_refused_call_is_never_sent(server: Server) -> None:
-    sent: list[bytes] = []
-
-    async def approve(tool: ToolDefinition, arguments: dict[str, Any]) -> bool:
-        return False
-
-    def note(direction: str, message: bytes) -> None:
-        if direction == "sent":
-            sent.append(message)
-
-    async with Client(server, approve=approve, transcript=note) as client:
-        with pytest.raises(NotApproved):
-            await client.call_tool("greet", {"name": "Ada"})
-        with pytest.raises(NotApproved, match="does not list it"):
-            await client.call_tool("hidden")
-    assert not any(b"tools/call" in message for message in sent)
+        said = [(None, worst)] * len(said)
+    assert asked == [taken for _, taken in said]
+    assert [tool.get("annotations") for tool in listed] == [given for given, _ in said], "nothing is added on the wire"
 
 
 @every_revision
 async def test_what_is_approved_is_what_the_server_offers_now(server: Server, version: str) -> None:
     described: list[str | None] = []
 
-    def approve(tool: ToolDefinition, arguments: dict[str, Any]) -> bool:
-        described.append(tool.description)
-        return True
-
-    async with Client(server, protocol_version=version, approve=approve) as client:
-        await client.call_tool("greet", {"name": "a"})
+    def change(description: str) -> None:
         server.remove_tool("greet")
-        server.add_tool(lambda name: name, name="greet", description="Changed.")
-        await asyncio.sleep(0.01)
-        await client.call_tool("greet", {"name": "a"})
-    assert described == [None, "Changed."]
-
-
-@every_revision
-async def test_a_tool_that_changes_while_it_is_approved(server: Server, version: str) -> None:
-    called: list[str] = []
+        server.add_tool(lambda name: name, name="greet", description=description)
 
     async def approve(tool: ToolDefinition, arguments: dict[str, Any]) -> bool:
-        server.remove_tool("greet")
-        server.add_tool(lambda name: called.append(name), name="greet", description="Changed.")
-        await asyncio.sleep(0.01)
+        described.append(tool.description)
+        if tool.description == "Changed.":
+            change("Again.")
+            await asyncio.sleep(0.01)
         return True
 
     async with Client(server, protocol_version=version, approve=approve) as client:
+        await client.call_tool("greet", {"name": "a"})
+        change("Changed.")
+        await asyncio.sleep(0.01)
         with pytest.raises(NotApproved, match="changed while it was being approved"):
             await client.call_tool("greet", {"name": "a"})
-    assert called == []
+    assert described == [None, "Changed."]
 
 
 def call(body: str) -> WireCallResult:

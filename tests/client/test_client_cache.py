@@ -1,7 +1,6 @@
 """The response cache, and the tools that a client knows."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from dovetail.client.auth import Challenged, Sending
 from dovetail.client.cache import ResponseCache
 from dovetail.errors import BadAnswer
 from dovetail.protocol.jsonrpc import encode
-from dovetail.protocol.results import SUBSCRIPTION_KEY
 from dovetail.protocol.types import WRAPPED_KEY
 
 pytestmark = pytest.mark.usefixtures("tidy")
@@ -74,15 +72,10 @@ def test_the_one_used_longest_ago_makes_room() -> None:
     assert [cache.find("resources/read", uri) is not None for uri in uris] == [True, False, True, True]
 
 
+LISTS = ("tools/list", "prompts/list", "resources/list", "resources/templates/list", "server/discover")
 EVERYTHING = (
-    ("tools/list", {}),
-    ("prompts/list", {}),
-    ("resources/list", {}),
-    ("resources/templates/list", {}),
-    ("server/discover", {}),
-    ("resources/read", {"uri": "notes://1"}),
-    ("resources/read", {"uri": "notes://2"}),
-)
+    *((method, {}) for method in LISTS), *(("resources/read", {"uri": f"notes://{number}"}) for number in (1, 2)),
+)  # fmt: skip
 
 FORGOTTEN = {
     Change("tools"): {0},
@@ -110,8 +103,7 @@ def test_nothing_is_shared_with_another_identity() -> None:
     assert not len(cache)
 
 
-MODERN, OLD = "2026-07-28", "2025-11-25"
-INFO = {"name": "fake", "version": "0"}
+MODERN, HANDSHAKE = "2026-07-28", "2025-11-25"
 
 
 class CachingServer(ScriptedLink):
@@ -119,20 +111,16 @@ class CachingServer(ScriptedLink):
 
     reconnects = True
 
-    def __init__(self, revision: str = MODERN, ttl: int | None = 1000) -> None:
+    def __init__(self) -> None:
         super().__init__(self.reply)
-        self.revision = revision
-        self.hints: dict[str, Any] = {} if ttl is None else {"ttlMs": ttl, "cacheScope": "private"}
         self.bad_cursor = False
-        self.listens: list[dict[str, Any]] = []
 
     def reply(self, message: dict[str, Any]) -> list[dict[str, Any]]:
-        params, complete = message.get("params", {}), {"resultType": "complete", **self.hints}
+        params = message.get("params", {})
+        complete = {"resultType": "complete", "ttlMs": 1000, "cacheScope": "private"}
         match message["method"]:
-            case "server/discover" if self.revision == MODERN:
+            case "server/discover":
                 return [result(message, {**complete, "supportedVersions": [MODERN], "capabilities": {"tools": {}}})]
-            case "initialize":
-                return [result(message, {"protocolVersion": OLD, "capabilities": {"tools": {}}, "serverInfo": INFO})]
             case "tools/list" if "cursor" not in params:
                 return [result(message, {**complete, "tools": [tool("one")], "nextCursor": "2"})]
             case "tools/list" if self.bad_cursor:
@@ -146,12 +134,6 @@ class CachingServer(ScriptedLink):
             case "resources/read":
                 text = {"uri": params["uri"], "text": str(len(self.sent))}
                 return [result(message, {**complete, "contents": [text]})]
-            case "tools/call":
-                return [result(message, {"resultType": "complete", "content": [], **self.hints})]
-            case "subscriptions/listen":
-                self.listens.append(message)
-                told = {"notifications": params["notifications"], "_meta": {SUBSCRIPTION_KEY: message["id"]}}
-                return [{"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": told}]
             case _:
                 return []
 
@@ -166,14 +148,6 @@ def tool(name: str) -> dict[str, Any]:
     return {"name": name, "inputSchema": {"type": "object"}}
 
 
-Reach = Callable[..., Client]
-
-
-@pytest.fixture
-def reach() -> Reach:
-    return lambda server, **options: Client(server, protocol_version=server.revision, **options)
-
-
 ASKS: dict[str, Any] = {
     "tools/list": lambda client, **how: client.list_tools(**how),
     "prompts/list": lambda client, **how: client.list_prompts(**how),
@@ -185,9 +159,9 @@ ASKS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("method", ASKS)
-async def test_the_second_time_nobody_is_asked(reach: Reach, clock: Clock, method: str) -> None:
+async def test_the_second_time_nobody_is_asked(clock: Clock, method: str) -> None:
     server, ask = CachingServer(), ASKS[method]
-    async with reach(server) as client:
+    async with Client(server) as client:
         begun = server.asked(method)
         first = await ask(client)
         once = server.asked(method) - begun
@@ -201,9 +175,9 @@ async def test_the_second_time_nobody_is_asked(reach: Reach, clock: Clock, metho
         assert server.asked(method) == begun + 3 * once
 
 
-async def test_a_change_is_heard_before_anybody_reads_again(reach: Reach, clock: Clock) -> None:
+async def test_a_change_is_heard_before_anybody_reads_again(clock: Clock) -> None:
     server = CachingServer()
-    async with reach(server) as client:
+    async with Client(server) as client:
         await client.read_resource("a://1")
         await client.list_tools()
         server.tell("resources/updated", uri="a://1")
@@ -216,9 +190,9 @@ async def test_a_change_is_heard_before_anybody_reads_again(reach: Reach, clock:
         assert server.asked("resources/read") == 2
 
 
-async def test_a_kept_cursor_that_is_too_old(reach: Reach, clock: Clock) -> None:
+async def test_a_kept_cursor_that_is_too_old(clock: Clock) -> None:
     server = CachingServer()
-    async with reach(server) as client:
+    async with Client(server) as client:
         await client.list_tools_page()
         server.bad_cursor = True
         assert len(await client.list_tools()) == 2
@@ -262,7 +236,6 @@ async def test_whoever_signs_in_as_somebody_else_gets_answers_of_their_own(who: 
         assert server.said().count("POST resources/read") == reads
 
 
-HANDSHAKE, MODERN = "2025-11-25", "2026-07-28"
 OBJECT = {"type": "object"}
 
 
@@ -283,11 +256,6 @@ class ToolServer(AskingServer):
         return {"resultType": "complete", **value} if isinstance(value, dict) else None
 
 
-def with_headers(server: ToolServer) -> ToolServer:
-    server.mirrored = {}
-    return server
-
-
 @pytest.mark.parametrize("failure", [-32603, {"tools": "none"}, None], ids=["refused", "nonsense", "silence"])
 async def test_the_result_of_a_tool_that_ran_is_not_lost(failure: Any) -> None:
     server = ToolServer(HANDSHAKE, listed=failure)
@@ -299,7 +267,8 @@ async def test_the_result_of_a_tool_that_ran_is_not_lost(failure: Any) -> None:
 
 @pytest.mark.parametrize("version", [HANDSHAKE, MODERN])
 async def test_calls_at_once_need_one_listing(version: str) -> None:
-    server = with_headers(ToolServer(version, "pay"))
+    server = ToolServer(version, "pay")
+    server.mirrored = {}  # it wants headers
     async with Client(server, protocol_version=version) as client:
         results = await asyncio.gather(*(client.call_tool("pay") for _ in range(50)))
     wrapped = version == MODERN  # where nothing has to be wrapped, what looks like it is meant

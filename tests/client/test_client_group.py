@@ -18,10 +18,9 @@ from dovetail.client.oauth import ClientCredentials, JwtBearer, OAuth
 class Member(ScriptedLink):
     """Answers with its own name."""
 
-    def __init__(self, name: str, tools: list[str], prompts: list[str], features: tuple[str, ...]) -> None:
+    def __init__(self, name: str, tools: tuple[str, ...], features: tuple[str, ...]) -> None:
         super().__init__(self.reply)
-        self.name, self.tools, self.prompts = name, tools, prompts
-        self.features = features
+        self.name, self.tools, self.features = name, tools, features
         self.silent = False
 
     def reply(self, message: dict[str, Any]) -> list[dict[str, Any]]:
@@ -34,8 +33,6 @@ class Member(ScriptedLink):
                 value: Any = {"supportedVersions": ["2026-07-28"], "capabilities": offered}
             case "tools/list":
                 value = {"tools": [{"name": tool, "inputSchema": {"type": "object"}} for tool in self.tools]}
-            case "prompts/list":
-                value = {"prompts": [{"name": prompt} for prompt in self.prompts]}
             case "resources/list":
                 value = {"resources": [{"uri": "note://1", "name": "one"}]}
             case "resources/templates/list":
@@ -44,9 +41,6 @@ class Member(ScriptedLink):
                 value = {"contents": [{"uri": params["uri"], "text": self.name}]}
             case "tools/call":
                 value = {"content": [{"type": "text", "text": f"{self.name} {params['name']}"}]}
-            case "prompts/get":
-                text = {"type": "text", "text": f"{self.name} {params['name']}"}
-                value = {"messages": [{"role": "user", "content": text}]}
             case _:
                 return []
         return [result(message, {"resultType": "complete", **value})]
@@ -59,10 +53,8 @@ class Group:
         self.members: dict[str, Member] = {}
         self.given: dict[str, dict[str, Any]] = {}
 
-    def add(
-        self, name: str, *tools: str, prompts: tuple[str, ...] = (), features: tuple[str, ...] = ("tools", "prompts")
-    ) -> Member:
-        self.members[name] = Member(name, list(tools), list(prompts), features)
+    def add(self, name: str, *tools: str, features: tuple[str, ...] = ("tools",)) -> Member:
+        self.members[name] = Member(name, tools, features)
         return self.members[name]
 
     @property
@@ -93,6 +85,10 @@ async def test_tools_of_all_servers(group: Group) -> None:
         assert (await clients.call_tool("weather_forecast", {"city": "Rome"})).text == "weather forecast"
         assert (await clients.call_tool("my_notes_add")).text == "my notes add"
         assert (await clients["weather"].call_tool("alerts")).text == "weather alerts"
+        with pytest.raises(
+            ToolError, match=r"no tool 'forecast': .* name of its server \(weather_, my_notes_, silent_\)"
+        ):
+            await clients.call_tool("forecast")
     assert group.members["weather"].sent[-1]["params"]["name"] == "alerts"
     assert "tools/list" not in group.members["silent"].methods()
     assert all(member.closed == 1 for member in group.members.values())
@@ -102,21 +98,12 @@ async def test_resources_by_server_and_uri(group: Group) -> None:
     group.add("a", features=("resources",))
     group.add("b", features=("resources",))
     async with Clients(group.config) as clients:
-        assert [(server, found.uri) for server, found in await clients.list_resources()] == [
-            ("a", "note://1"),
-            ("b", "note://1"),
-        ]
+        listed = [(server, found.uri) for server, found in await clients.list_resources()]
+        assert listed == [("a", "note://1"), ("b", "note://1")]
         assert [server for server, _ in await clients.list_resource_templates()] == ["a", "b"]
         assert (await clients.read_resource("b", "note://1"))[0].text == "b"
         with pytest.raises(KeyError, match="there is no server 'c'; open are: a, b"):
             await clients.read_resource("c", "note://1")
-
-
-async def test_a_tool_of_nobody_is_told_to_the_model(group: Group) -> None:
-    group.add("weather", "forecast")
-    async with Clients(group.config) as clients:
-        with pytest.raises(ToolError, match=r"no tool 'forecast': .* name of its server \(weather_\)"):
-            await clients.call_tool("forecast")
 
 
 async def test_names_that_begin_alike(group: Group) -> None:
@@ -125,7 +112,7 @@ async def test_names_that_begin_alike(group: Group) -> None:
     async with Clients(group.config) as clients:
         names = [tool.name for tool in await clients.list_tools()]
         assert names == ["git_log", "git_hub_search", "git_hub_open"]
-        assert "the tool hub_search of 'git' is left out: git_hub_search would be one of 'git_hub'" in str(
+        assert "hub_search of 'git' is left out: git_hub_search would be one of 'git_hub'" in str(
             clients.failures["git"]
         )
         assert (await clients.call_tool("git_hub_search")).text == "git_hub search"
@@ -154,20 +141,16 @@ async def test_options_for_all_and_for_one(group: Group) -> None:
 async def test_signing_in_is_for_urls_that_have_no_token(group: Group) -> None:
     for name in ("program", "http://open/mcp", "http://known/mcp"):
         group.add(name)
-    token = {"authorization": "Bearer x"}
     servers = {
         "program": {"command": "program"},
         "open": {"url": "http://open/mcp"},
-        "known": {"url": "http://known/mcp", "headers": token},
+        "known": {"url": "http://known/mcp", "headers": {"authorization": "Bearer x"}},
     }
     signing_in = OAuth()
     async with Clients({"mcpServers": servers}, auth=signing_in) as clients:
         assert list(clients) == ["program", "open", "known"]
-    assert {name: options.get("auth") for name, options in group.given.items()} == {
-        "program": None,
-        "http://open/mcp": signing_in,
-        "http://known/mcp": None,
-    }
+    given = {name: options.get("auth") for name, options in group.given.items()}
+    assert given == {"program": None, "http://open/mcp": signing_in, "http://known/mcp": None}
 
 
 @pytest.mark.parametrize("auth", ["s3cret", BearerToken("s3cret")], ids=["text", "object"])
@@ -308,7 +291,8 @@ def test_the_folder_that_a_file_is_about(tmp_path: Path, folder: str, about: str
     assert read_servers(path)["a"].target == [f"{(tmp_path / about).resolve()}/run"]
 
 
-UNREADABLE: dict[str, tuple[bytes, str]] = {
+UNREADABLE: dict[str, tuple[bytes | None, str]] = {
+    "not there": (None, r"mcp\.json can't be read: No such file"),
     "no quotes": (b'{\n// servers\n"mcpServers": {a: 1}}', "no JSON object near line 3"),
     "half a comment": (b'{"mcpServers": {}} /* and', "no JSON object"),
     "two commas": (b'{"mcpServers": {},,\n}', "no JSON object near line 2"),
@@ -324,16 +308,11 @@ UNREADABLE: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize(("content", "words"), UNREADABLE.values(), ids=UNREADABLE.keys())
-def test_a_file_that_is_none(tmp_path: Path, content: bytes, words: str) -> None:
+def test_a_file_that_is_none(tmp_path: Path, content: bytes | None, words: str) -> None:
     path = tmp_path / "mcp.json"
-    path.write_bytes(content)
+    path.write_bytes(content) if content is not None else None
     with pytest.raises(SetupError, match=words):
         Clients(path)
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match=r"mcp\.json can't be read: No such file"):
-        Clients(tmp_path / "mcp.json")
 
 
 UNUSABLE: dict[str, tuple[Any, str]] = {

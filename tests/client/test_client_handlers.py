@@ -51,26 +51,14 @@ def test_what_is_declared(revision: str) -> None:
 TOOLS = {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]}
 
 UNANSWERABLE: dict[str, tuple[dict[str, Any], dict[str, Any], str, int, str]] = {
-    "no handler": (
-        {"elicitation_handler": None},
-        elicitation(),
-        MODERN,
-        METHOD_NOT_FOUND,
-        "needs elicitation_handler=",
-    ),
+    "no handler": ({"elicitation_handler": None}, elicitation(), MODERN, METHOD_NOT_FOUND, "elicitation_handler="),
     "no sampling": ({"sampling_handler": None}, sampling(), MODERN, METHOD_NOT_FOUND, "needs sampling_handler="),
     "no roots": ({"roots": None}, ROOTS, LATEST_HANDSHAKE, METHOD_NOT_FOUND, "needs roots="),
     "unknown": ({}, {"method": "tasks/get"}, MODERN, METHOD_NOT_FOUND, "does not know"),
     "too old": ({}, elicitation(), "2025-03-26", METHOD_NOT_FOUND, "client of 2025-03-26 has not declared"),
     "no URLs yet": ({}, url_elicitation(), "2025-06-18", INVALID_PARAMS, "not declared elicitation.url"),
     "no URLs": ({"capabilities": {"elicitation": {}}}, url_elicitation(), MODERN, INVALID_PARAMS, "elicitation.url"),
-    "no forms": (
-        {"capabilities": {"elicitation": {"url": {}}}},
-        elicitation(),
-        MODERN,
-        INVALID_PARAMS,
-        "elicitation.form",
-    ),
+    "no forms": ({"capabilities": {"elicitation": {"url": {}}}}, elicitation(), MODERN, INVALID_PARAMS, ".form"),
     "no tools": ({}, sampling(**TOOLS), MODERN, INVALID_PARAMS, "not declared sampling.tools"),
     "no tool choice": ({}, sampling(toolChoice={"mode": "auto"}), MODERN, INVALID_PARAMS, "sampling.tools"),
 }
@@ -184,19 +172,12 @@ def test_what_a_handler_may_return(schema: Any, returned: Any, expected: dict[st
     assert answered(answering, elicitation(schema=schema)) == expected
 
 
-@pytest.mark.parametrize(
-    ("returned", "action"),
-    [
-        (True, "accept"),
-        ("yes", "accept"),
-        (ElicitReply("accept", {"x": 1}), "accept"),
-        (ElicitReply("cancel"), "cancel"),
-        (False, "decline"),
-        (None, "decline"),
-    ],
-)
-def test_a_url_is_opened_or_not(returned: Any, action: str) -> None:
-    assert answered(everything(elicitation_handler=lambda question: returned), url_elicitation()) == {"action": action}
+def test_a_url_is_opened_or_not() -> None:
+    accepted, declined = [True, "yes", ElicitReply("accept", {"x": 1})], [False, None]
+    cases = [*((each, "accept") for each in accepted), *((each, "decline") for each in declined)]
+    for returned, action in [*cases, (ElicitReply("cancel"), "cancel")]:
+        answering = everything(elicitation_handler=lambda question: returned)  # noqa: B023
+        assert answered(answering, url_elicitation()) == {"action": action}
 
 
 @pytest.mark.parametrize(
@@ -230,9 +211,15 @@ def test_what_a_handler_sees() -> None:
     assert seen[1].fields == {}
 
 
-@pytest.mark.parametrize("returned", ["Ada", 7, object(), ("a",)])
-def test_a_value_that_fits_no_field(returned: Any) -> None:
-    with pytest.raises(SetupError, match=r"elicitation_handler returned \w+ for a form of 2 fields"):
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        *((each, r"^elicitation_handler returned \w+ for a form of 2 fields") for each in ("Ada", 7, object(), ("a",))),
+        *(({"name": each}, "^elicitation_handler: what it returned ") for each in (object(), "\ud800", 1 << 70)),
+    ],
+)
+def test_what_can_not_be_sent_is_told_with_the_name_of_the_handler(returned: Any, words: str) -> None:
+    with pytest.raises(SetupError, match=words):
         answered(everything(elicitation_handler=lambda question: returned), elicitation(schema=TWO))
 
 
@@ -250,9 +237,6 @@ TEXT = {"type": "text", "text": "Hi."}
 )
 def test_what_a_model_may_return(returned: Any, expected: dict[str, Any]) -> None:
     assert answered(everything(sampling_handler=lambda request: returned), sampling()) == expected
-
-
-def test_a_rejected_sample() -> None:
     with pytest.raises(ProtocolError, match="rejected") as caught:
         answered(everything(sampling_handler=lambda request: None), sampling())
     assert caught.value.code == -1
@@ -289,18 +273,14 @@ def test_roots_may_be_named_in_many_ways(tmp_path: Path) -> None:
         return ["file:///later"]
 
     named = [tmp_path, str(tmp_path), "relative", "file:///a%20b", {"uri": "file:///c", "name": "C"}]
-    assert answered(everything(roots=named), ROOTS) == {
-        "roots": [
-            {"uri": tmp_path.as_uri()},
-            {"uri": tmp_path.as_uri()},
-            {"uri": (Path.cwd() / "relative").as_uri()},
-            {"uri": "file:///a%20b"},
-            {"uri": "file:///c", "name": "C"},
-        ]
-    }
-    assert answered(everything(roots=lambda: ["/x"]), ROOTS) == {"roots": [{"uri": "file:///x"}]}
-    assert answered(everything(roots=later), ROOTS) == {"roots": [{"uri": "file:///later"}]}
-    assert answered(everything(roots=()), ROOTS) == {"roots": []}
+    uris = [tmp_path.as_uri(), tmp_path.as_uri(), (Path.cwd() / "relative").as_uri(), "file:///a%20b"]
+    for source, roots in (
+        (named, [*({"uri": uri} for uri in uris), {"uri": "file:///c", "name": "C"}]),
+        (lambda: ["/x"], [{"uri": "file:///x"}]),
+        (later, [{"uri": "file:///later"}]),
+        ((), []),
+    ):
+        assert answered(everything(roots=source), ROOTS) == {"roots": roots}
 
 
 @pytest.mark.parametrize(
@@ -333,10 +313,3 @@ def test_what_fits_a_form(field: dict[str, Any], value: Any, good: bool) -> None
     given = {} if value is None else {"it": value}
     with nullcontext() if good else pytest.raises(SetupError, match=r"elicitation_handler: .* does not fit: .*it"):
         answered(everything(elicitation_handler=lambda question: given), elicitation(schema=schema))
-
-
-@pytest.mark.parametrize("value", [object(), "\ud800", 1 << 70])
-def test_what_can_not_be_sent_is_told_with_the_name_of_the_handler(value: Any) -> None:
-    answering = everything(elicitation_handler=lambda question: {"name": value})
-    with pytest.raises(SetupError, match=r"^elicitation_handler: what it returned "):
-        answered(answering, elicitation(schema=TWO))

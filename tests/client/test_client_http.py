@@ -3,9 +3,9 @@
 import asyncio
 import gzip
 import sys
+import time
 import tracemalloc
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
+from email.utils import formatdate
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -33,16 +33,15 @@ async def test_modern_headers() -> None:
                 await client.read_resource(uri)
         with pytest.raises(ServerError):
             await client.request("odd/method\u00e9")
+    fixed = {
+        "mcp-protocol-version": MODERN, "authorization": "Bearer x", "content-type": "application/json",
+        "accept": "application/json, text/event-stream",
+    }  # fmt: skip
     for visit in server.visits:
-        assert visit.headers["mcp-protocol-version"] == MODERN
-        assert visit.headers["authorization"] == "Bearer x"
-        assert visit.headers["accept"] == "application/json, text/event-stream"
-        assert visit.headers["content-type"] == "application/json"
+        assert fixed.items() <= visit.headers.items()
         assert visit.headers["user-agent"].startswith("dovetail/")
         assert "mcp-session-id" not in visit.headers
-    assert [visit.headers["mcp-method"] for visit in server.visits[:3]] == [
-        "server/discover", "tools/list", "tools/call",
-    ]  # fmt: skip
+        assert visit.headers["mcp-method"] == visit.method or visit.method == "odd/method\u00e9"
     assert [visit.headers.get("mcp-name") for visit in server.visits] == [
         None, None, "=?base64?Z3LDvMOfZQ==?=", "notes://1", "=?base64?IHBhZGRlZCA=?=",
         "=?base64?PT9iYXNlNjQ/ZUE9PT89?=", None,
@@ -186,10 +185,8 @@ STRANGE: dict[str, tuple[Any, type[Exception], str]] = {
 @pytest.mark.parametrize(("reply", "kind", "words"), STRANGE.values(), ids=STRANGE.keys())
 async def test_an_answer_that_is_none(reply: Any, kind: type[Exception], words: str) -> None:
     def behave(visit: Visit) -> None:
-        if visit.method == "tools/call" and visit.message["params"]["name"] == "strange":
-            reply(visit)
-        else:
-            modern()(visit)
+        is_strange = visit.method == "tools/call" and visit.message["params"]["name"] == "strange"
+        reply(visit) if is_strange else modern()(visit)
 
     async with Scripted(behave) as server, Client(server.url) as client:
         with pytest.raises(kind, match=words):
@@ -198,7 +195,7 @@ async def test_an_answer_that_is_none(reply: Any, kind: type[Exception], words: 
 
 
 def _later(seconds: int) -> str:
-    return format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
+    return formatdate(time.time() + seconds, usegmt=True)
 
 
 TOO_MANY: dict[str, tuple[Any, int, tuple[float, float] | None]] = {
@@ -210,11 +207,7 @@ TOO_MANY: dict[str, tuple[Any, int, tuple[float, float] | None]] = {
     "never": (lambda visit: visit.answer(429, Retry_After="-7"), 429, None),
     "not said": (lambda visit: visit.error(-32000, 429, "slow down"), -32000, None),
     "in the body": (lambda visit: visit.error(-32603, 429, "busy", data={"retryAfter": 3}), -32603, (3, 3)),
-    "in the body of a success": (
-        lambda visit: visit.error(-32603, 200, "busy", data={"retryAfter": 2}),
-        -32603,
-        (2, 2),
-    ),
+    "in a success": (lambda visit: visit.error(-32603, 200, "busy", data={"retryAfter": 2}), -32603, (2, 2)),
 }
 
 
@@ -297,10 +290,7 @@ async def test_a_server_that_is_not_there() -> None:
 @pytest.mark.parametrize("status", [307, 308])
 async def test_a_redirect_within_the_origin_is_followed(status: int) -> None:
     def behave(visit: Visit) -> None:
-        if visit.path == "/mcp":
-            visit.answer(status, Location="/mcp/")
-        else:
-            modern()(visit)
+        visit.answer(status, Location="/mcp/") if visit.path == "/mcp" else modern()(visit)
 
     async with Scripted(behave) as server, Client(server.url, headers={"Authorization": "x"}) as client:
         assert (await client.call_tool("any")).text == "called"
@@ -323,10 +313,8 @@ async def test_a_redirect_within_the_origin_is_followed(status: int) -> None:
     ],
 )  # fmt: skip
 async def test_other_redirects_are_not(status: int, location: str | None, words: str) -> None:
-    def behave(visit: Visit) -> None:
-        visit.answer(status, **({} if location is None else {"Location": location}))
-
-    async with Scripted(behave) as server:
+    named = {} if location is None else {"Location": location}
+    async with Scripted(lambda visit: visit.answer(status, **named)) as server:
         with pytest.raises(ServerError, match=words) as caught:
             async with Client(server.url, protocol_version=MODERN):
                 pass

@@ -7,29 +7,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from joserfc.jwk import ECKey, OKPKey, RSAKey
+from joserfc.jwk import ECKey, RSAKey
 from msgspec.structs import replace
 from served_http import Visit, until
-from sign_in_stage import METADATA, PRM, Person, Realm, notes, realm
+from sign_in_stage import METADATA, PRM, Notes, Person, Realm, notes, realm
 
 from authserver_stage import served
 from dovetail import Client, Server
 from dovetail.auth import Auth, Principal
 from dovetail.auth.dpop import read_proof
 from dovetail.authserver import OAuthClient
-from dovetail.client.oauth import (
-    ClientCredentials,
-    EnterpriseManaged,
-    JwtBearer,
-    MemoryTokens,
-    OAuth,
-    TokenFile,
-    TokenSet,
-)
+from dovetail.client.oauth import ClientCredentials, EnterpriseManaged, JwtBearer, MemoryTokens, OAuth, TokenFile
 from dovetail.client.oauth import client_credentials as machines
 from dovetail.errors import NotSignedIn, ServerError
 
 pytestmark = pytest.mark.usefixtures("tidy")
+
+
+MODERN = "2026-07-28"
+
+
+async def connect(made: Realm | Notes, auth: Any) -> None:
+    async with Client(made.url, protocol_version=MODERN, auth=auth):
+        pass
 
 
 def signing_in(person: Person, **options: Any) -> OAuth:
@@ -51,33 +51,20 @@ async def test_the_whole_way(revision: str) -> None:
         assert all("That is all" in page for page in person.pages)
 
 
-async def test_time_stands_still_while_somebody_signs_in() -> None:
-    person = Person(thinks=1.0)
-    async with notes() as served, Client(served.url, auth=signing_in(person), timeout=0.9) as client:
-        assert (await client.call_tool("read")).data == "a note"
-
-
 async def test_somebody_who_says_no_is_asked_once() -> None:
     person = Person(says_yes=False)
     async with notes() as served:
         with pytest.raises(NotSignedIn, match="did not let you in: access_denied"):
-            async with Client(served.url, auth=signing_in(person)):
-                pass
+            await connect(served, signing_in(person))
         assert len(person.asked) == 1
         assert "Not signed in" in person.pages[0]
 
 
-async def test_many_at_once_wait_for_one_sign_in() -> None:
-    person = Person(thinks=0.2)
-    async with notes() as served, Client(served.url, auth=signing_in(person)) as client:
+async def test_many_at_once_wait_for_one_sign_in_and_time_stands_still_meanwhile() -> None:
+    person = Person(thinks=1.0)
+    async with notes() as served, Client(served.url, auth=signing_in(person), timeout=0.9) as client:
         await asyncio.gather(*(client.call_tool("write", {"text": str(n)}) for n in range(8)))
         assert len(person.asked) == 2
-
-
-async def expire(tokens: Any, **changes: Any) -> None:
-    """As if time had passed."""
-    (key,) = tokens.items()
-    await tokens.save(key, replace(tokens.items()[key], **changes))
 
 
 @pytest.mark.parametrize("changes", [{"expires_at": time.time() - 1}, {"access_token": "revoked"}])
@@ -91,7 +78,8 @@ async def test_many_at_once_refresh_once(changes: dict[str, Any]) -> None:
             mine: Any = auth.for_server(served.url)
             before = mine._tokens.refresh_token
             mine._tokens = replace(mine._tokens, **changes)
-            await expire(tokens, **changes)
+            (key,) = tokens.items()
+            await tokens.save(key, mine._tokens)
             asked = served.paths.count("/token")
             results = await asyncio.gather(*(client.call_tool("read") for _ in range(10)))
             assert [result.data for result in results] == ["a note"] * 10
@@ -119,8 +107,7 @@ async def test_two_programs_refresh_once_with_one_refresh_token(tmp_path: Path) 
 async def test_a_program_that_was_forgotten_registers_again(tmp_path: Path) -> None:
     person, file = Person(), TokenFile(tmp_path / "tokens.json")
     async with notes() as served:
-        async with Client(served.url, auth=signing_in(person, tokens=file)):
-            pass
+        await connect(served, signing_in(person, tokens=file))
         (key,) = file._read()
         kept = file._read()[key]
         async with file.exclusive(key):
@@ -154,25 +141,7 @@ async def test_a_token_as_text() -> None:
             with pytest.raises(ServerError, match="notes:write"):
                 await client.call_tool("write", {"text": "new"})
         with pytest.raises(NotSignedIn, match="token is not good"):
-            async with Client(served.url, auth="wrong"):
-                pass
-
-
-MODERN = "2026-07-28"
-
-
-async def connect(made: Realm, auth: Any, **options: Any) -> None:
-    async with Client(made.url, protocol_version=MODERN, auth=auth, **options):
-        pass
-
-
-def slow(made: Realm, path: str, seconds: float) -> None:
-    async def think(visit: Visit) -> None:
-        await asyncio.sleep(seconds)
-        made.pages[path] = None
-        made._behave(visit)
-
-    made.pages[path] = think
+            await connect(served, "wrong")
 
 
 @pytest.mark.parametrize("kind", ["secret", "assertion", "person"])
@@ -187,32 +156,33 @@ async def test_a_secret_goes_to_the_issuer_of_the_first_server_only(kind: str) -
         }[kind]()
         await connect(good, auth)
         assert "app-secret" in str(good.forms)
-        with pytest.raises(NotSignedIn, match="is not shown to others"):
+        with pytest.raises(NotSignedIn, match="is not shown to others") as caught:
             await connect(evil, auth)
         assert not evil.forms
+        assert "app-secret" not in str(caught.value)
         evil.change(PRM, authorization_servers=[evil.script.origin, good.script.origin])
         await connect(evil, auth)  # a neighbour, with the same issuer
         assert not evil.forms
+        good.good = set()
+        good.change(PRM, authorization_servers=[evil.script.origin])  # the first server names another one by now
+        with pytest.raises(NotSignedIn):
+            await connect(good, auth)
+        assert not evil.forms
 
 
-REFUSALS: dict[str, Any] = {
-    "with 200": (200, {"error": "bad_refresh_token"}),
-    "a word of its own": (400, {"error": "token_reuse"}),
-    "used up": (400, {"error": "invalid_grant"}),
-}
+REFUSALS: list[Any] = [(200, "bad_refresh_token"), (400, "token_reuse"), (400, "invalid_grant")]
+FRESH = {"access_token": "good-token", "token_type": "Bearer", "refresh_token": "refresh-1"}
 
 
-@pytest.mark.parametrize("case", REFUSALS)
-async def test_a_refused_refresh_leads_to_a_sign_in(case: str) -> None:
+@pytest.mark.parametrize(("status", "word"), REFUSALS)
+async def test_a_refused_refresh_leads_to_a_sign_in(status: int, word: str) -> None:
     async with realm() as made:
-        fresh = {"access_token": "good-token", "token_type": "Bearer", "refresh_token": "refresh-1"}
-        made.token = lambda form: REFUSALS[case] if form["grant_type"] == "refresh_token" else fresh
-        auth = made.oauth()
+        fresh, auth = {**FRESH}, made.oauth()
+        made.token = lambda form: (status, {"error": word}) if form["grant_type"] == "refresh_token" else fresh
         await connect(made, auth)
         made.good, fresh["access_token"] = {"second"}, "second"
         await connect(made, auth)
-        assert len(made.asked) == 2
-        assert len(made.registered) == 1
+        assert (len(made.asked), len(made.registered)) == (2, 1)
 
 
 NO_REFUSALS: dict[str, Any] = {
@@ -229,8 +199,7 @@ NO_REFUSALS: dict[str, Any] = {
 async def test_what_says_nothing_about_a_refresh_token_does_not_take_it_away(case: str, tmp_path: Path) -> None:
     file = TokenFile(tmp_path / "tokens.json")
     async with realm() as made:
-        fresh = {"access_token": "good-token", "token_type": "Bearer", "refresh_token": "refresh-1"}
-        answers: list[Any] = [fresh, NO_REFUSALS[case], {**fresh, "access_token": "second"}]
+        answers: list[Any] = [FRESH, NO_REFUSALS[case], {**FRESH, "access_token": "second"}]
         made.token = lambda form: answers[len(made.forms) - 1]
         await connect(made, made.oauth(tokens=file))
         made.good = {"second"}
@@ -246,36 +215,33 @@ async def test_who_is_cancelled_in_a_refresh_does_not_lose_what_came_of_it() -> 
     tokens = MemoryTokens()
     async with realm() as made:
         made.token = lambda form: {
+            **FRESH,
             "access_token": "good-token" if form["grant_type"] != "refresh_token" else "second",
-            "token_type": "Bearer",
             "refresh_token": f"refresh-{len(made.forms)}",
         }
         auth = made.oauth(tokens=tokens)
         async with Client(made.url, protocol_version=MODERN, auth=auth) as client:
             made.good = {"second"}
-            slow(made, "/token", 0.2)
+            go_on = asyncio.Event()
+
+            async def think(visit: Visit) -> None:
+                await go_on.wait()
+                made._token(visit)
+
+            made.pages["/token"] = think
             call = asyncio.create_task(client.discover(fresh=True))
             await until(lambda: made.paths()[-1] == "/token")
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)
-            assert _only(tokens).refresh_token == "refresh-1"
-            await until(lambda: _only(tokens).refresh_token == "refresh-2")
+            go_on.set()
+            await until(lambda: [kept.refresh_token for kept in tokens.items().values()] == ["refresh-2"])
             await client.discover(fresh=True)
         assert [form["grant_type"] for form in made.forms] == ["authorization_code", "refresh_token"]
 
 
-def _only(tokens: MemoryTokens) -> TokenSet:
-    (kept,) = tokens.items().values()
-    return kept
-
-
 SECRET = "a-secret-of-some-length"
 
-KEYS: dict[str, Any] = {
-    "EC": ECKey.generate_key("P-256"),
-    "RSA": RSAKey.generate_key(2048),
-    "Ed25519": OKPKey.generate_key("Ed25519"),
-}
+KEYS: dict[str, Any] = {"EC": ECKey.generate_key("P-256"), "RSA": RSAKey.generate_key(2048)}
 
 
 def machine(**options: Any) -> OAuthClient:
@@ -290,8 +256,7 @@ async def test_a_secret() -> None:
                 await client.call_tool("write", {"text": "it may not"})
         assert app.paths.count("/authorize") == 0
         with pytest.raises(NotSignedIn, match="invalid_client") as caught:
-            async with Client(app.url, auth=ClientCredentials("ci", "wrong-secret-of-some-length")):
-                pass
+            await connect(app, ClientCredentials("ci", "wrong-secret-of-some-length"))
         assert "wrong-secret" not in str(caught.value)
 
 
@@ -321,17 +286,14 @@ async def test_a_token_that_is_over_is_asked_for_before_the_server_says_so() -> 
 
 async def test_the_platform_vouches() -> None:
     async with realm() as made:
-        fresh = iter(["assertion-1", "assertion-2"])
 
         async def assertion() -> str:
-            return next(fresh)
+            return "assertion-1"
 
-        async with Client(made.url, protocol_version=MODERN, auth=JwtBearer("job", assertion)) as client:
-            await client.discover()
+        await connect(made, JwtBearer("job", assertion))
         (form,) = made.forms
-        assert form["grant_type"] == machines.JWT_BEARER
-        assert form["assertion"] == "assertion-1"
-        assert form["client_id"] == "job"
+        found = [form[name] for name in ("grant_type", "assertion", "client_id")]
+        assert found == [machines.JWT_BEARER, "assertion-1", "job"]
 
 
 async def test_the_company_vouches() -> None:
@@ -340,21 +302,15 @@ async def test_the_company_vouches() -> None:
         made.change(METADATA, token_endpoint_auth_methods_supported=["client_secret_post"])
         there = {"idp_token_endpoint": f"{company.script.origin}/token", "idp_client_id": "app-there"}
         auth = EnterpriseManaged("app", SECRET, id_token="who-i-am", **there)
-        async with Client(made.url, protocol_version=MODERN, auth=auth):
-            pass
+        await connect(made, auth)
         asked = company.forms[0]
-        assert (asked["subject_token"], asked["audience"], asked["resource"]) == (
-            "who-i-am",
-            made.script.origin,
-            made.url,
-        )
-        assert "client_secret" not in asked
+        found = [asked.get(name) for name in ("subject_token", "audience", "resource", "client_secret")]
+        assert found == ["who-i-am", made.script.origin, made.url, None]
         assert made.forms[0]["assertion"] == "jag"
         company.token = {"access_token": "no-jag", "token_type": "Bearer"}
         made.good = set()
         with pytest.raises(NotSignedIn, match="gave no grant"):
-            async with Client(made.url, auth=EnterpriseManaged("app", SECRET, id_token="x", **there)):
-                pass
+            await connect(made, EnterpriseManaged("app", SECRET, id_token="x", **there))
 
 
 class BoundTokens(Realm):
@@ -386,15 +342,9 @@ async def test_tokens_are_bound_to_a_key(revision: str) -> None:
     made = BoundTokens()
 
     def app(root: str) -> Any:
-        rules = Auth(
-            made.verify,
-            authorization_servers=[made.script.origin],
-            public_url=f"{root}/mcp",
-            dpop="required",
-            dpop_nonces=True,
-        )
-        server = Server("bound", auth=rules)
-        server.add_tool(hello)
+        known = {"authorization_servers": [made.script.origin], "public_url": f"{root}/mcp"}
+        server = Server("bound", auth=Auth(made.verify, **known, dpop="required", dpop_nonces=True))
+        server.add_tool(lambda: "hello", name="hello", description="Greet.")
         return server.asgi()
 
     async with made.script, served(app) as root:
@@ -408,16 +358,10 @@ async def test_tokens_are_bound_to_a_key(revision: str) -> None:
                 pass
 
 
-def hello() -> str:
-    """Greet."""
-    return "hello"
-
-
 async def test_a_token_that_should_be_bound_and_is_not() -> None:
     async with realm() as made:
         with pytest.raises(NotSignedIn, match="not of the type DPoP"):
-            async with Client(made.url, auth=made.oauth(dpop=True)):
-                pass
+            await connect(made, made.oauth(dpop=True))
 
 
 @pytest.mark.parametrize("metadata", [True, False])
@@ -436,8 +380,7 @@ async def test_a_published_program() -> None:
     async with realm() as made:
         made.change(METADATA, client_id_metadata_document_supported=True)
         url = "https://app.example/client.json"
-        async with Client(made.url, protocol_version=MODERN, auth=made.oauth(client_metadata_url=url)):
-            pass
+        await connect(made, made.oauth(client_metadata_url=url))
         assert made.asked[0]["client_id"] == made.forms[0]["client_id"] == url
         assert not made.registered
 
@@ -447,13 +390,11 @@ async def test_scopes() -> None:
         made.challenge += ', scope="b a"'
         made.change(PRM, scopes_supported=["all"])
         made.change(METADATA, scopes_supported=["a", "offline_access"])
-        async with Client(made.url, protocol_version=MODERN, auth=made.oauth(scopes=["mine"])):
-            pass
+        await connect(made, made.oauth(scopes=["mine"]))
         assert made.asked[0]["scope"] == "a b mine offline_access"
         made.challenge = made.challenge.partition(",")[0]
         made.change(METADATA, scopes_supported=None)
-        async with Client(made.url, protocol_version=MODERN, auth=made.oauth()):
-            pass
+        await connect(made, made.oauth())
         assert made.asked[1]["scope"] == "all"
 
 
@@ -471,11 +412,9 @@ async def test_credentials_of_your_own() -> None:
             return True
 
     async with realm() as made:
-        async with Client(made.url, protocol_version=MODERN, auth=Vault()):
-            pass
+        await connect(made, Vault())
         made.good = set()
         stubborn = Vault()
         with pytest.raises(NotSignedIn, match="401"):
-            async with Client(made.url, protocol_version=MODERN, auth=stubborn):
-                pass
+            await connect(made, stubborn)
         assert stubborn.tries == 4

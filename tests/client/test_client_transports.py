@@ -3,7 +3,6 @@
 import asyncio
 import contextvars
 import os
-import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 import small_server
 from served_http import free_port, next_of, served, until
-from small_server import make_server
+from small_server import EVERY, every_revision, make_server
 
 from dovetail.auth import ApiKeys, Auth, Principal
 from dovetail.client import CallResult, Client
@@ -24,16 +23,13 @@ from dovetail.errors import ConnectionLost, NotSignedIn, ServerError, SetupError
 from dovetail.protocol import revisions
 from dovetail.server import Server
 from official import Witness
-from process_stage import HELPERS, SERVER, is_there, pid_in, shell
+from process_stage import HELPERS, is_there, pid_in, shell
 
 pytestmark = [pytest.mark.usefixtures("brisk"), pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")]
 
-HANDSHAKE = list(revisions.HANDSHAKE)
-EVERY = [revision.name for revision in revisions.ALL]
-
 WAYS = [
     *(("http", version) for version in (*EVERY, None)),
-    *(("sse", version) for version in HANDSHAKE),
+    *(("sse", version) for version in revisions.HANDSHAKE),
     *((way, version) for way in ("memory", "stdio") for version in ("2025-11-25", None)),
 ]
 
@@ -148,12 +144,10 @@ async def test_each_side_keeps_its_own_context() -> None:
     assert seen == ["the client's"]
 
 
-ALICE, BOB, CARL = "key-of-alice-0123456789", "key-of-bob-0123456789", "key-of-carl-0123456789"
-
+ALICE, BOB = "key-of-alice-0123456789", "key-of-bob-0123456789"
 PEOPLE = {
     "alice": {"key": ALICE, "scopes": ["read", "write"], "claims": {"admin": True}},
     "bob": {"key": BOB, "scopes": ["read"]},
-    "carl": {"key": CARL, "scopes": ["other"]},
 }
 
 
@@ -185,7 +179,8 @@ def guarded_server(**options: Any) -> Server:
 
 async def heard_of(work: Awaitable[Any]) -> Any:
     try:
-        return await work
+        found = await work
+        return found.data if isinstance(found, CallResult) else found
     except ServerError as refusal:
         return refusal.code, refusal.message
 
@@ -193,16 +188,15 @@ async def heard_of(work: Awaitable[Any]) -> Any:
 async def experience(client: Client) -> list[Any]:
     """What a caller sees of the server, and may do there."""
     async with client:
-        called = [await heard_of(client.call_tool(name)) for name in ("whoami", "write", "rule")]
         return [
             [tool.name for tool in await client.list_tools()],
             [resource.uri for resource in await client.list_resources()],
-            [each.data if isinstance(each, CallResult) else each for each in called],
+            [await heard_of(client.call_tool(name)) for name in ("whoami", "write", "rule")],
             await heard_of(client.read_resource("notes://all")),
         ]
 
 
-@pytest.mark.parametrize("version", EVERY)
+@every_revision
 @pytest.mark.parametrize("token", [ALICE, BOB])
 async def test_a_token_means_in_process_what_it_means_over_http(token: str, version: str) -> None:
     server = guarded_server()
@@ -213,7 +207,7 @@ async def test_a_token_means_in_process_what_it_means_over_http(token: str, vers
     assert ("write" in here[0]) is (token == ALICE)
 
 
-@pytest.mark.parametrize("version", EVERY)
+@every_revision
 async def test_a_principal_comes_straight_in(version: str) -> None:
     writer = Principal(subject="wendy", scopes=frozenset({"write"}))
     async with Client(guarded_server(), principal=writer, protocol_version=version) as client:
@@ -224,7 +218,7 @@ async def test_a_principal_comes_straight_in(version: str) -> None:
             await client.call_tool("rule")
 
 
-@pytest.mark.parametrize("version", EVERY)
+@every_revision
 async def test_a_wrong_token_is_not_signed_in_and_leaves_the_server(version: str) -> None:
     diary = Diary()
     with pytest.raises(NotSignedIn, match="The token is not good, or not any more"):
@@ -250,12 +244,8 @@ def send(message):
     sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\\n")
     sys.stdout.flush()
 INIT = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "fake", "version": "0"}}
-DISCOVER = {"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {}, "ttlMs": 0,
-            "cacheScope": "private"}
-def refuse(code=-32601):
-    return {"error": {"code": code, "message": "no"}}
 def text(value):
-    return {"result": {"resultType": "complete", "content": [{"type": "text", "text": value}]}}
+    return {"result": {"content": [{"type": "text", "text": value}]}}
 %s
 for line in sys.stdin:
     message = json.loads(line)
@@ -270,7 +260,7 @@ def answer(method, params):
     if method == "initialize": return {"result": INIT}
     if method == "tools/call": return call(params["name"])
     if method == "never/answered": return None
-    return refuse()
+    return {"error": {"code": -32601, "message": "no"}}
 def call(name):
     if name == "crash": os._exit(3)
     if name == "kill": os.kill(os.getpid(), 9)
@@ -307,17 +297,14 @@ def script(folder: Path, body: str) -> list[str]:
     return [sys.executable, "-I", str(path)]
 
 
-async def outcome(work: Any) -> Any:
-    return await asyncio.wait_for(work, 20)
-
-
 async def test_an_old_server_is_recognised(tmp_path: Path) -> None:
-    async with Client(script(tmp_path, LEGACY)) as client:
+    async with Client(script(tmp_path, LEGACY), env={"COLOUR": "green"}, cwd=tmp_path) as client:
         assert client.protocol_version == "2025-06-18"
         assert client.server_info is not None
         assert client.server_info.name == "fake"
         assert (await client.call_tool("noise")).data == "still here"
         assert (await client.call_tool("ping")).data.endswith('"id":"p","result":{}}')
+        assert (await client.call_tool("env")).data == f"green {tmp_path.name}"
 
 
 @pytest.mark.parametrize(
@@ -329,17 +316,11 @@ async def test_a_server_that_goes_away_in_a_call(tmp_path: Path, tool: str, word
         others = [asyncio.ensure_future(client.request("never/answered")) for _ in range(2)]
         await asyncio.sleep(0)  # they are sent first
         with pytest.raises(ConnectionLost, match=f"tools/call: .*{words}"):
-            await outcome(client.call_tool(tool))
+            await client.call_tool(tool, timeout=20)
         for lost in await asyncio.gather(*others, return_exceptions=True):
             assert isinstance(lost, ConnectionLost)
         with pytest.raises(ConnectionLost, match=words):
             await client.call_tool("noise")
-
-
-async def test_environment_and_directory(tmp_path: Path) -> None:
-    command = script(tmp_path, LEGACY)
-    async with Client(command, env={"COLOUR": "green"}, cwd=tmp_path) as client:
-        assert (await client.call_tool("env")).data == f"green {tmp_path.name}"
 
 
 @pytest.mark.parametrize(
@@ -347,7 +328,6 @@ async def test_environment_and_directory(tmp_path: Path) -> None:
     [
         (["no-such-command-at-all"], {}, "'no-such-command-at-all': there is no such command"),
         ([sys.executable], {"cwd": "/no/such/folder"}, "cwd='/no/such/folder'"),
-        ([sys.executable], {"cwd": Path("/no/such/folder")}, "its working folder can't be used: No such file"),
         ([sys.executable, "\0"], {}, "hold what no system takes"),
         ([sys.executable], {"env": {"A=B": ""}}, "hold what no system takes"),
         ([sys.executable], {"env": {"A": "\0"}}, "hold what no system takes"),
@@ -370,21 +350,13 @@ async def test_a_child_leaves_when_its_input_ends(tmp_path: Path) -> None:
     assert asyncio.all_tasks() == before
 
 
-async def test_a_child_that_does_not_want_to_leave_is_ended(tmp_path: Path) -> None:
+async def test_a_child_that_does_not_want_to_leave_is_ended_with_its_own_group(tmp_path: Path) -> None:
     link = StdioTransport(script(tmp_path, STUBBORN), leave_seconds=0.05)
     async with Client(link, protocol_version="2025-06-18") as client:
         pid = (await client.request("who"))["pid"]
+        assert os.getpgid(pid) == pid != os.getpgid(0)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-
-
-async def gone(pid: int) -> bool:
-    for _ in range(1000):
-        if not is_there(pid):
-            return True
-        await asyncio.sleep(0.02)
-    os.kill(pid, signal.SIGKILL)
-    return False
 
 
 async def test_a_cancelled_close_still_ends_the_child(tmp_path: Path) -> None:
@@ -396,7 +368,7 @@ async def test_a_cancelled_close_still_ends_the_child(tmp_path: Path) -> None:
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
-    assert await gone(pid)
+    await until(lambda: not is_there(pid), 20)
 
 
 @with_proc
@@ -405,14 +377,7 @@ async def test_whatever_it_has_started_ends_with_it(tmp_path: Path, helper: str)
     async with Client(StdioTransport(shell(tmp_path, helper), leave_seconds=0.3), protocol_version="2025-06-18"):
         helping = pid_in(tmp_path)
         assert is_there(helping)
-    assert await gone(helping)
-
-
-async def test_the_child_has_a_group_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "server.py").write_text(SERVER)
-    async with Client([sys.executable, str(tmp_path / "server.py")], protocol_version="2025-06-18") as client:
-        pid = (await client.request("who"))["pid"]
-        assert os.getpgid(pid) == pid != os.getpgid(0)
+    await until(lambda: not is_there(helping), 20)
 
 
 # Shakes hands, then asks without an end and never reads again.

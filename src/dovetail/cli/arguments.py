@@ -11,9 +11,11 @@ Schemas of a server are not trusted to have a sensible shape. References are fol
 
 import difflib
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
+from urllib.parse import unquote
 
 import click
 import msgspec
@@ -302,16 +304,21 @@ def branches(schema: Schema, root: Schema) -> Iterator[Schema]:
         listed = [part[keyword] for keyword in ("allOf", "oneOf", "anyOf") if isinstance(part.get(keyword), list)]
         waiting += [mapping(each) for alternatives in listed for each in alternatives[MAX_PARTS::-1]]
         if isinstance(part.get("$ref"), str):
-            waiting.append(_referred(part["$ref"], root))
+            waiting.append(mapping(referred(part["$ref"], root)))
 
 
-def _referred(reference: str, root: Schema) -> Schema:
-    if not reference.startswith("#"):
-        return ANYTHING
+def referred(reference: Any, root: Schema) -> Any:
+    """What a reference within the document leads to; None for any other, and for one that leads nowhere."""
+    if not isinstance(reference, str) or not re.fullmatch(r"(#(/.*)?)?", reference, re.DOTALL):
+        return None
     found: Any = root
-    for part in reference[1:].split("/")[1:]:
-        found = mapping(found).get(part.replace("~1", "/").replace("~0", "~"))
-    return mapping(found)
+    for step in unquote(reference).split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and re.fullmatch(r"0|[1-9][0-9]{0,8}", key):
+            found = found[int(key)] if int(key) < len(found) else None
+        else:
+            found = mapping(found).get(key)
+    return found
 
 
 def types(schema: Schema, root: Schema, *, unlisted: bool = False) -> list[str]:

@@ -8,6 +8,7 @@ import asyncio
 import io
 import sys
 import threading
+import webbrowser
 from collections.abc import Mapping
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
@@ -139,7 +140,7 @@ class Respondent:
             tell("Nobody is here to open it, so it is cancelled.")
             raise Dismissed("cancel")
         await agreed(f"Open this page at {in_line(urlsplit(question.url or '').netloc, 300)} in the browser?")
-        if not await asyncio.to_thread(_open, question.url or ""):
+        if not await asyncio.to_thread(webbrowser.open, question.url or ""):
             tell("There is no browser here: open the page yourself.")
         return ElicitReply("accept")
 
@@ -168,12 +169,6 @@ class Respondent:
                 told = arguments.text_of(block, "text") or f"[{in_line(str(block.get('type')), 40)}]"
                 tell(f"  {in_line(str(message['role']), 20)}: {plain(told[:LONGEST_WORDS])}")
         tell("Answer for the model in a line; !decline refuses.", dim=True)
-
-
-def _open(url: str) -> bool:
-    import webbrowser  # late: hardly any call needs it
-
-    return webbrowser.open(url)
 
 
 class FormQuestion:

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from random import randrange
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from dovetail.client import Client
     from dovetail.protocol.types import ToolDefinition
 
-PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 Ask = Callable[["Client"], Awaitable[object]]
 
@@ -40,12 +41,21 @@ made by one process, which needs about as much CPU as a quick server does.
 
 
 class Measurement:
-    """What came of it. Only calls that were answered well have a time."""
+    """What came of it. Only calls that were answered well have a time; of very many, a fair sample is kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: int = 200_000) -> None:
+        self.calls, self.slowest, self._room = 0, 0.0, room
         self.times: list[float] = []  # milliseconds; sorted when it is over
         self.errors: Counter[str] = Counter()
         self.seconds = 0.0
+
+    def add(self, milliseconds: float) -> None:
+        self.calls += 1
+        self.slowest = max(self.slowest, milliseconds)
+        if len(self.times) < self._room:
+            self.times.append(milliseconds)
+        elif (place := randrange(self.calls)) < self._room:  # each call is kept with the same chance
+            self.times[place] = milliseconds
 
     def close(self, seconds: float) -> None:
         self.seconds = seconds
@@ -53,12 +63,14 @@ class Measurement:
 
     @property
     def rate(self) -> float:
-        return len(self.times) / self.seconds if self.seconds else 0.0
+        return self.calls / self.seconds if self.seconds else 0.0
 
     def percentiles(self) -> dict[str, float]:
         """In milliseconds; empty if nothing was answered."""
+        if not self.times:
+            return {}
         last = len(self.times) - 1
-        return {name: self.times[round(part * last)] for name, part in PERCENTILES.items()} if self.times else {}
+        return {name: self.times[round(part * last)] for name, part in PERCENTILES.items()} | {"max": self.slowest}
 
     def note(self, failure: Exception) -> None:
         words = f"{type(failure).__name__}: {terminal.in_line(str(failure), 200)}"
@@ -95,7 +107,7 @@ async def _call_until(end: float, client: "Client", ask: Ask, found: Measurement
             found.note(failure)
             await asyncio.sleep(0.01)  # a server that is gone fails at once
         else:
-            found.times.append((clock() - began) * 1e3)
+            found.add((clock() - began) * 1e3)
 
 
 # ── the command ──
@@ -137,7 +149,7 @@ def command(
         terminal.out_json(document)
     else:
         _show(found)
-    if found.errors or not found.times:
+    if found.errors or not found.calls:
         raise click.exceptions.Exit(terminal.FAILED)
 
 
@@ -157,7 +169,7 @@ async def _bench(
         "revision": revision,
         "clients": clients,
         "seconds": round(found.seconds, 3),
-        "calls": len(found.times),
+        "calls": found.calls,
         "callsPerSecond": round(found.rate, 1),
         "errors": sum(found.errors.values()),
         "complaints": dict(found.errors.most_common(5)),
@@ -188,14 +200,10 @@ def _harmless(tools: list["ToolDefinition"]) -> "ToolDefinition | None":
 
 def _show(found: Measurement) -> None:
     errors = sum(found.errors.values())
-    rate, told = (
-        terminal.styled(f"{found.rate:,.0f} calls/s", bold=True),
-        f"{len(found.times):,} calls in {found.seconds:.1f} s",
-    )
-    terminal.out(f"{rate}   {told}   {terminal.styled(f'{errors:,} errors', fg='red' if errors else None)}")
-    if found.times:
-        terminal.out(
-            "   ".join(f"{name} {terminal.milliseconds(value)}" for name, value in found.percentiles().items())
-        )
+    rate = terminal.styled(f"{found.rate:,.0f} calls/s", bold=True)
+    told = terminal.styled(f"{errors:,} errors", fg="red" if errors else None)
+    terminal.out(f"{rate}   {found.calls:,} calls in {found.seconds:.1f} s   {told}")
+    if latency := found.percentiles():
+        terminal.out("   ".join(f"{name} {terminal.milliseconds(value)}" for name, value in latency.items()))
     for words, count in found.errors.most_common(5):
         terminal.tell(f"{count:,} x {words}", fg="red")

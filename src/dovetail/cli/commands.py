@@ -9,13 +9,7 @@ import click
 from dovetail import cli
 from dovetail.cli import output as terminal
 from dovetail.cli.options import InteractionOptions, ServerCommand, ServerTarget, on_server, with_interaction
-from dovetail.errors import (
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
-    RESOURCE_NOT_FOUND,
-    URL_ELICITATION_REQUIRED,
-    ServerError,
-)
+from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, URL_ELICITATION_REQUIRED, ServerError
 
 if TYPE_CHECKING:
     from dovetail.cli.arguments import GivenArguments

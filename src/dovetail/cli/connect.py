@@ -34,10 +34,7 @@ if TYPE_CHECKING:
 GIVE_TOKEN = "give a token with --token, or set DOVETAIL_CLIENT_TOKEN"
 MCP_STATUSES = (403, 429)  # with which a server that knows MCP may refuse the first request
 MAX_NAMED = 20  # tools, prompts or servers that an error lists
-REPORTED_BY_CHILD = {
-    NOT_FOUND: terminal.WRONG_USE,
-    CANT_LOAD: terminal.UNREACHED,
-}  # exit codes of a process that has said why
+REPORTED_BY_CHILD = {NOT_FOUND: terminal.WRONG_USE, CANT_LOAD: terminal.UNREACHED}  # by a process that has said why
 OPTIONS = (  # what `Client` says, and what was typed; the first that fits
     (r"^Client: protocol_version=", "--revision "),
     (r"^Client: headers=\{(.+?): …\}", r"--header \1"),
@@ -210,20 +207,18 @@ def listed_server(path: str, name: str) -> ListedServer:
     except SetupError as failure:
         raise terminal.CommandExit(str(failure), terminal.WRONG_USE) from None
     servers = [each for each, listed in known.items() if not listed.is_off]
-    if name in known and name not in servers:
-        raise terminal.CommandExit(
-            f"{path}:{name} is switched off: the file says that it is disabled", terminal.WRONG_USE
-        )
     if not name and len(servers) == 1:
         (name,) = servers
-    if name not in servers:
+    if name not in known:
         words = f"has no server {name}" if name else "has several servers" if servers else "names no servers"
         which = [f"  {terminal.in_line(shlex.quote(f'{path}:{each}'), 200)}" for each in servers[:MAX_NAMED]]
-        raise terminal.CommandExit(
-            "\n".join([f"{path} {words}{'; say which:' if which else ''}", *which]), terminal.WRONG_USE
-        )
-    if known[name].problem:
-        raise terminal.CommandExit(known[name].problem, terminal.WRONG_USE)
+        problem = "\n".join([f"{path} {words}{'; say which:' if which else ''}", *which])
+    elif known[name].is_off:
+        problem = f"{path}:{name} is switched off: the file says that it is disabled"
+    else:
+        problem = known[name].problem
+    if problem:
+        raise terminal.CommandExit(problem, terminal.WRONG_USE)
     return known[name]
 
 

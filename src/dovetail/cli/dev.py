@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+import webbrowser
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -100,8 +101,6 @@ def _announce(reloader: "Reloader", options: HttpOptions, opens: bool) -> None:
     tell(f"Console  {base}{CONSOLE}", bold=True)
     tell(f"Changes in {in_line(str(reloader.folder), 200)} restart it; Ctrl-C ends it.", dim=True)
     if opens:
-        import webbrowser  # late: often nothing is opened
-
         webbrowser.open(f"{base}{CONSOLE}")
 
 

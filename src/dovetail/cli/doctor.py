@@ -17,6 +17,7 @@ import click
 from dovetail import __version__
 from dovetail.cli.hosts import HOSTS, PROJECT, USER, ConfigFile, Host, UnusableFile, file_of
 from dovetail.cli.output import FAILED, aligned, in_line, out, out_json, plain, styled
+from dovetail.client.config import read_file
 from dovetail.errors import DovetailError, SetupError
 from dovetail.state.urls import open_state
 from dovetail.transports.options import KINDS, read_option
@@ -66,7 +67,8 @@ class HealthNote(NamedTuple):
 @click.option("--json", "as_document", is_flag=True, help="Print the notes as JSON.")
 def command(port: int | None, state: str | None, as_document: bool) -> None:
     """Look at this machine, and say what to fix. `dovetail inspect` looks at a server."""
-    notes = list(_notes(port or _usual_port(), state or os.environ.get("DOVETAIL_STATE")))
+    url = state or os.environ.get("DOVETAIL_STATE")
+    notes = [*packages(), *on_path(), *variables(), *port_in_use(port or _usual_port()), *state_store(url), *hosts()]
     problems, warnings = (sum(note.level == level for note in notes) for level in (PROBLEM, WARNING))
     if as_document:
         out_json({"notes": [note._asdict() for note in notes], "problems": problems, "warnings": warnings})
@@ -79,15 +81,6 @@ def command(port: int | None, state: str | None, as_document: bool) -> None:
 def _usual_port() -> int:
     given = os.environ.get("DOVETAIL_PORT", "")
     return int(given) if given.isdecimal() and 0 < int(given) < 65536 else DEFAULT_PORT
-
-
-def _notes(port: int, state: str | None) -> Iterator[HealthNote]:
-    yield from packages()
-    yield from on_path()
-    yield from variables()
-    yield from port_in_use(port)
-    yield from state_store(state)
-    yield from hosts()
 
 
 def _show(notes: list[HealthNote], problems: int, warnings: int) -> None:
@@ -222,7 +215,12 @@ def _host(host: Host, path: Path) -> Iterator[HealthNote]:
     try:
         servers = ConfigFile.read(path, host.section).servers
     except UnusableFile as failure:
-        yield HealthNote(WARNING, subject, in_line(str(failure)), "correct the file, unless these are comments")
+        try:
+            read_file(path)
+            level, fix = WARNING, "`dovetail install` writes plain JSON only; comments have to go for it"
+        except SetupError:  # the host can't read it either
+            level, fix = PROBLEM, "correct the file, or who may read it"
+        yield HealthNote(level, subject, in_line(str(failure)), fix)
         return
     lacking = [(name, words) for name, entry in servers.items() if (words := _lacks(entry))]
     for name, words in lacking[:100]:

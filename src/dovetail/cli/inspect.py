@@ -119,15 +119,13 @@ def _show(found: Mapping[str, Any], catalogue: Catalogue) -> None:
     about, findings = found["server"], findings_of(catalogue)
     name = in_line(str(about.get("title") or about.get("name") or "It does not say who it is"), 200)
     out(styled(" ".join(filter(None, (name, in_line(str(about.get("version", "")), 100)))), bold=True))
+    offers = [f"{count} {kind[:-1] if count == 1 else kind}" for kind, count in found["counts"].items()]
     rows = [
         ("Speaks", _tried(found["revisions"])),
         ("Transports", _tried(found["transports"], " at this address")),
         ("Capabilities", _capabilities(found["capabilities"])),
         ("Extensions", in_line(", ".join(map(str, found["extensions"])))),
-        (
-            "Offers",
-            ", ".join(f"{count} {kind[:-1] if count == 1 else kind}" for kind, count in found["counts"].items()),
-        ),
+        ("Offers", ", ".join(offers)),
         ("Hints", ", ".join(f"{count} {word}" for word, count in found["hints"].items())),
         ("Answers", _times(**found["seconds"])),
         ("Costs", cost(catalogue) if catalogue.tools else ""),

@@ -19,13 +19,18 @@ import click
 
 from dovetail import cli
 from dovetail.cli import hosts
-from dovetail.cli.options import COMMAND_WORDS, ServerCommand
+from dovetail.cli.options import COMMAND_WORDS, ServerCommand, pairs
 from dovetail.cli.output import DECLINED, CommandExit, can_ask, finish, in_line, out, plain, styled, tell
 from dovetail.cli.target import what_is_missing
 
 PLAIN_STEMS = ("server", "main", "app", "mcp", "__init__", "__main__")  # they say nothing about the server
-URL, PROGRAM, COMMAND = "a URL", "a Python program", "a command after --"
-FITTING = {URL: ("--header", "--transport"), PROGRAM: ("--env", "--uv"), COMMAND: ("--env",)}  # options of each
+URL, PROGRAM, COMMAND, REMOVAL = "a URL", "a Python program", "a command after --", "--remove"
+FITTING = {  # options of each
+    URL: ("--header", "--transport"),
+    PROGRAM: ("--env", "--uv"),
+    COMMAND: ("--env",),
+    REMOVAL: ("--name", "--scope"),
+}
 WAYS = "give a Python program, a URL, or a command after --"
 HIDDEN = "***"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -84,6 +89,8 @@ def command(
         raise click.UsageError(f"{host_name} has no configuration for a project; leave --scope out")
     behind = ctx.meta.get(COMMAND_WORDS, [])
     wanted = WantedServer("" if behind else target or "", behind, **given)
+    if remove:
+        wanted.check_options(REMOVAL, {"--force": force, COMMAND: behind})
     called = name or usual_name(wanted)
     entry = None if remove else _entry(host, wanted, called, scope)
     try:
@@ -119,11 +126,13 @@ class WantedServer(NamedTuple):
     def check(self) -> None:
         if not self.behind and not self.target:
             raise click.UsageError(f"which server? Please {WAYS}")
+        self.check_options(self.kind)
+
+    def check_options(self, kind: str, others: Mapping[str, Any] = {}) -> None:
         options = {"--env": self.env, "--header": self.headers, "--transport": self.transport, "--uv": self.with_uv}
-        for option, value in options.items():
-            if value and option not in FITTING[self.kind]:
-                fits = " and ".join(FITTING[self.kind])
-                raise click.UsageError(f"{option} does not go with {self.kind}, which takes {fits}")
+        for option, value in {**options, **others}.items():
+            if value and option not in FITTING[kind]:
+                raise click.UsageError(f"{option} does not go with {kind}, which takes {' and '.join(FITTING[kind])}")
 
 
 def usual_name(wanted: WantedServer) -> str:
@@ -216,13 +225,9 @@ def _variables(given: Sequence[str]) -> dict[str, str]:
 
 
 def _headers(given: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for each in given:
-        name, is_set, value = (part.strip() for part in each.partition(":"))
-        if not is_set or not name or _CONTROL.search(name + value):
-            raise click.UsageError("--header: write it as NAME:VALUE, in one line")  # the value may be secret
-        found[name] = value
-    return found
+    if any(map(_CONTROL.search, given)):
+        raise click.UsageError("--header: write it as NAME:VALUE, in one line")  # the value may be secret
+    return pairs(given, ":", "--header")
 
 
 def _remarks(wanted: WantedServer, entry: Mapping[str, Any], *, is_shared: bool) -> Iterator[str]:

@@ -155,7 +155,7 @@ class ConnectOptions(NamedTuple):
         options = {
             "headers": headers or None,
             "auth": self.token if found.is_url and self.token and not has_credentials else None,
-            "env": {**found.options.get("env", {}), **_pairs(self.env, "=", "--env")} or None,
+            "env": {**found.options.get("env", {}), **pairs(self.env, "=", "--env")} or None,
             "cwd": found.options.get("cwd"),
             "timeout": self.timeout,
             "protocol_version": self.revision,
@@ -173,7 +173,7 @@ class ConnectOptions(NamedTuple):
 
     def _headers(self, ctx: click.Context, of_file: Mapping[str, str]) -> dict[str, str]:
         """Those that were typed go before those of a file; a token that was typed is such a header."""
-        given = _pairs(self.headers, ":", "--header")
+        given = pairs(self.headers, ":", "--header")
         replaced = {name.lower() for name in given}
         if _is_typed(ctx, "token"):
             if AUTHORIZATION in replaced:
@@ -182,7 +182,7 @@ class ConnectOptions(NamedTuple):
         return {name: value for name, value in of_file.items() if name.lower() not in replaced} | given
 
 
-def _pairs(given: Iterable[str], sign: str, option: str) -> dict[str, str]:
+def pairs(given: Iterable[str], sign: str, option: str) -> dict[str, str]:
     found = {}
     for each in given:
         name, divided, value = each.partition(sign)

@@ -6,10 +6,11 @@ commands start the programs that they talk to like this.
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
+from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
-from inspect import iscoroutine
+from inspect import Parameter, iscoroutine, signature
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -72,14 +73,11 @@ def what_is_missing(target: str, *, elsewhere: bool = False) -> str | None:
         return None
     hint = f"; for a file write {place}.py" if os.path.isfile(f"{place}.py") else ""
     top = place.partition(".")[0]
-    before = list(sys.path)
-    sys.path.insert(0, os.getcwd())  # as `python -m` does
     try:
-        return None if find_spec(top) is not None else f"there is no module {top}{hint}"
+        found = PathFinder.find_spec(top, [os.getcwd()]) or find_spec(top)  # as `python -m` does
     except (ImportError, AttributeError, ValueError):  # of a finder that is not Python's own: to import it will tell
         return None
-    finally:
-        sys.path[:] = before
+    return None if found else f"there is no module {top}{hint}"
 
 
 # ── loading it ──
@@ -96,11 +94,15 @@ def load_target(target: str) -> "Server":
 
 
 def _load(target: str) -> "Server":
+    if missing := what_is_missing(target):
+        raise BadTarget(missing)
     place, name = split_target(target)
     with loading(place):
         module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
         found = _named(module, name, place) if name else _only_server(module, place)
         if not isinstance(found, dovetail.Server) and callable(found):
+            if needed := _needed(found):
+                raise BadTarget(f"{place}:{name} is called without arguments, but needs {needed}; give them defaults")
             found = found()  # a function that makes one
     if iscoroutine(found):
         found.close()
@@ -110,10 +112,15 @@ def _load(target: str) -> "Server":
     return found
 
 
+def _needed(factory: Callable[..., Any]) -> str:
+    """The parameters that have to be given."""
+    free = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    parameters = signature(factory).parameters.values()
+    return ", ".join(each.name for each in parameters if each.default is each.empty and each.kind not in free)
+
+
 def _load_file(path: Path) -> ModuleType:
     """As `python server.py` does: other modules in its folder can be imported."""
-    if not path.is_file():
-        raise BadTarget(f"there is no file {path}")
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -132,8 +139,6 @@ def _load_file(path: Path) -> ModuleType:
 
 def _load_module(name: str) -> ModuleType:
     """As `python -m package.module` does."""
-    if not all(part.isidentifier() for part in name.split(".")):
-        raise BadTarget(f"{name!r} is neither a Python file nor a module; write server.py or package.module:name")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -141,8 +146,7 @@ def _load_module(name: str) -> ModuleType:
     except ModuleNotFoundError as failure:
         if failure.name is None or not f"{name}.".startswith(f"{failure.name}."):
             raise  # it is there, but not what it imports
-        hint = f"; for a file write {name}.py" if Path(f"{name}.py").is_file() else ""
-        raise BadTarget(f"there is no module {failure.name}{hint}") from None
+        raise BadTarget(f"there is no module {failure.name}") from None
 
 
 def _only_server(module: ModuleType, place: str) -> Any:

@@ -180,7 +180,7 @@ def all_servers(source: str | Path | Mapping[str, Any]) -> dict[str, ListedServe
         shown, config, folder = "the configuration", dict(source), Path.cwd()
     else:
         path = Path(source)
-        shown, config, folder = str(path), _read_file(path), _workspace(path)
+        shown, config, folder = str(path), read_file(path), _workspace(path)
     servers = config.get("mcpServers", config.get("servers"))
     if not isinstance(servers, Mapping):
         raise SetupError(f'{shown} names no servers: it needs "mcpServers" (or "servers") with a name for each')
@@ -189,7 +189,8 @@ def all_servers(source: str | Path | Mapping[str, Any]) -> dict[str, ListedServe
     return {str(name): _read_entry(str(name), entry, folder) for name, entry in servers.items()}
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def read_file(path: Path) -> dict[str, Any]:
+    """The object in a file as hosts write it, with comments and trailing commas."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)

@@ -8,9 +8,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
-from dovetail.cli.arguments import Schema, mapping, text_of
+from dovetail.cli.arguments import Schema, mapping, referred, text_of
 from dovetail.cli.lint.rules import Finding
 
 MAX_PARTS = 20_000
@@ -115,15 +114,7 @@ class References:
         """The schema that a reference leads to; an empty one if it is not judged, and None if it leads nowhere."""
         if self._has_names and isinstance(reference, str):
             return {}
-        if not isinstance(reference, str) or not re.fullmatch(r"(#(/.*)?)?", reference, re.DOTALL):
-            return None
-        found: Any = self._root
-        for step in unquote(reference).split("/")[1:]:
-            key = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and re.fullmatch(r"0|[1-9][0-9]{0,8}", key):
-                found = found[int(key)] if int(key) < len(found) else None
-            else:
-                found = mapping(found).get(key)
+        found = referred(reference, self._root)
         return found if isinstance(found, (Mapping, bool)) else None
 
 
