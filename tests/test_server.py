@@ -112,6 +112,7 @@ async def evaluate(arguments: dict[str, Any]) -> dict[str, Any]:
 EXPRESSION = {"type": "object", "properties": {"expression": {"type": "string"}}}
 
 
+@pytest.mark.seed("S4-28", "S4-30")
 def test_a_registry_by_hand() -> None:
     registry = ToolRegistry()
     changes: list[int] = []
@@ -208,6 +209,7 @@ DEFINITION = {
 }
 
 
+@pytest.mark.seed("S4-08")
 async def test_a_tool_is_registered_by_one_object_too() -> None:
     registry = ToolRegistry()
     tool = registry.register_tool(DEFINITION)

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -247,7 +246,7 @@ async def test_slow_operation() -> None:
         assert len([message for message in wire.seen if message.get("method") == "notifications/progress"]) == 10
 
 
-# ── resources, the prompt, completions, logging ──
+# ── resources, completions ──
 
 
 async def test_the_resources() -> None:
@@ -265,28 +264,6 @@ async def test_the_resources() -> None:
         (love,) = (await wire.ask("resources/read", {"uri": "reference://fortunes/love"}))["contents"]
         assert json.loads(love["text"]) == {mood: list(texts) for mood, texts in FORTUNES["love"].items()}
         assert (await wire.refusal("resources/read", {"uri": "reference://fortunes/luck"}))["code"] == -32002
-
-
-async def test_the_watched_file(tmp_path: Path) -> None:
-    notes = tmp_path / "notes.md"
-    notes.write_text("one")
-    async with Wire(create_server(notes=notes), "2025-11-25") as wire:
-        await wire.ask("resources/subscribe", {"uri": "reference://notes.md"})
-        notes.write_text("two and more")
-        assert (await wire.receive())["params"] == {"uri": "reference://notes.md"}
-
-
-async def test_the_prompt_and_the_log() -> None:
-    async with Wire(create_server(), "2025-11-25") as wire:
-        (prompt,) = (await wire.ask("prompts/list"))["prompts"]
-        assert (prompt["name"], prompt["title"]) == ("code_review", "Request Code Review")
-        assert [argument["name"] for argument in prompt["arguments"]] == ["code", "language"]
-        result = await wire.ask("prompts/get", {"name": "code_review", "arguments": {"code": "x", "language": "go"}})
-        assert result["messages"][0]["content"]["text"] == "Please review this go code:\nx"
-        await wire.ask("logging/setLevel", {"level": "debug"})
-        await wire.ask("tools/call", {"name": "calculate", "arguments": {"operation": "add", "a": 1, "b": 2}})
-        (message,) = (each["params"] for each in wire.seen if each.get("method") == "notifications/message")
-        assert (message["level"], message["logger"]) == ("debug", "calculate")
 
 
 @pytest.mark.seed("S4-39")

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from wire import Wire
+
 
 class Opaque:
     """A value that only has to have a type, such as a cursor."""
@@ -16,6 +18,23 @@ class JsonText:
 
     def __init__(self, text: str) -> None:
         self.value = json.loads(text)
+
+
+def request(id: int, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
+    message = {"jsonrpc": "2.0", "id": id, "method": method}
+    return message if params is None else {**message, "params": params}
+
+
+def call_of(name: str, **arguments: Any) -> dict[str, Any]:
+    """The call of a tool, which has the id 2 in all documents but one."""
+    return request(2, "tools/call", {"name": name, "arguments": arguments})
+
+
+async def shows(server: Any, revision: str, request: dict[str, Any], result: Any) -> None:
+    """The request is answered by the result that the document shows, and by nothing else."""
+    async with Wire(server, revision) as wire:
+        answer = await wire.exchange(request)
+    same(answer, {"jsonrpc": "2.0", "id": request["id"], "result": result})
 
 
 def same(actual: Any, shown: Any, place: str = "$") -> None:
