@@ -72,6 +72,16 @@ async def test_a_server_that_announces_nothing_does_not_say_that_it_would() -> N
         quiet.add_tool(lambda: "", name="two")
         await wire.quiet()
         assert len((await wire.ask("tools/list"))["tools"]) == 2
+    sent: list[str] = []
+
+    def note(_: str, message: bytes) -> None:
+        sent.append(json.loads(message).get("method"))
+
+    async with Client(quiet, protocol_version=REVISION, approve=lambda *_: True, transcript=note) as client:
+        for _ in range(2):
+            await client.call_tool("one")
+    asked = [method for method in sent if method in ("tools/list", "tools/call")]
+    assert asked[-2:] == ["tools/list", "tools/call"]  # a list that nobody watches is read before each call
 
 
 @pytest.mark.seed("S0-26")
