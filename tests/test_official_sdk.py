@@ -37,8 +37,8 @@ from sdk import (
     every_revision,
     only_text,
     refused,
+    rewrite,
 )
-from sdk_http import rewrite
 
 pytestmark = [*deprecations_are_expected, pytest.mark.slow]
 oldest_and_newest = pytest.mark.parametrize("revision", ["2024-11-05", HANDSHAKE])
