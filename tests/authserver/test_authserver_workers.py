@@ -152,8 +152,7 @@ async def test_a_memory_of_its_own_in_a_fleet_is_told(sqlite: str, caplog: pytes
 # ── a server that is protected by it ──
 
 
-async def test_other_servers_take_its_tokens_by_the_published_key() -> None:
-    stage = Stage()
+async def test_other_servers_take_its_tokens_by_the_published_key(stage: Stage) -> None:
     stage.clock.now = time.time()
     keys = (await stage.get("jwks")).json
     token = (await Program(stage).tokens())["access_token"]
