@@ -21,7 +21,6 @@ from authserver_stage import (
     USERS,
     Browser,
     Program,
-    SpiedState,
     Stage,
     basic,
     payload,
@@ -247,9 +246,13 @@ async def test_a_program_that_may_not(headers: dict[str, str], form: dict[str, s
     assert ("www-authenticate" in reply.headers) == (reply.status == 401 and "authorization" in headers)
 
 
+def written_in(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.iterdir())
+
+
 @pytest.mark.rule("AUTH-18")
-async def test_workers_that_share_a_state_are_one_server_and_the_state_holds_no_token() -> None:
-    state = SpiedState()
+async def test_workers_that_share_a_state_are_one_server_and_the_state_holds_no_token(tmp_path: Path) -> None:
+    state = SqliteState(tmp_path / "state.db")
     here, there = Stage(state=state), Stage(state=state)
     registered = (await here.register(redirect_uris=[NATIVE])).json
     secret = registered["client_secret"]
@@ -260,19 +263,22 @@ async def test_workers_that_share_a_state_are_one_server_and_the_state_holds_no_
     assert await here.may_call(tokens["access_token"])
     assert (await program.redeem(code, client_secret=secret)).json["error"] == "invalid_grant"
     assert not await there.may_call(tokens["access_token"])
-    held = repr(state.kept)
+    held = written_in(tmp_path)
+    assert b"dcr-" in held
     for hidden in (code, secret, tokens["access_token"], "ann"):
-        assert hidden not in held
+        assert hidden.encode() not in held
+    await state.close()
 
 
-async def test_the_keys_are_sealed_where_there_is_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = SpiedState()
+async def test_the_keys_are_sealed_where_there_is_a_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    state = SqliteState(tmp_path / "state.db")
     monkeypatch.setenv("DOVETAIL_SECRET", "0123456789abcdef0123456789abcdef")
     token = (await Program(Stage(state=state)).tokens())["access_token"]
     assert await Stage(state=state).may_call(token)
-    assert "crv" not in repr(state.kept)
+    assert b"crv" not in written_in(tmp_path)
     monkeypatch.setenv("DOVETAIL_SECRET", "another-secret-of-some-length")
     assert (await Stage(state=state).get("jwks")).json["error"] == "temporarily_unavailable"
+    await state.close()
 
 
 async def test_programs_in_a_browser_may_ask(stage: Stage) -> None:
