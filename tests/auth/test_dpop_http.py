@@ -11,9 +11,9 @@ import pytest
 from dovetail import AuditEvent, Context, Server
 from dovetail.auth import Auth, Principal, dpop
 from dovetail.state.memory import MemoryState
-from dpop_stage import Prover
 from http_serving import Stage, serving, until
 from http_wire import HANDSHAKE, MODERN, Exchange, HttpWire, open_wire, text_of
+from issuer_stage import Prover
 
 ORIGIN, PUBLIC = "http://localhost:8000", "https://notes.example.com"
 OWNED, PLAIN = "a-bound-token", "plain-token"
