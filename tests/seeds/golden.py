@@ -5,6 +5,32 @@ from typing import Any
 
 from wire import Wire
 
+# As the guide of seed 004 registers it; the reference server has it too.
+TELL_FORTUNE: dict[str, Any] = {
+    "name": "tell_fortune",
+    "title": "Fortune Teller",
+    "description": "Get a fortune for categories: love, career, health, wealth, general. "
+    "Moods: optimistic, mysterious, cautious.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "category": {
+                "type": "string",
+                "enum": ["love", "career", "health", "wealth", "general"],
+                "description": "Fortune category",
+            },
+            "mood": {
+                "type": "string",
+                "enum": ["optimistic", "mysterious", "cautious"],
+                "description": "Fortune mood (default: mysterious)",
+            },
+        },
+        "required": ["category"],
+        "additionalProperties": False,
+    },
+    "annotations": {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": False, "openWorldHint": False},
+}
+
 
 class Opaque:
     """A value that only has to have a type, such as a cursor."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -313,20 +312,13 @@ async def test_a_prompt_may_hold_several_messages_of_every_kind() -> None:
 @pytest.mark.seed("S2-34", "S2-37", "S2-38", "S2-42")
 async def test_files_records_and_documents_elsewhere_are_resources(tmp_path: Path) -> None:
     (tmp_path / "logo.png").write_bytes(b"pixels")
-    with sqlite3.connect(tmp_path / "users.db") as users:
-        users.execute("create table users (name text)")
-        users.execute("insert into users values ('Ada')")
-    users.close()
+    rows = {1: ["Ada"]}
     library = Server("library")
     library.add_file(tmp_path / "logo.png", uri="file:///project/logo.png")
 
     @library.resource("db://users/{row}", mime_type="application/json")
     def user(row: int) -> list[str]:
-        connection = sqlite3.connect(tmp_path / "users.db")
-        try:
-            return list(connection.execute("select name from users where rowid = ?", (row,)).fetchone())
-        finally:
-            connection.close()
+        return rows[row]
 
     @library.resource("https://example.com/handbook", mime_type="text/html")
     def handbook() -> str:

@@ -9,7 +9,7 @@ from servers.seeds.seed_004 import server
 
 import dovetail
 from dovetail import Client, NotApproved, Server, SetupError, ToolDefinition, ToolRegistry
-from seeds.golden import call_of, contains, request, same, shows
+from seeds.golden import TELL_FORTUNE, call_of, contains, request, same, shows
 from wire import Wire
 
 REVISION = "2025-11-25"
@@ -112,32 +112,6 @@ async def test_results_pass_through(result: dict[str, Any]) -> None:
     await shows(results, REVISION, call_of("calculate"), result)
 
 
-GUIDE = {
-    "name": "tell_fortune",
-    "title": "Fortune Teller",
-    "description": "Get a fortune for categories: love, career, health, wealth, general. "
-    "Moods: optimistic, mysterious, cautious.",
-    "inputSchema": {
-        "type": "object",
-        "properties": {
-            "category": {
-                "type": "string",
-                "enum": ["love", "career", "health", "wealth", "general"],
-                "description": "Fortune category",
-            },
-            "mood": {
-                "type": "string",
-                "enum": ["optimistic", "mysterious", "cautious"],
-                "description": "Fortune mood (default: mysterious)",
-            },
-        },
-        "required": ["category"],
-        "additionalProperties": False,
-    },
-    "annotations": {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": False, "openWorldHint": False},
-}
-
-
 @pytest.mark.seed("S4-02", "S4-07", "S4-09", "S4-10", "S4-11", "S4-12", "S4-13", "S4-14")
 async def test_the_registration_of_the_guide() -> None:
     assert "ToolRegistry" in dovetail.__all__
@@ -148,16 +122,16 @@ async def test_the_registration_of_the_guide() -> None:
         return {"content": [{"type": "text", "text": json.dumps(value, separators=(",", ":"))}]}
 
     registry.register_tool(
-        name=GUIDE["name"],
-        title=GUIDE["title"],
-        description=GUIDE["description"],
-        input_schema=GUIDE["inputSchema"],
-        annotations=GUIDE["annotations"],
+        name=TELL_FORTUNE["name"],
+        title=TELL_FORTUNE["title"],
+        description=TELL_FORTUNE["description"],
+        input_schema=TELL_FORTUNE["inputSchema"],
+        annotations=TELL_FORTUNE["annotations"],
         handler=handler,
     )
     async with Wire(Server("guide", profile="reference", tools=registry), REVISION) as wire:
         (listed,) = (await wire.ask("tools/list"))["tools"]
-        same(listed, GUIDE)
+        same(listed, TELL_FORTUNE)
         for category in ("love", "career", "health", "wealth", "general"):
             result = await wire.ask("tools/call", {"name": "tell_fortune", "arguments": {"category": category}})
             text = f'{{"category":"{category}","mood":"mysterious","fortune":"mysterious {category}"}}'
