@@ -3,9 +3,6 @@
 import itertools
 import os
 import re
-import subprocess
-import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +10,7 @@ from typing import Any, NamedTuple
 
 from server_process import serving
 
-from judge import COMPLAINT
-
 PROGRAM = Path(__file__).parent / "programs_sdk" / "asking.py"
-PROMPTLY = 15.0
-SECRET = "a-secret-of-the-tests-which-all-share"
-
 CITY, STAY, NEW_NAME, NAME = "Which city?", "How long in Rome?", "A new name?", "Your name?"
 ANSWERS: dict[str, dict[str, Any]] = {
     CITY: {"value": "Rome"},
@@ -103,74 +95,5 @@ def asking_server(folder: Path, *options: str) -> Iterator[tuple[str, Notes]]:
     assert not process.complaints, log.read_text()
 
 
-class AskingProcess:
-    """A server process that may be killed at any time; it knows no secret and no state but those that are given."""
-
-    def __init__(
-        self,
-        notes: Notes,
-        secret: str | None,
-        port: int = 0,
-        command: Sequence[str] = (str(PROGRAM),),
-        state: str | None = None,
-    ) -> None:
-        env = {name: value for name, value in os.environ.items() if not name.startswith("DOVETAIL_")}
-        env["ASKING_NOTES"] = str(notes.path)
-        given = {"DOVETAIL_SECRET": secret, "DOVETAIL_STATE": state}
-        env.update({name: value for name, value in given.items() if value is not None})
-        self._log = notes.path.with_name(f"server-{next(_numbers)}.log")
-        with self._log.open("w") as log:
-            self._process = subprocess.Popen([sys.executable, *command, "--port", str(port)], stderr=log, env=env)
-        try:
-            self.port = self._find_port()
-        except BaseException:
-            self.kill()
-            raise
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def origin(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def said(self) -> str:
-        return self._log.read_text()
-
-    def _find_port(self) -> int:
-        deadline = time.monotonic() + PROMPTLY
-        while (found := re.search(r"serves MCP at http://\S+?:(\d+)/", self.said)) is None:
-            assert self._process.poll() is None, self.said
-            assert time.monotonic() < deadline, self.said
-            time.sleep(0.01)
-        return int(found[1])
-
-    def kill(self) -> None:
-        """Without a warning."""
-        self._process.kill()
-        self._process.wait(PROMPTLY)
-
-    def stop(self) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(PROMPTLY)
-        finally:
-            self._process.kill()
-        assert COMPLAINT not in self.said, self.said
-        assert "Traceback" not in self.said, self.said
-
-
 def accepted(content: Mapping[str, Any]) -> dict[str, Any]:
     return {"action": "accept", "content": content}
-
-
-def answered(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The raw result for a raw question."""
-    if request["method"] == "elicitation/create":
-        return accepted(ANSWERS[request["params"]["message"]])
-    if request["method"] == "sampling/createMessage":
-        return SAMPLED
-    assert request["method"] == "roots/list"
-    return {"roots": [ROOT]}

@@ -35,22 +35,6 @@ CLIENTS = (
 FORM = "application/x-www-form-urlencoded"
 
 
-class SpiedState(MemoryState):
-    """Tells what was ever put there, by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept: dict[str, bytes] = {}
-
-    async def put(self, key: str, value: bytes, **options: Any) -> int:
-        self.kept[key] = value
-        return await super().put(key, value, **options)
-
-    async def claim(self, key: str, value: bytes, ttl: float) -> bool:
-        self.kept[key] = value
-        return await super().claim(key, value, ttl)
-
-
 class Reply:
     def __init__(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         self.status = status

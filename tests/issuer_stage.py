@@ -1,7 +1,9 @@
-"""An issuer of tokens for tests: keys, tokens of any making, and a real server on loopback that answers."""
+"""An issuer of tokens for tests: keys, tokens and proofs of any making, and a real server on loopback."""
 
 import base64
+import hashlib
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -117,3 +119,23 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+class Prover:
+    """A client that holds a key, and proves it anew for every request, as DPoP wants it."""
+
+    def __init__(self) -> None:
+        self._key = ECKey.generate_key("P-256")
+
+    @property
+    def bound(self) -> dict[str, Any]:
+        """The claim of a token that is good for this key only."""
+        return {"cnf": {"jkt": self._key.thumbprint()}}
+
+    def headers(self, method: str, url: str, token: str, **changed: Any) -> dict[str, str]:
+        """Of one request; `changed` are words of the proof, as a `nonce`."""
+        words = {"jti": encode(os.urandom(12)), "htm": method, "htu": url, "iat": time.time()}
+        ath = encode(hashlib.sha256(token.encode()).digest())
+        heading = {"typ": "dpop+jwt", "alg": "ES256", "jwk": self._key.as_dict(private=False)}
+        proof = craft(heading, {**words, "ath": ath, **changed}, signer("ES256", self._key))
+        return {"authorization": f"DPoP {token}", "dpop": proof}

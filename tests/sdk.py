@@ -1,18 +1,22 @@
-"""Conversations of the official Python SDK with a server over stdio, in any revision, and all that was said in them."""
+"""Conversations of the official Python SDK with a server, over stdio and HTTP, and all that was said in them."""
 
 import json
 import logging
+import os
 import queue
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from logging.handlers import QueueHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
+import httpx2
 import pytest
 from mcp import Client, ClientSession, MCPError, StdioServerParameters, stdio_client, types
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
 
 import official
 
@@ -68,10 +72,6 @@ class Transcript:
 
     def notifications(self, method: str) -> list[dict[str, Any]]:
         return [message["params"] for message in self.heard if message.get("method") == method]
-
-    def request(self, method: str) -> dict[str, Any]:
-        """The latest request of that method."""
-        return next(message for message in reversed(self.said) if message["method"] == method)
 
     def assert_clean(self) -> None:
         self._witness.assert_clean()
@@ -137,47 +137,99 @@ def no_complaints() -> Iterator[None]:
     assert complaints.empty(), complaints.get_nowait()
 
 
-@asynccontextmanager
-async def started(transcript: Transcript, program: tuple[str, ...], folder: Path) -> AsyncIterator[Any]:
-    """The SDK's own stdio transport to a fresh server, noted."""
-    log = folder / "stderr.txt"
-    server = StdioServerParameters(command=sys.executable, args=[*program])
-    try:
-        with no_complaints(), log.open("w") as errlog, anyio.fail_after(PATIENCE):
-            async with stdio_client(server, errlog) as (read, write):
-                yield tapped(transcript, read, write)
-    except Exception as failure:
-        failure.add_note(f"The server's stderr: {log.read_text()[-2000:]}")
-        raise
-    assert "Traceback" not in log.read_text()
-    transcript.assert_clean()
+class _Conversation:
+    """What was said in it, and what the server logged."""
 
-
-class Talk:
-    """`async with talk("2025-06-18") as session`: the SDK's session, of that revision."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
         self.transcript = Transcript()
         self.logged: list[types.LoggingMessageNotificationParams] = []
 
     @asynccontextmanager
-    async def __call__(
-        self, revision: str, program: tuple[str, ...] = REFERENCE, **options: Any
-    ) -> AsyncIterator[ClientSession]:
-        async with (
-            started(self.transcript, program, self._folder) as (read, write),
-            ClientSession(read, write, logging_callback=self._log, **options) as session,
-        ):
-            await negotiate(session, revision)
-            assert session.protocol_version == revision
-            yield session
-
-    def client(self, program: tuple[str, ...] = REFERENCE, **options: Any) -> Client:
-        return Client(started(self.transcript, program, self._folder), **options)
+    async def _session(self, streams: Any, revision: str, **options: Any) -> AsyncIterator[ClientSession]:
+        with anyio.fail_after(PATIENCE):
+            async with (
+                streams as (read, write),
+                ClientSession(read, write, logging_callback=self._log, **options) as session,
+            ):
+                await negotiate(session, revision)
+                assert session.protocol_version == revision
+                yield session
+        self.transcript.assert_clean()
 
     async def _log(self, params: types.LoggingMessageNotificationParams) -> None:
         self.logged.append(params)
+
+
+class Talk(_Conversation):
+    """`async with talk("2025-06-18") as session`: the SDK's session with a fresh process, of that revision."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def __call__(self, revision: str, program: tuple[str, ...] = REFERENCE, **options: Any) -> Any:
+        return self._session(self._started(program), revision, **options)
+
+    def client(self, program: tuple[str, ...] = REFERENCE, **options: Any) -> Client:
+        return Client(self._started(program), **options)
+
+    @asynccontextmanager
+    async def _started(self, program: tuple[str, ...]) -> AsyncIterator[Any]:
+        log = self._folder / "stderr.txt"
+        server = StdioServerParameters(command=sys.executable, args=[*program])
+        try:
+            with no_complaints(), log.open("w") as errlog, anyio.fail_after(PATIENCE):
+                async with stdio_client(server, errlog) as (read, write):
+                    yield tapped(self.transcript, read, write)
+        except Exception as failure:
+            failure.add_note(f"The server's stderr: {log.read_text()[-2000:]}")
+            raise
+        assert "Traceback" not in log.read_text()
+        self.transcript.assert_clean()
+
+
+class Asked(NamedTuple):
+    """One HTTP request of the SDK's, and the status of its answer."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    status: int
+    kind: str
+
+
+class HttpTalk(_Conversation):
+    """The same over HTTP, with a server that is there."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__()
+        self.root = root
+        self.asked: list[Asked] = []
+
+    def __call__(self, revision: str, transport: str = "streamable", **options: Any) -> Any:
+        return self._session(getattr(self, transport)(), revision, **options)
+
+    def client(self, transport: str = "streamable", **options: Any) -> Client:
+        return Client(getattr(self, transport)(), **options)
+
+    @asynccontextmanager
+    async def streamable(self) -> AsyncIterator[Any]:
+        async with self.http() as http, streamable_http_client(f"{self.root}/mcp", http_client=http) as (read, write):
+            yield tapped(self.transcript, read, write)
+
+    @asynccontextmanager
+    async def sse(self) -> AsyncIterator[Any]:
+        async with sse_client(f"{self.root}/sse", httpx_client_factory=self.http) as (read, write):
+            yield tapped(self.transcript, read, write)
+
+    def http(self, **options: Any) -> httpx2.AsyncClient:
+        options.setdefault("timeout", httpx2.Timeout(PATIENCE))
+        return httpx2.AsyncClient(event_hooks={"response": [self._note]}, trust_env=False, **options)
+
+    async def _note(self, response: httpx2.Response) -> None:
+        request = response.request
+        kind = response.headers.get("content-type", "")
+        self.asked.append(Asked(request.method, request.url.path, dict(request.headers), response.status_code, kind))
 
 
 class Interest:
@@ -220,3 +272,10 @@ def only_text(result: types.CallToolResult) -> str:
     (content,) = result.content
     assert isinstance(content, types.TextContent)
     return content.text
+
+
+def rewrite(notes: Path, text: str) -> None:
+    """In one step, so that a watcher never sees half of it."""
+    fresh = notes.with_suffix(".new")
+    fresh.write_text(text)
+    os.replace(fresh, notes)

@@ -1,5 +1,6 @@
 """One line asks on every revision, in process, over stdio, HTTP and HTTP+SSE; and what people forget or mistake."""
 
+import asyncio
 import gc
 import logging
 import sys
@@ -8,36 +9,32 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import mcp
 import pytest
+from mcp import types
 
 import official
-from asking_program import (
-    ANSWERS,
-    MODEL_SAYS,
-    ROOT,
-    Notes,
-    asking_server,
-    check_everything,
-    new_call,
-)
-from dovetail import (
-    Client,
-    Context,
-    Elicit,
-    ElicitUrl,
-    InputRequired,
-    Server,
-    SetupError,
-    UrlElicitationRequired,
-)
+from asking_program import ANSWERS, MODEL_SAYS, ROOT, Notes, asking_server, check_everything, new_call
+from dovetail import Client, Context, Elicit, ElicitUrl, InputRequired, Server, SetupError, UrlElicitationRequired
 from dovetail.client import ElicitQuestion
 from http_serving import until
 from programs_sdk.asking import PAGE, create_server
+from sdk import (
+    HANDSHAKE,
+    MODERN,
+    PATIENCE,
+    REVISIONS,
+    HttpTalk,
+    Talk,
+    deprecations_are_expected,
+    no_complaints,
+    only_text,
+)
 
-pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates:DeprecationWarning")
-HANDSHAKES = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-NEWEST_HANDSHAKE, MODERN = HANDSHAKES[-1], "2026-07-28"
-REVISIONS = (*HANDSHAKES, MODERN)
+pytestmark = [
+    *deprecations_are_expected,
+    pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates:DeprecationWarning"),
+]
 WAYS = [
     (way, revision)
     for way in ("in process", "stdio", "http", "sse")
@@ -104,6 +101,69 @@ async def test_everything_that_the_revision_has(reached: Any, way: str, revision
         await check_everything(lambda name, arguments: ask(client, name, arguments), server.notes, revision)
 
 
+# ── the official client ──
+
+
+class OfficialUser:
+    """Knows all answers."""
+
+    async def elicit(self, context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        is_page = isinstance(params, types.ElicitRequestURLParams)
+        return types.ElicitResult(action="accept", content=None if is_page else ANSWERS[params.message])
+
+    async def sample(self, context: Any, params: types.CreateMessageRequestParams) -> types.CreateMessageResult:
+        content = types.TextContent(type="text", text=MODEL_SAYS)
+        return types.CreateMessageResult(role="assistant", content=content, model="m")
+
+    async def list_roots(self, context: Any) -> types.ListRootsResult:
+        return types.ListRootsResult(roots=[types.Root.model_validate(ROOT)])
+
+    @property
+    def callbacks(self) -> dict[str, Any]:
+        return {
+            "elicitation_callback": self.elicit,
+            "sampling_callback": self.sample,
+            "list_roots_callback": self.list_roots,
+        }
+
+
+async def ask_officially(client: mcp.Client, name: str, arguments: dict[str, str]) -> str:
+    if name == "welcome":
+        content = (await client.get_prompt(name, arguments)).messages[0].content
+        assert isinstance(content, types.TextContent)
+        return content.text
+    if name == "letter":
+        [letter] = (await client.read_resource(f"letters://{arguments['call']}")).contents
+        assert isinstance(letter, types.TextResourceContents)
+        return letter.text
+    result = await client.call_tool(name, arguments)
+    assert not result.is_error, result
+    return only_text(result)
+
+
+OFFICIAL = [(way, mode) for way in ("stdio", "http") for mode in ("legacy", MODERN, "auto")]
+
+
+@pytest.mark.parametrize(("way", "mode"), OFFICIAL)
+async def test_everything_with_the_official_client(
+    request: pytest.FixtureRequest, tmp_path: Path, way: str, mode: str
+) -> None:
+    """The SDK finds nothing to warn of, nor do the official schemas."""
+    revision = HANDSHAKE if mode == "legacy" else MODERN
+    talk: Talk | HttpTalk
+    if way == "stdio":
+        notes = Notes(tmp_path / "notes")
+        talk, options = Talk(tmp_path), {"program": notes.program}
+    else:
+        origin, notes = request.getfixturevalue("served")
+        talk, options = HttpTalk(origin), {}
+    with no_complaints():
+        async with asyncio.timeout(PATIENCE), talk.client(mode=mode, **options, **OfficialUser().callbacks) as client:
+            assert client.protocol_version == revision
+            await check_everything(lambda name, arguments: ask_officially(client, name, arguments), notes, revision)
+    talk.transcript.assert_clean()
+
+
 # ── pages to visit ──
 
 
@@ -118,7 +178,7 @@ async def test_the_client_hears_when_the_user_is_done(reached: Any, way: str) ->
 
     server, visit = reached(way), new_call()
     options = {"elicitation_handler": visits, "elicitation_complete_handler": done.append}
-    async with server.answering(NEWEST_HANDSHAKE, **options) as client:
+    async with server.answering(HANDSHAKE, **options) as client:
         assert (await client.call_tool("sign_in", {"visit": visit})).text == "accept"
         assert (seen[0].url, seen[0].elicitation_id) == (PAGE, visit)
         assert (await client.call_tool("arrive", {"visit": visit})).text == "told"
@@ -127,7 +187,7 @@ async def test_the_client_hears_when_the_user_is_done(reached: Any, way: str) ->
     assert done == [visit]
 
 
-every_era = pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25"])
+every_era = pytest.mark.parametrize("revision", [MODERN, HANDSHAKE])
 
 
 async def call(function: Callable[..., Any], revision: str, *, asked: list[str] | None = None, **options: Any) -> str:

@@ -464,12 +464,17 @@ async def test_a_shown_result_is_real(block: Block) -> None:
 # ── programs over HTTP ──
 
 
-async def test_a_program_is_reached_over_http_in_every_way(witness: Witness) -> None:
-    async with served("http_server") as url:
-        for revision, path in [*((revision, "/mcp") for revision in REVISIONS), ("2024-11-05", "/sse")]:
-            async with Client(url + path, protocol_version=revision, transcript=witness.see) as client:
-                assert client.protocol_version == revision
-                assert (await client.call_tool("forecast", {"city": "Rome"})).data == "Sun in Rome."
+@pytest.mark.seed("S2-06", "S2-08", "S2-69", "S2-70", "S2-71")
+async def test_a_program_is_reached_over_http_in_every_way() -> None:
+    async with served("http_server") as url, AsyncExitStack() as stack:
+        ways = [*((revision, "/mcp") for revision in REVISIONS), *[("2024-11-05", "/sse")] * 2]
+        clients = [Client(url + path, protocol_version=revision) for revision, path in ways]
+        for client in clients:
+            await stack.enter_async_context(client)
+        assert [client.protocol_version for client in clients] == [revision for revision, _ in ways]
+        for city in ("Rome", "Oslo"):  # by many clients of one process
+            said = await asyncio.gather(*(client.call_tool("forecast", {"city": city}) for client in clients))
+            assert {result.data for result in said} == {f"Sun in {city}."}
     async with served("http_long_calls") as url, Client(f"{url}/mcp") as client:
         assert (await client.call_tool("render", {"frames": 1})).data == "1 frames"
 

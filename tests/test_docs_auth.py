@@ -18,10 +18,9 @@ from dovetail.auth import ApiKeys, fetch, introspection, jwt
 from dovetail.authserver import OAuthClient
 from dovetail.authserver.users import Users
 from dovetail.transports.routes import RouteTable
-from dpop_stage import Prover
 from hosting import hosted
 from http_wire import BOTH, META, MODERN
-from issuer_stage import AUDIENCE, ISSUER, claims, jwks, token
+from issuer_stage import AUDIENCE, ISSUER, Prover, claims, jwks, token
 
 PAGE = (ROOT / "docs" / "authorization.md").read_text()
 ALICE, BOB = "dovetail_example_key_of_alice", "dovetail_example_key_of_bob"

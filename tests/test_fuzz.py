@@ -279,7 +279,7 @@ def _listening(messages: list[bytes], wanted: list[Any]) -> set[Any]:
     return {want for want, message in zip(wanted, messages, strict=True) if b"listen" in message} - {NOBODY, SILENCE}
 
 
-@pytest.mark.seed("S2-75")
+@pytest.mark.seed("S2-74", "S2-75")
 @pytest.mark.slow
 @pytest.mark.rule("BASE-3", "BASE-6", "BASE-10", "BASE-20")
 async def test_ten_thousand_bad_messages() -> None:

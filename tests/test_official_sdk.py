@@ -37,8 +37,8 @@ from sdk import (
     every_revision,
     only_text,
     refused,
+    rewrite,
 )
-from sdk_http import rewrite
 
 pytestmark = [*deprecations_are_expected, pytest.mark.slow]
 oldest_and_newest = pytest.mark.parametrize("revision", ["2024-11-05", HANDSHAKE])
@@ -348,6 +348,7 @@ async def test_a_cancelled_call_is_never_answered(talk: Talk, revision: str) -> 
 
 
 @oldest_and_newest
+@pytest.mark.seed("S2-40", "S2-89")
 async def test_a_session_subscribes_to_a_file(talk: Talk, notes: Path, revision: str) -> None:
     async with talk(revision, (GROWING, str(notes))) as session:
         with refused(RESOURCE_NOT_FOUND):

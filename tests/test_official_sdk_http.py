@@ -1,7 +1,10 @@
 """The official Python SDK talks to the reference server over HTTP: Streamable in both eras, and HTTP+SSE."""
 
+import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +13,24 @@ import pytest
 from mcp import MCPError, types
 from mcp.client.subscriptions import ResourceUpdated, SubscriptionLost, ToolsListChanged, listen
 
+from dovetail import Context
+from dovetail.reference import create_server
+from dovetail.transports.options import HttpOptions
+from http_serving import listening
 from sdk import (
     HANDSHAKE,
     HANDSHAKES,
     INVALID_PARAMS,
     MODERN,
     NOTES,
+    HttpTalk,
     Interest,
     deprecations_are_expected,
     no_complaints,
     only_text,
     refused,
+    rewrite,
 )
-from sdk_http import HttpTalk, Served, Wire, rewrite
 
 pytestmark = [
     *deprecations_are_expected,
@@ -39,6 +47,73 @@ ADDITION = {"operation": "add", "a": 2, "b": 3}
 UPDATED = "notifications/resources/updated"
 LIST_CHANGED = "notifications/tools/list_changed"
 PROGRESS = "notifications/progress"
+
+
+class Served:
+    """The reference server on a real socket; its lists can grow, and it notes what becomes of a long call."""
+
+    def __init__(self, notes: Path) -> None:
+        self.notes = notes
+        self.interrupted = asyncio.Event()
+        self.server = create_server(diagnostics=True, notes=notes)
+        self.server.add_tool(self.linger)
+        self.root = ""
+
+    async def linger(self, ctx: Context) -> None:
+        """Do nothing for a minute."""
+        await ctx.report_progress(1)
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            self.interrupted.set()
+            raise
+
+    def grow(self, name: str) -> None:
+        self.server.add_tool(lambda: name, name=name, description="Says its name.")
+
+    @asynccontextmanager
+    async def live(self) -> AsyncIterator["Served"]:
+        async with listening(self.server.asgi(), HttpOptions(port=0)) as self.root:
+            yield self
+
+
+class Wire:
+    """A TCP proxy: bytes pass both ways until somebody cuts the wire."""
+
+    def __init__(self, root: str) -> None:
+        self._target = int(root.rpartition(":")[2])
+        self._ends: set[asyncio.StreamWriter] = set()
+        self.root = ""
+
+    @asynccontextmanager
+    async def laid(self) -> AsyncIterator["Wire"]:
+        server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        self.root = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        try:
+            yield self
+        finally:
+            server.close()
+            self.cut()
+            await asyncio.sleep(0.01)
+
+    def cut(self) -> None:
+        """All connections break; new ones are possible."""
+        for end in tuple(self._ends):
+            end.transport.abort()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        self._ends |= {writer, far_writer}
+        await asyncio.gather(_pass_on(reader, far_writer), _pass_on(far_reader, writer))
+        self._ends -= {writer, far_writer}
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
 
 
 @pytest.fixture
@@ -178,7 +253,7 @@ async def test_a_session_is_deleted_and_a_modern_client_has_nothing_to_delete(ta
             await session.list_tools()
     assert [(asked.method, asked.status) for asked in talk.asked][-1] == ("DELETE", 204)
     session_id = talk.asked[-1].headers["mcp-session-id"]
-    async with talk._http() as http:
+    async with talk.http() as http:
         headers = {"mcp-session-id": session_id, "mcp-protocol-version": HANDSHAKE}
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         assert (await http.post(f"{talk.root}/mcp", json=ping, headers=headers)).status_code == 404

@@ -1,88 +1,21 @@
-"""The facade: the programs of the documentation's first pages, the registry of tools, and what is refused."""
+"""The facade: what comes and goes, the registry of tools, and what is refused."""
 
 import functools
-import json
 import re
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
-from dovetail import Context, ProtocolError, Server, SetupError, ToolRegistry
+from dovetail import ProtocolError, Server, SetupError, ToolRegistry
 from wire import MODERN, Wire
-
-REVISIONS = ("2024-11-05", "2025-11-25", MODERN)
-
-
-def weather() -> Server:
-    """Every kind of registration once, as a first program might have them."""
-    server = Server("weather", version="1.0.0", instructions="Ask for a city before you ask for a forecast.")
-    notes = {"1": "buy milk"}
-
-    @server.tool
-    def add(a: int, b: int) -> int:
-        """Add two numbers."""
-        return a + b
-
-    @server.tool(title="Delete a note", annotations={"destructiveHint": True}, timeout=30)
-    async def delete_note(note_id: str, ctx: Context) -> str:
-        """Delete a note for good.
-
-        Args:
-            note_id: The note's id, as list_notes shows it.
-        """
-        notes.pop(note_id, None)
-        await ctx.notify_resource_updated("notes://all")
-        return "Deleted."
-
-    @server.resource("notes://all", mime_type="application/json")
-    async def all_notes() -> list[dict[str, str]]:
-        return [{"id": id, "text": text} for id, text in notes.items()]
-
-    @server.resource("notes://{note_id}")
-    async def one_note(note_id: str) -> str:
-        return notes[note_id]
-
-    @server.prompt
-    def code_review(code: str, language: Literal["python", "go"] = "python") -> str:
-        """Ask for a review."""
-        return f"Review this {language} code:\n{code}"
-
-    @server.completion(prompt="code_review", argument="language")
-    def languages(value: str) -> list[str]:
-        return [language for language in ("python", "go") if language.startswith(value)]
-
-    assert add(1, 2) == 3
-    assert languages("g") == ["go"]
-    return server
-
-
-@pytest.mark.seed("S2-05")
-@pytest.mark.parametrize("version", REVISIONS)
-async def test_a_first_program_in_every_revision(version: str) -> None:
-    async with Wire(weather(), version) as wire:
-        tools = (await wire.ask("tools/list"))["tools"]
-        assert [tool["name"] for tool in tools] == ["add", "delete_note"]
-        assert tools[1]["description"] == "Delete a note for good."
-        assert tools[1]["inputSchema"]["properties"]["note_id"]["description"].startswith("The note's id")
-        call = {"name": "add", "arguments": {"a": 1, "b": 2}}
-        assert (await wire.ask("tools/call", call))["content"][0]["text"] == "3"
-        (contents,) = (await wire.ask("resources/read", {"uri": "notes://all"}))["contents"]
-        assert json.loads(contents["text"]) == [{"id": "1", "text": "buy milk"}]
-        assert (await wire.ask("resources/read", {"uri": "notes://1"}))["contents"][0]["text"] == "buy milk"
-        prompt = await wire.ask("prompts/get", {"name": "code_review", "arguments": {"code": "x"}})
-        assert prompt["messages"][0]["content"]["text"] == "Review this python code:\nx"
-        ref = {"type": "ref/prompt", "name": "code_review"}
-        asked = {"ref": ref, "argument": {"name": "language", "value": "g"}}
-        assert (await wire.ask("completion/complete", asked))["completion"]["values"] == ["go"]
-        gone = await wire.ask("tools/call", {"name": "delete_note", "arguments": {"note_id": "1"}})
-        assert gone["content"][0]["text"] == "Deleted."
 
 
 def test_what_a_server_shows_of_itself_and_refuses() -> None:
-    server = weather()
+    server = Server("weather")
+    server.add_tool(lambda: "sun", name="today")
     assert server.name == "weather"
-    assert repr(server) == "Server('weather', 2 tools)"
+    assert repr(server) == "Server('weather', 1 tools)"
     with pytest.raises(SetupError, match="carrier pigeon"):
         server.run(transport="carrier pigeon")
     with pytest.raises(SetupError, match="ToolRegistry"):
@@ -90,7 +23,7 @@ def test_what_a_server_shows_of_itself_and_refuses() -> None:
 
 
 async def test_things_come_and_go_at_any_time() -> None:
-    server = weather()
+    server = Server("weather")
     async with Wire(server, MODERN) as wire:
         server.add_prompt(lambda: "hi", name="hello")
         server.add_resource("a://b", lambda: "b", name="b")
@@ -112,6 +45,7 @@ async def evaluate(arguments: dict[str, Any]) -> dict[str, Any]:
 EXPRESSION = {"type": "object", "properties": {"expression": {"type": "string"}}}
 
 
+@pytest.mark.seed("S4-28", "S4-30")
 def test_a_registry_by_hand() -> None:
     registry = ToolRegistry()
     changes: list[int] = []
@@ -208,6 +142,7 @@ DEFINITION = {
 }
 
 
+@pytest.mark.seed("S4-08")
 async def test_a_tool_is_registered_by_one_object_too() -> None:
     registry = ToolRegistry()
     tool = registry.register_tool(DEFINITION)

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -26,29 +28,73 @@ from dovetail.auth.dpop import (
 )
 from dovetail.auth.jose import PRIVATE_MEMBERS
 from dovetail.errors import ProtocolError, RateLimited, Unauthorized
-from dpop_stage import (
-    ATH,
-    EDWARDS,
-    KEY,
-    NOW,
-    OTHER,
-    RSA,
-    URL,
-    Change,
-    bound,
-    check,
-    checker,
-    forged,
-    proof,
-    public,
-    refused,
-    remembering,
-    signed,
-    without,
-)
+from dovetail.state.memory import MemoryState
+from issuer_stage import craft, signer
 from issuer_stage import encode as b64
 
+NOW = 1_800_000_000.0
+URL = "https://notes.example.com/mcp"
+TOKEN = "an.access.token"
+ATH = b64(hashlib.sha256(TOKEN.encode()).digest())
 SHARED = jwk.OctKey.generate_key(256)
+KEY, OTHER = jwk.ECKey.generate_key("P-256"), jwk.ECKey.generate_key("P-256")
+RSA = jwk.RSAKey.generate_key(2048)
+EDWARDS = jwk.OKPKey.generate_key("Ed25519")
+Change = dict[str, Any]
+
+
+def public(key: Any) -> dict[str, Any]:
+    return dict(key.as_dict(private=False))
+
+
+def bound(key: Any = KEY) -> dict[str, Any]:
+    """The claims of a token that is bound to a key."""
+    return {"sub": "ada", "cnf": {"jkt": key.thumbprint()}}
+
+
+def without(changed: Change) -> Change:
+    """Leaves out what is None, so that a table can take a member away."""
+    return {name: value for name, value in changed.items() if value is not None}
+
+
+def signed(header: Change, said: Any, key: Any) -> str:
+    return craft(header, said, signer(header["alg"], key))
+
+
+def proof(header: Change | None = None, said: Change | None = None, *, key: Any = KEY, alg: str = "ES256") -> str:
+    """A good one, but for the changes."""
+    heading = {"typ": "dpop+jwt", "alg": alg, "jwk": public(key)} | (header or {})
+    words = {"jti": b64(os.urandom(12)), "htm": "POST", "htu": URL, "iat": int(NOW), "ath": ATH} | (said or {})
+    return signed(without(heading), without(words), key)
+
+
+def forged(header: Any) -> str:
+    """Any header whatsoever, which no library would sign."""
+    return craft(header, {}, lambda message: b"x" * 64)
+
+
+def remembering() -> Callable[[str, float], Any]:
+    state = MemoryState()
+    return lambda key, seconds: state.claim(key, b"", seconds)
+
+
+def checker(claim: Callable[[str, float], Any] | None = None, **options: Any) -> DpopCheck:
+    return DpopCheck(claim or remembering(), **{"clock": lambda: NOW} | options)
+
+
+async def check(text: str, check: DpopCheck | None = None, **changed: Any) -> None:
+    request = {"method": "POST", "url": URL, "token": TOKEN, "claims": bound()} | changed
+    await (check or checker()).check(text, **request)
+
+
+async def refused(text: str, error: str = "invalid_dpop_proof", **changed: Any) -> Unauthorized:
+    with pytest.raises(Unauthorized) as caught:
+        await check(text, **changed)
+    assert caught.value.error == error, caught.value.message
+    assert caught.value.http_status == 401
+    assert TOKEN not in caught.value.message
+    assert "joserfc" not in repr(caught.value)
+    return caught.value
 
 
 # --- what is good

@@ -2,29 +2,42 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from dovetail import AuditEvent, Context, Server
 from dovetail.auth import Auth, Principal, dpop
-from dovetail.auth.dpop import ALGORITHMS
 from dovetail.state.memory import MemoryState
-from dpop_stage import KEY, TOKEN, Prover, bound, proof
 from http_serving import Stage, serving, until
 from http_wire import HANDSHAKE, MODERN, Exchange, HttpWire, open_wire, text_of
+from issuer_stage import Prover
 
-URL = "http://localhost:8000/mcp"
-PLAIN = "plain-token"
-SECRET = "the secret of a whole fleet"
-EVERY_REVISION = pytest.mark.parametrize("version", [HANDSHAKE[-1], MODERN])
+ORIGIN, PUBLIC = "http://localhost:8000", "https://notes.example.com"
+OWNED, PLAIN = "a-bound-token", "plain-token"
+OWNER, THIEF = Prover(), Prover()
+SOON = 0.5  # seconds that a proof is good for, where a test waits for its end
+PING = b'{"jsonrpc":"2.0","id":7,"method":"ping"}'
+LISTEN = {"notifications": {"toolsListChanged": True}}
+Headers = dict[str, str | None]
 
 
-async def verify(token: str) -> Principal | None:
-    claims = {TOKEN: bound(), PLAIN: {}}.get(token)
-    return None if claims is None else Principal(subject="ada", claims=claims)
+class Notary:
+    """Knows a token that is bound to the key of its owner and one that is not; wants to be asked several times."""
+
+    believed_seconds = SOON / 4
+
+    def __init__(self) -> None:
+        self.expires_at: float | None = None
+
+    async def verify(self, token: str) -> Principal | None:
+        claims = {OWNED: OWNER.bound, PLAIN: {}}.get(token)
+        is_over = self.expires_at is not None and self.expires_at <= time.time()
+        return (
+            None if claims is None or is_over else Principal(subject="ada", claims=claims, expires_at=self.expires_at)
+        )
 
 
 class SharedMemory(MemoryState):
@@ -34,8 +47,8 @@ class SharedMemory(MemoryState):
 
 
 def app_of(dpop: Any, nonces: bool = False, audit: Any = False, **options: Any) -> Any:
-    auth = Auth(verify, dpop=dpop, dpop_nonces=nonces)
-    server = Server("notes", version="1.0.0", secret=SECRET, auth=auth, audit=audit)
+    auth = Auth(Notary(), dpop=dpop, dpop_nonces=nonces)
+    server = Server("notes", version="1.0.0", secret="the secret of a whole fleet", auth=auth, audit=audit)
 
     @server.tool
     async def who(ctx: Context) -> str:
@@ -44,38 +57,48 @@ def app_of(dpop: Any, nonces: bool = False, audit: Any = False, **options: Any) 
     return server.asgi(**options)
 
 
-def proved(token: str = TOKEN, *, key: Any = KEY, **said: Any) -> dict[str, str | None]:
+def proved(method: str = "POST", path: str = "/mcp", *, origin: str = ORIGIN, **words: Any) -> Headers:
     """The headers of a request with a proof of its own."""
-    fresh = proof(said={"htu": URL, "iat": time.time(), **said}, key=key)
-    return {"authorization": f"DPoP {token}", "dpop": fresh}
+    return {**OWNER.headers(method, f"{origin}{path}", OWNED, **words)}
 
 
-class ProvingWire(HttpWire):
-    """Every request has a proof of its own, as a client that knows DPoP has it."""
+class ProvedWire(HttpWire):
+    """Each request has a proof of its own, or the headers that a test gives it."""
 
-    def raw(self, method: str, body: Any = b"", headers: Any = None, **options: Any) -> Any:
-        return super().raw(method, body, {**proved(htm=method), **(headers or {})}, **options)
+    def __init__(self, *arguments: Any, origin: str = ORIGIN) -> None:
+        super().__init__(*arguments)
+        self._origin = origin
+
+    def raw(self, method: str, body: Any = b"", headers: Any = None, **options: Any) -> Exchange:
+        given = proved(method, options.get("path") or self.path, origin=self._origin)
+        return super().raw(method, body, {**given, **(headers or {})}, **options)
 
 
-def challenges(answer: Any) -> dict[str, str]:
+def challenges(answer: Exchange) -> dict[str, str]:
     """By scheme."""
     [start] = [message for message in answer.sent if message["type"] == "http.response.start"]
     lines = [value.decode() for name, value in start["headers"] if name == b"www-authenticate"]
     return {line.partition(" ")[0]: line.partition(" ")[2] for line in lines}
 
 
-async def refused(
-    app: Any, headers: dict[str, str | None], error: str, more: list[tuple[bytes, bytes]] | None = None
-) -> None:
-    answer = await HttpWire(app).raw("POST", b"{}", headers, more=more).done()
-    assert answer.status == 401
-    given = challenges(answer)["DPoP"]
-    assert f'error="{error}"' in given
-    assert f'algs="{" ".join(ALGORITHMS)}"' in given
-    assert TOKEN.encode() not in answer.raw
+async def challenge_of(refused: Exchange) -> str:
+    """What a 401 of DPoP asks for."""
+    await refused.done()
+    assert refused.status == 401, refused.raw
+    given = challenges(refused)["DPoP"]
+    assert f'algs="{" ".join(dpop.ALGORITHMS)}"' in given
+    assert OWNED.encode() not in refused.raw
+    return given
 
 
-@EVERY_REVISION
+async def refused(app: Any, headers: Headers, error: str) -> None:
+    assert f'error="{error}"' in await challenge_of(HttpWire(app).raw("POST", b"{}", headers))
+
+
+# ── one app, or several of a fleet ──
+
+
+@pytest.mark.parametrize("version", [HANDSHAKE[-1], MODERN])
 async def test_who_knows_no_proofs_may_have_a_token_that_needs_none(version: str) -> None:
     wire = await open_wire(app_of("optional"), version, headers={"authorization": f"Bearer {PLAIN}"})
     assert text_of((await wire.call("who")).answer) == "ada"
@@ -96,7 +119,7 @@ async def test_proofs_do_not_take_the_room_of_sessions() -> None:
     """In a state of one process, which is no larger than sessions need; and they are known after a restart."""
     state = MemoryState()
     app = app_of("required", state=state)
-    wire, headers = ProvingWire(app), proved()
+    wire, headers = ProvedWire(app), proved()
     for _ in range(5):
         assert (await wire.call("who")).status == 200
     assert (await HttpWire(app, headers=headers).call("who")).status == 200
@@ -120,7 +143,7 @@ async def test_the_audit_tells_of_bad_proofs_but_not_of_first_steps() -> None:
     app = app_of("required", nonces=True, audit=events.append)
     assert (await HttpWire(app).call("who")).status == 401
     assert (await HttpWire(app, headers=proved()).call("who")).status == 401  # it gets its nonce
-    await refused(app, proved(htm="GET"), "invalid_dpop_proof")
+    await refused(app, proved("GET"), "invalid_dpop_proof")
     await until(lambda: bool(events))
     await app.drain()
     assert [(each.reason, each.subject) for each in events] == [("invalid_dpop_proof", "ada")]
@@ -137,54 +160,15 @@ async def test_who_has_no_token_learns_which_ones_are_taken(dpop: str, schemes: 
     assert all("error" not in each for each in given.values())
 
 
-ORIGIN, OWNED = "http://localhost:8000", "a-bound-token"
-PUBLIC = "https://notes.example.com"
-OWNER, THIEF = Prover(), Prover()
-SOON = 0.5  # seconds that a proof is good for, where a test waits for its end
-PING = b'{"jsonrpc":"2.0","id":7,"method":"ping"}'
-LISTEN = {"notifications": {"toolsListChanged": True}}
-Headers = dict[str, str | None]
+# ── every way in ──
 
 
-class Notary:
-    """Knows one token, which is bound to the key of its owner, and wants to be asked about it several times."""
-
-    believed_seconds = SOON / 4
-
-    def __init__(self) -> None:
-        self.expires_at: float | None = None
-
-    async def verify(self, token: str) -> Principal | None:
-        is_over = self.expires_at is not None and self.expires_at <= time.time()
-        if token != OWNED or is_over:
-            return None
-        return Principal(subject="ada", claims=OWNER.bound, expires_at=self.expires_at)
-
-
-class ProvedWire(HttpWire):
-    """Each request has a proof of its own, or the headers that a test gives it."""
-
-    def __init__(self, *arguments: Any, origin: str = ORIGIN, words: Mapping[str, Any] | None = None) -> None:
-        """`words` are in every proof."""
-        super().__init__(*arguments)
-        self._origin = origin
-        self._words = words or {}
-
-    def proved(self, method: str, path: str, **changed: Any) -> Headers:
-        return {**OWNER.headers(method, f"{self._origin}{path}", OWNED, **{**self._words, **changed})}
-
-    def raw(self, method: str, body: Any = b"", headers: Any = None, **options: Any) -> Exchange:
-        proved = self.proved(method, options.get("path") or self.path)
-        return super().raw(method, body, {**proved, **(headers or {})}, **options)
-
-
-class Visitor:
+class Visitor(NamedTuple):
     """Somebody with a session and a stream of HTTP+SSE, who can go every way in."""
 
-    def __init__(self, wire: ProvedWire, session: HttpWire, query: str) -> None:
-        self.wire = wire
-        self.session = session
-        self.query = query
+    wire: HttpWire
+    session: HttpWire
+    query: str
 
     @classmethod
     async def of(cls, app: Any, **options: Any) -> "Visitor":
@@ -192,31 +176,17 @@ class Visitor:
         first = await wire.raw("GET", path="/sse").event()
         return cls(wire, await ProvedWire.session(app, **options), first.data.decode().partition("?")[2])
 
-    def call(self, headers: Headers) -> Exchange:
-        return self.wire.start("tools/list", {}, headers=headers)
-
-    def get(self, headers: Headers) -> Exchange:
-        return self.session.get(headers=headers)
-
-    def delete(self, headers: Headers) -> Exchange:
-        return self.session.raw("DELETE", b"", headers)
-
-    def listen(self, headers: Headers) -> Exchange:
-        return self.wire.start("subscriptions/listen", LISTEN, headers=headers)
-
-    def sse(self, headers: Headers) -> Exchange:
-        return self.wire.raw("GET", b"", headers, path="/sse")
-
     def messages(self, headers: Headers) -> Exchange:
         return self.wire.raw("POST", PING, headers, path="/messages", query=self.query)
 
 
-WAYS: dict[str, tuple[Callable[..., Exchange], str, str, int]] = {
-    "a call": (Visitor.call, "POST", "/mcp", 200),
-    "GET of a session": (Visitor.get, "GET", "/mcp", 200),
-    "DELETE": (Visitor.delete, "DELETE", "/mcp", 204),
-    "listen": (Visitor.listen, "POST", "/mcp", 200),
-    "GET /sse": (Visitor.sse, "GET", "/sse", 200),
+Go = Callable[[Visitor, Headers], Exchange]
+WAYS: dict[str, tuple[Go, str, str, int]] = {
+    "a call": (lambda who, sent: who.wire.start("tools/list", {}, headers=sent), "POST", "/mcp", 200),
+    "GET of a session": (lambda who, sent: who.session.get(headers=sent), "GET", "/mcp", 200),
+    "DELETE": (lambda who, sent: who.session.raw("DELETE", b"", sent), "DELETE", "/mcp", 204),
+    "listen": (lambda who, sent: who.wire.start("subscriptions/listen", LISTEN, headers=sent), "POST", "/mcp", 200),
+    "GET /sse": (lambda who, sent: who.wire.raw("GET", b"", sent, path="/sse"), "GET", "/sse", 200),
     "POST /messages": (Visitor.messages, "POST", "/messages", 202),
 }
 each_way = pytest.mark.parametrize(("go", "method", "path", "status"), WAYS.values(), ids=WAYS)
@@ -231,31 +201,15 @@ async def guarded(notary: Notary | None = None, *, nonces: bool = False, **optio
         yield app
 
 
-async def challenge_of(refused: Exchange) -> str:
-    """What a 401 of DPoP asks for."""
-    await refused.done()
-    assert refused.status == 401, refused.raw
-    given = refused.headers["www-authenticate"]
-    assert given.startswith("DPoP ")
-    assert f'algs="{" ".join(dpop.ALGORITHMS)}"' in given
-    assert OWNED.encode() not in refused.raw
-    return given
-
-
-# ── every way in ──
-
-
 @each_way
 @pytest.mark.parametrize("origin", [ORIGIN, PUBLIC])
-async def test_a_good_proof_passes_and_only_once(
-    go: Callable[..., Exchange], method: str, path: str, status: int, origin: str
-) -> None:
+async def test_a_good_proof_passes_and_only_once(go: Go, method: str, path: str, status: int, origin: str) -> None:
     """Under the URL that clients know, which is another one behind a proxy."""
     async with guarded(public_url=None if origin == ORIGIN else f"{PUBLIC}/mcp") as app:
         visitor = await Visitor.of(app, origin=origin)
-        proved = visitor.wire.proved(method, path)
-        assert (await go(visitor, proved).started()).status == status
-        assert 'error="invalid_dpop_proof"' in await challenge_of(go(visitor, proved))
+        headers = proved(method, path, origin=origin)
+        assert (await go(visitor, headers).started()).status == status
+        assert 'error="invalid_dpop_proof"' in await challenge_of(go(visitor, headers))
 
 
 @each_way
@@ -271,11 +225,11 @@ async def test_a_good_proof_passes_and_only_once(
     ids=["none", "method", "URL", "the key of a thief", "as a plain token"],
 )
 async def test_any_other_proof_is_refused_and_changes_nothing(
-    go: Callable[..., Exchange], method: str, path: str, status: int, change: Any, error: str
+    go: Go, method: str, path: str, status: int, change: Any, error: str
 ) -> None:
     async with guarded() as app:
         visitor = await Visitor.of(app)
-        bad = {**visitor.wire.proved(method, path), **change(method, f"{ORIGIN}{path}")}
+        bad = {**proved(method, path), **change(method, f"{ORIGIN}{path}")}
         assert f'error="{error}"' in await challenge_of(go(visitor, bad))
         assert (await go(visitor, {}).started()).status == status  # with a proof of its own: all is as it was
 
@@ -290,19 +244,17 @@ def nearly_over() -> float:
 
 @each_stream
 @pytest.mark.rule("AUTH-15", "AUTH-3")
-async def test_a_stream_outlives_its_proof_and_ends_with_its_token(
-    go: Callable[..., Exchange], method: str, path: str, status: int
-) -> None:
+async def test_a_stream_outlives_its_proof_and_ends_with_its_token(go: Go, method: str, path: str, status: int) -> None:
     notary = Notary()
     async with guarded(notary) as app:
         visitor = await Visitor.of(app)
         notary.expires_at, made = time.time() + 2 * SOON, nearly_over()
-        stream = await go(visitor, visitor.wire.proved(method, path, iat=made)).started()
+        stream = await go(visitor, proved(method, path, iat=made)).started()
         assert stream.status == status
         await asyncio.sleep(1.2 * SOON)
-        late = go(visitor, visitor.wire.proved(method, path, iat=made))
+        late = go(visitor, proved(method, path, iat=made))
         assert 'error="invalid_dpop_proof"' in await challenge_of(late)  # one of that age opens nothing any more
-        assert not stream.ended
+        assert not stream.ended or time.time() >= notary.expires_at
         await stream.done(5)
         assert time.time() >= notary.expires_at
         assert stream.sent[-1].get("more_body") is False

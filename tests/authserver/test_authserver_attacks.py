@@ -17,9 +17,9 @@ SIGNED_IN = "__Host-dovetail-user"
 # ── copies ──
 
 
-async def test_a_replayed_code_ends_what_was_made_of_it(caplog: pytest.LogCaptureFixture) -> None:
-    stage = Stage()
-    program = Program(stage)
+async def test_a_replayed_code_ends_what_was_made_of_it(
+    caplog: pytest.LogCaptureFixture, stage: Stage, program: Program
+) -> None:
     code = await program.code()
     tokens = (await program.redeem(code)).json
     with caplog.at_level(logging.WARNING):
@@ -37,17 +37,13 @@ async def test_a_replayed_code_ends_what_was_made_of_it(caplog: pytest.LogCaptur
         {"code": "A" * 20_000},
     ],
 )  # fmt: skip
-async def test_a_code_is_bound_to_its_request(changed: dict[str, str]) -> None:
-    stage = Stage()
-    program = Program(stage)
+async def test_a_code_is_bound_to_its_request(changed: dict[str, str], program: Program) -> None:
     code = await program.code()
     assert (await program.redeem(code, **changed)).json["error"] == "invalid_grant"
     assert (await program.redeem(code)).status == 200, "a wrong try does not spend it"
 
 
-async def test_one_kind_of_text_is_not_taken_for_another() -> None:
-    stage = Stage()
-    program, browser = Program(stage), Browser(stage)
+async def test_one_kind_of_text_is_not_taken_for_another(stage: Stage, program: Program, browser: Browser) -> None:
     page = await browser.open(program.url())
     form = hidden_fields(page.text)["form"]
     code = (await browser.sign_in(page)).sent_to["code"]
@@ -59,8 +55,7 @@ async def test_one_kind_of_text_is_not_taken_for_another() -> None:
         assert not await stage.may_call(text)
 
 
-async def test_tokens_of_another_issuer_or_for_another_resource_are_not_ours() -> None:
-    stage = Stage()
+async def test_tokens_of_another_issuer_or_for_another_resource_are_not_ours(stage: Stage) -> None:
     other = Stage(state=stage.state, resource="https://other.example.com/mcp")  # with the same keys
     token = (await Program(other).redeem(await Program(other).code(resource=None))).json
     assert token["error"] == "invalid_grant"  # two programs, two verifiers
@@ -90,8 +85,7 @@ REDIRECT_TRICKS = [
 
 @pytest.mark.rule("SEC-4", "AUTH-20")
 @pytest.mark.parametrize("redirect_uri", REDIRECT_TRICKS)
-async def test_a_browser_is_never_sent_elsewhere(redirect_uri: str) -> None:
-    stage = Stage()
+async def test_a_browser_is_never_sent_elsewhere(redirect_uri: str, stage: Stage) -> None:
     page = await Browser(stage).open(Program(stage).url(redirect_uri=redirect_uri))
     assert page.status == 400
     assert "location" not in page.headers
@@ -100,8 +94,7 @@ async def test_a_browser_is_never_sent_elsewhere(redirect_uri: str) -> None:
 
 
 @pytest.mark.parametrize("port", ["", ":1", ":8080", ":65535"])
-async def test_a_program_on_this_machine_takes_any_port(port: str) -> None:
-    stage = Stage()
+async def test_a_program_on_this_machine_takes_any_port(port: str, stage: Stage) -> None:
     program = Program(stage, redirect_uri=f"http://127.0.0.1{port}/callback")
     page = await Browser(stage).open(program.url())
     assert "a program on this computer" in page.text
@@ -142,8 +135,7 @@ def test_any_text_is_judged(text: str) -> None:
         ),
     ],
 )
-async def test_a_wrong_request_is_told_to_the_program(changed: dict[str, Any], error: str) -> None:
-    stage = Stage()
+async def test_a_wrong_request_is_told_to_the_program(changed: dict[str, Any], error: str, stage: Stage) -> None:
     told = (await Browser(stage).open(Program(stage).url(**changed))).sent_to
     assert (told["error"], told["iss"], told["state"]) == (error, ISSUER, "st&te=1 é")
     assert "code" not in told
@@ -151,9 +143,7 @@ async def test_a_wrong_request_is_told_to_the_program(changed: dict[str, Any], e
 
 @pytest.mark.rule("SEC-5")
 @pytest.mark.parametrize("state", ["x" * 2000, "a\r\nSet-Cookie: b=c", "%00&code=evil&iss=evil", "<script>", "é ü"])
-async def test_state_comes_back_exactly_and_changes_nothing_else(state: str) -> None:
-    stage = Stage()
-    browser = Browser(stage)
+async def test_state_comes_back_exactly_and_changes_nothing_else(state: str, stage: Stage, browser: Browser) -> None:
     back = await browser.sign_in(await browser.open(Program(stage).url(state=state)))
     assert back.sent_to["state"] == state
     assert back.sent_to.keys() == {"code", "state", "iss"}
@@ -161,8 +151,7 @@ async def test_state_comes_back_exactly_and_changes_nothing_else(state: str) -> 
     assert set(back.headers) <= known
 
 
-async def test_twice_the_same_parameter_is_refused() -> None:
-    stage = Stage()
+async def test_twice_the_same_parameter_is_refused(stage: Stage) -> None:
     url = Program(stage).url()
     for more in ("&client_id=web", "&redirect_uri=https%3A%2F%2Fevil.example", "&state=2", "&scope="):
         page = await Browser(stage).open(url + more)
@@ -203,9 +192,7 @@ async def test_any_bytes_are_answered_with_an_error(body: bytes) -> None:
 
 
 @pytest.mark.rule("SEC-2")
-async def test_the_page_says_who_wants_what_and_every_time() -> None:
-    stage = Stage()
-    browser = Browser(stage)
+async def test_the_page_says_who_wants_what_and_every_time(stage: Stage, browser: Browser) -> None:
     for _ in range(2):
         page = await browser.open(Program(stage).url(scope="notes:read notes:write"))
         for told in ("The App", "Read your notes", "Change your notes", "app.example.com", CALLBACK, "30 days"):
@@ -216,8 +203,7 @@ async def test_the_page_says_who_wants_what_and_every_time() -> None:
 
 
 @pytest.mark.rule("SEC-2")
-async def test_no_page_can_be_framed_or_loads_anything() -> None:
-    stage = Stage()
+async def test_no_page_can_be_framed_or_loads_anything(stage: Stage) -> None:
     for page in (await Browser(stage).open(Program(stage).url()), await Browser(stage).open("authorize")):
         assert page.headers["x-frame-options"] == "DENY"
         policy = page.headers["content-security-policy"]
@@ -231,8 +217,7 @@ async def test_no_page_can_be_framed_or_loads_anything() -> None:
 
 
 @pytest.mark.rule("SEC-2")
-async def test_a_name_is_never_markup() -> None:
-    stage = Stage()
+async def test_a_name_is_never_markup(stage: Stage) -> None:
     name = "<script>alert(1)</script>\"' onload=x &amp; \u202egnirts\r\nX: y"
     registered = (await stage.register(redirect_uris=[CALLBACK], client_name=name)).json
     page = (await Browser(stage).open(Program(stage, registered["client_id"]).url())).text
@@ -249,8 +234,7 @@ async def answer_without(browser: Browser, page: Any, **changed: str | None) -> 
 
 
 @pytest.mark.rule("SEC-2", "SEC-3")
-async def test_a_form_counts_only_from_the_browser_that_was_asked() -> None:
-    stage = Stage()
+async def test_a_form_counts_only_from_the_browser_that_was_asked(stage: Stage) -> None:
     program, browser, attacker = Program(stage), Browser(stage), Browser(stage)
     await program.code(browser)  # signed in, so a click would do
     page, theirs = await browser.open(program.url()), await attacker.open(program.url())
@@ -275,9 +259,7 @@ async def test_a_form_counts_only_from_the_browser_that_was_asked() -> None:
 
 
 @pytest.mark.rule("SEC-5")
-async def test_a_question_is_answered_once_and_soon() -> None:
-    stage = Stage()
-    browser, program = Browser(stage), Program(stage)
+async def test_a_question_is_answered_once_and_soon(stage: Stage, browser: Browser, program: Program) -> None:
     page = await browser.open(program.url())
     assert "code" in (await browser.sign_in(page)).sent_to
     assert (await browser.sign_in(page)).status == 400
@@ -308,9 +290,8 @@ WRONG = [
 )
 @pytest.mark.parametrize(("wrong", "error"), WRONG)
 async def test_who_registers_can_only_send_people_to_their_own_machine(
-    redirect_uri: str, is_told: bool, wrong: dict[str, Any], error: str
+    redirect_uri: str, is_told: bool, wrong: dict[str, Any], error: str, stage: Stage
 ) -> None:
-    stage = Stage()
     registered = await stage.register(redirect_uris=[redirect_uri], token_endpoint_auth_method="none")
     program, browser = Program(stage, registered.json["client_id"], redirect_uri), Browser(stage)
     reply = await browser.open(program.url(**wrong))

@@ -19,8 +19,7 @@ from hosting import hosted
 # ── registration ──
 
 
-async def test_a_program_registers_itself() -> None:
-    stage = Stage()
+async def test_a_program_registers_itself(stage: Stage) -> None:
     reply = await stage.register(
         redirect_uris=[NATIVE],
         client_name="Inspector",
@@ -36,8 +35,7 @@ async def test_a_program_registers_itself() -> None:
 
 
 @pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post", None])
-async def test_a_program_may_have_a_secret(method: str | None) -> None:
-    stage = Stage()
+async def test_a_program_may_have_a_secret(method: str | None, stage: Stage) -> None:
     chosen = {} if method is None else {"token_endpoint_auth_method": method}
     known = (await stage.register(redirect_uris=[CALLBACK], **chosen)).json
     assert known["token_endpoint_auth_method"] == (method or "client_secret_basic")
@@ -83,8 +81,7 @@ async def test_what_is_no_metadata(body: bytes) -> None:
     assert (reply.status, reply.json["error"]) == (400, "invalid_client_metadata")
 
 
-async def test_a_program_that_nobody_uses_is_forgotten() -> None:
-    stage = Stage()
+async def test_a_program_that_nobody_uses_is_forgotten(stage: Stage) -> None:
     known = (await stage.register(redirect_uris=[CALLBACK], token_endpoint_auth_method="none")).json["client_id"]
     unused = (await stage.register(redirect_uris=[CALLBACK], token_endpoint_auth_method="none")).json["client_id"]
     assert await Program(stage, known).tokens()
@@ -177,8 +174,7 @@ async def test_a_document_that_does_not_do(document: Any, status: int, kind: str
         "https://app.example.com/" + "x" * 1000,
     ],
 )  # fmt: skip
-async def test_a_document_is_never_fetched_from_within(url: str) -> None:
-    stage = Stage()
+async def test_a_document_is_never_fetched_from_within(url: str, stage: Stage) -> None:
     page = await Browser(stage).open(Program(stage, url).url())
     assert (page.status, "location" in page.headers) == (400, False)
 

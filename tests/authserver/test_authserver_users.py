@@ -152,9 +152,7 @@ async def test_a_limit_is_of_each_and_of_all() -> None:
     assert await taken(store, ["a"]) == [200]
 
 
-async def test_a_wrong_password_is_told_without_saying_which_part() -> None:
-    stage = Stage()
-    browser = Browser(stage)
+async def test_a_wrong_password_is_told_without_saying_which_part(stage: Stage, browser: Browser) -> None:
     page = await browser.open(Program(stage).url())
     known, unknown = await browser.sign_in(page, "ann", "wrong"), await browser.sign_in(page, "nobody", "wrong")
     assert known.status == unknown.status == 403
@@ -164,9 +162,8 @@ async def test_a_wrong_password_is_told_without_saying_which_part() -> None:
 
 
 @pytest.mark.parametrize("address", ["198.51.100.{}", "2001:db8:1:{:x}::1"])
-async def test_guessing_is_slowed_down_for_the_guesser_only(address: str) -> None:
+async def test_guessing_is_slowed_down_for_the_guesser_only(address: str, stage: Stage) -> None:
     """Whatever the names are; and of one name from many addresses."""
-    stage = Stage()
     browser = Browser(stage)
     page = await browser.open(Program(stage).url())
     for number in range(30):
@@ -187,8 +184,7 @@ async def test_guessing_is_slowed_down_for_the_guesser_only(address: str) -> Non
 
 
 @pytest.mark.parametrize("what", ["registration", "document"])
-async def test_strangers_cannot_register_or_make_us_fetch_without_end(what: str) -> None:
-    stage = Stage()
+async def test_strangers_cannot_register_or_make_us_fetch_without_end(what: str, stage: Stage) -> None:
 
     async def once(number: int) -> int:
         if what == "registration":

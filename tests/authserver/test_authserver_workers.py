@@ -13,8 +13,7 @@ from authserver_stage import CLIENTS, ISSUER, RESOURCE, SCOPES, SECRET, USERS, B
 from dovetail import Server
 from dovetail.auth import Jwt, VerifierTrouble
 from dovetail.authserver import AuthServer
-from dovetail.state.base import StoreTrouble
-from dovetail.state.memory import MemoryState
+from far_state import FarState
 from http_wire import HttpWire
 
 CREDENTIALS = {"grant_type": "client_credentials"}
@@ -152,8 +151,7 @@ async def test_a_memory_of_its_own_in_a_fleet_is_told(sqlite: str, caplog: pytes
 # ── a server that is protected by it ──
 
 
-async def test_other_servers_take_its_tokens_by_the_published_key() -> None:
-    stage = Stage()
+async def test_other_servers_take_its_tokens_by_the_published_key(stage: Stage) -> None:
     stage.clock.now = time.time()
     keys = (await stage.get("jwks")).json
     token = (await Program(stage).tokens())["access_token"]
@@ -166,20 +164,11 @@ async def test_other_servers_take_its_tokens_by_the_published_key() -> None:
     assert await Jwt(ISSUER, "https://other.example.com/mcp", jwks=keys).verify(token) is None
 
 
-class _FailingState(MemoryState):
-    broken = False
-
-    async def get(self, key: str) -> Any:
-        if self.broken:
-            raise StoreTrouble
-        return await super().get(key)
-
-
 async def test_a_store_that_does_not_answer_refuses_nobody_for_good() -> None:
-    state = _FailingState()
+    state = FarState()
     stage = Stage(state=state)
     token = (await Program(stage).tokens())["access_token"]
-    state.broken = True
+    state.break_down()
     with pytest.raises(VerifierTrouble):
         await stage.server.verifier().verify(token)
     registered = {"client_id": "dcr-x", "grant_type": "authorization_code"}

@@ -23,8 +23,7 @@ import stores
 from authserver_stage import SCOPES, USERS, say_yes, served
 from dovetail import Server
 from dovetail.authserver import AuthServer, OAuthClient
-from sdk import only_text
-from sdk_http import HttpTalk
+from sdk import HttpTalk, only_text
 
 pytestmark = pytest.mark.slow
 
@@ -118,8 +117,8 @@ class ProtectedTalk(HttpTalk):
     async def _returned(self) -> AuthorizationCodeResult:
         return AuthorizationCodeResult(code=self._back["code"], state=self._back["state"], iss=self._back["iss"])
 
-    def _http(self, **options: Any) -> httpx2.AsyncClient:
-        return super()._http(**{**options, "auth": self._provider})
+    def http(self, **options: Any) -> httpx2.AsyncClient:
+        return super().http(**{**options, "auth": self._provider})
 
     async def _note(self, response: httpx2.Response) -> None:
         await super()._note(response)

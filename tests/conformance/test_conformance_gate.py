@@ -1,10 +1,8 @@
 """The gate's own judgement, on results made by hand."""
 
-import http.server
+import asyncio
 import json
 import os
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,9 @@ import pytest
 
 import conformance
 import nodejs
+from dovetail import Server
+from dovetail.transports.options import HttpOptions
+from http_serving import listening
 
 TIME = "2026-10-28T09-30-00-123Z"
 FIXTURES: dict[str, list[str]] = {
@@ -163,70 +164,30 @@ def test_a_suite_that_lists_nothing_fails(tmp_path: Path, monkeypatch: pytest.Mo
 # ── asking a server ──
 
 
-class Scripted(http.server.BaseHTTPRequestHandler):
-    """A server of both eras with a few fixtures: one list has two pages, handshake clients get event streams."""
-
-    tools: tuple[str, ...] = ("one", "two")
-
-    def do_POST(self) -> None:
-        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if "id" not in message:
-            self._send(202, b"", "application/json")
-            return
-        answer = {"jsonrpc": "2.0", "id": message["id"], "result": self._result(message)}
-        body = json.dumps(answer).encode()
-        if "_meta" in message["params"]:
-            self._send(200, body, "application/json")
-        else:
-            self._send(200, b": comment\n\nid: 1\ndata:\n\ndata: " + body + b"\n\n", "text/event-stream")
-
-    def _result(self, message: dict[str, Any]) -> dict[str, Any]:
-        method, params = message["method"], message["params"]
-        if method in ("server/discover", "initialize"):
-            return {"capabilities": {"tools": {"listChanged": True}, "prompts": {"listChanged": False}}}
-        if method == "tools/list":
-            first, second = self.tools
-            return (
-                {"tools": [{"name": second}]} if "cursor" in params else {"tools": [{"name": first}], "nextCursor": "2"}
-            )
-        return {
-            "prompts/list": {"prompts": [{"name": "ask"}]},
-            "resources/list": {"resources": [{"uri": "test://a"}]},
-            "resources/templates/list": {"resourceTemplates": [{"uriTemplate": "test://{id}"}]},
-        }[method]
-
-    def _send(self, status: int, body: bytes, kind: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Mcp-Session-Id", "s")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *details: Any) -> None:
-        pass
+def small_server(*tools: str, **options: Any) -> Server:
+    """With a list of two pages."""
+    server = Server("small", page_size=1, **options)
+    for name in tools:
+        server.add_tool(lambda: "", name=name)
+    server.add_prompt(lambda: "", name="ask")
+    server.add_resource("test://a", lambda: "", name="a")
+    server.add_resource("test://{id}", lambda id: id, name="b")
+    return server
 
 
-@pytest.fixture
-def scripted() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Scripted) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/mcp"
-        server.shutdown()
-        thread.join()
+MISSING = ["MISSING tools: two is not listed", "MISSING capabilities: tools.listChanged is not listed"]
 
 
-def test_a_server_is_asked_in_both_eras(scripted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("server", "wrong"),
+    [(small_server("one", "two"), []), (small_server("one", "three", list_changed=False), MISSING)],
+    ids=["all there", "some missing"],
+)
+async def test_a_server_is_asked_in_both_eras(server: Server, wrong: list[str]) -> None:
     nothing: dict[str, dict[str, str]] = {kind: {} for kind in verdict.KINDS}
-    assert conformance_fixtures.problems(scripted, FIXTURES, nothing)[0] == []
-    monkeypatch.setattr(Scripted, "tools", ("one", "three"))
-    wanted = {**FIXTURES, "capabilities": ["prompts.listChanged"]}  # which is there, but false
-    problems, _ = conformance_fixtures.problems(scripted, wanted, nothing)
-    for era in ("2026-07-28", "2025-11-25"):
-        assert f"{era}: MISSING tools: two is not listed" in problems
-        assert f"{era}: MISSING capabilities: prompts.listChanged is not listed" in problems
-    assert len(problems) == 4
+    async with listening(server.asgi(), HttpOptions(port=0)) as root:
+        problems, _ = await asyncio.to_thread(conformance_fixtures.problems, f"{root}/mcp", FIXTURES, nothing)
+    assert sorted(problems) == sorted(f"{era}: {each}" for era in ("2026-07-28", "2025-11-25") for each in wrong)
 
 
 # ── what is missing is said ──

@@ -1,13 +1,12 @@
 """The console's server side: what is at which path, who may see it, and what is told of the server every second."""
 
 import asyncio
-import json
 import platform
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -19,93 +18,39 @@ from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.session import Session
 from dovetail.transports.traffic import SeenSession
 from http_serving import serving
-from http_wire import HttpWire
+from http_wire import Exchange, HttpWire
 
 HERE = ("127.0.0.1", 50000)
 
 
-class Told(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    body: bytes
+async def ask(
+    app: Any, path: str, method: str = "GET", *, client: Any = HERE, root: str = "", **headers: str
+) -> Exchange:
+    """An empty header is left out."""
 
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
+    async def for_client(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "client": client}, receive, send)
 
-
-def scope_of(path: str, method: str = "GET", *, client: Any = HERE, root: str = "", **headers: str) -> dict[str, Any]:
-    given = {"host": "localhost:8000"} | {name.replace("_", "-"): value for name, value in headers.items()}
-    return {
-        "type": "http",
-        "method": method,
-        "path": root + path,
-        "root_path": root,
-        "query_string": b"",
-        "headers": [(name.encode(), value.encode()) for name, value in given.items() if value],
-        "client": client,
-        "server": ("127.0.0.1", 8000),
-        "asgi": {"version": "3.0", "spec_version": "2.4"},
-    }
+    given = {name.replace("_", "-"): value or None for name, value in headers.items()}
+    return await HttpWire(for_client, root_path=root).raw(method, b"", given, path=root + path).done()
 
 
-async def ask(app: Any, path: str, method: str = "GET", **options: Any) -> Told:
-    sent: list[dict[str, Any]] = []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
-
-    await asyncio.wait_for(app(scope_of(path, method, **options), receive, send), 10)
-    headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    return Told(sent[0]["status"], headers, b"".join(message["body"] for message in sent[1:]))
-
-
-async def ask_api(app: Any, name: str, **options: Any) -> Told:
+async def ask_api(app: Any, name: str, **options: Any) -> Exchange:
     """As the page itself does."""
     marks = {"x_dovetail_console": "1", "sec_fetch_site": "same-origin"}
     return await ask(app, f"/console/api/{name}", **{**marks, **options})
 
 
-class Viewer:
+def viewer_of(app: Any) -> Exchange:
     """A page that watches the live figures, until it leaves."""
+    return HttpWire(app).raw("GET", b"", {"x-dovetail-console": "1"}, path="/console/api/live")
 
-    def __init__(self, app: Any) -> None:
-        self._events: asyncio.Queue[Any] = asyncio.Queue()
-        self._left = asyncio.Event()
-        self.status = 0
-        self.told: Any = None  # by the last event
-        self.ended = False
-        scope = scope_of("/console/api/live") | {"headers": [(b"host", b"localhost"), (b"x-dovetail-console", b"1")]}
-        self.task = asyncio.create_task(app(scope, self._receive, self._send))
 
-    async def _receive(self) -> dict[str, Any]:
-        await self._left.wait()
-        return {"type": "http.disconnect"}
-
-    async def _send(self, message: dict[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-        elif (body := message["body"]) and self.status == 200:
-            assert not self._left.is_set()
-            assert body.startswith(b"data: ")
-            self._events.put_nowait(json.loads(body.removeprefix(b"data: ")))
-        self.ended = message["type"] == "http.response.body" and not message.get("more_body", False)
-
-    async def next(self) -> Any:
-        self.told = await asyncio.wait_for(self._events.get(), 10)
-        return self.told
-
-    async def until(self, holds: Callable[[Any], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not holds(await self.next()):
-                pass
-
-    async def leave(self) -> None:
-        self._left.set()
-        await asyncio.wait_for(self.task, 10)
+async def told_when(viewer: Exchange, holds: Callable[[Any], bool]) -> Any:
+    async with asyncio.timeout(20):
+        while not holds(told := await viewer.message()):
+            pass
+    return told
 
 
 # ── pages ──
@@ -127,12 +72,12 @@ async def test_every_file_that_the_page_may_load_is_there() -> None:
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert page.headers["cache-control"] == "no-cache"
     again = await ask(app, "/console/", if_none_match=page.headers["etag"])
-    assert (again.status, again.body) == (304, b"")
+    assert (again.status, again.raw) == (304, b"")
     assert (await ask(app, "/console/", if_none_match='"other"')).status == 200
     for name in names:
         told = await ask(app, f"/console/static/{name}")
         assert told.status == 200, name
-        assert told.body == files("dovetail.console").joinpath("static", name).read_bytes()
+        assert told.raw == files("dovetail.console").joinpath("static", name).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -212,7 +157,7 @@ async def test_who_may_see_it(request_: dict[str, Any], options: dict[str, Any],
     for path in ("/console/", "/console", "/console/static/index.html", "/console/api/about"):
         told = await ask(app, path, x_dovetail_console="1", **request_)
         assert (told.status == 403) == (said is not None), path
-        assert said is None or said in told.body.decode()
+        assert said is None or said in told.raw.decode()
 
 
 async def test_for_others_only_where_the_names_are_known() -> None:
@@ -223,7 +168,7 @@ async def test_for_others_only_where_the_names_are_known() -> None:
         await app({**scope, "server": ("192.0.2.1", 8000)}, receive, send)
 
     told = await ask(from_anywhere, "/console/", client=FARAWAY, host="evil.example:8000")
-    assert (told.status, b"allowed_hosts" in told.body) == (403, True)
+    assert (told.status, b"allowed_hosts" in told.raw) == (403, True)
 
 
 @pytest.mark.parametrize(
@@ -355,38 +300,39 @@ async def watched_app() -> AsyncIterator[Any]:
 async def test_requests_errors_and_what_is_running_are_told() -> None:
     async with watched_app() as app:
         wire = HttpWire(app)
-        viewer = Viewer(app)
-        first = await viewer.next()
+        viewer = viewer_of(app)
+        first = await viewer.message()
         assert (first["requests"], first["errors"], first["running"], first["state"]) == (0, 0, 0, "memory")
         assert first["streams"] == 1  # its own
         await wire.start("tools/call", {"name": "fail"}).done()
         waiting = wire.start("tools/call", {"name": "wait"})
-        await viewer.until(lambda told: told["requests"] == 2)
-        assert (viewer.told["errors"], viewer.told["running"]) == (1, 1)
-        assert viewer.told["methods"] == {"tools/call": 2}
-        assert viewer.told["time"] > first["time"]
+        told = await told_when(viewer, lambda told: told["requests"] == 2)
+        assert (told["errors"], told["running"], told["methods"]) == (1, 1, {"tools/call": 2})
+        assert told["time"] > first["time"]
         waiting.leave()
         await waiting.done()
-        await viewer.leave()
+        viewer.leave()
+        await viewer.done()
 
 
 async def test_sessions_are_shown_without_what_opens_them() -> None:
     async with watched_app() as app:
         wire = await HttpWire.session(app, "2025-06-18")
-        viewer = Viewer(app)
-        await viewer.next()
+        viewer = viewer_of(app)
+        await viewer.message()
         await wire.ask("resources/subscribe", {"uri": "note://one"})
-        await viewer.until(lambda told: told["subscriptions"] == 1)
-        (shown,) = viewer.told["sessions"]
-        assert viewer.told["sessions_total"] == 1
-        assert abs(viewer.told["time"] - shown.pop("since")) < 60
+        told = await told_when(viewer, lambda told: told["subscriptions"] == 1)
+        (shown,) = told["sessions"]
+        assert told["sessions_total"] == 1
+        assert abs(told["time"] - shown.pop("since")) < 60
         assert 0 <= shown.pop("idle") < 60
         assert shown.pop("subscriptions") == ["note://one"]
         assert shown == {"id": str(wire.session_id)[:8], "client": "wire 1.0.0", "revision": "2025-06-18"}
         await wire.raw("DELETE").done()
-        await viewer.until(lambda told: told["sessions_total"] == 0)
-        assert viewer.told["sessions"] == []
-        await viewer.leave()
+        told = await told_when(viewer, lambda told: told["sessions_total"] == 0)
+        assert told["sessions"] == []
+        viewer.leave()
+        await viewer.done()
 
 
 @pytest.mark.parametrize(
@@ -404,15 +350,16 @@ def test_what_a_client_says_of_itself_is_bounded(client: dict[str, Any], shown: 
 
 async def test_only_so_many_may_watch() -> None:
     async with watched_app() as app:
-        viewers = [Viewer(app) for _ in range(metrics.MAX_VIEWERS)]
+        viewers = [viewer_of(app) for _ in range(metrics.MAX_VIEWERS)]
         for viewer in viewers:
-            await viewer.next()
-        late = Viewer(app)
-        await asyncio.wait_for(late.task, 10)
-        assert late.status == 503
-        await viewers.pop().leave()
-        again = Viewer(app)
-        await again.next()
+            await viewer.message()
+        assert (await viewer_of(app).done()).status == 503
+        left = viewers.pop()
+        left.leave()
+        await left.done()
+        again = viewer_of(app)
+        await again.message()
         await asyncio.wait_for(app.drain(30), 5)  # those that watch do not hold up the end
-        await asyncio.wait_for(asyncio.gather(again.task, *(viewer.task for viewer in viewers)), 5)
-        assert again.ended
+        for viewer in (again, *viewers):
+            await viewer.done()
+            assert viewer.sent[-1].get("more_body", False) is False

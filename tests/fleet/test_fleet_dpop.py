@@ -11,7 +11,7 @@ from fleet_client import Reply, post
 from fleet_processes import Fleet, fleet
 from fleet_server import TOKEN, URL
 
-from dpop_stage import Prover
+from issuer_stage import Prover
 
 pytestmark = pytest.mark.slow
 OWNER = Prover()

@@ -26,6 +26,7 @@ from dovetail.protocol.results import (
     ToolResult,
 )
 from dovetail.protocol.revisions import R2026_07_28
+from dovetail.protocol.sampling import SamplingMessage, SamplingParams, ToolOutcome, ToolUse
 from dovetail.protocol.types import (
     Content,
     EmbeddedResource,
@@ -44,9 +45,11 @@ FOLDER = official.FOLDER / "2026-07-28" / "examples"
 TYPES: dict[str, Any] = {
     "AudioContent": Content, "BlobResourceContents": ResourceContents, "CallToolRequestParams": CallToolParams,
     "CancelledNotificationParams": CancelledParams, "CompleteRequestParams": CompleteParams,
-    "EmbeddedResource": EmbeddedResource, "GetPromptRequestParams": GetPromptParams, "ImageContent": Content,
-    "PaginatedRequestParams": ListParams, "Resource": ResourceDefinition, "ResourceLink": Content,
+    "CreateMessageRequestParams": SamplingParams, "EmbeddedResource": EmbeddedResource,
+    "GetPromptRequestParams": GetPromptParams, "ImageContent": Content, "PaginatedRequestParams": ListParams,
+    "Resource": ResourceDefinition, "ResourceLink": Content, "SamplingMessage": SamplingMessage,
     "TextContent": Content, "TextResourceContents": ResourceContents, "Tool": ToolDefinition,
+    "ToolResultContent": ToolOutcome, "ToolUseContent": ToolUse,
 }  # fmt: skip
 REQUESTS = (
     "CallToolRequest", "CompleteRequest", "DiscoverRequest", "GetPromptRequest", "ListPromptsRequest",
@@ -82,12 +85,12 @@ CAPABILITIES = {
 }
 # What only the client's side or the questions to it are made of, and plain values that have no type here.
 ELSEWHERE = {
-    "BooleanSchema", "ClientCapabilities", "CreateMessageRequest", "CreateMessageRequestParams", "CreateMessageResult",
+    "BooleanSchema", "ClientCapabilities", "CreateMessageRequest", "CreateMessageResult",
     "ElicitRequest", "ElicitRequestFormParams", "ElicitRequestURLParams", "ElicitResult", "InputRequests",
     "InputRequiredResult", "InputResponses", "ListRootsRequest", "ListRootsResult", "LoggingMessageNotificationParams",
     "ModelPreferences", "NumberSchema", "ProgressNotificationParams", "ResourceUpdatedNotificationParams", "Root",
-    "SamplingMessage", "StringSchema", "TitledMultiSelectEnumSchema", "TitledSingleSelectEnumSchema",
-    "ToolResultContent", "ToolUseContent", "UntitledMultiSelectEnumSchema", "UntitledSingleSelectEnumSchema",
+    "StringSchema", "TitledMultiSelectEnumSchema", "TitledSingleSelectEnumSchema",
+    "UntitledMultiSelectEnumSchema", "UntitledSingleSelectEnumSchema",
 }  # fmt: skip
 
 SHAPER = Shaper(R2026_07_28, Style(server_info=False), Implementation(name="x", version="1"))

@@ -44,6 +44,10 @@ def official_result(body: bytes, revision: revisions.Revision, kind: str) -> Any
     return shown
 
 
+def called(made: Shaper, result: ToolResult) -> Any:
+    return official_result(made.tool_result(result), made.revision, "CallToolResult")
+
+
 # ── what every result has ──
 
 
@@ -131,7 +135,7 @@ TOOL_RESULTS: list[tuple[str, ToolResult, list[str], Cells]] = [
 )
 def test_appendix_b(result: ToolResult, texts: list[str], cells: Cells) -> None:
     for revision, structured in zip(revisions.ALL, cells, strict=True):
-        shown = official_result(shaper(revision).tool_result(result), revision, "CallToolResult")
+        shown = called(shaper(revision), result)
         assert [block["text"] for block in shown["content"]] == texts, revision.name
         assert shown.get("structuredContent", ...) == structured, revision.name
         assert shown["isError"] is False
@@ -141,9 +145,7 @@ def test_appendix_b(result: ToolResult, texts: list[str], cells: Cells) -> None:
 @REVISIONS
 def test_structured_only(revision: revisions.Revision) -> None:
     """Without the text copy nothing would be left where there is no structured content, so there it stays."""
-    shown = official_result(
-        shaper(revision).tool_result(ToolResult(structured=[1], wrap=True, text_copy=False)), revision, "CallToolResult"
-    )
+    shown = called(shaper(revision), ToolResult(structured=[1], wrap=True, text_copy=False))
     assert bool(shown["content"]) == (not revision.structured_output)
 
 
@@ -152,17 +154,15 @@ def test_structured_only(revision: revisions.Revision) -> None:
 @pytest.mark.parametrize("explicit", [True, False])
 def test_errors(revision: revisions.Revision, explicit: bool) -> None:
     made = shaper(revision, explicit_is_error=explicit)
-    bad = official_result(made.tool_result(ToolResult(content=[Text("no")], is_error=True)), revision, "CallToolResult")
-    good = official_result(made.tool_result(ToolResult(content=[Text("yes")])), revision, "CallToolResult")
+    bad = called(made, ToolResult(content=[Text("no")], is_error=True))
+    good = called(made, ToolResult(content=[Text("yes")]))
     assert bad["isError"] is True
     assert good.get("isError") == (False if explicit else None)
 
 
 @REVISIONS
 def test_a_result_may_have_meta_of_its_own(revision: revisions.Revision) -> None:
-    shown = official_result(
-        shaper(revision).tool_result(ToolResult(content=[Text("t")], meta=META)), revision, "CallToolResult"
-    )
+    shown = called(shaper(revision), ToolResult(content=[Text("t")], meta=META))
     assert shown["_meta"]["com.example/k"] == 1
     assert (SERVER_INFO_KEY in shown["_meta"]) == revision.result_type
     assert META == {"com.example/k": 1}
@@ -198,10 +198,9 @@ def test_any_structured_value_is_official_and_its_text_says_the_same(
 @REVISIONS
 def test_structured_content_always(revision: revisions.Revision) -> None:
     made = shaper(revision, always_structured_content=True)
-    plain = official_result(made.tool_result(ToolResult(content=[Text("t")])), revision, "CallToolResult")
-    assert plain["structuredContent"] == {}
-    array = official_result(made.tool_result(ToolResult(structured=[1])), revision, "CallToolResult")
-    assert array["structuredContent"] == ([1] if revision.name == "2026-07-28" else {"result": [1]})
+    assert called(made, ToolResult(content=[Text("t")]))["structuredContent"] == {}
+    wanted = [1] if revision.name == "2026-07-28" else {"result": [1]}
+    assert called(made, ToolResult(structured=[1]))["structuredContent"] == wanted
     failed = json.loads(made.tool_result(ToolResult(content=[Text("no")], is_error=True)))
     assert failed["structuredContent"] == {}
     promised = json.loads(made.tool_result(ToolResult(content=[Text("no")], is_error=True, has_schema=True)))

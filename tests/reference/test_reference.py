@@ -1,9 +1,6 @@
 """The reference server: its listing, and what its tools, resources, prompt and completions do."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,29 +9,12 @@ from dovetail import reference
 from dovetail.reference import create_server
 from dovetail.reference.arithmetic import SIDES, dice_text, number_text, parse_dice, plain_number
 from dovetail.reference.fortunes import FORTUNES
+from seeds.golden import TELL_FORTUNE
 from wire import MODERN, Wire
 
-REVISIONS = ("2024-11-05", "2025-11-25", MODERN)
 CATEGORIES = ["love", "career", "health", "wealth", "general"]
 MOODS = ["optimistic", "mysterious", "cautious"]
 HINTS = {"readOnlyHint": True, "destructiveHint": False, "openWorldHint": False}
-
-TELL_FORTUNE = {
-    "name": "tell_fortune",
-    "title": "Fortune Teller",
-    "description": "Get a fortune for categories: love, career, health, wealth, general. "
-    "Moods: optimistic, mysterious, cautious.",
-    "inputSchema": {
-        "type": "object",
-        "properties": {
-            "category": {"type": "string", "enum": CATEGORIES, "description": "Fortune category"},
-            "mood": {"type": "string", "enum": MOODS, "description": "Fortune mood (default: mysterious)"},
-        },
-        "required": ["category"],
-        "additionalProperties": False,
-    },
-    "annotations": {**HINTS, "idempotentHint": False},
-}
 
 
 async def call(name: str, version: str = "2025-11-25", /, **arguments: Any) -> dict[str, Any]:
@@ -91,16 +71,6 @@ async def test_slow_operation_only_if_asked_for() -> None:
     assert tools[3]["annotations"] == {**HINTS, "idempotentHint": True}
     duration = tools[3]["inputSchema"]["properties"]["duration_ms"]
     assert (duration["type"], duration["minimum"], duration["maximum"]) == ("integer", 0, 300_000)
-
-
-@pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
-@pytest.mark.parametrize("version", REVISIONS)
-async def test_everything_works_in_every_revision(version: str) -> None:
-    async with Wire(create_server(), version) as wire:
-        result = await wire.ask("tools/call", {"name": "calculate", "arguments": {"operation": "add", "a": 5, "b": 3}})
-        assert result["content"][0]["text"] == '{"result":8,"expression":"5 + 3 = 8"}'
-        assert len((await wire.ask("resources/list"))["resources"]) == 3
-        assert len((await wire.ask("prompts/list"))["prompts"]) == 1
 
 
 # ── calculate ──
@@ -247,7 +217,7 @@ async def test_slow_operation() -> None:
         assert len([message for message in wire.seen if message.get("method") == "notifications/progress"]) == 10
 
 
-# ── resources, the prompt, completions, logging ──
+# ── resources, completions ──
 
 
 async def test_the_resources() -> None:
@@ -267,28 +237,6 @@ async def test_the_resources() -> None:
         assert (await wire.refusal("resources/read", {"uri": "reference://fortunes/luck"}))["code"] == -32002
 
 
-async def test_the_watched_file(tmp_path: Path) -> None:
-    notes = tmp_path / "notes.md"
-    notes.write_text("one")
-    async with Wire(create_server(notes=notes), "2025-11-25") as wire:
-        await wire.ask("resources/subscribe", {"uri": "reference://notes.md"})
-        notes.write_text("two and more")
-        assert (await wire.receive())["params"] == {"uri": "reference://notes.md"}
-
-
-async def test_the_prompt_and_the_log() -> None:
-    async with Wire(create_server(), "2025-11-25") as wire:
-        (prompt,) = (await wire.ask("prompts/list"))["prompts"]
-        assert (prompt["name"], prompt["title"]) == ("code_review", "Request Code Review")
-        assert [argument["name"] for argument in prompt["arguments"]] == ["code", "language"]
-        result = await wire.ask("prompts/get", {"name": "code_review", "arguments": {"code": "x", "language": "go"}})
-        assert result["messages"][0]["content"]["text"] == "Please review this go code:\nx"
-        await wire.ask("logging/setLevel", {"level": "debug"})
-        await wire.ask("tools/call", {"name": "calculate", "arguments": {"operation": "add", "a": 1, "b": 2}})
-        (message,) = (each["params"] for each in wire.seen if each.get("method") == "notifications/message")
-        assert (message["level"], message["logger"]) == ("debug", "calculate")
-
-
 @pytest.mark.seed("S4-39")
 @pytest.mark.parametrize(
     ("ref", "argument", "value", "values"),
@@ -305,11 +253,3 @@ async def test_completions(ref: dict[str, str], argument: str, value: str, value
     async with Wire(create_server(), "2025-11-25") as wire:
         params = {"ref": ref, "argument": {"name": argument, "value": value}}
         assert (await wire.ask("completion/complete", params))["completion"]["values"] == values
-
-
-def test_it_runs_as_a_program() -> None:
-    request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"})
-    command = [sys.executable, "-m", "dovetail.reference", "--diagnostics"]
-    ran = subprocess.run(command, input=f"{request}\n", capture_output=True, text=True, timeout=30, check=True)
-    assert json.loads(ran.stdout) == {"jsonrpc": "2.0", "id": 1, "result": {}}
-    assert "Traceback" not in ran.stderr

@@ -3,6 +3,34 @@
 import json
 from typing import Any
 
+from wire import Wire
+
+# As the guide of seed 004 registers it; the reference server has it too.
+TELL_FORTUNE: dict[str, Any] = {
+    "name": "tell_fortune",
+    "title": "Fortune Teller",
+    "description": "Get a fortune for categories: love, career, health, wealth, general. "
+    "Moods: optimistic, mysterious, cautious.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "category": {
+                "type": "string",
+                "enum": ["love", "career", "health", "wealth", "general"],
+                "description": "Fortune category",
+            },
+            "mood": {
+                "type": "string",
+                "enum": ["optimistic", "mysterious", "cautious"],
+                "description": "Fortune mood (default: mysterious)",
+            },
+        },
+        "required": ["category"],
+        "additionalProperties": False,
+    },
+    "annotations": {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": False, "openWorldHint": False},
+}
+
 
 class Opaque:
     """A value that only has to have a type, such as a cursor."""
@@ -16,6 +44,23 @@ class JsonText:
 
     def __init__(self, text: str) -> None:
         self.value = json.loads(text)
+
+
+def request(id: int, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
+    message = {"jsonrpc": "2.0", "id": id, "method": method}
+    return message if params is None else {**message, "params": params}
+
+
+def call_of(name: str, **arguments: Any) -> dict[str, Any]:
+    """The call of a tool, which has the id 2 in all documents but one."""
+    return request(2, "tools/call", {"name": name, "arguments": arguments})
+
+
+async def shows(server: Any, revision: str, request: dict[str, Any], result: Any) -> None:
+    """The request is answered by the result that the document shows, and by nothing else."""
+    async with Wire(server, revision) as wire:
+        answer = await wire.exchange(request)
+    same(answer, {"jsonrpc": "2.0", "id": request["id"], "result": result})
 
 
 def same(actual: Any, shown: Any, place: str = "$") -> None:

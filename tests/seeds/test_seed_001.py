@@ -29,41 +29,39 @@ async def session(server: Server | None = None) -> AsyncIterator[HttpWire]:
         yield await HttpWire.session(app, REVISION, headers=KEY)
 
 
-async def refusal(wire: HttpWire, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    return (await wire.call(name, arguments)).answer["error"]
-
-
-@pytest.mark.seed("S1-01", "S1-02")
-async def test_the_capabilities() -> None:
+@pytest.mark.seed("S1-01", "S1-02", "S1-03", "S1-05", "S1-14")
+async def test_capabilities_and_the_list_with_a_cursor_that_is_always_a_string() -> None:
     async with session() as wire:
         same(wire.welcome["capabilities"], {"tools": {"listChanged": True}})
-
-
-@pytest.mark.seed("S1-03", "S1-05", "S1-14")
-async def test_next_cursor_is_always_a_string() -> None:
-    async with session() as wire:
         result = await wire.ask("tools/list", {"cursor": ""})
         assert result["nextCursor"] == ""
         for tool in result["tools"]:
             assert {"name", "description", "inputSchema"} <= tool.keys()
 
 
-@pytest.mark.seed("S1-07", "S1-09", "S1-12", "S1-13", "S1-15")
-async def test_the_result_of_a_call() -> None:
+@pytest.mark.seed("S1-07", "S1-09", "S1-10", "S1-12", "S1-13", "S1-15", "S1-19")
+@pytest.mark.parametrize(
+    ("name", "subject", "text", "failed"),
+    [
+        ("describe", "everything", "…", False),
+        ("forget", "it", "", False),  # there is at least one item
+        ("describe", "the ineffable", "Words fail.", True),
+    ],
+)
+async def test_the_result_of_a_call(name: str, subject: str, text: str, failed: bool) -> None:
     async with session() as wire:
-        params = {"name": "describe", "arguments": {"subject": "everything"}}
-        answer = (await wire.post("tools/call", params, id=7)).answer
-        assert answer["id"] == 7
-        same(answer["result"], {"content": [{"type": "text", "text": "…"}], "structuredContent": {}, "isError": False})
+        answer = (await wire.post("tools/call", {"name": name, "arguments": {"subject": subject}}, id=7)).answer
+    assert answer["id"] == 7
+    content = [{"type": "text", "text": text}]
+    same(answer["result"], {"content": content, "structuredContent": {}, "isError": failed})
 
 
-@pytest.mark.seed("S1-10")
-async def test_content_has_at_least_one_item() -> None:
+@pytest.mark.seed("S1-07", "S1-18")
+async def test_bad_arguments_and_unknown_tools_are_protocol_errors() -> None:
     async with session() as wire:
-        same(
-            await wire.ask("tools/call", {"name": "forget", "arguments": {"subject": "it"}}),
-            {"content": [{"type": "text", "text": ""}], "structuredContent": {}, "isError": False},
-        )
+        bad, unknown = await wire.call("describe", {"subject": 5}), await wire.call("nothing")
+    assert bad.answer["error"]["code"] == unknown.answer["error"]["code"] == -32602
+    assert "subject" in bad.answer["error"]["message"]
 
 
 @pytest.mark.seed("S1-03", "S1-04", "S1-05", "S1-14")
@@ -266,23 +264,6 @@ async def test_a_client_confirms_and_times_out_and_notes_everything() -> None:
     answered = [message["id"] for direction, message in log if direction == "received" and "id" in message]
     assert answered == [message["id"] for _, message in log if message.get("method") in ("initialize", "tools/list")]
     assert all(message["jsonrpc"] == "2.0" for _, message in log)
-
-
-@pytest.mark.seed("S1-15", "S1-19")
-async def test_a_tool_that_fails_says_so_in_its_result() -> None:
-    async with session() as wire:
-        result = await wire.ask("tools/call", {"name": "describe", "arguments": {"subject": "the ineffable"}})
-        assert result["isError"] is True
-        assert result["content"] == [{"type": "text", "text": "Words fail."}]
-
-
-@pytest.mark.seed("S1-07", "S1-18")
-async def test_bad_arguments_and_unknown_tools_are_protocol_errors() -> None:
-    async with session() as wire:
-        bad = await refusal(wire, "describe", {"subject": 5})
-        unknown = await refusal(wire, "nothing", {})
-        assert bad["code"] == unknown["code"] == -32602
-        assert "subject" in bad["message"]
 
 
 @pytest.mark.seed("S1-02", "S1-06")

@@ -2,11 +2,8 @@
 
 import asyncio
 import json
-import re
-import sqlite3
+import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +19,14 @@ from dovetail import (
     Image,
     LogMessage,
     Message,
-    NotApproved,
     ResourceContents,
     Server,
     Text,
 )
-from seeds.golden import Opaque, same
+from seeds.golden import Opaque, call_of, request, same, shows
 from wire import Wire
 
 REVISION = "2024-11-05"
-PROGRAM = Path(__file__).parents[2] / "servers" / "seeds" / "seed_002.py"
-PROMPTLY = 20.0
 MAIN_RS = {
     "uri": "file:///project/src/main.rs",
     "name": "main.rs",
@@ -47,102 +41,124 @@ CAPABILITIES = {
 }
 
 
+HELLO = {
+    "protocolVersion": "2024-11-05",
+    "capabilities": {"roots": {"listChanged": True}, "sampling": {}},
+    "clientInfo": {"name": "ExampleClient", "version": "1.0.0"},
+}
+WELCOME = {
+    "protocolVersion": "2024-11-05",
+    "capabilities": CAPABILITIES,
+    "serverInfo": {"name": "ExampleServer", "version": "1.0.0"},
+}
+TOOL = {
+    "name": "get_weather",
+    "description": "Fetch current weather by city name or zip code",
+    "inputSchema": {
+        "type": "object",
+        "properties": {"location": {"type": "string", "description": "City name or zip code"}},
+        "required": ["location"],
+    },
+}
+
+
 @pytest.mark.seed("S2-09", "S2-10", "S2-11", "S2-12", "S2-14", "S2-15", "S2-16", "S2-17")
 async def test_initialization() -> None:
     async with Wire(server) as wire:
-        answer = await wire.exchange(
-            {
-                "jsonrpc": "2.0",
-                "id": 1,
-                "method": "initialize",
-                "params": {
-                    "protocolVersion": "2024-11-05",
-                    "capabilities": {"roots": {"listChanged": True}, "sampling": {}},
-                    "clientInfo": {"name": "ExampleClient", "version": "1.0.0"},
-                },
-            }
-        )
-        same(
-            answer,
-            {
-                "jsonrpc": "2.0",
-                "id": 1,
-                "result": {
-                    "protocolVersion": "2024-11-05",
-                    "capabilities": CAPABILITIES,
-                    "serverInfo": {"name": "ExampleServer", "version": "1.0.0"},
-                },
-            },
-        )
+        answer = await wire.exchange(request(1, "initialize", HELLO))
+        same(answer, {"jsonrpc": "2.0", "id": 1, "result": WELCOME})
         wire.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         await wire.quiet()
 
 
-@pytest.mark.seed("S2-27", "S2-28", "S2-29")
-async def test_prompts_get() -> None:
-    request = {
-        "jsonrpc": "2.0",
-        "id": 2,
-        "method": "prompts/get",
-        "params": {"name": "code_review", "arguments": {"code": "def hello():\n    print('world')"}},
+@pytest.mark.seed("S2-26", "S2-27", "S2-28", "S2-29", "S2-33")
+async def test_prompts() -> None:
+    prompt = {
+        "name": "code_review",
+        "description": "Analyze code quality and suggest improvements",
+        "arguments": [{"name": "code", "description": "Python code to review", "required": True}],
     }
+    await shows(server, REVISION, request(1, "prompts/list"), {"prompts": [prompt]})
+    code = "def hello():\n    print('world')"
+    params = {"name": "code_review", "arguments": {"code": code}}
     async with Wire(server, REVISION) as wire:
-        answer = await wire.exchange(request)
+        answer = await wire.exchange(request(2, "prompts/get", params))
     (message,) = answer["result"]["messages"]
     assert message["role"] == "user"
-    assert "def hello():\n    print('world')" in message["content"]["text"]
+    assert code in message["content"]["text"]
 
 
-@pytest.mark.seed("S2-26", "S2-29", "S2-33")
-async def test_prompts_list() -> None:
+@pytest.mark.seed("S2-34", "S2-36", "S2-37", "S2-38")
+async def test_resources() -> None:
+    await shows(server, REVISION, request(1, "resources/list"), {"resources": [MAIN_RS]})
+    contents = {
+        "uri": "file:///project/src/main.rs",
+        "mimeType": "text/x-rust",
+        "text": 'fn main() {\n    println!("Hello world!");\n}',
+    }
+    read = request(2, "resources/read", {"uri": "file:///project/src/main.rs"})
+    await shows(server, REVISION, read, {"contents": [contents]})
+
+
+@pytest.mark.seed("S2-45", "S2-46", "S2-47")
+async def test_tools_list() -> None:
+    await shows(server, REVISION, request(1, "tools/list"), {"tools": [TOOL]})
+
+
+@pytest.mark.seed("S2-48", "S2-49", "S2-50")
+@pytest.mark.parametrize(
+    ("location", "text", "failed"),
+    [
+        ("New York", "Current weather in New York: 72°F, Partly cloudy", False),
+        ("everywhere", "API request failed: rate limit exceeded", True),
+    ],
+)
+async def test_tools_call(location: str, text: str, failed: bool) -> None:
+    result = {"content": [{"type": "text", "text": text}], "isError": failed}
+    await shows(server, REVISION, call_of("get_weather", location=location), result)
+
+
+@pytest.mark.seed("S2-22", "S2-52", "S2-54", "S2-55", "S2-56")
+async def test_logging() -> None:
+    params = {
+        "level": "error",
+        "logger": "database",
+        "data": {"error": "Connection failed", "details": {"host": "localhost", "port": 5432}},
+    }
     async with Wire(server, REVISION) as wire:
-        (prompt,) = (await wire.ask("prompts/list"))["prompts"]
-    same(
-        prompt,
-        {
-            "name": "code_review",
-            "description": "Analyze code quality and suggest improvements",
-            "arguments": [{"name": "code", "description": "Python code to review", "required": True}],
-        },
-    )
+        answer = await wire.exchange(request(1, "logging/setLevel", {"level": "info"}))
+        same(answer, {"jsonrpc": "2.0", "id": 1, "result": {}})
+        wire.send(call_of("get_weather", location="Atlantis"))
+        same(await wire.receive(), {"jsonrpc": "2.0", "method": "notifications/message", "params": params})
+        assert (await wire.receive())["id"] == 2
 
 
-@pytest.mark.seed("S2-34")
-async def test_resources_list() -> None:
-    async with Wire(server, REVISION) as wire:
-        answer = await wire.exchange({"jsonrpc": "2.0", "id": 1, "method": "resources/list"})
-    same(answer, {"jsonrpc": "2.0", "id": 1, "result": {"resources": [MAIN_RS]}})
+@pytest.mark.seed("S2-58", "S2-59", "S2-60", "S2-61")
+async def test_completion() -> None:
+    params = {
+        "ref": {"type": "ref/prompt", "name": "code_review"},
+        "argument": {"name": "language", "value": "py"},
+    }
+    completion = {"values": ["python", "pytorch", "pyside"], "total": 10, "hasMore": True}
+    await shows(server, REVISION, request(1, "completion/complete", params), {"completion": completion})
 
 
-@pytest.mark.seed("S2-36", "S2-37", "S2-38")
-async def test_resources_read() -> None:
-    request = {"jsonrpc": "2.0", "id": 2, "method": "resources/read", "params": {"uri": "file:///project/src/main.rs"}}
-    async with Wire(server, REVISION) as wire:
-        answer = await wire.exchange(request)
-    same(
-        answer,
-        {
-            "jsonrpc": "2.0",
-            "id": 2,
-            "result": {
-                "contents": [
-                    {
-                        "uri": "file:///project/src/main.rs",
-                        "mimeType": "text/x-rust",
-                        "text": 'fn main() {\n    println!("Hello world!");\n}',
-                    }
-                ]
-            },
-        },
-    )
+@pytest.mark.seed("S2-35", "S2-62", "S2-63", "S2-64")
+async def test_pagination() -> None:
+    async with Wire(create_server(page_size=1), REVISION) as wire:
+        answer = await wire.exchange(request(10, "resources/list"))
+        same(answer, {"jsonrpc": "2.0", "id": 10, "result": {"resources": [MAIN_RS], "nextCursor": Opaque(str)}})
+        rest = await wire.ask("resources/list", {"cursor": answer["result"]["nextCursor"]})
+    assert [(each["name"], each["mimeType"]) for each in rest["resources"]] == [("README.md", "text/markdown")]
+    assert "nextCursor" not in rest
 
 
 @pytest.mark.seed("S2-19", "S2-39", "S2-40", "S2-41")
 async def test_resource_subscriptions() -> None:
     uri = "file:///project/src/main.rs"
     async with Wire(server, REVISION) as wire:
-        request = {"jsonrpc": "2.0", "id": 4, "method": "resources/subscribe", "params": {"uri": uri}}
-        same(await wire.exchange(request), {"jsonrpc": "2.0", "id": 4, "result": {}})
+        answer = await wire.exchange(request(4, "resources/subscribe", {"uri": uri}))
+        same(answer, {"jsonrpc": "2.0", "id": 4, "result": {}})
         server.notify_resource_updated(uri)
         same(
             await wire.receive(),
@@ -166,14 +182,6 @@ async def test_a_file_that_comes_to_a_folder_is_announced(tmp_path: Path) -> Non
     assert resources[-1]["uri"] == "file:///project/docs/new.md"
 
 
-@pytest.mark.seed("S2-35")
-async def test_every_listed_resource_has_a_type() -> None:
-    async with Wire(create_server(page_size=1), REVISION) as wire:
-        first = await wire.ask("resources/list")
-        (readme,) = (await wire.ask("resources/list", {"cursor": first["nextCursor"]}))["resources"]
-    assert readme["mimeType"] == "text/markdown"
-
-
 @pytest.mark.seed("S2-58", "S2-60")
 async def test_partial_file_paths_are_completed(tmp_path: Path) -> None:
     for name in ("main.rs", "mod.rs", "lib.rs"):
@@ -187,106 +195,6 @@ async def test_partial_file_paths_are_completed(tmp_path: Path) -> None:
     async with Wire(project, REVISION) as wire:
         completion = {"values": ["main.rs", "mod.rs"], "total": 2, "hasMore": False}
         same(await wire.ask("completion/complete", params), {"completion": completion})
-
-
-@pytest.mark.seed("S2-45", "S2-47")
-async def test_tools_list() -> None:
-    async with Wire(server, REVISION) as wire:
-        answer = await wire.exchange({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
-    same(
-        answer,
-        {
-            "jsonrpc": "2.0",
-            "id": 1,
-            "result": {
-                "tools": [
-                    {
-                        "name": "get_weather",
-                        "description": "Fetch current weather by city name or zip code",
-                        "inputSchema": {
-                            "type": "object",
-                            "properties": {"location": {"type": "string", "description": "City name or zip code"}},
-                            "required": ["location"],
-                        },
-                    }
-                ]
-            },
-        },
-    )
-
-
-def weather_call(location: str) -> dict:
-    return {
-        "jsonrpc": "2.0",
-        "id": 2,
-        "method": "tools/call",
-        "params": {"name": "get_weather", "arguments": {"location": location}},
-    }
-
-
-@pytest.mark.seed("S2-48", "S2-49")
-async def test_tools_call() -> None:
-    async with Wire(server, REVISION) as wire:
-        answer = await wire.exchange(weather_call("New York"))
-    text = "Current weather in New York: 72°F, Partly cloudy"
-    result = {"content": [{"type": "text", "text": text}], "isError": False}
-    same(answer, {"jsonrpc": "2.0", "id": 2, "result": result})
-
-
-@pytest.mark.seed("S2-50")
-async def test_a_failure_of_the_tool_is_a_result() -> None:
-    async with Wire(server, REVISION) as wire:
-        answer = await wire.exchange(weather_call("everywhere"))
-    result = {"content": [{"type": "text", "text": "API request failed: rate limit exceeded"}], "isError": True}
-    same(answer, {"jsonrpc": "2.0", "id": 2, "result": result})
-
-
-@pytest.mark.seed("S2-22", "S2-52", "S2-54", "S2-55", "S2-56")
-async def test_logging() -> None:
-    async with Wire(server, REVISION) as wire:
-        request = {"jsonrpc": "2.0", "id": 1, "method": "logging/setLevel", "params": {"level": "info"}}
-        same(await wire.exchange(request), {"jsonrpc": "2.0", "id": 1, "result": {}})
-        wire.send(weather_call("Atlantis"))
-        same(
-            await wire.receive(),
-            {
-                "jsonrpc": "2.0",
-                "method": "notifications/message",
-                "params": {
-                    "level": "error",
-                    "logger": "database",
-                    "data": {"error": "Connection failed", "details": {"host": "localhost", "port": 5432}},
-                },
-            },
-        )
-        assert (await wire.receive())["id"] == 2
-
-
-@pytest.mark.seed("S2-58", "S2-59", "S2-60", "S2-61")
-async def test_completion() -> None:
-    request = {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "completion/complete",
-        "params": {
-            "ref": {"type": "ref/prompt", "name": "code_review"},
-            "argument": {"name": "language", "value": "py"},
-        },
-    }
-    async with Wire(server, REVISION) as wire:
-        answer = await wire.exchange(request)
-    completion = {"values": ["python", "pytorch", "pyside"], "total": 10, "hasMore": True}
-    same(answer, {"jsonrpc": "2.0", "id": 1, "result": {"completion": completion}})
-
-
-@pytest.mark.seed("S2-62", "S2-63", "S2-64")
-async def test_pagination() -> None:
-    async with Wire(create_server(page_size=1), REVISION) as wire:
-        answer = await wire.exchange({"jsonrpc": "2.0", "id": 10, "method": "resources/list"})
-        same(answer, {"jsonrpc": "2.0", "id": 10, "result": {"resources": [MAIN_RS], "nextCursor": Opaque(str)}})
-        rest = await wire.ask("resources/list", {"cursor": answer["result"]["nextCursor"]})
-    assert [resource["name"] for resource in rest["resources"]] == ["README.md"]
-    assert "nextCursor" not in rest
 
 
 # ── the lifecycle, in words ──
@@ -327,10 +235,9 @@ async def test_the_server_picks_the_version(asked: str, picked: str) -> None:
 @pytest.mark.seed("S2-15", "S2-68")
 async def test_normal_operation_begins_with_initialized() -> None:
     changing = create_server()
-    hello = {"protocolVersion": REVISION, "capabilities": {}, "clientInfo": {"name": "client", "version": "1"}}
     async with Wire(changing) as wire:
         assert "Not initialised" in (await wire.refusal("tools/list"))["message"]
-        await wire.ask("initialize", hello)
+        await wire.ask("initialize", HELLO)
         changing.add_tool(lambda: "", name="early")
         await wire.quiet()
         wire.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
@@ -405,20 +312,13 @@ async def test_a_prompt_may_hold_several_messages_of_every_kind() -> None:
 @pytest.mark.seed("S2-34", "S2-37", "S2-38", "S2-42")
 async def test_files_records_and_documents_elsewhere_are_resources(tmp_path: Path) -> None:
     (tmp_path / "logo.png").write_bytes(b"pixels")
-    with sqlite3.connect(tmp_path / "users.db") as users:
-        users.execute("create table users (name text)")
-        users.execute("insert into users values ('Ada')")
-    users.close()
+    rows = {1: ["Ada"]}
     library = Server("library")
     library.add_file(tmp_path / "logo.png", uri="file:///project/logo.png")
 
     @library.resource("db://users/{row}", mime_type="application/json")
     def user(row: int) -> list[str]:
-        connection = sqlite3.connect(tmp_path / "users.db")
-        try:
-            return list(connection.execute("select name from users where rowid = ?", (row,)).fetchone())
-        finally:
-            connection.close()
+        return rows[row]
 
     @library.resource("https://example.com/handbook", mime_type="text/html")
     def handbook() -> str:
@@ -440,36 +340,6 @@ async def test_files_records_and_documents_elsewhere_are_resources(tmp_path: Pat
 
 
 # ── tools, logs, pages, in words ──
-
-
-@pytest.mark.seed("S2-44", "S2-72")
-async def test_a_tool_runs_with_the_approval_of_a_user() -> None:
-    asked: list[tuple[str, dict[str, Any]]] = []
-
-    def approve(tool: Any, arguments: dict[str, Any]) -> bool:
-        asked.append((tool.name, arguments))
-        return arguments["location"] == "Rome"
-
-    async with Client(server, protocol_version=REVISION, approve=approve) as client:
-        assert "Rome" in (await client.call_tool("get_weather", {"location": "Rome"})).text
-        with pytest.raises(NotApproved):
-            await client.call_tool("get_weather", {"location": "Atlantis"})
-    assert asked == [("get_weather", {"location": "Rome"}), ("get_weather", {"location": "Atlantis"})]
-
-
-@pytest.mark.seed("S2-46")
-async def test_the_definitions_can_be_handed_to_a_model() -> None:
-    async with Client(server, protocol_version=REVISION) as client:
-        tools = await client.list_tools()
-    handed = [{"name": each.name, "description": each.description, "parameters": each.input_schema} for each in tools]
-    location = {"type": "string", "description": "City name or zip code"}
-    assert json.loads(json.dumps(handed)) == [
-        {
-            "name": "get_weather",
-            "description": "Fetch current weather by city name or zip code",
-            "parameters": {"type": "object", "properties": {"location": location}, "required": ["location"]},
-        }
-    ]
 
 
 @pytest.mark.seed("S2-53")
@@ -504,7 +374,7 @@ async def test_eight_levels_of_which_each_lets_those_above_it_through() -> None:
         assert (await wire.refusal("logging/setLevel", {"level": "loud"}))["code"] == -32602
 
 
-@pytest.mark.seed("S2-62", "S2-63", "S2-64", "S2-77")
+@pytest.mark.seed("S0-13", "S2-62", "S2-63", "S2-64", "S2-77")
 @pytest.mark.parametrize("kind", ["tools", "prompts", "resources", "resourceTemplates"])
 async def test_every_list_comes_in_pages(kind: str) -> None:
     paged = Server("paged", page_size=2)
@@ -528,24 +398,6 @@ async def test_every_list_comes_in_pages(kind: str) -> None:
 # ── transports ──
 
 
-@asynccontextmanager
-async def running(*command: str | Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *map(str, command),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(PROMPTLY):
-            yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()
-
-
 NOISY = """
 import sys
 from dovetail import Server
@@ -563,56 +415,25 @@ server.run()
 
 
 @pytest.mark.seed("S2-06", "S2-07", "S2-65", "S2-66", "S2-67", "S2-68", "S2-84")
-async def test_json_lines_over_the_pipes_of_a_subprocess_and_nothing_else(tmp_path: Path) -> None:
+def test_json_lines_over_the_pipes_of_a_subprocess_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "noisy.py").write_text(NOISY)
-    hello = {"protocolVersion": REVISION, "capabilities": {}, "clientInfo": {"name": "host", "version": "1"}}
-    requests: list[dict[str, Any]] = [
-        {"jsonrpc": "2.0", "id": 0, "method": "tools/list"},  # too early
-        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello},
+    messages = [
+        request(0, "tools/list"),  # too early
+        request(1, "initialize", HELLO),
         {"jsonrpc": "2.0", "method": "notifications/initialized"},
-        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "shout"}},
+        request(2, "tools/call", {"name": "shout"}),
     ]
-    async with running(tmp_path / "noisy.py") as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        answers: list[dict[str, Any]] = []
-        for request in requests:
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            if "id" in request:
-                answers.append(json.loads(await process.stdout.readline()))
-        rest, errors = await process.communicate(b"")  # and its input ends
-    assert process.returncode == 0
-    assert rest == b""
-    early, welcome, called = answers
-    assert [answer["id"] for answer in answers] == [0, 1, 2]
+    sent = "".join(f"{json.dumps(message)}\n" for message in messages)
+    command = [sys.executable, str(tmp_path / "noisy.py")]
+    done = subprocess.run(command, input=sent, capture_output=True, text=True, timeout=60, check=True)
+    answers = {answer["id"]: answer for answer in map(json.loads, done.stdout.splitlines())}
+    early, welcome, called = (answers.pop(id) for id in range(3))
+    assert not answers
     assert "Not initialised" in early["error"]["message"]
     assert welcome["result"]["protocolVersion"] == REVISION
     assert called["result"]["isError"] is True
     for sign in ("said by print", "said to stderr", "RuntimeError: a crash"):
-        assert errors.decode().count(sign) == 1
-
-
-@pytest.mark.seed("S2-06", "S2-08", "S2-69", "S2-70", "S2-71")
-async def test_one_process_serves_many_clients_over_http_and_sse() -> None:
-    command = ("-m", "dovetail.cli", "run", PROGRAM, "--transport", "http", "--port", "0")
-    async with running(*command) as process:
-        assert process.stderr is not None
-        found = None
-        while found is None:
-            line = (await process.stderr.readline()).decode()
-            assert line, "it has ended"
-            found = re.search(r"serves MCP at (http://[^/]+)/", line)
-        url = f"{found[1]}/sse"
-        options: Any = {"protocol_version": REVISION, "transport": "sse"}
-        async with Client(url, **options) as one, Client(url, **options) as two:
-            assert one.protocol_version == two.protocol_version == REVISION
-            cities = await asyncio.gather(
-                one.call_tool("get_weather", {"location": "Rome"}), two.call_tool("get_weather", {"location": "Oslo"})
-            )
-        assert [result.text.split(":")[0] for result in cities] == [
-            "Current weather in Rome",
-            "Current weather in Oslo",
-        ]
+        assert done.stderr.count(sign) == 1
 
 
 TOPIC = """
@@ -663,53 +484,6 @@ async def test_uris_and_inputs_are_validated(tmp_path: Path) -> None:
             assert "location" in refused["content"][0]["text"]
 
 
-@pytest.mark.seed("S2-74")
-async def test_no_secret_reaches_a_client_in_a_log_or_an_error() -> None:
-    leaky = Server("leaky")
-
-    @leaky.tool
-    async def leak(ctx: Context) -> str:
-        await ctx.info({"user": "Ada", "password": "hunter2"})
-        await ctx.warning("Authorization: Bearer hunter2hunter2")
-        raise RuntimeError("could not log in with hunter2")
-
-    async with Wire(leaky, REVISION) as wire:
-        await wire.ask("tools/call", {"name": "leak"})
-    first, second = (message["params"]["data"] for message in wire.seen if "method" in message)
-    assert first["user"] == "Ada"
-    assert "Authorization" in second
-    assert "hunter2" not in str(wire.seen)
-
-
-@pytest.mark.seed("S2-75")
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        b'{"location": {"$ne": null}}',
-        b'{"location": "\\ud800"}',
-        b'{"location": ' + b"[" * 50_000 + b"]" * 50_000 + b"}",
-        b'{"location": "Rome", "__class__": "admin"}',
-        b'["Rome"]',
-        b"{location: Rome}",
-    ],
-    ids=["object", "half a character", "deep", "unknown", "array", "no JSON"],
-)
-async def test_hostile_input_is_refused_and_the_next_call_works(arguments: bytes) -> None:
-    strict = Server("strict")
-
-    @strict.tool
-    def get_weather(location: str) -> str:
-        return location
-
-    start = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "get_weather", "arguments": '
-    async with Wire(strict, REVISION) as wire:
-        wire.send(start + arguments + b"}}")
-        answer = await wire.receive()
-        assert answer["result"]["isError"] if "result" in answer else answer["error"]["code"] in (-32700, -32602)
-        good = await wire.ask("tools/call", {"name": "get_weather", "arguments": {"location": "Rome"}})
-        assert good["content"][0]["text"] == "Rome"
-
-
 # ── the index of methods and notifications ──
 
 URI = {"uri": "file:///project/src/main.rs"}
@@ -741,21 +515,24 @@ async def test_every_method_of_the_index_is_answered_as_the_schema_says() -> Non
         assert (await wire.refusal("tools/dance"))["code"] == -32601
 
 
-@pytest.mark.seed("S2-02", "S2-18", "S2-20", "S2-21", "S2-30", "S2-51", "S2-78", "S2-81", "S2-82")
-async def test_every_notification_of_the_index_is_sent_as_the_schema_says() -> None:
+@pytest.mark.seed(
+    "S2-02", "S2-18", "S2-20", "S2-21", "S2-30", "S2-51", "S2-78", "S2-81", "S2-82", "S3-28", "S3-37"
+)  # fmt: skip
+@pytest.mark.parametrize("revision", [REVISION, "2025-11-25"])
+async def test_every_notification_of_the_index_is_sent_as_the_schema_says(revision: str) -> None:
     official.demand()
     changing = create_server()
-    async with Wire(changing, REVISION) as wire:
+    async with Wire(changing, revision) as wire:
         await wire.ask("resources/subscribe", URI)
         changing.notify_resource_updated(URI["uri"])
         changing.add_resource("a://b", lambda: "", name="another")
         changing.add_prompt(lambda: "", name="another")
         changing.add_tool(lambda: "", name="another")
         told = [await wire.receive() for _ in range(4)]
-        wire.send(weather_call("Atlantis"))
+        wire.send(call_of("get_weather", location="Atlantis"))
         told.append(await wire.receive())
     for message in told:
-        official.validator_for(REVISION, "ServerNotification").validate(message)
+        official.validator_for(revision, "ServerNotification").validate(message)
     for name in ("prompts", "resources", "tools"):
         assert {"jsonrpc": "2.0", "method": f"notifications/{name}/list_changed"} in told
     assert {message["method"] for message in told} == {
@@ -765,13 +542,11 @@ async def test_every_notification_of_the_index_is_sent_as_the_schema_says() -> N
 
 
 @pytest.mark.seed("S2-93")
-@pytest.mark.parametrize("method", [method for method, (params, _) in METHODS.items() if params is not None])
-async def test_params_that_do_not_fit_are_refused(method: str) -> None:
+async def test_params_that_do_not_fit_are_refused() -> None:
     async with Wire(server, REVISION) as wire:
-        for params in ({}, {"uri": 5, "name": 5, "level": 5, "ref": 5, "argument": 5}):
-            refused = await wire.refusal(method, params)
-            assert refused["code"] == -32602
-            assert refused["message"]
+        for method in (method for method, (params, _) in METHODS.items() if params is not None):
+            for params in ({}, {"uri": 5, "name": 5, "level": 5, "ref": 5, "argument": 5}):
+                assert (await wire.refusal(method, params))["code"] == -32602, method
 
 
 @pytest.mark.seed("S2-80")
@@ -783,7 +558,7 @@ async def test_the_server_asks_the_client_for_its_roots() -> None:
         return " ".join(root.uri for root in await ctx.list_roots())
 
     async with Wire(curious, REVISION, capabilities={"roots": {"listChanged": True}}) as wire:
-        wire.send(wire.request("tools/call", {"name": "where"}, id=2))
+        wire.send(call_of("where"))
         question = await wire.receive()
         assert question["method"] == "roots/list"
         roots = [{"uri": "file:///project", "name": "Project"}]
@@ -802,9 +577,8 @@ async def test_any_text_comes_and_goes_as_json(text: str) -> None:
     echoing.add_tool(lambda text: text, name="echo")
     async with Wire(echoing, REVISION) as wire:
         answer = await wire.exchange(wire.request("tools/call", {"name": "echo", "arguments": {"text": text}}, id="é"))
-    same(
-        answer, {"jsonrpc": "2.0", "id": "é", "result": {"content": [{"type": "text", "text": text}], "isError": False}}
-    )
+    result = {"content": [{"type": "text", "text": text}], "isError": False}
+    same(answer, {"jsonrpc": "2.0", "id": "é", "result": result})
 
 
 @pytest.mark.seed("S2-87")
@@ -845,24 +619,7 @@ async def test_the_contents_of_a_resource_are_kept() -> None:
         assert await read() == "2"
 
 
-@pytest.mark.seed("S2-40", "S2-89")
-async def test_a_watched_file_tells_its_subscribers_by_itself(tmp_path: Path) -> None:
-    notes = tmp_path / "notes.md"
-    notes.write_text("one")
-    watching = Server("watching")
-    watching.add_file(notes, uri="file:///notes.md")
-    async with Wire(watching, REVISION) as wire:
-        await wire.ask("resources/subscribe", {"uri": "file:///notes.md"})
-        notes.write_text("two and more")
-        same(
-            await wire.receive(),
-            {"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": "file:///notes.md"}},
-        )
-        read = await wire.ask("resources/read", {"uri": "file:///notes.md"})
-    assert read["contents"][0]["text"] == "two and more"
-
-
-@pytest.mark.seed("S2-90", "S2-94")
+@pytest.mark.seed("S2-90", "S2-94", "S3-27")
 async def test_whatever_a_tool_does_the_client_is_told_and_the_log_knows_why(caplog: pytest.LogCaptureFixture) -> None:
     fragile = Server("fragile")
 
