@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from dovetail.errors import DovetailError
 from dovetail.state.base import (
     MAX_COUNT,
     MAX_NAME,
@@ -132,10 +131,8 @@ class KeysContract:
         first = await backend.put("key", b"one", ttl=LONG)
         second = await backend.put("key", b"two", ttl=LONG)
         for wrong in (0, first, second + 1):
-            with pytest.raises(Conflict) as caught:
+            with pytest.raises(Conflict):
                 await backend.put("key", b"three", ttl=LONG, if_version=wrong)
-            assert caught.value.key == "key"
-            assert isinstance(caught.value, DovetailError)
         assert await backend.get("key") == Entry(b"two", second)
 
     async def test_no_version_comes_back_after_a_key_was_gone(self, backend: StateBackend, elapse: Elapse) -> None:

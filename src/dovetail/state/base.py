@@ -24,7 +24,7 @@ log = logging.getLogger("dovetail")
 
 MAX_NAME = 512  # characters; a longer name is stored as its digest
 MAX_TTL = 10 * 366 * 86_400.0  # ten years, in seconds
-MAX_COUNT = 2**63 - 1  # how far a counter goes, in both directions
+MAX_COUNT = 2**63 - 1  # how far a counter goes, in both directions, and no log ever
 
 # The family of a key or log is what stands before the first "/". Callers decide how many of these there are, so a new
 # one is refused (`NoRoom`) once three quarters of the store are in use: the last quarter is for sessions, event logs
@@ -69,9 +69,8 @@ class LogPage(NamedTuple):
 class Conflict(DovetailError):
     """A key does not have the version, or a log the last id, that was expected: another writer was first."""
 
-    def __init__(self, key: str) -> None:
-        super().__init__("A record was changed by another writer, or is gone")  # a key may hold a secret
-        self.key = key
+    def __init__(self) -> None:
+        super().__init__("A record was changed by another writer, or is gone")
 
 
 class NoRoom(ProtocolError):
@@ -96,28 +95,24 @@ class StateBackend(Protocol):
 
     shared: bool  # other processes may use the same
     outages: int  # how often the store was out of reach and came back; then every listener hears of all its topics
+    _topics: "Topics"
 
     async def check(self) -> None:
         """Raises StoreTrouble if the store is out of reach, and maybe NoRoom if it takes no more sessions."""
-        ...
 
     async def get(self, key: str) -> Entry | None: ...
 
     async def put(self, key: str, value: bytes, *, ttl: float, if_version: int | None = None) -> int:
         """Store a value and return its version, or raise `Conflict`; `if_version=0` means "must not exist"."""
-        ...
 
     async def touch(self, key: str, ttl: float) -> bool:
         """Let a key live for `ttl` seconds from now. The version stays. False if it is not there."""
-        ...
 
     async def remaining(self, key: str) -> float | None:
         """The seconds that a key has still to live; None if it is not there."""
-        ...
 
     async def delete(self, key: str) -> bool:
         """False if it was not there."""
-        ...
 
     async def claim(self, key: str, value: bytes, ttl: float) -> bool:
         """Store a value if the key is not there. The first one wins, until the key expires or is deleted."""
@@ -133,7 +128,6 @@ class StateBackend(Protocol):
         A counter is a key whose value is a decimal number. Any other value, and a total beyond `MAX_COUNT`, is a
         `ValueError`.
         """
-        ...
 
     async def append(self, log: str, data: bytes, *, keep: int, ttl: float, if_last: int | None = None) -> int:
         """Add a record, wake who listens to the topic with the log's name, and return the record's id.
@@ -142,30 +136,25 @@ class StateBackend(Protocol):
         The newest `keep` records stay, fewer where the backend is short of room. The log expires `ttl` seconds after
         its last append; until then or `drop` no id is used twice.
         """
-        ...
 
     async def read(self, log: str, after: int, limit: int = 100) -> LogPage:
         """The oldest records with an id above `after`, `limit` at most."""
-        ...
 
     async def drop(self, log: str) -> None:
         """Forget a log at once. One of the same name begins with id 1 again."""
-        ...
 
     async def publish(self, topic: str) -> None:
         """Wake the topic's listeners. A wake-up carries nothing: what has happened stands in a key or a log."""
-        ...
 
     def listen(self, topics: Iterable[str]) -> "Listener":
         """The listener hears all that is published from now on, until it is closed.
 
         A wake-up without need may come, as when a store far away has just been told of the topic.
         """
-        ...
+        return self._topics.listen(topics)
 
     async def close(self) -> None:
         """Close every listener and let go of all resources. The backend is not used afterwards."""
-        ...
 
 
 class Listener:
@@ -185,14 +174,21 @@ class Listener:
         check_name(topic)
         if not self.closed and topic not in self._names:
             self._names.add(topic)
-            self._topics.enter(topic, self)
+            listeners = self._topics.names.setdefault(topic, {})
+            listeners[self] = None
+            if len(listeners) == 1:
+                self._topics.changed(topic)
 
     def remove(self, topic: str) -> None:
         """Hear no more of a topic, nor of what `wait` has not returned yet."""
         if topic in self._names:
             self._names.remove(topic)
             self._told.discard(topic)
-            self._topics.leave(topic, self)
+            listeners = self._topics.names[topic]
+            del listeners[self]
+            if not listeners:
+                del self._topics.names[topic]
+                self._topics.changed(topic)
 
     async def wait(self) -> set[str]:
         """The topics that were told of since the last `wait`; waits for one if there is none. Empty once closed.
@@ -234,13 +230,13 @@ class Listener:
 class Topics:
     """Who listens to what in this process. Not for threads: call it on the event loop.
 
-    `wanted` is told when the first listener of a topic has come (True), and when the last has left (False).
+    `changed` is told when the first listener of a topic has come, and when the last has left.
     """
 
-    def __init__(self, wanted: Callable[[str, bool], None] | None = None) -> None:
+    def __init__(self, changed: Callable[[str], None] = lambda _: None) -> None:
         self.listeners: set[Listener] = set()
-        self._wanted = wanted
-        self._by_name: dict[str, dict[Listener, None]] = {}
+        self.names: dict[str, dict[Listener, None]] = {}  # the topics that have listeners
+        self.changed = changed
         self._closed = False
 
     def listen(self, names: Iterable[str]) -> Listener:
@@ -256,40 +252,18 @@ class Topics:
 
     def tell(self, name: str) -> None:
         """Wake every listener of the topic."""
-        for listener in tuple(self._by_name.get(name, ())):
+        for listener in tuple(self.names.get(name, ())):
             listener.hear(name)
 
     def tell_all(self) -> None:
         """Wake every listener of all its topics: what was published meanwhile is not known."""
-        for name in self.names:
+        for name in tuple(self.names):
             self.tell(name)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The topics that have listeners."""
-        return tuple(self._by_name)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._by_name
 
     def close(self) -> None:
         self._closed = True
         for listener in tuple(self.listeners):
             listener.close()
-
-    def enter(self, name: str, listener: Listener) -> None:
-        listeners = self._by_name.setdefault(name, {})
-        listeners[listener] = None
-        if self._wanted is not None and len(listeners) == 1:
-            self._wanted(name, True)
-
-    def leave(self, name: str, listener: Listener) -> None:
-        listeners = self._by_name[name]
-        del listeners[listener]
-        if not listeners:
-            del self._by_name[name]
-            if self._wanted is not None:
-                self._wanted(name, False)
 
 
 def check_name(name: str) -> None:
@@ -327,9 +301,9 @@ def counted(key: str, value: bytes | None, n: int) -> int:
     return total
 
 
-def full_beyond(size: float, is_callers: bool) -> float:
-    """How much of a store of that size may be in use before a new record is refused."""
-    return size * CALLERS_SHARE if is_callers else size
+def share_of(name: str) -> float:
+    """How much of the store may be in use before a new key or log of that name is refused."""
+    return CALLERS_SHARE if name.startswith(CALLER_FAMILIES) else 1.0
 
 
 async def until_answered(ask: Callable[[], Awaitable[T]], still: Callable[[], bool], pause: float = 0.5) -> T:

@@ -7,15 +7,14 @@ belongs to its loop. All calls are made on the event loop, `publish` and `append
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
-from math import inf
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
+import msgspec
+
 from dovetail.state.base import (
-    CALLER_FAMILIES,
     Conflict,
     Entry,
-    Listener,
     LogPage,
     LogRecord,
     NoRoom,
@@ -24,30 +23,25 @@ from dovetail.state.base import (
     check_new,
     check_ttl,
     counted,
-    full_beyond,
+    share_of,
 )
 
 MEBIBYTE = 1024 * 1024
 RECORD_OVERHEAD = 128  # bytes that a record costs besides its data, about
+LOOKS = 256  # names that a write looks at where it finds no room
 
 
-class _Key:
-    __slots__ = ("entry", "expires", "size")
-
-    def __init__(self) -> None:
-        self.expires = inf
-        self.size = 0  # bytes
-        self.entry = Entry(b"", 0)
+class _Key(msgspec.Struct):
+    entry: Entry = Entry(b"", 0)
+    expires: float = 0.0
+    size: int = 0  # bytes
 
 
-class _Log:
-    __slots__ = ("expires", "last", "records", "size")
-
-    def __init__(self) -> None:
-        self.expires = inf
-        self.size = 0
-        self.records: dict[int, bytes] = {}  # without gaps, up to `last`
-        self.last = 0
+class _Log(msgspec.Struct):
+    records: dict[int, bytes] = {}  # without gaps, up to `last`
+    last: int = 0
+    expires: float = 0.0
+    size: int = 0
 
     @property
     def first(self) -> int:
@@ -63,8 +57,7 @@ class _Table(Generic[T]):
     def __init__(self) -> None:
         self.rows: dict[str, T] = {}
         self.size = 0  # bytes of all rows
-        self._round: Iterator[str] = iter(())  # the names that `sweep_some` has still to look at
-        self._sweep_at = 0.0
+        self._round: Iterator[str] = iter(())  # the names that `sweep` has still to look at
 
     def find(self, name: str, now: float) -> T | None:
         row = self.rows.get(name)
@@ -82,21 +75,13 @@ class _Table(Generic[T]):
         self.size -= 0 if row is None else row.size
         return row is not None
 
-    def sweep_some(self, now: float) -> None:
+    def sweep(self, now: float, looks: int = 3) -> None:
         """Free the expired ones of the next few names. A write adds one row at most, so this always catches up."""
-        if self.rows:
-            for _ in range(3):
-                name = next(self._round, None)
-                if name is None:
-                    self._round = iter(tuple(self.rows))
-                    break
-                self.find(name, now)
-
-    def sweep(self, now: float) -> None:
-        """Free all expired ones, but once a second at most: a table that stays full must not cost every write that."""
-        if now >= self._sweep_at:
-            self._sweep_at = now + 1
-            for name in tuple(self.rows):
+        for _ in range(looks if self.rows else 0):
+            name = next(self._round, None)
+            if name is None:
+                self._round = iter(tuple(self.rows))
+            else:
                 self.find(name, now)
 
 
@@ -132,11 +117,6 @@ class MemoryState(StateBackend):
         """Keys and logs in memory, with those that have expired and were not freed yet."""
         return len(self._entries.rows) + len(self._logs.rows)
 
-    @property
-    def log_bytes(self) -> int:
-        """What counts towards `max_log_bytes`."""
-        return self._logs.size
-
     async def check(self) -> None:
         """It is always there."""
 
@@ -149,7 +129,7 @@ class MemoryState(StateBackend):
         now = self._clock()
         row = self._entries.find(key, now)
         if if_version is not None and if_version != (0 if row is None else row.entry.version):
-            raise Conflict(key)
+            raise Conflict
         return self._write(key, row, value, now, now + ttl)
 
     async def touch(self, key: str, ttl: float) -> bool:
@@ -183,13 +163,12 @@ class MemoryState(StateBackend):
         if size > self._max_log_bytes:
             raise NoRoom(f"A record of {len(data)} bytes is too large for max_log_bytes={self._max_log_bytes}")
         now = self._clock()
-        self._entries.sweep_some(now)
-        self._logs.sweep_some(now)
+        self._sweep(now)
         found = self._logs.find(log, now)
         if if_last is not None and if_last != (0 if found is None else found.last):
-            raise Conflict(log)
+            raise Conflict
         if found is None:
-            self._admit(log, now)
+            self._check_room(True, 0, share_of(log), now)
             found = self._logs.rows[log] = _Log()
         while len(found.records) >= keep:
             self._drop_oldest(found)
@@ -217,9 +196,6 @@ class MemoryState(StateBackend):
     async def publish(self, topic: str) -> None:
         self._topics.tell(topic)
 
-    def listen(self, topics: Iterable[str]) -> Listener:
-        return self._topics.listen(topics)
-
     async def close(self) -> None:
         self._topics.close()
         self._entries = _Table()
@@ -227,37 +203,37 @@ class MemoryState(StateBackend):
 
     def _write(self, key: str, row: _Key | None, value: bytes, now: float, expires: float) -> int:
         """Give a key its value; `row` is the one it has, if any."""
-        self._entries.sweep_some(now)
-        self._logs.sweep_some(now)
+        self._sweep(now)
         entries, size = self._entries, len(key) + len(value)
         growth = size if row is None else size - row.size
-        if growth > 0:
-            most = full_beyond(self._max_entry_bytes, row is None and key.startswith(CALLER_FAMILIES))
-            if entries.size + growth > most:
-                entries.sweep(now)
-                if entries.size + growth > most:
-                    raise NoRoom(f"The state store is full: max_entry_bytes={self._max_entry_bytes}")
+        self._check_room(row is None, growth, share_of(key) if row is None else 1.0, now)
         if row is None:
-            self._admit(key, now)
             row = entries.rows[key] = _Key()
         row.entry = Entry(value, next(self._versions))
         entries.resize(row, growth)
         row.expires = expires
         return row.entry.version
 
-    def _admit(self, name: str, now: float) -> None:
-        """Is there room for one more key or log?"""
-        most = full_beyond(self._max_entries, name.startswith(CALLER_FAMILIES))
-        if len(self._entries.rows) + len(self._logs.rows) + 1 > most:
-            self._entries.sweep(now)
-            self._logs.sweep(now)
-            if self.held + 1 > most:
-                raise NoRoom(f"The state store is full: max_entries={self._max_entries}")
+    def _check_room(self, is_new: bool, growth: int, share: float, now: float) -> None:
+        """Is there room for a new key or log, or for so many bytes more of keys, below a share of the store?"""
+        if self._is_full(is_new, growth, share):
+            self._sweep(now, LOOKS)
+            if self._is_full(is_new, growth, share):
+                bounds = f"max_entries={self._max_entries}, max_entry_bytes={self._max_entry_bytes}"
+                raise NoRoom(f"The state store is full: {bounds}")
+
+    def _is_full(self, is_new: bool, growth: int, share: float) -> bool:
+        bytes_left = self._max_entry_bytes * share - self._entries.size
+        return (is_new and self.held + 1 > self._max_entries * share) or 0 < growth > bytes_left
+
+    def _sweep(self, now: float, looks: int = 3) -> None:
+        self._entries.sweep(now, looks)
+        self._logs.sweep(now, looks)
 
     def _make_room_for(self, size: int, now: float) -> None:
         """Drop the oldest records of the logs that were not appended to for longest."""
         if self._logs.size + size > self._max_log_bytes:
-            self._logs.sweep(now)
+            self._logs.sweep(now, LOOKS)
         while self._logs.size + size > self._max_log_bytes:
             name, log = next(iter(self._logs.rows.items()))
             if log.records:

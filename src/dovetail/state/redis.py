@@ -20,7 +20,6 @@ import math
 import random
 import re
 import time
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -28,11 +27,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from dovetail.errors import ProtocolError, SetupError
 from dovetail.state.base import (
     CALLER_FAMILIES,
+    CALLERS_SHARE,
     MAX_COUNT,
-    MAX_NAME,
     Conflict,
     Entry,
-    Listener,
     LogPage,
     LogRecord,
     NoRoom,
@@ -41,7 +39,6 @@ from dovetail.state.base import (
     Topics,
     check_new,
     check_ttl,
-    full_beyond,
 )
 
 try:
@@ -57,21 +54,21 @@ except ImportError:
 DEADLINE = 2.0  # seconds for a call, with the wait for a connection
 SILENCE = 1.25  # seconds for a sign of life; with LOOK less than DEADLINE, so each worker notices what lets calls fail
 LOOK = 0.5  # seconds between two looks at the store
-BATCH = 500  # topics in one command
 MAX_BYTES = 32 * 1024 * 1024  # of one value or record: more could not be carried in time
 PAGE_BYTES = 1024 * 1024  # of one page of a log
-NEVER = 2**63  # an id that no record reaches
 
 EXAMPLES = "redis://host:6379/0, rediss://…, unix:///path/to/socket or redis+sentinel://host:26379,host:26379/service/0"
 SENTINELS = re.compile(r"(rediss?)\+sentinel://(?:([^/?#]*@))?([^@/?#]+)/([^/?#]+)(?:/(\d*))?(\?[^#]*)?")
 OPTION = re.compile(r"db|username|password|client_name|ssl_[a-z_]+|sentinel_(?:username|password)")
 SECRETS = ("username", "password", "ssl_password", "sentinel_username", "sentinel_password")
 
-# What the store does in one step. A new record that callers cause is refused if the argument `tight` is not empty.
-PUT, ADD, APPEND, READ = (
-    (Path(__file__).parent / "lua" / f"{name}.lua").read_text() for name in ("put", "add", "append", "read")
-)
 
+def _script(*names: str) -> str:
+    """What the store does in one step. A new record that callers cause is refused if its `tight` is not empty."""
+    return "".join((Path(__file__).parent / "lua" / f"{name}.lua").read_text() for name in names)
+
+
+PUT, ADD, APPEND, READ = _script("tick", "put"), _script("tick", "add"), _script("append"), _script("read")
 Word = bytes | str | int
 log = logging.getLogger("dovetail.state")
 
@@ -87,17 +84,12 @@ class RedisState(StateBackend):
     shared = True
 
     def __init__(self, url: str, prefix: str = "dovetail") -> None:
-        if len(prefix) > MAX_NAME:
-            raise SetupError(f"A prefix of {len(prefix)} characters is too long for a state store")
         self.outages = 0
         self._address = RedisAddress(url)
         self._prefix = f"{prefix}:".encode()
-        self._topics = Topics(self._wanted)
+        self._topics = Topics(self._changed)
         self._link: _Link | None = None
         self._closed = False
-
-    def __repr__(self) -> str:
-        return f"<RedisState {self._address.shown}>"
 
     async def check(self) -> None:
         await self._ask("SET", self._prefix + b"ready", b"", "PX", 10_000)  # one that is full answers a PING
@@ -111,12 +103,12 @@ class RedisState(StateBackend):
         expected = "" if if_version is None else if_version
         version = await self._write(PUT, key, ttl, value, expected, once=if_version is not None)
         if version is None:
-            raise Conflict(key)
+            raise Conflict
         return int(version)
 
     async def touch(self, key: str, ttl: float) -> bool:
         check_ttl(ttl)
-        return bool(await self._ask("PEXPIRE", self._name("k", key), _milliseconds(ttl)))
+        return bool(await self._ask("PEXPIRE", self._name("k", key), math.ceil(ttl * 1000)))
 
     async def remaining(self, key: str) -> float | None:
         milliseconds = await self._ask("PTTL", self._name("k", key))
@@ -137,13 +129,13 @@ class RedisState(StateBackend):
     async def append(self, log: str, data: bytes, *, keep: int, ttl: float, if_last: int | None = None) -> int:
         check_new(log, ttl, keep)
         expected = "" if if_last is None else f"0-{if_last}"
-        id = await self._write(APPEND, log, ttl, data, expected, min(keep, NEVER - 1), self._name("t", log))
+        id = await self._write(APPEND, log, ttl, data, expected, min(keep, MAX_COUNT), self._name("t", log))
         if id is None:
-            raise Conflict(log)
+            raise Conflict
         return _id(id)
 
     async def read(self, log: str, after: int, limit: int = 100) -> LogPage:
-        bounds = (min(max(after, 0), NEVER), max(limit, 0), PAGE_BYTES)
+        bounds = (min(max(after, 0), MAX_COUNT), max(limit, 0), PAGE_BYTES)
         kept, last, flat = await self._ask("EVAL", READ, 1, self._name("l", log), *bounds)
         records = [LogRecord(_id(id), data) for id, data in zip(flat[::2], flat[1::2], strict=True)]
         return LogPage(records, _id(last) - kept + 1 if kept else 0, _id(last))  # ids have no gaps
@@ -153,9 +145,6 @@ class RedisState(StateBackend):
 
     async def publish(self, topic: str) -> None:
         await self._ask("PUBLISH", self._name("t", topic), b"")
-
-    def listen(self, topics: Iterable[str]) -> Listener:
-        return self._topics.listen(topics)
 
     async def close(self) -> None:
         self._closed = True
@@ -172,15 +161,19 @@ class RedisState(StateBackend):
             raise NoRoom(f"A record of {len(value)} bytes is too large for the state store; {MAX_BYTES} are possible")
         keys = [self._name("l", name)] if script is APPEND else [self._name("k", name), self._prefix + b"n"]
         tight = "tight" if name.startswith(CALLER_FAMILIES) and self._connected().is_tight else ""
-        return await self._ask("EVAL", script, len(keys), *keys, tight, _milliseconds(ttl), value, *words, once=once)
+        return await self._ask("EVAL", script, len(keys), *keys, tight, math.ceil(ttl * 1000), value, *words, once=once)
 
     async def _ask(self, *words: Word, once: bool = False) -> Any:
         """The answer to a command. If that is lost on the way, the command is tried again, unless it is for `once`."""
         link = self._connected()
         since = link.loop.time()
-        if not link.is_up:
-            await link.until_up(since + DEADLINE)
-        answer = await link.lanes[once].ask(words, since)
+        while True:
+            if not link.is_up:
+                await link.until_up(since + DEADLINE)
+            answer = await link.ask(words, since)
+            if once or not isinstance(answer, errors.ConnectionError):
+                break
+            once = True
         if isinstance(answer, Exception):
             raise link.translated(answer)
         return answer
@@ -192,19 +185,15 @@ class RedisState(StateBackend):
             return link
         if self._closed:
             raise StoreTrouble("The server's state store was closed")
-        self._link = _Link(self._address, self._name("t", ""), self._topics, self._returned, link is not None)
+        self._link = _Link(self, self._address, self._topics, self._name("t", ""))
         return self._link
 
-    def _wanted(self, topic: str, _wanted: bool) -> None:
+    def _changed(self, topic: str) -> None:
         """A topic has its first listener, or has lost its last."""
         with contextlib.suppress(RuntimeError):  # without an event loop: the first call on one will see to it
             asyncio.get_running_loop()
-            if not self._closed and (self._link is not None or self._topics.names):
+            if not self._closed:
                 self._connected().look_at(topic)
-
-    def _returned(self) -> None:
-        self.outages += 1
-        self._topics.tell_all()
 
     def _name(self, kind: str, name: str) -> bytes:
         return self._prefix + f"{kind}/{name}".encode("utf-8", "surrogatepass")  # which finds nothing
@@ -213,93 +202,36 @@ class RedisState(StateBackend):
 _Asked = tuple[tuple[Word, ...], float, "asyncio.Future[Any]"]  # a command, when it was asked, and its answer
 
 
-class _Lane:
-    """Commands one after the other: those that are asked while a pipeline is under way share the next."""
-
-    def __init__(self, pool: client.ConnectionPool) -> None:
-        self._client: client.Redis = client.Redis(connection_pool=pool)
-        self._loop = asyncio.get_running_loop()
-        self._queue: list[_Asked] = []
-        self._under_way: list[_Asked] = []
-        self._task: asyncio.Task[None] | None = None
-
-    def ask(self, words: tuple[Word, ...], since: float, most: int = 1000) -> "asyncio.Future[Any]":
-        """A future of the reply, or of the exception that says why there is none."""
-        if len(self._queue) + len(self._under_way) >= most:
-            raise StoreTrouble("The server's state store has too much to do now; try again later")
-        answer: asyncio.Future[Any] = self._loop.create_future()
-        self._queue.append((words, since, answer))
-        if self._task is None:
-            self._task = self._loop.create_task(self._run())
-        return answer
-
-    async def _run(self) -> None:
-        try:
-            while self._queue:
-                self._under_way, self._queue = self._queue, []
-                self._settle(await self._execute(self._under_way))
-        finally:
-            self._task = None
-
-    async def _execute(self, batch: list[_Asked]) -> list[Any]:
-        pipeline = self._client.pipeline(transaction=False)
-        for words, _, _ in batch:
-            pipeline.execute_command(*words)
-        try:
-            async with asyncio.timeout_at(batch[0][1] + DEADLINE):
-                return await pipeline.execute(raise_on_error=False)
-        except Exception as failure:
-            return [failure] * len(batch)
-
-    def _settle(self, answers: list[Any]) -> None:
-        for (_, _, future), answer in zip(self._under_way, answers, strict=True):
-            if not future.done():
-                future.set_result(answer)
-        self._under_way = []
-
-    async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-        self._under_way, self._queue = self._under_way + self._queue, []
-        self._settle([errors.ConnectionError("it was closed")] * len(self._under_way))
-
-
 class _Link:
-    """The connections of one process on one event loop: two lanes for commands, and one that waits for wake-ups.
+    """The connections of one process on one event loop: one for commands, and one that waits for wake-ups.
 
     A task looks at the store again and again, and while the store is lost every command fails at once. That task owns
     all connections and closes them when it ends: `asyncio.run` cancels what is left, so nothing stays open after a
-    loop. `on_return` is called when contact was lost and everything is subscribed again; with `returning` also at the
-    first contact, as another link was here before.
+    loop.
     """
 
-    def __init__(
-        self, address: "RedisAddress", channel: bytes, topics: Topics, on_return: Callable[[], None], returning: bool
-    ) -> None:
+    def __init__(self, state: RedisState, address: "RedisAddress", topics: Topics, channel: bytes) -> None:
         self.loop = asyncio.get_running_loop()
+        self.is_up = False
         self.is_tight = False  # the store has no room for what callers cause
+        self._state = state
         self._address = address
-        self._pools = (address.connection_pool(retries=1), address.connection_pool(retries=0))
-        self.lanes = (_Lane(self._pools[0]), _Lane(self._pools[1]))  # for what may be tried again, and what may not
-        self._client: client.Redis = client.Redis(connection_pool=self._pools[1])
+        self._pool = address.connection_pool()
+        self._client: client.Redis = client.Redis(connection_pool=self._pool)
+        self._queue: list[_Asked] = []
+        self._under_way = 0  # commands
+        self._sender: asyncio.Task[None] | None = None
         self._channel = channel
         self._topics = topics
         self._subscribed: set[str] = set()
         self._changed: set[str] = set()  # topics whose listeners have come or gone
         self._news = asyncio.Event()
-        self._on_return = on_return
-        self._returning = returning
+        self._returning = False  # this is not the first contact
         self._trouble: StoreTrouble | None = None  # why every command fails at once
-        self._trouble_since = 0.0
-        self._known = asyncio.Event()  # whether the store is there
+        self._known = asyncio.Event()  # whether it is up, or in trouble
         self._pings = 0  # without an answer
         self._quiet_until = 0.0
         self._task = self.loop.create_task(self._run(), name="dovetail state link")
-
-    @property
-    def is_up(self) -> bool:
-        return self._trouble is None and self._known.is_set()
 
     async def until_up(self, deadline: float) -> None:
         """Raises StoreTrouble if the store is lost."""
@@ -311,42 +243,69 @@ class _Link:
         if self._trouble is not None:
             raise StoreTrouble(self._trouble.message)
 
-    def look_at(self, topic: str) -> None:
-        """Its listeners have come, or gone."""
-        self._changed.add(topic)
-        self._news.set()
+    # ── commands ──
+
+    def ask(self, words: tuple[Word, ...], since: float, most: int = 1000) -> "asyncio.Future[Any]":
+        """The reply, or the exception that says why there is none. What waits meanwhile shares the next pipeline."""
+        if len(self._queue) + self._under_way >= most:
+            raise StoreTrouble("The server's state store has too much to do now; try again later")
+        answer: asyncio.Future[Any] = self.loop.create_future()
+        self._queue.append((words, since, answer))
+        if self._sender is None:
+            self._sender = self.loop.create_task(self._send())
+        return answer
+
+    async def _send(self) -> None:
+        while self._queue:
+            batch, self._queue = self._queue, []
+            self._under_way = len(batch)
+            answers: list[Any] = [StoreTrouble()] * len(batch)  # if it is closed meanwhile
+            try:
+                answers = await self._execute(batch)
+            finally:
+                for (_, _, future), answer in zip(batch, answers, strict=True):
+                    if not future.done():
+                        future.set_result(answer)
+        self._under_way, self._sender = 0, None
+
+    async def _execute(self, batch: list[_Asked]) -> list[Any]:
+        pipeline = self._client.pipeline(transaction=False)
+        for words, _, _ in batch:
+            pipeline.execute_command(*words)
+        try:
+            async with asyncio.timeout_at(batch[0][1] + DEADLINE):
+                return await pipeline.execute(raise_on_error=False)
+        except Exception as failure:
+            return [failure] * len(batch)
 
     def translated(self, failure: Exception) -> ProtocolError:
         """What the failure of a command means to its caller."""
         if isinstance(failure, errors.OutOfMemoryError):
             return NoRoom()
-        if isinstance(failure, errors.ResponseError):
-            self._complain("it refused a command (%s)", self._address.scrubbed(failure))
-        return StoreTrouble()
-
-    def _complain(self, what: str, *details: object) -> None:
-        """Log, but not again and again."""
-        if (now := time.monotonic()) >= self._quiet_until:
+        if isinstance(failure, errors.ResponseError) and (now := time.monotonic()) >= self._quiet_until:
             self._quiet_until = now + 10
-            log.warning(f"The state store {self._address.shown}: {what}", *details)
+            reason = self._address.scrubbed(failure)
+            log.warning("The state store %s refused a command: %s", self._address.shown, reason)
+        return StoreTrouble()
 
     # ── the waiting connection ──
 
+    def look_at(self, topic: str) -> None:
+        """Its listeners have come, or gone."""
+        self._changed.add(topic)
+        self._news.set()
+
     async def _run(self) -> None:
-        pause = shortest = 0.05
-        longest = 2.0
+        pause = 0.0
         try:
             while True:
-                began = self.loop.time()
                 try:
                     await self._attend()
                 except Exception as failure:
+                    pause = 0.05 if self.is_up else min(2 * pause + 0.05, 2)  # seconds
                     self._lose(failure)
                     await self._disconnect(inuse_connections=False)
-                if self._trouble is None and self.loop.time() - began > longest:
-                    pause = shortest  # it was there for a while, and may be back at once
                 await asyncio.sleep(pause * random.uniform(0.5, 1))
-                pause = min(2 * pause, longest)
         finally:
             await self._end()
 
@@ -354,7 +313,7 @@ class _Link:
         """Connect and hear, until the connection is lost."""
         async with asyncio.timeout(DEADLINE):
             if "maxmemory_policy" not in await self._look():
-                self._complain("it does not tell its settings; see that its maxmemory-policy is noeviction")
+                log.warning("See that maxmemory-policy is noeviction in %s: it does not tell", self._address.shown)
             pubsub = self._client.pubsub()
             await pubsub.connect()  # type: ignore[no-untyped-call]
         self._subscribed.clear()
@@ -389,14 +348,13 @@ class _Link:
 
     async def _subscribe(self, pubsub: PubSub) -> None:
         changed, self._changed = self._changed, set()
-        wanted = {name for name in changed if name in self._topics}
-        come, gone = list(wanted - self._subscribed), list((changed - wanted) & self._subscribed)
-        self._subscribed.update(come)
-        self._subscribed.difference_update(gone)
+        wanted = changed & self._topics.names.keys()
+        come, gone = wanted - self._subscribed, (changed - wanted) & self._subscribed
+        self._subscribed ^= come | gone
         for verb, names in ((pubsub.subscribe, come), (pubsub.unsubscribe, gone)):
-            for start in range(0, len(names), BATCH):
+            if names:
                 async with asyncio.timeout(SILENCE):
-                    await verb(*(self._channel + name.encode() for name in names[start : start + BATCH]))
+                    await verb(*(self._channel + name.encode() for name in names))
 
     async def _hear(self, pubsub: PubSub) -> None:
         """A topic is told too when its subscription stands: something may have been published just before."""
@@ -430,35 +388,34 @@ class _Link:
         if told.get("role") == "slave":
             raise errors.ConnectionError("it is a replica, which can't be written to")
         room = told.get("maxmemory") or told.get("total_system_memory") or math.inf
-        self.is_tight = told.get("used_memory", 0) > full_beyond(room, is_callers=True)
+        self.is_tight = told.get("used_memory", 0) > room * CALLERS_SHARE
         return told
 
     def _stand(self) -> None:
         """The store is there, and everything is subscribed."""
-        if self._trouble is not None:
-            seconds = time.monotonic() - self._trouble_since
-            log.warning("The state store %s is back after %.1f s", self._address.shown, seconds)
-        elif self._known.is_set():
+        if self.is_up:
             return
+        if self._trouble is not None:
+            log.warning("The state store %s is back", self._address.shown)
         is_return, self._returning = self._returning, True
-        self._trouble = None
+        self.is_up, self._trouble = True, None
         self._known.set()
         if is_return:
-            self._on_return()
+            self._state.outages += 1
+            self._topics.tell_all()
 
     def _lose(self, failure: Exception) -> None:
-        """The connection was lost (then the store may be back at once), or could not be had."""
+        """The connection was lost (then calls wait, for the store may be back at once), or could not be had."""
         if self.is_up:
+            self.is_up = False
             self._known.clear()
             return
         if self._trouble is None:
-            self._trouble_since = time.monotonic()
             reason = self._address.scrubbed(failure)
             log.warning("The state store %s is out of reach: %s", self._address.shown, reason)
-        is_unfit = isinstance(failure, SetupError)
-        self._trouble = (
-            StoreTrouble(f"The server's state store can't be used: {failure}") if is_unfit else StoreTrouble()
-        )
+        self._trouble = StoreTrouble()
+        if isinstance(failure, SetupError):
+            self._trouble = StoreTrouble(f"The server's state store can't be used: {failure}")
         self._returning = True
         self._known.set()
 
@@ -469,19 +426,23 @@ class _Link:
             await self._end()  # a task that was cancelled before it began has not
 
     async def _end(self) -> None:
-        self._trouble = StoreTrouble("The server's state store was closed")
+        self.is_up, self._trouble = False, StoreTrouble("The server's state store was closed")
         self._known.set()
-        for lane in self.lanes:
-            await lane.close()
+        queue, self._queue = self._queue, []
+        if self._sender is not None:
+            self._sender.cancel()
+            await asyncio.wait([self._sender])
+        for _, _, future in queue:
+            if not future.done():
+                future.set_result(StoreTrouble())
         await self._disconnect()
 
     async def _disconnect(self, *, inuse_connections: bool = True) -> None:
-        for pool in self._pools:
-            with contextlib.suppress(errors.RedisError, OSError):
-                await pool.disconnect(inuse_connections)
-                if isinstance(pool, SentinelConnectionPool):
-                    for sentinel in pool.sentinel_manager.sentinels:
-                        await sentinel.connection_pool.disconnect()
+        with contextlib.suppress(errors.RedisError, OSError):
+            await self._pool.disconnect(inuse_connections)
+            if isinstance(self._pool, SentinelConnectionPool):
+                for sentinel in self._pool.sentinel_manager.sentinels:
+                    await sentinel.connection_pool.disconnect()
 
 
 class RedisAddress:
@@ -526,9 +487,9 @@ class RedisAddress:
         self.service = unquote(service)
         return f"{scheme}://{user}localhost/{db}{query}"
 
-    def connection_pool(self, retries: int = 0) -> client.ConnectionPool:
-        """Connections that wait as long as their caller does, and try a command again so often if they were lost."""
-        retry = Retry(NoBackoff(), retries)
+    def connection_pool(self) -> client.ConnectionPool:
+        """Connections that wait as long as their caller does, and try nothing again."""
+        retry = Retry(NoBackoff(), 0)
         options = {**self.options, "protocol": 2, "socket_timeout": None, "socket_connect_timeout": DEADLINE}
         for_sentinels = {name: options.pop(f"sentinel_{name}", None) for name in ("username", "password")}
         if not self.sentinels:
@@ -538,7 +499,7 @@ class RedisAddress:
             options.pop(name, None)
         limits = {"protocol": 2, "socket_timeout": SILENCE / 3, "socket_connect_timeout": SILENCE / 3}
         sentinel = client.Sentinel(  # type: ignore[no-untyped-call]
-            self.sentinels, sentinel_kwargs={**for_sentinels, **limits, "retry": Retry(NoBackoff(), 0)}
+            self.sentinels, sentinel_kwargs={**for_sentinels, **limits, "retry": retry}
         )
         return SentinelConnectionPool(self.service, sentinel, ssl=is_tls, retry=retry, **options)  # type: ignore[no-untyped-call]
 
@@ -556,10 +517,6 @@ class RedisAddress:
 
 def _bad_url(problem: str) -> NoReturn:
     raise SetupError(f"The URL of the state store is not possible, {problem}; write {EXAMPLES}")
-
-
-def _milliseconds(ttl: float) -> int:
-    return math.ceil(ttl * 1000)
 
 
 def _id(text: bytes) -> int:

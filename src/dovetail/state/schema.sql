@@ -3,7 +3,7 @@
 -- record costs besides its data.
 CREATE TABLE numbers (serial INTEGER, wake INTEGER, log_bytes INTEGER);
 INSERT INTO numbers VALUES (:now, :now, 0);
-CREATE TABLE entries (key BLOB PRIMARY KEY, value BLOB, version INTEGER, expires REAL) WITHOUT ROWID;
+CREATE TABLE entries (name BLOB PRIMARY KEY, value BLOB, version INTEGER, expires REAL) WITHOUT ROWID;
 CREATE INDEX entries_that_expire ON entries (expires);
 CREATE TABLE logs (name BLOB PRIMARY KEY, id INTEGER, last INTEGER, expires REAL) WITHOUT ROWID;
 CREATE INDEX logs_that_expire ON logs (expires);

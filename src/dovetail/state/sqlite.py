@@ -17,14 +17,14 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from dovetail.errors import SetupError
 from dovetail.state.base import (
-    CALLER_FAMILIES,
+    MAX_COUNT,
     Conflict,
     Entry,
     Listener,
@@ -37,35 +37,227 @@ from dovetail.state.base import (
     check_new,
     check_ttl,
     counted,
-    full_beyond,
+    share_of,
 )
 from dovetail.state.memory import MEBIBYTE, RECORD_OVERHEAD
 
 POLL = 0.02  # seconds between two looks at what other processes have published
 LOOK = 1.0  # seconds between two looks whether the file is still the same
 BATCH = 64  # calls in one transaction
-STEP = 64  # records or logs that an append frees where room is needed
 KEEP_WAKES = 4096
-LARGEST = 2**63 - 1  # that SQLite can compare with
-APPLICATION = 0x446F7665  # stands in the file: it is ours
-SCHEMA_VERSION = 3
+APPLICATION = 0x446F7604  # stands in the file: it is ours, and of this format
 
 ANOTHER = "give another file in state (DOVETAIL_STATE)"
 DAMAGED = f"is damaged; move it away, and a new one is made, or {ANOTHER}"
 DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}  # though other parts of the file may still be usable
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _Job = tuple[bool, Callable[["_Tables"], Any], "asyncio.Future[Any]"]  # whether it writes, what it does, and who waits
 _Answer = tuple["asyncio.Future[Any]", Any]
-_Told = set[bytes | None]  # topics; None means that some may have been missed
 log = logging.getLogger("dovetail.state")
+
+
+class _Tables:
+    """What the file holds, seen through one connection: each call is made between `begin` and `commit`."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, prefix: bytes, max_bytes: int, clock: Callable[[], float]
+    ) -> None:
+        self.connection = connection
+        self._execute = connection.execute
+        self._prefix = prefix
+        self._max_bytes = max_bytes
+        self._max_log_bytes = max_bytes // 4
+        (self._page_bytes,) = self._one("PRAGMA page_size")
+        self._clock = clock
+        self._now = 0.0
+        self._serial = self._wake = 0
+        self.woken: dict[str, None] = {}  # topics of this transaction
+
+    # ── transactions ──
+
+    def begin(self, writes: bool) -> int:
+        """The newest wake. If this writes, no other process does so from now on."""
+        self._now = self._clock()
+        if writes:
+            self.woken.clear()
+            self._execute("BEGIN IMMEDIATE")
+            self._serial, self._wake = self._execute("SELECT serial, wake FROM numbers").fetchone()
+        return self._wake
+
+    def commit(self, calls: int) -> int:
+        """Also free a few things that have expired, and write down who is to be woken. Returns the newest wake."""
+        self._sweep(4 * calls)  # a call adds one at most, so the sweep always catches up
+        for topic in self.woken:
+            self._wake += 1
+            self._execute("INSERT INTO wakes VALUES (?, ?)", (self._wake, self._name(topic)))
+        if self._wake % 256 < len(self.woken):  # now and then
+            self._execute("DELETE FROM wakes WHERE id <= ?", (self._wake - KEEP_WAKES,))
+        self._execute("UPDATE numbers SET serial = ?, wake = ?", (self._serial, self._wake))
+        self._execute("COMMIT")
+        return self._wake
+
+    def _tick(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    # ── keys ──
+
+    def get(self, key: str) -> Entry | None:
+        select = "SELECT value, version FROM entries WHERE name = ? AND expires > ?"
+        row = self._one(select, self._name(key), self._now)
+        return None if row is None else Entry(*row)
+
+    def put(self, key: str, value: bytes, *, ttl: float, if_version: int | None = None) -> int:
+        check_new(key, ttl)
+        entry = self.get(key)
+        if if_version is not None and if_version != (0 if entry is None else entry.version):
+            raise Conflict
+        return self._write(key, entry, value, self._now + ttl)
+
+    def touch(self, key: str, ttl: float) -> bool:
+        check_ttl(ttl)
+        values = (self._now + ttl, self._name(key), self._now)
+        return self._execute("UPDATE entries SET expires = ? WHERE name = ? AND expires > ?", values).rowcount > 0
+
+    def remaining(self, key: str) -> float | None:
+        row = self._one("SELECT expires FROM entries WHERE name = ? AND expires > ?", self._name(key), self._now)
+        return None if row is None else row[0] - self._now
+
+    def delete(self, key: str) -> bool:
+        values = (self._name(key), self._now)
+        return self._execute("DELETE FROM entries WHERE name = ? AND expires > ?", values).rowcount > 0
+
+    def add(self, key: str, n: int, ttl: float) -> int:
+        check_new(key, ttl)
+        entry, left = self.get(key), self.remaining(key)
+        total = counted(key, None if entry is None else entry.value, n)
+        self._write(key, entry, b"%d" % total, self._now + (ttl if left is None else left))
+        return total
+
+    def check(self) -> None:
+        """Could a session be opened? A write that changes nothing for anyone."""
+        self._admit(1.0)
+        self._tick()
+
+    def _write(self, key: str, entry: Entry | None, value: bytes, expires: float) -> int:
+        """Give a key its value; `entry` is what it has, if any."""
+        if entry is None or len(value) > len(entry.value):
+            self._check_size(value)
+            self._admit(share_of(key) if entry is None else 1.0)
+        self._execute("REPLACE INTO entries VALUES (?, ?, ?, ?)", (self._name(key), value, self._tick(), expires))
+        return self._serial
+
+    # ── logs ──
+
+    def append(self, log: str, data: bytes, *, keep: int, ttl: float, if_last: int | None = None) -> int:
+        check_new(log, ttl, keep)
+        self._check_size(data)
+        name = self._name(log)
+        found = self._find_log(name)
+        id, last = found or (0, 0)
+        if if_last is not None and if_last != last:
+            raise Conflict
+        if found is None:
+            self.drop(log)  # it may have expired
+            self._admit(share_of(log) + 0.05)  # where keys are full, streams of the sessions that are there go on
+            id = self._tick()
+        change = "ON CONFLICT (name) DO UPDATE SET last = ?3, expires = ?4"
+        self._execute(f"INSERT INTO logs VALUES (?1, ?2, ?3, ?4) {change}", (name, id, last + 1, self._now + ttl))
+        if last >= keep:
+            self._execute("DELETE FROM records WHERE log = ? AND id <= ?", (id, last + 1 - keep))
+        self._shrink_logs(len(data) + RECORD_OVERHEAD)
+        self._execute("INSERT INTO records VALUES (?, ?, ?, ?)", (self._tick(), id, last + 1, data))
+        self.woken[log] = None
+        return last + 1
+
+    def read(self, log: str, after: int, limit: int = 100) -> LogPage:
+        found = self._find_log(self._name(log))
+        if found is None:
+            return LogPage([], 0, 0)
+        id, last = found
+        (first,) = self._one("SELECT coalesce(min(id), ?) FROM records WHERE log = ?", last + 1, id)
+        some = "SELECT id, data FROM records WHERE log = ? AND id > ? ORDER BY id LIMIT ?"
+        rows = self._execute(some, (id, min(max(after, 0), MAX_COUNT), min(max(limit, 0), MAX_COUNT)))
+        return LogPage([LogRecord(*row) for row in rows], first, last)
+
+    def drop(self, log: str) -> None:
+        self._execute("DELETE FROM logs WHERE name = ?", (self._name(log),))
+
+    def _find_log(self, name: bytes) -> tuple[int, int] | None:
+        """Its id, and the newest id of its records."""
+        found: tuple[int, int] | None = self._one(
+            "SELECT id, last FROM logs WHERE name = ? AND expires > ?", name, self._now
+        )
+        return found
+
+    def _shrink_logs(self, size: int) -> None:
+        """Make room for a record: free logs that have expired, and if that is not enough the oldest records of all."""
+        while self._log_bytes() + size > self._max_log_bytes:
+            if not self._sweep(64, "logs"):
+                self._execute("DELETE FROM records WHERE serial = (SELECT min(serial) FROM records)")
+
+    # ── wake-ups ──
+
+    def publish(self, topic: str) -> None:
+        self.woken[topic] = None
+
+    def wakes_since(self, seen: int) -> list[tuple[int, bytes]]:
+        return self._execute("SELECT id, topic FROM wakes WHERE id > ? ORDER BY id", (seen,)).fetchall()
+
+    # ── room ──
+
+    def _check_size(self, data: bytes) -> None:
+        if len(data) > self._max_bytes / 8:
+            raise NoRoom(f"A record of {len(data)} bytes is too large for max_bytes={self._max_bytes}")
+
+    def _admit(self, most: float) -> None:
+        """Is there room for more, below that share? Frees what has expired, if need be."""
+        if self._used() >= most and not (self._sweep(1000) and self._used() < most):
+            raise NoRoom(f"The state store is full: max_bytes={self._max_bytes}")
+
+    def _used(self) -> float:
+        """The share of the room for keys that is in use: the file without its free pages and without the logs."""
+        pages = self._one("PRAGMA page_count")[0] - self._one("PRAGMA freelist_count")[0]
+        held = pages * self._page_bytes - self._log_bytes()
+        return float(held / (self._max_bytes - self._max_log_bytes))
+
+    def _log_bytes(self) -> int:
+        return int(self._one("SELECT log_bytes FROM numbers")[0])
+
+    def _sweep(self, at_most: int, *tables: str) -> int:
+        """Free some of what has expired, and return how much."""
+        freed = 0
+        for table in tables or ("entries", "logs"):
+            expired = f"SELECT name FROM {table} WHERE expires <= ? LIMIT ?"
+            freed += self._execute(f"DELETE FROM {table} WHERE name IN ({expired})", (self._now, at_most)).rowcount
+        return freed
+
+    def _name(self, name: str) -> bytes:
+        """In the file. What can't be stored, half a surrogate pair, has one too, under which nothing is found."""
+        return self._prefix + name.encode("utf-8", "surrogatepass")
+
+    def _one(self, statement: str, *values: object) -> Any:
+        return self._execute(statement, values).fetchone()
+
+
+def _in_thread(
+    writes: bool, work: Callable[Concatenate[_Tables, P], T]
+) -> Callable[Concatenate["SqliteState", P], Coroutine[Any, Any, T]]:
+    """A call of the backend, which its thread makes."""
+
+    def call(state: "SqliteState", /, *words: P.args, **options: P.kwargs) -> Coroutine[Any, Any, T]:
+        return state.ask(writes, lambda tables: work(tables, *words, **options))
+
+    return call
 
 
 class SqliteState(StateBackend):
     """Keys, logs and topics in the file at `path`, which is made if need be. Its folder must exist.
 
     The file grows to about `max_bytes`. A quarter of that is for records of logs, the oldest of which give way; where
-    keys fill the rest there are no new keys and logs, and `CALLER_FAMILIES` end at their share of it. Servers with
+    keys fill the rest there are no new keys, and `CALLER_FAMILIES` end at their share of it. Servers with
     different names may share a file under different prefixes, and then share that room as well. A write waits
     `patience` seconds for those of other processes. Raises SetupError if the file can't be used. It may be made before
     a fork, but not used before it.
@@ -94,8 +286,7 @@ class SqliteState(StateBackend):
             if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
                 raise SetupError(f"state: {self.path} {DAMAGED}")
             (self._seen,) = connection.execute("SELECT wake FROM numbers").fetchone()  # the newest that we know of
-        self._topics = Topics(self._wanted)
-        self._topic_count = 0  # that have listeners; the thread looks at it
+        self._topics = Topics(self._heard_of)  # the thread looks whether there are any
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting = 0  # calls
         self._closed = False
@@ -105,74 +296,46 @@ class SqliteState(StateBackend):
         self._identity: tuple[int, int] | None = None  # of the file that is open
         self._is_damaged = False  # that file, of which nothing is believed any more
         self._failed: set[bool] = set()  # whether reads (False) or writes (True) fail now
-        self._told: _Told = set()
+        self._told: set[str] = set()  # topics
+        self._missed = False  # whether there may be others
         self._look_at = self._poll_at = 0.0
 
-    async def check(self) -> None:
-        """Raises NoRoom if no more sessions could be opened."""
-        await self._ask(True, _Tables.check)
-
-    async def get(self, key: str) -> Entry | None:
-        return await self._ask(False, _Tables.get, self._name(key))
-
-    async def put(self, key: str, value: bytes, *, ttl: float, if_version: int | None = None) -> int:
-        check_new(key, ttl)
-        return await self._ask(True, _Tables.put, self._name(key), value, ttl, if_version, key)
-
-    async def touch(self, key: str, ttl: float) -> bool:
-        check_ttl(ttl)
-        return await self._ask(True, _Tables.touch, self._name(key), ttl)
-
-    async def remaining(self, key: str) -> float | None:
-        return await self._ask(False, _Tables.remaining, self._name(key))
-
-    async def delete(self, key: str) -> bool:
-        return await self._ask(True, _Tables.delete, self._name(key))
-
-    async def add(self, key: str, n: int, ttl: float) -> int:
-        check_new(key, ttl)
-        return await self._ask(True, _Tables.add, self._name(key), n, ttl, key)
-
-    async def append(self, log: str, data: bytes, *, keep: int, ttl: float, if_last: int | None = None) -> int:
-        check_new(log, ttl, keep)
-        return await self._ask(True, _Tables.append, self._name(log), data, keep, ttl, if_last, log)
-
-    async def read(self, log: str, after: int, limit: int = 100) -> LogPage:
-        return await self._ask(False, _Tables.read, self._name(log), after, limit)
-
-    async def drop(self, log: str) -> None:
-        await self._ask(True, _Tables.drop, self._name(log))
-
-    async def publish(self, topic: str) -> None:
-        await self._ask(True, _Tables.publish, self._name(topic))
+    check = _in_thread(True, _Tables.check)
+    get = _in_thread(False, _Tables.get)
+    put = _in_thread(True, _Tables.put)
+    touch = _in_thread(True, _Tables.touch)
+    remaining = _in_thread(False, _Tables.remaining)
+    delete = _in_thread(True, _Tables.delete)
+    add = _in_thread(True, _Tables.add)
+    append = _in_thread(True, _Tables.append)
+    read = _in_thread(False, _Tables.read)
+    drop = _in_thread(True, _Tables.drop)
+    publish = _in_thread(True, _Tables.publish)
 
     def listen(self, topics: Iterable[str]) -> Listener:
         """Call it on the event loop on which the listener waits."""
         with contextlib.suppress(RuntimeError):
             self._move_to(asyncio.get_running_loop())
-        return self._topics.listen(topics)
+        return super().listen(topics)
 
     async def close(self) -> None:
         self._topics.close()
-        thread, is_first, self._closed = self._thread, not self._closed, True
-        if thread is not None and is_first:
+        self._closed = True
+        if self._thread is not None:
             self._submit(None)
-            await asyncio.to_thread(thread.join, self._patience)  # one that is stuck is left to the end of the process
+            await asyncio.to_thread(self._thread.join, self._patience)  # a stuck one is left to the end of the process
 
     # ── on the event loop ──
 
-    def _name(self, name: str) -> bytes:
-        """What can't be stored, half a surrogate pair, has a name too, under which nothing is found."""
-        return self._prefix + name.encode("utf-8", "surrogatepass")
-
-    async def _ask(self, writes: bool, work: Callable[..., T], *words: object) -> T:
+    async def ask(self, writes: bool, work: Callable[[_Tables], T]) -> T:
+        """Let the thread do something."""
         loop = asyncio.get_running_loop()
         self._move_to(loop)
         if self._closed or self._waiting >= self._max_waiting:
             raise StoreTrouble
         self._waiting += 1
         future: asyncio.Future[T] = loop.create_future()
-        self._submit((writes, lambda tables: work(tables, *words), future))
+        self._submit((writes, work, future))
         timer = loop.call_later(2.5 * self._patience, _give_up, future)  # the system may not come back from the file
         try:
             return await future
@@ -192,13 +355,12 @@ class SqliteState(StateBackend):
             self._waiting = 0
             self._topics.tell_all()
 
-    def _settle(self, answers: list[_Answer], told: _Told) -> None:
-        if None in told:
+    def _settle(self, answers: list[_Answer], told: set[str], missed: bool) -> None:
+        if missed:
             self.outages += 1
             self._topics.tell_all()
         for topic in told:
-            if topic is not None and topic.startswith(self._prefix):
-                self._topics.tell(topic[len(self._prefix) :].decode("utf-8", "replace"))
+            self._topics.tell(topic)
         for future, answer in answers:
             if future.get_loop() is self._loop:
                 self._waiting -= 1
@@ -206,10 +368,9 @@ class SqliteState(StateBackend):
                     settle = future.set_exception if isinstance(answer, Exception) else future.set_result
                     settle(answer)
 
-    def _wanted(self, _topic: str, wanted: bool) -> None:
+    def _heard_of(self, _topic: str) -> None:
         """From the moment of the first listener nothing is missed."""
-        self._topic_count += 1 if wanted else -1
-        if self._topic_count == 1 and wanted and not self._closed:
+        if len(self._topics.names) == 1 and not self._closed:
             self._submit(None)  # the thread looks up
 
     # ── in the thread ──
@@ -217,36 +378,39 @@ class SqliteState(StateBackend):
     def _run(self) -> None:
         while not (self._closed and self._jobs.empty()):
             jobs = self._take()
+            is_due = bool(self._topics.names) and time.monotonic() >= self._poll_at
+            if is_due:
+                self._poll_at = time.monotonic() + POLL
             answers: list[_Answer] = []
             for writes in (False, True):
-                if chosen := [job for job in jobs if job[0] is writes]:
-                    answers += self._serve(chosen, writes)
-            if self._topic_count and time.monotonic() >= self._poll_at:
-                self._poll()
+                chosen = [job for job in jobs if job[0] is writes]
+                if chosen or (is_due and not writes):
+                    answers += self._serve(chosen, writes, is_due)
             told, self._told = self._told, set()
-            if (answers or told) and self._loop is not None:
+            missed, self._missed = self._missed, False
+            if (answers or told or missed) and self._loop is not None:
                 with contextlib.suppress(RuntimeError):  # it was closed; a new one will be told of everything
-                    self._loop.call_soon_threadsafe(self._settle, answers, told)
+                    self._loop.call_soon_threadsafe(self._settle, answers, told, missed)
         self._disconnect()
 
     def _take(self) -> list[_Job]:
         """Wait for calls, or for the time to poll."""
         jobs: list[_Job] = []
         with contextlib.suppress(Empty):
-            job = self._jobs.get(timeout=max(self._poll_at - time.monotonic(), 0) if self._topic_count else None)
+            job = self._jobs.get(timeout=max(self._poll_at - time.monotonic(), 0) if self._topics.names else None)
             while job is not None:
                 jobs.append(job)
                 job = self._jobs.get_nowait() if len(jobs) < BATCH else None
         return jobs
 
-    def _serve(self, jobs: list[_Job], writes: bool) -> list[_Answer]:
+    def _serve(self, jobs: list[_Job], writes: bool, polls: bool) -> list[_Answer]:
         """The answer or the error of each. They fail together, but one is refused before it has changed anything."""
         answers: list[_Answer] = []
         try:
             tables = self._current_tables()
             newest = tables.begin(writes)
-            if writes and newest != self._seen and self._topic_count:  # later listeners do not need what is there now
-                self._see(tables)
+            if self._topics.names and (newest != self._seen if writes else polls):
+                self._see(tables)  # later listeners do not need what is there now
             for _, work, future in jobs:
                 try:
                     answers.append((future, work(tables)))
@@ -261,22 +425,15 @@ class SqliteState(StateBackend):
             return [(future, StoreTrouble()) for _, _, future in jobs]
         return answers
 
-    def _see(self, tables: "_Tables") -> None:
-        """Read what others have published."""
-        self._seen, told = tables.wakes_since(self._seen)
-        self._told |= told
+    def _see(self, tables: _Tables) -> None:
+        """What others have published. Some of it may be gone already."""
+        for id, topic in tables.wakes_since(self._seen):
+            self._missed |= id != self._seen + 1
+            self._seen = id
+            if topic.startswith(self._prefix):
+                self._told.add(topic[len(self._prefix) :].decode("utf-8", "replace"))
 
-    def _poll(self) -> None:
-        self._poll_at = time.monotonic() + POLL
-        try:
-            tables = self._current_tables()
-            if tables.is_changed():
-                self._see(tables)
-            self._succeeded(False)
-        except Exception as failure:
-            self._fail(failure, False)
-
-    def _current_tables(self) -> "_Tables":
+    def _current_tables(self) -> _Tables:
         """Of a file that is still the same: one that was removed or replaced is opened anew."""
         now = time.monotonic()
         if now >= self._look_at:
@@ -291,7 +448,8 @@ class SqliteState(StateBackend):
         if self._is_damaged:
             raise SetupError(DAMAGED)
         if self._tables is None:
-            self._tables = _Tables(open_file(self.path, self._patience), self._max_bytes, self._clock)
+            connection = open_file(self.path, self._patience)
+            self._tables = _Tables(connection, self._prefix, self._max_bytes, self._clock)
             self._identity = _identify(self.path)
         return self._tables
 
@@ -308,7 +466,7 @@ class SqliteState(StateBackend):
     def _succeeded(self, writes: bool) -> None:
         if writes in self._failed:
             self._failed.discard(writes)
-            self._told.add(None)
+            self._missed = True
             if not self._failed:  # for reading and writing
                 log.info("The state file %s can be used again", self.path)
 
@@ -319,193 +477,9 @@ class SqliteState(StateBackend):
                 tables.connection.close()
 
 
-class _Tables:
-    """What the file holds, seen through one connection: each call is made between `begin` and `commit`.
-
-    Names come as the bytes that the file holds; where a refusal shows the name, it comes as `text` as well.
-    """
-
-    def __init__(self, connection: sqlite3.Connection, max_bytes: int, clock: Callable[[], float]) -> None:
-        self.connection = connection
-        self._execute = connection.execute
-        self._max_bytes = max_bytes
-        self._max_log_bytes = max_bytes // 4
-        (self._page_bytes,) = self._one("PRAGMA page_size")
-        self._clock = clock
-        self._data_version = -1
-        self._now = 0.0
-        self._serial = self._wake = 0
-        self.woken: dict[bytes, None] = {}  # topics of this transaction
-
-    # ── transactions ──
-
-    def begin(self, writes: bool) -> int:
-        """The newest wake. If this writes, no other process does so from now on."""
-        self._now = self._clock()
-        if writes:
-            self.woken.clear()
-            self._execute("BEGIN IMMEDIATE")
-            self._serial, self._wake = self._execute("SELECT serial, wake FROM numbers").fetchone()
-        return self._wake
-
-    def commit(self, calls: int) -> int:
-        """Also free a few things that have expired, and write down who is to be woken. Returns the newest wake."""
-        self._sweep(4 * calls)  # a call adds one at most, so the sweep always catches up
-        for topic in self.woken:
-            self._wake += 1
-            self._execute("INSERT INTO wakes VALUES (?, ?)", (self._wake, topic))
-        if self._wake % 256 < len(self.woken):  # now and then
-            self._execute("DELETE FROM wakes WHERE id <= ?", (self._wake - KEEP_WAKES,))
-        self._execute("UPDATE numbers SET serial = ?, wake = ?", (self._serial, self._wake))
-        self._execute("COMMIT")
-        return self._wake
-
-    def _tick(self) -> int:
-        self._serial += 1
-        return self._serial
-
-    # ── keys ──
-
-    def get(self, key: bytes) -> Entry | None:
-        row = self._one("SELECT value, version FROM entries WHERE key = ? AND expires > ?", key, self._now)
-        return None if row is None else Entry(*row)
-
-    def put(self, key: bytes, value: bytes, ttl: float, if_version: int | None, text: str) -> int:
-        entry = self.get(key)
-        if if_version is not None and if_version != (0 if entry is None else entry.version):
-            raise Conflict(text)
-        return self._write(key, entry, value, self._now + ttl)
-
-    def touch(self, key: bytes, ttl: float) -> bool:
-        values = (self._now + ttl, key, self._now)
-        return self._execute("UPDATE entries SET expires = ? WHERE key = ? AND expires > ?", values).rowcount > 0
-
-    def remaining(self, key: bytes) -> float | None:
-        row = self._one("SELECT expires FROM entries WHERE key = ? AND expires > ?", key, self._now)
-        return None if row is None else row[0] - self._now
-
-    def delete(self, key: bytes) -> bool:
-        return self._execute("DELETE FROM entries WHERE key = ? AND expires > ?", (key, self._now)).rowcount > 0
-
-    def add(self, key: bytes, n: int, ttl: float, text: str) -> int:
-        entry, left = self.get(key), self.remaining(key)
-        total = counted(text, None if entry is None else entry.value, n)
-        self._write(key, entry, b"%d" % total, self._now + (ttl if left is None else left))
-        return total
-
-    def check(self) -> None:
-        """Could a session be opened? A write that changes nothing for anyone."""
-        self._admit(b"")
-        self._tick()
-
-    def _write(self, key: bytes, entry: Entry | None, value: bytes, expires: float) -> int:
-        """Give a key its value; `entry` is what it has, if any."""
-        if entry is None:
-            self._execute("DELETE FROM entries WHERE key = ?", (key,))  # it may have expired
-        if entry is None or len(value) > len(entry.value):
-            self._check_size(value)
-            self._admit(key if entry is None else b"")
-        row = (key, value, self._tick(), expires)
-        change = "ON CONFLICT (key) DO UPDATE SET value = ?2, version = ?3, expires = ?4"
-        self._execute(f"INSERT INTO entries VALUES (?1, ?2, ?3, ?4) {change}", row)
-        return self._serial
-
-    # ── logs ──
-
-    def append(self, name: bytes, data: bytes, keep: int, ttl: float, if_last: int | None, text: str) -> int:
-        self._check_size(data)
-        log = self._one("SELECT id, last FROM logs WHERE name = ? AND expires > ?", name, self._now)
-        id, last = log or (0, 0)
-        if if_last is not None and if_last != last:
-            raise Conflict(text)
-        if log is None:
-            self._execute("DELETE FROM logs WHERE name = ?", (name,))  # it may have expired
-            self._admit(name)
-            id = self._tick()
-        change = "ON CONFLICT (name) DO UPDATE SET last = ?3, expires = ?4"
-        self._execute(f"INSERT INTO logs VALUES (?1, ?2, ?3, ?4) {change}", (name, id, last + 1, self._now + ttl))
-        if last >= keep:
-            self._execute("DELETE FROM records WHERE log = ? AND id <= ?", (id, last + 1 - keep))
-        self._shrink_logs(len(data) + RECORD_OVERHEAD)
-        self._execute("INSERT INTO records VALUES (?, ?, ?, ?)", (self._tick(), id, last + 1, data))
-        self.woken[name] = None
-        return int(last) + 1
-
-    def read(self, name: bytes, after: int, limit: int) -> LogPage:
-        log = self._one("SELECT id, last FROM logs WHERE name = ? AND expires > ?", name, self._now)
-        if log is None:
-            return LogPage([], 0, 0)
-        id, last = log
-        (first,) = self._one("SELECT coalesce(min(id), ?) FROM records WHERE log = ?", last + 1, id)
-        some = "SELECT id, data FROM records WHERE log = ? AND id > ? ORDER BY id LIMIT ?"
-        rows = self._execute(some, (id, min(max(after, 0), LARGEST), min(max(limit, 0), LARGEST)))
-        return LogPage([LogRecord(*row) for row in rows], first, last)
-
-    def drop(self, name: bytes) -> None:
-        self._execute("DELETE FROM logs WHERE name = ?", (name,))
-
-    def _shrink_logs(self, size: int) -> None:
-        """Make room for a record: free logs that have expired, and if that is not enough the oldest records of all."""
-        while (surplus := self._log_bytes() + size - self._max_log_bytes) > 0:
-            if not self._sweep_logs(STEP):
-                oldest = "SELECT serial, length(data) FROM records ORDER BY serial LIMIT ?"
-                for serial, length in self._execute(oldest, (STEP,)).fetchall():
-                    if surplus > 0:
-                        self._execute("DELETE FROM records WHERE serial = ?", (serial,))
-                        surplus -= length + RECORD_OVERHEAD
-
-    # ── wake-ups ──
-
-    def publish(self, topic: bytes) -> None:
-        self.woken[topic] = None
-
-    def is_changed(self) -> bool:
-        """Whether another connection has written since the last time."""
-        (version,) = self._one("PRAGMA data_version")
-        before, self._data_version = self._data_version, version
-        return bool(version != before)
-
-    def wakes_since(self, seen: int) -> tuple[int, _Told]:
-        """The newest wake, and what was published after `seen`; None means that some are gone already."""
-        rows = self._execute("SELECT id, topic FROM wakes WHERE id > ? ORDER BY id", (seen,)).fetchall()
-        topics: _Told = {topic for _, topic in rows}
-        if rows and rows[0][0] != seen + 1:
-            topics.add(None)
-        return (rows[-1][0] if rows else seen), topics
-
-    # ── room ──
-
-    def _check_size(self, data: bytes) -> None:
-        if len(data) > self._max_bytes / 8:
-            raise NoRoom(f"A record of {len(data)} bytes is too large for max_bytes={self._max_bytes}")
-
-    def _admit(self, name: bytes) -> None:
-        """Is there room for more? `name` is that of a new key or log. Frees what has expired, if need be."""
-        family = name[name.find(b"\0") + 1 :][:16].decode(errors="replace")
-        most = full_beyond(1.0, family.startswith(CALLER_FAMILIES))
-        if self._used() >= most and not (self._sweep(1000) and self._used() < most):
-            raise NoRoom(f"The state store is full: max_bytes={self._max_bytes}")
-
-    def _used(self) -> float:
-        """The share of the room for keys that is in use: the file without its free pages and without the logs."""
-        pages = self._one("PRAGMA page_count")[0] - self._one("PRAGMA freelist_count")[0]
-        held = pages * self._page_bytes - self._log_bytes()
-        return float(held / (self._max_bytes - self._max_log_bytes))
-
-    def _log_bytes(self) -> int:
-        return int(self._one("SELECT log_bytes FROM numbers")[0])
-
-    def _sweep(self, at_most: int) -> int:
-        """Free some of what has expired, and return how much."""
-        expired = "DELETE FROM entries WHERE key IN (SELECT key FROM entries WHERE expires <= ? LIMIT ?)"
-        return self._execute(expired, (self._now, at_most)).rowcount + self._sweep_logs(at_most)
-
-    def _sweep_logs(self, at_most: int) -> int:
-        expired = "DELETE FROM logs WHERE name IN (SELECT name FROM logs WHERE expires <= ? LIMIT ?)"
-        return self._execute(expired, (self._now, at_most)).rowcount
-
-    def _one(self, statement: str, *values: object) -> Any:
-        return self._execute(statement, values).fetchone()
+def _give_up(future: "asyncio.Future[Any]") -> None:
+    if not future.done():
+        future.set_exception(StoreTrouble())
 
 
 # ── the file ──
@@ -536,13 +510,10 @@ def _make(path: str) -> None:
     One that exists is not opened here: to close it again would end the locks of all connections of this process.
     """
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    except FileExistsError:
-        pass
-    except FileNotFoundError:
-        raise SetupError(f"state: the folder of {path} does not exist; make it, or {ANOTHER}") from None
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except (OSError, ValueError) as failure:
-        raise SetupError(f"state: {path} can't be made ({failure}); {ANOTHER}") from None
+        raise SetupError(f"state: {path} can't be made ({failure}); its folder must exist, or {ANOTHER}") from None
 
 
 def _prepare(connection: sqlite3.Connection, path: str) -> None:
@@ -557,36 +528,23 @@ def _prepare(connection: sqlite3.Connection, path: str) -> None:
             for statement in re.split(r";\n(?=[A-Z])", schema):
                 connection.execute(statement, {"now": time.time_ns() // 1000} if ":now" in statement else {})
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
-            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.execute("COMMIT")
 
 
 def _is_ours(connection: sqlite3.Connection, path: str) -> bool:
-    """False if it is empty. Raises SetupError if another program made it."""
+    """False if it is empty. Raises SetupError if another program, or another version of this one, made it."""
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if not tables and not application:
-        return False
-    if application != APPLICATION:
-        raise SetupError(f"state: {path} is the database of another program; {ANOTHER}")
-    if version != SCHEMA_VERSION:
-        formats = f"its format is {version}, ours is {SCHEMA_VERSION}"
-        raise SetupError(f"state: {path} was written by another version of Dovetail ({formats}); {ANOTHER}")
-    return True
-
-
-def _give_up(future: "asyncio.Future[Any]") -> None:
-    if not future.done():
-        future.set_exception(StoreTrouble())
+    if application != APPLICATION and (tables or application):
+        raise SetupError(f"state: {path} was made by another program, or another version of Dovetail; {ANOTHER}")
+    return bool(application)
 
 
 def _identify(path: str) -> tuple[int, int] | None:
-    try:
+    with contextlib.suppress(OSError):
         found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+        return found.st_dev, found.st_ino
+    return None
 
 
 def _code(failure: BaseException | None) -> int:

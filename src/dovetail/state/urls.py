@@ -9,7 +9,6 @@ All names in a shared store stand under a prefix: what `?prefix=` says, else the
 prefix are one fleet. No message shows a URL, for a password may be part of it.
 """
 
-import hashlib
 import re
 import sys
 from urllib.parse import quote, unquote
@@ -33,40 +32,27 @@ def open_state(url: str | None, server_name: str) -> StateBackend:
         raise SetupError(f"{OPTION}: no URL is that long, or holds blanks; give one like {FORMS}")
     scheme, _, rest = url.partition(":")
     rest, prefix = _take_prefix(rest)
-    prefix = prefix or _own_prefix(server_name)
+    prefix = prefix or quote(server_name, safe="", errors="replace")  # which any store can hold
     match scheme.lower():
         case "memory" if rest in ("", "//"):
             return state.memory.MemoryState()
-        case "memory":
-            raise SetupError(f"{OPTION}: memory: stands alone, nothing may follow")
         case "sqlite":
             return state.sqlite.SqliteState(_path(rest), prefix=prefix)
         case "redis" | "rediss" | "unix" | "redis+sentinel" if rest.startswith("//"):
             return state.redis.RedisState(f"{scheme.lower()}:{rest}", prefix=prefix)
-    wrong = f"{scheme}: is not known, or // is missing" if SCHEME.match(url) else "this is no URL"
+    wrong = f"{scheme}: is not known, or what follows it is wrong" if SCHEME.match(url) else "this is no URL"
     raise SetupError(f"{OPTION}: {wrong}; give one like {FORMS}")
 
 
 def _take_prefix(rest: str) -> tuple[str, str]:
     """What follows the scheme without its `prefix`, and that prefix."""
-    address, _, query = rest.partition("?")
-    options = query.split("&") if query else []
-    prefixes = [unquote(option[7:]) for option in options if option.startswith("prefix=")]
+    prefixes = re.findall("[?&]prefix=([^&]*)", rest)
     if not prefixes:
         return rest, ""
-    if len(prefixes) > 1 or not (prefixes[0].isprintable() and 0 < len(prefixes[0]) <= MAX_PREFIX):
+    prefix = unquote(prefixes[0])
+    if len(prefixes) > 1 or not (prefix.isprintable() and 0 < len(prefix) <= MAX_PREFIX):
         raise SetupError(f"{OPTION}: prefix must stand there once and have 1 to {MAX_PREFIX} printable characters")
-    others = "&".join(option for option in options if not option.startswith("prefix="))
-    return f"{address}?{others}" if others else address, prefixes[0]
-
-
-def _own_prefix(server_name: str) -> str:
-    """What is safe in the keys of any store, and different for different names."""
-    prefix = quote(server_name, safe="", errors="replace")
-    if len(prefix) <= MAX_PREFIX:
-        return prefix
-    digest = hashlib.sha256(prefix.encode()).hexdigest()[:24]
-    return f"{prefix[: MAX_PREFIX - 25]}-{digest}"
+    return re.sub("(?<=[?&])prefix=[^&]*&?", "", rest).rstrip("?&"), prefix
 
 
 def _path(rest: str) -> str:

@@ -1,14 +1,6 @@
 -- KEYS: key, n. ARGV: tight, ttl, summand.
 -- The total; "" if that is too far; nothing if the key holds no number. A counter of Redis could go one further down
 -- than up, and must not.
-local function tick(key)
-  local now = redis.call('TIME')
-  local number = math.max(now[1] * 1000000 + now[2], (tonumber(redis.call('GET', key)) or 0) + 1)
-  local text = string.format('%.0f', number)
-  redis.call('SET', key, text)
-  return text
-end
-
 local version = redis.call('HGET', KEYS[1], 'n') or '0'
 if ARGV[1] ~= '' and version == '0' then return redis.error_reply('OOM callers have no more room') end
 local new = tick(KEYS[2])
