@@ -144,10 +144,11 @@ async def test_any_request(client: Client) -> None:
     await client.notify("notifications/whatever", {"a": 1})
 
 
-@pytest.mark.parametrize("target", ["python server.py", b"x", 7, None, [], [1, 2], {"a": 1}, object()])
+@pytest.mark.parametrize("target", ["python server.py", b"x", 7, None, [], [1, 2], {"env": {"KEY": "s3cret"}}])
 def test_targets_that_are_none(target: Any) -> None:
-    with pytest.raises(SetupError, match="give it a Server, or a command"):
+    with pytest.raises(SetupError, match="give it a Server, or a command") as refused:
         Client(target)
+    assert "s3cret" not in str(refused.value)
 
 
 def test_options_that_do_not_fit(server: Server) -> None:

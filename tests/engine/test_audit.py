@@ -108,7 +108,7 @@ async def test_all_that_can_be_known() -> None:
     request = inbound.modern(inbound.open_request(message))
     assert request is not None
     await server.engine.start(server)
-    await handle(server.engine, Exchange(request, NOTHING, principal=ADA, peer=("192.0.2.7", 4711)))
+    await handle(server.engine, Exchange(request, NOTHING, principal=ADA, locate=lambda: "192.0.2.7"))
     await server.engine.stop()
     who: dict[str, Any] = {"subject": "ada", "client": "editor", "issuer": "https://id.example.org"}
     assert events == [

@@ -263,6 +263,8 @@ def test_the_log_is_not_flooded(lines: Lines) -> None:
     for number in range(3 * MAX_LINES):
         assert status(guard, f"host{number // 2}.example") == 403
     assert len(lines()) == len(set(lines())) == MAX_LINES
+    assert status(guard, "localhost", "https://app.example") == 403  # a flood of hosts hides no origin
+    assert "https://app.example" in lines()[-1]
 
 
 # ── settings that can't be meant ──
