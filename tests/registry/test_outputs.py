@@ -92,6 +92,10 @@ class Shown(pydantic.BaseModel):
         return 2 * self.size
 
 
+class Sealed(msgspec.Struct, tag=True, rename={"item": "an item"}, forbid_unknown_fields=True):
+    item: int = 0
+
+
 class Name(str):
     __slots__ = ()
 
@@ -131,6 +135,12 @@ SHOWN = {
     "type": "object",
     "properties": {"theSize": INTEGER, "double": {"readOnly": True, "type": "integer"}},
     "required": ["theSize", "double"],
+}
+SEALED = {
+    "type": "object",
+    "properties": {"type": {"type": "string", "enum": ["Sealed"]}, "an item": {**INTEGER, "default": 0}},
+    "required": ["type"],
+    "additionalProperties": False,
 }
 MOVIE = {
     "type": "object",
@@ -292,6 +302,8 @@ def test_what_is_read_can_be_returned_and_what_is_refused_can_not(row: tuple[Any
         (Movie, MOVIE, [({"title": "M", "more": 1}, {"title": "M", "more": 1})], [{}, {"title": 1}]),
         (Explosive, EXPLOSIVE, [(Explosive(1), {"x": 2, "total": 1})], [{"x": "a"}]),
         (Shown, SHOWN, [(Shown(size=1), {"theSize": 1, "double": 2})], [{"size": 1}, {"theSize": "a"}, None]),
+        (Sealed, SEALED, [(Sealed(1), {"type": "Sealed", "an item": 1})], [{"type": "Sealed", "an item": 1, "b": 2}]),
+        (Sealed, SEALED, [({"type": "Sealed"}, {"type": "Sealed"})], [{}, {"type": "Sealed", "an item": "a"}]),
         (Point | Movie, {"anyOf": [POINT, MOVIE]}, [(Point(1), {"x": 1, "y": 0})], [{}, {"title": "M", "year": 1}]),
     ],
     ids=stable,
