@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dovetail import Context, Server
 from dovetail.engine.concurrency import CallTimeout, FleetLimit, Limit, with_timeout
-from dovetail.errors import Busy, ServerBusy, SetupError, ToolBusy
+from dovetail.errors import Busy, ServerBusy, ToolBusy
 from far_state import FarState
 from http_serving import until
 from wire import MODERN, Wire
@@ -157,12 +157,6 @@ def test_slots_that_are_given_back_for_a_while_are_neither_lost_nor_doubled(slot
         assert (calls.limit.running, calls.limit.waiting) == (0, 0)
 
     asyncio.run(play())
-
-
-@pytest.mark.parametrize(("slots", "queue"), [(0, 1), (-1, 1), (1, -1)])
-def test_sizes_that_make_no_sense_are_refused(slots: int, queue: int) -> None:
-    with pytest.raises(SetupError, match="tool 'x' can't have"):
-        Limit(slots, queue, subject="tool 'x'")
 
 
 LEASE = 50.0  # seconds of the store's clock, which stands still unless a test moves it

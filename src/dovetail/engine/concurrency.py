@@ -21,7 +21,7 @@ from msgspec import UNSET
 
 from dovetail import engine as late
 from dovetail import state as late_state
-from dovetail.errors import BUSY_SECONDS, Busy, ServerBusy, SetupError, ToolBusy
+from dovetail.errors import BUSY_SECONDS, Busy, ServerBusy, ToolBusy
 
 if TYPE_CHECKING:
     from dovetail.engine.options import Options
@@ -43,10 +43,6 @@ class Limit:
     __slots__ = ("_busy", "_free", "_line", "_queue", "_slots", "_subject")
 
     def __init__(self, slots: int, queue: int, *, subject: str, busy: Callable[[str], Busy] = ServerBusy) -> None:
-        if slots < 1:
-            raise SetupError(f"{subject} can't have {slots} concurrent calls: allow at least 1")
-        if queue < 0:
-            raise SetupError(f"{subject} can't have a queue of {queue}: use 0 for no waiting")
         self._slots = slots
         self._queue = queue
         self._subject = subject
