@@ -37,6 +37,16 @@ Slot = tuple[str, bytes]  # a key that this worker has claimed, and the value th
 log = logging.getLogger("dovetail")
 
 
+class _Done:
+    """Awaitable, and over."""
+
+    def __await__(self) -> Iterator[Any]:
+        return iter(())
+
+
+DONE: Awaitable[None] = _Done()  # type: ignore[assignment]  # any iterator will do
+
+
 class Limit:
     """`async with limit:` holds one of `slots`; when they are taken, up to `queue` wait; the next is `busy`."""
 
