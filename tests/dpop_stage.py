@@ -73,7 +73,7 @@ def checker(claim: Callable[[str, float], Any] | None = None, **options: Any) ->
 
 
 async def check(text: str, check: DpopCheck | None = None, **changed: Any) -> None:
-    request = {"method": "POST", "url": URL, "token": TOKEN, "claims": bound()} | changed
+    request = {"method": "POST", "url": URL, "token": TOKEN, "claims": bound(), "caller": "somebody"} | changed
     await (check or checker()).check(text, **request)
 
 

@@ -87,6 +87,7 @@ async def test_the_proof_of_rfc_9449_is_read() -> None:
         url="https://resource.example.org/protectedresource",
         token="Kz~8mXK1EalYznwH-LC-1fBAo.4Ljp~zsPE_NeO.gxU",
         claims={"cnf": {"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"}},
+        caller="ann",
     )
 
 
