@@ -83,7 +83,7 @@ def checker(claim: Callable[[str, float], Any] | None = None, **options: Any) ->
 
 
 async def check(text: str, check: DpopCheck | None = None, **changed: Any) -> None:
-    request = {"method": "POST", "url": URL, "token": TOKEN, "claims": bound()} | changed
+    request = {"method": "POST", "url": URL, "token": TOKEN, "claims": bound(), "caller": "somebody"} | changed
     await (check or checker()).check(text, **request)
 
 
@@ -133,6 +133,7 @@ async def test_the_proof_of_rfc_9449_is_read() -> None:
         url="https://resource.example.org/protectedresource",
         token="Kz~8mXK1EalYznwH-LC-1fBAo.4Ljp~zsPE_NeO.gxU",
         claims={"cnf": {"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"}},
+        caller="ann",
     )
 
 

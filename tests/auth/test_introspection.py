@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import time
+import weakref
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import parse_qs
@@ -129,6 +130,14 @@ def test_what_is_kept_is_bounded_in_time_and_number() -> None:
     assert cache.get(b"c") == "kept"
     clock.now += 0.1
     assert cache.get(b"c") is None
+
+
+def test_for_no_time_at_all_it_is_known_what_was_put_but_nothing_of_it_is_kept() -> None:
+    cache: TtlCache[Any] = TtlCache(2, 0)
+    seen = weakref.ref(claims := {"ann"})
+    cache.put(b"a", claims)
+    del claims
+    assert (b"a" in cache, cache.get(b"a"), seen()) == (True, None, None)
 
 
 # ── tokens of another kind ──

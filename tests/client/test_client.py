@@ -143,7 +143,7 @@ async def test_any_request(client: Client) -> None:
     await client.notify("notifications/whatever", {"a": 1})
 
 
-NO_TARGETS: list[Any] = ["python server.py", b"x", 7, None, [], [1, 2], {"a": 1}, object()]
+NO_TARGETS: list[Any] = ["python server.py", b"x", 7, None, [], [1, 2], {"env": {"KEY": "s3cret"}}, object()]
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,9 @@ NO_TARGETS: list[Any] = ["python server.py", b"x", 7, None, [], [1, 2], {"a": 1}
     ],
 )
 def test_what_no_client_can_be_made_of(target: Any, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(SetupError, match=words):
+    with pytest.raises(SetupError, match=words) as refused:
         Client(target, **options)
+    assert "s3cret" not in str(refused.value)
 
 
 async def test_a_client_that_is_not_open(server: Server) -> None:

@@ -249,6 +249,15 @@ def test_secrets_are_not_shown(held: Any) -> None:
     assert repr(TOKENS) == "TokenSet(token_type='DPoP', issuer='https://login.example.com')"
 
 
+def test_a_token_store_that_counts_as_false_is_used() -> None:
+    class Empty(MemoryTokens):
+        def __len__(self) -> int:
+            return 0
+
+    tokens = Empty()
+    assert OAuth(tokens=tokens).store is tokens
+
+
 @POSIX
 async def test_only_its_owner_can_read_it(file: TokenFile) -> None:
     before = os.umask(0)

@@ -118,7 +118,7 @@ async def test_a_refusal_names_what_this_one_needs_and_is_logged(caplog: pytest.
 async def test_on_a_pipe_without_a_token_the_message_says_what_helps() -> None:
     async with CallerWire(new_server(), MODERN, NOBODY) as wire:
         assert "DOVETAIL_TOKEN" in (await wire.refusal("tools/call", {"name": "scoped"}))["message"]
-        wire.connection = Connection(wire.server.engine, wire, peer=("127.0.0.1", 9))
+        wire.connection = Connection(wire.server.engine, wire, locate=lambda: "127.0.0.1")
         assert "DOVETAIL_TOKEN" not in (await wire.refusal("tools/call", {"name": "scoped"}))["message"]
 
 

@@ -90,7 +90,7 @@ async def test_the_time_is_that_of_the_arrival(lines: Any, monkeypatch: pytest.M
 async def test_all_that_can_be_known() -> None:
     events: list[AuditEvent] = []
     async with Wire(offering(audit=events.append), MODERN) as wire:
-        wire.connection = Connection(wire.server.engine, wire, principal=ADA, peer=("192.0.2.7", 4711))
+        wire.connection = Connection(wire.server.engine, wire, principal=ADA, locate=lambda: "192.0.2.7")
         await wire.exchange(wire.request("tools/call", {"name": "add", "arguments": {"a": 1, "b": 1}}, id=1))
     who: dict[str, Any] = {"subject": "ada", "client": "editor", "issuer": "https://id.example.org"}
     assert events == [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dovetail import Server
 from dovetail.engine.concurrency import CallTimeout, FleetLimit, Limit, with_timeout
-from dovetail.errors import Busy, ServerBusy, SetupError, ToolBusy
+from dovetail.errors import Busy, ServerBusy, ToolBusy
 from far_state import FarState
 from http_serving import until
 from wire import MODERN, Wire
@@ -146,12 +146,6 @@ async def test_slots_that_are_given_back_for_a_while_are_neither_lost_nor_double
         calls.leave(0)
         await calls.look()
     assert (calls.limit.running, calls.limit.waiting) == (0, 0)
-
-
-@pytest.mark.parametrize(("slots", "queue"), [(0, 1), (-1, 1), (1, -1)])
-def test_sizes_that_make_no_sense_are_refused(slots: int, queue: int) -> None:
-    with pytest.raises(SetupError, match="tool 'x' can't have"):
-        Limit(slots, queue, subject="tool 'x'")
 
 
 LEASE = 50.0  # seconds of the store's clock, which stands still unless a test moves it

@@ -140,6 +140,21 @@ async def test_failures_of_a_task_group_are_told_together(other: Exception, told
         assert result["content"][0]["text"].startswith(told)
 
 
+async def test_a_task_group_that_asks_what_its_client_can_not_answer() -> None:
+    server = Server("groups")
+
+    @server.tool
+    async def cook(ctx: Context) -> str:
+        async with asyncio.TaskGroup() as group:
+            for dish in ("soup", "cake"):
+                group.create_task(ctx.elicit(dish, bool))
+        return ""
+
+    async with Wire(server, MODERN) as wire:
+        refusal = await wire.refusal("tools/call", {"name": "cook"})
+        assert "elicitation" in refusal["data"]["requiredCapabilities"]
+
+
 async def test_starting_while_a_lifespan_ends() -> None:
     log: list[str] = []
 

@@ -30,7 +30,7 @@ class Clock:
 
 def caller(principal: str | None = None, address: str | None = None) -> Exchange:
     who = None if principal is None else Principal(subject=principal)
-    return Exchange(NOTHING, NOTHING, principal=who, peer=None if address is None else (address, 9))
+    return Exchange(NOTHING, NOTHING, principal=who, locate=lambda: address)
 
 
 ANYBODY = caller()

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.engine.threads import CallEnded, ThreadPool, resting, wait_in_thread
-from dovetail.errors import Busy, SetupError, ToolBusy
+from dovetail.errors import Busy, ToolBusy
 from http_serving import until
 
 WAIT = 5.0  # a bound for what should take no time at all
@@ -388,12 +388,6 @@ async def test_a_system_without_threads_is_busy(monkeypatch: pytest.MonkeyPatch)
             await pool.run(lambda: None, label="t")
     assert await pool.run(lambda: 1, label="t") == 1
     pool.close()
-
-
-@pytest.mark.parametrize("sizes", [(0, 1), (1, 0)])
-def test_sizes_must_be_positive(sizes: tuple[int, int]) -> None:
-    with pytest.raises(SetupError, match="at least 1"):
-        ThreadPool(*sizes)
 
 
 # ── loops and the exit ──

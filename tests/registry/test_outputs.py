@@ -93,6 +93,10 @@ class Shown(pydantic.BaseModel):
         return 2 * self.size
 
 
+class Sealed(msgspec.Struct, tag=True, rename={"item": "an item"}, forbid_unknown_fields=True):
+    item: int = 0
+
+
 class Name(str):
     __slots__ = ()
 
@@ -129,6 +133,10 @@ def record(required: list[str], **properties: Any) -> dict[str, Any]:
 POINT = record(["x"], x=INTEGER, y={**INTEGER, "default": 0})
 EXPLOSIVE = record(["x"], x=INTEGER, total={**INTEGER, "default": 1})
 SHOWN = record(["theSize", "double"], theSize=INTEGER, double={"readOnly": True, **INTEGER})
+SEALED = {
+    **record(["type"], type={"type": "string", "enum": ["Sealed"]}, **{"an item": {**INTEGER, "default": 0}}),
+    "additionalProperties": False,
+}
 MOVIE = record(["title"], title=STRING, year={**INTEGER, "exclusiveMinimum": 1800})
 
 
@@ -248,6 +256,8 @@ def test_what_is_read_can_be_returned_and_what_is_refused_can_not(row: tuple[Any
         (Movie, MOVIE, [({"title": "M", "more": 1}, {"title": "M", "more": 1})], [{}, {"title": 1}]),
         (Explosive, EXPLOSIVE, [(Explosive(1), {"x": 2, "total": 1})], [{"x": "a"}]),
         (Shown, SHOWN, [(Shown(size=1), {"theSize": 1, "double": 2})], [{"size": 1}, {"theSize": "a"}, None]),
+        (Sealed, SEALED, [(Sealed(1), {"type": "Sealed", "an item": 1})], [{"type": "Sealed", "an item": 1, "b": 2}]),
+        (Sealed, SEALED, [({"type": "Sealed"}, {"type": "Sealed"})], [{}, {"type": "Sealed", "an item": "a"}]),
         (Point | Movie, {"anyOf": [POINT, MOVIE]}, [(Point(1), {"x": 1, "y": 0})], [{}, {"title": "M", "year": 1}]),
     ],
     ids=stable,

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -38,6 +39,21 @@ async def test_how_long_a_token_is_believed(believed: Any, ends: Any, later: flo
     clock.sleep(later)
     assert await door.status() == 204
     assert len(register.asked) == asked
+
+
+async def test_of_an_answer_that_is_not_to_be_believed_nothing_is_kept() -> None:
+    seen: list[Any] = []
+
+    class Issuer:
+        believed_seconds = 0
+
+        async def verify(self, token: str) -> Principal:
+            seen.append(weakref.ref(claim := {"ann"}))
+            return Principal(subject="ann", claims={"mail": claim})
+
+    door = Door(Issuer())
+    assert [await door.status() for _ in range(2)] == [204, 204]
+    assert [claim() for claim in seen] == [None, None]
 
 
 async def test_a_function_allows_for_no_clocks_that_differ() -> None:

@@ -14,9 +14,10 @@ import pytest
 from http_clients import ANSWER, INVALID_REQUEST, LEGACY, LISTEN, NOT_FOUND, check_refusal, leave, new_server
 
 from dovetail import Server, SetupError
+from dovetail.state.memory import MemoryState
 from dovetail.transports.options import HttpOptions
 from http_serving import PausingState, Stage
-from http_wire import MODERN, Exchange, H, HttpWire, hello, message, modern, post
+from http_wire import HANDSHAKE, MODERN, Exchange, H, HttpWire, hello, message, modern, open_wire, post
 
 
 @pytest.fixture
@@ -149,6 +150,25 @@ async def test_a_store_of_somebody_else_stays_open() -> None:
     app = Stage(lifespan=lambda _: 1 / 0).server.asgi(state=state)
     assert await asked(app) == 500
     assert await state.get("key") is not None
+
+
+class EmptyState(MemoryState):
+    puts = 0
+
+    def __len__(self) -> int:
+        return 0
+
+    async def put(self, *arguments: Any, **options: Any) -> int:
+        self.puts += 1
+        return await super().put(*arguments, **options)
+
+
+async def test_a_store_that_counts_as_false_is_used(server: Server) -> None:
+    state = EmptyState()
+    app = server.asgi(state=state)
+    await open_wire(app, HANDSHAKE[-1])
+    await app.drain()
+    assert state.puts
 
 
 # ── without sessions ──

@@ -241,6 +241,8 @@ def test_values_are_harmless_in_the_log_which_is_not_flooded(lines: Lines) -> No
     for number in range(3 * limits.MAX_LINES):
         assert status(guard, f"host{number // 2}.example") == 403
     assert len(lines()) == len(set(lines())) == limits.MAX_LINES
+    assert status(guard, "localhost", "https://app.example") == 403  # a flood of hosts hides no origin
+    assert "https://app.example" in lines()[-1]
 
 
 BAD_PATTERNS = [

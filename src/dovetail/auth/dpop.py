@@ -208,11 +208,11 @@ class DpopCheck:
             raise _refusal("This server takes only tokens that are bound to a key by DPoP", "invalid_token")
 
     async def check(
-        self, proof: str, *, method: str, url: str, token: str, claims: Mapping[str, Any], caller: str | None = None
+        self, proof: str, *, method: str, url: str, token: str, claims: Mapping[str, Any], caller: str
     ) -> None:
         """For a token that came as `DPoP`. What costs most is done last, and only for the key of the token.
 
-        `caller`: whose proofs are counted together; those of one key, if not given.
+        `caller`: whose proofs are counted together.
         """
         signed = read_proof(proof)
         thumbprint = signed.thumbprint
@@ -222,7 +222,6 @@ class DpopCheck:
         self._compare(said, method=method, url=url, token=token)
         if self._nonces is not None and not self._nonces.knows(said.nonce or ""):
             raise _refusal("The DPoP proof has to hold the nonce that this answer carries", "use_dpop_nonce")
-        caller = caller or thumbprint
         self._refuse_too_many(caller)
         seen = hashlib.sha256(f"{thumbprint} {said.jti}".encode("utf-8", "replace")).hexdigest()
         seconds = said.iat + LEEWAY + CLOCK_MARGIN - self._clock()

@@ -58,9 +58,6 @@ class FetchRequest(Confidential, frozen=True, kw_only=True):
     body: bytes | None = None
     timeout: float | None = None  # seconds; those of the fetch, if not given
 
-    def __repr__(self) -> str:
-        return f"FetchRequest({self.method} {shown(self.url)})"
-
 
 class Fetched(Confidential, frozen=True, kw_only=True):
     """What came back. The names of the headers are in lower case."""
@@ -70,9 +67,6 @@ class Fetched(Confidential, frozen=True, kw_only=True):
     status: int
     headers: Mapping[str, str] = {}
     body: bytes = b""
-
-    def __repr__(self) -> str:
-        return f"Fetched({self.status}, {len(self.body)} bytes)"
 
 
 Fetch = Callable[[FetchRequest], Awaitable[Fetched]]  # one request, one answer; raises FetchFailed

@@ -156,7 +156,7 @@ class TtlCache(Generic[V]):
         self._most = most
         self._seconds = seconds
         self._clock = clock
-        self._kept: OrderedDict[bytes, tuple[float, V]] = OrderedDict()
+        self._kept: OrderedDict[bytes, tuple[float, V | None]] = OrderedDict()
 
     def get(self, key: bytes) -> V | None:
         until, value = self._kept.get(key, (0.0, None))
@@ -167,7 +167,7 @@ class TtlCache(Generic[V]):
         return key in self._kept
 
     def put(self, key: bytes, value: V) -> None:
-        self._kept[key] = (self._clock() + self._seconds, value)
+        self._kept[key] = (self._clock() + self._seconds, value if self._seconds else None)
         self._kept.move_to_end(key)
         if len(self._kept) > self._most:
             self._kept.popitem(last=False)

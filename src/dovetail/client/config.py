@@ -106,8 +106,9 @@ def transport_to(target: Any, options: ClientOptions) -> Transport:
         return MemoryTransport(engine, target, auth, principal)
     if _is_command(target):
         return StdioTransport([str(part) for part in target], env, cwd)
+    shown = repr(target)[:100] if isinstance(target, str) else type(target).__name__  # else it may hold secrets
     raise SetupError(
-        f"Client: can't connect to {repr(target)[:100]}; give it a Server, or a command as a list of strings "
+        f"Client: can't connect to {shown}; give it a Server, or a command as a list of strings "
         'such as ["python", "server.py"], or a URL such as "http://127.0.0.1:8000/mcp"'
     )
 

@@ -80,7 +80,7 @@ def _refusal(exchange: Exchange, scopes: frozenset[str]) -> Unauthorized:
     refusal, principal = Unauthorized.for_scopes(scopes), exchange.principal
     name = None if principal is None else principal.name
     log.info("%s by %r was refused. %s", exchange.request.method, name, refusal.message)
-    if principal is not None or exchange.request.headers is not None or exchange.peer is not None:
+    if principal is not None or exchange.request.headers is not None or exchange.locate is not None:
         return refusal
     message = f"{refusal.message}; {IN_PROCESS if exchange.in_process else ON_A_PIPE}"
     return Unauthorized(message, error=refusal.error, scopes=scopes, http_status=refusal.http_status)

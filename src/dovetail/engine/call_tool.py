@@ -109,7 +109,7 @@ async def _count(rates: "Limiter", exchange: Exchange, tool: Tool) -> None:
 def _failure(engine: "Engine", exchange: Exchange, tool: Tool, failure: Exception) -> ToolResult:
     """What the model is told; raises what is for the client instead. Only what is meant to be told is told."""
     if isinstance(failure, ExceptionGroup):
-        failure = _told_together(failure) or _missing_together(failure) or failure
+        failure = _together(failure) or failure
     if isinstance(failure, ArgumentError):
         arguments_object(exchange.request.params.arguments)  # raises if that is what is wrong
     match failure:
@@ -159,25 +159,14 @@ def details_of(engine: "Engine", exchange: Exchange, text: Callable[[], str]) ->
         return ""
 
 
-def _told_together(group: "ExceptionGroup[Exception]") -> ToolError | None:
-    """Tasks of a TaskGroup that failed on purpose, as one failure; None if anything else is among them."""
-    meant, others = group.split(ToolError)
-    if meant is None or others is not None:
-        return None
-    return ToolError("\n".join(str(each) for each in _leaves(meant)))
-
-
-def _missing_together(group: "ExceptionGroup[Exception]") -> MissingCapability | None:
-    """Tasks that all failed for what the client can't do."""
-    missing, others = group.split(MissingCapability)
-    if missing is None or others is not None:
-        return None
-    required: dict[str, Any] = {}
-    for each in _leaves(missing):
-        assert isinstance(each, MissingCapability)
-        for name, parts in each.required.items():
-            required.setdefault(name, {}).update(parts)
-    return MissingCapability(required)
+def _together(group: "ExceptionGroup[Exception]") -> ToolError | MissingCapability | None:
+    """Tasks of a TaskGroup that all failed on purpose, as one failure; or the first, if all lack a capability."""
+    failures = list(_leaves(group))
+    missing = [each for each in failures if isinstance(each, MissingCapability)]
+    if len(missing) == len(failures):
+        return missing[0]
+    is_meant = all(isinstance(each, ToolError) for each in failures)
+    return ToolError("\n".join(map(str, failures))) if is_meant else None
 
 
 def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:

@@ -21,7 +21,7 @@ from msgspec import UNSET
 
 from dovetail import engine as late
 from dovetail import state as late_state
-from dovetail.errors import BUSY_SECONDS, Busy, ServerBusy, SetupError, ToolBusy
+from dovetail.errors import BUSY_SECONDS, Busy, ServerBusy, ToolBusy
 
 if TYPE_CHECKING:
     from dovetail.engine.options import Options
@@ -37,16 +37,22 @@ Slot = tuple[str, bytes]  # a key that this worker has claimed, and the value th
 log = logging.getLogger("dovetail")
 
 
+class _Done:
+    """Awaitable, and over."""
+
+    def __await__(self) -> Iterator[Any]:
+        return iter(())
+
+
+DONE: Awaitable[None] = _Done()  # type: ignore[assignment]  # any iterator will do
+
+
 class Limit:
     """`async with limit:` holds one of `slots`; when they are taken, up to `queue` wait; the next is `busy`."""
 
     __slots__ = ("_busy", "_free", "_line", "_queue", "_slots", "_subject")
 
     def __init__(self, slots: int, queue: int, *, subject: str, busy: Callable[[str], Busy] = ServerBusy) -> None:
-        if slots < 1:
-            raise SetupError(f"{subject} can't have {slots} concurrent calls: allow at least 1")
-        if queue < 0:
-            raise SetupError(f"{subject} can't have a queue of {queue}: use 0 for no waiting")
         self._slots = slots
         self._queue = queue
         self._subject = subject

@@ -114,14 +114,14 @@ class Connection:
         *,
         handshake_only: bool = False,
         principal: "Principal | None" = None,
-        peer: tuple[str, int] | None = None,
+        locate: Callable[[], str | None] | None = None,
         in_process: bool = False,
     ) -> None:
         self.engine = engine
         self.pipe = pipe
         self._handshake_only = handshake_only  # HTTP+SSE is older than requests that need no session
         self._principal = principal  # who is at the other end, where that is known
-        self._peer = peer  # and where that is
+        self._locate = locate  # and where that is
         self._in_process = in_process
         self.session: Session | None = None
         self.greeted = asyncio.Event()  # the client has made a first good request
@@ -209,7 +209,7 @@ class Connection:
             self._open_session(request)
         call = self._calls[message.id] = Call(self)
         call.exchange = Exchange(
-            request, call.emit, principal=self._principal, peer=self._peer, in_process=self._in_process
+            request, call.emit, principal=self._principal, locate=self._locate, in_process=self._in_process
         )
         if request.revision.handshake and self.session is not None:
             call.exchange.sessions = self

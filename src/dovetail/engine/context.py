@@ -5,7 +5,7 @@ import functools
 import threading
 import time
 import warnings
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, overload
 
@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from dovetail import engine as late
 from dovetail import registry
+from dovetail.engine.concurrency import DONE
 from dovetail.engine.exchange import Cancellation, Exchange, interview_of
 from dovetail.engine.subscriptions import Change
 from dovetail.engine.threads import CallEnded, call_has_ended, wait_in_thread
@@ -56,17 +57,6 @@ class ClientInfo(msgspec.Struct, frozen=True):
     @property
     def version(self) -> str | None:
         return self.info.get("version")
-
-
-class _Done:
-    """What a method gives back in a worker thread, where its work is already done: awaitable, for symmetry."""
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return
-        yield
-
-
-_DONE: Awaitable[None] = _Done()
 
 
 class Context:
@@ -226,7 +216,7 @@ class Context:
 
     def _publish(self, change: Change) -> Awaitable[None]:
         self._engine.publish(change)
-        return _DONE
+        return DONE
 
     # ── the connection ──
 
@@ -255,7 +245,7 @@ class Context:
 
         When the call is cancelled or times out, so is the awaitable, and this raises `CallEnded`, a `RuntimeError`.
         """
-        if awaitable is _DONE:
+        if awaitable is DONE:
             return None  # type: ignore[return-value]
         if threading.get_ident() == self._thread:
             _discard(awaitable)
@@ -273,12 +263,12 @@ class Context:
             return work
         else:  # nobody will await it: it is done before the answer goes out
             self._exchange.finish.append(lambda: work)
-        return _DONE
+        return DONE
 
     def _nothing(self) -> Awaitable[None]:
         """Nothing is to be sent, so a thread need not wait for the loop. An `async def` gets a coroutine as ever."""
         on_the_loop = threading.get_ident() == self._thread
-        return self._breathe() if on_the_loop and self._can_wait else _DONE
+        return self._breathe() if on_the_loop and self._can_wait else DONE
 
     async def _breathe(self, seconds: float = 0.005) -> None:
         """Let others have the loop, if a function has had it for itself for so long.

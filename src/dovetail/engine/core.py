@@ -83,7 +83,8 @@ class Engine:
         self._is_serving = False  # the lifespan has been entered
         self.refresher: Refresher | None = None  # from the first function on
         self._sealer: Sealer | None = None
-        self._announce_changes()
+        for catalog, kind in self._catalogs():
+            catalog.on_change(partial(self._catalog_changed, kind))
 
     def _catalogs(self) -> list[tuple[Catalog[Any], ChangeKind]]:
         return [
@@ -92,10 +93,6 @@ class Engine:
             (self.library.resources, "resources"),
             (self.library.templates, "resources"),
         ]
-
-    def _announce_changes(self) -> None:
-        for catalog, kind in self._catalogs():
-            catalog.on_change(partial(self._catalog_changed, kind))
 
     def scopes_in_use(self) -> frozenset[str]:
         """All that any tool, resource or prompt needs."""

@@ -134,7 +134,7 @@ class Exchange(msgspec.Struct, eq=False):
     close_stream: CloseStream | None = None  # where the client can come back for the rest
     subscription: "Subscription | None" = None  # of a listen: whoever ends it ends the listen
     principal: "Principal | None" = None  # who is asking, where that is known
-    peer: tuple[str, int] | None = None  # from where, where there is a network
+    locate: Callable[[], str | None] | None = None  # finds the address of the caller, where there is a network
     in_process: bool = False  # the client runs in the server's own process
     back: BackChannel | None = None  # how to ask the client, where that is a request
     no_way_back: str = NO_WAY_BACK  # why there is none
@@ -150,7 +150,7 @@ class Exchange(msgspec.Struct, eq=False):
 
     @property
     def address(self) -> str | None:
-        return None if self.peer is None else self.peer[0]
+        return None if self.locate is None else self.locate()
 
     @property
     def arrived(self) -> Any:

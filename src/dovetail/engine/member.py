@@ -20,11 +20,11 @@ log = logging.getLogger("dovetail")
 class Member:
     """One for each process and backend. Where no other process shares the state, there is nothing to show."""
 
-    def __init__(self, state: StateBackend, *, lease: float | None = None, beat: float | None = None) -> None:
+    def __init__(self, state: StateBackend, *, lease: float = LEASE_SECONDS, beat: float = BEAT_SECONDS) -> None:
         self.id = secrets.token_hex(6)
         self._state = state
-        self._lease = LEASE_SECONDS if lease is None else lease
-        self._beat = BEAT_SECONDS if beat is None else beat
+        self._lease = lease
+        self._beat = beat
         self._renewing: asyncio.Task[None] | None = None
         self._outages = state.outages
         self._judges_from = time.monotonic()

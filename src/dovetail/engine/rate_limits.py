@@ -107,9 +107,7 @@ class Limiter:
         """`state` is what other workers share, if any do. Beyond `max_callers` the one silent longest is forgotten."""
         self._subject = subject
         self._rates = sorted(rates, key=lambda rate: rate.seconds)
-        self._windows: OrderedDict[tuple[int, str], Window] = (
-            OrderedDict()
-        )  # by rate and caller, the last one at the end
+        self._windows: OrderedDict[tuple[int, str], Window] = OrderedDict()  # by rate and caller, the last at the end
         self._state = state
         self._clock = clock or (time.monotonic if state is None else time.time)
         self._is_away = False  # the store is in trouble

@@ -15,8 +15,6 @@ from typing import Any
 
 import msgspec
 
-from dovetail.errors import SetupError
-
 REDACTED = "[redacted]"
 CUT = "[cut]"
 MAX_DEPTH = 32
@@ -104,11 +102,10 @@ _RECORD_MARKS = ("__struct_fields__", "__dataclass_fields__", "__attrs_attrs__")
 
 
 class Redactor:
-    """Replaces secrets. `extra_keys` are further keys, matched whole; what `extra_patterns` match is secret too."""
+    """Replaces secrets. `extra_keys` are further keys, matched whole."""
 
-    def __init__(self, extra_keys: Iterable[str] = (), extra_patterns: Iterable[str] = ()) -> None:
+    def __init__(self, extra_keys: Iterable[str] = ()) -> None:
         self._extra_keys = frozenset(map(_normal_key, extra_keys))
-        self._shapes = _SHAPES + tuple(_Shape("", _compiled(pattern)) for pattern in extra_patterns)
 
     def value(self, data: Any) -> Any:
         """Return `data` without its secrets: the same object if it has none, else a copy of what had to change.
@@ -122,7 +119,7 @@ class Redactor:
         if len(line) > MAX_TEXT:
             line = line[:MAX_TEXT] + CUT
         lowered = line.lower()
-        for shape in self._shapes:
+        for shape in _SHAPES:
             if shape.sign in lowered:
                 line = re.sub(shape.pattern, shape.replacement, line)
         return self._without_keyed_values(line) if ":" in line or "=" in line else line
@@ -254,13 +251,6 @@ def escaped(text: str) -> str:
 
 def _normal_key(key: str) -> str:
     return key.lower().translate(_IGNORED_IN_KEYS)
-
-
-def _compiled(pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise SetupError(f"The redaction pattern {pattern!r} is no regular expression: {error}") from None
 
 
 def _secret_at(line: str, position: int, key: re.Match[str]) -> re.Match[str] | None:

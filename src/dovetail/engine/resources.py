@@ -79,9 +79,6 @@ class Library:
         for catalog in (self.resources, self.templates):
             catalog.on_change(self._forget_all)  # another function may answer for a URI from now on
 
-    def __contains__(self, uri: str) -> bool:
-        return self.get(uri) is not None
-
     def add(self, source: "Resource | Template", *, where: str = "") -> None:
         """Offer one more. Raises SetupError if its URI is taken, or if it overlaps what has another rule."""
         with self._adding:

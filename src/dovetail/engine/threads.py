@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
-from dovetail.errors import BUSY_SECONDS, Busy, SetupError, ToolBusy
+from dovetail.errors import BUSY_SECONDS, Busy, ToolBusy
 
 T = TypeVar("T")
 
@@ -127,8 +127,6 @@ class ThreadPool:
         self, max_threads: int = 40, max_stuck: int = 100, name: str = "dovetail", share: int = 10**9,
         *, idle: float = 30.0, grace: float = 1.0, max_resting: int = 200,
     ) -> None:  # fmt: skip
-        if max_threads < 1 or max_stuck < 1:
-            raise SetupError("max_threads and max_stuck must be at least 1")
         self._max_threads = max_threads
         self._max_stuck = max_stuck
         self._share = share

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict, TypeVar, Union
+from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET
@@ -228,9 +228,8 @@ class TypeMaker:
         if record.source.tag is not None:
             name, tag = record.source.tag
             fields[name] = Required[Literal[tag]] if self.for_output else NotRequired[Literal[tag]]
-        if record.source.closed and self.for_output:
-            self.exact = False
-        return _typed_dict(record.source.cls.__name__, fields)
+        mirror = _closed_struct if record.source.closed and self.for_output else _typed_dict
+        return mirror(record.source.cls.__name__, fields)
 
     def _object_reader(self, record: Record) -> Read:
         mirror = self._mirror(record)
@@ -262,6 +261,16 @@ class TypeMaker:
 
 
 _typed_dict: Callable[[str, Mapping[str, Any]], Any] = TypedDict  # type: ignore[assignment]
+
+
+def _closed_struct(title: str, fields: Mapping[str, Any]) -> Any:
+    """The same that refuses other keys; its fields are numbered, for not every key could be a name."""
+    names = {f"_{number}": name for number, name in enumerate(fields)}
+    members: list[Any] = []
+    for own, name in names.items():
+        type_ = get_args(fields[name])[0]
+        members.append((own, type_) if get_origin(fields[name]) is Required else (own, type_, msgspec.UNSET))
+    return msgspec.defstruct(title, members, rename=names, kw_only=True, forbid_unknown_fields=True)
 
 
 def _subscript(generic: Any, arguments: Iterable[Any]) -> Any:

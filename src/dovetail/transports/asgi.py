@@ -26,7 +26,7 @@ class Whole(Protocol):
     """
 
     def body(self) -> bytes | None:
-        """The whole body, if it is here and none of it was received."""
+        """The whole body, if it is here; asked before the first `receive`, which takes a part of it."""
 
     def answer(self, status: int, headers: RawHeaders, body: bytes) -> bool:
         """Answer in one piece; the length is told by itself. False if that has to go by `send`."""

@@ -71,6 +71,9 @@ class Verified(msgspec.Struct, frozen=True):
     passes: bool = False  # nothing else has to be checked
 
 
+FORGOTTEN = Verified(None, -math.inf)  # in place of an outcome that may not be used again: claims are personal data
+
+
 class Presented(NamedTuple):
     """The token of a request. No `repr` shows it."""
 
@@ -226,7 +229,8 @@ class Doorkeeper:
     def _remember(self, presented: Presented, found: "Found | None") -> Verified:
         kept, other = (self._bad, self._good) if found is None else (self._good, self._bad)
         other.pop(presented.digest, None)
-        kept[presented.digest] = verified = self._judged(presented, found)
+        verified = self._judged(presented, found)
+        kept[presented.digest] = verified if verified.good_until > self._clock() else FORGOTTEN
         kept.move_to_end(presented.digest)
         if len(kept) > self._limits.most_tokens:
             kept.popitem(last=False)

@@ -235,11 +235,8 @@ class Endpoint:
         return apart(call, call.serve(self._engine))
 
     def _exchange(self, visit: Visit, request: Request, answer: Answer, held: HeldSession | None) -> Exchange:
-        peer = visit.scope.get("client")
-        if self._proxies.are_any:
-            address = self._proxies.caller(visit.scope)
-            peer = None if address is None else (address, 0)
-        exchange = Exchange(request, answer.emit, held, principal=visit.principal, peer=peer)
+        locate = partial(self._proxies.caller, visit.scope)  # asked by rate limits and the audit alone
+        exchange = Exchange(request, answer.emit, held, principal=visit.principal, locate=locate)
         if held is not None:
             exchange.back = SessionBack(self._messages, held, answer)
         elif request.revision.handshake:

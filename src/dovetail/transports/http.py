@@ -54,7 +54,7 @@ class HttpApp:
             open_state(options.state, engine.info.name)  # raises if it can't be one; each event loop opens its own
             self._state: StateBackend | None = None
         else:
-            self._state = options.state or _own_state(options)
+            self._state = _own_state(options) if options.state is None else options.state
         self._guard = Guard(options.allowed_hosts, options.allowed_origins, bound_to=bound_to)
         self._cors = Cors(options.cors)
         self._proxies = TrustedProxies(options.trusted_proxies)
@@ -314,7 +314,7 @@ class _Stay:
         self._app = app
         self._engine, self._options = engine, options = app._engine, app._options
         self._opened_here = app._state is None  # and closed at the end
-        self.state = state = app._state or open_state(str(options.state), engine.info.name)
+        self.state = state = open_state(str(options.state), engine.info.name) if app._state is None else app._state
         self.loop = asyncio.get_running_loop()
         self.started: asyncio.Future[None] = self.loop.create_future()
         self.is_open = False  # started, and not ending yet

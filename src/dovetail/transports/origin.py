@@ -28,7 +28,7 @@ NOT_CHECKED = (
     "allowed_hosts (DOVETAIL_ALLOWED_HOSTS). Origin is checked."
 )
 MAX_JUDGED = 500  # characters of a host or an origin; a name has 253 at most
-MAX_LINES = 100  # different refusals in the log in a minute
+MAX_LINES = 100  # different refusals of each header in the log in a minute
 
 _LABELS = r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*"
 _AUTHORITY = re.compile(rf"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>{_LABELS})\.?)(?::(?P<port>[0-9]{{0,5}}))?")
@@ -75,7 +75,7 @@ class AddressPattern(NamedTuple):
 EVERYTHING = AddressPattern("*", "*", None)
 
 
-_Refusal = tuple[int, str]  # its status, and what the client and the log are told
+_Refusal = tuple[int, str, str]  # its status, the header, and what the client and the log are told of it
 _Key = tuple[bytes | None, bytes | None, str | None]  # Host, Origin, and the local address where that counts
 
 
@@ -89,7 +89,7 @@ class Guard:
         self._origins = _patterns("allowed_origins", allowed_origins, origin_pattern)
         self._checks_host: bool | None = None  # None: the local address of each request decides
         self._verdicts: dict[_Key, _Refusal | None] = {}
-        self._logged: set[str] = set()  # refusals of the minute that ends …
+        self._logged: dict[str, set[str]] = {}  # refusals by header, of the minute that ends …
         self._minute_ends = 0.0  # … by the monotonic clock
         self._has_warned = False
         if allowed_hosts is not None:
@@ -105,8 +105,9 @@ class Guard:
         key = (raw.get(b"host"), raw.get(b"origin"), server[0] if server and self._checks_host is None else None)
         refusal = self._verdicts[key] if key in self._verdicts else self._verdict(headers, key)
         if refusal is not None:
-            status, message = refusal
-            self._log(message)
+            status, header, words = refusal
+            message = f"The {header} header {words}"
+            self._log(header, message)
             raise ProtocolError(message, code=INVALID_REQUEST, http_status=status)
 
     def _verdict(self, headers: Headers, key: _Key) -> _Refusal | None:
@@ -125,11 +126,11 @@ class Guard:
         if checks_host:
             authority = parse_authority(host) if host is not None else None
             if authority is None:
-                return (400, f"The Host header {shown(host)} is missing, or no host name")
+                return (400, "Host", f"{shown(host)} is missing, or no host name")
             if any(pattern.fits(*authority) for pattern in self._hosts):
                 vouched_for = authority
             elif not is_loopback(authority.name):
-                return (403, f"The Host header {shown(host)} is not allowed here: {ADD_HOST}")
+                return (403, "Host", f"{shown(host)} is not allowed here: {ADD_HOST}")
         elif self._checks_host is None:
             self._warn_of_unchecked_host(str(local))
         return self._judge_origin(origin, vouched_for)
@@ -139,21 +140,22 @@ class Guard:
             return None
         origin = parse_origin(given)
         if origin is None:
-            return (403, f"The Origin header {shown(given)} is not an origin, such as https://example.com")
+            return (403, "Origin", f"{shown(given)} is not an origin, such as https://example.com")
         of_the_web = origin.scheme in DEFAULT_PORTS
         if of_the_web and (is_loopback(origin.name) or _same_place(origin, vouched_for)):
             return None
         if any(pattern.fits_origin(origin) for pattern in self._origins):
             return None
-        return (403, f"The Origin header {shown(given)} is not allowed here: {ADD_ORIGIN}")
+        return (403, "Origin", f"{shown(given)} is not allowed here: {ADD_ORIGIN}")
 
-    def _log(self, line: str) -> None:
-        """Each line once a minute, and not too many different ones: any client can cause them."""
+    def _log(self, header: str, line: str) -> None:
+        """Each line once a minute, and not too many different ones of a header: any client can cause them."""
         now = monotonic()
         if now >= self._minute_ends:
-            self._logged, self._minute_ends = set(), now + 60.0
-        if line not in self._logged and len(self._logged) < MAX_LINES:
-            self._logged.add(line)
+            self._logged, self._minute_ends = {}, now + 60.0
+        logged = self._logged.setdefault(header, set())
+        if line not in logged and len(logged) < MAX_LINES:
+            logged.add(line)
             log.warning("%s", line)
 
     def _warn_of_unchecked_host(self, address: str) -> None:

@@ -157,7 +157,7 @@ class Visit(msgspec.Struct, eq=False):
                 if len(arrived) + len(body) > most:
                     raise _too_large(most)
                 if not message.get("more_body", False):
-                    return bytes(arrived + body) if arrived else body
+                    return b"".join((arrived, body)) if arrived else body
                 arrived += body
                 if len(arrived) > FREE_BYTES:
                     counted += bodies.take(len(arrived) - counted)

@@ -3,12 +3,12 @@
 import asyncio
 import logging
 import types
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from dovetail.engine.concurrency import CallTimeout, Expiry, go_on_beside, with_timeout
+from dovetail.engine.concurrency import DONE, CallTimeout, Expiry, go_on_beside, with_timeout
 from dovetail.errors import ProtocolError, RateLimited, Unauthorized
 from dovetail.protocol import sse
 from dovetail.protocol.methods import RequestId
@@ -27,16 +27,6 @@ STREAM_HEADERS: RawHeaders = [
 ]
 
 log = logging.getLogger("dovetail")
-
-
-class _Done:
-    """Awaitable, and over."""
-
-    def __await__(self) -> Iterator[Any]:
-        return iter(())
-
-
-DONE: Awaitable[None] = _Done()  # type: ignore[assignment]  # any iterator will do
 
 
 class Accepted(NamedTuple):

@@ -44,8 +44,7 @@ class SseClient:
     def __init__(self, engine: Engine, principal: Principal | None, address: str | None) -> None:
         self.id = secrets.token_urlsafe(24)
         self.owner = owner_of(principal)
-        peer = None if address is None else (address, 0)
-        self.connection = Connection(engine, self, handshake_only=True, principal=principal, peer=peer)
+        self.connection = Connection(engine, self, handshake_only=True, principal=principal, locate=lambda: address)
         self._waiting: deque[bytes] = deque()
         self._bytes = 0  # that wait
         self._more = asyncio.Event()

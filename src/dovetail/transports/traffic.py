@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from dovetail.engine.concurrency import DONE
 from dovetail.engine.core import Engine
 from dovetail.engine.rate_limits import ANONYMOUS
 from dovetail.engine.sessions import Sessions
@@ -13,7 +14,7 @@ from dovetail.errors import INTERNAL_ERROR, Busy, ProtocolError, RateLimited
 from dovetail.protocol.session import Session
 from dovetail.state.base import StateBackend
 from dovetail.transports.options import HttpOptions
-from dovetail.transports.response import DONE, Response
+from dovetail.transports.response import Response
 
 SETTLE_SECONDS = 1.0  # how long stopped calls get to clean up, and streams that were given up
 LAST_SECONDS = 0.5  # for a client to take the end of its stream

@@ -200,7 +200,8 @@ class TokenSource(ABC):
             require_library(f"{name}: dpop=True")
         key = options.get("private_key")
         self.key = None if key is None else ClientKey(key, key_id=options.get("key_id"), who=name)
-        self.store: TokenStore = options.get("tokens") or MemoryTokens()
+        tokens = options.get("tokens")
+        self.store: TokenStore = MemoryTokens() if tokens is None else tokens
         self.first_issuer = self.issuer  # else the one that a server named first
         self._servers: dict[str, ServerTokens] = {}
 
