@@ -1,7 +1,4 @@
-"""A bare HTTP client to an ASGI app in this process: tests say what is sent and see what is answered, byte for byte.
-
-`HttpWire(app)` for one request at a time; `await HttpWire.session(app, "2025-06-18")` shakes hands first.
-"""
+"""A bare HTTP client to an ASGI app in this process: tests say what is sent and see what is answered, byte for byte."""
 
 import asyncio
 import itertools
@@ -166,7 +163,7 @@ class Exchange:
 
 
 class HttpWire:
-    """Everything a client says can be given; what is not given is what a correct client of the revision says."""
+    """What is not given is what a correct client of the revision says; `session` shakes hands first."""
 
     def __init__(
         self,

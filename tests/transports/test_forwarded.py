@@ -103,15 +103,12 @@ def test_nobody_else_can_change_its_address(client: str, lines: list[bytes], joi
 NO_PROXIES = ["nginx", "*", "", "10.0.0.0/33", "127.0.0.1:80", "fe80::1%eth0", "10.1.2.3/8", "::ffff:10.0.0.1"]
 
 
-def test_a_wrong_entry_is_named() -> None:
+def test_a_wrong_entry_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = dict.fromkeys([*NO_PROXIES, "::ffff:0:0/96"], "write an address or a network")
     for entry, words in {**wrong, "0.0.0.0/0": "every caller could", "::/0": "every caller could"}.items():
         with pytest.raises(SetupError, match=words) as failure:
             Server("proxied").asgi(trusted_proxies=["127.0.0.1", entry])
         assert str(failure.value).startswith(f"trusted_proxies holds {entry!r}")
-
-
-def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOVETAIL_TRUSTED_PROXIES", "10.0.0.0/8,nginx")
     with pytest.raises(SetupError, match="'nginx'"):
         Server("proxied").asgi()

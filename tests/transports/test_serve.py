@@ -56,7 +56,8 @@ def test_all_addresses_are_no_url(start: StartHttp, host: str, workers: int) -> 
 
 
 def test_nothing_is_served_before_the_lifespan_has_begun(start: StartHttp) -> None:
-    port = free_port()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     program = start(ready=False, port=port, lifespan="hangs at the start")
     program.hears("lifespan entered")
     with pytest.raises(ConnectionRefusedError):
@@ -71,11 +72,6 @@ def test_a_lifespan_that_fails_at_the_start(start: StartHttp) -> None:
     assert program.exits() == 1
     note = "The server's lifespan failed at its start: nothing is served"
     assert f"RuntimeError: fails at the start\n{note}\n" in program.said
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return one.getsockname()[1]
 
 
 NOWHERE = {"no such host": "is not known", "é" * 100: "is not known", "203.0.113.1": "has no such address"}
