@@ -77,10 +77,6 @@ class Ledger(Notes):
         assert self.made == calls, self
         assert self.answered > calls / 2, self  # or the storm has proved nothing
 
-    def assert_no_worker_was_lost(self) -> None:
-        """No worker died, so nobody may be told that one did."""
-        assert not [why for why in self.loud if "worker" in why and "lost" in why], self
-
 
 class Watcher:
     """Somebody who wants to hear of a board: which number stood there when they last heard of it."""

@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
 import aiohttp
@@ -28,29 +28,28 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         two.assert_clean()
 
 
-Trouble = Callable[[], AbstractContextManager[None]]
-
-
 @pytest.fixture
 def redis(two: Fleet) -> FleetProcess:
     assert two.store is not None
     return two.store
 
 
-@pytest.fixture(params=["paused", "restarted"])
-def trouble(request: pytest.FixtureRequest, redis: FleetProcess) -> Trouble:
-    """`with trouble():` the store does not answer."""
+@contextmanager
+def paused(redis: FleetProcess) -> Iterator[None]:
+    redis.pause()
+    try:
+        yield
+    finally:
+        redis.go_on()
 
-    @contextmanager
-    def trouble() -> Iterator[None]:
-        begin, end = (redis.pause, redis.go_on) if request.param == "paused" else (redis.stop, redis.start)
-        begin()
-        try:
-            yield
-        finally:
-            end()
 
-    return trouble
+@contextmanager
+def restarted(redis: FleetProcess) -> Iterator[None]:
+    redis.stop()
+    try:
+        yield
+    finally:
+        redis.start()
 
 
 async def ready(http: aiohttp.ClientSession, workers: Sequence[FleetProcess], status: int, words: str = "") -> None:
@@ -83,12 +82,13 @@ async def counts(session: RawSession, leave_after: int) -> None:
     assert heard == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("trouble", [paused, restarted])
 async def test_refusals_are_bounded_and_plain_calls_go_on(
-    two: Fleet, http: aiohttp.ClientSession, trouble: Trouble
+    two: Fleet, http: aiohttp.ClientSession, redis: FleetProcess, trouble: Any
 ) -> None:
     sessions = [await RawSession(http, two.url).open() for _ in range(5)]
     await ready(http, two.workers, 200)
-    with trouble():
+    with trouble(redis):
         call = {"name": "whoami", "arguments": {}}
         await asyncio.gather(*(refused(session, "tools/call", call) for session in sessions))
         await refused(RawSession(http, two.url), "initialize", hello())
