@@ -28,9 +28,6 @@ LISTEN = {"notifications": {"toolsListChanged": True}}
 LOGS = {LOG_KEY: "debug", "progressToken": 7}
 
 
-# ── a server that is asked, and what is expected of a refusal ──
-
-
 @dataclass(frozen=True)
 class Place:
     zone: Annotated[str, Field(header="Time-Zone")]
@@ -106,9 +103,6 @@ def identify(scope: Any) -> str | None:
     return dict(scope["headers"]).get(b"x-user", b"").decode() or None
 
 
-# ── what is heard ──
-
-
 def methods(stream: Exchange) -> list[str]:
     return [each.get("method", "answer") for each in stream.messages]
 
@@ -130,9 +124,6 @@ async def gone(call: Exchange, how: str) -> None:
         await call.cut()
     else:
         call.leave()
-
-
-# ── questions ──
 
 
 def ask(wire: HttpWire, **arguments: Any) -> Exchange:
@@ -166,9 +157,6 @@ async def finished_call(stage: AskingStage, wire: HttpWire) -> Any:
 
 def note(data: Any) -> bytes:
     return jsonrpc.notification("notifications/message", json.dumps({"level": "info", "data": data}).encode())
-
-
-# ── the oldest kind of client ──
 
 
 class OldClient:
@@ -233,8 +221,6 @@ async def connected(app: Any, version: str = "2024-11-05", **headers: str | None
     yield client
     await client.leave()
 
-
-# ── fleets ──
 
 CALLS = ("get", "put", "touch", "remaining", "delete", "claim", "add", "append", "read", "drop", "publish", "check")
 Fate = Callable[[str, str], Awaitable[bool]]  # what is asked, of which key: whether it is answered

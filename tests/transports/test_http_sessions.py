@@ -27,14 +27,27 @@ async def test_a_refused_initialize_opens_no_session(stage: Stage, serve: Serve)
         assert "mcp-session-id" not in answer.headers
 
 
+@pytest.mark.parametrize("resumed", [False, True])
 @pytest.mark.rule("SH-29")
-async def test_a_silent_session_ends(clock: Clock, serve: Serve) -> None:
-    wire = await HttpWire.session(await serve(clock=clock, session_timeout=100))
-    for _ in range(5):
+async def test_a_silent_session_ends_and_so_do_its_streams(
+    stage: Stage, clock: Clock, serve: Serve, resumed: bool
+) -> None:
+    wire = await HttpWire.session(await serve(clock=clock, session_timeout=100, keep_alive=0.01))
+    for _ in range(3):
         clock.sleep(90)
         assert await used(wire) == 200
+    last = None
+    if resumed:
+        call = wire.start_call("tell")
+        last = (await call.event()).id
+        call.leave()
+    stream = await wire.get(last).started()
+    await settle()
+    assert not stream.ended
     clock.sleep(101)
+    await stream.done(2)
     assert await used(wire) == 404
+    stage.go.set()
 
 
 async def test_delete_ends_the_streams_and_calls_of_that_session_only(stage: Stage, app: Any) -> None:
@@ -69,25 +82,6 @@ async def test_nothing_goes_on_in_a_session_that_ends_at_the_same_moment(serve: 
         for each in exchanges:
             await each.done(2)
             assert each.status in (200, 204, 404)
-
-
-@pytest.mark.parametrize("resumed", [False, True])
-async def test_a_stream_ends_with_its_session_that_has_expired(
-    stage: Stage, clock: Clock, serve: Serve, resumed: bool
-) -> None:
-    wire = await HttpWire.session(await serve(clock=clock, session_timeout=100, keep_alive=0.01))
-    last = None
-    if resumed:
-        call = wire.start_call("tell")
-        last = (await call.event()).id
-        call.leave()
-    stream = await wire.get(last).started()
-    await settle()
-    assert not stream.ended
-    clock.sleep(101)
-    await stream.done(2)
-    assert (await wire.get().done()).status == 404
-    stage.go.set()
 
 
 async def test_the_longest_silent_one_gives_way_and_its_stream_ends(clock: Clock, serve: Serve) -> None:
