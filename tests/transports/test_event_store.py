@@ -156,6 +156,13 @@ def is_part(some: list[bytes], whole: list[bytes]) -> bool:
     return all(each in rest for each in some)
 
 
+async def test_an_end_that_waits_for_the_store_does_not_keep_a_worker_from_stopping() -> None:
+    async with staged(hold=0.0) as stage:
+        stage.state.is_away = True
+        await stage.stream.end()
+    assert (stage.stream.life, await stage.kept()) == (StreamState.ENDING, [])
+
+
 def test_an_end_whose_writer_is_cancelled_is_written() -> None:
     async def run() -> None:
         async with staged() as stage:

@@ -6,16 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from http_clients import (
-    INSIDES,
-    INVALID_REQUEST,
-    LEGACY,
-    LISTEN,
-    PARSE_ERROR,
-    check_alive,
-    check_refusal,
-    new_server,
-)
+from http_clients import INSIDES, INVALID_REQUEST, LEGACY, LISTEN, PARSE_ERROR, check_alive, check_refusal, new_server
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -133,6 +124,7 @@ async def test_a_hundred_thousand_levels(app: Any, opening: str, closing: str, p
     [
         '{"jsonrpc":"2.0","id":%s,"method":"ping"}',
         '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"add","arguments":{"a":%s}}}',
+        '{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"progressToken":%s}}}',
         '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}',
     ],
 )
