@@ -1,7 +1,4 @@
-"""A client of bare HTTP requests, which sees every event as it was sent: none is left out, none is put right.
-
-It reconnects without limit, at once, and may be told which worker to turn to.
-"""
+"""A client of bare HTTP requests, which sees every event as it was sent, and reconnects at once and without limit."""
 
 import asyncio
 import contextlib

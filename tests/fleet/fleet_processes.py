@@ -1,7 +1,6 @@
-"""A fleet for tests: worker processes of their own behind a real nginx, on loopback, killed and restarted at will.
+"""A fleet for tests: worker processes behind a real nginx, on loopback, killed and restarted at will.
 
-nginx runs docs/deploy/nginx.conf, the file that the documentation shows; only its addresses are filled in. Every
-process is ended by its own id, however the test ends, and what it wrote stays in the folder of the test.
+nginx runs docs/deploy/nginx.conf, the file that the documentation shows; only its addresses are filled in.
 """
 
 import os

@@ -1,10 +1,8 @@
-"""The server of the fleet's tests: `fleet_server.py --port N`. Everything else comes from the environment.
+"""The server of the fleet's tests: `fleet_server.py --port N`. Answers repeat a nonce, so that a wrong one shows.
 
 FLEET_RATE is its rate limit, if it has one. With DPOP_CLAIMS, those of the one token that is known, it wants a proof
 with a nonce for every request. With FLEET_HASTE=3 a dead worker is missed three times as soon, all proportions kept.
-
-Answers repeat a nonce, so that one which belongs to another call shows. What several workers know together stands in
-files in the folder FLEET_FOLDER: the tests are about what the server tells, not about where an application keeps data.
+What several workers know together stands in files in the folder FLEET_FOLDER.
 """
 
 import argparse

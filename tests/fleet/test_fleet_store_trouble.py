@@ -140,41 +140,33 @@ async def fill(asker: Redis) -> None:
 
 async def test_a_full_store(two: Fleet, http: aiohttp.ClientSession, redis: FleetProcess) -> None:
     session = await RawSession(http, two.urls[0]).open(elicitation={})
+    session.resume_url = session.answer_url = two.urls[1]
     await session.ask("resources/subscribe", uri="board://full")
     listening = RawListening(http, two.urls[1], resourceSubscriptions=["board://full"])
     async with running(session.hear(at=two.urls[1])), running(listening.hear()), Redis(port=redis.port) as asker:
         await asyncio.wait_for(session.hears.wait(), RECOVERED_SECONDS)
         await asyncio.wait_for(listening.hears.wait(), RECOVERED_SECONDS)
         await fill(asker)
-        await nothing_new_but_all_else(two, http, session)
+        for url, worker in zip(two.urls, two.workers, strict=True):  # nothing new, but all else
+            for number in range(20):
+                assert await modern(http, url, "echo", nonce=f"{number}") == f"{number}"
+            refusal = await refused(RawSession(http, url), "initialize", hello())
+            assert "state store is full" in refusal.json["error"]["message"]
+            await ready(http, [worker], 503, "state store full")
+            assert (await session.send("POST", session.request("ping", {}), at=url)).status == 200
+            with contextlib.suppress(Loud):
+                assert await session.call("count", {"nonce": "n", "steps": 3, "pause": 0}, []) == "n 3"
         await asker.config_set("maxmemory", 0)
-        await all_is_well(two, http, session)
+        for leave_after in (0, 2):
+            await counts(session, leave_after)
+        assert await session.call("ask", {"nonce": "room"}, [], leave_after=1) == "room room"
+        for url in two.urls:
+            await RawSession(http, url).open()
+        await ready(http, two.workers, 200, "ok")
         assert await modern(http, two.urls[0], "touch_resource", name="full", version=2) == "2"
         async with asyncio.timeout(RECOVERED_SECONDS):
             while not (listening.heard and session.heard):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-
-
-async def nothing_new_but_all_else(two: Fleet, http: aiohttp.ClientSession, session: RawSession) -> None:
-    for url, worker in zip(two.urls, two.workers, strict=True):
-        for number in range(20):
-            assert await modern(http, url, "echo", nonce=f"{number}") == f"{number}"
-        refusal = await refused(RawSession(http, url), "initialize", hello())
-        assert "state store is full" in refusal.json["error"]["message"]
-        await ready(http, [worker], 503, "state store full")
-        assert (await session.send("POST", session.request("ping", {}), at=url)).status == 200
-        with contextlib.suppress(Loud):
-            assert await session.call("count", {"nonce": "n", "steps": 3, "pause": 0}, []) == "n 3"
-
-
-async def all_is_well(two: Fleet, http: aiohttp.ClientSession, session: RawSession) -> None:
-    session.resume_url = session.answer_url = two.urls[1]
-    for leave_after in (0, 2):
-        await counts(session, leave_after)
-    assert await session.call("ask", {"nonce": "room"}, [], leave_after=1) == "room room"
-    for url in two.urls:
-        await RawSession(http, url).open()
-    await ready(http, two.workers, 200, "ok")
 
 
 # ── after an outage: a change may have gone unheard, so each listener is told of all that it asked for, once ──

@@ -36,19 +36,19 @@ def on(*uris: str) -> dict[str, Any]:
     return {"resourceSubscriptions": list(uris)}
 
 
-@pytest.mark.rule("SUB-1", "SUB-2", "SUB-3", "SUB-4", "SUB-9", "SUB-11", "PROG-10", "MH-8", "MH-11", "MH-30")
+@pytest.mark.rule("SUB-1", "SUB-2", "SUB-3", "SUB-4", "SUB-7", "SUB-9", "SUB-11", "PROG-10", "MH-8", "MH-11", "MH-30")
 @pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
 async def test_only_what_was_asked_for_is_told_and_neither_logs_nor_progress(stage: Stage, app: Any) -> None:
     """The acknowledgement comes first, and says what is honoured."""
-    wants = ({"toolsListChanged": True}, on("test://one", "test://nowhere"), {})
+    wants = {0: {"toolsListChanged": True}, "1": on("test://one", "test://nowhere"), "": {}}
     streams = [
         HttpWire(app).start("subscriptions/listen", {"notifications": each, "_meta": LOGS}, id=id)
-        for id, each in enumerate(wants)
+        for id, each in wants.items()
     ]
-    for id, stream in enumerate(streams):
+    for (id, wanted), stream in zip(wants.items(), streams, strict=True):
         first = await stream.message()
         assert (first["method"], first["params"]["_meta"]) == (ACKNOWLEDGED, {KEY: id})
-        assert first["params"]["notifications"] == (on("test://one") if id == 1 else wants[id])
+        assert first["params"]["notifications"] == (on("test://one") if id == "1" else wanted)
         assert stream.headers["content-type"] == "text/event-stream"
         assert stream.headers["x-accel-buffering"] == "no"
     stage.go.set()
@@ -57,7 +57,8 @@ async def test_only_what_was_asked_for_is_told_and_neither_logs_nor_progress(sta
     stage.server.engine.publish(Change("resources"))
     stage.server.notify_resource_updated("test://two")
     stage.server.notify_resource_updated("test://one")
-    assert (await streams[0].message())["method"] == TOOLS
+    changed = await streams[0].message()
+    assert (changed["method"], changed["params"]["_meta"]) == (TOOLS, {KEY: 0})
     assert (await streams[1].message())["params"]["uri"] == "test://one"
     await settle()
     assert [len(stream.messages) for stream in streams] == [2, 2, 1]
@@ -65,24 +66,14 @@ async def test_only_what_was_asked_for_is_told_and_neither_logs_nor_progress(sta
     await again.message()
     await settle()
     assert [len(again.messages), *(stream.raw.count(b"id: ") for stream in (again, *streams))] == [1, 0, 0, 0, 0]
-    await leave(again, *streams)
-
-
-@pytest.mark.rule("SUB-4", "SUB-7")
-@pytest.mark.parametrize("id", [0, "", "1", 2**53 + 1])
-async def test_the_server_ends_it_with_its_result_and_ids_keep_their_type(
-    stage: Stage, app: Any, id: int | str
-) -> None:
-    stream = listen(app, id=id)
-    await stream.message()
+    await leave(again)
     stage.change_tools()
-    await asyncio.wait_for(app.drain(), 5)
-    *_, changed, last = (await stream.done()).messages
-    assert changed["method"] == TOOLS  # what was said before is still told
-    assert last["result"]["resultType"] == "complete"
-    for echo in (last["id"], last["result"]["_meta"][KEY], changed["params"]["_meta"][KEY]):
-        assert (echo, type(echo)) == (id, type(id))
-    assert stream.sent[-1]["more_body"] is False
+    await asyncio.wait_for(app.drain(), 5)  # the server ends it with its result, and what was said before is told
+    assert methods(await streams[0].done())[-2:] == [TOOLS, "answer"]
+    for id, stream in zip(wants, streams, strict=True):
+        last = (await stream.done()).answer
+        assert (last["id"], type(last["id"]), stream.sent[-1]["more_body"]) == (id, type(id), False)
+        assert (last["result"]["resultType"], last["result"]["_meta"][KEY]) == ("complete", id)
 
 
 # ── bounds of both ──

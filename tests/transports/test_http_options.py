@@ -1,7 +1,4 @@
-"""HTTP options: what `asgi()` and `run()` refuse, the environment, starts that fail, and servers without sessions.
-
-Without sessions (`stateless=True`) it is row 18 of the decision table, and no promise that only a session could keep.
-"""
+"""HTTP options: what `asgi()` and `run()` refuse, the environment, starts that fail, and servers without sessions."""
 
 import asyncio
 import threading

@@ -207,26 +207,6 @@ async def test_every_moment_of_a_question_is_good_for_an_end(way: str) -> None:
             assert not endpoint_of(app)._messages.replies.waiting
 
 
-@pytest.mark.parametrize("version", HANDSHAKE)
-@pytest.mark.parametrize("seen", [False, True])
-@pytest.mark.rule("SH-15", "SH-23", "SH-24")
-async def test_a_question_waits_for_who_comes_back(serve: Serve, version: str, seen: bool) -> None:
-    wire = await HttpWire.session(await serve(state=PausingState()), version)
-    call = ask(wire, times=2)
-    first = await call.message()
-    id = call.events[-1].id
-    second = await call.message() if seen else None
-    await call.cut()
-    rest = wire.get(id)
-    again = await rest.message()
-    assert again["id"] != first["id"]
-    assert second in (None, again)
-    for each in (first, again):
-        await reply(wire, answer_to(each, {"to": each["id"]}))
-    await rest.done()
-    assert [each["to"] for each in given(rest)] == [first["id"], again["id"]]
-
-
 async def test_a_client_that_left_before_there_was_a_stream_is_not_waited_for(stage: AskingStage, app: Any) -> None:
     wire = await HttpWire.session(app, "2025-06-18")
     call = wire.start_call("work")
@@ -282,12 +262,11 @@ async def test_who_stays_may_take_its_time_and_who_comes_back_and_leaves_for_goo
 
 
 @pytest.mark.parametrize("left", [False, True])
-@pytest.mark.parametrize("state", [MemoryState, PausingState])
 @pytest.mark.rule("SH-15")
 async def test_a_server_that_stops_waits_for_no_answer_and_asks_again_after_a_new_start(
-    stage: AskingStage, serve: Serve, state: type[MemoryState], left: bool
+    stage: AskingStage, serve: Serve, left: bool
 ) -> None:
-    app = await serve(state=state())
+    app = await serve(state=PausingState())
     wire = await HttpWire.session(app)
     call = ask(wire, times=3, timeout=600)
     questions = [await call.message() for _ in range(3)]

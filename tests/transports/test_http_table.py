@@ -162,20 +162,6 @@ async def test_get_and_delete_without_a_session(app: Any, verb: str, headers: An
     check_refusal(await HttpWire(app).raw(verb, b"", headers).done(), status, code)
 
 
-@pytest.mark.rule("SH-1", "SH-16", "SH-29", "SH-30")
-@pytest.mark.parametrize("header", [None, "2025-06-18"])
-async def test_delete_ends_a_session_for_everything_and_no_other(app: Any, wire: HttpWire, header: str) -> None:
-    other = await HttpWire.session(app)
-    answer = await wire.raw("DELETE", b"", {"mcp-protocol-version": header}).done()
-    assert (answer.status, answer.raw) == (204, b"")
-    check_refusal(await post(wire, message("ping")), 404, INVALID_REQUEST, "q")
-    check_refusal(await wire.notify("notifications/initialized"), 404, INVALID_REQUEST)
-    for gone in (wire.get(), wire.get("changes.0"), wire.raw("DELETE")):
-        check_refusal(await gone.done(), 404, INVALID_REQUEST)
-    assert (await post(other, message("ping"))).status == 200
-    assert (await post(wire, hello("2025-11-25"))).status == 200, "a new one may begin"
-
-
 @pytest.mark.rule("SH-1", "SH-16", "MH-1", "MH-28")
 @pytest.mark.parametrize("verb", ["PUT", "HEAD", "BREW", "post"])
 async def test_other_verbs_are_405_at_each_name_of_the_endpoint(app: Any, verb: str) -> None:
