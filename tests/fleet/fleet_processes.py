@@ -131,7 +131,6 @@ class Fleet:
         self.workers = workers
         self.nginx = nginx
         self.store = store
-        self.kills = 0
 
     @property
     def url(self) -> str:
@@ -141,13 +140,6 @@ class Fleet:
     def urls(self) -> list[str]:
         """Of each worker, past nginx."""
         return [f"{worker.origin}/mcp" for worker in self.workers]
-
-    def kill_one(self, chance: random.Random) -> FleetProcess:
-        """`kill -9` one at random; the caller starts it again."""
-        victim = chance.choice(self.workers)
-        victim.kill()
-        self.kills += 1
-        return victim
 
     def assert_clean(self) -> None:
         """No worker has failed in a way that it was not made for."""

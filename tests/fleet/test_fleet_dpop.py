@@ -15,7 +15,6 @@ from dpop_stage import Prover
 
 pytestmark = pytest.mark.slow
 OWNER = Prover()
-ROUNDS, TIMES = 10, 4  # proofs that are shown to all workers at once, and how often to each
 
 
 @pytest.fixture(scope="module", params=["redis", pytest.param("sqlite", marks=pytest.mark.soak)])
@@ -65,8 +64,8 @@ async def test_a_proof_is_good_once_whichever_worker_has_seen_it(pair: Fleet, ht
 
 async def test_of_many_at_once_one_gets_in(pair: Fleet, http: aiohttp.ClientSession) -> None:
     nonce = await nonce_of(http, pair.url)
-    for _ in range(ROUNDS):
+    for _ in range(10):
         headers = proved(nonce=nonce)
-        replies = await asyncio.gather(*(call(http, url, headers) for url in pair.urls * TIMES))
+        replies = await asyncio.gather(*(call(http, url, headers) for url in pair.urls * 4))
         assert sorted(reply.status for reply in replies) == [200] + [401] * (len(replies) - 1)
         assert sum(map(is_refused_as_used, replies)) == len(replies) - 1

@@ -90,12 +90,9 @@ async def test_the_slot_of_a_lost_worker_is_free_within_seconds(pair: Fleet, htt
     assert pressed(pair)[-5:] == ["begin lost", "begin next", "end next", "begin again", "end again"]
 
 
-# ── rates per address: each client has one of 127.0.0.0/8, all of which is this machine; nginx has 127.0.0.1 ──
-
-
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """They count together, in a file; their nginx sets the header, as documented."""
+    """They count together, in a file; their nginx, at 127.0.0.1, sets the header, as documented."""
     options = {"FLEET_RATE": "2/day per address", "DOVETAIL_TRUSTED_PROXIES": "127.0.0.1"}
     with fleet(tmp_path_factory.mktemp("addresses"), workers=2, store="sqlite", **options) as two:
         yield two
@@ -103,6 +100,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 async def call(url: str, address: str, forwarded: str | None = None) -> str:
+    """By a client at one of the addresses of 127.0.0.0/8, all of which are this machine."""
     connector = aiohttp.TCPConnector(local_addr=(address, 0), force_close=True)
     headers = {} if forwarded is None else {"X-Forwarded-For": forwarded}
     timeout = aiohttp.ClientTimeout(total=PATIENCE)

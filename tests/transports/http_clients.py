@@ -15,8 +15,7 @@ from http_serving import PausingState, Stage, endpoint_of, nothing_left, settle
 from http_wire import LOG_KEY, Exchange, HttpWire, hello, message, post, text_of
 
 LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-PARSE_ERROR, INVALID_REQUEST, NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
-MISMATCH, MISSING_CAPABILITY, UNSUPPORTED = -32020, -32021, -32022
+PARSE_ERROR, INVALID_REQUEST, NOT_FOUND, MISMATCH, UNSUPPORTED = -32700, -32600, -32601, -32020, -32022
 ANSWER = {"jsonrpc": "2.0", "id": "q", "result": {}}
 INSIDES = ("Traceback", "msgspec", ".py", "Exception", "0x7", "object at", "/src/")
 JSON = "application/json"

@@ -169,9 +169,6 @@ async def test_a_function_that_hangs_does_not_keep_the_server_from_ending(fleet_
     await asyncio.wait_for(fleet.apps[1].drain(0.1), 5)
 
 
-# ── a store that is out of reach: what needs it gets a clear error, all else goes on, and it all comes back ──
-
-
 async def test_what_needs_a_session_is_refused_for_now_and_plain_calls_go_on(fleet: Fleet) -> None:
     wire, *_ = await fleet.session()
     fleet.views[0].fate = no_answer

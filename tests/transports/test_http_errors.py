@@ -204,13 +204,11 @@ CHATTY = {"name": "chatty", "_meta": {"progressToken": 1}}
 GOOD: list[tuple[str, str, dict[str, str], Any]] = [
     ("POST", "/mcp", mirrored("tools/list"), modern("tools/list")),
     ("POST", "/mcp", mirrored("tools/call", "add"), modern("tools/call", {"name": "add", "arguments": {"a": 1}})),
-    ("POST", "/", mirrored("resources/read", "notes://all"), modern("resources/read", {"uri": "notes://all"})),
     ("POST", "/mcp", mirrored("subscriptions/listen"), modern("subscriptions/listen", LISTEN)),
     ("POST", "/mcp", {}, hello("2025-11-25")),
     ("POST", "/mcp", LIVE, message("tools/call", CHATTY)),
     ("POST", "/mcp", LIVE, [message("ping", id=1), message("no/such", id=None), message("x")]),
     ("POST", "/mcp", LIVE, message("notifications/cancelled", {"requestId": 1}, id=None)),
-    ("GET", "/mcp", LIVE, None),
     ("GET", "/mcp", {**LIVE, "last-event-id": "changes.0"}, None),
     ("OPTIONS", "/mcp", {"origin": "http://localhost", "access-control-request-method": "POST"}, None),
     ("GET", "/health", {}, None),

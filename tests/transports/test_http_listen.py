@@ -6,18 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from http_clients import (
-    ACKNOWLEDGED,
-    INVALID_REQUEST,
-    LOGS,
-    TOOLS,
-    UPDATED,
-    check_refusal,
-    gone,
-    identify,
-    leave,
-    methods,
-)
+from http_clients import ACKNOWLEDGED, INVALID_REQUEST, LOGS, TOOLS, check_refusal, gone, identify, leave, methods
 
 from dovetail.engine.subscriptions import Change
 from dovetail.state.memory import MemoryState
@@ -74,9 +63,6 @@ async def test_only_what_was_asked_for_is_told_and_neither_logs_nor_progress(sta
         last = (await stream.done()).answer
         assert (last["id"], type(last["id"]), stream.sent[-1]["more_body"]) == (id, type(id), False)
         assert (last["result"]["resultType"], last["result"]["_meta"][KEY]) == ("complete", id)
-
-
-# ── bounds of both ──
 
 
 async def open_stream(app: Any, kind: str, **options: Any) -> Exchange:
@@ -146,9 +132,6 @@ async def test_one_caller_keeps_nobody_from_streams(serve: Serve) -> None:
     await leave(old, third, *streams)
 
 
-# ── what is on the GET stream ──
-
-
 @pytest.mark.parametrize("version", HANDSHAKE)
 @pytest.mark.rule("SH-9", "SH-12", "SH-16", "SH-17", "SH-18", "SH-20")
 async def test_a_session_hears_of_what_has_changed_and_the_stream_of_a_call_does_not(
@@ -174,7 +157,7 @@ async def test_a_session_hears_of_what_has_changed_and_the_stream_of_a_call_does
     stage.go.set()
     await call.done()
     await settle()
-    assert methods(stream) == [TOOLS, UPDATED]
+    assert methods(stream) == [TOOLS, "notifications/resources/updated"]
     assert (b"retry: 1000\n" in stream.raw) == (version == "2025-11-25")
     assert methods(call) == ["notifications/message", "notifications/message", "answer"]
     assert waiting.messages == []  # its client is not ready yet

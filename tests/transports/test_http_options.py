@@ -127,15 +127,6 @@ async def test_a_store_of_somebody_else_stays_open() -> None:
     assert await state.get("key") is not None
 
 
-# ── without sessions ──
-
-NEEDS_SESSION = [
-    ("resources/subscribe", {"uri": "notes://all"}),
-    ("resources/unsubscribe", {"uri": "notes://all"}),
-    ("logging/setLevel", {"level": "debug"}),
-]
-
-
 @pytest.fixture
 async def app() -> AsyncIterator[Any]:
     app = new_server().asgi(stateless=True)
@@ -161,7 +152,8 @@ async def test_rows_14_18_and_19(app: Any, version: str) -> None:
     listed = await ask(app, version, "tools/list")
     assert ("outputSchema" in listed.json["result"]["tools"][0]) == (version >= "2025-06-18")
     assert "mcp-session-id" not in listed.headers
-    for method, params in NEEDS_SESSION:
+    for method in ("resources/subscribe", "resources/unsubscribe", "logging/setLevel"):
+        params = {"level": "debug"} if method == "logging/setLevel" else {"uri": "notes://all"}
         text = check_refusal(await ask(app, version, method, params), 200, NOT_FOUND, "q")
         assert method in text
         assert "session" in text

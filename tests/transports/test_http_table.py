@@ -6,17 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_clients import (
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    LEGACY,
-    MISMATCH,
-    MISSING_CAPABILITY,
-    UNSUPPORTED,
-    check_alive,
-    check_refusal,
-    new_server,
-)
+from http_clients import INVALID_REQUEST, LEGACY, MISMATCH, UNSUPPORTED, check_alive, check_refusal, new_server
 
 from dovetail.protocol.revisions import SUPPORTED
 from http_serving import Serve, Stage
@@ -67,7 +57,7 @@ async def test_post_serves(
     assert answer.status == 200
     assert answer.json["id"] == 1
     result = answer.json.get("result", {})
-    assert answer.json.get("error", {}).get("code") in (None, INVALID_PARAMS)  # of what is not there
+    assert answer.json.get("error", {}).get("code") in (None, -32602)  # of what is not there
     assert not result or ("resultType" in result) == (revision == MODERN)
     assert result.get("protocolVersion", revision) == revision
     opens = b'"initialize"' in data and not stateless
@@ -114,7 +104,7 @@ async def test_who_lacks_a_capability_is_told_which_and_may_have_others(app: Any
         if meta:
             assert text_of(answer.json) == "asked"
         else:
-            check_refusal(answer, 400, MISSING_CAPABILITY, "q")
+            check_refusal(answer, 400, -32021, "q")
             assert answer.json["error"]["data"] == {"requiredCapabilities": {"elicitation": {}}}
 
 
@@ -172,9 +162,6 @@ async def test_other_verbs_are_405_at_each_name_of_the_endpoint(app: Any, verb: 
         assert {"GET", "POST", "DELETE"} <= {each.strip() for each in answer.headers["allow"].split(",")}
 
 
-# ── headers that mirror arguments; what exactly agrees is the table of tests/protocol/test_headers.py ──
-
-
 @pytest.mark.rule("MH-20", "MH-21", "MH-22", "MH-23", "MH-24", "MH-25", "MH-26", "MH-27")
 @pytest.mark.parametrize(
     ("arguments", "headers", "agrees"),
@@ -190,6 +177,7 @@ async def test_other_verbs_are_405_at_each_name_of_the_endpoint(app: Any, verb: 
     ],
 )
 async def test_parameters_in_headers(app: Any, wire: HttpWire, arguments: Any, headers: Any, agrees: bool) -> None:
+    """What exactly agrees is the table of tests/protocol/test_headers.py."""
     answer = await HttpWire(app).call("weather", arguments, headers=headers)
     if agrees:
         place = arguments.get("place", {}).get("zone", "nowhere")
