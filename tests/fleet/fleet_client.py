@@ -1,7 +1,4 @@
-"""A client of bare HTTP requests, which sees every event as it was sent: none is left out, none is put right.
-
-It reconnects without limit, at once, and may be told which worker to turn to.
-"""
+"""A client of bare HTTP requests, which sees every event as it was sent, and reconnects at once and without limit."""
 
 import asyncio
 import contextlib
@@ -162,8 +159,6 @@ class RawSession:
     def id(self) -> str:
         return self._headers["Mcp-Session-Id"]
 
-    # ── requests ──
-
     async def send(self, verb: str, message: Any = None, *, at: str | None = None) -> Reply:
         """One request and its whole answer."""
         async with self._http.request(verb, at or self.url, json=message, headers=self._headers) as response:
@@ -175,14 +170,11 @@ class RawSession:
             while True:
                 with contextlib.suppress(*BROKEN):
                     reply = await self.send("POST", message, at=at)
+                    if reply.status == 404:
+                        raise SessionLost(f"{reply.status}: {reply.text[:200]}")
                     if reply.status not in PASSING:
-                        return self.known(reply)
+                        return reply
                 await asyncio.sleep(AGAIN_SECONDS)
-
-    def known(self, reply: Reply) -> Reply:
-        if reply.status == 404:
-            raise SessionLost(f"{reply.status}: {reply.text[:200]}")
-        return reply
 
     def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         return {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
@@ -206,8 +198,6 @@ class RawSession:
     async def delete(self, *, at: str | None = None) -> int:
         return (await self.send("DELETE", at=at)).status
 
-    # ── calls ──
-
     async def call(self, tool: str, arguments: dict[str, Any], heard: list[float], *, leave_after: int = 0) -> Any:
         """Follow one call to its answer. After each `leave_after` messages it drops the connection."""
         params = {"name": tool, "arguments": arguments, "_meta": {"progressToken": arguments["nonce"]}}
@@ -222,8 +212,6 @@ class RawSession:
         if event.data and event.id:
             self._event_ids.add(event.id)
         return bool(event.data)
-
-    # ── its own stream ──
 
     async def hear(self, *, at: str | None = None) -> None:
         """Read the session's own stream, for ever, resuming where it broke."""
@@ -241,14 +229,11 @@ class RawSession:
                         async for event in events_of(response):
                             last = event.id or last
                             if self.once(event):
-                                self._take(json.loads(event.data))
+                                self.heard.append(message := json.loads(event.data))
+                                if message.get("method") == "notifications/resources/updated":
+                                    self.on_update(message["params"]["uri"])
             self.hears.clear()
             await asyncio.sleep(AGAIN_SECONDS)
-
-    def _take(self, message: dict[str, Any]) -> None:
-        self.heard.append(message)
-        if message.get("method") == "notifications/resources/updated":
-            self.on_update(message["params"]["uri"])
 
 
 class _Following:
@@ -263,44 +248,42 @@ class _Following:
         self._answer: Any = None
 
     async def to_the_end(self) -> Any:
-        session = self._session
+        session, headers = self._session, self._session._headers
         try:
-            async with session._http.post(session.url, json=self._message, headers=session._headers) as response:
-                await self._first(response)
+            async with session._http.post(session.url, json=self._message, headers=headers) as response:
+                if response.status not in (200, 404):
+                    raise Loud(f"{response.status}")
+                await self._read(response)
         except BROKEN as broken:
             if not self._last:
                 raise Loud(type(broken).__name__) from None
         while self._answer is None:
             if not self._last:
                 raise Loud("the stream broke before its first event")
-            await self._resume()
-        return self._read()
+            with contextlib.suppress(*BROKEN):
+                resumed = {**headers, "Last-Event-ID": self._last}
+                async with session._http.get(session.resume_url, headers=resumed) as response:
+                    session.notes.resumed += response.status == 200
+                    await self._read(response)
+            if self._answer is None:
+                await asyncio.sleep(AGAIN_SECONDS)
+        assert self._answer["id"] == self._message["id"], f"{self._answer['id']} came to {self._message['id']}"
+        if "error" in self._answer:
+            raise Loud(self._answer["error"]["message"])
+        text = self._answer["result"]["content"][0]["text"]
+        if self._answer["result"].get("isError"):
+            raise Loud(text)
+        return text
 
-    async def _first(self, response: aiohttp.ClientResponse) -> None:
-        if response.status == 404:
-            raise SessionLost(await response.text())
+    async def _read(self, response: aiohttp.ClientResponse) -> None:
+        if response.status in PASSING:
+            return
         if response.status != 200:
-            raise Loud(f"{response.status}")
+            text = (await response.text())[:200]
+            raise (SessionLost if response.status == 404 else AssertionError)(f"{response.status}: {text}")
         if response.content_type == "application/json":
             self._answer = json.loads(await response.text())
-        else:
-            await self._read_events(response)
-
-    async def _resume(self) -> None:
-        session = self._session
-        headers = {**session._headers, "Last-Event-ID": self._last}
-        with contextlib.suppress(*BROKEN):
-            async with session._http.get(session.resume_url, headers=headers) as response:
-                if response.status == 200:
-                    session.notes.resumed += 1
-                    await self._read_events(response)
-                elif response.status not in PASSING:
-                    text = (await response.text())[:200]
-                    raise (SessionLost if response.status == 404 else AssertionError)(f"{response.status}: {text}")
-        if self._answer is None:
-            await asyncio.sleep(AGAIN_SECONDS)
-
-    async def _read_events(self, response: aiohttp.ClientResponse) -> None:
+            return
         seen = 0
         async for event in events_of(response):
             self._last = event.id or self._last
@@ -320,12 +303,3 @@ class _Following:
             result = {"action": "accept", "content": {field: message["params"]["message"]}}
             answer = {"jsonrpc": "2.0", "id": message["id"], "result": result}
             await self._session.insist(answer, at=self._session.answer_url)
-
-    def _read(self) -> Any:
-        if self._answer["id"] != self._message["id"]:
-            raise AssertionError(f"the answer to {self._answer['id']} came to {self._message['id']}")
-        if "error" in self._answer:
-            raise Loud(self._answer["error"]["message"])
-        if self._answer["result"].get("isError"):
-            raise Loud(self._answer["result"]["content"][0]["text"])
-        return self._answer["result"]["content"][0]["text"]

@@ -1,7 +1,6 @@
-"""A fleet for tests: worker processes of their own behind a real nginx, on loopback, killed and restarted at will.
+"""A fleet for tests: worker processes behind a real nginx, on loopback, killed and restarted at will.
 
-nginx runs docs/deploy/nginx.conf, the file that the documentation shows; only its addresses are filled in. Every
-process is ended by its own id, however the test ends, and what it wrote stays in the folder of the test.
+nginx runs docs/deploy/nginx.conf, the file that the documentation shows; only its addresses are filled in.
 """
 
 import os
@@ -13,8 +12,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import test_servers
@@ -22,8 +22,6 @@ import test_servers
 ROOT = Path(__file__).parent.parent.parent
 NGINX_CONF = ROOT / "docs" / "deploy" / "nginx.conf"
 FLEET_SERVER = Path(__file__).parent / "fleet_server.py"
-SECRET = "fleet-secret-for-tests-0123456789abcdef"
-START_SECONDS, STOP_SECONDS = 30.0, 10.0
 
 # Below those that the system gives to outgoing connections: one of these could take the port of a worker that is down.
 PORTS = range(20_000, 32_000)
@@ -73,20 +71,18 @@ class FleetProcess:
         self.wait()
 
     def spawn(self) -> None:
-        with self.log.open("ab") as output:
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("DOVETAIL_")}
+        output = self.log.open("ab")
+        options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        with output:
             self._process = subprocess.Popen(
-                self._command,
-                cwd=self._folder,
-                env={**_clean_environment(), **self._environment},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                self._command, cwd=self._folder, env={**ours, **self._environment}, **options
             )
 
     def wait(self) -> None:
         """Until it listens."""
         assert self._process is not None
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + 30
         while not self._listens():
             is_hopeless = time.monotonic() > deadline or self._process.poll() is not None
             assert not is_hopeless, f"{self.name} does not listen: {self.said[-3000:]}"
@@ -102,8 +98,7 @@ class FleetProcess:
 
     def kill(self) -> None:
         """As `kill -9` does."""
-        self._send(signal.SIGKILL)
-        self._join()
+        self._end(signal.SIGKILL)
 
     def pause(self) -> None:
         self._send(signal.SIGSTOP)
@@ -113,10 +108,9 @@ class FleetProcess:
 
     def stop(self) -> None:
         """Ask it to end; by force if that does not help."""
-        self._send(signal.SIGCONT)
-        self._send(signal.SIGTERM)
+        self.go_on()
         try:
-            self._join()
+            self._end(signal.SIGTERM)
         except subprocess.TimeoutExpired:
             self.kill()
 
@@ -124,9 +118,10 @@ class FleetProcess:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
 
-    def _join(self) -> None:
+    def _end(self, number: int) -> None:
+        self._send(number)
         if self._process is not None:
-            self._process.wait(STOP_SECONDS)
+            self._process.wait(10)
 
 
 class Fleet:
@@ -136,7 +131,6 @@ class Fleet:
         self.workers = workers
         self.nginx = nginx
         self.store = store
-        self.kills = 0
 
     @property
     def url(self) -> str:
@@ -146,13 +140,6 @@ class Fleet:
     def urls(self) -> list[str]:
         """Of each worker, past nginx."""
         return [f"{worker.origin}/mcp" for worker in self.workers]
-
-    def kill_one(self, chance: random.Random) -> FleetProcess:
-        """`kill -9` one at random; the caller starts it again."""
-        victim = chance.choice(self.workers)
-        victim.kill()
-        self.kills += 1
-        return victim
 
     def assert_clean(self) -> None:
         """No worker has failed in a way that it was not made for."""
@@ -170,9 +157,9 @@ def fleet(
     processes: int = 1,
     **environment: str,
 ) -> Iterator[Fleet]:
-    """`workers` single processes behind nginx. `store` is "redis", "sqlite" or None for the memory of each.
+    """`workers` single processes behind nginx, which share a `store`: "redis" or "sqlite".
 
-    With `processes` above 1 each of them is a parent with so many workers of its own, which need no store.
+    With `processes` above 1 each of them is a parent with so many workers of its own, which need none.
     """
     with ExitStack() as stack:
 
@@ -182,30 +169,21 @@ def fleet(
             return process
 
         redis = started(redis_server(folder)) if store == "redis" else None
-        settings = {**_state(store, redis, folder, processes), "DOVETAIL_WORKERS": str(processes), **environment}
-        settings |= {"FLEET_FOLDER": str(folder), "DOVETAIL_DRAIN_TIMEOUT": "1"}
+        settings = {"DOVETAIL_WORKERS": str(processes), "DOVETAIL_DRAIN_TIMEOUT": "1", "FLEET_FOLDER": str(folder)}
+        if redis is not None:
+            settings["DOVETAIL_STATE"] = f"redis://127.0.0.1:{redis.port}/0"
+        elif store == "sqlite":
+            settings["DOVETAIL_STATE"] = f"sqlite:///{folder / 'state.sqlite'}"
         ports = free_ports(workers)
-        each = [
-            FleetProcess(
-                f"worker-{port}", folder, port, [sys.executable, str(program), "--port", str(port)], **settings
-            )
-            for port in ports
-        ]
+        commands = {port: [sys.executable, str(program), "--port", str(port)] for port in ports}
+        environment = {**settings, **environment}
+        each = [FleetProcess(f"worker-{port}", folder, port, commands[port], **environment) for port in ports]
         for worker in each:  # all at once, for a Python takes its time
             stack.callback(worker.stop)
             worker.spawn()
         for worker in each:
             worker.wait()
         yield Fleet(each, started(nginx_server(folder, ports)), redis)
-
-
-def _state(store: str | None, redis: FleetProcess | None, folder: Path, processes: int) -> dict[str, str]:
-    """The one setting that makes all workers one server."""
-    if redis is not None:
-        return {"DOVETAIL_STATE": f"redis://127.0.0.1:{redis.port}/0"}
-    if store == "sqlite":
-        return {"DOVETAIL_STATE": f"sqlite:///{folder / 'state.sqlite'}"}
-    return {} if processes > 1 else {"DOVETAIL_SECRET": SECRET}
 
 
 def nginx_server(folder: Path, ports: Sequence[int]) -> FleetProcess:
@@ -231,9 +209,8 @@ def redis_server(folder: Path) -> FleetProcess:
     """It keeps what it holds over a restart, as docs/deploy.md says it should."""
     (port,) = free_ports(1)
     options = f"--port {port} --bind 127.0.0.1 --appendonly yes --appendfsync always".split()
-    return FleetProcess(
-        "redis", folder, port, [demand(test_servers.store), *options, "--dir", str(folder), "--save", ""]
-    )
+    command = [demand(test_servers.store), *options, "--dir", str(folder), "--save", ""]
+    return FleetProcess("redis", folder, port, command)
 
 
 def demand(find: Callable[[], Path]) -> str:
@@ -247,20 +224,11 @@ def demand(find: Callable[[], Path]) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    found: list[int] = []
+    found: set[int] = set()
     while len(found) < count:
         port = random.SystemRandom().choice(PORTS)
-        with socket.socket() as probe:
+        with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in found:
-            found.append(port)
-    return found
-
-
-def _clean_environment() -> dict[str, str]:
-    """Ours, without settings of Dovetail that somebody may have."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("DOVETAIL_")}
+            probe.bind(("127.0.0.1", port))
+            found.add(port)
+    return list(found)

@@ -1,10 +1,8 @@
-"""The server of the fleet's tests: `fleet_server.py --port N`. Everything else comes from the environment.
+"""The server of the fleet's tests: `fleet_server.py --port N`. Answers repeat a nonce, so that a wrong one shows.
 
 FLEET_RATE is its rate limit, if it has one. With DPOP_CLAIMS, those of the one token that is known, it wants a proof
 with a nonce for every request. With FLEET_HASTE=3 a dead worker is missed three times as soon, all proportions kept.
-
-Answers repeat a nonce, so that one which belongs to another call shows. What several workers know together stands in
-files in the folder FLEET_FOLDER: the tests are about what the server tells, not about where an application keeps data.
+What several workers know together stands in files in the folder FLEET_FOLDER.
 """
 
 import argparse
@@ -68,12 +66,6 @@ async def ask(nonce: str, ctx: Context) -> str:
     return f"{nonce} {answer.data}"
 
 
-@server.tool
-async def nap(nonce: str, seconds: float) -> str:
-    await asyncio.sleep(seconds)
-    return nonce
-
-
 @server.tool(rate_limit="10/day")
 async def order(nonce: str) -> str:
     return nonce
@@ -102,24 +94,13 @@ def board(name: str) -> int:
         return 0
 
 
-def write_on_board(name: str, version: int) -> str:
-    fresh = FOLDER / f"{name}.{os.getpid()}"
-    fresh.write_text(str(version))
-    fresh.replace(board_file(name))
-    return f"board://{name}"
-
-
 @server.tool
 async def touch_resource(name: str, version: int, ctx: Context) -> int:
     """Write a number on a board; when this is answered, the change has been told."""
-    await ctx.notify_resource_updated(write_on_board(name, version))
-    return version
-
-
-@server.tool
-async def touch_in_passing(name: str, version: int) -> int:
-    """The same by the server's own method, which waits for nothing."""
-    server.notify_resource_updated(write_on_board(name, version))
+    fresh = FOLDER / f"{name}.{os.getpid()}"
+    fresh.write_text(str(version))
+    fresh.replace(board_file(name))
+    await ctx.notify_resource_updated(f"board://{name}")
     return version
 
 

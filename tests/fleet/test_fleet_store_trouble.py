@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 import aiohttp
@@ -28,29 +28,10 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         two.assert_clean()
 
 
-Trouble = Callable[[], AbstractContextManager[None]]
-
-
 @pytest.fixture
 def redis(two: Fleet) -> FleetProcess:
     assert two.store is not None
     return two.store
-
-
-@pytest.fixture(params=["paused", "restarted"])
-def trouble(request: pytest.FixtureRequest, redis: FleetProcess) -> Trouble:
-    """`with trouble():` the store does not answer."""
-
-    @contextmanager
-    def trouble() -> Iterator[None]:
-        begin, end = (redis.pause, redis.go_on) if request.param == "paused" else (redis.stop, redis.start)
-        begin()
-        try:
-            yield
-        finally:
-            end()
-
-    return trouble
 
 
 async def ready(http: aiohttp.ClientSession, workers: Sequence[FleetProcess], status: int, words: str = "") -> None:
@@ -83,12 +64,15 @@ async def counts(session: RawSession, leave_after: int) -> None:
     assert heard == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("trouble", ["paused", "restarted"])
 async def test_refusals_are_bounded_and_plain_calls_go_on(
-    two: Fleet, http: aiohttp.ClientSession, trouble: Trouble
+    two: Fleet, http: aiohttp.ClientSession, redis: FleetProcess, trouble: str
 ) -> None:
     sessions = [await RawSession(http, two.url).open() for _ in range(5)]
     await ready(http, two.workers, 200)
-    with trouble():
+    begin, end = (redis.pause, redis.go_on) if trouble == "paused" else (redis.stop, redis.start)
+    begin()
+    try:
         call = {"name": "whoami", "arguments": {}}
         await asyncio.gather(*(refused(session, "tools/call", call) for session in sessions))
         await refused(RawSession(http, two.url), "initialize", hello())
@@ -98,6 +82,8 @@ async def test_refusals_are_bounded_and_plain_calls_go_on(
         await ready(http, two.workers, 503)
         async with http.get(f"{two.nginx.origin}/health") as health:
             assert health.status == 200
+    finally:
+        end()
     await ready(http, two.workers, 200)
     for session in sessions:
         for url in two.urls:
@@ -125,9 +111,6 @@ async def test_a_store_that_has_forgotten_everything(
         assert await again.ask("ping", at=url) == {}
 
 
-# ── a store that is full ──
-
-
 async def fill(asker: Redis) -> None:
     """It holds more of somebody else's data than it may, so that there is no room for the smallest record."""
     await asker.config_set("maxmemory-policy", "noeviction")
@@ -140,44 +123,34 @@ async def fill(asker: Redis) -> None:
 
 async def test_a_full_store(two: Fleet, http: aiohttp.ClientSession, redis: FleetProcess) -> None:
     session = await RawSession(http, two.urls[0]).open(elicitation={})
+    session.resume_url = session.answer_url = two.urls[1]
     await session.ask("resources/subscribe", uri="board://full")
     listening = RawListening(http, two.urls[1], resourceSubscriptions=["board://full"])
     async with running(session.hear(at=two.urls[1])), running(listening.hear()), Redis(port=redis.port) as asker:
         await asyncio.wait_for(session.hears.wait(), RECOVERED_SECONDS)
         await asyncio.wait_for(listening.hears.wait(), RECOVERED_SECONDS)
         await fill(asker)
-        await nothing_new_but_all_else(two, http, session)
+        for url, worker in zip(two.urls, two.workers, strict=True):  # nothing new, but all else
+            for number in range(20):
+                assert await modern(http, url, "echo", nonce=f"{number}") == f"{number}"
+            refusal = await refused(RawSession(http, url), "initialize", hello())
+            assert "state store is full" in refusal.json["error"]["message"]
+            await ready(http, [worker], 503, "state store full")
+            assert (await session.send("POST", session.request("ping", {}), at=url)).status == 200
+            with contextlib.suppress(Loud):
+                assert await session.call("count", {"nonce": "n", "steps": 3, "pause": 0}, []) == "n 3"
         await asker.config_set("maxmemory", 0)
-        await all_is_well(two, http, session)
+        for leave_after in (0, 2):
+            await counts(session, leave_after)
+        assert await session.call("ask", {"nonce": "room"}, [], leave_after=1) == "room room"
+        for url in two.urls:
+            await RawSession(http, url).open()
+        await ready(http, two.workers, 200, "ok")
         assert await modern(http, two.urls[0], "touch_resource", name="full", version=2) == "2"
         async with asyncio.timeout(RECOVERED_SECONDS):
             while not (listening.heard and session.heard):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
-
-async def nothing_new_but_all_else(two: Fleet, http: aiohttp.ClientSession, session: RawSession) -> None:
-    for url, worker in zip(two.urls, two.workers, strict=True):
-        for number in range(20):
-            assert await modern(http, url, "echo", nonce=f"{number}") == f"{number}"
-        refusal = await refused(RawSession(http, url), "initialize", hello())
-        assert "state store is full" in refusal.json["error"]["message"]
-        await ready(http, [worker], 503, "state store full")
-        assert (await session.send("POST", session.request("ping", {}), at=url)).status == 200
-        with contextlib.suppress(Loud):
-            assert await session.call("count", {"nonce": "n", "steps": 3, "pause": 0}, []) == "n 3"
-
-
-async def all_is_well(two: Fleet, http: aiohttp.ClientSession, session: RawSession) -> None:
-    session.resume_url = session.answer_url = two.urls[1]
-    for leave_after in (0, 2):
-        await counts(session, leave_after)
-    assert await session.call("ask", {"nonce": "room"}, [], leave_after=1) == "room room"
-    for url in two.urls:
-        await RawSession(http, url).open()
-    await ready(http, two.workers, 200, "ok")
-
-
-# ── after an outage: a change may have gone unheard, so each listener is told of all that it asked for, once ──
 
 URIS = ["board://a", "board://b"]
 EVERYTHING = [
@@ -219,6 +192,7 @@ async def all_are_told(listeners: list[Listener], expected: Counter[tuple[str, s
 async def test_after_each_outage_all_are_told_of_everything_once(
     two: Fleet, http: aiohttp.ClientSession, redis: FleetProcess, listeners: list[Listener]
 ) -> None:
+    """A change may have gone unheard meanwhile, so each listener is told of all that it asked for."""
     await asyncio.to_thread(redis.kill)
     await asyncio.sleep(1.0)
     await asyncio.to_thread(redis.start)

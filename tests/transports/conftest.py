@@ -50,16 +50,15 @@ async def wire(app: Any) -> HttpWire:
 @pytest.fixture
 async def fleet_of() -> AsyncIterator[FleetOf]:
     """Fleets of a kind of stage: `await fleet_of(AskingStage, keep_alive=0.1)`."""
-    fleets: list[Fleet] = []
+    async with AsyncExitStack() as fleets:
 
-    async def fleet_of(kind: Any, **options: Any) -> Fleet:
-        fleets.append(Fleet(kind, **options))
-        await fleets[-1].start()
-        return fleets[-1]
+        async def fleet_of(kind: Any, **options: Any) -> Fleet:
+            fleet = Fleet(kind, **options)
+            fleets.push_async_callback(fleet.stop)
+            await fleet.start()
+            return fleet
 
-    yield fleet_of
-    for fleet in fleets:
-        await fleet.stop()
+        yield fleet_of
 
 
 @pytest.fixture

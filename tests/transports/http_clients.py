@@ -15,8 +15,7 @@ from http_serving import PausingState, Stage, endpoint_of, nothing_left, settle
 from http_wire import LOG_KEY, Exchange, HttpWire, hello, message, post, text_of
 
 LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-PARSE_ERROR, INVALID_REQUEST, NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
-MISMATCH, MISSING_CAPABILITY, UNSUPPORTED = -32020, -32021, -32022
+PARSE_ERROR, INVALID_REQUEST, NOT_FOUND, MISMATCH, UNSUPPORTED = -32700, -32600, -32601, -32020, -32022
 ANSWER = {"jsonrpc": "2.0", "id": "q", "result": {}}
 INSIDES = ("Traceback", "msgspec", ".py", "Exception", "0x7", "object at", "/src/")
 JSON = "application/json"
@@ -26,9 +25,6 @@ UPDATED = "notifications/resources/updated"
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 LISTEN = {"notifications": {"toolsListChanged": True}}
 LOGS = {LOG_KEY: "debug", "progressToken": 7}
-
-
-# ── a server that is asked, and what is expected of a refusal ──
 
 
 @dataclass(frozen=True)
@@ -106,9 +102,6 @@ def identify(scope: Any) -> str | None:
     return dict(scope["headers"]).get(b"x-user", b"").decode() or None
 
 
-# ── what is heard ──
-
-
 def methods(stream: Exchange) -> list[str]:
     return [each.get("method", "answer") for each in stream.messages]
 
@@ -130,9 +123,6 @@ async def gone(call: Exchange, how: str) -> None:
         await call.cut()
     else:
         call.leave()
-
-
-# ── questions ──
 
 
 def ask(wire: HttpWire, **arguments: Any) -> Exchange:
@@ -166,9 +156,6 @@ async def finished_call(stage: AskingStage, wire: HttpWire) -> Any:
 
 def note(data: Any) -> bytes:
     return jsonrpc.notification("notifications/message", json.dumps({"level": "info", "data": data}).encode())
-
-
-# ── the oldest kind of client ──
 
 
 class OldClient:
@@ -233,8 +220,6 @@ async def connected(app: Any, version: str = "2024-11-05", **headers: str | None
     yield client
     await client.leave()
 
-
-# ── fleets ──
 
 CALLS = ("get", "put", "touch", "remaining", "delete", "claim", "add", "append", "read", "drop", "publish", "check")
 Fate = Callable[[str, str], Awaitable[bool]]  # what is asked, of which key: whether it is answered

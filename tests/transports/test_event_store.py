@@ -15,16 +15,8 @@ from dovetail.errors import ProtocolError
 from dovetail.protocol.sse import EventId, SseDecoder
 from dovetail.state.base import NoRoom, StoreTrouble
 from dovetail.state.memory import MemoryState
-from dovetail.transports.event_store import (
-    ANSWER_LOST,
-    END,
-    KEEP_BYTES,
-    KEEP_EVENTS,
-    WORKER_LOST,
-    EventStore,
-    EventStream,
-    StreamState,
-)
+from dovetail.transports import event_store
+from dovetail.transports.event_store import END, KEEP_BYTES, KEEP_EVENTS, EventStore, EventStream, StreamState
 from dovetail.transports.response import Response
 
 SESSION = "s" * 32
@@ -156,6 +148,13 @@ def is_part(some: list[bytes], whole: list[bytes]) -> bool:
     return all(each in rest for each in some)
 
 
+async def test_an_end_that_waits_for_the_store_does_not_keep_a_worker_from_stopping() -> None:
+    async with staged(hold=0.0) as stage:
+        stage.state.is_away = True
+        await stage.stream.end()
+    assert (stage.stream.life, await stage.kept()) == (StreamState.ENDING, [])
+
+
 def test_an_end_whose_writer_is_cancelled_is_written() -> None:
     async def run() -> None:
         async with staged() as stage:
@@ -192,7 +191,7 @@ async def test_an_answer_that_there_is_no_room_for(refused: str) -> None:
         await stage.stream.send(ANSWER, last=True)
         assert stage.sent[-1] == (ANSWER, refused == "the answer")
         kept = await stage.kept()
-        assert (ANSWER_LOST.encode() in kept[-1]) if kept else refused == "everything"
+        assert (event_store.ANSWER_LOST.encode() in kept[-1]) if kept else refused == "everything"
         assert stage.stream.life is StreamState.ENDED
 
 
@@ -220,7 +219,7 @@ async def test_a_lost_worker_is_answered_for_once_and_one_that_lives_after_all_i
         assert stage.stream.life is StreamState.REPLACED
         kept = await stage.kept()
         assert len(kept) == said + 1
-        assert WORKER_LOST.encode() in kept[-1]
+        assert event_store.WORKER_LOST.encode() in kept[-1]
         assert not stage.store.running
     async with staged() as stage:
         await stage.stream.send(ANSWER, last=True)

@@ -1,7 +1,6 @@
 """Several workers, one server: any request of a session may come to any of them, and one of them may be lost."""
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,6 @@ from dovetail.state.sqlite import SqliteState
 from dovetail.transports.event_store import WORKER_LOST
 from http_serving import Stage, settle, until
 from http_wire import HANDSHAKE, HttpWire, text_of
-
-JSON_ONLY = {"accept": "application/json"}
 
 
 @pytest.fixture
@@ -127,22 +124,18 @@ async def test_what_was_told_before_the_last_beat_is_not_told_again(fleet_of: Fl
 async def test_only_an_open_question_is_asked_again(asking_fleet: Fleet, is_answered: bool) -> None:
     wires = await asking_fleet.session(capabilities={"roots": {}})
     stream = await wires[0].get().started()
-    call = wires[1].start("tools/call", {"name": "ask", "arguments": {}}, headers=JSON_ONLY)
+    call = ask(wires[1], headers={"accept": "application/json"})
     question = await stream.message()
-    answer = json.dumps(answer_to(question, {"roots": []})).encode()
     if is_answered:
-        await wires[2].raw("POST", answer).done()
+        await reply(wires[2], answer_to(question, {"roots": []}))
         await call.done()
     asking_fleet.views[0].fate = no_answer
     again = await wires[1].get().started()
     await settle(100)
     assert again.messages == ([] if is_answered else [question])
-    await wires[2].raw("POST", answer).done()
+    await reply(wires[2], answer_to(question, {"roots": []}))
     await call.done()
     await leave(again, stream)
-
-
-# ── a worker is lost ──
 
 
 async def test_whoever_waits_for_a_lost_worker_is_told_once(fleet: Fleet) -> None:

@@ -78,30 +78,23 @@ async def test_a_plain_call_neither_touches_the_store_nor_waits_for_the_changes_
 async def test_who_changes_something_is_answered_when_it_is_written(fleet: Fleet, way: str, version: str) -> None:
     server = fleet.stages[0].server
 
-    async def notify(ctx: Context) -> None:
-        await ctx.notify_tools_changed()
+    async def changing(ctx: Context) -> None:
+        await (asyncio.create_task(ctx.notify_tools_changed()) if way == "in a task" else ctx.notify_tools_changed())
 
-    async def changing(ctx: Context) -> str:
-        if way == "by itself":
-            server.notify_resource_updated("test://one")
-        else:
-            await (asyncio.create_task(notify(ctx)) if way == "in a task" else notify(ctx))
-        return "changed"
-
-    def in_thread() -> str:
+    def in_thread() -> None:
         server.notify_resource_updated("test://one")
-        return "changed"
 
-    server.add_tool(in_thread if way == "in a thread" else changing, name="changing")
+    async def by_itself() -> None:
+        server.notify_resource_updated("test://one")
+
+    server.add_tool({"in a thread": in_thread, "by itself": by_itself}.get(way, changing), name="changing")
     await settle(50)
     wire = await open_wire(fleet.apps[0], version)
     before = (await fleet.store.read("changes", 0)).last
     fleet.store.gate.clear()
-    if version == "2025-03-26":  # in a batch
-        part = wire.message("tools/call", {"name": "changing", "arguments": {}}, id=7)
-        call = wire.raw("POST", json.dumps([part]).encode())
-    else:
-        call = wire.start_call("changing")
+    part = wire.message("tools/call", {"name": "changing", "arguments": {}}, id=7)
+    is_batch = version == "2025-03-26"
+    call = wire.raw("POST", json.dumps([part]).encode()) if is_batch else wire.start_call("changing")
     assert await asyncio.wait({call.task}, timeout=0.1) == (set(), {call.task})
     fleet.store.gate.set()
     await call.done()
@@ -174,9 +167,6 @@ async def test_a_function_that_hangs_does_not_keep_the_server_from_ending(fleet_
     await fleet.stages[0].server.refresh()
     await until(lambda: bool(fleet.stages[1].ran))
     await asyncio.wait_for(fleet.apps[1].drain(0.1), 5)
-
-
-# ── a store that is out of reach: what needs it gets a clear error, all else goes on, and it all comes back ──
 
 
 async def test_what_needs_a_session_is_refused_for_now_and_plain_calls_go_on(fleet: Fleet) -> None:

@@ -1,7 +1,4 @@
-"""What one `tools/call` costs over HTTP, in frames, functions, tasks and turns of the loop: a coarse regression shows.
-
-Twice: as an ASGI app in somebody's server, and through the HTTP of our own.
-"""
+"""What one `tools/call` costs as an ASGI app and through our own HTTP: frames, functions, tasks, turns of the loop."""
 
 import asyncio
 import json
@@ -18,9 +15,8 @@ from costs import PACKAGE, functions_called, own_frames, places_visited, tasks_m
 from dovetail import Context, Server
 from dovetail.transports.http11.protocol import ServerState
 from dovetail.transports.options import HttpOptions
-from wire import MODERN
+from http_wire import mirrored, modern
 
-META = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
 CALL = {"name": "add", "arguments": {"a": 1, "b": 2}}
 FRAMES = 7  # of ours, from the app to the user's function
 SESSION, INFO = "2025-11-25", {"name": "c", "version": "1"}
@@ -104,10 +100,8 @@ def own_folders(frame: FrameType | None) -> list[str]:
     return folders[::-1]
 
 
-def modern(method: str, params: dict[str, Any]) -> tuple[bytes, dict[str, str]]:
-    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": META}}
-    headers = {"mcp-protocol-version": MODERN, "mcp-method": method}
-    return posted(message, headers | ({"mcp-name": params["name"]} if "name" in params else {}))
+def modern_call() -> tuple[bytes, dict[str, str]]:
+    return posted(modern("tools/call", CALL), mirrored("tools/call", "add"))
 
 
 def posted(message: dict[str, Any], headers: dict[str, str]) -> tuple[bytes, dict[str, str]]:
@@ -125,7 +119,7 @@ def as_request(body: bytes, headers: dict[str, str]) -> bytes:
 async def test_in_another_server(tools: int, has_session: bool, functions: int) -> None:
     """A call in a session outlives its connection, so that it has a task of its own."""
     probe = Probe(tools)
-    request = modern("tools/call", CALL)
+    request = modern_call()
     if has_session:
         await probe.shake_hands()
         request = probe.in_session(id=1, method="tools/call", params=CALL)
@@ -143,7 +137,7 @@ async def test_in_our_own() -> None:
     probe = Probe()
     state = ServerState(probe.app, HttpOptions())
     line = Line(state.new_protocol())
-    request = as_request(*modern("tools/call", CALL))
+    request = as_request(*modern_call())
     await line.feed([request])
     await line.settle()
     written = len(line.written)

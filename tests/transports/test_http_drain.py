@@ -49,27 +49,22 @@ async def stage() -> Alive:
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", MODERN])
-async def test_new_requests_are_refused_in_json(app: Any, version: str) -> None:
+async def test_it_is_alive_but_not_ready_and_new_requests_are_refused_in_json(app: Any, version: str) -> None:
+    live, ready = ("/health", "/health/live"), ("/ready", "/health/ready")
     wire = await open_wire(app, version)
+    assert [await status(app, path) for path in (*live, *ready)] == [200] * 4
+    app.begin_drain()
+    assert [await status(app, path) for path in (*live, *ready)] == [200, 200, 503, 503]
+    assert (await wire.call("add", {"a": 1, "b": 2})).status == 200  # as before
     await in_time(app)
+    assert [await status(app, path) for path in (*live, *ready)] == [200, 200, 503, 503]
     refused = await wire.call("add", {"a": 1, "b": 2})
     assert refused.status == 503
     assert refused.headers["retry-after"]
     assert refused.json["error"] == {"code": -32603, "message": "The server is shutting down"}
     if version != MODERN:
-        assert (await wire.get().done()).status == 503
-        assert (await wire.delete()).status == 503
-        assert (await wire.notify("notifications/initialized")).status == 503
-
-
-async def test_it_is_alive_but_not_ready(app: Any) -> None:
-    assert [await status(app, path) for path in ("/health", "/health/live", "/ready", "/health/ready")] == [200] * 4
-    app.begin_drain()
-    assert [await status(app, path) for path in ("/health", "/health/live")] == [200] * 2
-    assert [await status(app, path) for path in ("/ready", "/health/ready")] == [503] * 2
-    assert (await HttpWire(app).call("add", {"a": 1, "b": 2})).status == 200  # as before
-    await in_time(app)
-    assert [await status(app, path) for path in ("/health", "/ready")] == [200, 503]
+        others = (await wire.get().done(), await wire.delete(), await wire.notify("notifications/initialized"))
+        assert [each.status for each in others] == [503] * 3
 
 
 @pytest.mark.parametrize("reads", ["all", "nothing", "nothing, but is told"])

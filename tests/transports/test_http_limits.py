@@ -132,22 +132,25 @@ async def test_clients_of_the_older_transport_are_counted_by_address(serve: Serv
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", MODERN])
-async def test_who_says_too_much_is_told_the_bound_and_icons_do_not_count(serve: Serve, version: str) -> None:
-    app = await serve(Stage().server)
-
-    async def say(capabilities: dict[str, Any], client: dict[str, Any]) -> Any:
-        if version == MODERN:
-            meta = {CAPABILITIES_KEY: capabilities, CLIENT_KEY: client}
-            return (await HttpWire(app).post("tools/list", {"_meta": meta})).json
-        return (await post(HttpWire(app), hello(version, capabilities=capabilities, clientInfo=client))).json
-
-    empties = {"experimental": {"x": [[]] * (MAX_CLIENT // 3)}}  # small on the wire, and large in memory
-    for said in (empties, CLIENT), ({}, {**CLIENT, "title": "x" * MAX_CLIENT}):
-        error = (await say(*said))["error"]
-        assert error["code"] == -32602
-        assert str(MAX_CLIENT) in error["message"]
-    icons = [{"src": "data:image/png;base64," + "A" * MAX_CLIENT}]
-    assert "result" in await say({}, {**CLIENT, "icons": icons})
+@pytest.mark.parametrize(
+    ("capabilities", "client", "is_fine"),
+    [
+        ({"experimental": {"x": [[]] * (MAX_CLIENT // 3)}}, CLIENT, False),  # small on the wire, and large in memory
+        ({}, {**CLIENT, "title": "x" * MAX_CLIENT}, False),
+        ({}, {**CLIENT, "icons": [{"src": "data:image/png;base64," + "A" * MAX_CLIENT}]}, True),
+    ],
+    ids=["capabilities", "title", "icons"],
+)
+async def test_what_a_client_says_of_itself_is_bounded(
+    serve: Serve, version: str, capabilities: Any, client: Any, is_fine: bool
+) -> None:
+    wire, meta = HttpWire(await serve(Stage().server)), {CAPABILITIES_KEY: capabilities, CLIENT_KEY: client}
+    greeting = hello(version, capabilities=capabilities, clientInfo=client)
+    answer = await (wire.post("tools/list", {"_meta": meta}) if version == MODERN else post(wire, greeting))
+    assert ("result" in answer.json) == is_fine
+    if not is_fine:
+        assert answer.json["error"]["code"] == -32602
+        assert str(MAX_CLIENT) in answer.json["error"]["message"]
 
 
 async def test_subscriptions_of_a_session_are_bounded(serve: Serve) -> None:

@@ -1,7 +1,4 @@
-"""HTTP options: what `asgi()` and `run()` refuse, the environment, starts that fail, and servers without sessions.
-
-Without sessions (`stateless=True`) it is row 18 of the decision table, and no promise that only a session could keep.
-"""
+"""HTTP options: what `asgi()` and `run()` refuse, the environment, starts that fail, and servers without sessions."""
 
 import asyncio
 import threading
@@ -22,13 +19,7 @@ from http_wire import HANDSHAKE, MODERN, Exchange, H, HttpWire, hello, message, 
 
 @pytest.fixture
 def server() -> Server:
-    server = Server("options", version="1.0.0")
-
-    @server.tool
-    async def whoami() -> str:
-        return "you"
-
-    return server
+    return Server("options", version="1.0.0")
 
 
 REFUSED = [  # options of asgi(), and what the refusal names
@@ -39,18 +30,19 @@ REFUSED = [  # options of asgi(), and what the refusal names
     ({"event_timeout": 0}, "ten years at most"),
     ({"identify": "ann"}, "identify="),
 ]
+RUNS = [  # options of run()
+    ({"port": 1, "host": "localhost"}, 'only for transport="http": host, port'),
+    ({"transport": "carrier pigeon"}, 'use "stdio" or "http"'),
+    ({"transport": "http", "prot": 8000}, r"unknown options prot \(did you mean port\?\); known are"),
+    ({"transprot": "http"}, r"unknown options transprot \(did you mean transport\?\)"),
+]
 
 
 def test_options_that_can_not_be_meant(server: Server) -> None:
-    for options, words in REFUSED:
-        with pytest.raises(SetupError, match=words):
-            server.asgi(**options)  # type: ignore[typeddict-item]
-
-
-async def test_without_sse_its_paths_are_free(server: Server) -> None:
-    app = server.asgi(path="/messages", sse=False)
-    assert (await HttpWire(app, path="/messages").ask("server/discover"))["capabilities"]
-    await app.drain()
+    for use, rows in ((server.asgi, REFUSED), (server.run, RUNS)):
+        for options, words in rows:
+            with pytest.raises(SetupError, match=words):
+                use(**options)
 
 
 def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,30 +68,17 @@ def test_what_the_environment_can_not_mean(monkeypatch: pytest.MonkeyPatch, name
         HttpOptions.of({}, running=True)
 
 
-async def test_identify_gives_a_name_or_none(server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    app = server.asgi(identify=lambda scope: 17)  # type: ignore[typeddict-item]
-    answer = await HttpWire(app).post("server/discover")
-    assert answer.status == 500
-    assert answer.json["error"]["message"] == "Internal error"
+async def test_identify_gives_a_name_or_none_and_without_sse_its_paths_are_free(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = server.asgi(path="/messages", sse=False, identify=lambda scope: next(names))
+    names = iter(["ann", None, 17])
+    wire = HttpWire(app, path="/messages")
+    answers = [await wire.post("server/discover") for _ in range(3)]
+    assert [answer.status for answer in answers] == [200, 200, 500]
+    assert answers[2].json["error"]["message"] == "Internal error"
     assert "identify must give a string or None" in caplog.text
     await app.drain()
-
-
-# ── run() ──
-
-
-RUNS = [
-    ({"port": 1, "host": "localhost"}, 'only for transport="http": host, port'),
-    ({"transport": "carrier pigeon"}, 'use "stdio" or "http"'),
-    ({"transport": "http", "prot": 8000}, r"unknown options prot \(did you mean port\?\); known are"),
-    ({"transprot": "http"}, r"unknown options transprot \(did you mean transport\?\)"),
-]
-
-
-def test_what_can_not_be_run(server: Server) -> None:
-    for options, words in RUNS:
-        with pytest.raises(SetupError, match=words):
-            server.run(**options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["http", "streamable-http", "sse"])
@@ -108,9 +87,6 @@ def test_the_names_that_others_have_for_http(server: Server, name: Any, monkeypa
     monkeypatch.setattr("dovetail.transports.serve.serve_http", lambda engine, options, owner: served.append(options))
     server.run(transport=name, port=1234)
     assert served[0].port == 1234
-
-
-# ── starts that fail: nothing of them is left ──
 
 
 async def asked(app: Any) -> int:
@@ -171,15 +147,6 @@ async def test_a_store_that_counts_as_false_is_used(server: Server) -> None:
     assert state.puts
 
 
-# ── without sessions ──
-
-NEEDS_SESSION = [
-    ("resources/subscribe", {"uri": "notes://all"}),
-    ("resources/unsubscribe", {"uri": "notes://all"}),
-    ("logging/setLevel", {"level": "debug"}),
-]
-
-
 @pytest.fixture
 async def app() -> AsyncIterator[Any]:
     app = new_server().asgi(stateless=True)
@@ -205,7 +172,8 @@ async def test_rows_14_18_and_19(app: Any, version: str) -> None:
     listed = await ask(app, version, "tools/list")
     assert ("outputSchema" in listed.json["result"]["tools"][0]) == (version >= "2025-06-18")
     assert "mcp-session-id" not in listed.headers
-    for method, params in NEEDS_SESSION:
+    for method in ("resources/subscribe", "resources/unsubscribe", "logging/setLevel"):
+        params = {"level": "debug"} if method == "logging/setLevel" else {"uri": "notes://all"}
         text = check_refusal(await ask(app, version, method, params), 200, NOT_FOUND, "q")
         assert method in text
         assert "session" in text

@@ -16,7 +16,7 @@ from dovetail.state.memory import MEBIBYTE, MemoryState
 from dovetail.transports import get_stream
 from dovetail.transports.options import HttpOptions
 from http_serving import Clock, PausingState, Serve, endpoint_of, serving, settle, until
-from http_wire import HANDSHAKE, MODERN, HttpWire, post, text_of, unready
+from http_wire import HANDSHAKE, HttpWire, post, text_of, unready
 
 JSON_ONLY: dict[str, str | None] = {"accept": JSON}
 Long = Callable[[], Any]
@@ -87,32 +87,23 @@ async def test_who_reads_json_only_needs_such_a_stream_and_is_called_off_on_it(
     assert get_stream.JSON_ONLY in await asked()
 
 
-@pytest.mark.rule("EL-10", "EL-11")
-@pytest.mark.parametrize("version", ["2025-11-25", MODERN])
-@pytest.mark.parametrize("user", [None, "ann"])
-async def test_a_call_knows_who_is_asking(stage: AskingStage, serve: Serve, version: str, user: str | None) -> None:
-    app = await serve(identify=lambda _: user)
-    if version == MODERN:
-        assert text_of((await ask(HttpWire(app)).done()).answer) == NO_WAY_BACK
-    else:
-        await finished_call(stage, await HttpWire.session(app, version))
-    principal = stage.contexts[0].principal
-    assert (None if principal is None else principal.subject) == user
-
-
-@pytest.mark.rule("LIFE-6")
+@pytest.mark.rule("LIFE-6", "EL-11")
 async def test_nobody_is_asked_before_it_is_ready_nor_without_a_session(stage: AskingStage, serve: Serve) -> None:
     wire = await unready(await serve())
     assert text_of((await ask(wire).done()).answer) == client_requests.NOT_READY
     await wire.notify("notifications/initialized")
     await finished_call(stage, wire)
+    assert text_of((await ask(HttpWire(wire.app)).done()).answer) == NO_WAY_BACK
+    assert [each.principal for each in stage.contexts] == [None] * 3
     wire = HttpWire(await serve(stateless=True), "2025-11-25", headers={"mcp-protocol-version": "2025-11-25"})
     assert text_of((await ask(wire).done()).answer) == get_stream.STATELESS
     await reply(wire, answer_to({"id": "dovetail-1"}, {}))
 
 
-@pytest.mark.rule("SH-6", "SH-7", "EL-10")
-async def test_the_first_answer_that_can_be_read_counts_if_its_sender_was_asked(serve: Serve) -> None:
+@pytest.mark.rule("SH-6", "SH-7", "EL-10", "EL-11")
+async def test_the_first_answer_that_can_be_read_counts_if_its_sender_was_asked(
+    stage: AskingStage, serve: Serve
+) -> None:
     """Another session, and another user of the same one, have no say."""
     app = await serve(state=PausingState(), identify=identify, max_body_bytes=MEBIBYTE)
     wire, other = [await HttpWire.session(app, headers={"x-user": user}) for user in ("ann", "bob")]
@@ -120,6 +111,7 @@ async def test_the_first_answer_that_can_be_read_counts_if_its_sender_was_asked(
     question = await call.message()
     await reply(other, answer_to(question, {"by": "bob"}))
     await reply(other, progress_on(question))
+    assert stage.contexts[0].principal.subject == "ann"
     thief = HttpWire(app, "2025-11-25", headers={"x-user": "bob"})
     thief.session_id = wire.session_id
     await reply(thief, answer_to(question, {"by": "bob"}), status=404)
@@ -207,26 +199,6 @@ async def test_every_moment_of_a_question_is_good_for_an_end(way: str) -> None:
             assert not endpoint_of(app)._messages.replies.waiting
 
 
-@pytest.mark.parametrize("version", HANDSHAKE)
-@pytest.mark.parametrize("seen", [False, True])
-@pytest.mark.rule("SH-15", "SH-23", "SH-24")
-async def test_a_question_waits_for_who_comes_back(serve: Serve, version: str, seen: bool) -> None:
-    wire = await HttpWire.session(await serve(state=PausingState()), version)
-    call = ask(wire, times=2)
-    first = await call.message()
-    id = call.events[-1].id
-    second = await call.message() if seen else None
-    await call.cut()
-    rest = wire.get(id)
-    again = await rest.message()
-    assert again["id"] != first["id"]
-    assert second in (None, again)
-    for each in (first, again):
-        await reply(wire, answer_to(each, {"to": each["id"]}))
-    await rest.done()
-    assert [each["to"] for each in given(rest)] == [first["id"], again["id"]]
-
-
 async def test_a_client_that_left_before_there_was_a_stream_is_not_waited_for(stage: AskingStage, app: Any) -> None:
     wire = await HttpWire.session(app, "2025-06-18")
     call = wire.start_call("work")
@@ -282,12 +254,11 @@ async def test_who_stays_may_take_its_time_and_who_comes_back_and_leaves_for_goo
 
 
 @pytest.mark.parametrize("left", [False, True])
-@pytest.mark.parametrize("state", [MemoryState, PausingState])
 @pytest.mark.rule("SH-15")
 async def test_a_server_that_stops_waits_for_no_answer_and_asks_again_after_a_new_start(
-    stage: AskingStage, serve: Serve, state: type[MemoryState], left: bool
+    stage: AskingStage, serve: Serve, left: bool
 ) -> None:
-    app = await serve(state=state())
+    app = await serve(state=PausingState())
     wire = await HttpWire.session(app)
     call = ask(wire, times=3, timeout=600)
     questions = [await call.message() for _ in range(3)]

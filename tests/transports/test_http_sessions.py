@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from http_clients import check_refusal, identify, leave
+from http_clients import INVALID_REQUEST, check_refusal, identify, leave
 
 from dovetail import ProtocolError
 from http_serving import Clock, PausingState, Serve, Stage, settle, until
@@ -27,27 +27,45 @@ async def test_a_refused_initialize_opens_no_session(stage: Stage, serve: Serve)
         assert "mcp-session-id" not in answer.headers
 
 
+@pytest.mark.parametrize("resumed", [False, True])
 @pytest.mark.rule("SH-29")
-async def test_a_silent_session_ends(clock: Clock, serve: Serve) -> None:
-    wire = await HttpWire.session(await serve(clock=clock, session_timeout=100))
-    for _ in range(5):
+async def test_a_silent_session_ends_and_so_do_its_streams(
+    stage: Stage, clock: Clock, serve: Serve, resumed: bool
+) -> None:
+    wire = await HttpWire.session(await serve(clock=clock, session_timeout=100, keep_alive=0.01))
+    for _ in range(3):
         clock.sleep(90)
         assert await used(wire) == 200
+    last = None
+    if resumed:
+        call = wire.start_call("tell")
+        last = (await call.event()).id
+        call.leave()
+    stream = await wire.get(last).started()
+    await settle()
+    assert not stream.ended
     clock.sleep(101)
+    await stream.done(2)
     assert await used(wire) == 404
+    stage.go.set()
 
 
-async def test_delete_ends_the_streams_and_calls_of_that_session_only(stage: Stage, app: Any) -> None:
+@pytest.mark.rule("SH-1", "SH-16", "SH-29", "SH-30")
+@pytest.mark.parametrize("header", [None, "2025-06-18"])
+async def test_delete_ends_a_session_with_its_streams_and_calls_and_no_other(
+    stage: Stage, app: Any, header: str | None
+) -> None:
     ended, other = await HttpWire.session(app), await HttpWire.session(app)
     streams = [await wire.get().started() for wire in (ended, other)]
     calls = [wire.start_call("work", id=1) for wire in (ended, other)]
     await until(lambda: len(stage.ran) == 2)
-    assert (await ended.delete()).status == 204
-    await streams[0].done()
-    await calls[0].done()
-    assert streams[0].messages == []
-    assert calls[0].messages == []
-    await settle()
+    answer = await ended.raw("DELETE", b"", {"mcp-protocol-version": header}).done()
+    assert (answer.status, answer.raw) == (204, b"")
+    assert [(await each.done()).messages for each in (streams[0], calls[0])] == [[], []]
+    check_refusal(await ended.post("ping", id="q"), 404, INVALID_REQUEST, "q")
+    check_refusal(await ended.notify("notifications/initialized"), 404, INVALID_REQUEST)
+    for gone in (ended.get(), ended.get("changes.0"), ended.raw("DELETE")):
+        check_refusal(await gone.done(), 404, INVALID_REQUEST)
     assert not streams[1].ended
     assert not calls[1].ended
     stage.go.set()
@@ -69,25 +87,6 @@ async def test_nothing_goes_on_in_a_session_that_ends_at_the_same_moment(serve: 
         for each in exchanges:
             await each.done(2)
             assert each.status in (200, 204, 404)
-
-
-@pytest.mark.parametrize("resumed", [False, True])
-async def test_a_stream_ends_with_its_session_that_has_expired(
-    stage: Stage, clock: Clock, serve: Serve, resumed: bool
-) -> None:
-    wire = await HttpWire.session(await serve(clock=clock, session_timeout=100, keep_alive=0.01))
-    last = None
-    if resumed:
-        call = wire.start_call("tell")
-        last = (await call.event()).id
-        call.leave()
-    stream = await wire.get(last).started()
-    await settle()
-    assert not stream.ended
-    clock.sleep(101)
-    await stream.done(2)
-    assert (await wire.get().done()).status == 404
-    stage.go.set()
 
 
 async def test_the_longest_silent_one_gives_way_and_its_stream_ends(clock: Clock, serve: Serve) -> None:

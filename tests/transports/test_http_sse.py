@@ -69,20 +69,17 @@ async def test_every_handshake_revision_is_answered_in_message_events(app: Any, 
 
 
 @pytest.mark.rule("SSE-8")
-@pytest.mark.parametrize("shakes_hands", [False, True])
-async def test_2026_07_28_is_not_served(app: Any, shakes_hands: bool) -> None:
-    client = await OldClient(app).open()
-    if shakes_hands:
-        for version in ("2026-07-28", "1999-01-01"):
-            other = await OldClient(app).open()
-            assert (await other.shake_hands(version))["protocolVersion"] == "2025-11-25"
-            await other.leave()
-        await client.shake_hands()
-    for method in ("server/discover", "tools/list", "subscriptions/listen"):
-        error = (await client.ask(method, {"_meta": META, "notifications": {}}))["error"]
-        assert error["code"] == -32022
-        assert error["data"] == {"requested": "2026-07-28", "supported": list(reversed(LEGACY))}
-    await client.leave()
+async def test_2026_07_28_is_not_served(app: Any) -> None:
+    for version in ("2026-07-28", "1999-01-01"):
+        client = await OldClient(app).open()
+        for method in ("server/discover", "tools/list", "subscriptions/listen", "initialize", "tools/list"):
+            if method == "initialize":
+                assert (await client.shake_hands(version))["protocolVersion"] == "2025-11-25"
+                continue
+            error = (await client.ask(method, {"_meta": META, "notifications": {}}))["error"]
+            assert error["code"] == -32022
+            assert error["data"] == {"requested": "2026-07-28", "supported": list(reversed(LEGACY))}
+        await client.leave()
 
 
 @pytest.mark.seed("S2-71")
@@ -111,17 +108,12 @@ async def test_an_unknown_session(app: Any) -> None:
     await client.leave()
 
 
-UNREADABLE = [
-    *((body, -32700) for body in (b"", b"{", b"\xff", b"[" * 100_000)),
-    *((body, -32600) for body in (b"7", b"{}", b"[]", b'{"jsonrpc": "1.0", "id": 1, "method": "ping"}')),
-]
-
-
 async def test_an_unreadable_body_is_refused_where_it_was_posted(app: Any) -> None:
     async with connected(app) as client:
-        for body, code in UNREADABLE:
+        valid = (b"7", b"{}", b"[]", b'{"jsonrpc": "1.0", "id": 1, "method": "ping"}')
+        for body in (b"", b"{", b"\xff", b"[" * 100_000, *valid):
             refused = await client.post(body).done()
-            assert (refused.status, refused.json["error"]["code"]) == (400, code)
+            assert (refused.status, refused.json["error"]["code"]) == (400, -32600 if body in valid else -32700)
         assert await client.call("add", a=1, b=2) == "3"
         assert len(client.heard) == 2  # the refusals were not sent twice
 

@@ -53,9 +53,6 @@ class Storm:
 
     # ── what clients do ──
 
-    def begin(self, wire: HttpWire, exchange: Exchange) -> None:
-        self.begun.append((wire, exchange))
-
     def any_wire(self, *, modern: bool | None = None) -> HttpWire:
         return self.chance.choice([wire for wire in self.wires if modern in (None, wire.version == MODERN)])
 
@@ -65,12 +62,12 @@ class Storm:
     def call(self) -> None:
         wire = self.any_wire()
         arguments = {"pauses": self.chance.randrange(6), "closes": self.chance.random() < 0.2}
-        self.begin(wire, wire.start_call("busy", arguments, meta=LOGS, id=f"c{self.chance.randrange(5)}"))
+        self.begun.append((wire, wire.start_call("busy", arguments, meta=LOGS, id=f"c{self.chance.randrange(5)}")))
 
     def cancel(self) -> None:
         wire = self.any_wire(modern=False)
         body = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"c%d"}}'
-        self.begin(wire, wire.raw("POST", body % self.chance.randrange(5)))
+        self.begun.append((wire, wire.raw("POST", body % self.chance.randrange(5))))
 
     def leave(self) -> None:
         self.any_exchange().leave()
@@ -92,21 +89,21 @@ class Storm:
         """Or a stream beside all calls."""
         known = [(wire, each.id) for wire, exchange in self.begun for each in exchange.events if each.id]
         wire, id = self.chance.choice([*known, *[(self.any_wire(modern=False), None)] * (len(known) or 1)])
-        self.begin(wire, wire.get(id))
+        self.begun.append((wire, wire.get(id)))
 
     def listen(self) -> None:
         wire = self.any_wire(modern=True)
         wanted = {"toolsListChanged": True, "resourceSubscriptions": ["test://one"]}
-        self.begin(wire, wire.start("subscriptions/listen", {"notifications": wanted}))
+        self.begun.append((wire, wire.start("subscriptions/listen", {"notifications": wanted})))
 
     def subscribe(self) -> None:
         wire = self.any_wire(modern=False)
-        self.begin(wire, wire.start("resources/subscribe", {"uri": "test://one"}))
+        self.begun.append((wire, wire.start("resources/subscribe", {"uri": "test://one"})))
 
     def delete(self) -> None:
         if self.chance.random() < 0.2:
             wire = self.any_wire(modern=False)
-            self.begin(wire, wire.raw("DELETE"))
+            self.begun.append((wire, wire.raw("DELETE")))
 
     def change(self) -> None:
         change = self.chance.choice([Change("tools"), Change("resources"), Change("updated", "test://one")])

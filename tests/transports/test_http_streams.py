@@ -138,9 +138,6 @@ async def test_a_large_answer_goes_out_in_pieces(stage: Stage, serve: Serve) -> 
         assert max(len(message.get("body", b"")) for message in answer.sent) <= 256 * 1024
 
 
-# ── all that a busy server says ──
-
-
 LISTS = {
     "tools/list": "tools",
     "prompts/list": "prompts",
