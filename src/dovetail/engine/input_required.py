@@ -155,8 +155,7 @@ class Replay:
         if answer is not None:
             self._taken.add(place)
             return answer
-        self._check(inquiry)
-        self._leave_open(place, inquiry, timeout)
+        self._leave_open({place: inquiry}, timeout)
         try:
             await self._let_others_ask()
         finally:
@@ -178,33 +177,29 @@ class Replay:
             for _ in range(turns):
                 await asyncio.sleep(0)
 
-    def _check(self, inquiry: Inquiry[Any]) -> None:
-        require_askable(inquiry.question, self._exchange.request.revision, self._exchange.request.capabilities)
-
     def _place(self, question: Question) -> str:
         kind = question.method.partition("/")[0]
         place = f"{kind}-{question.digest}"
         self._occurrences[place] += 1
         return f"{place}-{self._occurrences[place]}"
 
-    def _leave_open(self, key: str, inquiry: Inquiry[Any], timeout: float) -> None:
-        if len(self._open) >= MAX_QUESTIONS:  # the next round will come to it
-            return
-        params = inquiry.params(self._exchange.request.revision)
-        request = {"method": inquiry.question.method, "params": params}
-        if not params:
-            del request["params"]
-        self._open[key] = request
-        self._timeouts.append(timeout)
+    def _leave_open(self, inquiries: Mapping[str, Inquiry[Any]], timeout: float) -> None:
+        """All of them, or none if the client can't answer one."""
+        request = self._exchange.request
+        for inquiry in inquiries.values():
+            require_askable(inquiry.question, request.revision, request.capabilities)
+        for key, inquiry in inquiries.items():
+            if len(self._open) < MAX_QUESTIONS:  # the next round will come to the others
+                params = inquiry.params(request.revision)
+                self._open[key] = {"method": inquiry.question.method, **({"params": params} if params else {})}
+                self._timeouts.append(timeout)
 
     async def ask_together(self, required: InputRequired) -> None:
         await self._go_on()
-        for inquiry in required.requests.values():
-            self._check(inquiry)
-        self._own_state = Raw(b"null" if required.state is UNSET else encode_json(required.state))
-        for key, inquiry in required.requests.items():
-            self._leave_open(key, inquiry, self._engine.options.answer_timeout)
-            self._own_keys.add(key)
+        state = Raw(b"null" if required.state is UNSET else encode_json(required.state))
+        self._leave_open(required.requests, self._engine.options.answer_timeout)
+        self._own_keys.update(required.requests)
+        self._own_state = state
         self._is_over = True
         raise Unanswered
 
@@ -218,8 +213,7 @@ class Replay:
                 self._taken.add(place)
                 answered.append(inquiry.read(answer, self._exchange.request.revision).accepted)
             else:
-                self._check(inquiry)
-                self._leave_open(place, inquiry, self._engine.options.answer_timeout)
+                self._leave_open({place: inquiry}, self._engine.options.answer_timeout)
         if self._open:
             self._is_over = True
             raise Unanswered
