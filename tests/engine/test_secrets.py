@@ -17,6 +17,7 @@ from dovetail.engine.member import Member
 from dovetail.engine.options import Options
 from dovetail.engine.request_state import BadSeal
 from dovetail.engine.secrets import KEY, Secrets, checked_secrets, keep_sharing, shared_secrets
+from dovetail.state.base import StoreTrouble
 from dovetail.state.memory import MemoryState
 from far_state import FarState
 from http_serving import until
@@ -170,14 +171,11 @@ async def test_a_configured_secret_is_nobody_elses_business() -> None:
 
 
 async def test_a_state_that_fails_lets_nobody_start() -> None:
-    class Broken(MemoryState):
-        async def claim(self, key: str, value: bytes, ttl: float) -> bool:
-            raise ConnectionError("no such host")
-
     entered: list[Server] = []
     engine = Server("x", lifespan=entered.append).engine  # type: ignore[arg-type]
-    engine.state = Broken()
-    with pytest.raises(ConnectionError):
+    engine.state = state = FarState()
+    state.break_down()
+    with pytest.raises(StoreTrouble):
         await engine.start()
     assert not entered
 
