@@ -17,7 +17,6 @@ from dovetail.engine.member import Member
 from dovetail.engine.options import Options
 from dovetail.engine.request_state import BadSeal
 from dovetail.engine.secrets import KEY, Secrets, checked_secrets, keep_sharing, shared_secrets
-from dovetail.state.base import StoreTrouble
 from dovetail.state.memory import MemoryState
 from far_state import FarState
 from http_serving import until
@@ -171,11 +170,14 @@ async def test_a_configured_secret_is_nobody_elses_business() -> None:
 
 
 async def test_a_state_that_fails_lets_nobody_start() -> None:
+    async def fails(_name: str) -> None:
+        raise ConnectionError("no such host")
+
     entered: list[Server] = []
     engine = Server("x", lifespan=entered.append).engine  # type: ignore[arg-type]
     engine.state = state = FarState()
-    state.break_down()
-    with pytest.raises(StoreTrouble):
+    state.travel = fails  # type: ignore[method-assign]
+    with pytest.raises(ConnectionError):
         await engine.start()
     assert not entered
 
