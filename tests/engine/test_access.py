@@ -17,7 +17,7 @@ from wire import MODERN, Wire
 
 def uses(name: str) -> dict[str, tuple[str, dict[str, Any]]]:
     """All ways to use a thing."""
-    argument = {"name": "kind", "value": "g"}
+    complete, argument = "completion/complete", {"name": "kind", "value": "g"}
     refs = {
         "prompt": {"type": "ref/prompt", "name": name},
         "template": {"type": "ref/resource", "uri": f"{name}://of/{{kind}}"},
@@ -28,10 +28,7 @@ def uses(name: str) -> dict[str, tuple[str, dict[str, Any]]]:
         "get": ("prompts/get", {"name": name, "arguments": {"kind": "good"}}),
         "read": ("resources/read", {"uri": f"{name}://one"}),
         "read template": ("resources/read", {"uri": f"{name}://of/good"}),
-        **{
-            f"complete {kind}": ("completion/complete", {"ref": ref, "argument": argument})
-            for kind, ref in refs.items()
-        },
+        **{f"complete {kind}": (complete, {"ref": ref, "argument": argument}) for kind, ref in refs.items()},
     }
 
 
@@ -139,11 +136,8 @@ async def test_plain_and_async_functions_are_asked_about_those_who_have_the_scop
 
     server, eve = Server("f", version="1.0.0", timeout=5), Principal(subject="eve", scopes=WRITER.scopes)
     server.add_tool(lambda: "", name="t", scopes=["notes:write"], authorize=is_bob_later if is_async else is_bob)
-    for principal, message in (
-        (READER, "This needs the scopes: notes:write"),
-        (eve, "Unknown tool: t"),
-        (WRITER, None),
-    ):
+    missing, unknown = "This needs the scopes: notes:write", "Unknown tool: t"
+    for principal, message in ((READER, missing), (eve, unknown), (WRITER, None)):
         async with CallerWire(server, MODERN, principal) as wire:
             answer = await wire.exchange(wire.request("tools/call", {"name": "t"}))
             assert answer.get("error", {}).get("message") == message

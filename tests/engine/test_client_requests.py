@@ -19,7 +19,7 @@ from dovetail.errors import AnswerTimeout, Busy, QuestionFailed
 from dovetail.protocol import jsonrpc
 from dovetail.state.base import StoreTrouble
 from far_state import FarState
-from http_serving import settle
+from http_serving import settle, until
 from http_wire import text_of
 from wire import CLIENT, MODERN, Wire
 
@@ -361,7 +361,7 @@ async def test_a_call_that_is_cancelled_calls_its_questions_off_and_can_ask_no_m
         wire.call(times=2)
         questions = {(await wire.asked("roots/list"))["id"] for _ in range(2)}
         wire.call("defy", 2)
-        await settle()
+        await until(lambda: len(stage.contexts) == 2)
         if way == "abandon":
             wire.connection.abandon()
         else:

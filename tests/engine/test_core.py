@@ -172,7 +172,10 @@ async def test_a_lifespan_that_fails_is_not_taken_for_one_that_began() -> None:
 async def test_a_result_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a tool returns is made JSON where it is checked; what is sent is put together from that."""
     server, encode, sizes = new_server(), results.encode, list[int]()
-    server.add_tool(lambda: list(range(5_000)), name="rows", output_schema={"type": "array"})
+
+    @server.tool
+    async def rows() -> list[int]:
+        return list(range(5_000))
 
     def counting(value: Any) -> bytes:
         data = encode(value)

@@ -1,5 +1,6 @@
 """Calls of several rounds, as clients of 2026-07-28 see them: by `ctx`, by hand (`InputRequired`), and around them."""
 
+import asyncio
 import itertools
 import logging
 from collections.abc import Mapping
@@ -182,6 +183,12 @@ def low_level() -> Server:
         return InputRequired({"form": NAME, "model": Sample("Hi", max_tokens=5), "folders": Roots()})
 
     @server.tool
+    async def together(ctx: Context) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ctx.elicit("Name?", str))
+            group.create_task(ctx.sample("Hi"))
+
+    @server.tool
     async def waits(ctx: Context) -> Any:
         done = ctx.request_state or 0
         return "done" if done == 3 else InputRequired(state=done + 1)
@@ -264,6 +271,7 @@ async def test_prompts_and_resources() -> None:
     [
         ("every_kind", {"elicitation": {}}, {"sampling": {}}),
         ("every_kind", {"elicitation": {}, "sampling": {}}, {"roots": {}}),
+        ("together", {}, {"elicitation": {"form": {}}, "sampling": {}}),
     ],
 )
 async def test_nothing_is_asked_that_the_client_did_not_declare(tool: str, capabilities: Any, missing: Any) -> None:

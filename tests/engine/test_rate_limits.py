@@ -15,17 +15,11 @@ from dovetail.engine.rate_limits import COUNTED, PAUSE, Limiter
 from dovetail.errors import INTERNAL_ERROR, SetupError
 from dovetail.registry.options import Rate, parse_rates
 from far_state import FarState
+from http_serving import Clock
 from replaying import asking_client, retry
 from wire import MODERN, Wire
 
 NOTHING: Any = None
-
-
-class Clock:
-    now = 1_000_000 * 60.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def caller(principal: str | None = None, address: str | None = None) -> Exchange:
@@ -111,6 +105,7 @@ async def test_as_many_as_a_model_lets_through(workers: int, steps: list[tuple[f
 
 async def test_a_clock_that_is_set_back() -> None:
     clock = Clock()
+    clock.sleep(9_020)  # to the beginning of a minute
     one = limiter("2/minute", clock)
     assert await admitted(one, 3) == 2
     clock.now -= 30

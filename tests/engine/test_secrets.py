@@ -170,13 +170,13 @@ async def test_a_configured_secret_is_nobody_elses_business() -> None:
 
 
 async def test_a_state_that_fails_lets_nobody_start() -> None:
-    class Broken(MemoryState):
-        async def claim(self, key: str, value: bytes, ttl: float) -> bool:
-            raise ConnectionError("no such host")
+    async def fails(_name: str) -> None:
+        raise ConnectionError("no such host")
 
     entered: list[Server] = []
     engine = Server("x", lifespan=entered.append).engine  # type: ignore[arg-type]
-    engine.state = Broken()
+    engine.state = state = FarState()
+    state.travel = fails  # type: ignore[method-assign]
     with pytest.raises(ConnectionError):
         await engine.start()
     assert not entered

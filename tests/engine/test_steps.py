@@ -16,6 +16,7 @@ import pytest
 from dovetail import Client, Context, Request, Server, ServerError, SetupError, ToolError
 from dovetail.engine.context import warn_deprecated
 from dovetail.engine.input_required import Steps, life_now
+from dovetail.protocol.request_state import Round
 from dovetail.state.base import NoRoom, StateBackend
 from dovetail.state.memory import MemoryState
 from far_state import FarState
@@ -216,9 +217,8 @@ async def test_a_step_of_a_dead_worker_is_not_done_a_second_time() -> None:
     effect = Effect()
     effect.go.clear()
     engine = serving(effect.sync).engine
-    dead, alive = Steps(engine, {}), Steps(engine, {}, patience=0.01)
-    for steps in (dead, alive):
-        steps.share("call", await life_now(engine.state), 60)
+    before = Round(call="call", life=await life_now(engine.state), ends=time.time())
+    dead, alive = Steps(engine, {}, before), Steps(engine, {}, before, patience=0.01)
     first = asyncio.create_task(dead.run("send mail", effect, in_thread=False))  # it will never come to its end
     await effect.begun.wait()
     with pytest.raises(ToolError, match="The step send mail was begun by an earlier request and has not ended"):

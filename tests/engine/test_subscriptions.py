@@ -106,7 +106,7 @@ async def test_the_end_of_the_server_is_the_result_and_a_cancelled_listen_is_sil
         await listen(wire, "l", toolsListChanged=True)
         assert server.engine.hub.wishes == 0
         server.add_tool(lambda: "", name="u")
-        server.engine.hub.end_all()
+        await server.engine.stop()
         assert mark(await wire.receive()) == "l"  # what was pending is told
         answer = await wire.receive()
         assert (answer["id"], answer["result"]["resultType"]) == ("l", "complete")

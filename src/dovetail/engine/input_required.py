@@ -115,9 +115,7 @@ class Replay:
         self._fresh = {place: self._responses[place] for place in before.asked if place in self._responses}
         self._answers = before.answers | self._fresh
         self._life = before.life
-        self._steps = Steps(engine, dict(before.steps))
-        if before.number:  # others may bring the state too; claims outlive it by an hour, for its last run
-            self._steps.share(before.call, before.life, before.ends - time.time() + 3600.0)
+        self._steps = Steps(engine, dict(before.steps), before if before.number else None)
         self.begin_again()
 
     def begin_again(self, mark: Mark | None = None) -> None:
@@ -157,8 +155,7 @@ class Replay:
         if answer is not None:
             self._taken.add(place)
             return answer
-        self._check(inquiry)
-        self._leave_open(place, inquiry, timeout)
+        self._leave_open({place: inquiry}, timeout)
         try:
             await self._let_others_ask()
         finally:
@@ -180,33 +177,29 @@ class Replay:
             for _ in range(turns):
                 await asyncio.sleep(0)
 
-    def _check(self, inquiry: Inquiry[Any]) -> None:
-        require_askable(inquiry.question, self._exchange.request.revision, self._exchange.request.capabilities)
-
     def _place(self, question: Question) -> str:
         kind = question.method.partition("/")[0]
         place = f"{kind}-{question.digest}"
         self._occurrences[place] += 1
         return f"{place}-{self._occurrences[place]}"
 
-    def _leave_open(self, key: str, inquiry: Inquiry[Any], timeout: float) -> None:
-        if len(self._open) >= MAX_QUESTIONS:  # the next round will come to it
-            return
-        params = inquiry.params(self._exchange.request.revision)
-        request = {"method": inquiry.question.method, "params": params}
-        if not params:
-            del request["params"]
-        self._open[key] = request
-        self._timeouts.append(timeout)
+    def _leave_open(self, inquiries: Mapping[str, Inquiry[Any]], timeout: float) -> None:
+        """All of them, or none if the client can't answer one."""
+        request = self._exchange.request
+        for inquiry in inquiries.values():
+            require_askable(inquiry.question, request.revision, request.capabilities)
+        for key, inquiry in inquiries.items():
+            if len(self._open) < MAX_QUESTIONS:  # the next round will come to the others
+                params = inquiry.params(request.revision)
+                self._open[key] = {"method": inquiry.question.method, **({"params": params} if params else {})}
+                self._timeouts.append(timeout)
 
     async def ask_together(self, required: InputRequired) -> None:
         await self._go_on()
-        for inquiry in required.requests.values():
-            self._check(inquiry)
-        self._own_state = Raw(b"null" if required.state is UNSET else encode_json(required.state))
-        for key, inquiry in required.requests.items():
-            self._leave_open(key, inquiry, self._engine.options.answer_timeout)
-            self._own_keys.add(key)
+        state = Raw(b"null" if required.state is UNSET else encode_json(required.state))
+        self._leave_open(required.requests, self._engine.options.answer_timeout)
+        self._own_keys.update(required.requests)
+        self._own_state = state
         self._is_over = True
         raise Unanswered
 
@@ -220,8 +213,7 @@ class Replay:
                 self._taken.add(place)
                 answered.append(inquiry.read(answer, self._exchange.request.revision).accepted)
             else:
-                self._check(inquiry)
-                self._leave_open(place, inquiry, self._engine.options.answer_timeout)
+                self._leave_open({place: inquiry}, self._engine.options.answer_timeout)
         if self._open:
             self._is_over = True
             raise Unanswered
@@ -306,18 +298,16 @@ class Replay:
 class Steps:
     """The steps of one run."""
 
-    def __init__(self, engine: "Engine", done: dict[str, Raw], patience: float = 30.0) -> None:
-        """`patience` is how many seconds to wait for a step that another request has begun."""
+    def __init__(
+        self, engine: "Engine", done: dict[str, Raw], before: Round | None = None, patience: float = 30.0
+    ) -> None:
+        """Other requests may bring the state of `before` too; `patience` seconds are waited for a step of theirs."""
         self._engine = engine
+        self._before = before
         self._patience = patience
-        self._call: str | None = None
         self.done = done
         self.met: Counter[str] = Counter()  # how often each has come up in this run
         self._running: set[asyncio.Task[Raw]] = set()
-
-    def share(self, call: str, life: str, lifetime: float) -> None:
-        """Other runs of the call may be at the same steps; `lifetime` is how long a claim is kept."""
-        self._call, self._life, self._lifetime = call, life, lifetime
 
     async def run(self, name: object, function: Callable[[], Any], *, in_thread: bool) -> Any:
         """Once begun it runs to its end, also if its call is cancelled: half a side effect would help nobody."""
@@ -342,44 +332,45 @@ class Steps:
             await asyncio.wait(self._running)
 
     async def _do(self, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
-        if self._call is None:
+        if self._before is None:
             result = _remembered(key, await self._effect(key, function, in_thread))
         else:
-            result = await self._do_once(key, function, in_thread)
+            result = await self._do_once(self._before, key, function, in_thread)
         self.done[key] = result
         return result
 
-    async def _do_once(self, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
+    async def _do_once(self, before: Round, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
         digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
-        place = f"step/{self._call}/{digest}"
-        while not await self._engine.state.claim(place, BEGUN, self._lifetime):
+        place = f"step/{before.call}/{digest}"
+        lifetime = before.ends - time.time() + 3600.0  # a claim outlives the state by an hour, for its last run
+        while not await self._engine.state.claim(place, BEGUN, lifetime):
             if (result := await self._result_of_another(place, key)) is not None:
                 return result
         try:
-            await self._check_life(key)
+            await self._check_life(key, before.life)
             value = await self._effect(key, function, in_thread)
         except (Exception, Unanswered):  # one that was cancelled may be done
-            await self._tell(place, key, None)
+            await self._tell(place, key, None, lifetime)
             raise
         result = _remembered(key, value)
-        await self._tell(place, key, result)
+        await self._tell(place, key, result, lifetime)
         return result
 
-    async def _tell(self, place: str, key: str, result: Raw | None) -> None:
+    async def _tell(self, place: str, key: str, result: Raw | None, lifetime: float) -> None:
         """Others get the result of a step, or may try it themselves if it failed."""
         state = self._engine.state
         try:
             if result is None:
                 await state.delete(place)
             else:
-                await state.put(place, bytes(result), ttl=self._lifetime)
+                await state.put(place, bytes(result), ttl=lifetime)
             await state.publish(place)
         except Exception as failure:  # this run knows how it ended; only another would not
             log.warning("the outcome of the step %r can't be kept: %s", key, failure)
 
-    async def _check_life(self, key: str) -> None:
+    async def _check_life(self, key: str, life: str) -> None:
         """After the claim: if the life is still the same, the store has known all claims of the call until then."""
-        if await life_now(self._engine.state) == self._life:
+        if await life_now(self._engine.state) == life:
             return
         name = key.rpartition("#")[0]
         log.warning("the step %r was refused: the state store was emptied since its call began, or is another", name)
