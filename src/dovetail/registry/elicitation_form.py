@@ -185,9 +185,6 @@ def _asks_for_secret(name: str, body: JsonSchema) -> bool:
     return any("".join(each[-count:]) in _SECRETS for each in words for count in (1, 2, 3))  # none has more
 
 
-# ── choices ──
-
-
 def _options(schema: Any, where: str) -> Options | None:
     """What may be chosen, in any spelling; None if the schema is not a choice."""
     if not isinstance(schema, dict):
@@ -199,16 +196,14 @@ def _options(schema: Any, where: str) -> Options | None:
         if titles is not None and (not isinstance(titles, list) or [*map(type, titles)] != [str] * len(values)):
             raise SetupError(f"{where}: enumNames must hold one string for each value of enum")
         return list(zip(values, titles or [None] * len(values), strict=True))
-    branches: Any = schema.get("oneOf", schema.get("anyOf"))
-    if not isinstance(branches, list):
-        return None
+    branches: Any = schema.get("oneOf", schema.get("anyOf", ()))
     found: Options = []
     for branch in branches:
         inner = _options(branch, where)
         if inner is None:
             return None
         found += [(branch["const"], branch.get("title"))] if "const" in branch else inner
-    return found
+    return found or None
 
 
 def _choice(body: JsonSchema, options: Options, where: str, *, several: bool) -> tuple[JsonSchema, dict[str, Any]]:
@@ -250,9 +245,6 @@ def _spelled(options: Options, where: str) -> dict[str, Any]:
 
 def _spelling(value: Any) -> str:
     return str.__str__(value) if isinstance(value, str) else encode_json(value).decode()
-
-
-# ── forms ──
 
 
 class Form(msgspec.Struct, frozen=True, eq=False):
