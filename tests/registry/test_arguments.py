@@ -111,9 +111,6 @@ def test_strings_that_hold_something_else(text: str) -> None:
     assert problems(lambda: read(list[Picky], '[{"x": 1}, {"x": 13}]')) == ["x[1]: thirteen brings bad luck"]
 
 
-# What only some types have
-
-
 def test_a_time_without_a_zone_is_welcome_everywhere() -> None:
     def tool(when: datetime.datetime, code: Annotated[str, Field(pattern="^a")] = "a") -> None: ...
 
@@ -246,9 +243,6 @@ def test_raw_schemas_without_an_object_at_the_root(schema: Any) -> None:
         raw_arguments(schema)
 
 
-# Strings
-
-
 def test_prompts_take_strings() -> None:
     def prompt(
         code: str, count: int, when: datetime.date = TODAY, ratio: float = 0.5, colour: Colour = Colour.RED,
@@ -364,9 +358,6 @@ def test_numbers_that_are_too_large(number: str) -> None:
     assert problems(lambda: read(dict[str, int], f'{{"a": {number}}}')) == ["x[…]: is too large a number"]
     lines = problems(lambda: raw_arguments().decode(b'{"size": %b}' % number.encode()))
     assert lines == ["arguments: hold too large a number"]
-
-
-# Round trips
 
 
 NUMBERS = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)

@@ -35,9 +35,6 @@ def kept(body: bytes = b"{}") -> KeptPage:
     return KeptPage(body, None, 0.0)
 
 
-# ── order and lookup ──
-
-
 @pytest.mark.rule("TOOL-4")
 def test_items_stay_in_the_order_of_their_registration() -> None:
     catalog = filled("zebra", "ant", "mole")
@@ -204,9 +201,6 @@ def test_the_oldest_pages_make_room() -> None:
     assert len(catalog.encoded) == 1, "a change empties it, and nothing is counted any more"
 
 
-# ── listeners ──
-
-
 def test_who_no_longer_listens_is_not_told() -> None:
     catalog = filled("a")
     heard: list[str] = []
@@ -221,9 +215,6 @@ def test_who_no_longer_listens_is_not_told() -> None:
     catalog.add("b", "B")
     catalog.add("c", "C")
     assert heard == ["once", "always", "always"]
-
-
-# ── threads ──
 
 
 def test_threads_may_register_and_remove_while_others_page() -> None:
@@ -258,9 +249,6 @@ def test_threads_may_register_and_remove_while_others_page() -> None:
         thread.join()
     assert not failures
     assert set(catalog.all()) == fixed
-
-
-# ── names ──
 
 
 @pytest.mark.seed("S3-09")

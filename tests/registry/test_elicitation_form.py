@@ -246,9 +246,6 @@ def test_what_has_no_place_in_a_form_is_not_sent() -> None:
     assert alone(compile_form(Annotated[str, Field(pattern="a", format="ipv4")])) == {"type": "string"}
 
 
-# Remembering
-
-
 def test_a_form_is_compiled_once() -> None:
     for type_ in (AsDataclass, list[Size], Annotated[int, Field(ge=1)], str | None):
         assert compile_form(type_) is compile_form(type_)
@@ -266,9 +263,6 @@ def test_forms_do_not_share_what_they_return() -> None:
     form = compile_raw_form(raw(t=many("a") | {"default": ["a"]}))
     form.decode({})["t"].append("spoilt")
     assert form.decode({}) == {"t": ["a"]}
-
-
-# Several things
 
 
 @pytest.mark.rule("EL-5", "EL-9", "JS-11")
@@ -351,9 +345,6 @@ def test_a_default_set_is_sent_in_the_order_of_its_choices() -> None:
     assert form.decode({}) == frozenset("bce")
 
 
-# Defaults that are made anew
-
-
 Colours = list[Literal["a", "b", "c"]]
 made: list[str] = []
 
@@ -383,9 +374,6 @@ def test_what_a_factory_makes_is_not_shown_and_made_for_each_answer(type_: Any) 
     before = len(made)
     assert [getattr(form.decode({}), "my_colours", ["c", "a"]) for _ in range(2)] == [["c", "a"], ["c", "a"]]
     assert len(made) == before + 2
-
-
-# Formats
 
 
 class Formats(pydantic.BaseModel):
@@ -564,9 +552,6 @@ def test_answers_to_raw_schemas() -> None:
 def test_raw_schemas_that_no_form_has(schema: Any, words: str) -> None:
     with pytest.raises(SetupError, match=rf"^ctx\.elicit, parameter schema.*{words}"):
         compile_raw_form(schema)
-
-
-# Any answer
 
 
 anything = st.recursive(

@@ -410,9 +410,6 @@ def test_any_string_stays_inside_or_is_not_found(playground: Directory, relative
     assert (found if isinstance(found, bytes) else found.encode()) == path.read_bytes() != SECRET.encode()
 
 
-# A single file
-
-
 def test_a_single_file(tree: Path) -> None:
     file = File(tree / "notes.md", uri="notes://today", mime_type="text/plain; charset=utf-8")
     assert (file.entry().uri, file.entry().name) == ("notes://today", "notes.md")

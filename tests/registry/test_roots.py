@@ -28,9 +28,6 @@ def answer(*roots: Any) -> bytes:
     return json.dumps({"roots": roots}).encode()
 
 
-# The question
-
-
 @REVISIONS
 def test_the_question(revision: Revision) -> None:
     inquiry: Inquiry[list[Root]] = Roots()
@@ -42,9 +39,6 @@ def test_the_question(revision: Revision) -> None:
     official.demand()
     request = {"jsonrpc": "2.0", "id": 1, "method": "roots/list", "params": inquiry.params(revision)}
     official.validator_for(revision.name, "ListRootsRequest").validate(request)
-
-
-# The answer
 
 
 @REVISIONS
@@ -102,9 +96,6 @@ NO_FILE_URIS = [
 def test_what_is_no_file_uri(uri: str) -> None:
     with pytest.raises(ValueError, match=r"file:// URI|surrogates"):
         Root(uri)
-
-
-def test_a_path_is_no_uri() -> None:
     with pytest.raises(TypeError, match=r"uri must be a string, not .*Path; .*as_uri"):
         Root(Path("/a"))  # type: ignore[arg-type]
 
@@ -219,9 +210,6 @@ def test_links_lead_where_they_lead(tmp_path: Path) -> None:
     assert root.contains(outside / "back" / "x")
     assert Root((tmp_path / "alias").as_uri()).contains(inside / "x")
     root.contains("loop/x")  # whatever it says, it says it
-
-
-# Whatever clients think of
 
 
 def path_or_none(uri: str, windows: bool) -> str | None:

@@ -74,9 +74,6 @@ def calls(decode: Callable[[bytes], Any], raw: bytes) -> tuple[int, list[str]]:
     return len(called), lines
 
 
-# The cases that held a worker for seconds
-
-
 @pytest.mark.parametrize(
     ("levels", "replies", "text", "others"),
     [(40, 50, 1, "y"), (90, 50, 1, 1), (90, 200, 1, "y")],
@@ -222,9 +219,6 @@ def test_the_words_of_a_model_s_author_are_told_unless_there_are_too_many(before
     lines = problems(lambda: arguments.decode(encoded(x=posts(0, *fine, bad))))
     assert lines == [f"x.replies[{before}].text: nobody says that"]
     assert problems(lambda: arguments.decode(encoded(x=posts(0, *fine, *[bad] * 200)))) == ["x: does not fit its type"]
-
-
-# What is too large
 
 
 @pytest.mark.parametrize("lenient", [True, False])

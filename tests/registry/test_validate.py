@@ -249,9 +249,6 @@ def test_the_own_metaschema_is_built_in() -> None:
         assert validator.problems({"type": 5})
 
 
-# Properties
-
-
 leaves = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.5, 1.0, "", "a", "ab", "2026-07-28"])
 values = st.recursive(
     leaves,
@@ -438,9 +435,6 @@ def test_loops_are_looked_for_in_one_walk(schema: Callable[[int], Any]) -> None:
             Validator(schema(count), where="tool", lazy=True)
         counts.append(len(called))
     assert counts[1] <= 2.1 * counts[0]
-
-
-# Hostile values
 
 
 PAIR = {"properties": {"op": {"type": "string"}, "c": {"$ref": "#/$defs/e"}}, "type": "object"}

@@ -185,9 +185,6 @@ def _asks_for_secret(name: str, body: JsonSchema) -> bool:
     return any("".join(each[-count:]) in _SECRETS for each in words for count in (1, 2, 3))  # none has more
 
 
-# ── choices ──
-
-
 def _options(schema: Any, where: str) -> Options | None:
     """What may be chosen, in any spelling; None if the schema is not a choice."""
     if not isinstance(schema, dict):
@@ -199,16 +196,14 @@ def _options(schema: Any, where: str) -> Options | None:
         if titles is not None and (not isinstance(titles, list) or [*map(type, titles)] != [str] * len(values)):
             raise SetupError(f"{where}: enumNames must hold one string for each value of enum")
         return list(zip(values, titles or [None] * len(values), strict=True))
-    branches: Any = schema.get("oneOf", schema.get("anyOf"))
-    if not isinstance(branches, list):
-        return None
+    branches: Any = schema.get("oneOf", schema.get("anyOf", ()))
     found: Options = []
     for branch in branches:
         inner = _options(branch, where)
         if inner is None:
             return None
         found += [(branch["const"], branch.get("title"))] if "const" in branch else inner
-    return found
+    return found or None
 
 
 def _choice(body: JsonSchema, options: Options, where: str, *, several: bool) -> tuple[JsonSchema, dict[str, Any]]:
@@ -252,9 +247,6 @@ def _spelling(value: Any) -> str:
     return str.__str__(value) if isinstance(value, str) else encode_json(value).decode()
 
 
-# ── forms ──
-
-
 class Form(msgspec.Struct, frozen=True, eq=False):
     """What a user is asked to fill in. `schema` is spelled as the newest revision does."""
 
@@ -265,17 +257,24 @@ class Form(msgspec.Struct, frozen=True, eq=False):
 
     def decode(self, content: dict[str, Any]) -> Any:
         """The value that the author asked for; raises QuestionFailed, which names the field."""
-        required = self.schema.get("required", ())
-        given = {field: content.get(field.name) for field in self.fields}  # and no others: a client may add its own
-        filled = {field: value for field, value in given.items() if value is not None}
-        absent = [field for field in given if field not in filled and "default" not in field.schema]
-        if missing := [f"{field.name}: is required, but missing" for field in absent if field.name in required]:
-            raise unfit(*missing)
-        answer = {field.name: field.read(value) for field, value in filled.items()}
-        value = self.build(answer | {name: None for name in self.empty if name not in answer})
-        formats = [(field.name, field.schema["format"]) for field in filled if "format" in field.schema]
-        # Types read some formats less narrowly, and others not at all.
-        problems = [line for name, kind in formats for line in _format(kind).problems(answer[name], root=name)]
+        required, filled, problems = self.schema.get("required", ()), dict[FormField, Any](), list[str]()
+        for field in self.fields:  # and no others: a client may add its own
+            given = content.get(field.name)
+            if given is not None:
+                filled[field] = given
+            elif field.name in required and "default" not in field.schema:
+                problems.append(f"{field.name}: is required, but missing")
+        if problems:
+            raise unfit(*problems)
+        answer: Answer = {}
+        for field, given in filled.items():
+            answer[field.name] = field.read(given)
+        for name in self.empty:
+            answer.setdefault(name, None)
+        value = self.build(answer)
+        for field in filled:  # types read some formats less narrowly, and others not at all
+            if "format" in field.schema:
+                problems += _format(field.schema["format"]).problems(answer[field.name], root=field.name)
         if problems:
             raise unfit(*problems)
         return value
