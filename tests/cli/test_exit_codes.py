@@ -167,12 +167,6 @@ server.run()
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    furnish(tmp_path)
-    return tmp_path
-
-
 def write(folder: Path, servers: dict[str, Any], name: str = "mcp.json", section: str = "mcpServers") -> None:
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text(json.dumps({section: servers}))
