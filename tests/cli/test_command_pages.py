@@ -72,8 +72,6 @@ ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted((ROOT / "docs" / "commands").glob("*.md"))
 BLOCK = re.compile(r"^<!-- (?P<program>\w+\.py) -->\n```console\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://)(?P<path>[^)#]*)(#(?P<place>[^)]+))?\)")
-
-
 BLOCKS = [(page.stem, match["program"], match["body"]) for page in PAGES for match in BLOCK.finditer(page.read_text())]
 
 

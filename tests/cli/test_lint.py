@@ -319,8 +319,6 @@ def test_every_schema_inside_is_walked() -> None:
 
 BOTH = {"a": TEXT, "b": TEXT}
 ONLY_A = {"properties": {"a": {"const": "x"}}, "required": ["a", "b"]}
-
-
 BASE = {"B": {"type": "object", "properties": {"b": TEXT}}, "L": {"type": "array", "items": TEXT}}
 INHERITED, LISTS = {"$ref": "#/$defs/B"}, {"$ref": "#/$defs/L"}
 BARE = {"type": "array", "minItems": 1}

@@ -29,7 +29,6 @@ def add(a: int, b: int) -> int:
     return a + b
 """
 GUARDED = PLAIN + "if __name__ == '__main__':\n    server.run()\n"
-
 Write = Callable[..., Path]
 
 

@@ -83,7 +83,6 @@ def error(message: dict[str, Any], code: int, text: str = "no", data: Any = None
 EVERY = tuple(revisions.BY_NAME)
 MODERN = "2026-07-28"
 
-
 RESULTS = {
     "elicitation/create": "ElicitResult", "sampling/createMessage": "CreateMessageResult",
     "roots/list": "ListRootsResult", "ping": "EmptyResult",

@@ -22,8 +22,6 @@ from dovetail.client.oauth import client_credentials as machines
 from dovetail.errors import NotSignedIn, ServerError
 
 pytestmark = pytest.mark.usefixtures("tidy")
-
-
 MODERN = "2026-07-28"
 
 
@@ -240,7 +238,6 @@ async def test_who_is_cancelled_in_a_refresh_does_not_lose_what_came_of_it() -> 
 
 
 SECRET = "a-secret-of-some-length"
-
 KEYS: dict[str, Any] = {"EC": ECKey.generate_key("P-256"), "RSA": RSAKey.generate_key(2048)}
 
 
