@@ -157,16 +157,9 @@ def test_a_program_that_serves_when_it_is_imported(write: Write) -> None:
         sys.modules.pop("server", None)
 
 
-@pytest.fixture
-def _own_bundled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A console measures its server from then on, so each test has a bundled server of its own."""
-    monkeypatch.setattr("dovetail.cli.run.BUNDLED", "dovetail.reference:create_server")
-
-
 # ── the console ──
 
 
-@pytest.mark.usefixtures("_own_bundled")
 @pytest.mark.parametrize(
     ("words", "has_console"),
     [
@@ -178,9 +171,10 @@ def _own_bundled(monkeypatch: pytest.MonkeyPatch) -> None:
         ("server.py", False),
     ],
 )
-def test_a_console_is_there_if_asked_for_and_for_the_bundled_server(
-    write: Write, ran: list, words: str, has_console: bool
+def test_a_console_is_there_if_asked_for(
+    write: Write, ran: list, words: str, has_console: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("dovetail.cli.run.BUNDLED", "dovetail.reference:create_server")  # a console measures its server
     write(PLAIN)
     assert run(*words.split()).exit_code == 0
     ((_, transport, options),) = ran

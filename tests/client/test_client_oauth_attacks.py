@@ -113,15 +113,18 @@ async def test_what_servers_say_of_themselves(case: str) -> None:
             assert not made.asked  # the browser was not opened
 
 
-@pytest.mark.parametrize("page", ["https://login.example@evil.example/", "javascript:alert(1)", None])
 async def test_the_command_asks_only_for_a_page_that_it_can_show(
-    page: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     async with realm() as made:
-        made.change(METADATA, authorization_endpoint=page)
-        with pytest.raises(NotSignedIn, match="names no page to sign in at that can be shown; give a token"):
+        for page in ("https://login.example@evil.example/", "javascript:alert(1)", None):
+            made.change(METADATA, authorization_endpoint=page)
+            with pytest.raises(NotSignedIn, match="names no page to sign in at that can be shown; give a token"):
+                await connect(made, terminal_sign_in())
+        made.pages = dict.fromkeys((PRM, METADATA), 404)  # it has keys alone, and no authorization server
+        with pytest.raises(NotSignedIn, match="names no authorization server to sign in at; give a token with --token"):
             await connect(made, terminal_sign_in())
         assert not made.forms
 
