@@ -241,16 +241,14 @@ def test_a_file(tmp_path: Path, key: str) -> None:
 
 def test_a_file_as_people_write_it(tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
-    path.write_text(
-        """{
+    path.write_text("""{
         // the servers, of which "one" is for /* tests
         "servers": {
             "a": {"url": "http://a/mcp//x"}, /* not
             "b": {"command": "gone"}, */
             "c": {"command": "say", "args": ["// \\"no/*", "a,]", "}",], }, // the last one
         },
-    }"""
-    )
+    }""")
     found = read_servers(path)
     assert list(found) == ["a", "c"]
     assert found["a"].target == "http://a/mcp//x"

@@ -106,8 +106,7 @@ async def test_a_program_that_was_forgotten_registers_again(tmp_path: Path) -> N
     person, file = Person(), TokenFile(tmp_path / "tokens.json")
     async with notes() as served:
         await connect(served, signing_in(person, tokens=file))
-        (key,) = file._read()
-        kept = file._read()[key]
+        ((key, kept),) = file._read().items()
         async with file.exclusive(key):
             await file.save(key, replace(kept, access_token="over", client=replace(kept.client, id="dcr-nobody")))
         async with Client(served.url, auth=signing_in(person, tokens=file)) as client:
