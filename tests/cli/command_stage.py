@@ -20,7 +20,6 @@ from dovetail.cli.options import ServerTarget
 PROGRAM = Path(__file__).parent / "example_server.py"
 BIN = Path(sys.executable).parent
 PROMPTLY = 30.0
-
 Run = Callable[..., Result]
 
 

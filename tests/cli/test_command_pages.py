@@ -14,7 +14,7 @@ import example_server
 import pytest
 from click.shell_completion import get_completion_class
 from click.testing import CliRunner
-from command_stage import PROMPTLY, environment, furnish, serve_in_process, typed
+from command_stage import PROMPTLY, environment, serve_in_process, typed
 
 from documented import load
 from dovetail import Server
@@ -40,12 +40,6 @@ def examples() -> list[tuple[str, str]]:
         for line in (epilog or "").splitlines()
         if line.strip().startswith("dovetail ")
     ]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    furnish(tmp_path)
-    return tmp_path
 
 
 @pytest.mark.parametrize("line", list(dict.fromkeys(line for _, line in examples() if line.split()[1] not in LASTING)))
@@ -78,8 +72,6 @@ ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted((ROOT / "docs" / "commands").glob("*.md"))
 BLOCK = re.compile(r"^<!-- (?P<program>\w+\.py) -->\n```console\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://)(?P<path>[^)#]*)(#(?P<place>[^)]+))?\)")
-
-
 BLOCKS = [(page.stem, match["program"], match["body"]) for page in PAGES for match in BLOCK.finditer(page.read_text())]
 
 

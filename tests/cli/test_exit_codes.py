@@ -67,7 +67,6 @@ REFUSED = [
     ("run server.py --nonsense", 2, "No such option"),
     ("run server.py --transport stdio --port 1 --no-sse", 2, "--port, --sse: only with --transport http"),
     ("run server.py --console", 2, "--console: only with --transport http"),
-    ("run server.py --console-remote", 2, "--console-remote: only with --transport http"),
     ("dev nowhere.py", 2, "there is no file nowhere.py"),
     ("dev nowhere.deeper:x", 2, "there is no module nowhere"),
     ("dev server.py --state foo://x", 2, "foo: is not known"),
@@ -112,7 +111,6 @@ REFUSED = [
     ("call server.py book --answer nights", 2, "write arguments as KEY=VALUE"),
     ("call server.py book --answers []", 2, "--answers: a JSON object is needed"),
     ("call server.py summarise text=@- --args -", 2, "stdin can be read only once"),
-    ("call server.py summarise text=@- other=@-", 2, "stdin can be read only once"),
     ("call server.py summarise text=@- --answer a=@-", 2, "stdin can be read only once"),
     ("prompt server.py greet", 2, "greet needs name\nIt takes:\n  name      string  required\n  language  string\n"),
     ("prompt server.py greet name=Ada age=5", 2, "greet takes no age"),
@@ -124,7 +122,6 @@ REFUSED = [
     ("bench server.py --clients 0", 2, "0 is not in the range"),
     ("bench server.py --seconds 0", 2, "0.0 is not in the range"),
     ("bench https://example.com/mcp", 5, "another machine; --yes loads it"),
-    ("bench http://10.0.0.7:8000/mcp", 5, "another machine; --yes loads it"),
     ("bench http://127.0.0.1.example.com", 5, "another machine; --yes loads it"),
     ("list mcp.json:shop --token x", 2, "--token: only for a URL, and mcp.json:shop is a program"),
     ("list server.py -H a:b --token x", 2, "--header, --token: only for a URL"),
@@ -167,31 +164,7 @@ server.run()
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    furnish(tmp_path)
-    return tmp_path
-
-
-def write(folder: Path, servers: dict[str, Any], name: str = "mcp.json", section: str = "mcpServers") -> None:
-    (folder / name).parent.mkdir(exist_ok=True)
-    (folder / name).write_text(json.dumps({section: servers}))
-
-
 EXAMPLE = {"command": "python", "args": ["server.py"]}
-
-
-def test_several_servers_need_one(folder: Path) -> None:
-    servers = {"shop": EXAMPLE, "the weather": EXAMPLE, "off": {"disabled": True}}
-    write(folder, servers, ".vscode/mcp.json", "servers")
-    done = typed(folder, "list", ".vscode/mcp.json")
-    assert done.returncode == 2
-    assert done.stderr.decode().splitlines() == [
-        "Error: .vscode/mcp.json has several servers; say which:",
-        "  .vscode/mcp.json:shop",
-        "  '.vscode/mcp.json:the weather'",
-    ]
-    assert typed(folder, "call", ".vscode/mcp.json:shop", "add", "a=2", "b=3").stdout == b"5\n"
 
 
 @pytest.mark.parametrize(
@@ -201,6 +174,7 @@ def test_several_servers_need_one(folder: Path) -> None:
         ("notes.json", "Error: notes.json names no servers"),
         ("broken.json", "Error: broken.json is no JSON object"),
         ("mcp.json:zzz", "Error: mcp.json has no server zzz; say which:\n  mcp.json:shop\n"),
+        ("mcp.json", "Error: mcp.json has several servers; say which:\n  mcp.json:shop\n  'mcp.json:the weather'\n"),
         ("mcp.json:wrong", "Error: The server 'wrong' can't be read: `args` has the wrong type"),
         ("mcp.json:unset", "the variable NOBODY_HAS_SET_IT is not set"),
         ("mcp.json:steer", "has no server"),
@@ -215,6 +189,7 @@ def test_what_can_not_be_used(folder: Path, target: str, said: str) -> None:
     headers = {"Authorization": "${NOBODY_HAS_SET_IT}" + SECRET}
     servers = {
         "shop": EXAMPLE,
+        "the weather": EXAMPLE,
         "wrong": {"command": "python", "args": SECRET},
         "unset": {"url": "https://example.com/mcp", "headers": headers},
         "\x1b[2J": EXAMPLE,
@@ -224,7 +199,7 @@ def test_what_can_not_be_used(folder: Path, target: str, said: str) -> None:
         "missing": {"command": f"/opt/{SECRET}/nothing"},
         "folder": {"command": "python", "cwd": SECRET},
     }
-    write(folder, servers)
+    (folder / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
     (folder / "notes.json").write_text(f'{{"key": "{SECRET}"}}')
     (folder / "broken.json").write_text(f'{{"key": "{SECRET}"')
     done = typed(folder, "list", target)
@@ -237,7 +212,8 @@ def test_a_program_gets_what_the_file_says_and_what_was_typed(folder: Path) -> N
     (folder / "inner").mkdir()
     (folder / "inner" / "shows_env.py").write_text(SHOWS_ENV)
     env = {"FIRST": "${env:GIVEN}", "SECOND": "of the file"}
-    write(folder, {"shop": {"command": "python", "args": ["shows_env.py"], "cwd": "inner", "env": env}})
+    shop = {"command": "python", "args": ["shows_env.py"], "cwd": "inner", "env": env}
+    (folder / "mcp.json").write_text(json.dumps({"servers": {"shop": shop}}))
     words = ["call", "mcp.json", "about", "--json", "--env", "SECOND=typed", "--env", "THIRD=3"]
     done = typed(folder, *words, GIVEN="given")
     found = {"FIRST": "given", "SECOND": "typed", "THIRD": "3", "cwd": "inner"}
@@ -286,7 +262,8 @@ def test_headers(
     folder: Path, ear: Any, headers: Any, words: list[str], env: dict[str, str], authorization: str, tenant: str | None
 ) -> None:
     url = f"http://127.0.0.1:{ear.server_port}/{SECRET}/mcp?key={SECRET}"
-    write(folder, {"far": {"type": "http", "url": url, "headers": headers}, "shop": EXAMPLE})
+    servers = {"far": {"type": "http", "url": url, "headers": headers}, "shop": EXAMPLE}
+    (folder / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
     done = typed(folder, "list", "mcp.json:far", *words, **env)
     assert done.returncode != 0
     assert SECRET not in done.stderr.decode()

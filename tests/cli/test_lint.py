@@ -253,14 +253,11 @@ def test_the_rules_are_listed_without_a_server(tmp_path: Path) -> None:
     ],
 )
 def test_a_list_that_no_client_takes_fails_the_build(
-    monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any], details: list[str]
+    run: Run, monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any], details: list[str]
 ) -> None:
     async def listed(_client: Client, _method: str, *_: Any) -> dict[str, Any]:
         return answer
 
-    server = Server("s", version="1")
-    server.tool(lambda: "", name="any", description="Any.")
-    run = running(server, monkeypatch)
     monkeypatch.setattr(Client, "request", listed)
     done = run("lint", "--json")
     found = json.loads(done.stdout)["findings"]
@@ -319,8 +316,6 @@ def test_every_schema_inside_is_walked() -> None:
 
 BOTH = {"a": TEXT, "b": TEXT}
 ONLY_A = {"properties": {"a": {"const": "x"}}, "required": ["a", "b"]}
-
-
 BASE = {"B": {"type": "object", "properties": {"b": TEXT}}, "L": {"type": "array", "items": TEXT}}
 INHERITED, LISTS = {"$ref": "#/$defs/B"}, {"$ref": "#/$defs/L"}
 BARE = {"type": "array", "minItems": 1}
@@ -389,18 +384,15 @@ def test_a_pattern_that_does_not_end_or_is_of_python_is_told() -> None:
 SERVERS = {  # the name that a server gives itself, and its tools
     "github-mcp-server": """
         L delete_file  L delete_workflow_run_logs  L delete_pending_pull_request_review  L remove_sub_issue
-        R get_me  R get_file_contents  R list_commits  R list_workflow_run_artifacts  R search_code
-        - create_or_update_file  - push_files  - merge_pull_request  - fork_repository  - create_branch
-        - dismiss_notification  - mark_all_notifications_read  - cancel_workflow_run  - rerun_failed_jobs
-        - pull_request_read  - issue_write  - request_copilot_review  - download_workflow_run_artifact
+        R get_me  R list_workflow_run_artifacts  R search_code  - create_or_update_file  - push_files  - create_branch
+        - dismiss_notification  - mark_all_notifications_read  - cancel_workflow_run  - pull_request_read
     """,
     "slack": """
         R slack_list_channels  R slack_get_channel_history  R slack_get_users  L slack_delete_message
         - slack_post_message  - slack_reply_to_thread  - slack_add_reaction  L slack_remove_reaction
     """,
     "kubernetes-mcp-server": """
-        L pods_delete  L resources_delete  L helm_uninstall  R pods_list  R pods_list_in_namespace  R pods_get
-        - pods_exec  - pods_run  - pods_log  R resources_list  - resources_create_or_update  - helm_install
+        L pods_delete  L helm_uninstall  R pods_list_in_namespace  - pods_exec  - resources_create_or_update
     """,
     "desk": """
         L kill_process  L emptyTrash  L uninstallApp  L noteDelete  L wipe_disk  L forget_memory  L prune_images

@@ -34,9 +34,9 @@ def test_everything_by_default(run: Run) -> None:
     titles = [line for line in done.stdout.splitlines() if line and line[0] != " "]
     assert titles == ["Tools", "Resources", "Templates", "Prompts"]
     assert re.search(r"^  add  +a: integer, b: integer {10,}\[read-only, open-world\] Add two", done.stdout, re.M)
-    assert "[destructive, open-world] Forget a note for good." in done.stdout
-    assert "  Look for articles: Search the shop." in done.stdout
-    assert "  greet  name, [language]  Greet somebody." in done.stdout
+    for words in ("[destructive, open-world] Forget a note for good.", "  Look for articles: Search the shop.",
+                  "  greet  name, [language]  Greet somebody."):  # fmt: skip
+        assert words in done.stdout
     assert "They may be negative" not in done.stdout
     assert done.stderr == ""
 

@@ -6,12 +6,13 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from command_stage import PROMPTLY
 
 from dovetail import Server
 from dovetail.cli.main import main
@@ -19,8 +20,6 @@ from dovetail.cli.run import HELP
 from dovetail.cli.target import split_target
 from dovetail.transports.options import KINDS, RunOptions
 
-COMMAND = [sys.executable, "-m", "dovetail.cli"]
-PROMPTLY = 30.0
 PLAIN = """
 from dovetail import Server
 server = Server("plain")
@@ -30,7 +29,6 @@ def add(a: int, b: int) -> int:
     return a + b
 """
 GUARDED = PLAIN + "if __name__ == '__main__':\n    server.run()\n"
-
 Write = Callable[..., Path]
 
 
@@ -71,16 +69,6 @@ def run(*words: str) -> Result:
 # ── targets ──
 
 
-@pytest.mark.parametrize(
-    "target", ["./server.py", "server.py:server", "server", "folder/other.py", "folder.other:server"]
-)
-def test_targets(write: Write, ran: list, target: str) -> None:
-    write(PLAIN)
-    write(PLAIN, "folder/other.py")
-    assert run(target).exit_code == 0
-    assert ran == [("plain", "stdio", {})]
-
-
 SEVERAL = "from dovetail import Server\none, two = Server('one'), Server('two')\n"
 
 
@@ -99,10 +87,11 @@ SEVERAL = "from dovetail import Server\none, two = Server('one'), Server('two')\
         ),
         ("import click as json\nfrom dovetail import Server\nserver = Server('json')", "json.py", "json"),
         ("from dataclasses import dataclass\n@dataclass\nclass A: x: 'int'\n" + PLAIN, "my-server.py", "plain"),
+        *((PLAIN, target, "plain") for target in ("./server.py", "server.py:server", "server", "folder.other:server")),
     ],
 )
 def test_which_server(write: Write, ran: list, source: str, target: str, name: str) -> None:
-    write(source, target.partition(":")[0])
+    write(source, target.partition(":")[0] if ".py" in target else f"{target.partition(':')[0].replace('.', '/')}.py")
     result = run(target)
     assert result.exit_code == 0, result.output
     assert ran == [(name, "stdio", {})]
@@ -168,16 +157,9 @@ def test_a_program_that_serves_when_it_is_imported(write: Write) -> None:
         sys.modules.pop("server", None)
 
 
-@pytest.fixture
-def _own_bundled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A console measures its server from then on, so each test has a bundled server of its own."""
-    monkeypatch.setattr("dovetail.cli.run.BUNDLED", "dovetail.reference:create_server")
-
-
 # ── the console ──
 
 
-@pytest.mark.usefixtures("_own_bundled")
 @pytest.mark.parametrize(
     ("words", "has_console"),
     [
@@ -189,9 +171,10 @@ def _own_bundled(monkeypatch: pytest.MonkeyPatch) -> None:
         ("server.py", False),
     ],
 )
-def test_a_console_is_there_if_asked_for_and_for_the_bundled_server(
-    write: Write, ran: list, words: str, has_console: bool
+def test_a_console_is_there_if_asked_for(
+    write: Write, ran: list, words: str, has_console: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("dovetail.cli.run.BUNDLED", "dovetail.reference:create_server")  # a console measures its server
     write(PLAIN)
     assert run(*words.split()).exit_code == 0
     ((_, transport, options),) = ran
@@ -246,30 +229,16 @@ def test_help_is_light() -> None:
     assert not loaded & heavy
 
 
-@pytest.fixture
-def served() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(*words: str) -> subprocess.Popen[bytes]:
-        started.append(subprocess.Popen([*COMMAND, "run", *words], stderr=subprocess.PIPE))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait(PROMPTLY)
-        process.stderr.close()
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_it_serves_until_a_signal_comes_and_a_port_in_use_is_one_clear_line(
-    write: Write, served: Callable[..., Any]
-) -> None:
-    path = str(write(GUARDED))
-    first = served(path, "--transport", "http", "--port", "0")
-    port = first.stderr.readline().split(b"/mcp")[0].rpartition(b":")[2].decode()
-    second = served(path, "--transport", "http", "--port", port)
-    assert second.wait(PROMPTLY) == 1
-    first.send_signal(signal.SIGTERM)
-    assert first.wait(PROMPTLY) == 0
-    assert second.stderr.read().startswith(b"Error: host='127.0.0.1', port=%b: another program" % port.encode())
+def test_it_serves_until_a_signal_comes_and_a_port_in_use_is_one_clear_line(write: Write) -> None:
+    words = [str(write(GUARDED)), "--transport", "http", "--port"]
+    process = subprocess.Popen([sys.executable, "-m", "dovetail.cli", "run", *words, "0"], stderr=subprocess.PIPE)
+    with process:
+        try:
+            port = process.stderr.readline().split(b"/mcp")[0].rpartition(b":")[2].decode()
+            done = run(*words, port)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PROMPTLY) == 0
+        finally:
+            process.kill()
+    assert (done.exit_code, f"Error: host='127.0.0.1', port={port}: another program" in done.output) == (1, True)

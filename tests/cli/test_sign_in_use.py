@@ -15,22 +15,12 @@ from server_process import serving
 from dovetail.cli.output import DECLINED
 
 PROGRAM = str(Path(__file__).parent / "guarded_server.py")
-KEYED = str(Path(__file__).parents[2] / "docs/programs/auth_keys.py")
 PROMPTLY = 20
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with serving([PROGRAM], tmp_path_factory.mktemp("guarded") / "log.txt") as served:
-        yield f"{served.origin}/mcp"
-
-
-@pytest.fixture(scope="module")
-def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server with API keys, and without an authorization server."""
-    with serving(
-        ["-m", "dovetail.cli", "run", KEYED, "--transport", "http"], tmp_path_factory.mktemp("keyed") / "log.txt"
-    ) as served:
         yield f"{served.origin}/mcp"
 
 
@@ -92,14 +82,3 @@ def test_who_says_yes_is_signed_in_and_stays_so(tmp_path: Path, url: str) -> Non
     assert (done.returncode, done.stdout, done.stderr) == (0, b"ann\n", b"")
     (token,) = json.loads(kept.read_text())["tokens"].values()
     assert token["access_token"] not in seen
-
-
-def test_where_there_are_only_keys_nobody_is_asked_to_sign_in(tmp_path: Path, keyed: str) -> None:
-    child = in_terminal(tmp_path, "list", keyed)
-    seen = child.read()
-    child.close()
-    assert child.exitstatus == DECLINED
-    assert "browser" not in seen
-    assert "give a token with --token, or set DOVETAIL_CLIENT_TOKEN" in seen
-    done = typed(tmp_path, "list", keyed, "tools", DOVETAIL_CLIENT_TOKEN="dovetail_example_key_of_alice")
-    assert (done.returncode, done.stdout.split()[1]) == (0, b"whoami")

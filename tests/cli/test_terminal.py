@@ -11,7 +11,7 @@ from typing import Any
 
 import pexpect
 import pytest
-from command_stage import BIN, environment, furnish
+from command_stage import BIN, environment
 
 from dovetail.cli import output
 from dovetail.cli.ask import ask
@@ -24,19 +24,14 @@ class Screen(io.StringIO):
 
 
 @pytest.mark.parametrize(
-    ("screen", "variables", "expected"),
+    ("screen", "variable", "expected"),
     [
-        (Screen(), {}, True),
-        (io.StringIO(), {}, False),
-        (Screen(), {"NO_COLOR": "1"}, False),
-        (Screen(), {"TERM": "dumb"}, False),
-        (io.StringIO(), {"FORCE_COLOR": "1"}, True),
+        (Screen(), "ANY", True), (io.StringIO(), "ANY", False), (Screen(), "NO_COLOR", False),
+        (Screen(), "TERM", False), (io.StringIO(), "FORCE_COLOR", True),
     ],
-)
-def test_colours(
-    screen: io.StringIO, variables: dict[str, str], expected: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in ({"NO_COLOR": "", "FORCE_COLOR": "", "TERM": "xterm"} | variables).items():
+)  # fmt: skip
+def test_colours(screen: Any, variable: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"NO_COLOR": "", "FORCE_COLOR": "", "TERM": "xterm", variable: "dumb"}.items():
         monkeypatch.setenv(name, value)
     assert output.has_colours(screen) is expected
     assert (output.styled("x", screen, fg="red") != "x") is expected
@@ -75,9 +70,8 @@ def test_nothing_is_drawn_over_a_question(monkeypatch: pytest.MonkeyPatch) -> No
     assert screen.getvalue().endswith("100% on\r\x1b[Kabove\n\r\x1b[K[##############################] 100% on")
     line.show(1, 2, "日本" * 50)
     line.draw()
-    assert (
-        77 <= output.width_of(screen.getvalue().rpartition("\x1b[K")[2]) <= 79
-    )  # the last column would begin another line
+    drawn = screen.getvalue().rpartition("\x1b[K")[2]
+    assert 77 <= output.width_of(drawn) <= 79  # the last column would begin another line
     line.clear()
     assert screen.getvalue().endswith("\r\x1b[K")
 
@@ -98,13 +92,10 @@ async def test_an_answer_where_no_loop_can_wait_for_the_keyboard(monkeypatch: py
         assert await ask("? ") is None
 
 
-def test_text_without_what_steers() -> None:
+def test_text_and_json_without_what_steers() -> None:
     assert output.plain("a\tb\nc\r\x1b[31m\x9b1m\u202e") == "a\tb\nc��[31m�1m�"
     assert in_line("a\n\n b\x07 ") == "a b�"
     assert in_line("word " * 1_000, 20) == "word word word word…"
-
-
-def test_json_says_the_same_without_what_steers() -> None:
     value = {"a\x9b": ["\x1b[1m\x7f\u202e\n", 1.5, None]}
     for text in (output.as_json(value, indent=True), output.as_json(value, indent=False)):
         assert not {"\x1b", "\x9b", "\x7f", "\u202e"} & set(text)
@@ -114,16 +105,12 @@ def test_json_says_the_same_without_what_steers() -> None:
 @pytest.mark.parametrize(
     ("text", "width", "shown"),
     [
-        ("abcd", 4, "abcd"),
-        ("abcde", 4, "abc…"),
-        ("日本語", 4, "日…"),
-        ("e\u0301" * 5, 5, "e\u0301" * 5),
-        ("e\u0301" * 6, 5, "e\u0301" * 4 + "…"),
+        ("abcd", 4, "abcd"), ("abcde", 4, "abc…"), ("日本語", 4, "日…"),
+        ("e\u0301" * 5, 5, "e\u0301" * 5), ("e\u0301" * 6, 5, "e\u0301" * 4 + "…"),
     ],
-)
+)  # fmt: skip
 def test_texts_are_cut_by_columns(text: str, width: int, shown: str) -> None:
-    assert cut(text, width) == shown
-    assert in_line(text, width) == shown
+    assert cut(text, width) == in_line(text, width) == shown
 
 
 def test_columns() -> None:
@@ -135,15 +122,8 @@ def test_columns() -> None:
 # ── in a real terminal ──
 
 
-PROMPTLY = 20
 STEERING = re.compile(r"\x1b(?!\[[0-9;]*[mK])|[\x00-\x06\x07\x0b\x0c\x0e-\x1a\x80-\x9f\u202a-\u202e]")
 Type = Callable[..., Any]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    furnish(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture
@@ -153,7 +133,7 @@ def terminal(folder: Path) -> Iterator[Type]:
 
     def type_in(*words: str, width: int = 100, **env: str) -> Any:
         child = pexpect.spawn(
-            str(BIN / "dovetail"), [*words], cwd=str(folder), timeout=PROMPTLY, encoding="utf-8",
+            str(BIN / "dovetail"), [*words], cwd=str(folder), timeout=20, encoding="utf-8",
             env=environment(**{"TERM": "xterm", **env}), dimensions=(40, width), echo=False,
         )  # fmt: skip
         opened.append(child)
@@ -173,8 +153,7 @@ def ended(child: Any) -> tuple[int | None, str]:
 
 
 def test_colours_and_columns(terminal: Type) -> None:
-    child = terminal("list", "server.py", "tools")
-    code, seen = ended(child)
+    code, seen = ended(terminal("list", "server.py", "tools"))
     assert code == 0
     assert "\x1b[36madd\x1b[0m " in seen
     assert "\x1b[31m[destructive, open-world]\x1b[0m Forget a note" in seen  # it says so itself

@@ -67,19 +67,11 @@ class Realm:
     # ── what it does ──
 
     def _behave(self, visit: Visit) -> Any:
-        page = self.pages.get(visit.path)
+        own = {"/mcp": self._mcp, "/token": self._token, "/register": self._register}
+        page = self.pages.get(visit.path) or own.get(visit.path) or self.document(visit.path) or 404
         if callable(page):
             return page(visit)
-        if page is None:
-            page = {"/mcp": self._mcp, "/token": self._token, "/register": self._register}.get(visit.path)
-            if page is not None:
-                return page(visit)
-            page = self.document(visit.path)
-        if isinstance(page, int) or page is None:
-            visit.answer(page or 404)
-        else:
-            visit.answer(200, page)
-        return None
+        return visit.answer(page) if isinstance(page, int) else visit.answer(200, page)
 
     def _mcp(self, visit: Visit) -> None:
         self.headers.append(visit.headers)
@@ -90,7 +82,8 @@ class Realm:
             visit.result({**DISCOVERED, "tools": []})
 
     def _token(self, visit: Visit) -> None:
-        self.forms.append({**dict(parse_qsl(visit.body.decode())), **_basic(visit)})
+        basic = {name: text for name, text in visit.headers.items() if name == "authorization"}
+        self.forms.append({**dict(parse_qsl(visit.body.decode())), **basic})
         token = self.token(self.forms[-1]) if callable(self.token) else self.token
         status, body = token if isinstance(token, tuple) else (200, token)
         visit.answer(status, body)
@@ -110,11 +103,6 @@ class Realm:
         self.asked.append(asked)
         usual = {"code": "the-code", "state": asked["state"]}
         return f"{asked['redirect_uri']}?{urlencode(self.answer(usual))}"
-
-
-def _basic(visit: Visit) -> dict[str, str]:
-    header = visit.headers.get("authorization")
-    return {} if header is None else {"authorization": header}
 
 
 @asynccontextmanager
@@ -182,11 +170,8 @@ class Notes:
         self.paths.append(scope.get("path", ""))
         await self._app(scope, receive, send)
 
-    async def start(self) -> None:
-        await self._app.start()
-
-    async def drain(self, seconds: float) -> None:
-        await self._app.drain(seconds)
+    def __getattr__(self, name: str) -> Any:  # to start it, and to drain it
+        return getattr(self._app, name)
 
 
 @asynccontextmanager

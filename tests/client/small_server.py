@@ -11,7 +11,6 @@ from dovetail.engine.context import Context
 from dovetail.errors import ToolError
 from dovetail.protocol import revisions
 from dovetail.protocol.revisions import Revision
-from dovetail.protocol.types import Image
 from dovetail.server import Server
 
 EVERY = [revision.name for revision in revisions.ALL]
@@ -41,16 +40,8 @@ def make_server(**options: Any) -> Server:
         return {"result": value}
 
     @server.tool
-    def nothing() -> int | None:
-        return None
-
-    @server.tool
     def greet(name: str) -> str:
         return f"Hello, {name}!"
-
-    @server.tool
-    def picture() -> Image:
-        return Image(b"\x89PNG", "image/png")
 
     @server.tool
     def fail() -> str:

@@ -116,26 +116,21 @@ class CachingServer(ScriptedLink):
         self.bad_cursor = False
 
     def reply(self, message: dict[str, Any]) -> list[dict[str, Any]]:
-        params = message.get("params", {})
-        complete = {"resultType": "complete", "ttlMs": 1000, "cacheScope": "private"}
-        match message["method"]:
-            case "server/discover":
-                return [result(message, {**complete, "supportedVersions": [MODERN], "capabilities": {"tools": {}}})]
-            case "tools/list" if "cursor" not in params:
-                return [result(message, {**complete, "tools": [tool("one")], "nextCursor": "2"})]
-            case "tools/list" if self.bad_cursor:
-                self.bad_cursor = False
-                return [error(message, -32602, "Invalid cursor")]
-            case "tools/list":
-                return [result(message, {**complete, "tools": [tool(f"two{len(self.sent)}")]})]
-            case "resources/list" | "prompts/list" | "resources/templates/list" as method:
-                key = {"resources/templates/list": "resourceTemplates"}.get(method, method.partition("/")[0])
-                return [result(message, {**complete, key: []})]
-            case "resources/read":
-                text = {"uri": params["uri"], "text": str(len(self.sent))}
-                return [result(message, {**complete, "contents": [text]})]
-            case _:
-                return []
+        params, method = message.get("params", {}), message["method"]
+        if "cursor" in params and self.bad_cursor:
+            self.bad_cursor = False
+            return [error(message, -32602, "Invalid cursor")]
+        first, second = {"tools": [tool("one")], "nextCursor": "2"}, {"tools": [tool(f"two{len(self.sent)}")]}
+        found: dict[str, Any] = {
+            "server/discover": {"supportedVersions": [MODERN], "capabilities": {"tools": {}}},
+            "tools/list": second if "cursor" in params else first,
+            "resources/list": {"resources": []},
+            "prompts/list": {"prompts": []},
+            "resources/templates/list": {"resourceTemplates": []},
+            "resources/read": {"contents": [{"uri": params.get("uri"), "text": str(len(self.sent))}]},
+        }
+        kept = {"resultType": "complete", "ttlMs": 1000, "cacheScope": "private"}
+        return [result(message, {**kept, **found[method]})] if method in found else []
 
     def asked(self, method: str) -> int:
         return self.methods().count(method)

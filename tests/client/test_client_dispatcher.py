@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
+import served_http
 from client_stages import Crowd, ScriptedLink, error, result
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -160,23 +161,17 @@ async def test_progress_goes_to_its_request_alone(link: ScriptedLink, crowd: Cro
     assert crowd.heard == []
 
 
-async def test_handlers_may_be_async_and_may_fail(
-    link: ScriptedLink, talk: Dispatcher, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_handlers_may_be_async_and_may_fail(link: ScriptedLink, talk: Dispatcher, caplog: Any) -> None:
     seen: list[float] = []
 
-    async def handler(progress: float, total: float | None, message: str | None) -> None:
+    async def handler(progress: float, *_: Any) -> None:
         seen.append(progress)
         raise ValueError("async boom")
 
-    def broken(progress: float, total: float | None, message: str | None) -> None:
-        raise ValueError("plain boom")
-
     with caplog.at_level(logging.ERROR, "dovetail.client"):
-        for on_progress in (handler, broken):
+        for on_progress in (handler, lambda *_: 1 / 0):
             task = await begin(talk.ask("a", {}, timeout=5, on_progress=on_progress))
-            token = link.sent[-1]["params"]["_meta"]["progressToken"]
-            params = {"progressToken": token, "progress": 3}
+            params = {"progressToken": link.sent[-1]["params"]["_meta"]["progressToken"], "progress": 3}
             link.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
             link.say(result(link.sent[-1], {}))
             await task
@@ -229,39 +224,28 @@ IDENTITY = Identity({"name": "test", "version": "1"}, lambda revision: {"samplin
 INFO = {"name": "fake", "version": "0"}
 
 DISCOVERED = {
-    "resultType": "complete",
-    "supportedVersions": ["2026-07-28"],
-    "capabilities": {"tools": {}},
-    "instructions": "Hello.",
-    "ttlMs": 0,
-    "cacheScope": "private",
-    "_meta": {"io.modelcontextprotocol/serverInfo": INFO},
-}
+    **served_http.DISCOVERED, "instructions": "Hello.", "_meta": {"io.modelcontextprotocol/serverInfo": INFO},
+}  # fmt: skip
 
 Reply = Callable[[dict[str, Any]], list[dict[str, Any]]]
 
 
-def server(
-    discover: Reply | None = None,
-    *,
-    versions: tuple[str, ...] = tuple(revisions.HANDSHAKE),
-    latest: str = "2025-11-25",
-    refusal: int = -32601,
-) -> ScriptedLink:
+def unknown(message: dict[str, Any]) -> list[dict[str, Any]]:
+    return [error(message, -32601, "Method not found")]
+
+
+def server(discover: Reply = unknown, versions: Any = revisions.HANDSHAKE, refusal: int = -32601) -> ScriptedLink:
     """A server that answers `server/discover` as told, and speaks the given revisions behind a handshake."""
 
-    def answer(message: dict[str, Any]) -> list[dict[str, Any]]:
-        if message.get("method") == "server/discover":
-            return discover(message) if discover is not None else [error(message, -32601, "Method not found")]
-        if message.get("method") == "initialize":
-            if not versions:
-                return [error(message, refusal, "no handshake")]
-            asked = message["params"]["protocolVersion"]
-            agreed = asked if asked in versions else latest
-            return [result(message, {"protocolVersion": agreed, "capabilities": {"tools": {}}, "serverInfo": INFO})]
-        return []
+    def shake(message: dict[str, Any]) -> list[dict[str, Any]]:
+        if not versions:
+            return [error(message, refusal, "no handshake")]
+        asked = message["params"]["protocolVersion"]
+        agreed = asked if asked in versions else next(iter(versions))
+        return [result(message, {"protocolVersion": agreed, "capabilities": {"tools": {}}, "serverInfo": INFO})]
 
-    return ScriptedLink(answer)
+    replies = {"server/discover": discover, "initialize": shake}
+    return ScriptedLink(lambda message: replies.get(message.get("method"), lambda _: [])(message))
 
 
 async def settle(link: ScriptedLink, pinned: str | None = None, timeout: float = 5) -> NegotiatedProtocol:
@@ -317,7 +301,7 @@ async def test_anything_else_comes_from_an_old_server(reply: Reply) -> None:
 
 @pytest.mark.parametrize("version", revisions.HANDSHAKE)
 async def test_a_pinned_handshake_asks_no_other_question(version: str) -> None:
-    assert (await settle(server(versions=(version,), latest=version))).revision.name == version  # as the server chooses
+    assert (await settle(server(versions=(version,)))).revision.name == version  # as the server chooses
     link = server()
     assert (await settle(link, version)).revision.name == version
     assert link.methods() == ["initialize", "notifications/initialized"]

@@ -188,17 +188,11 @@ async def test_one_that_does_not_answer_stops_nobody(group: Group) -> None:
             await clients.call_tool("late_work")
         with pytest.raises(KeyError, match="'late' could not be opened"):
             clients["late"]
-    assert group.members["late"].closed == 1
-
-
-async def test_unless_one_insists(group: Group) -> None:
-    group.add("good")
-    group.add("late").silent = True
     with pytest.raises(TimeoutError, match="was not reached within") as failed:
         async with Clients(group.config, connect_timeout=0.05, strict=True):
             pass
     assert failed.value.__notes__ == ["This is about the server 'late'."]
-    assert [member.closed for member in group.members.values()] == [1, 1]
+    assert [member.closed for member in group.members.values()] == [2, 2]
 
 
 def one(**entry: Any) -> ListedServer:
@@ -247,16 +241,14 @@ def test_a_file(tmp_path: Path, key: str) -> None:
 
 def test_a_file_as_people_write_it(tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
-    path.write_text(
-        """{
+    path.write_text("""{
         // the servers, of which "one" is for /* tests
         "servers": {
             "a": {"url": "http://a/mcp//x"}, /* not
             "b": {"command": "gone"}, */
             "c": {"command": "say", "args": ["// \\"no/*", "a,]", "}",], }, // the last one
         },
-    }"""
-    )
+    }""")
     found = read_servers(path)
     assert list(found) == ["a", "c"]
     assert found["a"].target == "http://a/mcp//x"

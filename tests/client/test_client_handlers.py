@@ -249,23 +249,17 @@ def test_what_a_model_sees() -> None:
     )
     question = sampling(
         messages=[{"role": "user", "content": TEXT}, {"role": "assistant", "content": [TEXT, TEXT]}],
-        systemPrompt="Be kind.",
-        temperature=1,
-        stopSequences=["."],
-        modelPreferences={"hints": []},
-        includeContext="none",
-        metadata=None,
-        toolChoice={"mode": "auto"},
-        **TOOLS,
-    )
+        systemPrompt="Be kind.", temperature=1, stopSequences=["."], modelPreferences={"hints": []},
+        includeContext="none", metadata=None, toolChoice={"mode": "auto"}, **TOOLS,
+    )  # fmt: skip
     answered(answering, question)
     (request,) = seen
-    assert request.messages == [{"role": "user", "content": [TEXT]}, {"role": "assistant", "content": [TEXT, TEXT]}]
-    assert (request.max_tokens, request.system_prompt, request.temperature) == (10, "Be kind.", 1.0)
-    assert (request.stop_sequences, request.model_preferences) == (["."], {"hints": []})
-    assert (request.include_context, request.metadata) == ("none", {})
-    assert (request.tools, request.tool_choice) == (TOOLS["tools"], {"mode": "auto"})
-    assert request.params == question["params"]
+    expected = SamplingRequest(
+        messages=[{"role": "user", "content": [TEXT]}, {"role": "assistant", "content": [TEXT, TEXT]}],
+        max_tokens=10, system_prompt="Be kind.", temperature=1.0, stop_sequences=["."], model_preferences={"hints": []},
+        include_context="none", metadata={}, tool_choice={"mode": "auto"}, params=question["params"], **TOOLS,
+    )  # fmt: skip
+    assert request == expected
 
 
 def test_roots_may_be_named_in_many_ways(tmp_path: Path) -> None:

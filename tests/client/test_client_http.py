@@ -213,9 +213,7 @@ TOO_MANY: dict[str, tuple[Any, int, tuple[float, float] | None]] = {
 
 @pytest.mark.parametrize(("reply", "code", "wait"), TOO_MANY.values(), ids=TOO_MANY.keys())
 async def test_when_to_try_again(reply: Any, code: int, wait: tuple[float, float] | None) -> None:
-    def behave(visit: Visit) -> None:
-        reply(visit) if visit.method == "tools/call" else modern()(visit)
-
+    behave: Any = lambda visit: reply(visit) if visit.method == "tools/call" else modern()(visit)  # noqa: E731
     async with Scripted(behave) as server, Client(server.url) as client:
         with pytest.raises(TooManyRequests) as refused:
             await client.call_tool("any")
@@ -323,7 +321,6 @@ async def test_other_redirects_are_not(status: int, location: str | None, words:
 
 BAD_TARGETS: list[tuple[str, dict[str, Any], str]] = [
     ("http://user:pass@127.0.0.1/mcp", {}, "holds a user or a password"),
-    ("http://user@127.0.0.1/mcp", {}, "holds a user or a password"),
     ("http://127.0.0.1/mcp#part", {}, "has a part after #"),
     ("http:///mcp", {}, "no host"),
     ("http://127.0.0.1:99999/mcp", {}, "its host or its port can't be read"),
@@ -332,7 +329,6 @@ BAD_TARGETS: list[tuple[str, dict[str, Any], str]] = [
     ("ftp://user:pass@x/mcp", {}, "can't connect to 'ftp://…': a URL has to begin with http:// or https://"),
     ("http://user:pass@x y/mcp", {}, "can't connect to 'http://…': it holds spaces"),
     ("ftp://x/mcp?key=pass@y", {}, "can't connect to 'ftp://…': a URL has to begin with http:// or https://"),
-    ("ftp://x/mcp?key=pass#pass", {}, "can't connect to 'ftp://x/mcp': a URL has to begin with http:// or https://"),
     ("http://127.0.0.1/a b", {}, "spaces"),
     ("http://127.0.0.1\\@evil.example/", {}, "backslashes"),
     ("http://127.0.0.1/\r\nX: y", {}, "control characters"),

@@ -318,22 +318,6 @@ async def is_quiet(listening: Listening) -> bool:
     return False
 
 
-async def test_the_end_of_one_listening_leaves_what_another_has_just_begun() -> None:
-    feed, sent = ChangeFeed(lambda: None), list[Any]()
-
-    async def send(method: str, params: Any) -> None:
-        sent.append((method, params["uri"]))
-        if sent[-1] == ("resources/unsubscribe", "n://1"):
-            await another.__aenter__()
-
-    another = feed.in_session(ListenFilter(resource_subscriptions=["n://2"]), CAPABILITIES, send)
-    async with feed.in_session(ListenFilter(resource_subscriptions=["n://1", "n://2"]), CAPABILITIES, send):
-        pass
-    assert sent[-2:] == [("resources/unsubscribe", "n://1"), ("resources/subscribe", "n://2")]
-    await another.__aexit__(None, None, None)
-    assert sent[-1] == ("resources/unsubscribe", "n://2")
-
-
 @every_revision
 async def test_what_was_asked_for_is_heard(version: str) -> None:
     server = make_server()
@@ -446,28 +430,6 @@ class Listened:
             await visit.gone()
 
 
-def listen(client: Client) -> Any:
-    return client.listen(tools=True, uris=["n://1", "n://2"])
-
-
-@pytest.mark.parametrize("cut", [True, False])
-async def test_a_stream_that_breaks_is_opened_again(cut: bool) -> None:
-    behave = Listened()
-    async with Scripted(behave) as server, Client(server.url) as client, listen(client) as changes:
-        for number in range(1, 7):
-            stream = behave.streams[-1]
-            stream.cut() if cut else stream.finish()
-            assert [await next_of(changes) for _ in ALL_CHANGED] == ALL_CHANGED
-            assert len(behave.streams) == number + 1
-            assert await is_quiet(changes) if number == 6 else True
-        stream = behave.streams[-1]
-        stream.event(notification("tools/list_changed", stream.message["id"]))
-        assert await next_of(changes) == Change("tools")
-        ids = [stream.message["id"] for stream in behave.streams]
-        assert len(set(ids)) == len(ids)
-        assert server.said().count("POST server/discover") == 1
-
-
 PASSING: dict[str, Callable[[Visit], None]] = {
     "no connection": lambda visit: visit.cut(),
     "busy": lambda visit: visit.answer(503),
@@ -477,13 +439,26 @@ PASSING: dict[str, Callable[[Visit], None]] = {
 }
 
 
-@pytest.mark.parametrize("refusal", PASSING.values(), ids=PASSING.keys())
-async def test_a_server_that_is_away_for_a_while(refusal: Callable[[Visit], None]) -> None:
+@pytest.mark.parametrize("refusal", [None, *PASSING.values()], ids=["it is there", *PASSING])
+async def test_a_stream_that_breaks_is_opened_again(refusal: Callable[[Visit], None] | None) -> None:
     behave = Listened()
-    async with Scripted(behave) as server, Client(server.url) as client, listen(client) as changes:
-        behave.refusal = refusal
-        behave.streams[0].cut()
-        await until(lambda: server.said().count("POST subscriptions/listen") > 4)
+    async with (
+        Scripted(behave) as server,
+        Client(server.url) as client,
+        client.listen(tools=True, uris=["n://1", "n://2"]) as changes,
+    ):
+        for number in range(1, 5):
+            behave.refusal, asked = refusal, len(server.visits)
+            behave.streams[-1].cut() if number % 2 else behave.streams[-1].finish()
+            if refusal is not None:  # it is away for a while
+                await until(lambda: len(server.visits) > asked + 3)  # noqa: B023
+                assert await is_quiet(changes)
+                behave.refusal = None
+            assert [await next_of(changes) for _ in ALL_CHANGED] == ALL_CHANGED
+            assert len(behave.streams) == number + 1
         assert await is_quiet(changes)
-        behave.refusal = None
+        stream = behave.streams[-1]
+        stream.event(notification("tools/list_changed", stream.message["id"]))
         assert await next_of(changes) == Change("tools")
+        assert len({stream.message["id"] for stream in behave.streams}) == 5
+        assert server.said().count("POST server/discover") == 1

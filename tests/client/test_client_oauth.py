@@ -22,8 +22,6 @@ from dovetail.client.oauth import client_credentials as machines
 from dovetail.errors import NotSignedIn, ServerError
 
 pytestmark = pytest.mark.usefixtures("tidy")
-
-
 MODERN = "2026-07-28"
 
 
@@ -108,8 +106,7 @@ async def test_a_program_that_was_forgotten_registers_again(tmp_path: Path) -> N
     person, file = Person(), TokenFile(tmp_path / "tokens.json")
     async with notes() as served:
         await connect(served, signing_in(person, tokens=file))
-        (key,) = file._read()
-        kept = file._read()[key]
+        ((key, kept),) = file._read().items()
         async with file.exclusive(key):
             await file.save(key, replace(kept, access_token="over", client=replace(kept.client, id="dcr-nobody")))
         async with Client(served.url, auth=signing_in(person, tokens=file)) as client:
@@ -240,7 +237,6 @@ async def test_who_is_cancelled_in_a_refresh_does_not_lose_what_came_of_it() -> 
 
 
 SECRET = "a-secret-of-some-length"
-
 KEYS: dict[str, Any] = {"EC": ECKey.generate_key("P-256"), "RSA": RSAKey.generate_key(2048)}
 
 

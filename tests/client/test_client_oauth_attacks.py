@@ -34,17 +34,24 @@ async def refused(made: Realm, words: str, **options: Any) -> str:
     return str(caught.value)
 
 
+EVIL = "https://evil.example"
+
+
+def state_of(usual: dict[str, str]) -> dict[str, str]:
+    return {"state": usual["state"]}
+
+
 ANSWERS: dict[str, tuple[Callable[[dict[str, str]], Any], str]] = {
     "another state": (lambda usual: {**usual, "state": "mine"}, "its state is not ours"),
     "no state": (lambda usual: {"code": "the-code"}, "its state is not ours"),
     "two codes": (lambda usual: [*usual.items(), ("code", "other")], "its state is not ours"),
-    "another issuer": (lambda usual: {**usual, "iss": "https://evil.example"}, "came back from https://evil.example"),
+    "another issuer": (lambda usual: {**usual, "iss": EVIL}, f"came back from {EVIL}"),
     "an error of another issuer": (
-        lambda usual: {"state": usual["state"], "error": "click_here", "iss": "https://evil.example"},
+        lambda usual: {**state_of(usual), "error": "click_here", "iss": EVIL},
         "came back from",
     ),
-    "an error": (lambda usual: {"state": usual["state"], "error": "access_denied"}, "let you in: access_denied"),
-    "no code": (lambda usual: {"state": usual["state"]}, "without a code"),
+    "an error": (lambda usual: {**state_of(usual), "error": "access_denied"}, "let you in: access_denied"),
+    "no code": (state_of, "without a code"),
 }
 
 
@@ -106,15 +113,18 @@ async def test_what_servers_say_of_themselves(case: str) -> None:
             assert not made.asked  # the browser was not opened
 
 
-@pytest.mark.parametrize("page", ["https://login.example@evil.example/", "javascript:alert(1)", None])
 async def test_the_command_asks_only_for_a_page_that_it_can_show(
-    page: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     async with realm() as made:
-        made.change(METADATA, authorization_endpoint=page)
-        with pytest.raises(NotSignedIn, match="names no page to sign in at that can be shown; give a token"):
+        for page in ("https://login.example@evil.example/", "javascript:alert(1)", None):
+            made.change(METADATA, authorization_endpoint=page)
+            with pytest.raises(NotSignedIn, match="names no page to sign in at that can be shown; give a token"):
+                await connect(made, terminal_sign_in())
+        made.pages = dict.fromkeys((PRM, METADATA), 404)  # it has keys alone, and no authorization server
+        with pytest.raises(NotSignedIn, match="names no authorization server to sign in at; give a token with --token"):
             await connect(made, terminal_sign_in())
         assert not made.forms
 
@@ -125,10 +135,12 @@ def _filled(value: Any, at: dict[str, str]) -> Any:
     return value.format(**at) if isinstance(value, str) else value
 
 
-async def test_metadata_are_bounded() -> None:
+async def test_metadata_are_bounded_and_a_registration_may_be_refused() -> None:
     async with realm() as made:
         made.pages[METADATA] = lambda visit: visit.answer(200, b" " * 300_000)
         await refused(made, "more than 262144 bytes")
+        made.pages = {"/register": lambda visit: visit.answer(400, {"error": "invalid_redirect_uri"})}
+        await refused(made, "did not register this program: invalid_redirect_uri; get a client_id")
 
 
 async def test_redirects_of_metadata_stay_at_home() -> None:
@@ -185,12 +197,6 @@ async def test_the_token_endpoint(case: str) -> None:
         made.token, words = TOKENS[case]
         await refused(made, words)
         assert len(made.asked) == len(made.forms) == 1
-
-
-async def test_a_refused_registration() -> None:
-    async with realm() as made:
-        made.pages["/register"] = lambda visit: visit.answer(400, {"error": "invalid_redirect_uri"})
-        await refused(made, "did not register this program: invalid_redirect_uri; get a client_id")
 
 
 async def test_a_good_token_that_is_refused_is_asked_for_once() -> None:

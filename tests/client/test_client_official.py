@@ -1,32 +1,19 @@
 """Servers of the official SDK, and the reference server of everything."""
 
 import asyncio
-import os
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import interop_official
 import node_tools
 import pytest
-from served_http import free_port, served, until
+from served_http import served, until
+from server_process import serving
 
 import nodejs
-from dovetail import (
-    Change,
-    Client,
-    ElicitQuestion,
-    EmbeddedResource,
-    LogMessage,
-    ServerError,
-    Text,
-    ToolError,
-)
+from dovetail import Change, Client, ElicitQuestion, EmbeddedResource, LogMessage, ServerError, Text, ToolError
 from dovetail.client.transports.aiohttp import HttpRequests
 from dovetail.client.transports.http import HttpTransport
 from dovetail.client.transports.url import ServerUrl
@@ -38,38 +25,16 @@ pytestmark = [
 ]
 
 MODERN = "2026-07-28"
-OWN_GROUP = 0 if os.name == "posix" else None  # signals to us are not for it
+
+
+# It knows its port from its environment.
+WITH_PORT = "import os, sys; *words, _, os.environ['PORT'] = sys.argv[1:]; os.execv(words[0], words)"
 
 
 def everything(transport: str) -> list[str]:
     """The command of the official everything-server."""
     package = node_tools.TARGET / "node_modules" / "@modelcontextprotocol" / "server-everything"
     return [str(node_tools.node()), str(package / "dist" / "index.js"), transport]
-
-
-def _is_open(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-@contextmanager
-def listening(command: Sequence[str], log: Path, port: int) -> Iterator[None]:
-    """Inside, a program listens on the port, which it knows from its environment."""
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            env={**os.environ, "PORT": str(port)}, process_group=OWN_GROUP,
-        )  # fmt: skip
-    try:
-        deadline = time.monotonic() + 60
-        while not _is_open(port):
-            assert process.poll() is None, log.read_text()[-2000:]
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 NOTE = "demo://resource/dynamic/text/1"
@@ -82,9 +47,8 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if request.param == "stdio":
         yield command
         return
-    port = free_port()
-    with listening(command, tmp_path_factory.mktemp("everything") / "log", port):
-        yield f"http://127.0.0.1:{port}/{'sse' if request.param == 'sse' else 'mcp'}"
+    with serving(["-c", WITH_PORT, *command], tmp_path_factory.mktemp("everything") / "log") as running:
+        yield f"{running.origin}/{'sse' if request.param == 'sse' else 'mcp'}"
 
 
 class User:

@@ -34,20 +34,19 @@ from dovetail.client.handlers import in_rounds
 from dovetail.errors import BadAnswer
 
 pytestmark = pytest.mark.usefixtures("tidy")
+ANSWERING: dict[str, Any] = {
+    "elicitation_handler": lambda question: "Ada", "sampling_handler": lambda request: "Hi.", "roots": ["/x"],
+}  # fmt: skip
 
 
 @every_handshake
 async def test_questions_are_answered(connect: Any, revision: str) -> None:
-    client, server = connect(
-        revision, elicitation_handler=lambda question: "Ada", sampling_handler=lambda request: "Hi.", roots=["/x"]
-    )
+    client, server = connect(revision, **ANSWERING)
     async with client:
-        server.ask(sampling(), 1)
-        sample = await server.answer(1)
-        server.ask(ROOTS, "two")
-        roots = await server.answer(2)
-        server.ask(elicitation(), 3)
-        elicited = await server.answer(3)
+        for number, (id, question) in enumerate({1: sampling(), "two": ROOTS, 3: elicitation()}.items(), 1):
+            server.ask(question, id)
+            await server.answer(number)
+    sample, roots, elicited = server.answers()
     assert (sample["id"], sample["result"]["content"]) == (1, {"type": "text", "text": "Hi."})
     assert (roots["id"], roots["result"]) == ("two", {"roots": [{"uri": "file:///x"}]})
     if revision < "2025-06-18":
@@ -192,13 +191,8 @@ ASKS = {
 async def test_the_three_methods_that_may_ask(connect: Any, method: str) -> None:
     act, params, value = ASKS[method]
     asked = interim({"e": elicitation(), "u": url_elicitation(), "s": sampling(), "r": ROOTS}, "state")
-    client, server = connect(
-        MODERN,
-        script(asked, complete({**value, "ttlMs": 0, "cacheScope": "private"})),
-        elicitation_handler=lambda question: "Ada",
-        sampling_handler=lambda request: "Hi.",
-        roots=["/x"],
-    )
+    results = script(asked, complete({**value, "ttlMs": 0, "cacheScope": "private"}))
+    client, server = connect(MODERN, results, **ANSWERING)
     async with client:
         await act(client)
     again = sent(server, method)[1]
@@ -273,22 +267,18 @@ async def test_nobody_is_asked_what_can_not_be_answered_as_a_whole(connect: Any,
 
 
 async def test_a_handler_that_fails_fails_the_call_and_stops_the_others(connect: Any) -> None:
-    stopped = asyncio.Event()
+    thinking = Thinking()
 
-    async def handler(question: Any) -> str:
-        if question.message == "bad":
-            await asyncio.sleep(0.01)
-            raise ValueError("the dialogue is broken")
-        try:
-            await asyncio.sleep(60)
-        finally:
-            stopped.set()
-        return "never"
+    async def handler(question: Any) -> Any:
+        if question.message == "good":
+            return await thinking(question)
+        await thinking.begun.wait()
+        raise ValueError("the dialogue is broken")
 
     requests = {"a": elicitation("good"), "b": elicitation("bad")}
     client, server = connect(MODERN, script(interim(requests)), elicitation_handler=handler)
     async with client:
         with pytest.raises(ValueError, match="the dialogue is broken"):
             await client.call_tool("t")
-        assert stopped.is_set()
+        assert thinking.stopped.is_set()
     assert len(server.calls()) == 1
