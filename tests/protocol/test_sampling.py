@@ -1,8 +1,10 @@
 """Sampling on the wire: the rules of a conversation, and the shapes of every revision."""
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
+import msgspec
 import pytest
 
 import official
@@ -10,6 +12,7 @@ from dovetail.errors import MissingCapability, QuestionFailed, SetupError
 from dovetail.protocol import jsonrpc, revisions
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.sampling import (
+    ModelPreferences,
     SamplingMessage,
     SamplingParams,
     ToolChoice,
@@ -59,6 +62,12 @@ def wire(params: SamplingParams, revision: Revision) -> Any:
 def test_one_block_in_any_spelling(content: Any) -> None:
     assert SamplingMessage("user", content).blocks == (Text("hi"),)
     assert ToolOutcome("u1", content).blocks == (Text("hi"),)
+
+
+@pytest.mark.parametrize(("priority", "good"), [(0, True), (1, True), (-0.1, False), (1.1, False)])
+def test_a_priority_is_a_share(priority: float, good: bool) -> None:
+    with nullcontext() if good else pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"costPriority": priority}, ModelPreferences)
 
 
 # What a client must declare

@@ -103,6 +103,10 @@ async def test_resources() -> None:
 @pytest.mark.seed("S2-45", "S2-46", "S2-47")
 async def test_tools_list() -> None:
     await shows(server, REVISION, request(1, "tools/list"), {"tools": [TOOL]})
+    async with Client(server, protocol_version=REVISION) as client:
+        (tool,) = await client.list_tools()
+    handed = {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
+    assert json.loads(json.dumps(handed)) == TOOL  # as a model would get it
 
 
 @pytest.mark.seed("S2-48", "S2-49", "S2-50")
