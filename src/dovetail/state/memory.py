@@ -117,6 +117,11 @@ class MemoryState(StateBackend):
         """Keys and logs in memory, with those that have expired and were not freed yet."""
         return len(self._entries.rows) + len(self._logs.rows)
 
+    @property
+    def log_bytes(self) -> int:
+        """What counts towards `max_log_bytes`."""
+        return self._logs.size
+
     async def check(self) -> None:
         """It is always there."""
 
@@ -198,8 +203,7 @@ class MemoryState(StateBackend):
 
     async def close(self) -> None:
         self._topics.close()
-        self._entries = _Table()
-        self._logs = _Table()
+        self._entries, self._logs = _Table(), _Table()
 
     def _write(self, key: str, row: _Key | None, value: bytes, now: float, expires: float) -> int:
         """Give a key its value; `row` is the one it has, if any."""

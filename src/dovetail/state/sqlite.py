@@ -58,11 +58,9 @@ log = logging.getLogger("dovetail.state")
 class _Tables:
     """What the file holds, seen through one connection: each call is made between `begin` and `commit`."""
 
-    def __init__(
-        self, connection: sqlite3.Connection, prefix: bytes, max_bytes: int, clock: Callable[[], float]
-    ) -> None:
-        self.connection = connection
-        self._execute = connection.execute
+    def __init__(self, file: sqlite3.Connection, prefix: bytes, max_bytes: int, clock: Callable[[], float]) -> None:
+        self.file = file
+        self._execute = file.execute
         self._prefix = prefix
         self._max_bytes = max_bytes
         self._max_log_bytes = max_bytes // 4
@@ -457,7 +455,7 @@ class SqliteState(StateBackend):
         tables, self._tables = self._tables, None
         if tables is not None:
             with contextlib.suppress(sqlite3.Error):
-                tables.connection.close()
+                tables.file.close()
 
 
 def _give_up(future: "asyncio.Future[Any]") -> None:
