@@ -425,7 +425,7 @@ class SqliteState(StateBackend):
         """Of a file that is still the same: one that was removed or replaced is opened anew."""
         now = time.monotonic()
         if now >= self._look_at:
-            self._look_at = now + 1  # second
+            self._look_at = now + self._patience / 2
             found = _identify(self.path)
             if found != self._identity and self._identity is not None:
                 log.warning("The state file %s was removed or replaced; it is opened anew", self.path)
