@@ -263,7 +263,7 @@ async def test_an_answer_reaches_the_worker_that_asked() -> None:
     assert not await other.is_open("c", id)
     await other.take_anywhere("c", id, GOOD)
     assert state.held == 0
-    assert not state._topics._by_name
+    assert not state._topics.names
 
 
 @pytest.mark.parametrize("state", [None, FarState()], ids=["here", "shared"])

@@ -76,8 +76,7 @@ async def test_what_has_expired_makes_room(small: StateBackend, clock: Clock) ->
 async def test_full_logs_lose_their_oldest_records_and_count_on(make: Make, tmp_path: Path) -> None:
     state = make(tmp_path / "state.db", max_bytes=4 * ROOM) if make is SqliteState else make(max_log_bytes=ROOM)
     await fill(state, "quiet", 2)
-    for _ in range(900):
-        await state.append("loud", PIECE, keep=1000, ttl=LONG)
+    await asyncio.gather(*(state.append("loud", PIECE, keep=1000, ttl=LONG) for _ in range(900)))
     page = await state.read("loud", 0, 1000)
     assert 200 < len(page.records) < 600
     assert page.first == 901 - len(page.records)
@@ -111,8 +110,8 @@ async def test_keys_take_no_room_from_logs_nor_records_of_any_size_from_the_file
     for name in logs:
         await fill(state, name, 1)
     assert [len((await state.read(name, 0)).records) for name in logs] == [2] * 40
-    for _ in range(3_000):
-        await state.append("small", b"", keep=5_000, ttl=LONG)
+    for _ in range(3):
+        await asyncio.gather(*(state.append("small", b"", keep=5_000, ttl=LONG) for _ in range(1_000)))
     for _ in range(20):
         await state.append("large", bytes(ROOM // 4), keep=100, ttl=LONG)
     assert len((await state.read("large", 0)).records) == 3

@@ -170,9 +170,9 @@ async def test_it_drops_records_when_it_is_full(store: stores.StoreServer, caplo
     """Also what has a time to live, as all of ours has: a claim that is gone lets a step run twice."""
     store.command("CONFIG", "SET", "maxmemory-policy", "volatile-ttl")
     state = RedisState(store.url)
-    with pytest.raises(StoreTrouble, match=r"maxmemory-policy volatile-ttl\); set maxmemory-policy to noeviction"):
+    with pytest.raises(StoreTrouble, match=r"maxmemory-policy volatile-ttl .*set it to noeviction"):
         await state.check()
-    assert caplog.text.count("maxmemory-policy to noeviction") == 1
+    assert caplog.text.count("set it to noeviction") == 1
     store.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
     await eventually(lambda: is_back(state))
     await state.close()

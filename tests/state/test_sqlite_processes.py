@@ -36,7 +36,7 @@ class Program:
         self.out = out  # a pipe could fill up, and hold up the process
         with out.open("wb") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-X", "dev", "-c", HEAD + textwrap.dedent(lines), *map(str, arguments)],
+                [sys.executable, "-c", HEAD + textwrap.dedent(lines), *map(str, arguments)],
                 stdout=file,
                 env={**os.environ, "PYTHONPATH": str(SOURCE)},
             )
@@ -90,7 +90,7 @@ def assert_sound(path: Path) -> None:
         assert not wakes or wakes == newest - oldest + 1
 
 
-def test_counters_claims_and_logs_of_four_processes(path: Path, start: Start) -> None:
+def test_counters_claims_and_logs_of_three_processes(path: Path, start: Start) -> None:
     lines = """
     async def main():
         state = SqliteState(sys.argv[1])
@@ -100,16 +100,16 @@ def test_counters_claims_and_logs_of_four_processes(path: Path, start: Start) ->
             if await state.claim(f"key {n}", me.encode(), 60):
                 say("won", n)
             say("id", await state.append("log", f"{me} {n}".encode(), keep=10_000, ttl=60), me, n)
-        for begin in range(0, 200, 10):
+        for begin in range(0, 60, 10):
             await asyncio.gather(*(work(n) for n in range(begin, begin + 10)))
         await state.close()
     asyncio.run(main())
     """
-    programs = [start(lines, path, name) for name in "abcd"]
+    programs = [start(lines, path, name) for name in "abc"]
     said = [line for program in programs for line in program.ended()]
     totals = sorted(int(words[1]) for words in said if words[0] == "total")
-    assert totals == list(range(1, 801))
-    assert sorted(int(words[1]) for words in said if words[0] == "won") == list(range(200))
+    assert totals == list(range(1, 181))
+    assert sorted(int(words[1]) for words in said if words[0] == "won") == list(range(60))
     told = {int(words[1]): " ".join(words[2:]) for words in said if words[0] == "id"}
 
     async def stored() -> dict[int, str]:
@@ -118,38 +118,8 @@ def test_counters_claims_and_logs_of_four_processes(path: Path, start: Start) ->
         await state.close()
         return {record.id: record.data.decode() for record in page.records}
 
-    assert list(told) != list(range(1, 801))  # they did run at the same time
     assert asyncio.run(stored()) == told
-    assert sorted(told) == list(range(1, 801))
-
-
-async def test_wake_ups_go_to_and_fro(path: Path, start: Start) -> None:
-    lines = """
-    async def main():
-        state = SqliteState(sys.argv[1])
-        listener = state.listen(["ping 0"])
-        say("ready")
-        for n in range(40):
-            while f"ping {n}" not in await asyncio.wait_for(listener.wait(), 10):
-                pass
-            listener.remove(f"ping {n}")
-            listener.add(f"ping {n + 1}")  # just before it is asked for
-            await state.publish(f"pong {n}")
-        await state.close()
-    asyncio.run(main())
-    """
-    state = SqliteState(path)
-    program = start(lines, path)
-    async with asyncio.timeout(LIMIT):
-        while not program.said():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    for n in range(40):
-        with contextlib.closing(state.listen([f"pong {n}"])) as listener:
-            await state.publish(f"ping {n}")
-            assert await asyncio.wait_for(listener.wait(), 10) == {f"pong {n}"}
-    await asyncio.to_thread(program.ended)
-    assert state.outages == 0
-    await state.close()
+    assert sorted(told) == list(range(1, 181))
 
 
 @pytest.mark.slow
@@ -199,7 +169,7 @@ def test_forked_after_it_was_made(path: Path, start: Start) -> None:
 
     async def work():
         listener = state.listen(["log"])
-        say(*[await state.add("counter", 1, 60) for _ in range(100)])
+        say(*[await state.add("counter", 1, 60) for _ in range(30)])
         await state.append("log", b"", keep=10, ttl=60)
         while (await state.read("log", 0)).last < 3:
             await asyncio.wait_for(listener.wait(), 10)
@@ -210,7 +180,7 @@ def test_forked_after_it_was_made(path: Path, start: Start) -> None:
         assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children] == [0, 0]
     """
     totals = [int(word) for words in start(lines, path).ended() for word in words]
-    assert sorted(totals) == list(range(1, 301))
+    assert sorted(totals) == list(range(1, 91))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such limit there")

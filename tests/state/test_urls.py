@@ -75,7 +75,6 @@ WRONG = [
     ("s3cret", "this is no URL; give one like redis://"),
     ("s3cret@host:6379", "this is no URL"),
     ("redis://user:s3cret@h ost", "holds blanks"),
-    ("redis://" + "s3cret" * 1000, "that long"),
     ("redis:user:s3cret@host", "redis: is not known, or what"),
     ("redis://:s3cret@h?prefix=", "prefix must stand there once and have 1 to 100"),
     ("redis://:s3cret@h?prefix=a&prefix=b", "prefix must stand there once"),

@@ -2,10 +2,9 @@
 
 `Topics` wakes the listeners of one process and is shared by all backends.
 
-Names (of keys, logs and topics) are any text that UTF-8 can hold, up to `MAX_NAME` characters. Keys, logs and topics
-do not meet: the same name may be used for each. Under a longer name nothing can be stored or heard (`ValueError`),
-and a lookup of one finds nothing. A time to live is a number of seconds above 0, up to `MAX_TTL`. A value or a record
-is as large as the backend has room for (`NoRoom`).
+Names are any text that UTF-8 can hold, up to `MAX_NAME` characters; a key, a log and a topic may have the same one.
+Under a longer name nothing can be stored or heard (`ValueError`), and a lookup of one finds nothing. A time to live is
+a number of seconds above 0, up to `MAX_TTL`. A value or a record is as large as the backend has room for (`NoRoom`).
 """
 
 import asyncio
@@ -68,9 +67,6 @@ class LogPage(NamedTuple):
 
 class Conflict(DovetailError):
     """A key does not have the version, or a log the last id, that was expected: another writer was first."""
-
-    def __init__(self) -> None:
-        super().__init__("A record was changed by another writer, or is gone")
 
 
 class NoRoom(ProtocolError):
@@ -151,7 +147,7 @@ class StateBackend(Protocol):
 
         A wake-up without need may come, as when a store far away has just been told of the topic.
         """
-        return self._topics.listen(topics)
+        return Listener(self._topics, topics)
 
     async def close(self) -> None:
         """Close every listener and let go of all resources. The backend is not used afterwards."""
@@ -162,12 +158,18 @@ class Listener:
 
     __slots__ = ("_names", "_told", "_topics", "_waiter", "closed")
 
-    def __init__(self, topics: "Topics") -> None:
-        self.closed = False
+    def __init__(self, topics: "Topics", names: Iterable[str]) -> None:
+        names = tuple(names)
+        for name in names:
+            check_name(name)
+        self.closed = topics.closed  # one that comes too late hears nothing
         self._topics = topics
         self._names: set[str] = set()
         self._told: set[str] = set()
         self._waiter: asyncio.Future[None] | None = None  # nothing else here knows an event loop
+        topics.listeners.add(self)
+        for name in names:
+            self.add(name)
 
     def add(self, topic: str) -> None:
         """Hear of one more topic."""
@@ -237,18 +239,7 @@ class Topics:
         self.listeners: set[Listener] = set()
         self.names: dict[str, dict[Listener, None]] = {}  # the topics that have listeners
         self.changed = changed
-        self._closed = False
-
-    def listen(self, names: Iterable[str]) -> Listener:
-        names = tuple(names)
-        for name in names:
-            check_name(name)
-        listener = Listener(self)
-        listener.closed = self._closed  # one that comes too late hears nothing
-        self.listeners.add(listener)
-        for name in names:
-            listener.add(name)
-        return listener
+        self.closed = False
 
     def tell(self, name: str) -> None:
         """Wake every listener of the topic."""
@@ -261,7 +252,7 @@ class Topics:
             self.tell(name)
 
     def close(self) -> None:
-        self._closed = True
+        self.closed = True
         for listener in tuple(self.listeners):
             listener.close()
 
@@ -326,13 +317,11 @@ class Codec(Generic[T]):
     While a fleet is being updated, workers of two versions share a store; a value that can't be read is not there.
     """
 
-    __slots__ = ("_decode", "_encode", "_name", "_version")
-
     def __init__(self, type: Any, name: str, version: int = 1) -> None:
         self._name = name
         self._version = bytes([version])
         self._encode = msgspec.msgpack.Encoder().encode
-        self._decode = msgspec.msgpack.Decoder(type).decode
+        self._decode: Callable[[memoryview], T] = msgspec.msgpack.Decoder(type).decode
 
     def encode(self, value: T) -> bytes:
         return self._version + self._encode(value)
@@ -341,8 +330,7 @@ class Codec(Generic[T]):
         """None, and a line in the log, if it is none of ours."""
         if data[:1] == self._version:
             try:
-                found: T = self._decode(memoryview(data)[1:])
-                return found
+                return self._decode(memoryview(data)[1:])
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
                 pass
         log.warning("the state store holds a %s that this version can't read; it is taken for gone", self._name)

@@ -117,6 +117,11 @@ class MemoryState(StateBackend):
         """Keys and logs in memory, with those that have expired and were not freed yet."""
         return len(self._entries.rows) + len(self._logs.rows)
 
+    @property
+    def log_bytes(self) -> int:
+        """What counts towards `max_log_bytes`."""
+        return self._logs.size
+
     async def check(self) -> None:
         """It is always there."""
 
@@ -198,15 +203,15 @@ class MemoryState(StateBackend):
 
     async def close(self) -> None:
         self._topics.close()
-        self._entries = _Table()
-        self._logs = _Table()
+        self._entries, self._logs = _Table(), _Table()
 
     def _write(self, key: str, row: _Key | None, value: bytes, now: float, expires: float) -> int:
         """Give a key its value; `row` is the one it has, if any."""
         self._sweep(now)
         entries, size = self._entries, len(key) + len(value)
         growth = size if row is None else size - row.size
-        self._check_room(row is None, growth, share_of(key) if row is None else 1.0, now)
+        if row is None or growth > 0:
+            self._check_room(row is None, growth, share_of(key) if row is None else 1.0, now)
         if row is None:
             row = entries.rows[key] = _Key()
         row.entry = Entry(value, next(self._versions))
@@ -216,15 +221,14 @@ class MemoryState(StateBackend):
 
     def _check_room(self, is_new: bool, growth: int, share: float, now: float) -> None:
         """Is there room for a new key or log, or for so many bytes more of keys, below a share of the store?"""
-        if self._is_full(is_new, growth, share):
-            self._sweep(now, LOOKS)
-            if self._is_full(is_new, growth, share):
-                bounds = f"max_entries={self._max_entries}, max_entry_bytes={self._max_entry_bytes}"
-                raise NoRoom(f"The state store is full: {bounds}")
-
-    def _is_full(self, is_new: bool, growth: int, share: float) -> bool:
-        bytes_left = self._max_entry_bytes * share - self._entries.size
-        return (is_new and self.held + 1 > self._max_entries * share) or 0 < growth > bytes_left
+        for looks in (LOOKS, 0):
+            held = len(self._entries.rows) + len(self._logs.rows)
+            has_place = not is_new or held + 1 <= self._max_entries * share
+            if has_place and (growth <= 0 or self._entries.size + growth <= self._max_entry_bytes * share):
+                return
+            self._sweep(now, looks)
+        bounds = f"max_entries={self._max_entries}, max_entry_bytes={self._max_entry_bytes}"
+        raise NoRoom(f"The state store is full: {bounds}")
 
     def _sweep(self, now: float, looks: int = 3) -> None:
         self._entries.sweep(now, looks)

@@ -1,9 +1,9 @@
 """Redis state backend, for workers on many hosts: a Redis (7 or newer) or Valkey, by way of redis-py.
 
-A URL says where the store is, and a prefix keeps servers apart that share it. Every value expires there, by the clock
-of the store. Nothing is connected before the first call; a backend may be made before an event loop runs and before a
-fork, and is used on one event loop at a time. A process that only waits at a listener hears once a call was made, or
-the listener, on the running loop.
+A URL says where the store is, and a prefix keeps servers apart that share it. Every value expires there, by its clock.
+Nothing is connected before the first call; a backend may be made before an event loop runs and before a fork, and is
+used on one event loop at a time. A process that only waits at a listener hears once a call was made, or the listener,
+on the running loop.
 
 Keys of the store, all below the prefix:
 
@@ -77,8 +77,7 @@ class RedisState(StateBackend):
     """Keys, logs and topics in a store that all workers share.
 
     How much it may hold is the store's `maxmemory`, or the memory of its host; a store that drops records when it is
-    full is refused. How much is in use is looked at again and again: a record of `CALLER_FAMILIES` may come a moment
-    too early to be refused.
+    full is refused. A record of `CALLER_FAMILIES` may come a moment too early to be refused.
     """
 
     shared = True
@@ -128,17 +127,17 @@ class RedisState(StateBackend):
 
     async def append(self, log: str, data: bytes, *, keep: int, ttl: float, if_last: int | None = None) -> int:
         check_new(log, ttl, keep)
-        expected = "" if if_last is None else f"0-{if_last}"
+        expected = "" if if_last is None else if_last
         id = await self._write(APPEND, log, ttl, data, expected, min(keep, MAX_COUNT), self._name("t", log))
         if id is None:
             raise Conflict
-        return _id(id)
+        return int(id)
 
     async def read(self, log: str, after: int, limit: int = 100) -> LogPage:
         bounds = (min(max(after, 0), MAX_COUNT), max(limit, 0), PAGE_BYTES)
         kept, last, flat = await self._ask("EVAL", READ, 1, self._name("l", log), *bounds)
-        records = [LogRecord(_id(id), data) for id, data in zip(flat[::2], flat[1::2], strict=True)]
-        return LogPage(records, _id(last) - kept + 1 if kept else 0, _id(last))  # ids have no gaps
+        records = [LogRecord(int(id), data) for id, data in zip(flat[::2], flat[1::2], strict=True)]
+        return LogPage(records, int(last) - kept + 1 if kept else 0, int(last))  # ids have no gaps
 
     async def drop(self, log: str) -> None:
         await self._ask("UNLINK", self._name("l", log))
@@ -154,9 +153,7 @@ class RedisState(StateBackend):
 
     # ── commands ──
 
-    async def _write(
-        self, script: str, name: str, ttl: float, value: bytes | int, *words: Word, once: bool = True
-    ) -> Any:
+    async def _write(self, script: str, name: str, ttl: float, value: Word, *words: Word, once: bool = True) -> Any:
         if isinstance(value, bytes) and len(value) > MAX_BYTES:
             raise NoRoom(f"A record of {len(value)} bytes is too large for the state store; {MAX_BYTES} are possible")
         keys = [self._name("l", name)] if script is APPEND else [self._name("k", name), self._prefix + b"n"]
@@ -190,10 +187,8 @@ class RedisState(StateBackend):
 
     def _changed(self, topic: str) -> None:
         """A topic has its first listener, or has lost its last."""
-        with contextlib.suppress(RuntimeError):  # without an event loop: the first call on one will see to it
-            asyncio.get_running_loop()
-            if not self._closed:
-                self._connected().look_at(topic)
+        with contextlib.suppress(RuntimeError, StoreTrouble):  # no event loop: the first call on one will see to it
+            self._connected().look_at(topic)
 
     def _name(self, kind: str, name: str) -> bytes:
         return self._prefix + f"{kind}/{name}".encode("utf-8", "surrogatepass")  # which finds nothing
@@ -206,8 +201,7 @@ class _Link:
     """The connections of one process on one event loop: one for commands, and one that waits for wake-ups.
 
     A task looks at the store again and again, and while the store is lost every command fails at once. That task owns
-    all connections and closes them when it ends: `asyncio.run` cancels what is left, so nothing stays open after a
-    loop.
+    the connections and closes them when it ends: `asyncio.run` cancels it, so nothing stays open after a loop.
     """
 
     def __init__(self, state: RedisState, address: "RedisAddress", topics: Topics, channel: bytes) -> None:
@@ -260,23 +254,19 @@ class _Link:
             batch, self._queue = self._queue, []
             self._under_way = len(batch)
             answers: list[Any] = [StoreTrouble()] * len(batch)  # if it is closed meanwhile
+            pipeline = self._client.pipeline(transaction=False)
+            for words, _, _ in batch:
+                pipeline.execute_command(*words)
             try:
-                answers = await self._execute(batch)
+                async with asyncio.timeout_at(batch[0][1] + DEADLINE):
+                    answers = await pipeline.execute(raise_on_error=False)
+            except Exception as failure:
+                answers = [failure] * len(batch)
             finally:
                 for (_, _, future), answer in zip(batch, answers, strict=True):
                     if not future.done():
                         future.set_result(answer)
         self._under_way, self._sender = 0, None
-
-    async def _execute(self, batch: list[_Asked]) -> list[Any]:
-        pipeline = self._client.pipeline(transaction=False)
-        for words, _, _ in batch:
-            pipeline.execute_command(*words)
-        try:
-            async with asyncio.timeout_at(batch[0][1] + DEADLINE):
-                return await pipeline.execute(raise_on_error=False)
-        except Exception as failure:
-            return [failure] * len(batch)
 
     def translated(self, failure: Exception) -> ProtocolError:
         """What the failure of a command means to its caller."""
@@ -284,8 +274,7 @@ class _Link:
             return NoRoom()
         if isinstance(failure, errors.ResponseError) and (now := time.monotonic()) >= self._quiet_until:
             self._quiet_until = now + 10
-            reason = self._address.scrubbed(failure)
-            log.warning("The state store %s refused a command: %s", self._address.shown, reason)
+            log.warning("The state store %s refuses commands: %s", self._address.shown, self._address.scrubbed(failure))
         return StoreTrouble()
 
     # ── the waiting connection ──
@@ -383,8 +372,7 @@ class _Link:
             found = "a Redis Cluster" if told.get("redis_mode") == "cluster" else f"Redis {version}"
             raise SetupError(f"it is {found}; a single Redis 7 or newer, or Valkey, is needed")
         if policy != "noeviction":
-            wrong = f"it drops records when it is full (maxmemory-policy {policy})"
-            raise SetupError(f"{wrong}; set maxmemory-policy to noeviction")
+            raise SetupError(f"its maxmemory-policy {policy} drops records when it is full; set it to noeviction")
         if told.get("role") == "slave":
             raise errors.ConnectionError("it is a replica, which can't be written to")
         room = told.get("maxmemory") or told.get("total_system_memory") or math.inf
@@ -411,8 +399,7 @@ class _Link:
             self._known.clear()
             return
         if self._trouble is None:
-            reason = self._address.scrubbed(failure)
-            log.warning("The state store %s is out of reach: %s", self._address.shown, reason)
+            log.warning("The state store %s is out of reach: %s", self._address.shown, self._address.scrubbed(failure))
         self._trouble = StoreTrouble()
         if isinstance(failure, SetupError):
             self._trouble = StoreTrouble(f"The server's state store can't be used: {failure}")
@@ -485,7 +472,7 @@ class RedisAddress:
                 raise ValueError
             self.sentinels.append((parts.hostname, parts.port or 26379))
         self.service = unquote(service)
-        return f"{scheme}://{user}localhost/{db}{query}"
+        return f"{scheme}://{user}/{db}{query}"
 
     def connection_pool(self) -> client.ConnectionPool:
         """Connections that wait as long as their caller does, and try nothing again."""
@@ -495,8 +482,6 @@ class RedisAddress:
         if not self.sentinels:
             return client.ConnectionPool(retry=retry, **options)
         is_tls = options.pop("connection_class", None) is client.SSLConnection
-        for name in ("host", "port"):
-            options.pop(name, None)
         limits = {"protocol": 2, "socket_timeout": SILENCE / 3, "socket_connect_timeout": SILENCE / 3}
         sentinel = client.Sentinel(  # type: ignore[no-untyped-call]
             self.sentinels, sentinel_kwargs={**for_sentinels, **limits, "retry": retry}
@@ -517,7 +502,3 @@ class RedisAddress:
 
 def _bad_url(problem: str) -> NoReturn:
     raise SetupError(f"The URL of the state store is not possible, {problem}; write {EXAMPLES}")
-
-
-def _id(text: bytes) -> int:
-    return int(text.removeprefix(b"0-"))

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from dovetail.errors import SetupError
 from dovetail.state.base import (
@@ -42,8 +42,6 @@ from dovetail.state.base import (
 from dovetail.state.memory import MEBIBYTE, RECORD_OVERHEAD
 
 POLL = 0.02  # seconds between two looks at what other processes have published
-LOOK = 1.0  # seconds between two looks whether the file is still the same
-BATCH = 64  # calls in one transaction
 KEEP_WAKES = 4096
 APPLICATION = 0x446F7604  # stands in the file: it is ours, and of this format
 
@@ -51,7 +49,6 @@ ANOTHER = "give another file in state (DOVETAIL_STATE)"
 DAMAGED = f"is damaged; move it away, and a new one is made, or {ANOTHER}"
 DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}  # though other parts of the file may still be usable
 
-P = ParamSpec("P")
 T = TypeVar("T")
 _Job = tuple[bool, Callable[["_Tables"], Any], "asyncio.Future[Any]"]  # whether it writes, what it does, and who waits
 _Answer = tuple["asyncio.Future[Any]", Any]
@@ -61,11 +58,9 @@ log = logging.getLogger("dovetail.state")
 class _Tables:
     """What the file holds, seen through one connection: each call is made between `begin` and `commit`."""
 
-    def __init__(
-        self, connection: sqlite3.Connection, prefix: bytes, max_bytes: int, clock: Callable[[], float]
-    ) -> None:
-        self.connection = connection
-        self._execute = connection.execute
+    def __init__(self, file: sqlite3.Connection, prefix: bytes, max_bytes: int, clock: Callable[[], float]) -> None:
+        self.file = file
+        self._execute = file.execute
         self._prefix = prefix
         self._max_bytes = max_bytes
         self._max_log_bytes = max_bytes // 4
@@ -105,8 +100,7 @@ class _Tables:
     # ── keys ──
 
     def get(self, key: str) -> Entry | None:
-        select = "SELECT value, version FROM entries WHERE name = ? AND expires > ?"
-        row = self._one(select, self._name(key), self._now)
+        row = self._one("SELECT value, version FROM entries WHERE name = ? AND expires > ?", self._name(key), self._now)
         return None if row is None else Entry(*row)
 
     def put(self, key: str, value: bytes, *, ttl: float, if_version: int | None = None) -> int:
@@ -155,11 +149,10 @@ class _Tables:
         check_new(log, ttl, keep)
         self._check_size(data)
         name = self._name(log)
-        found = self._find_log(name)
-        id, last = found or (0, 0)
+        id, last = self._find_log(name)
         if if_last is not None and if_last != last:
             raise Conflict
-        if found is None:
+        if not id:
             self.drop(log)  # it may have expired
             self._admit(share_of(log) + 0.05)  # where keys are full, streams of the sessions that are there go on
             id = self._tick()
@@ -173,10 +166,9 @@ class _Tables:
         return last + 1
 
     def read(self, log: str, after: int, limit: int = 100) -> LogPage:
-        found = self._find_log(self._name(log))
-        if found is None:
+        id, last = self._find_log(self._name(log))
+        if not id:
             return LogPage([], 0, 0)
-        id, last = found
         (first,) = self._one("SELECT coalesce(min(id), ?) FROM records WHERE log = ?", last + 1, id)
         some = "SELECT id, data FROM records WHERE log = ? AND id > ? ORDER BY id LIMIT ?"
         rows = self._execute(some, (id, min(max(after, 0), MAX_COUNT), min(max(limit, 0), MAX_COUNT)))
@@ -185,12 +177,11 @@ class _Tables:
     def drop(self, log: str) -> None:
         self._execute("DELETE FROM logs WHERE name = ?", (self._name(log),))
 
-    def _find_log(self, name: bytes) -> tuple[int, int] | None:
-        """Its id, and the newest id of its records."""
-        found: tuple[int, int] | None = self._one(
-            "SELECT id, last FROM logs WHERE name = ? AND expires > ?", name, self._now
-        )
-        return found
+    def _find_log(self, name: bytes) -> tuple[int, int]:
+        """Its id, and that of its newest record; zeros if there is none."""
+        select = "SELECT id, last FROM logs WHERE name = ? AND expires > ?"
+        id, last = self._one(select, name, self._now) or (0, 0)
+        return id, last
 
     def _shrink_logs(self, size: int) -> None:
         """Make room for a record: free logs that have expired, and if that is not enough the oldest records of all."""
@@ -242,25 +233,18 @@ class _Tables:
         return self._execute(statement, values).fetchone()
 
 
-def _in_thread(
-    writes: bool, work: Callable[Concatenate[_Tables, P], T]
-) -> Callable[Concatenate["SqliteState", P], Coroutine[Any, Any, T]]:
+def _in_thread(writes: bool, work: Callable[..., T]) -> Callable[..., Coroutine[Any, Any, T]]:
     """A call of the backend, which its thread makes."""
-
-    def call(state: "SqliteState", /, *words: P.args, **options: P.kwargs) -> Coroutine[Any, Any, T]:
-        return state.ask(writes, lambda tables: work(tables, *words, **options))
-
-    return call
+    return lambda state, *words, **options: state.ask(writes, lambda tables: work(tables, *words, **options))
 
 
 class SqliteState(StateBackend):
-    """Keys, logs and topics in the file at `path`, which is made if need be. Its folder must exist.
+    """Keys, logs and topics in the file at `path`, which is made if need be. Raises SetupError if it can't be used.
 
     The file grows to about `max_bytes`. A quarter of that is for records of logs, the oldest of which give way; where
-    keys fill the rest there are no new keys, and `CALLER_FAMILIES` end at their share of it. Servers with
-    different names may share a file under different prefixes, and then share that room as well. A write waits
-    `patience` seconds for those of other processes. Raises SetupError if the file can't be used. It may be made before
-    a fork, but not used before it.
+    keys fill the rest there are no new keys, and `CALLER_FAMILIES` end at their share of it. Servers that share a file
+    under different prefixes share that room as well. A write waits `patience` seconds for those of other processes.
+    It may be made before a fork, but not used before it.
     """
 
     shared = True
@@ -393,14 +377,14 @@ class SqliteState(StateBackend):
                     self._loop.call_soon_threadsafe(self._settle, answers, told, missed)
         self._disconnect()
 
-    def _take(self) -> list[_Job]:
-        """Wait for calls, or for the time to poll."""
+    def _take(self, most: int = 64) -> list[_Job]:
+        """Wait for calls, or for the time to poll. Those that write are one transaction."""
         jobs: list[_Job] = []
         with contextlib.suppress(Empty):
             job = self._jobs.get(timeout=max(self._poll_at - time.monotonic(), 0) if self._topics.names else None)
             while job is not None:
                 jobs.append(job)
-                job = self._jobs.get_nowait() if len(jobs) < BATCH else None
+                job = self._jobs.get_nowait() if len(jobs) < most else None
         return jobs
 
     def _serve(self, jobs: list[_Job], writes: bool, polls: bool) -> list[_Answer]:
@@ -419,7 +403,11 @@ class SqliteState(StateBackend):
             if writes:
                 self._seen = tables.commit(len(jobs))
                 self._told.update(tables.woken)
-            self._succeeded(writes)
+            if writes in self._failed:
+                self._failed.discard(writes)
+                self._missed = True
+                if not self._failed:  # for reading and writing
+                    log.info("The state file %s can be used again", self.path)
         except Exception as failure:
             self._fail(failure, writes)
             return [(future, StoreTrouble()) for _, _, future in jobs]
@@ -437,7 +425,7 @@ class SqliteState(StateBackend):
         """Of a file that is still the same: one that was removed or replaced is opened anew."""
         now = time.monotonic()
         if now >= self._look_at:
-            self._look_at = now + LOOK
+            self._look_at = now + self._patience / 2
             found = _identify(self.path)
             if found != self._identity and self._identity is not None:
                 log.warning("The state file %s was removed or replaced; it is opened anew", self.path)
@@ -463,18 +451,11 @@ class SqliteState(StateBackend):
         self._failed.add(writes)
         self._disconnect()
 
-    def _succeeded(self, writes: bool) -> None:
-        if writes in self._failed:
-            self._failed.discard(writes)
-            self._missed = True
-            if not self._failed:  # for reading and writing
-                log.info("The state file %s can be used again", self.path)
-
     def _disconnect(self) -> None:
         tables, self._tables = self._tables, None
         if tables is not None:
             with contextlib.suppress(sqlite3.Error):
-                tables.connection.close()
+                tables.file.close()
 
 
 def _give_up(future: "asyncio.Future[Any]") -> None:
@@ -487,7 +468,11 @@ def _give_up(future: "asyncio.Future[Any]") -> None:
 
 def open_file(path: str, patience: float) -> sqlite3.Connection:
     """A connection for any thread, but one at a time. The file is made if need be. Raises SetupError if it can't be."""
-    _make(path)
+    try:  # for its owner alone; one that exists is not opened: to close it would end all locks of this process
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except (OSError, ValueError) as failure:
+        raise SetupError(f"state: {path} can't be made ({failure}); its folder must exist, or {ANOTHER}") from None
     deadline = time.monotonic() + patience
     while True:
         connection = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
@@ -502,18 +487,6 @@ def open_file(path: str, patience: float) -> sqlite3.Connection:
                 fix = DAMAGED if _code(failure) == sqlite3.SQLITE_CORRUPT else f"can't be used: {failure}; {ANOTHER}"
                 raise SetupError(f"state: {path} {fix}") from failure
         time.sleep(0.01)  # another process prepares it, or puts right what a killed one left
-
-
-def _make(path: str) -> None:
-    """Make the file for its owner alone. Its companions get the same rights from SQLite.
-
-    One that exists is not opened here: to close it again would end the locks of all connections of this process.
-    """
-    try:
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    except (OSError, ValueError) as failure:
-        raise SetupError(f"state: {path} can't be made ({failure}); its folder must exist, or {ANOTHER}") from None
 
 
 def _prepare(connection: sqlite3.Connection, path: str) -> None:
