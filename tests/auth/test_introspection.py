@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import time
-import weakref
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import parse_qs
@@ -12,11 +11,11 @@ import pytest
 
 from dovetail.auth import Auth, Introspection, Principal, VerifierTrouble
 from dovetail.auth.fetch import Fetched, FetchRequest
-from dovetail.auth.introspection import ASK_SECONDS, LEEWAY, MAX_AT_ONCE, TtlCache
+from dovetail.auth.introspection import ASK_SECONDS, MAX_AT_ONCE
 from dovetail.errors import SetupError
 from dovetail.transports.doorkeeper import TokenLimits
 from http_serving import until
-from issuer_stage import Clock, Site, site
+from issuer_stage import Site, site
 
 SECRET = "s3cret: with/odd+characters"
 GOOD = {"active": True, "sub": "alice", "client_id": "editor", "scope": "notes:read notes:write"}
@@ -104,40 +103,11 @@ async def test_a_fetch_of_somebody_else_that_breaks_is_trouble() -> None:
         await verifier.verify("x")
 
 
-async def test_a_kept_answer_ends_with_its_token(served: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = time.time()
-    served.pages["/introspect"] = GOOD | {"exp": now + 5}
-    verifier = asking(served, cache_seconds=1000)
-    assert await verifier.verify("x") is not None
-    monkeypatch.setattr(time, "time", lambda: now + 5 + LEEWAY)
-    assert await verifier.verify("x") is None
-
-
 @pytest.mark.parametrize("seconds", [0, 5.0, 600])
 async def test_those_who_ask_are_told_how_long_to_believe(served: Site, seconds: float) -> None:
     found = await Auth(asking(served, cache_seconds=seconds)).find("x")
     assert found is not None
     assert found.believed_seconds == seconds
-
-
-def test_what_is_kept_is_bounded_in_time_and_number() -> None:
-    clock = Clock()
-    cache: TtlCache[str] = TtlCache(2, 10, clock)
-    for name in (b"a", b"b", b"a", b"c"):  # the one that was put first is the oldest, unless it is new again
-        cache.put(name, "kept")
-    assert [cache.get(name) for name in (b"a", b"b", b"c")] == ["kept", None, "kept"]
-    clock.now += 9.9
-    assert cache.get(b"c") == "kept"
-    clock.now += 0.1
-    assert cache.get(b"c") is None
-
-
-def test_for_no_time_at_all_it_is_known_what_was_put_but_nothing_of_it_is_kept() -> None:
-    cache: TtlCache[Any] = TtlCache(2, 0)
-    seen = weakref.ref(claims := {"ann"})
-    cache.put(b"a", claims)
-    del claims
-    assert (b"a" in cache, cache.get(b"a"), seen()) == (True, None, None)
 
 
 # ── tokens of another kind ──
@@ -205,11 +175,9 @@ async def test_few_are_asked_about_at_a_time() -> None:
     assert issuer.most == MAX_AT_ONCE
 
 
-@pytest.mark.parametrize("cache_seconds", [0, 1000])
-async def test_nonsense_does_not_stand_before_tokens_that_were_good(cache_seconds: float) -> None:
-    """Neither in the queue, where they are asked about again, nor in the cache."""
+async def test_nonsense_does_not_stand_before_tokens_that_were_good() -> None:
     issuer = SlowIssuer()
-    verifier = issuer.asking(cache_seconds=cache_seconds)
+    verifier = issuer.asking()
     assert await verifier.verify("quick")
     flood = [asyncio.create_task(verifier.verify(f"nonsense{number}")) for number in range(2000)]
     await until(lambda: issuer.at_once == MAX_AT_ONCE)
@@ -218,7 +186,7 @@ async def test_nonsense_does_not_stand_before_tokens_that_were_good(cache_second
     issuer.let_go.set()
     assert not any(await asyncio.gather(*flood))
     assert await verifier.verify("quick")
-    assert asked.count("quick") == (3 if cache_seconds == 0 else 1)
+    assert asked.count("quick") == 3
 
 
 def test_one_verifier_serves_one_event_loop_after_another() -> None:

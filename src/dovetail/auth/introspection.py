@@ -1,7 +1,7 @@
 """Introspection (RFC 7662): verifier of tokens that only their issuer can read.
 
-An answer is kept for a few seconds, under a digest of the token. While the issuer can't be asked, it is not known
-whether a token is good: that is VerifierTrouble, and neither a yes nor a no.
+The transport believes an answer for a few seconds; here nothing of it is kept. While the issuer can't be asked, it is
+not known whether a token is good: that is VerifierTrouble, and neither a yes nor a no.
 """
 
 import asyncio
@@ -10,9 +10,8 @@ import hashlib
 import logging
 import re
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import quote_plus, urlencode
 
 from dovetail.auth.fetch import SECONDS, Fetch, FetchFailed, FetchRequest, make_fetch, names_this_machine, shown
@@ -29,7 +28,6 @@ from dovetail.auth.principal import (
 )
 from dovetail.errors import SetupError
 
-V = TypeVar("V")
 MAX_AT_ONCE = 32  # questions of each queue: a caller who sends nonsense must not make us a nuisance to the issuer
 ASK_SECONDS = SECONDS + 3.5  # for one question and the wait before it; a transport has patience for 10
 LEEWAY = 60.0
@@ -65,8 +63,8 @@ class Introspection:
         fetch: Fetch | None = None,
     ) -> None:
         """`client_id` and `client_secret`: what this server is to the issuer. `audience`: what tokens must be for; give
-        it unless the issuer answers "inactive" to tokens for others. `cache_seconds`: for which an answer is believed
-        here, and then by a transport: what is taken back is noticed after twice that at the latest.
+        it unless the issuer answers "inactive" to tokens for others. `cache_seconds`: for which a transport believes an
+        answer, a minute at most: then it is noticed what was taken back.
         """
         if not may_hold_keys(endpoint, endpoint):
             raise SetupError(f"Introspection: {endpoint!r} is no https URL; tokens must not travel in the open")
@@ -82,10 +80,9 @@ class Introspection:
         self._audiences = frozenset(map(comparable_url, audiences))
         self._scope_claim = scope_claim
         self._fetch = fetch or make_fetch(allow_private=True, allow_loopback=names_this_machine(endpoint))
-        # Answers by digest of the token. Those about good tokens have a cache and a queue of their own: a flood of
-        # nonsense neither pushes them out nor stands before them when they are asked about again.
-        self._good: TtlCache[dict[str, Any]] = TtlCache(4096, cache_seconds)
-        self._others: TtlCache[dict[str, Any]] = TtlCache(1024, cache_seconds)
+        # Digests of tokens that were good, the last at the end. They have a queue of their own: a flood of nonsense
+        # does not stand before them when they are asked about again.
+        self._good: dict[bytes, None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queues: dict[bool, asyncio.Semaphore] = {}  # of that loop, by whether a token was good before
         self._told_of: str | None = None  # the kind of token that was refused first
@@ -98,12 +95,12 @@ class Introspection:
         if len(token) > MAX_TOKEN or not _TOKEN.fullmatch(token):
             return None
         digest = hashlib.sha256(token.encode()).digest()
-        kept = self._good.get(digest) or self._others.get(digest)
-        if kept is not None:
-            return self._judge(kept)
-        claims = await self._ask(token, was_good=digest in self._good)
-        principal = self._judge(claims)
-        (self._others if principal is None else self._good).put(digest, claims)
+        principal = self._judge(await self._ask(token, was_good=digest in self._good))
+        self._good.pop(digest, None)
+        if principal is not None:
+            self._good[digest] = None
+            if len(self._good) > 4096:
+                del self._good[next(iter(self._good))]
         return principal
 
     def _judge(self, claims: dict[str, Any]) -> Principal | None:
@@ -147,30 +144,6 @@ class Introspection:
         if answer is None or not isinstance(answer.get("active"), bool):
             raise VerifierTrouble(f"{self!r}: no answer that can be used, with the status {fetched.status}")
         return {name: value for name, value in answer.items() if value is not None}
-
-
-class TtlCache(Generic[V]):
-    """Values by key for a while; when it is full, the one that was put first goes."""
-
-    def __init__(self, most: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most = most
-        self._seconds = seconds
-        self._clock = clock
-        self._kept: OrderedDict[bytes, tuple[float, V | None]] = OrderedDict()
-
-    def get(self, key: bytes) -> V | None:
-        until, value = self._kept.get(key, (0.0, None))
-        return value if self._clock() < until else None
-
-    def __contains__(self, key: bytes) -> bool:
-        """Whether it was put, and not pushed out, even if its time is over."""
-        return key in self._kept
-
-    def put(self, key: bytes, value: V) -> None:
-        self._kept[key] = (self._clock() + self._seconds, value if self._seconds else None)
-        self._kept.move_to_end(key)
-        if len(self._kept) > self._most:
-            self._kept.popitem(last=False)
 
 
 def _headers(client_id: str, client_secret: str) -> Mapping[str, str]:
