@@ -18,6 +18,8 @@ from dovetail import Client
 from dovetail.cli.dev import WatchedFiles
 from process_stage import is_there
 
+pytestmark = pytest.mark.process
+
 PROGRAM = """
 import os, time
 from dovetail import Server

@@ -21,6 +21,8 @@ from command_stage import BIN, PROMPTLY, environment, furnish, serve_in_process,
 from dovetail.cli.output import FAILED, READER_LEFT, WRONG_USE
 from process_stage import is_there, pid_in, shell
 
+pytestmark = pytest.mark.process
+
 PLAIN = "from dovetail import Server\nserver = Server('plain')\n"
 BROKEN = "raise ValueError('no tea')"
 

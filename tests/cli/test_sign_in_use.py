@@ -14,6 +14,8 @@ from server_process import serving
 
 from dovetail.cli.output import DECLINED
 
+pytestmark = pytest.mark.process
+
 PROGRAM = str(Path(__file__).parent / "guarded_server.py")
 PROMPTLY = 20
 

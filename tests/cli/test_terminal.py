@@ -17,6 +17,8 @@ from dovetail.cli import output
 from dovetail.cli.ask import ask
 from dovetail.cli.output import DECLINED, INTERRUPTED, aligned, bar, cut, in_line
 
+pytestmark = pytest.mark.process
+
 
 class Screen(io.StringIO):
     def isatty(self) -> bool:

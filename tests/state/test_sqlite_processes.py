@@ -17,6 +17,8 @@ import pytest
 import dovetail
 from dovetail.state.sqlite import SqliteState
 
+pytestmark = pytest.mark.process
+
 SOURCE = Path(dovetail.__file__).parent.parent
 HEAD = """
 import asyncio, os, sys

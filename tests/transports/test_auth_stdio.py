@@ -13,6 +13,8 @@ import pytest
 
 from http_wire import META, hello
 
+pytestmark = pytest.mark.process
+
 PROMPTLY = 30.0
 TOKEN = "ann-secret-token"
 PROGRAM = """

@@ -330,6 +330,7 @@ async def test_the_access_log(data: bytes, trusted: list[str], line: str, caplog
     assert [each.getMessage() for each in caplog.records if each.name == "dovetail.access"] == [line]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", [True, False], ids=["a connection", "a request"])
 @pytest.mark.parametrize("data", [b"", b"GET", GET, POST + b"abc", HEAD, GET * 5, GET * 90, b"GARBAGE\r\n\r\n"])
 async def test_nothing_is_left_to_the_garbage_collector(data: bytes, ends: bool) -> None:
