@@ -10,7 +10,7 @@ import sqlite3
 import stat
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -19,8 +19,6 @@ from contract import LONG, BackendContract, Clock, fill, heard, hears_nothing, r
 from dovetail.errors import SetupError
 from dovetail.state.base import LogPage, StoreTrouble
 from dovetail.state.sqlite import KEEP_WAKES, SqliteState
-
-Make = Callable[..., SqliteState]
 
 
 @pytest.fixture
