@@ -53,12 +53,6 @@ class TestSweep:
 
 
 class TestEventLoops:
-    def test_a_wait_that_ended_with_its_loop(self, backend: MemoryState) -> None:
-        listener = backend.listen(["a"])
-        asyncio.run(begun(listener))  # which cancels the task at its end
-        asyncio.run(backend.publish("a"))
-        assert asyncio.run(listener.wait()) == {"a"}
-
     @pytest.mark.parametrize("end", ["publish", "close"])
     def test_a_wait_on_a_loop_that_was_closed_under_it(self, backend: MemoryState, end: str) -> None:
         loop = asyncio.new_event_loop()

@@ -93,14 +93,6 @@ async def test_it_is_paused_and_nothing_piles_up(backend: RedisState, store: sto
     assert await backend.get("key 1499") is None
 
 
-async def test_it_is_killed_while_the_backend_closes(backend: RedisState, store: stores.StoreServer) -> None:
-    await backend.check()
-    store.kill()
-    await asyncio.sleep(0)
-    async with asyncio.timeout(BOUND):
-        await backend.close()
-
-
 async def test_the_waiting_line_alone_is_cut(backend: RedisState, store: stores.StoreServer) -> None:
     with contextlib.closing(await subscribed(backend, "a", "b")) as listener:
         store.command("CLIENT", "KILL", "TYPE", "pubsub")
