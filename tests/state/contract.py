@@ -87,11 +87,15 @@ def record(id: int) -> LogRecord:
 
 class KeysContract:
     @pytest.mark.parametrize("value", VALUES, ids=len)
-    async def test_what_is_put_can_be_got(self, backend: StateBackend, value: bytes) -> None:
+    async def test_any_bytes_can_be_stored(self, backend: StateBackend, value: bytes) -> None:
         version = await backend.put("key", value, ttl=LONG)
         assert version > 0
         assert await backend.get("key") == Entry(value, version)
         assert type((await backend.get("key")).value) is bytes
+        await backend.append("log", value, keep=1, ttl=LONG)
+        page = await backend.read("log", 0)
+        assert page.records == [LogRecord(1, value)]
+        assert type(page.records[0].data) is bytes
 
     async def test_names_are_arbitrary_and_exact(self, backend: StateBackend) -> None:
         for name in NAMES:
@@ -150,9 +154,12 @@ class KeysContract:
 
     async def test_one_of_many_writers_wins(self, backend: StateBackend) -> None:
         version = await backend.put("key", b"", ttl=LONG)
-        writers = (backend.put("key", b"%d" % n, ttl=LONG, if_version=version) for n in range(20))
+        await fill(backend, "log", 3)
+        writers = [backend.put("key", b"%d" % n, ttl=LONG, if_version=version) for n in range(20)]
+        writers += [backend.append("log", b"%d" % n, keep=9, ttl=LONG, if_last=3) for n in range(8)]
         outcomes = await asyncio.gather(*writers, return_exceptions=True)
-        assert sum(isinstance(outcome, Conflict) for outcome in outcomes) == 19
+        assert [sum(isinstance(each, Conflict) for each in some) for some in (outcomes[:20], outcomes[20:])] == [19, 7]
+        assert (await backend.read("log", 0)).last == 4
 
     async def test_a_key_expires(self, backend: StateBackend, elapse: Elapse) -> None:
         await backend.put("key", b"value", ttl=SHORT)
@@ -192,10 +199,7 @@ class KeysContract:
 class ClaimsAndCountersContract:
     async def test_counting(self, backend: StateBackend) -> None:
         assert [await backend.add("key", n, LONG) for n in (1, 1, 5, -3, -10, 0)] == [1, 2, 7, 4, -6, -6]
-        assert await backend.add("other", 0, LONG) == 0
-
-    async def test_nobody_is_miscounted(self, backend: StateBackend) -> None:
-        totals = await asyncio.gather(*(backend.add("key", 1, LONG) for _ in range(50)))
+        totals = await asyncio.gather(*(backend.add("other", 1, LONG) for _ in range(50)))
         assert sorted(totals) == list(range(1, 51))
 
     async def test_the_time_of_a_counter_begins_with_it(self, backend: StateBackend, elapse: Elapse) -> None:
@@ -242,21 +246,12 @@ class LogsContract:
         assert await fill(backend, "other", 2) == [1, 2]
         assert await backend.read("log", 0) == LogPage([record(1), record(2), record(3)], 1, 3)
 
-    @pytest.mark.parametrize("data", VALUES, ids=len)
-    async def test_any_bytes_can_be_logged(self, backend: StateBackend, data: bytes) -> None:
-        await backend.append("log", data, keep=1, ttl=LONG)
-        page = await backend.read("log", 0)
-        assert page.records == [LogRecord(1, data)]
-        assert type(page.records[0].data) is bytes
-
     @pytest.mark.parametrize(
         ("after", "limit", "ids"),
         [
-            (0, 100, [4, 5, 6, 7, 8]),
             (-5, 100, [4, 5, 6, 7, 8]),
             (3, 100, [4, 5, 6, 7, 8]),
             (4, 100, [5, 6, 7, 8]),
-            (8, 100, []),
             (2**70, 100, []),
             (0, 2, [4, 5]),
             (5, 2, [6, 7]),
@@ -289,12 +284,6 @@ class LogsContract:
                 await backend.append("log", b"late", keep=9, ttl=LONG, if_last=expected)
         assert (await backend.read("log", 0)).last == count
         assert await backend.append("log", b"record", keep=9, ttl=LONG, if_last=count) == count + 1
-
-    async def test_one_of_many_appends_comes_after_the_expected_record(self, backend: StateBackend) -> None:
-        await fill(backend, "log", 3)
-        tries = (backend.append("log", b"record 4", keep=9, ttl=LONG, if_last=3) for _ in range(8))
-        outcomes = await asyncio.gather(*tries, return_exceptions=True)
-        assert sorted(each if isinstance(each, int) else 0 for each in outcomes) == [0] * 7 + [4]
 
     async def test_a_log_expires_after_its_last_append(self, backend: StateBackend, elapse: Elapse) -> None:
         await fill(backend, "log", 1, ttl=SHORT)

@@ -5,11 +5,12 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+from contract import LONG, attempts
+
 from dovetail.state.base import StoreTrouble
 from dovetail.state.redis import RedisState
 
 BOUND = 3.0  # seconds in which every call has to end
-LONG = 60.0
 
 
 async def eventually(condition: Callable[[], bool | Awaitable[bool]], seconds: float = 10.0) -> None:
@@ -31,19 +32,9 @@ async def is_back(state: RedisState) -> bool:
 
 async def fails_within(state: RedisState, seconds: float) -> None:
     """Every kind of call ends in StoreTrouble, and soon enough."""
-    calls = (
-        state.check(),
-        state.get("key"),
-        state.put("key", b"", ttl=LONG),
-        state.touch("key", LONG),
-        state.delete("key"),
-        state.claim("key", b"", LONG),
-        state.add("counter", 1, LONG),
-        state.append("log", b"", keep=1, ttl=LONG),
-        state.read("log", 0),
-        state.drop("log"),
-        state.publish("topic"),
-    )
+    calls = [attempt() for attempt in attempts(state, "key")]
+    calls += [state.check(), state.get("key"), state.touch("key", LONG), state.remaining("key"), state.delete("key")]
+    calls += [state.read("log", 0), state.drop("log"), state.publish("topic")]
     began = time.monotonic()
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert time.monotonic() - began < seconds
@@ -107,14 +98,13 @@ class Wire:
 
 
 @contextlib.asynccontextmanager
-async def pretender(**told: str) -> AsyncIterator[str]:
-    """The URL of something that answers INFO like a store of another kind."""
+async def pretender(answer: bytes = b"", **told: str) -> AsyncIterator[str]:
+    """The URL of something that answers INFO like a store of another kind, or everything with these bytes."""
     info = "".join(f"{name}:{value}\r\n" for name, value in told.items())
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 16):
-            answers = "+OK\r\n" * data.count(b"SETINFO")
-            writer.write((answers or f"${len(info)}\r\n{info}\r\n").encode())
+            writer.write(answer or b"+OK\r\n" * data.count(b"SETINFO") or f"${len(info)}\r\n{info}\r\n".encode())
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)

@@ -176,14 +176,6 @@ class AgainstModel(RuleBasedStateMachine):
     def delete(self, name: str) -> None:
         assert self.outcome(self.state.delete(name)) is (self.model.keys.pop(name, None) is not None)
 
-    @rule(name=NAMES, value=VALUES, ttl=TIMES)
-    def claim(self, name: str, value: bytes, ttl: int) -> None:
-        model = self.model
-        free = name not in model.keys
-        want = model.write(name, value, model.now + ttl) if free else False
-        assert self.outcome(self.state.claim(name, value, ttl)) is (True if isinstance(want, int) and free else want)
-        self.learn_version(name)
-
     @rule(name=NAMES, n=st.integers(-9, 9), ttl=TIMES)
     def add(self, name: str, n: int, ttl: int) -> None:
         want = self.model.add(name, n, ttl)
@@ -191,7 +183,7 @@ class AgainstModel(RuleBasedStateMachine):
         self.learn_version(name)
 
     def learn_version(self, name: str) -> None:
-        """`claim` and `add` do not tell it."""
+        """`add` does not tell it."""
         if version := self.model.version(name):
             self.versions[version] = self.run(self.state.get(name)).version
 

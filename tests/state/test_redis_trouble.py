@@ -93,14 +93,6 @@ async def test_it_is_paused_and_nothing_piles_up(backend: RedisState, store: sto
     assert await backend.get("key 1499") is None
 
 
-async def test_it_is_killed_while_the_backend_closes(backend: RedisState, store: stores.StoreServer) -> None:
-    await backend.check()
-    store.kill()
-    await asyncio.sleep(0)
-    async with asyncio.timeout(BOUND):
-        await backend.close()
-
-
 async def test_the_waiting_line_alone_is_cut(backend: RedisState, store: stores.StoreServer) -> None:
     with contextlib.closing(await subscribed(backend, "a", "b")) as listener:
         store.command("CLIENT", "KILL", "TYPE", "pubsub")
@@ -205,13 +197,7 @@ async def test_what_it_says_of_a_command_that_it_lacks_is_logged_without_our_wor
 
 
 async def test_something_else_answers() -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(10)
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    state = RedisState(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    await fails_within(state, BOUND)
-    await state.close()
-    server.close()
+    async with pretender(b"HTTP/1.1 400 Bad Request\r\n\r\n") as url:
+        state = RedisState(url)
+        await fails_within(state, BOUND)
+        await state.close()

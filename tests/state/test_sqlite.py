@@ -10,7 +10,7 @@ import sqlite3
 import stat
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -19,8 +19,6 @@ from contract import LONG, BackendContract, Clock, fill, heard, hears_nothing, r
 from dovetail.errors import SetupError
 from dovetail.state.base import LogPage, StoreTrouble
 from dovetail.state.sqlite import KEEP_WAKES, SqliteState
-
-Make = Callable[..., SqliteState]
 
 
 @pytest.fixture
@@ -245,7 +243,6 @@ class TestTrouble:
     async def test_a_damaged_file_is_told_of_once_and_counts_as_out_of_reach_until_it_is_replaced(
         self, path: Path, backend: SqliteState, caplog: pytest.LogCaptureFixture, part: str
     ) -> None:
-        """Also where some of it can still be read or written."""
         caplog.set_level(logging.INFO, "dovetail.state")
         keys = [f"key {n}" for n in range(80)]
         for key in keys:  # more than SQLite caches

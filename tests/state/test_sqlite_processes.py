@@ -92,7 +92,7 @@ def assert_sound(path: Path) -> None:
         assert not wakes or wakes == newest - oldest + 1
 
 
-def test_counters_claims_and_logs_of_three_processes(path: Path, start: Start) -> None:
+async def test_counters_claims_and_logs_of_three_processes(path: Path, start: Start) -> None:
     lines = """
     async def main():
         state = SqliteState(sys.argv[1])
@@ -114,19 +114,16 @@ def test_counters_claims_and_logs_of_three_processes(path: Path, start: Start) -
     assert sorted(int(words[1]) for words in said if words[0] == "won") == list(range(60))
     told = {int(words[1]): " ".join(words[2:]) for words in said if words[0] == "id"}
 
-    async def stored() -> dict[int, str]:
-        state = SqliteState(path)
-        page = await state.read("log", 0, 1000)
-        await state.close()
-        return {record.id: record.data.decode() for record in page.records}
-
-    assert asyncio.run(stored()) == told
+    state = SqliteState(path)
+    stored = {record.id: record.data.decode() for record in (await state.read("log", 0, 1000)).records}
+    await state.close()
+    assert stored == told
     assert sorted(told) == list(range(1, 181))
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="processes are not killed by signals there")
-def test_killed_in_the_middle_of_a_storm(path: Path, start: Start) -> None:
+async def test_killed_in_the_middle_of_a_storm(path: Path, start: Start) -> None:
     """What was acknowledged is there, in order, and the processes that are left go on."""
     lines = """
     async def main():
@@ -140,26 +137,23 @@ def test_killed_in_the_middle_of_a_storm(path: Path, start: Start) -> None:
         await asyncio.gather(*(work(n) for n in range(12)))
     asyncio.run(main())
     """
+    state = SqliteState(path)
     programs = [start(lines, path, name) for name in range(2)]
-
-    async def compare(name: int, acknowledged: set[int]) -> None:
-        state = SqliteState(path)
-        stored = [record.id for record in (await state.read(f"log {name}", 0, 100_000)).records]
-        assert stored == list(range(1, len(stored) + 1))
-        assert acknowledged <= set(stored)
-        assert len(stored) <= len(acknowledged) + 12  # what was under way, each once
-        await state.close()
 
     for name in range(8):
         programs.append(start(lines, path, name + 2))
         deadline = time.monotonic() + LIMIT
-        while len(programs[name].said()) < 50 and time.monotonic() < deadline:
-            time.sleep(0.02)
+        while len(programs[name].said()) < 50 and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
         said = programs[name].kill()
         assert programs[name].process.returncode == -signal.SIGKILL  # until then nothing was wrong
         assert_sound(path)
         assert len(said) >= 50
-        asyncio.run(compare(name, {int(word) for (word,) in said}))
+        stored = [record.id for record in (await state.read(f"log {name}", 0, 100_000)).records]
+        assert stored == list(range(1, len(stored) + 1))
+        assert {int(word) for (word,) in said} <= set(stored)
+        assert len(stored) <= len(said) + 12  # what was under way, each once
+    await state.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")

@@ -463,14 +463,13 @@ def _give_up(future: "asyncio.Future[Any]") -> None:
         future.set_exception(StoreTrouble())
 
 
-# ── the file ──
-
-
 def open_file(path: str, patience: float) -> sqlite3.Connection:
     """A connection for any thread, but one at a time. The file is made if need be. Raises SetupError if it can't be."""
     try:  # for its owner alone; one that exists is not opened: to close it would end all locks of this process
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        if not os.access(path, os.W_OK):
+            raise PermissionError("its rights do not let it be written")
     except (OSError, ValueError) as failure:
         raise SetupError(f"state: {path} can't be made ({failure}); its folder must exist, or {ANOTHER}") from None
     deadline = time.monotonic() + patience
