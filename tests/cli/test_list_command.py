@@ -195,6 +195,7 @@ def test_a_server_at_a_url_and_a_transport_that_is_missing_there(tmp_path: Path)
             for path in ("mcp", "sse")
         }
         told = typed(tmp_path, "inspect", f"{served.origin}/mcp").stdout.decode()
+        assert b"  greet  name, [language]" in typed(tmp_path, "list", f"{served.origin}/mcp", "prompts").stdout
     assert all(probe["speaks"] for probe in found["mcp"]["revisions"].values())
     transports = {
         path: {name: probe["speaks"] for name, probe in said["transports"].items()} for path, said in found.items()
