@@ -1,10 +1,8 @@
 """`dovetail bench`: what it asks, whom it refuses to load, and its figures."""
 
 import json
-from typing import Any
 
 import pytest
-from click.testing import Result
 from command_stage import Run, running
 
 from dovetail import Server, ToolError
@@ -41,13 +39,9 @@ def run(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     return running(server, monkeypatch)
 
 
-def document(done: Result) -> Any:
-    return json.loads(done.stdout)
-
-
 def test_what_is_marked_read_only_is_called_by_itself(run: Run, asked: list[str]) -> None:
     done = run("bench", *QUICKLY, "--json")
-    found = document(done)
+    found = json.loads(done.stdout)
     assert (done.exit_code, found["asked"], found["errors"]) == (0, "look", 0)
     assert set(asked) == {"look sky"}
     assert 0 < found["calls"] < len(asked)  # the warm-up does not count
@@ -60,7 +54,7 @@ def test_what_is_marked_read_only_is_called_by_itself(run: Run, asked: list[str]
 def test_nothing_that_might_do_something_is_called_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     server, called = Server("loaded"), []
     server.add_tool(lambda: called.append(1), name="send_letters")
-    found = document(running(server, monkeypatch)("bench", *QUICKLY, "--json"))
+    found = json.loads(running(server, monkeypatch)("bench", *QUICKLY, "--json").stdout)
     assert (found["asked"], called) == ("tools/list", [])
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import example_server
 import pytest
@@ -59,8 +60,7 @@ def test_the_whole_result_as_json(run: Run) -> None:
     assert [block["type"] for block in found["content"]] == ["image", "audio", "resource_link", "text"]
     assert "isError" not in found
     done = run("call", "break_down", "--json")
-    assert done.exit_code == FAILED
-    assert json.loads(done.stdout)["isError"] is True
+    assert (done.exit_code, json.loads(done.stdout)["isError"]) == (FAILED, True)
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,7 @@ def test_a_tool_that_fails(run: Run) -> None:
 @pytest.mark.seed("S2-72", "S4-17")
 def test_a_destructive_tool_needs_a_yes(run: Run) -> None:
     done = run("call", "forget", "note=old")
-    assert (done.exit_code, done.stdout) == (DECLINED, "")
-    assert "forget is marked destructive" in done.stderr
-    assert "--yes" in done.stderr
+    assert (done.exit_code, done.stdout, "forget is marked destructive" in done.stderr) == (DECLINED, "", True)
     assert run("call", "forget", "note=old", "--yes").stdout == "Forgot old.\n"
 
 
@@ -110,9 +108,7 @@ def test_a_destructive_tool_needs_a_yes(run: Run) -> None:
     ],
     ids=str,
 )
-def test_what_a_tool_leaves_open_is_told(
-    monkeypatch: pytest.MonkeyPatch, annotations: dict[str, bool], told: str
-) -> None:
+def test_what_a_tool_leaves_open_is_told(monkeypatch: Any, annotations: dict[str, bool], told: str) -> None:
     server = Server("hints")
     server.add_tool(lambda: "done", name="t", description="Do it.", annotations=annotations)
     run = running(server, monkeypatch)

@@ -16,7 +16,7 @@ from typing import Any
 
 import example_server
 import pytest
-from command_stage import BIN, PROMPTLY, environment, furnish, serve_in_process, spawned, typed
+from command_stage import BIN, PROMPTLY, environment, serve_in_process, spawned, typed
 
 from dovetail.cli.output import FAILED, READER_LEFT, WRONG_USE
 from process_stage import is_there, pid_in, shell
@@ -66,11 +66,9 @@ REFUSED = [
     ("run server.py --workers 0", 2, "--workers='0' is not possible; it must be a whole number, 1 or more"),
     ("run server.py --body-timeout soon", 2, "it must be a number of seconds above 0"),
     ("run server.py --transport carrier-pigeon", 2, "'carrier-pigeon' is not one of 'stdio', 'http'"),
-    ("run server.py --nonsense", 2, "No such option"),
     ("run server.py --transport stdio --port 1 --no-sse", 2, "--port, --sse: only with --transport http"),
     ("run server.py --console", 2, "--console: only with --transport http"),
     ("dev nowhere.py", 2, "there is no file nowhere.py"),
-    ("dev nowhere.deeper:x", 2, "there is no module nowhere"),
     ("dev server.py --state foo://x", 2, "foo: is not known"),
     ("dev server.py --path mcp", 2, "path"),
     ("dev server.py --port TAKEN", 1, "another program listens there"),
@@ -85,12 +83,9 @@ REFUSED = [
     ("install --host cursor --name it", 2, "which server?"),
     ("install --host cursor -- npx x", 2, "--name"),
     ("install nothing.py --host cursor", 2, "there is no file nothing.py"),
-    ("install sevrer --host cursor", 2, "there is no module sevrer"),
-    ("install 'a b' --host cursor", 2, "neither a Python file nor a module"),
     ("install server.py --host cursor --name 'a b'", 2, "use letters"),
     ("install server.py --host cursor --env NO_SUCH_VARIABLE", 2, "NO_SUCH_VARIABLE: there is no such"),
     ("install ftp://example.com --host cursor", 2, "is no URL"),
-    ("install 'https://exa mple.com/' --host cursor", 2, "is no URL"),
     ("install server.py --host cursor -H A:b", 2, "--header does not go with a Python program, which takes"),
     ("install https://x.org --host cursor -H 'A: b\nC: d'", 2, "--header: write it as NAME:VALUE, in one line"),
     ("install https://x.org --host cursor -e A=b", 2, "--env does not go with a URL, which takes --header"),
@@ -110,7 +105,6 @@ REFUSED = [
     ("call server.py add a=1", 2, "add needs b\nIt takes:\n  a  integer  required\n  b  integer  required\n"),
     ("call server.py add a=1 b=2 c=3", 2, "add takes no c"),
     ("call server.py add a=1 b", 2, "write arguments as KEY=VALUE"),
-    ("call server.py book --answer nights", 2, "write arguments as KEY=VALUE"),
     ("call server.py book --answers []", 2, "--answers: a JSON object is needed"),
     ("call server.py summarise text=@- --args -", 2, "stdin can be read only once"),
     ("call server.py summarise text=@- --answer a=@-", 2, "stdin can be read only once"),
@@ -122,7 +116,6 @@ REFUSED = [
     ("bench server.py --tool add --args [1]", 2, "--args: a JSON object is needed"),
     ("bench server.py --args {}", 2, "only with --tool"),
     ("bench server.py --clients 0", 2, "0 is not in the range"),
-    ("bench server.py --seconds 0", 2, "0.0 is not in the range"),
     ("bench https://example.com/mcp", 5, "another machine; --yes loads it"),
     ("bench http://127.0.0.1.example.com", 5, "another machine; --yes loads it"),
     ("list mcp.json:shop --token x", 2, "--token: only for a URL, and mcp.json:shop is a program"),
@@ -133,19 +126,16 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("line", "code", "said"), REFUSED, ids=[line for line, *_ in REFUSED])
-def test_what_is_refused_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, code: int, said: str
-) -> None:
-    furnish(tmp_path)
+def test_what_is_refused_changes_nothing(folder: Path, monkeypatch: Any, line: str, code: int, said: str) -> None:
     serve_in_process(example_server.server, monkeypatch)
-    before = sorted(tmp_path.rglob("*"))
+    before = sorted(folder.rglob("*"))
     with closing(socket.socket()) as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         words = shlex.split(line.replace("TAKEN", str(taken.getsockname()[1])))
-        done = typed(tmp_path, *words, HOME=str(tmp_path), XDG_CONFIG_HOME=str(tmp_path))
+        done = typed(folder, *words, HOME=str(folder), XDG_CONFIG_HOME=str(folder))
     assert (done.returncode, done.stdout, said in done.stderr.decode()) == (code, b"", True), done.stderr
-    assert sorted(tmp_path.rglob("*")) == before
+    assert sorted(folder.rglob("*")) == before
 
 
 # ── a server of an mcp.json: found by its name, reached as the file says, and no secret of it is told ──
@@ -164,7 +154,6 @@ def about() -> dict[str, str | None]:
 
 server.run()
 """
-
 
 EXAMPLE = {"command": "python", "args": ["server.py"]}
 
@@ -274,11 +263,11 @@ def test_headers(
     assert (heard.get("authorization"), heard.get("x-tenant")) == (authorization, tenant)
 
 
-@pytest.mark.parametrize("status", [404, 501])
-def test_a_page_that_is_no_mcp_server(folder: Path, ear: Any, status: int) -> None:
-    ear.status = status
-    done = typed(folder, "list", f"http://127.0.0.1:{ear.server_port}/mcp")
-    assert (done.returncode, b"/mcp does not answer as an MCP server does: " in done.stderr) == (3, True), done.stderr
+def test_a_page_that_is_no_mcp_server(folder: Path, ear: Any) -> None:
+    for ear.status in (404, 501):
+        done = typed(folder, "list", f"http://127.0.0.1:{ear.server_port}/mcp")
+        told = b"/mcp does not answer as an MCP server does: " in done.stderr
+        assert (done.returncode, told) == (3, True), done.stderr
 
 
 # ── streams as shells leave them ──

@@ -135,9 +135,7 @@ def test_a_file_keeps_its_indent_its_mode_and_all_else(home: Path, text: str, in
         ("\udcff", "is not plain JSON"),
     ],
 )
-def test_a_file_that_is_not_plain_json_is_left_alone_and_there_is_something_to_paste(
-    home: Path, text: str, says: str
-) -> None:
+def test_a_file_that_is_not_plain_json_is_left_alone(home: Path, text: str, says: str) -> None:
     path = cursor_file(home, text)
     done = install("server.py", "--host", "cursor", "--env", "KEY=hush", "--yes")
     assert done.exit_code == 1
@@ -181,9 +179,7 @@ OWN_COMMANDS = [  # the host, its program, what is typed, and the words that the
 
 
 @pytest.mark.parametrize(("host", "program", "words", "heard"), OWN_COMMANDS)
-def test_the_command_of_a_host_is_used_where_there_is_one(
-    home: Path, host: str, program: str, words: str, heard: list[str]
-) -> None:
+def test_the_command_of_a_host_is_used(home: Path, host: str, program: str, words: str, heard: list[str]) -> None:
     if words == "--remove":
         (home / ".claude.json").write_text('{"mcpServers": {"it": {}}}')
     told = fake_command(home, program)
@@ -238,9 +234,7 @@ def test_a_url_is_added_as_the_host_wants_it(home: Path, host: str, transport: s
     ],
     ids=["a command", "a module here", "a module elsewhere", "uv", "a module of uv"],
 )
-def test_other_ways_to_name_a_server(
-    home: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], entry: dict[str, Any]
-) -> None:
+def test_other_ways_to_name_a_server(home: Path, monkeypatch: Any, words: list[str], entry: dict[str, Any]) -> None:
     found = {"sh": SH, "uv": None}
     monkeypatch.setattr(shutil, "which", lambda name: found.get(name))
     assert install("--host", "cursor", "--name", "it", "--yes", *words).exit_code == 0

@@ -252,9 +252,7 @@ def test_the_rules_are_listed_without_a_server(tmp_path: Path) -> None:
         ({"tools": []}, []),
     ],
 )
-def test_a_list_that_no_client_takes_fails_the_build(
-    run: Run, monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any], details: list[str]
-) -> None:
+def test_a_list_that_no_client_takes_fails_a_build(run: Run, monkeypatch: Any, answer: Any, details: list[str]) -> None:
     async def listed(_client: Client, _method: str, *_: Any) -> dict[str, Any]:
         return answer
 

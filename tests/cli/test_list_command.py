@@ -34,10 +34,9 @@ def test_everything_by_default(run: Run) -> None:
     titles = [line for line in done.stdout.splitlines() if line and line[0] != " "]
     assert titles == ["Tools", "Resources", "Templates", "Prompts"]
     assert re.search(r"^  add  +a: integer, b: integer {10,}\[read-only, open-world\] Add two", done.stdout, re.M)
-    for words in ("[destructive, open-world] Forget a note for good.", "  Look for articles: Search the shop.",
-                  "  greet  name, [language]  Greet somebody."):  # fmt: skip
-        assert words in done.stdout
-    assert "They may be negative" not in done.stdout
+    shown = ("[destructive, open-world] Forget a note for good.", "  Look for articles: Search the shop.",
+             "  greet  name, [language]  Greet somebody.")  # fmt: skip
+    assert [words in done.stdout for words in (*shown, "They may be negative")] == [True, True, True, False]
     assert done.stderr == ""
 
 
@@ -67,10 +66,9 @@ def test_json_is_what_came(run: Run) -> None:
 
 def test_nothing_to_list(monkeypatch: pytest.MonkeyPatch) -> None:
     run = running(Server("empty"), monkeypatch)
-    done = run("list")
-    assert (done.exit_code, done.stdout) == (0, "")
-    assert "offers nothing" in done.stderr
-    assert "offers no prompts" in run("list", "prompts").stderr
+    for words, told in ((["list"], "offers nothing"), (["list", "prompts"], "offers no prompts")):
+        done = run(*words)
+        assert (done.exit_code, done.stdout, told in done.stderr) == (0, "", True)
 
 
 def test_a_list_without_an_end_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,6 +195,7 @@ def test_a_server_at_a_url_and_a_transport_that_is_missing_there(tmp_path: Path)
             for path in ("mcp", "sse")
         }
         told = typed(tmp_path, "inspect", f"{served.origin}/mcp").stdout.decode()
+        assert b"  greet  name, [language]" in typed(tmp_path, "list", f"{served.origin}/mcp", "prompts").stdout
     assert all(probe["speaks"] for probe in found["mcp"]["revisions"].values())
     transports = {
         path: {name: probe["speaks"] for name, probe in said["transports"].items()} for path, said in found.items()

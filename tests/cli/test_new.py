@@ -112,12 +112,10 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "it").mkdir()
     (tmp_path / "it" / "server.py").write_text("mine")
     done = new("it", "--yes")
-    assert done.exit_code == 2
-    assert "it is not empty: server.py." in done.stderr
+    assert (done.exit_code, "it is not empty: server.py." in done.stderr) == (2, True)
     assert made(tmp_path / "it") == {"server.py"}
     done = new("it", "--yes", "--force")
-    assert done.exit_code == 0
-    assert "it/server.py was there already" in done.stderr
+    assert (done.exit_code, "it/server.py was there already" in done.stderr) == (0, True)
     assert (tmp_path / "it" / "server.py").read_text() == "mine"
     assert made(tmp_path / "it") == FILES
 

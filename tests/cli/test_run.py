@@ -171,9 +171,7 @@ def test_a_program_that_serves_when_it_is_imported(write: Write) -> None:
         ("server.py", False),
     ],
 )
-def test_a_console_is_there_if_asked_for(
-    write: Write, ran: list, words: str, has_console: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_console_is_there(write: Write, ran: list, words: str, has_console: bool, monkeypatch: Any) -> None:
     monkeypatch.setattr("dovetail.cli.run.BUNDLED", "dovetail.reference:create_server")  # a console measures its server
     write(PLAIN)
     assert run(*words.split()).exit_code == 0

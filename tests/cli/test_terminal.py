@@ -79,10 +79,8 @@ def test_nothing_is_drawn_over_a_question(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_an_answer_where_no_loop_can_wait_for_the_keyboard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on Windows."""
-
     def refuse(*_given: object) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # as on Windows
 
     monkeypatch.setattr(asyncio.get_running_loop(), "add_reader", refuse)
     reading, writing = os.pipe()
@@ -196,8 +194,7 @@ def test_a_form_is_asked_for_field_by_field(terminal: Type) -> None:
         child.expect(seen)
         child.sendline(words) if words is not None else None
     code, rest = ended(child)
-    assert code == 0
-    assert "3 nights, single, breakfast False, ada@example.com." in rest
+    assert (code, "3 nights, single, breakfast False, ada@example.com." in rest) == (0, True)
 
 
 @pytest.mark.parametrize(("keys", "action"), [("!decline\n", "decline"), ("\x04", "cancel")], ids=["!decline", "^D"])
@@ -224,8 +221,7 @@ def test_a_page_is_opened_only_after_a_yes(terminal: Type, folder: Path, key: st
 
 def test_a_person_answers_for_the_model(terminal: Type) -> None:
     child = terminal("call", "server.py", "think", "--revision", "2025-11-25")
-    child.expect_exact("user: What is the capital of Italy?")
-    child.expect_exact("  > ")
+    child.expect(r"user: What is the capital of Italy\?.*  > ")
     child.sendline("Rome")
     assert ended(child)[1].endswith("Rome\r\n")
 
@@ -233,14 +229,12 @@ def test_a_person_answers_for_the_model(terminal: Type) -> None:
 @pytest.mark.parametrize(("key", "code", "seen"), [("y", 0, "Forgot old."), ("", DECLINED, "forget was not called")])
 def test_a_destructive_tool_is_called_only_after_a_yes(terminal: Type, key: str, code: int, seen: str) -> None:
     child = terminal("call", "server.py", "forget", "note=old")
-    child.expect_exact('note  "old"')
-    child.expect_exact("Call it? [y/N] ")
+    child.expect(r'note  "old".*Call it\? \[y/N\] ')
     child.sendline("what?")
     child.expect_exact("Please say y or n.")
     child.sendline(key)
     found, rest = ended(child)
-    assert found == code
-    assert seen in rest
+    assert (found, seen in rest) == (code, True)
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])

@@ -6,11 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jsonschema_rs
-import pytest
-from served_http import DISCOVERED, INFO, Visit, handshake, until
+from served_http import DISCOVERED, INFO, Visit, until
 
 import official
-from dovetail.client import cache as caching
 from dovetail.client.transports.base import OutgoingMessage, Transport
 from dovetail.errors import ProtocolError
 from dovetail.protocol import revisions
@@ -23,12 +21,10 @@ class ScriptedLink(Transport):
 
     def __init__(self, answer: ClientReply = lambda message: []) -> None:
         self.sent: list[dict[str, Any]] = []
-        self.opened = 0
         self.closed = 0
         self._answer = answer
 
     async def open(self, receiver: Any) -> None:
-        self.opened += 1
         self._receiver = receiver
 
     def write(self, message: OutgoingMessage) -> None:
@@ -90,7 +86,6 @@ RESULTS = {
 
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 SAMPLING = {"messages": [{"role": "user", "content": {"type": "text", "text": "Hi"}}], "maxTokens": 10}
-WHOLE = {"content": [{"type": "text", "text": "done"}]}
 Behave = Callable[[dict[str, Any]], Any]
 
 
@@ -109,16 +104,6 @@ def sampling(**more: Any) -> dict[str, Any]:
 
 
 ROOTS = {"method": "roots/list"}
-
-
-def interim(requests: Any = None, state: Any = None) -> dict[str, Any]:
-    """A result that asks."""
-    parts = {"inputRequests": requests, "requestState": state}
-    return {"resultType": "input_required", **{key: value for key, value in parts.items() if value is not None}}
-
-
-def complete(value: Any = None) -> dict[str, Any]:
-    return {"resultType": "complete", **(WHOLE if value is None else value)}
 
 
 class AskingServer(ScriptedLink):
@@ -179,73 +164,8 @@ class AskingServer(ScriptedLink):
             raise AssertionError(f"{name}: {failure.message} in {json.dumps(instance)[:500]}") from None
 
 
-def script(*results: Any) -> Callable[[dict[str, Any]], Any]:
-    """One result after the other, whatever is asked; the last one stays."""
-    left = list(results)
-    return lambda message: left.pop(0) if len(left) > 1 else left[0]
-
-
-def sent(server: AskingServer, method: str = "tools/call") -> list[dict[str, Any]]:
-    """The params of each request, without what is the same in all."""
-    return [{k: v for k, v in call["params"].items() if k != "_meta"} for call in server.calls(method)]
-
-
-CALL = {"name": "t", "arguments": {"a": 1}}
-ADA = {"action": "accept", "content": {"name": "Ada"}}
-VERSION = "2025-11-25"
-CHANGING = {"tools": {"listChanged": True}, "resources": {"subscribe": True, "listChanged": True}, "logging": {}}
-TOOLS_CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
-
-
 def text(value: str) -> dict[str, Any]:
     return {"resultType": "complete", "content": [{"type": "text", "text": value}]}
-
-
-def answer(visit: Visit, value: Any) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": visit.message["id"], "result": value}
-
-
-def updated(uri: str) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": uri}}
-
-
-def log_message(value: int) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": value}}
-
-
-class Announcing:
-    """A server whose own stream the test holds in its hand: `streams` has one visit for each time it was opened."""
-
-    def __init__(self) -> None:
-        self.streams: list[Visit] = []
-        self.session = 0
-        self.refuse_stream: int | None = None
-        self.forgetful = False
-
-    async def __call__(self, visit: Visit) -> None:
-        known = visit.headers.get("mcp-session-id") == f"s{self.session}" and not self.forgetful
-        if visit.method == "initialize":
-            self.session += 1
-            self.forgetful = False
-            handshake(visit, capabilities=CHANGING, Mcp_Session_Id=f"s{self.session}")
-        elif visit.method == "server/discover":
-            handshake(visit)
-        elif not known:
-            visit.error(-32600, 404, "Session not found", id=False)
-        elif visit.verb == "GET" and self.refuse_stream is None:
-            self.streams.append(visit)
-            visit.stream()
-            await visit.gone()
-        elif visit.verb == "GET":
-            visit.answer(self.refuse_stream or 405)
-        elif not handshake(visit):
-            visit.result({"tools": []} if visit.method == "tools/list" else {})
-
-
-def progress(visit: Visit, value: float) -> dict[str, Any]:
-    token = visit.message["params"].get("_meta", {}).get("progressToken")
-    params = {"progressToken": token, "progress": value}
-    return {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
 
 
 def modern(tools: list[dict[str, Any]] | None = None) -> Any:
@@ -258,48 +178,3 @@ def modern(tools: list[dict[str, Any]] | None = None) -> Any:
         visit.result(results[visit.method]) if visit.method in results else visit.error(-32601, 404)
 
     return behave
-
-
-every_handshake = pytest.mark.parametrize("revision", tuple(revisions.HANDSHAKE))
-NEWEST = VERSION
-
-
-async def turn() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
-def withdraw(server: AskingServer, id: Any) -> None:
-    server.say({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}})
-
-
-class Thinking:
-    """A handler that takes its time."""
-
-    def __init__(self) -> None:
-        self.begun = asyncio.Event()
-        self.go_on = asyncio.Event()
-        self.stopped = asyncio.Event()
-
-    async def __call__(self, question: Any) -> dict[str, Any]:
-        self.begun.set()
-        try:
-            await self.go_on.wait()
-        except asyncio.CancelledError:
-            self.stopped.set()
-            raise
-        return {"name": "Ada"}
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    @classmethod
-    def of_caches(cls, monkeypatch: pytest.MonkeyPatch) -> "Clock":
-        clock = cls()
-        monkeypatch.setattr(caching, "monotonic", clock)
-        return clock

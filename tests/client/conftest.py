@@ -17,20 +17,10 @@ Connect = Callable[..., tuple[Client, AskingServer]]
 
 
 @pytest.fixture
-def http_limits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Clients of URLs get other limits."""
-
-    def limit(**limits: Any) -> None:
-        brisk = HttpLimits(first_retry=0.01, longest_retry=0.05)._replace(**limits)
-        monkeypatch.setattr(config, "HttpRequests", partial(HttpRequests, limits=brisk))
-
-    return limit
-
-
-@pytest.fixture
-def brisk(http_limits: Callable[..., None]) -> None:
-    """Connections are tried again at once."""
-    http_limits()
+def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections of clients to URLs are tried again at once."""
+    limits = HttpLimits(first_retry=0.01, longest_retry=0.05)
+    monkeypatch.setattr(config, "HttpRequests", partial(HttpRequests, limits=limits))
 
 
 @pytest.fixture

@@ -6,11 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail import Client
 from dovetail.engine.context import Context
 from dovetail.errors import ToolError
 from dovetail.protocol import revisions
-from dovetail.protocol.revisions import Revision
 from dovetail.server import Server
 
 EVERY = [revision.name for revision in revisions.ALL]
@@ -77,10 +75,6 @@ def make_server(**options: Any) -> Server:
         return [value + "1", value + "2", *arguments.values()]
 
     return server
-
-
-def revision_of(client: Client) -> Revision:
-    return revisions.BY_NAME[client.protocol_version]
 
 
 if __name__ == "__main__":

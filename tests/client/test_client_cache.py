@@ -4,23 +4,27 @@ import asyncio
 from typing import Any
 
 import pytest
-from client_stages import AskingServer, Clock, ScriptedLink, error, modern, result
+from client_stages import AskingServer, ScriptedLink, error, modern, result
 from msgspec import Raw
 from served_http import Scripted, Visit
 
 from dovetail import Change, Client
+from dovetail.client import cache as caching
 from dovetail.client.auth import Challenged, Sending
 from dovetail.client.cache import ResponseCache
 from dovetail.errors import BadAnswer
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.types import WRAPPED_KEY
+from http_serving import Clock
 
 pytestmark = pytest.mark.usefixtures("tidy")
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock.of_caches(monkeypatch)
+    clock = Clock()
+    monkeypatch.setattr(caching, "monotonic", clock)
+    return clock
 
 
 def answer(ttl: Any = 1000, **more: Any) -> Raw:

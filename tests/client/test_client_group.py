@@ -153,10 +153,10 @@ async def test_signing_in_is_for_urls_that_have_no_token(group: Group) -> None:
     assert given == {"program": None, "http://open/mcp": signing_in, "http://known/mcp": None}
 
 
-@pytest.mark.parametrize("auth", ["s3cret", BearerToken("s3cret")], ids=["text", "object"])
-def test_one_token_is_not_shown_to_all(auth: Any) -> None:
-    with pytest.raises(SetupError, match="would be shown to every server"):
-        Clients({"mcpServers": {}}, auth=auth)
+def test_one_token_is_not_shown_to_all() -> None:
+    for auth in ("s3cret", BearerToken("s3cret")):
+        with pytest.raises(SetupError, match="would be shown to every server"):
+            Clients({"mcpServers": {}}, auth=auth)
 
 
 MACHINES: dict[str, Callable[..., Any]] = {

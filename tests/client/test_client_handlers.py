@@ -82,11 +82,7 @@ BAD_URLS: list[Any] = [
     "https://accounts.google.com%2f.evil.example/in", "https://accounts.google.com;.evil.example/in",
     "https://\u202eelgoog.com/in",
 ]  # fmt: skip
-BAD_MESSAGES: list[Any] = [
-    {"role": "system", "content": {}},
-    {"role": "user", "content": "text"},
-    {"role": "user", "content": [7]},
-]
+BAD_MESSAGES = [{"role": "system", "content": {}}, *({"role": "user", "content": each} for each in ("text", [7]))]
 MALFORMED: list[tuple[str, Any]] = [
     *(("elicitation/create", params) for params in ([], {}, {"message": "x"}, {"message": "x", "mode": "url"})),
     ("elicitation/create", {"message": 7, "requestedSchema": FORM}),
@@ -104,8 +100,7 @@ def test_malformed_questions(method: str, params: Any) -> None:
     with pytest.raises(Unanswerable, match=r"^Invalid params: ") as caught:
         prepared(everything(), {"method": method, "params": params})
     assert caught.value.code == INVALID_PARAMS
-    assert "msgspec" not in caught.value.message
-    assert "`" not in caught.value.message
+    assert [word in caught.value.message for word in ("msgspec", "`")] == [False, False]
 
 
 JSON = st.recursive(
@@ -202,13 +197,9 @@ def test_what_a_handler_sees() -> None:
     answering = everything(elicitation_handler=seen.append)
     answered(answering, elicitation("Who?", mode="form", task={"ttl": 1}))
     answered(answering, url_elicitation(elicitationId="e1"), LATEST_HANDSHAKE)
-    assert seen == [
-        ElicitQuestion(message="Who?", schema=FORM),
-        ElicitQuestion(message="Sign in", mode="url", url="https://example.org/in", elicitation_id="e1"),
-    ]
-    assert seen[0].fields == FORM["properties"]
-    assert seen[1].schema is None
-    assert seen[1].fields == {}
+    visit = ElicitQuestion(message="Sign in", mode="url", url="https://example.org/in", elicitation_id="e1")
+    assert seen == [ElicitQuestion(message="Who?", schema=FORM), visit]
+    assert [(each.schema, each.fields) for each in seen] == [(FORM, FORM["properties"]), (None, {})]
 
 
 @pytest.mark.parametrize(

@@ -97,13 +97,7 @@ async def test_a_schema_that_changed_is_read_again() -> None:
 
 
 async def test_tools_with_wrong_marks_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    wrong = {
-        "empty": {"type": "string", "x-mcp-header": ""},
-        "spaced": {"type": "string", "x-mcp-header": "a b"},
-        "number": {"type": "number", "x-mcp-header": "N"},
-        "hidden": {"type": "array", "items": REGION},
-        "no text": {"type": "string", "x-mcp-header": 7},
-    }
+    wrong = {"empty": {"type": "string", "x-mcp-header": ""}, "spaced": {"type": "string", "x-mcp-header": "a b"}}
     secret = {"type": "string", "format": "password", "x-mcp-header": "Key"}  # unwise, but not wrong
     offered = [tool(name, x=schema) for name, schema in wrong.items()] + [tool("twice", a=REGION, b=REGION)]
     offered += [tool("fine", a=REGION), tool("secret", key=secret)]

@@ -6,18 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from client_stages import (
-    TOOLS_CHANGED,
-    VERSION,
-    Announcing,
-    ScriptedLink,
-    answer,
-    log_message,
-    progress,
-    result,
-    text,
-    updated,
-)
+from client_stages import ScriptedLink, result, text
 from served_http import DISCOVERED, INFO, Scripted, Visit, handshake, next_of, until
 from small_server import every_revision, make_server
 
@@ -29,6 +18,56 @@ from dovetail.errors import BadAnswer, ConnectionLost, ServerError
 from dovetail.protocol.methods import ListenFilter
 
 pytestmark = pytest.mark.usefixtures("brisk", "tidy")
+VERSION = "2025-11-25"
+CHANGING = {"tools": {"listChanged": True}, "resources": {"subscribe": True, "listChanged": True}, "logging": {}}
+TOOLS_CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+
+
+def answer(visit: Visit, value: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": visit.message["id"], "result": value}
+
+
+def updated(uri: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": uri}}
+
+
+def log_message(value: int) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": value}}
+
+
+def progress(visit: Visit, value: float) -> dict[str, Any]:
+    token = visit.message["params"].get("_meta", {}).get("progressToken")
+    params = {"progressToken": token, "progress": value}
+    return {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
+
+
+class Announcing:
+    """A server whose own stream the test holds in its hand: `streams` has one visit for each time it was opened."""
+
+    def __init__(self) -> None:
+        self.streams: list[Visit] = []
+        self.session = 0
+        self.refuse_stream: int | None = None
+        self.forgetful = False
+
+    async def __call__(self, visit: Visit) -> None:
+        known = visit.headers.get("mcp-session-id") == f"s{self.session}" and not self.forgetful
+        if visit.method == "initialize":
+            self.session += 1
+            self.forgetful = False
+            handshake(visit, capabilities=CHANGING, Mcp_Session_Id=f"s{self.session}")
+        elif visit.method == "server/discover":
+            handshake(visit)
+        elif not known:
+            visit.error(-32600, 404, "Session not found", id=False)
+        elif visit.verb == "GET" and self.refuse_stream is None:
+            self.streams.append(visit)
+            visit.stream()
+            await visit.gone()
+        elif visit.verb == "GET":
+            visit.answer(self.refuse_stream or 405)
+        elif not handshake(visit):
+            visit.result({"tools": []} if visit.method == "tools/list" else {})
 
 
 async def test_a_session_from_beginning_to_end() -> None:
@@ -68,9 +107,7 @@ async def test_questions_on_a_stream_are_answered_by_post() -> None:
 
     async with Scripted(behave) as server, Client(server.url) as client:
         await client.call_tool("any")
-        await until(
-            lambda: len([visit for visit in server.visits if "id" in (visit.message or {}) and not visit.method]) == 2
-        )
+        await until(lambda: sum("id" in (visit.message or {}) and not visit.method for visit in server.visits) == 2)
         replies = {visit.message["id"]: visit for visit in server.visits if visit.message and not visit.method}
         assert replies["p"].message["result"] == {}
         assert replies["r"].message["error"]["code"] == -32601
@@ -141,9 +178,8 @@ async def test_a_server_without_a_stream(status: int, caplog: pytest.LogCaptureF
         async with client.listen(tools=True):
             await client.ping()
         assert server.said().count("GET") == 1
-    assert bool([record for record in caplog.records if record.levelno >= logging.WARNING]) == (
-        status not in (404, 405)
-    )
+    warned = any(record.levelno >= logging.WARNING for record in caplog.records)
+    assert warned is (status not in (404, 405))
     assert behave.session == 1
 
 

@@ -19,7 +19,7 @@ from dovetail.auth.dpop import read_proof
 from dovetail.authserver import OAuthClient
 from dovetail.client.oauth import ClientCredentials, EnterpriseManaged, JwtBearer, MemoryTokens, OAuth, TokenFile
 from dovetail.client.oauth import client_credentials as machines
-from dovetail.errors import NotSignedIn, ServerError
+from dovetail.errors import NotSignedIn
 
 pytestmark = pytest.mark.usefixtures("tidy")
 MODERN = "2026-07-28"
@@ -129,16 +129,11 @@ async def test_no_token_is_ever_shown(caplog: pytest.LogCaptureFixture, capfd: p
 
 
 async def test_a_token_as_text() -> None:
-    person, tokens = Person(), MemoryTokens()
-    async with notes() as served:
-        async with Client(served.url, auth=signing_in(person, tokens=tokens)):
-            (kept,) = tokens.items().values()
-        async with Client(served.url, auth=kept.access_token) as client:
-            assert (await client.call_tool("read")).data == "a note"
-            with pytest.raises(ServerError, match="notes:write"):
-                await client.call_tool("write", {"text": "new"})
-        with pytest.raises(NotSignedIn, match="token is not good"):
-            await connect(served, "wrong")
+    async with realm() as made:
+        await connect(made, "good-token")
+        with pytest.raises(NotSignedIn, match="401 Unauthorized"):
+            await connect(made, "wrong")
+        assert not made.asked
 
 
 @pytest.mark.parametrize("kind", ["secret", "assertion", "person"])

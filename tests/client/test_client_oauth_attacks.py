@@ -113,9 +113,7 @@ async def test_what_servers_say_of_themselves(case: str) -> None:
             assert not made.asked  # the browser was not opened
 
 
-async def test_the_command_asks_only_for_a_page_that_it_can_show(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_command_asks_only_for_a_page_that_it_can_show(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     async with realm() as made:

@@ -108,16 +108,12 @@ def test_what_has_to_be_installed_for_keys(what: str, monkeypatch: pytest.Monkey
         )
 
 
-async def nobody(url: str) -> None:
-    """Opens nothing."""
-
-
 @asynccontextmanager
-async def waiting(redirect_uri: str | None = None, **options: Any) -> AsyncIterator[tuple[str, "asyncio.Task[str]"]]:
+async def waiting(
+    redirect_uri: str | None = None, open: Any = lambda url: None
+) -> AsyncIterator[tuple[str, "asyncio.Task[str]"]]:
     async with RedirectListener.opened(redirect_uri) as listener:
-        task = asyncio.create_task(
-            listener.visit("https://login.example/", "right", options.get("open", nobody), options.get("seconds", 5))
-        )
+        task = asyncio.create_task(listener.visit("https://login.example/", "right", open, 5))
         await asyncio.sleep(0.01)
         yield listener.uri, task
         task.cancel()
@@ -197,7 +193,6 @@ TOKENS = TokenSet(
 )
 
 KEY = "https://notes.example.com/mcp app"
-POSIX = pytest.mark.skipif(os.name != "posix", reason="no owners of files here")
 
 
 @pytest.fixture
@@ -246,7 +241,7 @@ def test_a_token_store_that_counts_as_false_is_used() -> None:
     assert OAuth(tokens=tokens).store is tokens
 
 
-@POSIX
+@pytest.mark.skipif(os.name != "posix", reason="no owners of files here")
 async def test_only_its_owner_can_read_it(file: TokenFile, tmp_path: Path) -> None:
     before = os.umask(0)
     try:

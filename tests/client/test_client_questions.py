@@ -7,36 +7,70 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from client_stages import (
-    ADA,
-    CALL,
-    EVERY,
-    MODERN,
-    NEWEST,
-    ROOTS,
-    WHOLE,
-    Thinking,
-    complete,
-    elicitation,
-    every_handshake,
-    interim,
-    result,
-    sampling,
-    script,
-    sent,
-    turn,
-    url_elicitation,
-    withdraw,
-)
+from client_stages import EVERY, MODERN, ROOTS, AskingServer, elicitation, result, sampling, url_elicitation
 from msgspec import Raw
 
 from dovetail.client.handlers import in_rounds
 from dovetail.errors import BadAnswer
+from dovetail.protocol import revisions
 
 pytestmark = pytest.mark.usefixtures("tidy")
 ANSWERING: dict[str, Any] = {
     "elicitation_handler": lambda question: "Ada", "sampling_handler": lambda request: "Hi.", "roots": ["/x"],
 }  # fmt: skip
+WHOLE = {"content": [{"type": "text", "text": "done"}]}
+CALL = {"name": "t", "arguments": {"a": 1}}
+ADA = {"action": "accept", "content": {"name": "Ada"}}
+NEWEST = "2025-11-25"
+every_handshake = pytest.mark.parametrize("revision", tuple(revisions.HANDSHAKE))
+
+
+def interim(requests: Any = None, state: Any = None) -> dict[str, Any]:
+    """A result that asks."""
+    parts = {"inputRequests": requests, "requestState": state}
+    return {"resultType": "input_required", **{key: value for key, value in parts.items() if value is not None}}
+
+
+def complete(value: Any = None) -> dict[str, Any]:
+    return {"resultType": "complete", **(WHOLE if value is None else value)}
+
+
+def script(*results: Any) -> Any:
+    """One result after the other, whatever is asked; the last one stays."""
+    left = list(results)
+    return lambda message: left.pop(0) if len(left) > 1 else left[0]
+
+
+def sent(server: AskingServer, method: str = "tools/call") -> list[dict[str, Any]]:
+    """The params of each request, without what is the same in all."""
+    return [{k: v for k, v in call["params"].items() if k != "_meta"} for call in server.calls(method)]
+
+
+async def turn() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def withdraw(server: AskingServer, id: Any) -> None:
+    server.say({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}})
+
+
+class Thinking:
+    """A handler that takes its time."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.go_on = asyncio.Event()
+        self.stopped = asyncio.Event()
+
+    async def __call__(self, question: Any) -> dict[str, Any]:
+        self.begun.set()
+        try:
+            await self.go_on.wait()
+        except asyncio.CancelledError:
+            self.stopped.set()
+            raise
+        return {"name": "Ada"}
 
 
 @every_handshake

@@ -234,9 +234,6 @@ async def test_without_a_token_the_refusal_says_how_to_give_one() -> None:
             await client.call_tool("write")
 
 
-with_proc = pytest.mark.skipif(not Path("/proc/self").exists(), reason="who is there is read from /proc")
-
-
 # A server in a few lines, which knows nothing but what the test tells it. `answer(message)` gives a result or an error.
 FAKE = """
 import json, os, sys, time
@@ -300,7 +297,6 @@ def script(folder: Path, body: str) -> list[str]:
 async def test_an_old_server_is_recognised(tmp_path: Path) -> None:
     async with Client(script(tmp_path, LEGACY), env={"COLOUR": "green"}, cwd=tmp_path) as client:
         assert client.protocol_version == "2025-06-18"
-        assert client.server_info is not None
         assert client.server_info.name == "fake"
         assert (await client.call_tool("noise")).data == "still here"
         assert (await client.call_tool("ping")).data.endswith('"id":"p","result":{}}')
@@ -367,7 +363,7 @@ async def test_a_child_that_does_not_want_to_leave_is_ended(tmp_path: Path, is_c
     await until(lambda: not is_there(pid), 20)
 
 
-@with_proc
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="who is there is read from /proc")
 @pytest.mark.parametrize("helper", HELPERS)
 async def test_whatever_it_has_started_ends_with_it(tmp_path: Path, helper: str) -> None:
     async with Client(StdioTransport(shell(tmp_path, helper), leave_seconds=0.3), protocol_version="2025-06-18"):
