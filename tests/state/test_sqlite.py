@@ -77,7 +77,7 @@ class TestFile:
         await second.close()
 
     def test_a_folder_that_does_not_exist(self, path: Path) -> None:
-        with pytest.raises(SetupError, match=r"state.db can't be made .*its folder must exist"):
+        with pytest.raises(SetupError, match=r"state.db can't be made .*make its folder"):
             SqliteState(path / "deeper" / "state.db")
 
     async def test_prefixes_do_not_meet(self, path: Path) -> None:

@@ -471,7 +471,8 @@ def open_file(path: str, patience: float) -> sqlite3.Connection:
         if not os.access(path, os.W_OK):
             raise PermissionError("its rights do not let it be written")
     except (OSError, ValueError) as failure:
-        raise SetupError(f"state: {path} can't be made ({failure}); its folder must exist, or {ANOTHER}") from None
+        fix = f"make its folder if it does not exist, or {ANOTHER}"
+        raise SetupError(f"state: {path} can't be made ({failure}); {fix}") from None
     deadline = time.monotonic() + patience
     while True:
         connection = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
