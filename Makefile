@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNS := .venv/.installed
 STAMP := .venv/.installed-dev
+unexport PYTHONDONTWRITEBYTECODE  # compiling everything in every process would take a third of the time
 
 .PHONY: run setup test check soak bench conformance node servers browser screenshots lint types clean
 
@@ -15,7 +16,7 @@ test: $(STAMP) .cache/suites/.fetched node servers browser lint types   ## lint,
 	$(BIN)/pytest -n 3 -m "not soak"
 
 check: $(STAMP) lint types   ## the inner loop: lint, types, the quick tests
-	$(BIN)/pytest -n 2 -m "not soak and not slow and not process" --hypothesis-profile quick
+	$(BIN)/pytest -n 3 -m "not soak and not slow and not process" --hypothesis-profile quick
 
 soak: $(STAMP) .cache/suites/.fetched node servers browser   ## the long forms of the slow proofs
 	$(BIN)/pytest -m soak --timeout 3600 -s

@@ -18,7 +18,7 @@ import stores
 from judge import Watch
 
 settings.register_profile("dovetail", deadline=None)  # two busy cores make any single example slow
-settings.register_profile("quick", deadline=None, max_examples=20)  # of `make check`
+settings.register_profile("quick", deadline=None, max_examples=10)  # of `make check`
 settings.load_profile("dovetail")
 
 

@@ -1,6 +1,7 @@
 """Holds the rules of docs/architecture.md: who may import whom, what the pure floor may touch, one noun one class."""
 
 import ast
+import functools
 import sys
 from pathlib import Path
 
@@ -89,12 +90,15 @@ def imports(path: Path) -> list[tuple[str, bool, bool]]:
     return found
 
 
-ALL_IMPORTS = [
-    (module, target, inside, typing_only)
-    for module, path in sorted(MODULES.items())
-    for target, inside, typing_only in imports(path)
-]
-OWN = [row for row in ALL_IMPORTS if row[1].split(".")[0] == "dovetail"]
+@functools.cache
+def all_imports() -> list[tuple[str, str, bool, bool]]:
+    """(module, imported module, inside a function, only for the type checker)"""
+    return [(module, *row) for module, path in sorted(MODULES.items()) for row in imports(path)]
+
+
+@functools.cache
+def own_imports() -> list[tuple[str, str, bool, bool]]:
+    return [row for row in all_imports() if row[1].split(".")[0] == "dovetail"]
 
 
 def is_wrong(module: str, target: str, inside: bool, typing_only: bool) -> bool:
@@ -107,7 +111,7 @@ def is_wrong(module: str, target: str, inside: bool, typing_only: bool) -> bool:
 
 
 def test_folders_import_downward_only() -> None:
-    assert not [f"{row[0]} imports {row[1]}" for row in OWN if is_wrong(*row)]
+    assert not [f"{row[0]} imports {row[1]}" for row in own_imports() if is_wrong(*row)]
 
 
 def late_modules(folder: str) -> list[str]:
@@ -121,19 +125,21 @@ def late_modules(folder: str) -> list[str]:
     ]
 
 
-LATE = {module: late_modules(module) for module, target, _, _ in OWN if target == "dovetail.late"}
+@functools.cache
+def late_by_folder() -> dict[str, list[str]]:
+    return {module: late_modules(module) for module, target, _, _ in own_imports() if target == "dovetail.late"}
 
 
 def test_only_folders_load_late_and_only_their_own_modules() -> None:
     """So the staircase holds: whoever may import the folder may import what it offers."""
-    assert {"dovetail.registry", "dovetail.engine", "dovetail.transports"} <= LATE.keys()
-    for folder, offered in LATE.items():
+    assert {"dovetail.registry", "dovetail.engine", "dovetail.transports"} <= late_by_folder().keys()
+    for folder, offered in late_by_folder().items():
         assert MODULES[folder].name == "__init__.py", f"{folder} is no folder"
         assert offered == sorted(offered)
         assert set(offered) <= MODULES.keys()
         seen = {target for target, _, typing_only in imports(MODULES[folder]) if typing_only}
         assert set(offered) == seen, f"{folder}: the type checker sees something else"
-    loaders = {module for module, target, _, _ in ALL_IMPORTS if target == "importlib"}
+    loaders = {module for module, target, _, _ in all_imports() if target == "importlib"}
     # of public names, of rooms, of the user's program
     assert loaders <= {"dovetail", "dovetail.auth", "dovetail.client", "dovetail.late", "dovetail.cli.target"}
 
@@ -141,7 +147,7 @@ def test_only_folders_load_late_and_only_their_own_modules() -> None:
 def test_what_is_late_is_not_loaded_with_a_server() -> None:
     """One ordinary import on the way would make it early again, and nobody would notice."""
     edges: dict[str, set[str]] = {}
-    for module, target, _, typing_only in OWN:
+    for module, target, _, typing_only in own_imports():
         if not typing_only:
             edges.setdefault(module, set()).add(target)
     reached: set[str] = set()
@@ -151,13 +157,13 @@ def test_what_is_late_is_not_loaded_with_a_server() -> None:
         if module not in reached:
             reached.add(module)
             waiting += edges.get(module, ())
-    late = {module for offered in LATE.values() for module in offered} - {"dovetail.transports.stdio"}
+    late = {module for offered in late_by_folder().values() for module in offered} - {"dovetail.transports.stdio"}
     assert not reached & late
 
 
 def test_no_cycles_among_modules() -> None:
     edges: dict[str, set[str]] = {module: set() for module in MODULES}
-    for module, target, _, typing_only in OWN:
+    for module, target, _, typing_only in own_imports():
         if not typing_only and target in MODULES and target != module:
             edges[module].add(target)
     done: set[str] = set()
@@ -175,7 +181,7 @@ def test_no_cycles_among_modules() -> None:
 
 def test_the_floor_is_pure() -> None:
     wrong = []
-    for module, target, _, _ in ALL_IMPORTS:
+    for module, target, _, _ in all_imports():
         if room(module) != "protocol":
             continue
         top = target.split(".")[0]
@@ -191,7 +197,7 @@ def test_the_floor_is_pure() -> None:
 
 def test_third_party_packages_are_imported_late_and_in_one_place() -> None:
     wrong = []
-    for module, target, inside, typing_only in ALL_IMPORTS:
+    for module, target, inside, typing_only in all_imports():
         top = target.split(".")[0]
         if top in sys.stdlib_module_names or top in {"dovetail", "msgspec"} or typing_only:
             continue

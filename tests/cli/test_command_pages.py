@@ -42,6 +42,7 @@ def examples() -> list[tuple[str, str]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", list(dict.fromkeys(line for _, line in examples() if line.split()[1] not in LASTING)))
 def test_an_example_does_what_it_says(folder: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
     serve_in_process(example_server.server, monkeypatch)

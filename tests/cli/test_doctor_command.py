@@ -78,7 +78,7 @@ def test_another_command_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyP
     [
         (None, OK, "none is set"),
         ("sqlite:///{folder}/state.db", OK, "answers"),
-        ("sqlite:///{folder}/no/such/state.db", PROBLEM, "its folder must exist"),
+        ("sqlite:///{folder}/no/such/state.db", PROBLEM, "make its folder"),
         ("carrier-pigeon://hush", PROBLEM, "carrier-pigeon: is not known"),
         ("redis://:hush@127.0.0.1:1/0", PROBLEM, "does not answer"),
     ],

@@ -213,6 +213,7 @@ class Resuming:
             visit.event(last if step == self.steps else progress(self.call, step), id=f"c-{step}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [True, False])
 @pytest.mark.parametrize("replay_all", [True, False])
 async def test_an_answer_is_taken_up_again_as_often_as_it_takes(cut: bool, replay_all: bool) -> None:
@@ -475,6 +476,7 @@ PASSING: dict[str, Callable[[Visit], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refusal", [None, *PASSING.values()], ids=["it is there", *PASSING])
 async def test_a_stream_that_breaks_is_opened_again(refusal: Callable[[Visit], None] | None) -> None:
     behave = Listened()

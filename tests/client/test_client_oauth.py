@@ -58,6 +58,7 @@ async def test_somebody_who_says_no_is_asked_once() -> None:
         assert "Not signed in" in person.pages[0]
 
 
+@pytest.mark.slow
 async def test_many_at_once_wait_for_one_sign_in_and_time_stands_still_meanwhile() -> None:
     person = Person(thinks=1.0)
     async with notes() as served, Client(served.url, auth=signing_in(person), timeout=0.9) as client:

@@ -25,7 +25,11 @@ from dovetail.server import Server
 from official import Witness
 from process_stage import HELPERS, is_there, pid_in, shell
 
-pytestmark = [pytest.mark.usefixtures("brisk"), pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")]
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.usefixtures("brisk"),
+    pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging"),
+]
 
 WAYS = [
     *(("http", version) for version in (*EVERY, None)),

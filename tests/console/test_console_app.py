@@ -315,6 +315,7 @@ async def test_requests_errors_and_what_is_running_are_told() -> None:
         await viewer.done()
 
 
+@pytest.mark.slow
 async def test_sessions_are_shown_without_what_opens_them() -> None:
     async with watched_app() as app:
         wire = await HttpWire.session(app, "2025-06-18")

@@ -283,6 +283,7 @@ def trusted(name: str) -> bool:
 @example("localhost:8000", "http://localhost:8000")
 @example("localhost@evil", "http://localhost@evil")
 @example("LOCALHOST ", None)
+@example("localhost", " http://localhost")
 def test_nothing_but_loopback_passes_and_nothing_breaks(host: str | None, origin: str | None) -> None:
     for guard in GUARDS:
         for server in (LOCAL, None):
@@ -292,7 +293,7 @@ def test_nothing_but_loopback_passes_and_nothing_breaks(host: str | None, origin
         assert authority is not None
         assert trusted(authority.name)
         if origin is not None:
-            parsed = parse_origin(origin)
+            parsed = parse_origin(origin.strip(" \t"))
             assert parsed is not None
             assert parsed.scheme in ("http", "https")
             assert trusted(parsed.name)

@@ -100,7 +100,7 @@ def _folder_for(name: str, is_forced: bool) -> Path:
             raise click.UsageError(f"{called!r} can't be its name: use up to 40 letters, digits, - and _")
         if folder.exists() and not folder.is_dir():
             raise click.UsageError(f"{folder} is a file; choose another name")
-        there = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
+        there = sorted({each.name for each in folder.iterdir()} - {"__pycache__"}) if folder.is_dir() else []
     if there and not is_forced:
         shown = in_line(", ".join(there), 100)
         raise click.UsageError(f"{folder} is not empty: {shown}. --force adds what is missing, and overwrites nothing")
