@@ -3,12 +3,13 @@
 import math
 from typing import Any
 
+import msgspec
 import pytest
 
 from dovetail import Server
 from dovetail.auth import Auth, Principal
 from dovetail.auth.principal import MAX_TOKEN, Found
-from dovetail.errors import SetupError
+from dovetail.errors import SetupError, Unauthorized
 from http_serving import serving
 from http_wire import HttpWire
 
@@ -206,3 +207,33 @@ async def test_a_verifier_may_have_one_of_the_two() -> None:
     async with serving(notes(OnlyBegins("ann"), OnlyEnds("bob"), plain)) as app:
         assert [await _status(app, token) for token in ("ann", "bob", "cy", "zoe")] == [200, 200, 200, 401]
     assert plain.left == 1
+
+
+# ── what clients are told ──
+
+
+def test_what_a_refusal_tells_and_the_document_says() -> None:
+    auth = Auth(Knows("ann"), authorization_servers=["https://login.example.com"], dpop="optional")
+    refusal = Unauthorized('no "token"', error="invalid_token", scopes=frozenset({"read"}))
+    bearer, dpop = (value.decode() for _, value in auth.challenges(refusal, "https://a.example/metadata"))
+    said = r'error="invalid_token", error_description="no \"token\"", scope="read", '
+    assert bearer == f'Bearer {said}resource_metadata="https://a.example/metadata"'
+    assert dpop.startswith(f"DPoP {said}")
+    assert not auth.challenges(Unauthorized("not yours", http_status=403), None)
+    document = msgspec.json.decode(auth.document("https://a.example/mcp", name="notes", scopes=["read"]))
+    assert document.pop("dpop_signing_alg_values_supported")
+    assert document == {
+        "resource": "https://a.example/mcp",
+        "authorization_servers": ["https://login.example.com"],
+        "bearer_methods_supported": ["header"],
+        "resource_name": "notes",
+    }
+
+
+async def test_a_verifier_of_an_app_says_itself_how_long_it_is_believed() -> None:
+    class Lodging(Knows):
+        def for_app(self, state: Any) -> Knows:
+            return Knows("ann", believed_seconds=7.0)
+
+    auth = await Auth(Lodging("ann", believed_seconds=1.0)).for_app(None)
+    assert await auth.find("ann") == Found(Principal(subject="ann"), 7.0)

@@ -133,7 +133,7 @@ async def test_only_the_algorithms_that_were_named() -> None:
         ({"jwks": None, "secret": pem(RSA)}, "public_key"),
         ({"jwks": None, "secret": RSA.as_der(private=False)}, "public_key"),
         *(({"leeway": seconds}, "leeway") for seconds in (-1, 1e9)),
-        ({"public_key": pem(RSA)}, "one place"),
+        ({"public_key": pem(RSA), "jwks_uri": ISSUER}, "one place, not from jwks_uri and jwks and public_key"),
         ({"jwks": {}}, "no set"),
         ({"jwks": {"keys": []}}, "no public key"),
         ({"jwks": None, "public_key": "x"}, "no PEM"),
@@ -169,7 +169,8 @@ def test_keys_of_a_set_that_are_passed_over() -> None:
         {"kty": "RSA", "n": 7, "e": "AQAB"}, {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"},
         {"kty": "EC", "crv": "P-257", "x": "AA", "y": "AA"}, public | {"use": "enc"}, public | {"use": ["sig"]},
         public | {"key_ops": ["encrypt"]}, public | {"key_ops": 7}, public | {"alg": "RSA-OAEP"},
-        public | {"alg": "HS256"}, public | {"kid": 7}, public | {"e": public["n"]}, RSA.as_dict(private=True),
+        public | {"alg": "HS256"}, public | {"n": public["n"] + "=="},
+        public | {"kid": 7}, public | {"e": public["n"]}, RSA.as_dict(private=True),
         OctKey.import_key(SECRET).as_dict(), OKPKey.generate_key("X25519").as_dict(private=False),
     ]  # fmt: skip
     assert [key.kid for key in read_keys({"keys": [*strange, public]})] == ["rsa"]

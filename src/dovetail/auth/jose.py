@@ -180,9 +180,8 @@ def strong_key(given: bytes | dict[str, Any], kind: str | None = None) -> "Key":
 
 
 def _bits_of(number: str) -> int:
-    """Of a number in a JWK, whatever its padding."""
-    bare = number.rstrip("=")
-    return int.from_bytes(urlsafe_b64decode(bare + "=" * (-len(bare) % 4))).bit_length()
+    """Of a number in a JWK, which has no padding."""
+    return int.from_bytes(urlsafe_b64decode(number + "==")).bit_length()
 
 
 def _read_key(jwk: Any, algorithms: Iterable[str]) -> TokenKey | None:
