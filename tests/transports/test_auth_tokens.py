@@ -76,6 +76,21 @@ async def test_who_comes_together_waits_for_one_answer() -> None:
     assert register.asked == ["ann-token"]
 
 
+async def test_a_token_is_one_token_however_its_header_is_spelled() -> None:
+    """Else one good token could fill the queue of its issuer."""
+    register = Register()
+    register.gate = asyncio.Event()
+    door = Door(Auth(register, dpop="optional"))
+    headers = [f"{scheme}{blanks}ann-token " for scheme in ("bEARER", "Bearer") for blanks in (" ", "  ", " \t ")]
+    crowd = [HttpWire(door, headers={"authorization": header}).raw("POST") for header in headers]
+    await settle()
+    register.gate.set()
+    assert {(await each.done()).status for each in crowd} == {204}
+    assert register.asked == ["ann-token"]
+    assert await door.status() == 204
+    assert register.asked == ["ann-token"]
+
+
 async def test_a_bad_token_is_remembered_briefly() -> None:
     register, clock = Register(), Clock()
     door = Door(register, clock=clock)

@@ -133,16 +133,16 @@ class Doorkeeper:
             digest = digested(header).digest()
             known = good.get(digest)
             if known is None or not known.passes or known.good_until <= clock() or scope.get("query_string"):
-                return self._admit(visit, place, header, digest)
+                return self._admit(visit, place, header)
             good.move_to_end(digest)
             visit.principal = known.principal
             return place(visit)
 
         return enter
 
-    async def _admit(self, visit: Visit, place: Place, header: bytes, digest: bytes) -> None:
+    async def _admit(self, visit: Visit, place: Place, header: bytes) -> None:
         try:
-            await self._identify(visit, header, digest)
+            await self._identify(visit, header)
         except Unauthorized as refusal:
             if self._audit is not None and refusal.error not in FIRST_STEPS:
                 # of the URL only the path: a query may hold a token
@@ -152,10 +152,10 @@ class Doorkeeper:
         self._traffic.refuse_if_closing()  # it may have taken its time
         await place(visit)
 
-    async def _identify(self, visit: Visit, header: bytes, digest: bytes) -> None:
+    async def _identify(self, visit: Visit, header: bytes) -> None:
         if b"access_token" in unquote_to_bytes(visit.scope.get("query_string") or b"").lower():
             raise Unauthorized(IN_QUERY, error="invalid_request", http_status=400)
-        presented = self._presented(header, digest)
+        presented = self._presented(header)
         verified = await self._verified(presented)
         principal = visit.principal = verified.principal
         if principal is None:
@@ -179,14 +179,15 @@ class Doorkeeper:
 
     # ── tokens ──
 
-    def _presented(self, header: bytes, digest: bytes) -> Presented:
-        """Raises Unauthorized if there is none that could be good."""
+    def _presented(self, header: bytes) -> Presented:
+        """One digest for all spellings of a header. Raises Unauthorized if it has no token that could be good."""
         scheme, _, rest = header.strip(b" \t").partition(b" ")
         token, scheme = rest.strip(b" \t"), scheme.lower()
         if scheme not in self._schemes or not token:
             raise Unauthorized(NEEDS_TOKEN.format("DPoP" if self._auth.dpop == "required" else "Bearer"))
         if not _TOKEN.fullmatch(token):
             raise Unauthorized(MALFORMED, error="invalid_request", http_status=400)
+        digest = self._digest(scheme.title() + b" " + token).digest()  # as usually spelled: `enter` finds it at once
         return Presented(digest, scheme, token.decode("ascii"))
 
     async def _verified(self, presented: Presented) -> Verified:
@@ -263,7 +264,7 @@ class Doorkeeper:
 
         A verifier in trouble is waited for, but not beyond the end of the token.
         """
-        presented, opened_by = self._presented(header, self._digest(header).digest()), visit.principal
+        presented, opened_by = self._presented(header), visit.principal
         limits, rights, failures = self._limits, _rights(opened_by), 0
         try:
             while failures < limits.trouble_tries:
