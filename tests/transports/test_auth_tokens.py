@@ -3,6 +3,7 @@
 import asyncio
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from msgspec import structs
 from costs import functions_called
 from dovetail.auth import Auth, Principal, VerifierTrouble
 from http_serving import Clock, Stage, serving, settle, until
-from http_wire import Exchange, HttpWire
+from http_wire import Exchange, HttpWire, text_of
 
 # ── how often verifiers are asked, and when they fail ──
 
@@ -271,3 +272,28 @@ async def test_a_stream_ends_with_its_token(open_stream: Any) -> None:
         assert time.time() >= (ledger.principal.expires_at or 0)
         assert stream.sent[-1].get("more_body") is False  # it is ended as it should be
         assert (await HttpWire(app, headers=bearer()).post("server/discover")).status == 401
+
+
+async def test_a_call_that_has_begun_goes_on_and_can_be_come_back_for(pass_time: Callable[[float], None]) -> None:
+    """Its answer is sent, though its token was taken back; a stream that was taken up again ends with the token."""
+    ledger = Ledger()
+    ledger.believed_seconds = 0.0  # type: ignore[attr-defined]
+    stage = Stage(auth=ledger)
+    async with serving(stage.server) as app:
+        wire = await HttpWire.session(app, headers=bearer())
+        stayed, left = wire.start_call("tell"), wire.start_call("tell")
+        await stayed.event()
+        seen = (await left.event()).id
+        left.leave()
+        again = await wire.get(seen).started()
+        ledger.principal = None
+        await settle()
+        pass_time(2)
+        await again.done(5)
+        assert (await wire.get(seen).done()).status == 401
+        ledger.principal, wire.headers = ANN, bearer("new-token")
+        rest = await wire.get(seen).started()
+        assert not stayed.ended
+        stage.go.set()
+        for call in (stayed, rest):
+            assert text_of((await call.done(5)).answer) == "told"
