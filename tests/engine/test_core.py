@@ -279,7 +279,7 @@ def test_there_is_one_completion_for_an_argument() -> None:
 
 async def test_a_thread_that_is_given_up_frees_its_slot_and_sees_that_it_should_stop() -> None:
     """It still holds its tool's half of the threads, and leaves the others alone."""
-    server, seen = new_server(max_threads=2, max_concurrency=1, timeout=0.05), threading.Event()
+    server, seen = new_server(max_threads=2, max_concurrency=1), threading.Event()
     gate = threading.Event()
 
     def slow(ctx: Context) -> str:
@@ -287,7 +287,7 @@ async def test_a_thread_that_is_given_up_frees_its_slot_and_sees_that_it_should_
             seen.set()
         return str(gate.wait(10))
 
-    server.add_tool(slow)
+    server.add_tool(slow, timeout=0.05)
     server.add_tool(lambda: "quick", name="quick")
     async with Wire(server, MODERN) as wire:
         timed_out, refused = [await wire.ask("tools/call", {"name": "slow"}) for _ in range(2)]

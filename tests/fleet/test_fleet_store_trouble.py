@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
-REFUSED_SECONDS = 4.0  # in which a refusal comes, however the store fails: 3, and some for a busy machine
+REFUSED_SECONDS = 8.0  # in which a refusal comes, however the store fails: 3, and some for a busy machine
 RECOVERED_SECONDS = 15.0
 OVERFULL_BYTES = 2**20  # what Redis uses for connections goes up and down; this is more
 

@@ -65,10 +65,14 @@ async def test_who_reads_json_only_needs_such_a_stream_and_is_called_off_on_it(
     wire = await HttpWire.session(await serve(clock=clock))
 
     async def asked() -> str:
-        return text_of((await ask(wire, headers=JSON_ONLY, timeout=0.03).done()).json)
+        call = ask(wire, headers=JSON_ONLY, timeout=10)
+        await settle(50)
+        pass_time(0 if call.ended else 11)
+        return text_of((await call.done()).json)
 
     async def beat(stream: Any) -> None:
         held = len(stream.raw)
+        await settle(50)
         pass_time(16)
         await stream.until(lambda: len(stream.raw) > held)
 
