@@ -98,6 +98,8 @@ def test_state(tmp_path: Path, url: str | None, level: str, told: str) -> None:
         ('{"mcpServers": {"a": {"command": "sh", "args": ["run", "/no/server.py"]}}}', WARNING, "/no/server.py"),
         ('{"mcpServers": {', PROBLEM, "line 1"),
         ('{"mcpServers": {} // mine\n}', WARNING, "is not plain JSON"),
+        ('{"mcpServers": []}', PROBLEM, "no object"),
+        ('{"mcpServers": {}, "mcpServers": {}}', PROBLEM, "more than once"),
         (None, PROBLEM, "can't be read"),
         ("", OK, "0 servers"),
     ],

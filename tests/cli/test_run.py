@@ -109,6 +109,7 @@ def test_which_server(write: Write, ran: list, source: str, target: str, name: s
         ("x = 1", "server.py:x", "server.py:x is a int, not a dovetail.Server or a plain function that makes one"),
         ("def make(): return 1", "server.py:make", "server.py:make is a int, not a dovetail.Server"),
         ("async def make(): return 1", "server.py:make", "server.py:make is a coroutine, not a dovetail.Server"),
+        (PLAIN + "make = dict", "server.py:make", "server.py:make is a dict, not a dovetail.Server"),
         (PLAIN, "server.py:add", "server.py:add is called without arguments, but needs a, b; give them defaults"),
     ],
 )

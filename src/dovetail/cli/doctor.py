@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,15 +104,11 @@ def packages() -> Iterator[HealthNote]:
     yield HealthNote(OK, "Python", f"{python} on {platform.platform(terse=True)}")
     yield HealthNote(OK, "Dovetail", f"{__version__}, in {Path(__file__).parents[1]}")
     for name in (*NEEDED, *(("uvloop",) if os.name == "posix" else ())):
-        version = _version(name)
-        if version is None:
-            yield HealthNote(PROBLEM, name, "not installed, but needed", f"pip install {name}")
-        else:
-            yield HealthNote(OK, name, version)
+        missing = HealthNote(PROBLEM, name, "not installed, but needed", f"pip install {name}")
+        yield HealthNote(OK, name, version) if (version := _version(name)) else missing
     for name, (extra, purpose) in EXTRAS.items():
-        version = _version(name)
-        missing = f"not installed; for {purpose}: pip install 'dovetail-mcp[{extra}]'"
-        yield HealthNote(OK, name, version or missing)
+        lacking = f"not installed; for {purpose}: pip install 'dovetail-mcp[{extra}]'"
+        yield HealthNote(OK, name, _version(name) or lacking)
 
 
 def _version(name: str) -> str | None:
@@ -215,11 +212,11 @@ def _host(host: Host, path: Path) -> Iterator[HealthNote]:
     try:
         servers = ConfigFile.read(path, host.section).servers
     except UnusableFile as failure:
-        try:
-            read_file(path)
-            level, fix = WARNING, "`dovetail install` writes plain JSON only; comments have to go for it"
-        except SetupError:  # the host can't read it either
-            level, fix = PROBLEM, "correct the file, or who may read it"
+        level, fix = PROBLEM, "correct the file, or who may read it"
+        if isinstance(failure.__cause__, JSONDecodeError):
+            with suppress(SetupError):  # the host can't read it either
+                read_file(path)
+                level, fix = WARNING, "`dovetail install` writes plain JSON only; comments have to go for it"
         yield HealthNote(level, subject, in_line(str(failure)), fix)
         return
     lacking = [(name, words) for name, entry in servers.items() if (words := _lacks(entry))]

@@ -179,7 +179,7 @@ class ConfigFile(NamedTuple):
             document = json.loads((content or b"").decode("utf-8-sig") or "{}", object_pairs_hook=_without_twins)
         except (ValueError, RecursionError) as bad:
             why = f"{bad.msg} at line {bad.lineno}" if isinstance(bad, json.JSONDecodeError) else str(bad)
-            raise UnusableFile(f"{path} is not plain JSON: {why}") from None
+            raise UnusableFile(f"{path} is not plain JSON: {why}") from bad
         if not isinstance(document, dict) or not isinstance(document.get(section, {}), dict):
             raise UnusableFile(f"{path} has no object {json.dumps(section)}, but something else")
         return cls(place, content, document, section)

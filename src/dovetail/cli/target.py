@@ -115,7 +115,10 @@ def _load(target: str) -> "Server":
 def _needed(factory: Callable[..., Any]) -> str:
     """The parameters that have to be given."""
     free = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    parameters = signature(factory).parameters.values()
+    try:
+        parameters = signature(factory).parameters.values()
+    except ValueError:  # not all that is built in says it
+        return ""
     return ", ".join(each.name for each in parameters if each.default is each.empty and each.kind not in free)
 
 
