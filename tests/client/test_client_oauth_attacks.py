@@ -94,6 +94,7 @@ DOCUMENTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "no registration": (METADATA, {"registration_endpoint": None}, "get a client_id"),
     "half an issuer": (PRM, {"authorization_servers": ["http://["]}, "is no URL"),
     "an issuer with a query": (PRM, {"authorization_servers": ["{origin}?a"]}, "query or a fragment"),
+    "an issuer with a fragment": (PRM, {"authorization_servers": ["{origin}#a"]}, "query or a fragment"),
     "half a token endpoint": (METADATA, {"token_endpoint": "http://["}, "no URL of the web"),
     "half a registration": (METADATA, {"registration_endpoint": "/register"}, "no URL of the web"),
     "a page that reads backwards": (METADATA, {"authorization_endpoint": "https://a.example/\u202e"}, "odd characters"),

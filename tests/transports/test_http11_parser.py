@@ -30,6 +30,7 @@ REFUSED = {
     "lengths in a list": (POST + b"Content-Length: 0, 0\r\n\r\n", 400),
     "an empty length": (POST + b"Content-Length:\r\n\r\n", 400),
     "a signed length": (POST + b"Content-Length: +0\r\n\r\n", 400),
+    "a negative length": (POST + b"Content-Length: -1\r\n\r\n", 400),
     "a length beyond 64 bits": (POST + b"Content-Length: 18446744073709551616\r\n\r\n", 400),
     # codings
     "another coding": (POST + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", 501),
@@ -75,7 +76,9 @@ REFUSED = {
     "garbage": (b"GARBAGE\r\n\r\n", 400),
     "HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
     "unknown method": (b"FOO / HTTP/1.1\r\n\r\n", 400),
+    "no version": (b"GET /echo\r\n\r\n", 505),
     "version 0.9": (b"GET /echo HTTP/0.9\r\n\r\n", 505),
+    "version 1.2": (b"GET /echo HTTP/1.2\r\n\r\n", 400),
     "tunnel": (b"CONNECT a:80 HTTP/1.1\r\nHost: x\r\n\r\n", 405),
     "header without a name": (POST + b": b\r\n\r\n", 400),
     **{f"value with {number:#x}": (POST + b"X-A: a" + bytes([number]) + b"b\r\n\r\n", 400) for number in (1, 27, 127)},
