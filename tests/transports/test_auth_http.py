@@ -346,6 +346,8 @@ async def test_a_token_is_neither_kept_nor_shown(version: str, caplog: pytest.Lo
     async def tell(ctx: Context) -> str:
         seen.append((ctx.principal, ctx.meta, ctx.client.info, ctx.session_id, dict(ctx.headers)))
         assert ctx.headers["x-mine"] == "yes"
+        alive = [each for each in gc.get_objects() if type(each).__module__.startswith(("dovetail.en", "dovetail.tr"))]
+        assert not any(TOKEN in repr(each) for each in alive)
         return "told"
 
     with caplog.at_level(logging.DEBUG):

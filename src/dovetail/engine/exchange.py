@@ -143,6 +143,8 @@ class Exchange(msgspec.Struct, eq=False):
     _arrived: Any = None
     _cancellation: Cancellation | None = None
 
+    __repr__ = object.__repr__  # its parts hold the headers of the request, and the token in them
+
     @property
     def owner(self) -> str | None:
         """What belongs to whoever is asking is marked with this."""

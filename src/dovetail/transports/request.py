@@ -49,6 +49,8 @@ class Visit(msgspec.Struct, eq=False):
     principal: Principal | None = None  # the caller, where that is known
     watch: "Watch | None" = None  # ends a stream when the token of its caller does
 
+    __repr__ = object.__repr__  # its parts hold the headers of the request, and the token in them
+
     @property
     def owner(self) -> str | None:
         """What belongs to the caller is marked with this."""

@@ -49,6 +49,8 @@ class Response(msgspec.Struct, eq=False):
     ended: bool = False
     challenger: Callable[[Unauthorized], RawHeaders] | None = None  # the WWW-Authenticate of a refusal
 
+    __repr__ = object.__repr__  # its parts hold the headers of the request, and the token in them
+
     def headers_of(self, failure: ProtocolError) -> RawHeaders:
         """What a client should know of a failure besides its status: when to try again, or with what."""
         if isinstance(failure, Unauthorized):
