@@ -97,6 +97,10 @@ class Sealed(msgspec.Struct, tag=True, rename={"item": "an item"}, forbid_unknow
     item: int = 0
 
 
+class Quoted(msgspec.Struct, tag_field='a"b', forbid_unknown_fields=True):
+    item: int = 0
+
+
 class Name(str):
     __slots__ = ()
 
@@ -135,6 +139,10 @@ EXPLOSIVE = record(["x"], x=INTEGER, total={**INTEGER, "default": 1})
 SHOWN = record(["theSize", "double"], theSize=INTEGER, double={"readOnly": True, **INTEGER})
 SEALED = {
     **record(["type"], type={"type": "string", "enum": ["Sealed"]}, **{"an item": {**INTEGER, "default": 0}}),
+    "additionalProperties": False,
+}
+QUOTED = {
+    **record(['a"b'], **{'a"b': {"type": "string", "enum": ["Quoted"]}, "item": {**INTEGER, "default": 0}}),
     "additionalProperties": False,
 }
 MOVIE = record(["title"], title=STRING, year={**INTEGER, "exclusiveMinimum": 1800})
@@ -258,6 +266,7 @@ def test_what_is_read_can_be_returned_and_what_is_refused_can_not(row: tuple[Any
         (Shown, SHOWN, [(Shown(size=1), {"theSize": 1, "double": 2})], [{"size": 1}, {"theSize": "a"}, None]),
         (Sealed, SEALED, [(Sealed(1), {"type": "Sealed", "an item": 1})], [{"type": "Sealed", "an item": 1, "b": 2}]),
         (Sealed, SEALED, [({"type": "Sealed"}, {"type": "Sealed"})], [{}, {"type": "Sealed", "an item": "a"}]),
+        (Quoted, QUOTED, [(Quoted(1), {'a"b': "Quoted", "item": 1})], [{}, {'a"b': "Quoted", "b": 2}]),
         (Point | Movie, {"anyOf": [POINT, MOVIE]}, [(Point(1), {"x": 1, "y": 0})], [{}, {"title": "M", "year": 1}]),
     ],
     ids=stable,

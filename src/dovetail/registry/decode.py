@@ -228,8 +228,12 @@ class TypeMaker:
         if record.source.tag is not None:
             name, tag = record.source.tag
             fields[name] = Required[Literal[tag]] if self.for_output else NotRequired[Literal[tag]]
-        mirror = _closed_struct if record.source.closed and self.for_output else _typed_dict
-        return mirror(record.source.cls.__name__, fields)
+        if record.source.closed and self.for_output:
+            try:
+                return _closed_struct(record.source.cls.__name__, fields)
+            except ValueError:  # a key that msgspec would have to escape: the schema refuses the others
+                self.exact = False
+        return _typed_dict(record.source.cls.__name__, fields)
 
     def _object_reader(self, record: Record) -> Read:
         mirror = self._mirror(record)
