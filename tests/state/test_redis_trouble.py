@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> Iterator[stores.StoreServer]:
 
 @pytest.fixture
 async def backend(store: stores.StoreServer) -> AsyncIterator[RedisState]:
-    state = RedisState(store.url, prefix=uuid.uuid4().hex)
+    state = RedisState(store.url, prefix=uuid.uuid4().hex, max_waiting=1000)
     yield state
     await state.close()
 
