@@ -286,13 +286,15 @@ class _Link:
         self._news.set()
 
     async def _run(self) -> None:
-        pause = 0.0
+        pause = 0.0  # seconds, fewer than a call waits
         try:
             while True:
+                began = self.loop.time()
                 try:
                     await self._attend()
                 except Exception as failure:
-                    pause = 0.05 if self.is_up else min(2 * pause + 0.05, 2)  # seconds
+                    has_stood = self.is_up and self.loop.time() > began + 2
+                    pause = 0.05 if has_stood else min(2 * pause + 0.05, 1.5)
                     self._lose(failure)
                     await self._disconnect(inuse_connections=False)
                 await asyncio.sleep(pause * random.uniform(0.5, 1))
