@@ -38,6 +38,7 @@ from dovetail.state.base import (
     check_ttl,
     counted,
     share_of,
+    warn_once,
 )
 from dovetail.state.memory import MEBIBYTE, RECORD_OVERHEAD
 
@@ -206,7 +207,8 @@ class _Tables:
     def _admit(self, most: float) -> None:
         """Is there room for more, below that share? Frees what has expired, if need be."""
         if self._used() >= most and not (self._sweep(1000) and self._used() < most):
-            raise NoRoom(f"The state store is full: max_bytes={self._max_bytes}")
+            warn_once("The state store is full: max_bytes=%d", self._max_bytes)
+            raise NoRoom
 
     def _used(self) -> float:
         """The share of the room for keys that is in use: the file without its free pages and without the logs."""
