@@ -227,6 +227,13 @@ async def test_a_step_of_a_dead_worker_is_not_done_a_second_time() -> None:
     assert (await first, effect.times) == (1, 1)
 
 
+async def test_a_run_may_outlast_its_state_by_hours() -> None:
+    effect = Effect()
+    engine = serving(effect.sync).engine
+    before = Round(call="call", life=await life_now(engine.state), ends=time.time() - 7200)
+    assert await Steps(engine, {}, before).run("send mail", effect, in_thread=False) == 1
+
+
 class Full(MemoryState):
     """Has room for a claim, and none for a result."""
 

@@ -101,6 +101,11 @@ class TestTwoWorkers:
         listeners[0].close()
         await eventually(lambda: channels() == 0)
 
+    async def test_all_streams_of_a_worker_may_read_at_once(self, backend: RedisState) -> None:
+        await fill(backend, "changes", 1)
+        pages = await asyncio.gather(*(backend.read("changes", 0) for _ in range(2_500)))
+        assert {page.last for page in pages} == {1}
+
 
 class TestLostAnswers:
     async def test_calls_that_are_given_up_leave_no_answers_behind(self, backend: RedisState) -> None:
@@ -141,6 +146,20 @@ class TestLostAnswers:
             assert await state.add("counter", 1, LONG) == 3
             assert (await state.get("claimed")).value == b"mine"
             assert await state.delete("gone") is False
+            await state.close()
+
+    async def test_one_pipeline_does_not_carry_everything_that_waits(
+        self, store: stores.StoreServer, prefix: str
+    ) -> None:
+        """Else what is too much for one would be lost with all the rest."""
+        async with Wire(store.port).open() as wire:
+            state = RedisState(wire.url, prefix=prefix)
+            await state.check()
+            wire.cut_after = b"counter/249"
+            calls = [state.add(f"counter/{n}", 1, LONG) for n in range(250)]
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            assert outcomes[:200] == [1] * 200
+            assert isinstance(outcomes[-1], StoreTrouble)
             await state.close()
 
     async def test_what_can_be_asked_twice_is(self, store: stores.StoreServer, prefix: str) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -28,7 +29,7 @@ def store(tmp_path: Path) -> Iterator[stores.StoreServer]:
 
 @pytest.fixture
 async def backend(store: stores.StoreServer) -> AsyncIterator[RedisState]:
-    state = RedisState(store.url, prefix=uuid.uuid4().hex)
+    state = RedisState(store.url, prefix=uuid.uuid4().hex, max_waiting=1000)
     yield state
     await state.close()
 
@@ -98,6 +99,18 @@ async def test_the_waiting_line_alone_is_cut(backend: RedisState, store: stores.
         store.command("CLIENT", "KILL", "TYPE", "pubsub")
         await heard_of_return(backend, listener, {"a", "b"})
         await backend.check()
+
+
+async def test_a_line_that_is_cut_again_and_again_comes_back_less_often(
+    backend: RedisState, store: stores.StoreServer
+) -> None:
+    with contextlib.closing(await subscribed(backend, "a")):
+        began = time.monotonic()
+        for outages in range(1, 5):
+            store.command("CLIENT", "KILL", "TYPE", "pubsub")
+            await eventually(lambda outages=outages: backend.outages == outages)
+            await backend.check()
+    assert time.monotonic() - began > 0.5
 
 
 async def test_kept_lines_are_cut(backend: RedisState, store: stores.StoreServer) -> None:

@@ -171,6 +171,24 @@ def lock(path: Path) -> sqlite3.Connection:
     return connection
 
 
+async def test_answers_of_reads_do_not_wait_for_the_lock_of_writes(path: Path, backend: SqliteState) -> None:
+    await backend.put("key", b"old", ttl=LONG)
+    with contextlib.closing(lock(path)):
+        reads = [asyncio.create_task(backend.get("key")) for _ in range(20)]
+        write = asyncio.create_task(backend.put("key", b"new", ttl=LONG))  # it is taken up together with some of them
+        assert {entry.value for entry in await asyncio.gather(*reads)} == {b"old"}
+        assert not write.done()
+    await write
+
+
+async def test_all_streams_of_a_worker_may_read_at_once(path: Path) -> None:
+    state = SqliteState(path)
+    await fill(state, "changes", 1)
+    pages = await asyncio.gather(*(state.read("changes", 0) for _ in range(2_500)))
+    assert {page.last for page in pages} == {1}
+    await state.close()
+
+
 class TestTrouble:
     @pytest.fixture
     def patience(self) -> float:

@@ -55,6 +55,7 @@ def test_a_real_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("redis://h?no_prefix=2", "redis://h?no_prefix=2", "server"),
         ("unix:///run/redis.sock?db=1", "unix:///run/redis.sock?db=1", "server"),
         ("redis+sentinel://a:1,b:2/main/0", "redis+sentinel://a:1,b:2/main/0", "server"),
+        ("rediss+sentinel://a/main?prefix=x", "rediss+sentinel://a/main", "x"),
     ],
 )
 def test_what_a_url_stands_for(url: str, address: str, prefix: str) -> None:

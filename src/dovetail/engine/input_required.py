@@ -342,7 +342,7 @@ class Steps:
     async def _do_once(self, before: Round, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
         digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
         place = f"step/{before.call}/{digest}"
-        lifetime = before.ends - time.time() + 3600.0  # a claim outlives the state by an hour, for its last run
+        lifetime = max(before.ends - time.time(), 0.0) + 3600.0  # a claim outlives the state, for its last run
         while not await self._engine.state.claim(place, BEGUN, lifetime):
             if (result := await self._result_of_another(place, key)) is not None:
                 return result

@@ -48,7 +48,7 @@ class _Shape(msgspec.Struct, frozen=True):
     """What a secret looks like. `sign` is in every text that has one, in lower case: most texts are done with that."""
 
     sign: str
-    pattern: str | re.Pattern[str]
+    pattern: str
     replacement: str = REDACTED
 
 

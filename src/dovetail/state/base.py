@@ -9,6 +9,7 @@ a number of seconds above 0, up to `MAX_TTL`. A value or a record is as large as
 
 import asyncio
 import contextlib
+import functools
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable
@@ -20,6 +21,7 @@ from dovetail.errors import DovetailError, ProtocolError
 
 T = TypeVar("T")
 log = logging.getLogger("dovetail")
+warn_once = functools.cache(log.warning)  # the bounds of a store are for its operator: a client hears that it is full
 
 MAX_NAME = 512  # characters; a longer name is stored as its digest
 MAX_TTL = 10 * 366 * 86_400.0  # ten years, in seconds

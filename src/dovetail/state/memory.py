@@ -1,13 +1,13 @@
 """Memory state backend, for a single process: dictionaries with bounds.
 
 Nothing here suspends, locks or starts a task: each call is done when its first step returns. Expired things are freed
-when they are asked for, and by writes, each of which looks at a few. Data outlive an event loop; a waiting listener
-belongs to its loop. All calls are made on the event loop, `publish` and `append` above all.
+when they are asked for, and by writes, one of which looks at all names once a second. Data outlive an event loop; a
+waiting listener belongs to its loop. All calls are made on the event loop, `publish` and `append` above all.
 """
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import msgspec
@@ -24,11 +24,11 @@ from dovetail.state.base import (
     check_ttl,
     counted,
     share_of,
+    warn_once,
 )
 
 MEBIBYTE = 1024 * 1024
 RECORD_OVERHEAD = 128  # bytes that a record costs besides its data, about
-LOOKS = 256  # names that a write looks at where it finds no room
 
 
 class _Key(msgspec.Struct):
@@ -57,7 +57,6 @@ class _Table(Generic[T]):
     def __init__(self) -> None:
         self.rows: dict[str, T] = {}
         self.size = 0  # bytes of all rows
-        self._round: Iterator[str] = iter(())  # the names that `sweep` has still to look at
 
     def find(self, name: str, now: float) -> T | None:
         row = self.rows.get(name)
@@ -75,14 +74,13 @@ class _Table(Generic[T]):
         self.size -= 0 if row is None else row.size
         return row is not None
 
-    def sweep(self, now: float, looks: int = 3) -> None:
-        """Free the expired ones of the next few names. A write adds one row at most, so this always catches up."""
-        for _ in range(looks if self.rows else 0):
-            name = next(self._round, None)
-            if name is None:
-                self._round = iter(tuple(self.rows))
-            else:
-                self.find(name, now)
+    def sweep(self, now: float, most: int = 1000) -> bool:
+        """Free what has expired. False if there may be more: one call is to take a few milliseconds at most."""
+        expired = (name for name, row in self.rows.items() if row.expires <= now)
+        names = tuple(itertools.islice(expired, most))
+        for name in names:
+            self.discard(name)
+        return len(names) < most
 
 
 class MemoryState(StateBackend):
@@ -110,6 +108,7 @@ class MemoryState(StateBackend):
         self._entries: _Table[_Key] = _Table()
         self._logs: _Table[_Log] = _Table()  # in the order of their last appends
         self._topics = Topics()
+        self._sweep_at = 0.0
         self._versions = itertools.count(1)  # one row of numbers for all keys, so that no key has a version twice
 
     @property
@@ -173,13 +172,13 @@ class MemoryState(StateBackend):
         if if_last is not None and if_last != (0 if found is None else found.last):
             raise Conflict
         if found is None:
-            self._check_room(True, 0, share_of(log), now)
+            self._check_room(True, 0, share_of(log))
             found = self._logs.rows[log] = _Log()
         while len(found.records) >= keep:
             self._drop_oldest(found)
         found.expires = now + ttl
         self._logs.rows[log] = self._logs.rows.pop(log)  # the last in their order
-        self._make_room_for(size, now)
+        self._make_room_for(size)
         found.last += 1
         found.records[found.last] = data
         self._logs.resize(found, size)
@@ -211,7 +210,7 @@ class MemoryState(StateBackend):
         entries, size = self._entries, len(key) + len(value)
         growth = size if row is None else size - row.size
         if row is None or growth > 0:
-            self._check_room(row is None, growth, share_of(key) if row is None else 1.0, now)
+            self._check_room(row is None, growth, share_of(key) if row is None else 1.0)
         if row is None:
             row = entries.rows[key] = _Key()
         row.entry = Entry(value, next(self._versions))
@@ -219,25 +218,21 @@ class MemoryState(StateBackend):
         row.expires = expires
         return row.entry.version
 
-    def _check_room(self, is_new: bool, growth: int, share: float, now: float) -> None:
+    def _check_room(self, is_new: bool, growth: int, share: float) -> None:
         """Is there room for a new key or log, or for so many bytes more of keys, below a share of the store?"""
-        for looks in (LOOKS, 0):
-            held = len(self._entries.rows) + len(self._logs.rows)
-            has_place = not is_new or held + 1 <= self._max_entries * share
-            if has_place and (growth <= 0 or self._entries.size + growth <= self._max_entry_bytes * share):
-                return
-            self._sweep(now, looks)
+        has_place = not is_new or self.held + 1 <= self._max_entries * share
+        if has_place and (growth <= 0 or self._entries.size + growth <= self._max_entry_bytes * share):
+            return
         bounds = f"max_entries={self._max_entries}, max_entry_bytes={self._max_entry_bytes}"
-        raise NoRoom(f"The state store is full: {bounds}")
+        warn_once("The state store is full: %s", bounds)
+        raise NoRoom
 
-    def _sweep(self, now: float, looks: int = 3) -> None:
-        self._entries.sweep(now, looks)
-        self._logs.sweep(now, looks)
+    def _sweep(self, now: float) -> None:
+        if now >= self._sweep_at and self._entries.sweep(now) & self._logs.sweep(now):
+            self._sweep_at = now + 1
 
-    def _make_room_for(self, size: int, now: float) -> None:
+    def _make_room_for(self, size: int) -> None:
         """Drop the oldest records of the logs that were not appended to for longest."""
-        if self._logs.size + size > self._max_log_bytes:
-            self._logs.sweep(now, LOOKS)
         while self._logs.size + size > self._max_log_bytes:
             name, log = next(iter(self._logs.rows.items()))
             if log.records:

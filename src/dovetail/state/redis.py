@@ -82,8 +82,9 @@ class RedisState(StateBackend):
 
     shared = True
 
-    def __init__(self, url: str, prefix: str = "dovetail") -> None:
+    def __init__(self, url: str, prefix: str = "dovetail", *, max_waiting: int = 20_000) -> None:
         self.outages = 0
+        self.max_waiting = max_waiting  # commands; one change may let every stream of a worker read at once
         self._address = RedisAddress(url)
         self._prefix = f"{prefix}:".encode()
         self._topics = Topics(self._changed)
@@ -239,9 +240,9 @@ class _Link:
 
     # ── commands ──
 
-    def ask(self, words: tuple[Word, ...], since: float, most: int = 1000) -> "asyncio.Future[Any]":
+    def ask(self, words: tuple[Word, ...], since: float) -> "asyncio.Future[Any]":
         """The reply, or the exception that says why there is none. What waits meanwhile shares the next pipeline."""
-        if len(self._queue) + self._under_way >= most:
+        if len(self._queue) + self._under_way >= self._state.max_waiting:
             raise StoreTrouble("The server's state store has too much to do now; try again later")
         answer: asyncio.Future[Any] = self.loop.create_future()
         self._queue.append((words, since, answer))
@@ -251,7 +252,7 @@ class _Link:
 
     async def _send(self) -> None:
         while self._queue:
-            batch, self._queue = self._queue, []
+            batch, self._queue = self._queue[:100], self._queue[100:]  # what can be carried in time
             self._under_way = len(batch)
             answers: list[Any] = [StoreTrouble()] * len(batch)  # if it is closed meanwhile
             pipeline = self._client.pipeline(transaction=False)
@@ -285,13 +286,15 @@ class _Link:
         self._news.set()
 
     async def _run(self) -> None:
-        pause = 0.0
+        pause = 0.0  # seconds, fewer than a call waits
         try:
             while True:
+                began = self.loop.time()
                 try:
                     await self._attend()
                 except Exception as failure:
-                    pause = 0.05 if self.is_up else min(2 * pause + 0.05, 2)  # seconds
+                    has_stood = self.is_up and self.loop.time() > began + 2
+                    pause = 0.05 if has_stood else min(2 * pause + 0.05, 1.5)
                     self._lose(failure)
                     await self._disconnect(inuse_connections=False)
                 await asyncio.sleep(pause * random.uniform(0.5, 1))

@@ -38,6 +38,7 @@ from dovetail.state.base import (
     check_ttl,
     counted,
     share_of,
+    warn_once,
 )
 from dovetail.state.memory import MEBIBYTE, RECORD_OVERHEAD
 
@@ -206,7 +207,8 @@ class _Tables:
     def _admit(self, most: float) -> None:
         """Is there room for more, below that share? Frees what has expired, if need be."""
         if self._used() >= most and not (self._sweep(1000) and self._used() < most):
-            raise NoRoom(f"The state store is full: max_bytes={self._max_bytes}")
+            warn_once("The state store is full: max_bytes=%d", self._max_bytes)
+            raise NoRoom
 
     def _used(self) -> float:
         """The share of the room for keys that is in use: the file without its free pages and without the logs."""
@@ -255,7 +257,7 @@ class SqliteState(StateBackend):
         *,
         prefix: str = "",
         max_bytes: int = 256 * MEBIBYTE,
-        max_waiting: int = 2000,
+        max_waiting: int = 20_000,
         patience: float = 2.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -365,16 +367,14 @@ class SqliteState(StateBackend):
             is_due = bool(self._topics.names) and time.monotonic() >= self._poll_at
             if is_due:
                 self._poll_at = time.monotonic() + POLL
-            answers: list[_Answer] = []
-            for writes in (False, True):
+            for writes in (False, True):  # answers of reads don't wait for the lock that writes need
                 chosen = [job for job in jobs if job[0] is writes]
-                if chosen or (is_due and not writes):
-                    answers += self._serve(chosen, writes, is_due)
-            told, self._told = self._told, set()
-            missed, self._missed = self._missed, False
-            if (answers or told or missed) and self._loop is not None:
-                with contextlib.suppress(RuntimeError):  # it was closed; a new one will be told of everything
-                    self._loop.call_soon_threadsafe(self._settle, answers, told, missed)
+                answers = self._serve(chosen, writes, is_due) if chosen or (is_due and not writes) else []
+                told, self._told = self._told, set()
+                missed, self._missed = self._missed, False
+                if (answers or told or missed) and self._loop is not None:
+                    with contextlib.suppress(RuntimeError):  # it was closed; a new one will be told of everything
+                        self._loop.call_soon_threadsafe(self._settle, answers, told, missed)
         self._disconnect()
 
     def _take(self, most: int = 64) -> list[_Job]:
@@ -442,7 +442,7 @@ class SqliteState(StateBackend):
         return self._tables
 
     def _fail(self, failure: Exception, writes: bool) -> None:
-        """Let go of the file, and with it of the transaction, unless another process is just busy with it."""
+        """Say so once, and let go of the file, and with it of the transaction. The next call opens it again."""
         if not self._is_damaged and DAMAGE & {_code(failure), _code(failure.__cause__)}:
             self._is_damaged = True
             log.warning("The state file %s %s", self.path, DAMAGED)

@@ -3,7 +3,7 @@
     memory:                                       of this process alone
     sqlite:///absolute/path  sqlite:relative/path a file for all processes of one host
     redis://host:port/db  rediss://…  unix://…    Redis or Valkey; `rediss` is TLS, `unix` a socket of this host
-    redis+sentinel://host:port,host:port/service/db
+    redis+sentinel://host:port,host:port/service/db, or rediss+sentinel://…
 
 All names in a shared store stand under a prefix: what `?prefix=` says, else the server's name. Servers with the same
 prefix are one fleet. No message shows a URL, for a password may be part of it.
@@ -37,7 +37,7 @@ def open_state(url: str | None, server_name: str) -> StateBackend:
             return state.memory.MemoryState()
         case "sqlite":
             return state.sqlite.SqliteState(_path(rest), prefix=prefix)
-        case "redis" | "rediss" | "unix" | "redis+sentinel" if rest.startswith("//"):
+        case "redis" | "rediss" | "unix" | "redis+sentinel" | "rediss+sentinel" if rest.startswith("//"):
             return state.redis.RedisState(f"{scheme.lower()}:{rest}", prefix=prefix)
     wrong = f"{scheme}: is not known, or what follows it is wrong" if SCHEME.match(url) else "this is no URL"
     raise SetupError(f"{OPTION}: {wrong}; give one like {FORMS}")
