@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNS := .venv/.installed
 STAMP := .venv/.installed-dev
+INNER := $(addprefix tests/,protocol registry engine state auth transports client cli) tests/test_architecture.py \
+	tests/test_imports.py tests/test_server.py
 unexport PYTHONDONTWRITEBYTECODE  # compiling everything in every process would take a third of the time
 
 .PHONY: run setup test check soak bench conformance node servers browser screenshots lint types clean
@@ -16,7 +18,7 @@ test: $(STAMP) .cache/suites/.fetched node servers browser lint types   ## lint,
 	$(BIN)/pytest -n 3 -m "not soak"
 
 check: $(STAMP) lint types   ## the inner loop: lint, types, the quick tests
-	$(BIN)/pytest -n 3 -m "not soak and not slow and not process" --hypothesis-profile quick
+	$(BIN)/pytest $(INNER) -n 3 -m "not soak and not slow and not process" --hypothesis-profile quick
 
 soak: $(STAMP) .cache/suites/.fetched node servers browser   ## the long forms of the slow proofs
 	$(BIN)/pytest -m soak --timeout 3600 -s
