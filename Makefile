@@ -18,7 +18,7 @@ test: $(STAMP) .cache/suites/.fetched node servers browser lint types   ## lint,
 	$(BIN)/pytest -n 3 -m "not soak"
 
 check: $(STAMP) lint types   ## the inner loop: lint, types, the quick tests
-	$(BIN)/pytest $(INNER) -n 3 -m "not soak and not slow and not process" --hypothesis-profile quick
+	$(BIN)/pytest $(INNER) -n 3 -m "not soak and not slow and not long" --hypothesis-profile quick
 
 soak: $(STAMP) .cache/suites/.fetched node servers browser   ## the long forms of the slow proofs
 	$(BIN)/pytest -m soak --timeout 3600 -s

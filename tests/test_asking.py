@@ -32,7 +32,7 @@ from sdk import (
 )
 
 pytestmark = [
-    pytest.mark.process,
+    pytest.mark.long,
     *deprecations_are_expected,
     pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates:DeprecationWarning"),
 ]

@@ -393,7 +393,7 @@ async def test_a_program_does_what_its_page_says(name: str, revision: str) -> No
             await step(client)
 
 
-@pytest.mark.process
+@pytest.mark.long
 async def test_programs_on_stdio(witness: Witness) -> None:
     assert len(PROGRAMS["readme"].read_text().splitlines()) == 15
     async with Client([sys.executable, PROGRAMS["readme"]], transcript=witness.see) as client:
@@ -588,7 +588,7 @@ async def end_with_open_streams(program: Running) -> int:
         return await program.exit_code()
 
 
-@pytest.mark.process
+@pytest.mark.long
 async def test_a_server_says_where_it_is_and_ends_with_code_0() -> None:
     with Running("http_server.py") as program:
         assert program.said.replace(program.port, "8000") in (ROOT / "docs" / "http.md").read_text()
@@ -617,7 +617,7 @@ runpy.run_path("mounting_drain.py", run_name="__main__")
 """
 
 
-@pytest.mark.process
+@pytest.mark.long
 @pytest.mark.parametrize(
     "command",
     [("-c", DRAINING_SERVER), ("-m", "uvicorn", "mounting_lifespan:app", "--port", "0")],

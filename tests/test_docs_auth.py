@@ -262,7 +262,7 @@ def on_a_pipe(key: str | None) -> Client:
     return Client([sys.executable, PROGRAMS["auth_scopes"]], env={**os.environ, **given})
 
 
-@pytest.mark.process
+@pytest.mark.long
 @pytest.mark.parametrize(("key", "tools"), [(ALICE, ["plan", "wait", "write"]), (BOB, ["wait"]), (None, ["wait"])])
 async def test_a_host_gives_a_token_in_the_environment(key: str | None, tools: list[str]) -> None:
     async with on_a_pipe(key) as client:

@@ -242,6 +242,7 @@ def nearly_over() -> float:
     return time.time() - dpop.LEEWAY + SOON
 
 
+@pytest.mark.long
 @each_stream
 @pytest.mark.rule("AUTH-15", "AUTH-3")
 async def test_a_stream_outlives_its_proof_and_ends_with_its_token(go: Go, method: str, path: str, status: int) -> None:

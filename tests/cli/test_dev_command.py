@@ -18,7 +18,7 @@ from dovetail import Client
 from dovetail.cli.dev import WatchedFiles
 from process_stage import is_there
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.long
 
 PROGRAM = """
 import os, time

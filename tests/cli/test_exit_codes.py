@@ -21,7 +21,7 @@ from command_stage import BIN, PROMPTLY, environment, serve_in_process, spawned,
 from dovetail.cli.output import FAILED, READER_LEFT, WRONG_USE
 from process_stage import is_there, pid_in, shell
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.long
 
 PLAIN = "from dovetail import Server\nserver = Server('plain')\n"
 BROKEN = "raise ValueError('no tea')"

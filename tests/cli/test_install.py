@@ -333,7 +333,7 @@ def test_a_person_is_asked(home: Path, monkeypatch: pytest.MonkeyPatch, says_yes
     assert ("weather" in servers(path)) == says_yes
 
 
-@pytest.mark.process
+@pytest.mark.long
 def test_what_was_installed_can_be_started(home: Path) -> None:
     assert install("server.py", "--host", "cursor", "--yes").exit_code == 0
     entry = servers(home / ".cursor/mcp.json")["weather"]

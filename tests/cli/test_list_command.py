@@ -99,6 +99,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("schema", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_schema_is_looked_at_once(schema: dict[str, Any]) -> None:
     schema = {"type": "object", **schema}

@@ -228,7 +228,7 @@ def test_help_is_light() -> None:
     assert not loaded & heavy
 
 
-@pytest.mark.process
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_it_serves_until_a_signal_comes_and_a_port_in_use_is_one_clear_line(write: Write) -> None:
     words = [str(write(GUARDED)), "--transport", "http", "--port"]

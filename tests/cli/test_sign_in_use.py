@@ -14,7 +14,7 @@ from server_process import serving
 
 from dovetail.cli.output import DECLINED
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.long
 
 PROGRAM = str(Path(__file__).parent / "guarded_server.py")
 PROMPTLY = 20

@@ -17,7 +17,7 @@ from dovetail.cli import output
 from dovetail.cli.ask import ask
 from dovetail.cli.output import DECLINED, INTERRUPTED, aligned, bar, cut, in_line
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.long
 
 
 class Screen(io.StringIO):

@@ -19,7 +19,7 @@ from dovetail.client.transports.http import HttpTransport
 from dovetail.client.transports.url import ServerUrl
 
 pytestmark = [
-    pytest.mark.process,
+    pytest.mark.long,
     pytest.mark.usefixtures("brisk"),
     pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

@@ -26,7 +26,7 @@ from official import Witness
 from process_stage import HELPERS, is_there, pid_in, shell
 
 pytestmark = [
-    pytest.mark.process,
+    pytest.mark.long,
     pytest.mark.usefixtures("brisk"),
     pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging"),
 ]

@@ -205,6 +205,7 @@ async def test_kept_contents_are_for_those_who_may_read_them(uri: str, rule: Any
     assert len(reads) == 1
 
 
+@pytest.mark.long
 async def test_a_listen_leaves_out_what_the_caller_may_not_read() -> None:
     uris = ["open://one", "scoped://one", "scoped://of/good", "secret://one", "unknown://one", "open://of/bad"]
     for principal, honoured in (

@@ -233,6 +233,7 @@ FILE_ALIASES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", [RULE, OTHER])
 @pytest.mark.parametrize("uri", ["docs://x/secret%20%281%29.txt", "docs://x/secret%20(1).txt", "elsewhere://file"])
 @pytest.mark.parametrize("first", ["file", "folder"])

@@ -260,6 +260,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=50)
 @given(st.dictionaries(WORDS | st.sampled_from(["password", "a token"]), VALUES, max_size=8), st.integers(0, 100))
 def test_what_is_shown_is_small(given: dict[str, Any], limit: int) -> None:

@@ -319,6 +319,7 @@ async def by_replay(server: Server, habits: Iterator[Habits]) -> Any:
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 
 
+@pytest.mark.long
 @pytest.mark.rule("MRTR-12", "MRTR-16")
 @pytest.mark.parametrize("examples", [100, pytest.param(2000, marks=pytest.mark.soak)])
 def test_replay_gives_what_a_run_in_one_piece_gives(examples: int) -> None:

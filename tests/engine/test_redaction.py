@@ -202,6 +202,7 @@ def test_long_text_is_cut() -> None:
     assert clean == "x" * redaction.MAX_TEXT + CUT
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "part",
     ["a", "a.", "-", " ", "\\", "eyJ", "eyJa.", "eyJa.eyJa ", "://", "://a:", "://a:@", "bearer ", "basic aaaaaaaa",

@@ -313,6 +313,7 @@ def test_the_error_names_what_is_wrong(annotation: Any, value: Any, words: str) 
         structure(promised(annotation), value)
 
 
+@pytest.mark.long
 def test_a_large_result_is_read_to_its_end() -> None:
     output = promised(list[int])
     assert structure(output, [1] * 120_000 + [2.0])[-1] == 2

@@ -74,6 +74,7 @@ def calls(decode: Callable[[bytes], Any], raw: bytes) -> tuple[int, list[str]]:
     return len(called), lines
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("levels", "replies", "text", "others"),
     [(40, 50, 1, "y"), (90, 50, 1, 1), (90, 200, 1, "y")],
@@ -196,6 +197,7 @@ def posts(levels: int, *last: Any) -> Any:
     return nested(levels, lambda inner: {"text": "x", "replies": [inner]}, {"text": "x", "replies": list(last)})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wrong", [100, 7_000])
 def test_many_errors_deep_in_a_model_cost_no_more_than_other_wrong_arguments(wrong: int) -> None:
     value = {"x": posts(90, *({} for _ in range(wrong)))}
@@ -352,6 +354,7 @@ def linear_in_the_depth(schema: Any, value: Any, name: str) -> None:
         assert costs[2] <= 4 * max(costs[:2]) + 200, costs
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("check", "given_values"),
     [

@@ -384,6 +384,7 @@ HOSTILE: list[tuple[str, Any, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.rule("JS-8")
 @pytest.mark.parametrize(("schema", "part"), [row[1:] for row in HOSTILE], ids=[row[0] for row in HOSTILE])
 def test_hostile_schemas_are_refused(schema: Any, part: str) -> None:
@@ -402,6 +403,7 @@ def test_the_limits_can_be_set() -> None:
     assert validator.problems({"a": {}})[0].startswith("arguments: is nested deeper than 1 levels")
 
 
+@pytest.mark.long
 @pytest.mark.rule("JS-8")
 @pytest.mark.parametrize(
     ("schema", "value"),

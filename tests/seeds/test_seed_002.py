@@ -453,7 +453,7 @@ server.run()
 """
 
 
-@pytest.mark.process
+@pytest.mark.long
 @pytest.mark.seed("S2-04", "S2-91")
 async def test_a_host_spawns_several_servers_of_one_project(tmp_path: Path) -> None:
     topics = ["blog", "social", "creative"]

@@ -189,6 +189,7 @@ async def test_all_streams_of_a_worker_may_read_at_once(path: Path) -> None:
     await state.close()
 
 
+@pytest.mark.long
 class TestTrouble:
     @pytest.fixture
     def patience(self) -> float:

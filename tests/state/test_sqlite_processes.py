@@ -17,7 +17,7 @@ import pytest
 import dovetail
 from dovetail.state.sqlite import SqliteState
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.long
 
 SOURCE = Path(dovetail.__file__).parent.parent
 HEAD = """

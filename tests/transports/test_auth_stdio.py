@@ -13,7 +13,7 @@ import pytest
 
 from http_wire import META, hello
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.long
 
 PROMPTLY = 30.0
 TOKEN = "ann-secret-token"

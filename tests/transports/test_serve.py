@@ -17,7 +17,7 @@ from dovetail.transports.http import HttpApp
 from dovetail.transports.options import HttpOptions
 from http_serving import listening
 
-pytestmark = [pytest.mark.process, pytest.mark.skipif(sys.platform == "win32", reason="signals and /proc")]
+pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform == "win32", reason="signals and /proc")]
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ termios = pytest.importorskip("termios")
 
 SHORT = {"stdio.INPUT_ENDED_GRACE": 0.2, "stdio.PATIENCE": 0.3, "stdio.LIFESPAN_SECONDS": 0.3}
 
-pytestmark = [pytest.mark.process, pytest.mark.skipif(sys.platform == "win32", reason="signals and /proc")]
+pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform == "win32", reason="signals and /proc")]
 
 
 @pytest.fixture(scope="module")
