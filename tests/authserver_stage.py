@@ -15,7 +15,7 @@ import aiohttp
 
 from dovetail.authserver import AuthServer, OAuthClient, hash_password
 from dovetail.state.memory import MemoryState
-from dovetail.transports.routes import RouteTable
+from dovetail.transports.http.routes import RouteTable
 from hosting import hosted
 from issuer_stage import Clock
 

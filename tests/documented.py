@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from dovetail import HttpApp, transports
-from dovetail.engine.core import Engine
-from dovetail.transports.options import HttpOptions
+from dovetail.engine.engine import Engine
+from dovetail.transports.http.options import HttpOptions
 from http_serving import listening
 
 ROOT = Path(__file__).parent.parent

@@ -8,9 +8,9 @@ from typing import Any
 from dovetail import Context, Server
 from dovetail.engine.subscriptions import Change
 from dovetail.state.memory import MemoryState
-from dovetail.transports.endpoint import Endpoint
-from dovetail.transports.http import HttpApp
-from dovetail.transports.options import HttpOptions
+from dovetail.transports.http.app import HttpApp
+from dovetail.transports.http.endpoint import Endpoint
+from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.serve import HttpService, bind, port_of, url_of
 
 Serve = Callable[..., Awaitable[Any]]  # of a server, or of the stage of the test: its app, as `serving` gives it

@@ -12,11 +12,11 @@ from typing import Any
 import official
 from dovetail.engine.connection import Connection
 from dovetail.protocol.sse import SseDecoder
-from dovetail.transports.endpoint import Endpoint
-from dovetail.transports.get_stream import GetStream
-from dovetail.transports.request import Visit
-from dovetail.transports.response import Response
-from dovetail.transports.sse import STREAM_ROUTE
+from dovetail.transports.http.endpoint import Endpoint
+from dovetail.transports.http.get_stream import GetStream
+from dovetail.transports.http.legacy_sse import STREAM_ROUTE
+from dovetail.transports.http.request import Visit
+from dovetail.transports.http.response import Response
 
 COMPLAINT = "the official schema disagrees: "
 Patch = Callable[[Any, str, Any], None]  # as `setattr` takes it, or `monkeypatch.setattr`

@@ -12,22 +12,23 @@ PACKAGE = SOURCE / "dovetail"
 
 LEVELS = {
     "errors": 0,
-    "late": 0,
+    "_lazy": 0,
     "protocol": 1,
-    "registry": 2,
-    "state": 2,
-    "auth": 2,
-    "engine": 3,
-    "transports": 4,
-    "server": 5,
-    "toolregistry": 5,
-    "extensions": 5,
-    "__init__": 5,
-    "client": 6,
-    "authserver": 6,
-    "reference": 7,
-    "cli": 7,
-    "console": 7,
+    "schema": 2,
+    "registry": 3,
+    "state": 3,
+    "auth": 3,
+    "engine": 4,
+    "transports": 5,
+    "server": 6,
+    "toolregistry": 6,
+    "extensions": 6,
+    "__init__": 6,
+    "client": 7,
+    "authserver": 7,
+    "reference": 8,
+    "cli": 8,
+    "console": 8,
 }
 STRANGERS = {"registry", "state", "auth"}  # on one level, but they do not know each other
 PURE_STDLIB = {
@@ -35,7 +36,7 @@ PURE_STDLIB = {
     "itertools", "json", "math", "operator", "re", "string", "struct", "types", "typing", "unicodedata", "urllib.parse",
 }  # fmt: skip
 WRAPPED = {
-    "jsonschema_rs": {"dovetail.registry.validate"},
+    "jsonschema_rs": {"dovetail.schema.validate"},
     "watchfiles": {"dovetail.engine.file_watcher"},
     "cryptography": {"dovetail.engine.request_state"},
     "joserfc": {"dovetail.auth.jose"},
@@ -45,7 +46,7 @@ WRAPPED = {
     "redis": {"dovetail.state.redis"},
 }
 # modules that are loaded only where their package is needed
-LATE_AS_A_WHOLE = {"dovetail.state.redis", "dovetail.transports.http11.parser"}
+LAZY_AS_A_WHOLE = {"dovetail.state.redis", "dovetail.transports.http11.parser"}
 OPTIONAL_TYPES = {"pydantic", "attrs", "annotated_types", "pydantic_core"}  # looked at, never required
 
 
@@ -106,7 +107,7 @@ def is_wrong(module: str, target: str, inside: bool, typing_only: bool) -> bool:
     here, there = room(module), room(target)
     if inside or (here == "reference" and target != "dovetail" and there != "reference"):  # which uses public names
         return True
-    is_up = not typing_only and LEVELS[there] >= LEVELS[here] and not LEVELS[there] == 5 == LEVELS[here]
+    is_up = not typing_only and LEVELS[there] >= LEVELS[here] and not LEVELS[there] == LEVELS["server"] == LEVELS[here]
     return here != there and (is_up or {here, there} <= STRANGERS)
 
 
@@ -114,26 +115,26 @@ def test_folders_import_downward_only() -> None:
     assert not [f"{row[0]} imports {row[1]}" for row in own_imports() if is_wrong(*row)]
 
 
-def late_modules(folder: str) -> list[str]:
-    """What a folder's `__init__` offers through `late(__name__, …)`."""
+def lazily_offered(folder: str) -> list[str]:
+    """What a folder's `__init__` offers through `lazy_modules(__name__, …)`."""
     calls = [node for node in ast.walk(ast.parse(MODULES[folder].read_text())) if isinstance(node, ast.Call)]
     return [
         f"{folder}.{ast.literal_eval(name)}"
         for call in calls
-        if ast.unparse(call.func) == "late"
+        if ast.unparse(call.func) == "lazy_modules"
         for name in call.args[1:]
     ]
 
 
 @functools.cache
-def late_by_folder() -> dict[str, list[str]]:
-    return {module: late_modules(module) for module, target, _, _ in own_imports() if target == "dovetail.late"}
+def lazy_by_folder() -> dict[str, list[str]]:
+    return {module: lazily_offered(module) for module, target, _, _ in own_imports() if target == "dovetail._lazy"}
 
 
 def test_only_folders_load_late_and_only_their_own_modules() -> None:
     """So the staircase holds: whoever may import the folder may import what it offers."""
-    assert {"dovetail.registry", "dovetail.engine", "dovetail.transports"} <= late_by_folder().keys()
-    for folder, offered in late_by_folder().items():
+    assert {"dovetail.registry", "dovetail.engine", "dovetail.transports"} <= lazy_by_folder().keys()
+    for folder, offered in lazy_by_folder().items():
         assert MODULES[folder].name == "__init__.py", f"{folder} is no folder"
         assert offered == sorted(offered)
         assert set(offered) <= MODULES.keys()
@@ -141,7 +142,7 @@ def test_only_folders_load_late_and_only_their_own_modules() -> None:
         assert set(offered) == seen, f"{folder}: the type checker sees something else"
     loaders = {module for module, target, _, _ in all_imports() if target == "importlib"}
     # of public names, of rooms, of the user's program
-    assert loaders <= {"dovetail", "dovetail.auth", "dovetail.client", "dovetail.late", "dovetail.cli.target"}
+    assert loaders <= {"dovetail", "dovetail.auth", "dovetail.client", "dovetail._lazy", "dovetail.cli.target"}
 
 
 def test_what_is_late_is_not_loaded_with_a_server() -> None:
@@ -157,7 +158,7 @@ def test_what_is_late_is_not_loaded_with_a_server() -> None:
         if module not in reached:
             reached.add(module)
             waiting += edges.get(module, ())
-    late = {module for offered in late_by_folder().values() for module in offered} - {"dovetail.transports.stdio"}
+    late = {module for offered in lazy_by_folder().values() for module in offered} - {"dovetail.transports.stdio"}
     assert not reached & late
 
 
@@ -202,9 +203,9 @@ def test_third_party_packages_are_imported_late_and_in_one_place() -> None:
         if top in sys.stdlib_module_names or top in {"dovetail", "msgspec"} or typing_only:
             continue
         if top in OPTIONAL_TYPES:
-            allowed = inside and room(module) == "registry"
+            allowed = inside and room(module) == "schema"
         else:
-            allowed = ((inside or module in LATE_AS_A_WHOLE) and module in WRAPPED.get(top, ())) or (
+            allowed = ((inside or module in LAZY_AS_A_WHOLE) and module in WRAPPED.get(top, ())) or (
                 top == "click" and room(module) == "cli"
             )
         if not allowed:

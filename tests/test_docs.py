@@ -38,8 +38,8 @@ from dovetail.engine.options import ServerOptions
 from dovetail.registry.prompts import PromptOptions
 from dovetail.registry.resources import ResourceOptions
 from dovetail.registry.tools import ToolOptions
-from dovetail.registry.validate import DIALECTS
-from dovetail.transports.options import KINDS, HttpOptions
+from dovetail.schema.validate import DIALECTS
+from dovetail.transports.http.options import KINDS, HttpOptions
 from hosting import hosted
 from official import Witness
 from stable_ids import stable

@@ -15,7 +15,7 @@ from mcp.client.subscriptions import ResourceUpdated, SubscriptionLost, ToolsLis
 
 from dovetail import Context
 from dovetail.reference import create_server
-from dovetail.transports.options import HttpOptions
+from dovetail.transports.http.options import HttpOptions
 from http_serving import listening
 from sdk import (
     HANDSHAKE,

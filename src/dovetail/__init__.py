@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dovetail.engine.context import ClientInfo as ClientInfo
     from dovetail.engine.context import Context as Context
     from dovetail.engine.dispatch import CallNext as CallNext
-    from dovetail.engine.exchange import Cancellation as Cancellation
+    from dovetail.engine.request_context import Cancellation as Cancellation
     from dovetail.engine.subscriptions import Change as Change
     from dovetail.errors import AnswerTimeout as AnswerTimeout
     from dovetail.errors import ArgumentError as ArgumentError
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from dovetail.errors import ToolError as ToolError
     from dovetail.errors import TooManyRequests as TooManyRequests
     from dovetail.errors import UrlElicitationRequired as UrlElicitationRequired
+    from dovetail.protocol.capabilities import Completion as Completion
     from dovetail.protocol.elicitation import InputRequired as InputRequired
-    from dovetail.protocol.features import Completion as Completion
     from dovetail.protocol.inbound import Request as Request
     from dovetail.protocol.results import Interim as Interim
     from dovetail.protocol.results import Listing as Listing
@@ -70,17 +70,17 @@ if TYPE_CHECKING:
     from dovetail.registry.elicitation import Elicit as Elicit
     from dovetail.registry.elicitation import Elicited as Elicited
     from dovetail.registry.elicitation import ElicitUrl as ElicitUrl
-    from dovetail.registry.fields import Field as Field
     from dovetail.registry.roots import Root as Root
     from dovetail.registry.roots import Roots as Roots
     from dovetail.registry.sampling import Sample as Sample
     from dovetail.registry.sampling import Sampled as Sampled
+    from dovetail.schema.annotations import Field as Field
     from dovetail.server import Server as Server
     from dovetail.toolregistry import ToolPage as ToolPage
     from dovetail.toolregistry import ToolRegistry as ToolRegistry
-    from dovetail.transports.http import HttpApp as HttpApp
-    from dovetail.transports.routes import PageRequest as PageRequest
-    from dovetail.transports.routes import PageResponse as PageResponse
+    from dovetail.transports.http.app import HttpApp as HttpApp
+    from dovetail.transports.http.routes import PageRequest as PageRequest
+    from dovetail.transports.http.routes import PageResponse as PageResponse
 
 __version__ = "0.1.0"
 
@@ -100,7 +100,7 @@ _HOMES = {
     "engine.audit": ["AuditEvent"],
     "engine.context": ["ClientInfo", "Context"],
     "engine.dispatch": ["CallNext"],
-    "engine.exchange": ["Cancellation"],
+    "engine.request_context": ["Cancellation"],
     "engine.subscriptions": ["Change"],
     "errors": [
         "AnswerTimeout",
@@ -121,7 +121,7 @@ _HOMES = {
         "ToolError",
         "UrlElicitationRequired",
     ],
-    "protocol.features": ["Completion"],
+    "protocol.capabilities": ["Completion"],
     "protocol.inbound": ["Request"],
     "protocol.elicitation": ["InputRequired"],
     "protocol.results": ["Interim", "Listing", "PromptResult", "Result", "ToolResult"],
@@ -143,13 +143,13 @@ _HOMES = {
         "ToolDefinition",
     ],
     "registry.elicitation": ["Elicit", "ElicitUrl", "Elicited"],
-    "registry.fields": ["Field"],
+    "schema.annotations": ["Field"],
     "registry.roots": ["Root", "Roots"],
     "registry.sampling": ["Sample", "Sampled"],
     "server": ["Server"],
     "toolregistry": ["ToolPage", "ToolRegistry"],
-    "transports.http": ["HttpApp"],
-    "transports.routes": ["PageRequest", "PageResponse"],
+    "transports.http.app": ["HttpApp"],
+    "transports.http.routes": ["PageRequest", "PageResponse"],
 }
 _HOME_OF = {name: f"dovetail.{module}" for module, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME_OF)

@@ -9,8 +9,8 @@ import msgspec
 import dovetail
 from dovetail import registry, transports
 from dovetail.engine.context import warn_deprecated
-from dovetail.engine.core import INJECTABLE, Engine
 from dovetail.engine.dispatch import Middleware
+from dovetail.engine.engine import INJECTABLE, Engine
 from dovetail.engine.options import Options, ServerOptions
 from dovetail.engine.subscriptions import Change
 from dovetail.errors import SetupError
@@ -19,6 +19,7 @@ from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import called
 from dovetail.registry.options import checked_options, convert_option
 from dovetail.registry.tools import Tool, ToolOptions, compile_tool
+from dovetail.transports import http
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
     from dovetail.registry.prompts import PromptOptions
     from dovetail.registry.resources import ResourceOptions
     from dovetail.toolregistry import ToolRegistry
-    from dovetail.transports.asgi import App
-    from dovetail.transports.http import HttpApp
-    from dovetail.transports.options import AsgiOptions, HttpOptions, RunOptions
+    from dovetail.transports.http.app import HttpApp
+    from dovetail.transports.http.asgi import App
+    from dovetail.transports.http.options import AsgiOptions, HttpOptions, RunOptions
 
 Transport = Literal["stdio", "http", "streamable-http", "sse"]
 HTTP_NAMES = ("http", "streamable-http", "sse")  # the names that others have for it; one server answers them all
@@ -211,7 +212,7 @@ class Server:
 
     def asgi(self, **options: "Unpack[AsgiOptions]") -> "HttpApp":
         """The server as an ASGI callable: mount it anywhere, no lifespan wiring needed."""
-        return transports.http.HttpApp(self.engine, self.http_options(options), owner=self)
+        return http.app.HttpApp(self.engine, self.http_options(options), owner=self)
 
     def well_known(self, **options: "Unpack[AsgiOptions]") -> "App":
         """What to mount at `/.well-known` of the origin, if the server itself is mounted below it and has `auth=`.
@@ -219,7 +220,7 @@ class Server:
         Some clients look there for the way to a token, without having been told. It needs a `public_url`, or the
         whole `path=` of the endpoint.
         """
-        app = transports.http.HttpApp(self.engine, self.http_options(options), owner=self)
+        app = http.app.HttpApp(self.engine, self.http_options(options), owner=self)
         return app.well_known(is_placed="path" in options)
 
     def run(self, transport: Transport = "stdio", **options: "Unpack[RunOptions]") -> None:
@@ -229,7 +230,7 @@ class Server:
         elif transport != "stdio":
             raise SetupError(f'Server.run: transport={transport!r} is unknown; use "stdio" or "http"')
         elif options:
-            checked_options(options, [*transports.options.RunOptions.__annotations__, "transport"], "Server.run")
+            checked_options(options, [*http.options.RunOptions.__annotations__, "transport"], "Server.run")
             raise SetupError(f'Server.run: only for transport="http": {", ".join(sorted(options))}')
         else:
             transports.stdio.serve_stdio(self.engine, owner=self)
@@ -238,7 +239,7 @@ class Server:
         """Register a page of your own beside the MCP endpoint."""
 
         def register(function: F) -> F:
-            transports.routes.check_page(function, methods)
+            http.routes.check_page(function, methods)
             if path in self._pages:
                 raise SetupError(f"@server.custom_route: there is already a page at {path}")
             self._pages[path] = (function, methods)
@@ -248,9 +249,9 @@ class Server:
 
     def http_options(self, given: "AsgiOptions", *, running: bool = False) -> "HttpOptions":
         """Checked options, with the pages of `custom_route`; `running` if they are those of `run`."""
-        options = transports.options.HttpOptions.of(given, running=running)
+        options = http.options.HttpOptions.of(given, running=running)
         run, most, seconds = self.engine.threads.run, options.max_body_bytes, options.body_timeout
-        as_app = transports.routes.route_app
+        as_app = http.routes.route_app
         pages = {
             path: as_app(function, methods, max_body_bytes=most, run_in_thread=run, body_timeout=seconds)
             for path, (function, methods) in self._pages.items()

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 import msgspec
 
-from dovetail.engine.core import INJECTABLE
+from dovetail.engine.engine import INJECTABLE
 from dovetail.errors import SetupError
 from dovetail.protocol.pagination import decode_cursor, encode_cursor
 from dovetail.registry.catalog import Catalog

@@ -13,7 +13,7 @@ from dovetail.auth import Auth, Introspection, Principal, VerifierTrouble
 from dovetail.auth.fetch import Fetched, FetchRequest
 from dovetail.auth.introspection import ASK_SECONDS, MAX_AT_ONCE
 from dovetail.errors import SetupError
-from dovetail.transports.doorkeeper import TokenLimits
+from dovetail.transports.http.authenticate import TokenLimits
 from http_serving import until
 from issuer_stage import Site, site
 

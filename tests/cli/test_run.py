@@ -18,7 +18,7 @@ from dovetail import Server
 from dovetail.cli.main import main
 from dovetail.cli.run import HELP
 from dovetail.cli.target import split_target
-from dovetail.transports.options import KINDS, RunOptions
+from dovetail.transports.http.options import KINDS, RunOptions
 
 PLAIN = """
 from dovetail import Server

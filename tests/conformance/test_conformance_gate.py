@@ -14,7 +14,7 @@ import pytest
 import conformance
 import nodejs
 from dovetail import Server
-from dovetail.transports.options import HttpOptions
+from dovetail.transports.http.options import HttpOptions
 from http_serving import listening
 
 TIME = "2026-10-28T09-30-00-123Z"

@@ -16,7 +16,7 @@ from dovetail.console import metrics
 from dovetail.console.metrics import Histogram, Metrics, shown_session
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.session import Session
-from dovetail.transports.traffic import SeenSession
+from dovetail.transports.http.in_flight import SeenSession
 from http_serving import serving
 from http_wire import Exchange, HttpWire
 

@@ -14,7 +14,7 @@ from costs import functions_called, own_frames, tasks_made
 from dovetail import Context, Server
 from dovetail.engine.connection import Connection
 from dovetail.engine.dispatch import handle
-from dovetail.engine.exchange import Exchange
+from dovetail.engine.request_context import Exchange
 from dovetail.protocol import inbound, jsonrpc
 from wire import MODERN
 

@@ -14,7 +14,7 @@ from dovetail import Context, Elicit, InputRequired, Server
 from dovetail.engine import client_requests
 from dovetail.engine.client_requests import MAX_AT_ONCE, MAX_OPEN, MAX_VISITS, Elicitations, PendingRequests, Reply
 from dovetail.engine.connection import Call
-from dovetail.engine.exchange import NO_WAY_BACK
+from dovetail.engine.request_context import NO_WAY_BACK
 from dovetail.errors import AnswerTimeout, Busy, QuestionFailed
 from dovetail.protocol import jsonrpc
 from dovetail.state.base import StoreTrouble

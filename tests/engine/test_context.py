@@ -10,7 +10,7 @@ import pytest
 
 from dovetail import Client, Context, NotFound, ProtocolError, Server
 from dovetail.engine.context import warn_deprecated
-from dovetail.protocol.features import LEVELS
+from dovetail.protocol.capabilities import LEVELS
 from http_serving import until
 from wire import CLIENT, MODERN, Wire
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dovetail import Client, Context, Server
 from dovetail.auth.principal import Principal
-from dovetail.engine.exchange import Exchange
 from dovetail.engine.rate_limits import COUNTED, PAUSE, Limiter
+from dovetail.engine.request_context import Exchange
 from dovetail.errors import INTERNAL_ERROR, SetupError
 from dovetail.registry.options import Rate, parse_rates
 from far_state import FarState

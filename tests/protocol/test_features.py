@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 import official
 from dovetail.errors import METHOD_NOT_FOUND, MISSING_CAPABILITY, MissingCapability, ProtocolError
-from dovetail.protocol import features, revisions
-from dovetail.protocol.features import LEVELS, MAX_COMPLETIONS, Completion, Offer, bound_completion, passes_level
+from dovetail.protocol import capabilities, revisions
+from dovetail.protocol.capabilities import LEVELS, MAX_COMPLETIONS, Completion, Offer, bound_completion, passes_level
 from dovetail.protocol.methods import REQUEST_ROWS
 
 EVERYTHING = frozenset({"tools", "resources", "prompts", "completions", "logging"})
@@ -93,10 +93,10 @@ def test_the_base_protocol_is_always_there(method: str) -> None:
 )
 def test_what_a_call_needs_of_the_client(required: list[str], declared: dict[str, Any], missing: Any) -> None:
     if missing is None:
-        features.require_capabilities(required, declared)
+        capabilities.require_capabilities(required, declared)
         return
     with pytest.raises(MissingCapability) as caught:
-        features.require_capabilities(required, declared)
+        capabilities.require_capabilities(required, declared)
     failure = caught.value
     assert failure.data == {"requiredCapabilities": missing}
     assert (failure.code, failure.http_status) == (MISSING_CAPABILITY, 400)
@@ -117,8 +117,8 @@ def test_levels_rise_from_debug_to_emergency() -> None:
 
 @pytest.mark.rule("LOG-8")
 def test_what_the_newest_revision_deprecates() -> None:
-    assert set(features.DEPRECATED) == {"logging", "sampling", "roots"}
-    assert all("2026-07-28" in text for text in features.DEPRECATED.values())
+    assert set(capabilities.DEPRECATED) == {"logging", "sampling", "roots"}
+    assert all("2026-07-28" in text for text in capabilities.DEPRECATED.values())
 
 
 # ── completion ──

@@ -10,7 +10,7 @@ import pytest
 import official
 from dovetail.errors import ProtocolError
 from dovetail.protocol import inbound, jsonrpc
-from dovetail.protocol.features import Completion, Offer
+from dovetail.protocol.capabilities import Completion, Offer
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.jsonrpc import Envelope
 from dovetail.protocol.methods import CallToolParams, CancelledParams, CompleteParams, GetPromptParams, ListParams

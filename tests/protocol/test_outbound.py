@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import official
 from dovetail.protocol import results, revisions
-from dovetail.protocol.features import Completion, Offer
+from dovetail.protocol.capabilities import Completion, Offer
 from dovetail.protocol.results import SERVER_INFO_KEY, SUBSCRIPTION_KEY, CacheHint, Shaper, Style, ToolResult
 from dovetail.protocol.types import (
     Audio,

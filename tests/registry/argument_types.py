@@ -21,10 +21,10 @@ from typing_extensions import TypeAliasType
 
 from dovetail.errors import ArgumentError
 from dovetail.registry.arguments import Arguments, RawArguments
-from dovetail.registry.fields import Field
 from dovetail.registry.functions import inspect_function
-from dovetail.registry.schemas import SchemaWriter
-from dovetail.registry.shapes import ShapeReader
+from dovetail.schema.annotations import Field
+from dovetail.schema.generate import SchemaWriter
+from dovetail.schema.shapes import ShapeReader
 from stable_ids import stable
 
 T = TypeVar("T")

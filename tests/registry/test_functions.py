@@ -13,8 +13,8 @@ import pytest
 from msgspec import NODEFAULT
 
 from dovetail.errors import SetupError
-from dovetail.registry.fields import Field
 from dovetail.registry.functions import Parameter, inspect_function, split_docstring
+from dovetail.schema.annotations import Field
 from stable_ids import stable
 
 if TYPE_CHECKING:

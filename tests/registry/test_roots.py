@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import official
 from dovetail.errors import MissingCapability, QuestionFailed
 from dovetail.protocol import revisions
+from dovetail.protocol.capabilities import require_askable
 from dovetail.protocol.elicitation import Inquiry
-from dovetail.protocol.features import require_askable
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.revisions import LATEST, Revision
 from dovetail.registry import roots as registry_roots

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import official
 from dovetail.errors import MissingCapability, QuestionFailed, SetupError
 from dovetail.protocol import revisions
+from dovetail.protocol.capabilities import require_askable
 from dovetail.protocol.elicitation import Inquiry
-from dovetail.protocol.features import require_askable
 from dovetail.protocol.revisions import LATEST, Revision
 from dovetail.protocol.types import (
     EmbeddedResource,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dovetail.errors import SetupError
-from dovetail.registry.validate import Validator
+from dovetail.schema.validate import Validator
 
 pytestmark = pytest.mark.slow  # real processes, files or a large suite: part of `make test`, not of `make check`
 

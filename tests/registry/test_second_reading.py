@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from costs import functions_called
 from dovetail.errors import ArgumentError, SetupError
-from dovetail.registry.explain import UNSAID, Budget, size
-from dovetail.registry.leniency import Leniency
-from dovetail.registry.validate import Validator
+from dovetail.schema.coerce import Leniency
+from dovetail.schema.explain import UNSAID, Budget, size
+from dovetail.schema.validate import Validator
 
 CALLS = 20  # of functions, for one node that is looked at
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from costs import functions_called
 from dovetail.errors import SetupError
-from dovetail.registry.validate import DIALECTS, Pattern, SchemaLimits, Validator
+from dovetail.schema.validate import DIALECTS, Pattern, SchemaLimits, Validator
 from stable_ids import stable
 
 

@@ -9,11 +9,11 @@ from dovetail import Context, Server
 from dovetail.auth import Auth, Principal
 from dovetail.errors import ProtocolError
 from dovetail.state.memory import MemoryState
-from dovetail.transports.doorkeeper import Doorkeeper, TokenLimits
-from dovetail.transports.forwarded import TrustedProxies
-from dovetail.transports.request import Visit
-from dovetail.transports.traffic import Traffic
-from dovetail.transports.well_known import ResourceUrls
+from dovetail.transports.http.authenticate import Doorkeeper, TokenLimits
+from dovetail.transports.http.in_flight import Traffic
+from dovetail.transports.http.proxies import TrustedProxies
+from dovetail.transports.http.request import Visit
+from dovetail.transports.http.well_known import ResourceUrls
 from http_wire import Exchange, HttpWire
 
 METADATA = "http://localhost:8000/.well-known/oauth-protected-resource/mcp"

@@ -24,9 +24,9 @@ from dovetail.authserver import AuthServer
 from dovetail.engine.input_required import BAD_STATE
 from dovetail.errors import SetupError
 from dovetail.state.memory import MemoryState
-from dovetail.transports.options import HttpOptions
-from dovetail.transports.request import Visit
-from dovetail.transports.response import Answer, Response
+from dovetail.transports.http.options import HttpOptions
+from dovetail.transports.http.request import Visit
+from dovetail.transports.http.response import Answer, Response
 from http_serving import Stage, serving, until
 from http_wire import HANDSHAKE, MODERN, REVISIONS, Exchange, HttpWire, open_wire, text_of
 from replaying import EVERYTHING, retry

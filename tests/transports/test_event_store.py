@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.engine.member import Member
+from dovetail.engine.workers import Member
 from dovetail.errors import ProtocolError
 from dovetail.protocol.sse import EventId, SseDecoder
 from dovetail.state.base import NoRoom, StoreTrouble
 from dovetail.state.memory import MemoryState
-from dovetail.transports import event_store
-from dovetail.transports.event_store import END, KEEP_BYTES, KEEP_EVENTS, EventStore, EventStream, StreamState
-from dovetail.transports.response import Response
+from dovetail.transports.http import event_store
+from dovetail.transports.http.event_store import END, KEEP_BYTES, KEEP_EVENTS, EventStore, EventStream, StreamState
+from dovetail.transports.http.response import Response
 
 SESSION = "s" * 32
 ANSWER = b'{"jsonrpc":"2.0","id":7,"result":{}}'

@@ -10,7 +10,7 @@ from asking_stage import AskingStage, answer_to
 from dovetail import Context
 from dovetail.auth import Principal
 from dovetail.state.sqlite import SqliteState
-from dovetail.transports.event_store import WORKER_LOST
+from dovetail.transports.http.event_store import WORKER_LOST
 from http_serving import Stage, settle, until
 from http_wire import HANDSHAKE, HttpWire, text_of
 

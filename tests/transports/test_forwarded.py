@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail import PageRequest, Server, SetupError
-from dovetail.transports.forwarded import MAX_HOPS, TrustedProxies
+from dovetail.transports.http.proxies import MAX_HOPS, TrustedProxies
 from http_serving import serving
 from http_wire import REVISIONS, HttpWire, open_wire
 

@@ -14,9 +14,9 @@ import pytest
 from wire_line import Line, Reply, line_to, replies, wire_to
 
 from dovetail import Context, Server
-from dovetail.transports.asgi import WHOLE
+from dovetail.transports.http.asgi import WHOLE
+from dovetail.transports.http.response import PIECE
 from dovetail.transports.http11.protocol import http_date
-from dovetail.transports.response import PIECE
 from http_serving import Stage, serving, until
 from http_wire import BOTH, META, MODERN, HttpWire, text_of
 

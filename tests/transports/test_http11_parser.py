@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from wire_line import Line, cut, line_to, replies, wire_to
 
 import official
-from dovetail.transports.asgi import WHOLE
+from dovetail.transports.http.asgi import WHOLE
+from dovetail.transports.http.options import KINDS
 from dovetail.transports.http11 import parser
 from dovetail.transports.http11.parser import LIMITS, Refusal, over_limit
-from dovetail.transports.options import KINDS
 
 POST = b"POST /first HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"

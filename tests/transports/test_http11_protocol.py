@@ -11,8 +11,8 @@ import pytest
 import wire_line
 from wire_line import Line, Reply, replies, server_state
 
+from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http11.protocol import MAX_AHEAD, MAX_TURNED_AWAY, HttpProtocol
-from dovetail.transports.options import HttpOptions
 from dovetail.transports.serve import HttpService, bind, port_of
 
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -13,8 +13,8 @@ from wire_line import Line
 
 from costs import PACKAGE, functions_called, own_frames, places_visited, tasks_made
 from dovetail import Context, Server
+from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http11.protocol import ServerState
-from dovetail.transports.options import HttpOptions
 from http_wire import mirrored, modern
 
 CALL = {"name": "add", "arguments": {"a": 1, "b": 2}}
@@ -93,7 +93,7 @@ def own_folders(frame: FrameType | None) -> list[str]:
     while frame is not None:
         file = Path(frame.f_code.co_filename)
         if frame.f_code.co_name == "sure" or file.is_relative_to(PACKAGE):
-            folder = "the tool" if frame.f_code.co_name == "sure" else file.parent.name
+            folder = "the tool" if frame.f_code.co_name == "sure" else file.relative_to(PACKAGE).parts[0]
             if folders[-1:] != [folder]:
                 folders.append(folder)
         frame = frame.f_back

@@ -9,7 +9,7 @@ from http_clients import LOGS, gone
 
 from dovetail import Context
 from dovetail.state.memory import MemoryState
-from dovetail.transports.response import Response
+from dovetail.transports.http.response import Response
 from http_serving import PausingState, Serve, Stage, endpoint_of, settle, until
 from http_wire import MODERN, HttpWire, open_wire, text_of
 

@@ -12,7 +12,7 @@ from http_clients import ANSWER, INVALID_REQUEST, LEGACY, LISTEN, NOT_FOUND, che
 
 from dovetail import Server, SetupError
 from dovetail.state.memory import MemoryState
-from dovetail.transports.options import HttpOptions
+from dovetail.transports.http.options import HttpOptions
 from http_serving import PausingState, Stage
 from http_wire import HANDSHAKE, MODERN, Exchange, H, HttpWire, hello, message, modern, open_wire, post
 

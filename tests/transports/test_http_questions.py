@@ -10,11 +10,11 @@ from http_clients import JSON, answered, ask, finished_call, given, identify, le
 
 from asking_stage import AskingStage, answer_to, ask_by, progress_on, refusal_of
 from dovetail.engine import client_requests
-from dovetail.engine.exchange import NO_WAY_BACK
+from dovetail.engine.request_context import NO_WAY_BACK
 from dovetail.errors import AnswerTimeout, QuestionFailed
 from dovetail.state.memory import MEBIBYTE, MemoryState
-from dovetail.transports import get_stream
-from dovetail.transports.options import HttpOptions
+from dovetail.transports.http import get_stream
+from dovetail.transports.http.options import HttpOptions
 from http_serving import Clock, PausingState, Serve, endpoint_of, serving, settle, until
 from http_wire import HANDSHAKE, HttpWire, post, text_of, unready
 

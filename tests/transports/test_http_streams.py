@@ -10,8 +10,8 @@ import pytest
 from http_clients import ACKNOWLEDGED, LISTEN, LOGS, TOOLS, leave, methods, new_server
 
 from dovetail import Context, ProtocolError, Server
-from dovetail.transports.http import HttpApp
-from dovetail.transports.options import HttpOptions
+from dovetail.transports.http.app import HttpApp
+from dovetail.transports.http.options import HttpOptions
 from http_serving import Serve, Stage, listening, settle, until
 from http_wire import CAPABILITIES_KEY, CLIENT_KEY, MODERN, HttpWire, open_wire, text_of
 

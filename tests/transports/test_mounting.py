@@ -18,7 +18,7 @@ from starlette.middleware.gzip import GZipMiddleware
 import http_serving
 from dovetail import Context, Server
 from dovetail.errors import SetupError
-from dovetail.transports.http import HttpApp
+from dovetail.transports.http.app import HttpApp
 from hosting import hosted
 from http_serving import settle
 from http_wire import MODERN, HttpWire, hello, text_of

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from dovetail import Server
 from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.headers import Headers
-from dovetail.transports import origin as limits
-from dovetail.transports.origin import Cors, Guard, parse_authority, parse_origin
+from dovetail.transports.http import origin as limits
+from dovetail.transports.http.origin import Cors, Guard, parse_authority, parse_origin
 from http_serving import serving
 from http_wire import MODERN, Exchange, HttpWire
 

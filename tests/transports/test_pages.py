@@ -12,8 +12,8 @@ from starlette.responses import HTMLResponse
 from dovetail import Server
 from dovetail.auth import ApiKeys, Auth
 from dovetail.errors import Busy, ProtocolError, SetupError
-from dovetail.transports.asgi import App
-from dovetail.transports.routes import PageRequest, PageResponse, RouteTable, route_app
+from dovetail.transports.http.asgi import App
+from dovetail.transports.http.routes import PageRequest, PageResponse, RouteTable, route_app
 from http_serving import Serve, settle
 from http_wire import Exchange, HttpWire
 

@@ -13,8 +13,8 @@ from served import HELLO, SIGNALS, StartHttp, http_programs, text
 
 from dovetail import Server, SetupError
 from dovetail.transports import serve
-from dovetail.transports.http import HttpApp
-from dovetail.transports.options import HttpOptions
+from dovetail.transports.http.app import HttpApp
+from dovetail.transports.http.options import HttpOptions
 from http_serving import listening
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform == "win32", reason="signals and /proc")]

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http11.protocol import ServerState
-from dovetail.transports.options import HttpOptions
 
 TURNS = 12  # of the loop, after which an app that waits for nothing has answered
 

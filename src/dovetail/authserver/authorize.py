@@ -32,7 +32,7 @@ from dovetail.authserver.storage import AttemptLimit, Sealed
 from dovetail.authserver.tokens import Grant, TokenIssuer
 from dovetail.authserver.users import Users
 from dovetail.errors import ProtocolError
-from dovetail.transports.routes import PageRequest, PageResponse
+from dovetail.transports.http.routes import PageRequest, PageResponse
 
 ANSWER_SECONDS = 600.0  # for which a question may be answered
 SIGNED_IN_SECONDS = 3600.0  # then the password is asked for again

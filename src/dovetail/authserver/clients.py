@@ -19,7 +19,7 @@ from dovetail.authserver.storage import AttemptLimit, AuthStore
 from dovetail.authserver.users import REGISTERED
 from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes
-from dovetail.transports.routes import PageRequest, PageResponse
+from dovetail.transports.http.routes import PageRequest, PageResponse
 
 CODE = "authorization_code"
 REFRESH = "refresh_token"

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from dovetail.engine.rate_limits import network_of
 from dovetail.errors import ProtocolError
-from dovetail.transports.routes import PageRequest, PageResponse
+from dovetail.transports.http.routes import PageRequest, PageResponse
 
 FORM = "application/x-www-form-urlencoded"
 MAX_BYTES = 32 * 1024  # of a form or a query

@@ -10,7 +10,7 @@ from html import escape
 from typing import NamedTuple
 
 from dovetail.authserver.endpoints import host_of, is_loopback
-from dovetail.transports.routes import PageResponse
+from dovetail.transports.http.routes import PageResponse
 
 STYLE = (
     "body{font:1rem/1.5 system-ui,sans-serif;max-width:30rem;margin:3rem auto;padding:0 1rem;color:#222}"

@@ -26,8 +26,8 @@ from dovetail.authserver.users import Users
 from dovetail.engine.secrets import secrets_in
 from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes
-from dovetail.transports.asgi import App
-from dovetail.transports.routes import STATE, PageRequest, PageResponse, route_app
+from dovetail.transports.http.asgi import App
+from dovetail.transports.http.routes import STATE, PageRequest, PageResponse, route_app
 
 if TYPE_CHECKING:
     from dovetail.state.base import StateBackend

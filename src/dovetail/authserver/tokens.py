@@ -28,7 +28,7 @@ from dovetail.authserver.users import Users
 from dovetail.errors import ProtocolError
 from dovetail.protocol.pagination import encode_base64url
 from dovetail.state.base import NoRoom, StoreTrouble
-from dovetail.transports.routes import PageRequest, PageResponse
+from dovetail.transports.http.routes import PageRequest, PageResponse
 
 CODE_SECONDS = 60.0
 GRACE_SECONDS = 10.0  # in which a refresh token may be used again: clients that call in parallel do that

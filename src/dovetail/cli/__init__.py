@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from dovetail.late import late
+from dovetail._lazy import lazy_modules
 
 if TYPE_CHECKING:
     from dovetail.cli import arguments as arguments
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dovetail.cli import run as run
     from dovetail.cli import show as show
 
-__getattr__ = late(
+__getattr__ = lazy_modules(
     __name__, "arguments", "ask", "bench", "commands", "connect", "dev", "doctor", "inspect", "install", "lint", "new",
     "options", "run", "show",
 )  # fmt: skip

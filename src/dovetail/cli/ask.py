@@ -17,7 +17,7 @@ from dovetail.cli import arguments
 from dovetail.cli.output import CommandExit, OpenQuestion, ProgressLine, can_ask, in_line, plain, tell
 from dovetail.client import ElicitQuestion, ElicitReply, SamplingRequest
 from dovetail.errors import SetupError
-from dovetail.registry.validate import SchemaLimits, Validator
+from dovetail.schema.validate import SchemaLimits, Validator
 
 LONGEST_LINE = 64 * 1024
 LONGEST_WORDS = 4_000  # characters of a question, or of a message to a model

@@ -15,7 +15,7 @@ from dovetail import cli
 from dovetail.cli import output as terminal
 from dovetail.cli.options import ServerCommand, ServerTarget, on_server
 from dovetail.errors import DovetailError
-from dovetail.transports.origin import is_loopback
+from dovetail.transports.http.origin import is_loopback
 
 if TYPE_CHECKING:
     from dovetail.client import Client

@@ -24,7 +24,7 @@ from dovetail.client.transports.stdio import LEAVE_SECONDS, NotStarted, ProcessG
 from dovetail.client.transports.url import ServerUrl, page_url
 from dovetail.errors import BadAnswer, ConnectionLost, NotSignedIn, ServerError, SetupError
 from dovetail.protocol import revisions
-from dovetail.protocol.features import passes_level
+from dovetail.protocol.capabilities import passes_level
 from dovetail.protocol.types import PromptDefinition, ToolDefinition
 
 if TYPE_CHECKING:

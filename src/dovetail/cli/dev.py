@@ -29,7 +29,7 @@ from dovetail.cli.target import load_target, split_target, traceback_of, what_is
 from dovetail.engine.subscriptions import LIST_KINDS, Change
 from dovetail.errors import SetupError
 from dovetail.state.urls import open_state
-from dovetail.transports.options import KINDS, HttpOptions
+from dovetail.transports.http.options import KINDS, HttpOptions
 from dovetail.transports.serve import ANY_IPV4, ANY_IPV6, bind, port_of, serve_http, url_of
 
 DRAIN_SECONDS = 3.0  # for calls in flight

@@ -21,7 +21,7 @@ from dovetail.cli.output import FAILED, aligned, in_line, out, out_json, plain, 
 from dovetail.client.config import read_file
 from dovetail.errors import DovetailError, SetupError
 from dovetail.state.urls import open_state
-from dovetail.transports.options import KINDS, read_option
+from dovetail.transports.http.options import KINDS, read_option
 from dovetail.transports.serve import bind
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"

@@ -10,7 +10,7 @@ import dovetail
 from dovetail.cli.target import BadTarget, load_target
 from dovetail.errors import SetupError
 from dovetail.registry.options import NAMES, SWITCH, TEXT, Kind
-from dovetail.transports.options import KINDS, STATE, HttpOptions, read_option
+from dovetail.transports.http.options import KINDS, STATE, HttpOptions, read_option
 
 BUNDLED = "dovetail.reference:server"
 

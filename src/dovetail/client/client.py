@@ -18,7 +18,7 @@ from dovetail.client.session import ClientSession, Seconds
 from dovetail.client.subscriptions import Listening
 from dovetail.engine.subscriptions import Change
 from dovetail.errors import HEADER_MISMATCH, NotApproved, ServerError, SetupError, ToolError
-from dovetail.protocol.features import Completion
+from dovetail.protocol.capabilities import Completion
 from dovetail.protocol.methods import ListenFilter, LogLevel
 from dovetail.protocol.results import PromptResult
 from dovetail.protocol.types import (

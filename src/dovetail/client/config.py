@@ -26,7 +26,7 @@ from dovetail.client.transports.memory import MemoryTransport
 from dovetail.client.transports.sse import AutoTransport, SseTransport
 from dovetail.client.transports.stdio import StdioTransport
 from dovetail.client.transports.url import ServerUrl, checked_headers
-from dovetail.engine.core import Engine
+from dovetail.engine.engine import Engine
 from dovetail.errors import SetupError
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.types import ToolDefinition

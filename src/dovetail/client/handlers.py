@@ -19,10 +19,10 @@ from dovetail.client.results import decode, kind_of
 from dovetail.client.transports.url import page_url
 from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, BadAnswer, MissingCapability, ProtocolError, SetupError
 from dovetail.protocol import revisions
-from dovetail.protocol.features import require_capabilities
+from dovetail.protocol.capabilities import require_capabilities
 from dovetail.protocol.jsonrpc import NO_PARAMS, UNREADABLE, encode, in_words
 from dovetail.protocol.revisions import Revision
-from dovetail.registry.validate import Validator
+from dovetail.schema.validate import Validator
 
 
 async def outcome_of(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -7,10 +7,10 @@
 - Data goes only to the page itself: a header that no other page can send unasked, and no foreign `Origin`.
 """
 
-from dovetail.transports.forwarded import HEADER, NOBODY, TrustedProxies
-from dovetail.transports.origin import DEFAULT_PORTS, is_loopback, parse_authority, parse_origin
-from dovetail.transports.routes import OVERVIEW, PROXIES, PageRequest
-from dovetail.transports.traffic import Overview
+from dovetail.transports.http.in_flight import Overview
+from dovetail.transports.http.origin import DEFAULT_PORTS, is_loopback, parse_authority, parse_origin
+from dovetail.transports.http.proxies import HEADER, NOBODY, TrustedProxies
+from dovetail.transports.http.routes import OVERVIEW, PROXIES, PageRequest
 
 # What proxies, tunnels and the forwarding of ports add to a request; and whatever begins like the first.
 FORWARDED_PREFIX = b"x-forwarded"

@@ -21,9 +21,9 @@ from dovetail.console.metrics import LiveMetrics, Metrics
 from dovetail.errors import SetupError
 from dovetail.protocol import revisions
 from dovetail.server import Server
-from dovetail.transports.asgi import App
-from dovetail.transports.routes import MOUNT, OVERVIEW, AnnouncedApp, PageRequest, PageResponse, route_app
-from dovetail.transports.traffic import Overview
+from dovetail.transports.http.asgi import App
+from dovetail.transports.http.in_flight import Overview
+from dovetail.transports.http.routes import MOUNT, OVERVIEW, AnnouncedApp, PageRequest, PageResponse, route_app
 
 # Only what comes with the page runs in it, and only to the server itself does it speak.
 POLICY = (

@@ -18,10 +18,10 @@ from dovetail.protocol.inbound import Request
 from dovetail.protocol.results import Result, ToolResult
 from dovetail.protocol.sse import encode_event
 from dovetail.state.base import StoreTrouble
-from dovetail.transports.asgi import RawHeaders, Receive, Scope, Send
-from dovetail.transports.request import until_gone
-from dovetail.transports.routes import OVERVIEW
-from dovetail.transports.traffic import Overview, SeenSession
+from dovetail.transports.http.asgi import RawHeaders, Receive, Scope, Send
+from dovetail.transports.http.in_flight import Overview, SeenSession
+from dovetail.transports.http.request import until_gone
+from dovetail.transports.http.routes import OVERVIEW
 
 FINEST = 0.01  # milliseconds: the upper end of the first bin
 GROWTH = math.log(1.1)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from dovetail.late import late
+from dovetail._lazy import lazy_modules
 
 if TYPE_CHECKING:
     from dovetail.engine import access as access
@@ -10,20 +10,20 @@ if TYPE_CHECKING:
     from dovetail.engine import client_requests as client_requests
     from dovetail.engine import file_watcher as file_watcher
     from dovetail.engine import input_required as input_required
-    from dovetail.engine import member as member
     from dovetail.engine import progress as progress
     from dovetail.engine import rate_limits as rate_limits
     from dovetail.engine import request_state as request_state
+    from dovetail.engine import workers as workers
 
-__getattr__ = late(
+__getattr__ = lazy_modules(
     __name__,
     "access",
     "audit",
     "client_requests",
     "file_watcher",
     "input_required",
-    "member",
     "progress",
     "rate_limits",
     "request_state",
+    "workers",
 )

@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dovetail.engine.concurrency import with_timeout
-from dovetail.engine.exchange import Exchange
+from dovetail.engine.request_context import Exchange
 from dovetail.errors import Unauthorized
 from dovetail.registry.catalog import Edition, Page
 from dovetail.registry.options import AccessRule, Authorize, Rules
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
-    from dovetail.engine.core import Engine
+    from dovetail.engine.engine import Engine
 
 log = logging.getLogger("dovetail")
 ON_A_PIPE = "nobody is signed in here, or not any more; start the server with a good token in DOVETAIL_TOKEN"

@@ -21,8 +21,8 @@ import msgspec
 from msgspec import Raw
 
 from dovetail.engine.call_tool import EXITS, is_cancelled
-from dovetail.engine.exchange import Exchange
 from dovetail.engine.redaction import CUT, Redactor, escaped
+from dovetail.engine.request_context import Exchange
 from dovetail.errors import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -41,8 +41,8 @@ from dovetail.protocol.results import Interim, Result, ToolResult
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
-    from dovetail.engine.core import Engine
     from dovetail.engine.dispatch import Step
+    from dovetail.engine.engine import Engine
 
 Outcome = Literal["ok", "tool_error", "error", "refused", "cancelled", "input_required"]
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import UNSET
 
-from dovetail import engine as late
+from dovetail import engine as lazy
 from dovetail.engine.concurrency import CallTimeout, Limit, Slots, with_function_timeout, with_timeout
 from dovetail.engine.context import Context
-from dovetail.engine.exchange import Exchange, Mark, Unanswered, interview_of
+from dovetail.engine.request_context import Exchange, Mark, Unanswered, interview_of
 from dovetail.errors import (
     INVALID_PARAMS,
     ArgumentError,
@@ -25,19 +25,19 @@ from dovetail.errors import (
     UrlElicitationRequired,
 )
 from dovetail.protocol import headers, jsonrpc
+from dovetail.protocol.capabilities import require_capabilities
 from dovetail.protocol.elicitation import InputRequired
-from dovetail.protocol.features import require_capabilities
 from dovetail.protocol.methods import CallToolParams
 from dovetail.protocol.results import Result, ToolResult
 from dovetail.protocol.types import Text
 from dovetail.registry.functions import Invocation
-from dovetail.registry.jsonable import PLAIN_TYPES, OutputError, encode_json
 from dovetail.registry.tools import Tool
+from dovetail.schema.encode import PLAIN_TYPES, OutputError, encode_json
 
 if TYPE_CHECKING:
-    from dovetail.engine.core import Engine
-    from dovetail.engine.exchange import Interview
+    from dovetail.engine.engine import Engine
     from dovetail.engine.rate_limits import Limiter
+    from dovetail.engine.request_context import Interview
 
 EXITS = (SystemExit, KeyboardInterrupt)  # from a function they would end the whole server
 
@@ -48,7 +48,7 @@ async def call_tool(engine: "Engine", exchange: Exchange) -> Result:
     request = exchange.request
     params: CallToolParams = request.params
     tool = engine.tools.get(params.name)
-    if tool is None or (tool.access is not None and not await late.access.may_use(engine, exchange, tool.access)):
+    if tool is None or (tool.access is not None and not await lazy.access.may_use(engine, exchange, tool.access)):
         raise ProtocolError(f"Unknown tool: {shown(params.name)}", code=INVALID_PARAMS)
     if tool.headers and request.headers is not None and not request.revision.handshake:
         headers.check_parameters(request.headers, tool.headers, jsonrpc.parse(arguments_object(params.arguments)))
@@ -57,7 +57,7 @@ async def call_tool(engine: "Engine", exchange: Exchange) -> Result:
         if tool.requires:
             require_capabilities(tool.requires, request.capabilities)
         if params.request_state is not UNSET or params.input_responses is not UNSET:
-            late.input_required.resume(engine, exchange)
+            lazy.input_required.resume(engine, exchange)
         arguments = tool.decode(params.arguments)
         if not tool.is_limited and engine.limit.take():
             slots.held = engine.limits
@@ -74,7 +74,7 @@ async def call_tool(engine: "Engine", exchange: Exchange) -> Result:
             exchange.interview.finished()
         return result
     except Unanswered:
-        return late.input_required.interim(exchange)
+        return lazy.input_required.interim(exchange)
     except Exception as failure:
         return _failure(engine, exchange, tool, failure)
     finally:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from dovetail import engine as late
+from dovetail import engine as lazy
 from dovetail.engine.concurrency import Slots, standing_still, with_timeout
-from dovetail.engine.exchange import BackChannel, Exchange, Mark, interview_of, refuse_in_step
 from dovetail.engine.options import LONGEST_ANSWER
+from dovetail.engine.request_context import BackChannel, Exchange, Mark, interview_of, refuse_in_step
 from dovetail.engine.threads import resting, waiting_thread
 from dovetail.errors import (
     URL_ELICITATION_REQUIRED,
@@ -31,8 +31,8 @@ from dovetail.errors import (
     UrlElicitationRequired,
 )
 from dovetail.protocol import jsonrpc
+from dovetail.protocol.capabilities import require_askable
 from dovetail.protocol.elicitation import InputRequired, Inquiry
-from dovetail.protocol.features import require_askable
 from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage, Envelope, encode
 from dovetail.protocol.request_state import MAX_ROUNDS
 from dovetail.protocol.revisions import Revision
@@ -41,7 +41,7 @@ from dovetail.registry.outputs import to_jsonable
 from dovetail.state.base import MAX_TTL, Codec, Conflict, Listener, StateBackend, StoreTrouble
 
 if TYPE_CHECKING:
-    from dovetail.engine.core import Engine
+    from dovetail.engine.engine import Engine
     from dovetail.engine.input_required import Steps
 
 T = TypeVar("T")
@@ -198,7 +198,7 @@ class Live:
 
     async def step(self, name: str, function: Callable[[], Any], *, in_thread: bool) -> Any:
         if self._steps is None:
-            self._steps = late.input_required.Steps(self._engine, {})
+            self._steps = lazy.input_required.Steps(self._engine, {})
         return await self._steps.run(name, function, in_thread=in_thread)
 
 

@@ -19,8 +19,8 @@ from weakref import WeakSet
 import msgspec
 from msgspec import UNSET
 
-from dovetail import engine as late
-from dovetail import state as late_state
+from dovetail import engine as lazy
+from dovetail import state as lazy_state
 from dovetail.errors import BUSY_SECONDS, Busy, ServerBusy, ToolBusy
 
 if TYPE_CHECKING:
@@ -152,9 +152,9 @@ class FleetLimit(Limit):
         self._state = state
         self._topic = f"slot/{tool}"
         self._patience = patience  # seconds that a call may wait
-        self._lease = late.member.LEASE_SECONDS if lease is None else lease
+        self._lease = lazy.workers.LEASE_SECONDS if lease is None else lease
         # seconds between two renewals, and between two looks for slots that have expired
-        self._beat = late.member.BEAT_SECONDS if beat is None else beat
+        self._beat = lazy.workers.BEAT_SECONDS if beat is None else beat
         self._held: deque[Slot] = deque()  # any call may give back any of them
         self._without = 0  # calls that go on without one
         self._looking = asyncio.Lock()  # the call that waits longest has it
@@ -214,8 +214,8 @@ class FleetLimit(Limit):
                     with suppress(TimeoutError):
                         async with asyncio.timeout(self._beat):
                             if not await listener.wait():
-                                raise late_state.base.StoreTrouble  # it was closed
-        except late_state.base.StoreTrouble as trouble:
+                                raise lazy_state.base.StoreTrouble  # it was closed
+        except lazy_state.base.StoreTrouble as trouble:
             text = f"{self._subject} can't be called now: its limit is kept in a store that is in trouble"
             log.warning("%s: %s", text, trouble)
             raise Busy(f"{text}; try again later", http_status=503) from None
@@ -253,7 +253,7 @@ class FleetLimit(Limit):
         while self._held:
             await asyncio.sleep(self._beat)
             for slot in tuple(self._held):
-                with suppress(late_state.base.StoreTrouble):
+                with suppress(lazy_state.base.StoreTrouble):
                     is_kept = await self._is_ours(slot) and await self._state.touch(slot[0], self._lease)
                     if not is_kept and slot in self._held:
                         self._held.remove(slot)
@@ -373,7 +373,7 @@ class LimitBook:
         return known[1]
 
     def _limiter(self, subject: str, rates: "tuple[Rate, ...]") -> "Limiter | None":
-        return late.rate_limits.Limiter(subject, rates, self._state) if rates else None
+        return lazy.rate_limits.Limiter(subject, rates, self._state) if rates else None
 
     def _slots(self, tool: "Tool") -> Limit | None:
         slots, queue = tool.max_concurrency, self._options.max_queue

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from dovetail import engine as late
-from dovetail.engine.core import Engine
+from dovetail import engine as lazy
 from dovetail.engine.dispatch import handle
-from dovetail.engine.exchange import Exchange
+from dovetail.engine.engine import Engine
 from dovetail.engine.handlers import change_notification
+from dovetail.engine.request_context import Exchange
 from dovetail.engine.subscriptions import LIST_KINDS, Subscription
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, Busy, ProtocolError, QuestionFailed
 from dovetail.protocol import inbound, jsonrpc
@@ -64,9 +64,9 @@ class Call(msgspec.Struct, eq=False):
     def pending(self, method: str, timeout: float) -> "AbstractAsyncContextManager[PendingRequest]":  # noqa: ARG002
         connection = self.connection
         if not self.open:
-            raise QuestionFailed(late.client_requests.CALL_IS_OVER)
+            raise QuestionFailed(lazy.client_requests.CALL_IS_OVER)
         if connection.session is None or not connection.session.initialized:
-            raise QuestionFailed(late.client_requests.NOT_READY)
+            raise QuestionFailed(lazy.client_requests.NOT_READY)
         return connection.requests().open("", timeout, connection.send)
 
     async def tell(self, message: bytes) -> None:
@@ -315,7 +315,7 @@ class Connection:
         """Unknown and malformed ones are ignored: nobody waits for an answer."""
         if not message.is_notification:
             if self._requests is not None:
-                self._requests.take("", message.id, late.client_requests.Reply.of(message))
+                self._requests.take("", message.id, lazy.client_requests.Reply.of(message))
         elif message.method == "notifications/cancelled":
             id = inbound.cancelled_request(message)
             if id is not None:
@@ -383,9 +383,9 @@ class Connection:
     def requests(self) -> "PendingRequests":
         """What the client is asked."""
         if self._requests is None:
-            self._requests = late.client_requests.PendingRequests()
+            self._requests = lazy.client_requests.PendingRequests()
             if self._is_closing:
-                self._requests.close(late.client_requests.GONE)
+                self._requests.close(lazy.client_requests.GONE)
         return self._requests
 
     # ── the end ──
@@ -394,7 +394,7 @@ class Connection:
         """The client is gone, or the server stops: calls get `grace` seconds to finish, then they are cancelled."""
         self._is_closing = True  # nothing more is read
         if self._requests is not None:
-            self._requests.close(late.client_requests.GONE)
+            self._requests.close(lazy.client_requests.GONE)
         if self._subscription is not None:
             self._subscription.end()
         try:

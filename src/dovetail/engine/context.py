@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, overload
 import msgspec
 from msgspec import UNSET
 
-from dovetail import engine as late
+from dovetail import engine as lazy
 from dovetail import registry
 from dovetail.engine.concurrency import DONE
-from dovetail.engine.exchange import Cancellation, Exchange, interview_of
+from dovetail.engine.request_context import Cancellation, Exchange, interview_of
 from dovetail.engine.subscriptions import Change
 from dovetail.engine.threads import CallEnded, call_has_ended, wait_in_thread
 from dovetail.errors import ToolError, Unauthorized
-from dovetail.protocol import features, jsonrpc
+from dovetail.protocol import capabilities, jsonrpc
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.methods import LogLevel, RequestId
 from dovetail.protocol.types import ResourceContents
@@ -27,7 +27,7 @@ from dovetail.registry.outputs import OutputError, to_jsonable
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
-    from dovetail.engine.core import Engine
+    from dovetail.engine.engine import Engine
     from dovetail.protocol.elicitation import Inquiry
     from dovetail.registry.elicitation import Elicited, Titles
     from dovetail.registry.roots import Root
@@ -41,7 +41,7 @@ Answer: TypeAlias = Coroutine[Any, Any, T]
 @functools.cache
 def warn_deprecated(feature: str) -> None:
     """Say, once in a process, that MCP will drop a feature."""
-    warnings.warn(features.DEPRECATED[feature], DeprecationWarning, stacklevel=4)
+    warnings.warn(capabilities.DEPRECATED[feature], DeprecationWarning, stacklevel=4)
 
 
 class ClientInfo(msgspec.Struct, frozen=True):
@@ -142,7 +142,7 @@ class Context:
         self, token: RequestId, progress: float, total: float | None, message: str | None
     ) -> None:
         if self._exchange.progress is None:
-            self._exchange.progress = late.progress.ProgressSender(self._exchange, token, self._loop)
+            self._exchange.progress = lazy.progress.ProgressSender(self._exchange, token, self._loop)
         await self._exchange.progress.report(progress, total, message)
         await self._breathe()
 
@@ -150,10 +150,10 @@ class Context:
         """Send a log message, if the client wants that level. Secrets are blacked out."""
         if self._exchange.request.revision.log_on_request:
             warn_deprecated("logging")
-        if level not in features.SEVERITY:
-            raise ValueError(f"ctx.log: unknown level {level!r}; use one of {', '.join(features.LEVELS)}")
+        if level not in capabilities.SEVERITY:
+            raise ValueError(f"ctx.log: unknown level {level!r}; use one of {', '.join(capabilities.LEVELS)}")
         threshold = self._threshold()
-        if threshold is None or not features.passes_level(level, threshold):
+        if threshold is None or not capabilities.passes_level(level, threshold):
             return self._nothing()
         return self._do(self._log(level, data, logger))
 
@@ -341,7 +341,7 @@ class Context:
         return self._ask("list_roots", registry.roots.Roots(), timeout)
 
     def _ask(self, name: str, inquiry: "Inquiry[T]", timeout: float | None) -> Answer[T]:
-        return self._named(name, late.client_requests.ask(self._engine, self._exchange, inquiry, timeout))
+        return self._named(name, lazy.client_requests.ask(self._engine, self._exchange, inquiry, timeout))
 
     @overload
     def step(self, name: str, function: Callable[[], Awaitable[J]]) -> Answer[J]: ...

@@ -5,10 +5,10 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
-from dovetail import engine as late
+from dovetail import engine as lazy
 from dovetail.engine.call_tool import EXITS, failed, is_cancelled, log_failure
-from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import HANDLERS
+from dovetail.engine.request_context import Exchange
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, MissingCapability, NotFound, ProtocolError, ToolError
 from dovetail.protocol import inbound
 from dovetail.protocol.inbound import Request
@@ -16,7 +16,7 @@ from dovetail.protocol.results import Result, ToolResult
 from dovetail.registry.outputs import OutputError, to_jsonable
 
 if TYPE_CHECKING:
-    from dovetail.engine.core import Engine
+    from dovetail.engine.engine import Engine
 
 Step = Callable[[Exchange], Awaitable[Result]]
 CallNext = Callable[[Request], Awaitable[Result]]
@@ -96,8 +96,8 @@ def compile_chain(engine: "Engine", middleware: Sequence[Middleware]) -> Step:
     for each in reversed(middleware):
         step = _wrap(each, step)
     if engine.options.rate_limit:
-        step = late.rate_limits.counted(engine, step)
-    return step if engine.audit is None else late.audit.audited(engine.audit, step)
+        step = lazy.rate_limits.counted(engine, step)
+    return step if engine.audit is None else lazy.audit.audited(engine.audit, step)
 
 
 def _wrap(middleware: Middleware, inner: Step) -> Step:

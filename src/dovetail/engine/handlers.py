@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
-from dovetail import engine as late
+from dovetail import engine as lazy
 from dovetail import registry
 from dovetail.engine.call_tool import arguments_object, call_tool, invoke, log_failure, shown
 from dovetail.engine.concurrency import CallTimeout, Slots
-from dovetail.engine.exchange import Exchange, Unanswered
+from dovetail.engine.request_context import Exchange, Unanswered
 from dovetail.engine.subscriptions import LIST_KINDS, Change
 from dovetail.errors import INTERNAL_ERROR, INVALID_PARAMS, ArgumentError, NotFound, ProtocolError, ToolError
 from dovetail.protocol import jsonrpc
@@ -50,7 +50,7 @@ from dovetail.registry.catalog import Catalog, KeptPage, Page
 from dovetail.registry.functions import Invocation
 
 if TYPE_CHECKING:
-    from dovetail.engine.core import Engine
+    from dovetail.engine.engine import Engine
     from dovetail.registry.options import AccessRule
 
 Handler = Callable[["Engine", Exchange], Awaitable[Result]]
@@ -107,7 +107,7 @@ async def _page(
     edition, shaper = catalog.edition, engine.shapers[exchange.request.revision.name]
     size, hint, sight = engine.options.page_size, engine.options.hint, EVERYBODY
     if edition.rules is not None:
-        sight = late.access.sight(edition.rules, exchange.principal)
+        sight = lazy.access.sight(edition.rules, exchange.principal)
         hint = msgspec.structs.replace(hint, scope="private")
     # Servers may share a catalogue, but not its pages, which are signed; nor may callers who do not see the same.
     place = ((shaper, engine.secrets, edition.version, sight), after)
@@ -116,7 +116,7 @@ async def _page(
         if edition.rules is None:
             page = edition.page(after, size)
         else:
-            page = await late.access.visible_page(engine, exchange, edition, after, size)
+            page = await lazy.access.visible_page(engine, exchange, edition, after, size)
         kept = _encoded(engine, shaper, key, page, hint, now)
         if sight is not None:  # else nobody knows who sees the same
             catalog.keep(place, kept, edition.version)
@@ -147,7 +147,7 @@ def _asking(handler: Handler) -> Handler:
         try:
             result = await handler(engine, exchange)
         except Unanswered:
-            return late.input_required.interim(exchange)
+            return lazy.input_required.interim(exchange)
         if exchange.interview is not None:
             exchange.interview.finished()
         return result
@@ -161,14 +161,14 @@ def _asking(handler: Handler) -> Handler:
 async def read_resource(engine: "Engine", exchange: Exchange) -> Result:
     params: ReadResourceParams = exchange.request.params
     if params.request_state is not UNSET or params.input_responses is not UNSET:
-        late.input_required.resume(engine, exchange)
+        lazy.input_required.resume(engine, exchange)
     return await engine.read(params.uri, exchange, in_slot)
 
 
 async def subscribe(engine: "Engine", exchange: Exchange) -> Result:
     params: UriParams = exchange.request.params
     rule = engine.library.access_to(params.uri)
-    if rule is not None and not await late.access.may_use(engine, exchange, rule):
+    if rule is not None and not await lazy.access.may_use(engine, exchange, rule):
         raise NotFound(uri=params.uri)
     if exchange.sessions is not None:
         await exchange.sessions.change(lambda record: record.replace(subscriptions=record.subscriptions | {params.uri}))
@@ -215,7 +215,7 @@ async def _honoured(engine: "Engine", exchange: Exchange, asked: ListenFilter) -
         if place % LOOKED_UP_AT_ONCE == LOOKED_UP_AT_ONCE - 1:
             await asyncio.sleep(0)
     for_all = all(rule is None for rule in rules.values())
-    uris = list(rules) if for_all else await late.access.readable(engine, exchange, rules)
+    uris = list(rules) if for_all else await lazy.access.readable(engine, exchange, rules)
     lists = {name: getattr(asked, name) and kind in names for kind in LIST_KINDS for name in [f"{kind}_list_changed"]}
     return ListenFilter(**lists, resource_subscriptions=uris)
 
@@ -233,10 +233,10 @@ def change_notification(change: Change, meta: dict[str, Any] | None = None) -> b
 async def get_prompt(engine: "Engine", exchange: Exchange) -> Result:
     params: GetPromptParams = exchange.request.params
     prompt = engine.prompts.get(params.name)
-    if prompt is None or (prompt.access is not None and not await late.access.may_use(engine, exchange, prompt.access)):
+    if prompt is None or (prompt.access is not None and not await lazy.access.may_use(engine, exchange, prompt.access)):
         raise ProtocolError(f"Unknown prompt: {shown(params.name)}", code=INVALID_PARAMS)
     if params.request_state is not UNSET or params.input_responses is not UNSET:
-        late.input_required.resume(engine, exchange)
+        lazy.input_required.resume(engine, exchange)
     try:
         arguments = prompt.decode(arguments_object(params.arguments))
     except ArgumentError as failure:
@@ -281,7 +281,7 @@ async def complete(engine: "Engine", exchange: Exchange) -> Result:
     ref, argument = params.ref, params.argument
     name = ref.uri if ref.type == "ref/resource" else ref.name
     choices, rule = engine.choices(ref.type, name) or (None, None)
-    if choices is None or (rule is not None and not await late.access.may_use(engine, exchange, rule)):
+    if choices is None or (rule is not None and not await lazy.access.may_use(engine, exchange, rule)):
         raise ProtocolError(f"There is nothing to complete for {ref.type} {shown(name)!r}", code=INVALID_PARAMS)
     completer = engine.completers.get((ref.type, name, argument.name))
     if completer is None:

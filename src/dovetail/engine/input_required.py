@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from dovetail.engine.exchange import Exchange, Mark, Unanswered, running_step
+from dovetail.engine.request_context import Exchange, Mark, Unanswered, running_step
 from dovetail.engine.request_state import BadSeal, TooLarge
 from dovetail.errors import INVALID_PARAMS, ProtocolError, SetupError, ToolError, UrlElicitationRequired
 from dovetail.protocol import jsonrpc, request_state
+from dovetail.protocol.capabilities import require_askable
 from dovetail.protocol.elicitation import MAX_QUESTIONS, InputRequired, Inquiry, Question
-from dovetail.protocol.features import require_askable
 from dovetail.protocol.methods import CallToolParams, GetPromptParams, ReadResourceParams
 from dovetail.protocol.request_state import MAX_ROUNDS, Binding, Round
 from dovetail.protocol.results import Interim
@@ -37,7 +37,7 @@ from dovetail.registry.outputs import OutputError, encode_json
 from dovetail.state.base import MAX_TTL, StateBackend
 
 if TYPE_CHECKING:
-    from dovetail.engine.core import Engine
+    from dovetail.engine.engine import Engine
 
 log = logging.getLogger("dovetail")
 

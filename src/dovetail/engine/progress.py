@@ -9,7 +9,7 @@ import math
 
 from msgspec import Struct
 
-from dovetail.engine.exchange import Exchange
+from dovetail.engine.request_context import Exchange
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.methods import RequestId
 

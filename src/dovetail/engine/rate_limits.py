@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from dovetail.engine.exchange import Exchange
+from dovetail.engine.request_context import Exchange
 from dovetail.errors import RateLimited
 from dovetail.protocol.results import Result
 from dovetail.registry.options import Per, Rate
 from dovetail.state.base import NoRoom, StateBackend, StoreTrouble
 
 if TYPE_CHECKING:
-    from dovetail.engine.core import Engine
     from dovetail.engine.dispatch import Step
+    from dovetail.engine.engine import Engine
 
 ANONYMOUS = "anonymous"  # the caller of whom nothing is known; there may be many
 IPV6_NETWORK = 64  # bits of an address that name its network; its owner is free to choose the others

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dovetail import engine as late
+from dovetail import engine as lazy
 from dovetail import registry
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import ArgumentError, Busy, NotFound
@@ -307,7 +307,7 @@ class Library:
 
     def _open_watcher(self) -> "Watcher":
         if self._watcher is None:
-            self._watcher = late.file_watcher.Watcher(self._changed, run=self._look)
+            self._watcher = lazy.file_watcher.Watcher(self._changed, run=self._look)
         return self._watcher
 
     async def _look(self, work: Callable[[], Any]) -> Any:

@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dovetail import state as late_state
+from dovetail import state as lazy_state
 from dovetail.errors import SetupError
 
 if TYPE_CHECKING:
-    from dovetail.engine.core import Engine
+    from dovetail.engine.engine import Engine
     from dovetail.state.base import StateBackend
 
 VARIABLE = "DOVETAIL_SECRET"
@@ -67,7 +67,7 @@ def random_secrets() -> Secrets:
 
 async def shared_secrets(state: "StateBackend", own: Secrets) -> Secrets:
     """Our own if the store has none yet; else the one that it has."""
-    while not await state.claim(KEY, own[0], late_state.base.MAX_TTL):
+    while not await state.claim(KEY, own[0], lazy_state.base.MAX_TTL):
         entry = await state.get(KEY)
         if entry is not None and len(entry.value) < SHORTEST:
             raise SetupError(f"The shared state holds something else in the place of its secret; set {VARIABLE}")

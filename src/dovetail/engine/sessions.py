@@ -15,7 +15,7 @@ from itertools import islice
 
 import msgspec
 
-from dovetail.engine.core import Engine
+from dovetail.engine.engine import Engine
 from dovetail.engine.rate_limits import ANONYMOUS, caller_of
 from dovetail.engine.subscriptions import Hub
 from dovetail.errors import Busy, RateLimited

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from dovetail import state as late_state
+from dovetail import state as lazy_state
 
 if TYPE_CHECKING:
-    from dovetail.engine.core import Engine
-    from dovetail.engine.member import Member
+    from dovetail.engine.engine import Engine
     from dovetail.engine.sessions import HeldSession
+    from dovetail.engine.workers import Member
     from dovetail.protocol.session import Session
     from dovetail.state.base import Codec, Listener, LogPage, StateBackend
 
@@ -208,7 +208,7 @@ class LoggedChange(msgspec.Struct, frozen=True, array_like=True):
 
 @functools.cache
 def change_codec() -> "Codec[LoggedChange]":
-    return late_state.base.Codec(LoggedChange, "change")
+    return lazy_state.base.Codec(LoggedChange, "change")
 
 
 class Heard(msgspec.Struct, frozen=True):
@@ -274,7 +274,7 @@ class ChangeLog:
             told = LoggedChange(change.kind, change.uri, self._member.id)
             try:
                 # It must not begin anew: a position would be taken for one in the other log.
-                ttl = late_state.base.MAX_TTL
+                ttl = lazy_state.base.MAX_TTL
                 await self._state.append(LOG, change_codec().encode(told), keep=self._keep, ttl=ttl)
                 self._is_in_trouble = False
             except UnicodeEncodeError as failure:
@@ -416,9 +416,9 @@ class Refresher:
         """At every worker; returns when it is done at this one. Raises what a function raises here."""
         state = self._engine.state
         if state.shared:
-            count = await state.add(REFRESH, 1, late_state.base.MAX_TTL)
+            count = await state.add(REFRESH, 1, lazy_state.base.MAX_TTL)
             if count <= self.count:  # the store has lost it
-                count = await state.add(REFRESH, self.count, late_state.base.MAX_TTL)
+                count = await state.add(REFRESH, self.count, lazy_state.base.MAX_TTL)
             await state.publish(REFRESH)
         else:
             self._asked = max(self._asked, self.count) + 1
@@ -452,7 +452,7 @@ class Refresher:
         while not listener.closed:
             try:
                 await self.catch_up(state)
-            except late_state.base.StoreTrouble:
+            except lazy_state.base.StoreTrouble:
                 await asyncio.sleep(AGAIN_SECONDS)
                 continue
             if not await listener.wait():
@@ -461,7 +461,7 @@ class Refresher:
     async def catch_up(self, state: "StateBackend") -> None:
         entry = await state.get(REFRESH)
         if entry is None and self.count:  # the store has lost it, and those who start later have to know it
-            await state.claim(REFRESH, b"%d" % self.count, late_state.base.MAX_TTL)
+            await state.claim(REFRESH, b"%d" % self.count, lazy_state.base.MAX_TTL)
         count = int(entry.value) if entry is not None and entry.value.isdigit() else self.count
         if count < self.count:  # the store has lost it, and another worker began anew
             self.count = 0

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from dovetail.protocol import revisions
-from dovetail.protocol.features import Completion, Offer, bound_completion
+from dovetail.protocol.capabilities import Completion, Offer, bound_completion
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.types import (

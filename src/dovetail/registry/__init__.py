@@ -2,15 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from dovetail.late import late
+from dovetail._lazy import lazy_modules
 
 if TYPE_CHECKING:
     from dovetail.registry import elicitation as elicitation
     from dovetail.registry import files as files
-    from dovetail.registry import leniency as leniency
     from dovetail.registry import prompts as prompts
     from dovetail.registry import resources as resources
     from dovetail.registry import roots as roots
     from dovetail.registry import sampling as sampling
 
-__getattr__ = late(__name__, "elicitation", "files", "leniency", "prompts", "resources", "roots", "sampling")
+__getattr__ = lazy_modules(__name__, "elicitation", "files", "prompts", "resources", "roots", "sampling")

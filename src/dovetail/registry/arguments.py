@@ -13,16 +13,16 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from dovetail import registry
+from dovetail import schema as lazy_schema
 from dovetail.errors import ArgumentError, SetupError
 from dovetail.protocol.jsonrpc import UNREADABLE
-from dovetail.registry.decode import TypeMaker, completing, refuse_misfit
-from dovetail.registry.explain import MISFIT, SHOWN, UNSAID, Budget, line, misfits
-from dovetail.registry.fields import Constraints
 from dovetail.registry.functions import FunctionInfo, Parameter, passing
-from dovetail.registry.schemas import JsonSchema, SchemaWriter, default_keyword
-from dovetail.registry.shapes import Alternatives, Anything, Reference, Shape, ShapeReader, is_null, nullable
-from dovetail.registry.validate import Validator
+from dovetail.schema.annotations import Constraints
+from dovetail.schema.decode import TypeMaker, completing, refuse_misfit
+from dovetail.schema.explain import MISFIT, SHOWN, UNSAID, Budget, line, misfits
+from dovetail.schema.generate import JsonSchema, SchemaWriter, default_keyword
+from dovetail.schema.shapes import Alternatives, Anything, Reference, Shape, ShapeReader, is_null, nullable
+from dovetail.schema.validate import Validator
 
 Raw = bytes | msgspec.Raw
 
@@ -68,7 +68,7 @@ class _SecondReading:
         try:
             value = {} if value is None else value  # some clients spell "no arguments" so
             if isinstance(value, dict):  # a string is not read as the object that it may hold
-                value = registry.leniency.Leniency(self.schema, budget).reread(value, strings=self.lenient)
+                value = lazy_schema.coerce.Leniency(self.schema, budget).reread(value, strings=self.lenient)
                 if (arguments := self._accept(value)) is not None:
                     return arguments
             raise ArgumentError(self.subject, self._problems(value, budget))
@@ -110,7 +110,7 @@ class Arguments(_SecondReading):
 
     def kinds(self, name: str) -> frozenset[str]:
         """The kinds of JSON value that an argument takes beside the strings that hold them."""
-        return registry.leniency.Leniency(self.schema, Budget()).kinds(name)
+        return lazy_schema.coerce.Leniency(self.schema, Budget()).kinds(name)
 
     def _accept(self, value: Any) -> dict[str, Any] | None:
         try:

@@ -18,13 +18,13 @@ from msgspec import NODEFAULT
 
 from dovetail.errors import ArgumentError, QuestionFailed, SetupError
 from dovetail.registry.arguments import Arguments
-from dovetail.registry.explain import described, excerpt, listed
-from dovetail.registry.fields import default_of
 from dovetail.registry.functions import FunctionInfo, Parameter, alias_value, is_alias
-from dovetail.registry.jsonable import OutputError, decode_json, encode_json
-from dovetail.registry.schemas import JsonSchema
-from dovetail.registry.shapes import read_record
-from dovetail.registry.validate import Validator
+from dovetail.schema.annotations import default_of
+from dovetail.schema.encode import OutputError, decode_json, encode_json
+from dovetail.schema.explain import described, excerpt, listed
+from dovetail.schema.generate import JsonSchema
+from dovetail.schema.shapes import read_record
+from dovetail.schema.validate import Validator
 
 _LONGEST = 64 * 1024  # bytes of a string in an answer
 _NUMBERS = (int, float)

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import NODEFAULT
 
 from dovetail.errors import SetupError
-from dovetail.registry.fields import default_of, is_field
+from dovetail.schema.annotations import default_of, is_field
 
 
 def evaluate(annotation: Any, global_names: Mapping[str, Any], local_names: Mapping[str, Any]) -> Any:

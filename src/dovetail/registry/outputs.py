@@ -16,19 +16,19 @@ from typing import Annotated, Any, Never, NoReturn, Union, get_args, get_origin
 import msgspec
 from msgspec import UNSET
 
-from dovetail import registry
+from dovetail import schema as lazy_schema
 from dovetail.errors import SetupError
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.results import Shaper, ToolResult
 from dovetail.protocol.types import Content, Text, ToolAnnotations, shape_content
-from dovetail.registry.decode import TypeMaker
-from dovetail.registry.explain import MISFIT, Budget, line, misfits
 from dovetail.registry.functions import alias_value, is_alias
-from dovetail.registry.jsonable import OutputError, decode_json, encode_json, to_jsonable
 from dovetail.registry.options import UntrustedOutput
-from dovetail.registry.schemas import SchemaWriter
-from dovetail.registry.shapes import Anything, Record, ShapeReader, reachable
-from dovetail.registry.validate import Validator
+from dovetail.schema.decode import TypeMaker
+from dovetail.schema.encode import OutputError, decode_json, encode_json, to_jsonable
+from dovetail.schema.explain import MISFIT, Budget, line, misfits
+from dovetail.schema.generate import SchemaWriter
+from dovetail.schema.shapes import Anything, Record, ShapeReader, reachable
+from dovetail.schema.validate import Validator
 
 __all__ = ["Output", "OutputError", "compile_output", "compile_raw_output", "encode_json", "to_jsonable"]
 
@@ -71,7 +71,7 @@ class Output:
         """The types did not let it pass: 2.0 is an integer for JSON Schema. However large: it is the author's own."""
         value = decode_json(encoded)
         try:
-            kinder = registry.leniency.Leniency(self.schema, Budget(math.inf)).reread(value, strings=False)
+            kinder = lazy_schema.coerce.Leniency(self.schema, Budget(math.inf)).reread(value, strings=False)
             if kinder is not value:
                 value, encoded = kinder, encode_json(kinder)
                 decode(encoded)

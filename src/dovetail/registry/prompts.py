@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from dovetail.errors import SetupError
-from dovetail.protocol.features import Completion
+from dovetail.protocol.capabilities import Completion
 from dovetail.protocol.results import PromptResult
 from dovetail.protocol.types import CONTENT_TYPES, Icon, Message, Meta, PromptArgument, PromptDefinition, Role
 from dovetail.registry.arguments import Arguments

@@ -12,7 +12,7 @@ from dovetail.errors import QuestionFailed
 from dovetail.protocol.elicitation import Question
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.revisions import Revision
-from dovetail.registry.explain import misfits
+from dovetail.schema.explain import misfits
 
 METHOD = "roots/list"
 MAX_ROOTS = 1_000

@@ -17,7 +17,6 @@ from dovetail.protocol.types import CONTENT_TYPES, TAGS_KEY, Content, Icon, Meta
 from dovetail.registry.arguments import Arguments, RawArguments
 from dovetail.registry.catalog import check_name
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function
-from dovetail.registry.jsonable import PLAIN_TYPES
 from dovetail.registry.options import (
     AccessOptions,
     OutputPolicy,
@@ -38,6 +37,7 @@ from dovetail.registry.outputs import (
     open_world,
     to_jsonable,
 )
+from dovetail.schema.encode import PLAIN_TYPES
 
 if TYPE_CHECKING:
     from dovetail.registry.options import AccessRule, Rate

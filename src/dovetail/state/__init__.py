@@ -5,7 +5,7 @@ They come late: a server on stdio keeps no records, and most servers need one ba
 
 from typing import TYPE_CHECKING
 
-from dovetail.late import late
+from dovetail._lazy import lazy_modules
 
 if TYPE_CHECKING:
     from dovetail.state import base as base
@@ -14,4 +14,4 @@ if TYPE_CHECKING:
     from dovetail.state import sqlite as sqlite
     from dovetail.state import urls as urls
 
-__getattr__ = late(__name__, "base", "memory", "redis", "sqlite", "urls")
+__getattr__ = lazy_modules(__name__, "base", "memory", "redis", "sqlite", "urls")

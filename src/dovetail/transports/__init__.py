@@ -2,13 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from dovetail.late import late
+from dovetail._lazy import lazy_modules
 
 if TYPE_CHECKING:
-    from dovetail.transports import http as http
-    from dovetail.transports import options as options
-    from dovetail.transports import routes as routes
     from dovetail.transports import serve as serve
     from dovetail.transports import stdio as stdio
 
-__getattr__ = late(__name__, "http", "options", "routes", "serve", "stdio")
+__getattr__ = lazy_modules(__name__, "serve", "stdio")

@@ -20,14 +20,14 @@ from typing import Any
 
 import msgspec
 
-from dovetail.engine.core import Engine
+from dovetail.engine.engine import Engine
 from dovetail.errors import SetupError
-from dovetail.transports.http import HttpApp
+from dovetail.transports.http.app import HttpApp
+from dovetail.transports.http.legacy_sse import STREAM_ROUTE
+from dovetail.transports.http.options import HttpOptions
+from dovetail.transports.http.routes import MOUNT, AnnouncedApp
 from dovetail.transports.http11.protocol import ServerState
-from dovetail.transports.options import HttpOptions
 from dovetail.transports.process import StopSignal, leave_lifespan, log_to_stderr, refuse_nested_run, run_process
-from dovetail.transports.routes import MOUNT, AnnouncedApp
-from dovetail.transports.sse import STREAM_ROUTE
 from dovetail.transports.supervisor import Supervisor, watch_parent
 
 PATIENCE = 0.5  # seconds for clients to take the last bytes

@@ -15,9 +15,9 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dovetail import auth as late_auth
+from dovetail import auth as lazy_auth
 from dovetail.engine.connection import Connection
-from dovetail.engine.core import Engine
+from dovetail.engine.engine import Engine
 from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.transports.pipes import STDERR, STDIN, STDOUT, Line, LineSplitter, Reader, open_reader, open_writer
 from dovetail.transports.process import StopSignal, leave_lifespan, log_to_stderr, refuse_nested_run, run_process
@@ -130,7 +130,7 @@ async def _principal(auth: "Auth | None") -> "Principal | None":
         return None
     try:
         principal = await auth.verify(token)
-    except late_auth.VerifierTrouble:
+    except lazy_auth.VerifierTrouble:
         raise SetupError(f"Nobody can tell at the moment whether the token in {TOKEN} is good; try again") from None
     except Exception as failure:  # whose words may hold the token
         raise SetupError(f"The token in {TOKEN} can't be verified: {type(failure).__name__}") from None

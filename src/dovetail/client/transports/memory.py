@@ -10,7 +10,7 @@ from typing import Any
 from dovetail.auth.principal import Principal
 from dovetail.client.transports.base import OutgoingMessage, Receiver, Transport
 from dovetail.engine.connection import Connection
-from dovetail.engine.core import Engine
+from dovetail.engine.engine import Engine
 from dovetail.errors import INVALID_REQUEST, NotSignedIn, ProtocolError, ServerError, Unauthorized
 from dovetail.transports.pipes import LineSplitter, as_line
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from dovetail.transports.asgi import App, Message, RawHeaders, Scope
+from dovetail.transports.http.asgi import App, Message, RawHeaders, Scope
 from dovetail.transports.http11.parser import FAILED, items
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import httptools
 
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError
 from dovetail.protocol import jsonrpc
-from dovetail.transports.asgi import RawHeaders
+from dovetail.transports.http.asgi import RawHeaders
 
 if TYPE_CHECKING:
     from dovetail.transports.http11.cycle import RequestResponseCycle

@@ -12,11 +12,11 @@ from collections import deque
 from contextvars import copy_context
 from typing import Any
 
-from dovetail.transports.asgi import WHOLE, App, Scope
-from dovetail.transports.forwarded import TrustedProxies
+from dovetail.transports.http.asgi import WHOLE, App, Scope
+from dovetail.transports.http.options import HttpOptions
+from dovetail.transports.http.proxies import TrustedProxies
 from dovetail.transports.http11.cycle import RequestResponseCycle, log_access
 from dovetail.transports.http11.parser import CUT_SHORT, Refusal, RequestParser, over_limit
-from dovetail.transports.options import HttpOptions
 
 MAX_TURNED_AWAY = 100  # connections over the limit that get a 503; more are cut
 MAX_AHEAD = 64  # requests sent ahead of their answers: the connection ends with the last of them

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from dovetail import engine as late
+from dovetail import engine as lazy
 from dovetail.errors import SetupError
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.methods import EMPTY_OBJECT
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
     from dovetail.engine.client_requests import Live, PendingRequest
     from dovetail.engine.concurrency import Slots
-    from dovetail.engine.core import Engine
+    from dovetail.engine.engine import Engine
     from dovetail.engine.input_required import Replay
     from dovetail.engine.progress import ProgressSender
     from dovetail.engine.subscriptions import Subscription
@@ -185,7 +185,7 @@ def interview_of(engine: "Engine", exchange: Exchange) -> "Interview":
         if not request.row.asks:
             raise RuntimeError(f"{request.method}: only tools, prompts and resources can ask the client or take steps")
         if request.revision.rounds:
-            exchange.interview = late.input_required.Replay(engine, exchange)
+            exchange.interview = lazy.input_required.Replay(engine, exchange)
         else:
-            exchange.interview = late.client_requests.Live(engine, exchange)
+            exchange.interview = lazy.client_requests.Live(engine, exchange)
     return exchange.interview

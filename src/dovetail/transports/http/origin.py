@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.headers import Headers
-from dovetail.transports.asgi import RawHeaders
+from dovetail.transports.http.asgi import RawHeaders
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 ADD_HOST = "add it to allowed_hosts (DOVETAIL_ALLOWED_HOSTS)"

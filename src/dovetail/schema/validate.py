@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from dovetail.errors import SetupError
-from dovetail.registry.explain import (
+from dovetail.schema.explain import (
     MISFIT,
     PARTNERS,
     UNSAID,

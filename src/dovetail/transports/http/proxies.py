@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from dovetail.engine.rate_limits import IPV6_LINE, caller_of
 from dovetail.errors import SetupError
-from dovetail.transports.asgi import RawHeaders, Scope
-from dovetail.transports.origin import Address, parse_address
-from dovetail.transports.request import Visit
+from dovetail.transports.http.asgi import RawHeaders, Scope
+from dovetail.transports.http.origin import Address, parse_address
+from dovetail.transports.http.request import Visit
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 

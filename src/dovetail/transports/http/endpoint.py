@@ -6,26 +6,35 @@ from contextlib import suppress
 from functools import partial
 
 from dovetail.engine.client_requests import Reply
-from dovetail.engine.core import Engine
 from dovetail.engine.dispatch import handle
-from dovetail.engine.exchange import Exchange
-from dovetail.engine.member import Member
+from dovetail.engine.engine import Engine
+from dovetail.engine.request_context import Exchange
 from dovetail.engine.sessions import HeldSession, Sessions
 from dovetail.engine.subscriptions import ChangeLog, ChangesMade
+from dovetail.engine.workers import Member
 from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.protocol import inbound, jsonrpc, revisions
 from dovetail.protocol.inbound import Opened, Request
 from dovetail.protocol.jsonrpc import BadMessage, Envelope
 from dovetail.protocol.methods import InitializeParams, RequestId
 from dovetail.state.base import StateBackend
-from dovetail.transports.calls import HttpBatch, HttpCall, Part, SessionCalls, apart, detached, outcome_of, to_nobody
-from dovetail.transports.event_store import EventStore
-from dovetail.transports.forwarded import TrustedProxies, share_of
-from dovetail.transports.get_stream import STATELESS, GetStreams, ServerMessages, SessionBack
-from dovetail.transports.options import HttpOptions
-from dovetail.transports.request import Visit
-from dovetail.transports.response import Accepted, Answer
-from dovetail.transports.traffic import Traffic
+from dovetail.transports.http.calls import (
+    HttpBatch,
+    HttpCall,
+    Part,
+    SessionCalls,
+    apart,
+    detached,
+    outcome_of,
+    to_nobody,
+)
+from dovetail.transports.http.event_store import EventStore
+from dovetail.transports.http.get_stream import STATELESS, GetStreams, ServerMessages, SessionBack
+from dovetail.transports.http.in_flight import Traffic
+from dovetail.transports.http.options import HttpOptions
+from dovetail.transports.http.proxies import TrustedProxies, share_of
+from dovetail.transports.http.request import Visit
+from dovetail.transports.http.response import Accepted, Answer
 
 SESSION_HEADER = b"mcp-session-id"
 METHODS = b"GET, POST, DELETE, OPTIONS"

@@ -9,7 +9,7 @@ from importlib import import_module
 from types import ModuleType
 
 
-def late(package: str, *modules: str) -> Callable[[str], ModuleType]:
+def lazy_modules(package: str, *modules: str) -> Callable[[str], ModuleType]:
     """The `__getattr__` of a package that offers these modules of its own. Python asks it once for each."""
 
     def load(name: str) -> ModuleType:

@@ -19,7 +19,7 @@ from dovetail.registry.options import (
     Kind,
     checked_options,
 )
-from dovetail.transports.asgi import App, Scope
+from dovetail.transports.http.asgi import App, Scope
 
 if TYPE_CHECKING:
     from dovetail.state.base import StateBackend

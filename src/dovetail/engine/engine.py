@@ -9,22 +9,22 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dovetail import engine as late
-from dovetail import state as late_state
+from dovetail import engine as lazy
+from dovetail import state as lazy_state
 from dovetail.engine.concurrency import Limit, LimitBook
 from dovetail.engine.context import Context
 from dovetail.engine.dispatch import Middleware, Step, compile_chain
-from dovetail.engine.exchange import Exchange
 from dovetail.engine.handlers import guarded
 from dovetail.engine.options import Options
 from dovetail.engine.redaction import Redactor, guard_loggers
+from dovetail.engine.request_context import Exchange
 from dovetail.engine.resources import Library
 from dovetail.engine.secrets import keep_sharing, random_secrets, shared_secrets
 from dovetail.engine.subscriptions import LIST_KINDS, Change, ChangeKind, Hub, Refresher
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import ConnectionLost, SetupError
 from dovetail.protocol import revisions
-from dovetail.protocol.features import Offer
+from dovetail.protocol.capabilities import Offer
 from dovetail.protocol.results import Contents, Shaper
 from dovetail.protocol.types import Implementation
 from dovetail.registry.catalog import Catalog
@@ -71,7 +71,7 @@ class Engine:
         self.library = Library(self.threads, options.hint, self._file_changed, files_changed)
         self.completers: dict[tuple[str, str, str], Completer] = {}
         self.hub = Hub(self.library.watch)
-        self.audit: AuditTrail | None = late.audit.AuditTrail(self) if options.audit is not False else None
+        self.audit: AuditTrail | None = lazy.audit.AuditTrail(self) if options.audit is not False else None
         self._middleware: list[Middleware] = []
         is_watched = options.rate_limit or self.audit is not None
         self.chain: Step | None = compile_chain(self, ()) if is_watched else None  # if anything is in it
@@ -198,7 +198,7 @@ class Engine:
         """As the caller; `call` runs the function."""
 
         def may_read(rule: "AccessRule") -> Awaitable[bool]:
-            return late.access.may_use(self, exchange, rule)
+            return lazy.access.may_use(self, exchange, rule)
 
         def is_for_all() -> bool:
             return exchange.interview is None
@@ -230,7 +230,7 @@ class Engine:
     def state(self) -> "StateBackend":
         """Steps that were taken, the secret if none is given. Sessions lie elsewhere, unless this is shared."""
         if self._state is None:
-            memory = late_state.memory  # of which steps can't have all: callers make them
+            memory = lazy_state.memory  # of which steps can't have all: callers make them
             self._state = memory.MemoryState(max_entries=2 * MAX_STEPS, max_entry_bytes=128 * memory.MEBIBYTE)
         return self._state
 
@@ -246,7 +246,7 @@ class Engine:
     @property
     def elicitations(self) -> "Elicitations":
         if self._elicitations is None:
-            self._elicitations = late.client_requests.Elicitations()
+            self._elicitations = lazy.client_requests.Elicitations()
         return self._elicitations
 
     def session_left(self, id: str) -> None:
@@ -257,7 +257,7 @@ class Engine:
     @property
     def sealer(self) -> "Sealer":
         if self._sealer is None or self._sealer.secrets != self.secrets:
-            self._sealer = late.request_state.Sealer(self.secrets)
+            self._sealer = lazy.request_state.Sealer(self.secrets)
         return self._sealer
 
     # ── life ──
@@ -315,7 +315,7 @@ class Engine:
             try:
                 self.secrets = await shared_secrets(state, self.secrets)
                 return
-            except late_state.base.StoreTrouble as failure:
+            except lazy_state.base.StoreTrouble as failure:
                 log.warning("the server can't start yet: %s", failure.message)
                 await asyncio.sleep(pause)
         self.secrets = await shared_secrets(state, self.secrets)

@@ -15,18 +15,18 @@ import msgspec
 
 from dovetail.engine.call_tool import EXITS
 from dovetail.engine.concurrency import beside, go_on_beside
-from dovetail.engine.core import Engine
 from dovetail.engine.dispatch import handle
-from dovetail.engine.exchange import Exchange
+from dovetail.engine.engine import Engine
+from dovetail.engine.request_context import Exchange
 from dovetail.engine.sessions import HeldSession, topic
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, RateLimited, Unauthorized
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.methods import RequestId
 from dovetail.state.base import Listener, StateBackend, StoreTrouble
-from dovetail.transports.asgi import Receive
-from dovetail.transports.request import look_after
-from dovetail.transports.response import Answer, Response
+from dovetail.transports.http.asgi import Receive
+from dovetail.transports.http.request import look_after
+from dovetail.transports.http.response import Answer, Response
 
 KEEPALIVE_AFTER = 0.05  # seconds; only a call that takes longer has its connection looked after
 

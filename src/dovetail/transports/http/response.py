@@ -12,8 +12,8 @@ from dovetail.engine.concurrency import DONE, CallTimeout, Expiry, go_on_beside,
 from dovetail.errors import ProtocolError, RateLimited, Unauthorized
 from dovetail.protocol import sse
 from dovetail.protocol.methods import RequestId
-from dovetail.transports.asgi import Message, RawHeaders, Send, Whole
-from dovetail.transports.event_store import EventStore, EventStream
+from dovetail.transports.http.asgi import Message, RawHeaders, Send, Whole
+from dovetail.transports.http.event_store import EventStore, EventStream
 
 SEND_SECONDS = 30.0  # a client that takes nothing for so long is taken for gone
 PIECE = 256 * 1024  # bytes that go out at once, so that a large body may take its time

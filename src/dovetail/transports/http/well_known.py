@@ -8,15 +8,15 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from dovetail.engine.core import Engine
+from dovetail.engine.engine import Engine
 from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.headers import Headers
-from dovetail.transports.asgi import RawHeaders, Receive, Scope, Send
-from dovetail.transports.forwarded import TrustedProxies
-from dovetail.transports.options import HttpOptions
-from dovetail.transports.origin import Guard, parse_authority
-from dovetail.transports.request import Visit
-from dovetail.transports.sse import MESSAGES_ROUTE, STREAM_ROUTE
+from dovetail.transports.http.asgi import RawHeaders, Receive, Scope, Send
+from dovetail.transports.http.legacy_sse import MESSAGES_ROUTE, STREAM_ROUTE
+from dovetail.transports.http.options import HttpOptions
+from dovetail.transports.http.origin import Guard, parse_authority
+from dovetail.transports.http.proxies import TrustedProxies
+from dovetail.transports.http.request import Visit
 
 if TYPE_CHECKING:
     from dovetail.auth.settings import Auth

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from dovetail.engine.concurrency import DONE
-from dovetail.engine.core import Engine
+from dovetail.engine.engine import Engine
 from dovetail.engine.rate_limits import ANONYMOUS
 from dovetail.engine.sessions import Sessions
 from dovetail.errors import INTERNAL_ERROR, Busy, ProtocolError, RateLimited
 from dovetail.protocol.session import Session
 from dovetail.state.base import StateBackend
-from dovetail.transports.options import HttpOptions
-from dovetail.transports.response import Response
+from dovetail.transports.http.options import HttpOptions
+from dovetail.transports.http.response import Response
 
 SETTLE_SECONDS = 1.0  # how long stopped calls get to clean up, and streams that were given up
 LAST_SECONDS = 0.5  # for a client to take the end of its stream

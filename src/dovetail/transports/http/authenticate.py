@@ -20,20 +20,20 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from dovetail import auth as late_auth
+from dovetail import auth as lazy_auth
 from dovetail.auth.principal import Principal
 from dovetail.errors import INTERNAL_ERROR, ProtocolError, Unauthorized
 from dovetail.state.base import StateBackend
-from dovetail.transports.asgi import RawHeaders, Scope
-from dovetail.transports.forwarded import TrustedProxies
-from dovetail.transports.request import Place, Visit
-from dovetail.transports.traffic import Traffic
-from dovetail.transports.well_known import ResourceUrls
+from dovetail.transports.http.asgi import RawHeaders, Scope
+from dovetail.transports.http.in_flight import Traffic
+from dovetail.transports.http.proxies import TrustedProxies
+from dovetail.transports.http.request import Place, Visit
+from dovetail.transports.http.well_known import ResourceUrls
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Found
     from dovetail.auth.settings import Auth
-    from dovetail.engine.core import Engine
+    from dovetail.engine.engine import Engine
 
 NEEDS_TOKEN = "This server needs a token: send it in the header `Authorization: {} <token>`"
 NOT_GOOD = "The token is not good, or not any more"
@@ -215,7 +215,7 @@ class Doorkeeper:
             async with asyncio.timeout(seconds):
                 found = await self._auth.find(presented.token)
             return self._remember(presented, found)
-        except (late_auth.VerifierTrouble, TimeoutError) as failure:
+        except (lazy_auth.VerifierTrouble, TimeoutError) as failure:
             words = str(failure).replace(presented.token, "[redacted]") or f"no answer within {seconds:g} s"
             if (now := self._clock()) >= self._tell_again:  # any client can cause it
                 self._tell_again = now + 10.0

@@ -36,11 +36,11 @@ import msgspec
 from msgspec import NODEFAULT, UNSET
 
 from dovetail.errors import SetupError
-from dovetail.registry.fields import NO_CONSTRAINTS, Constraints, is_field, merge, only_meta, read_metadata
 from dovetail.registry.functions import alias_value, class_hints, is_alias
-from dovetail.registry.jsonable import OutputError, encode_json
-from dovetail.registry.models import Model, is_model
-from dovetail.registry.validate import Pattern
+from dovetail.schema.annotations import NO_CONSTRAINTS, Constraints, is_field, merge, only_meta, read_metadata
+from dovetail.schema.encode import OutputError, encode_json
+from dovetail.schema.pydantic import Model, is_model
+from dovetail.schema.validate import Pattern
 
 
 class RecordField(msgspec.Struct, eq=False):

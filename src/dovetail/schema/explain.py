@@ -17,7 +17,7 @@ import msgspec
 from msgspec import structs
 
 if TYPE_CHECKING:
-    from dovetail.registry.validate import SchemaDocument, SchemaEngine
+    from dovetail.schema.validate import SchemaDocument, SchemaEngine
 
 Step = str | int
 

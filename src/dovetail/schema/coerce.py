@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from dovetail.registry.explain import Budget, size
+from dovetail.schema.explain import Budget, size
 
 _KINDS = {
     type(None): "null",

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from dovetail.protocol.jsonrpc import MAX_DEPTH, check_depth
-from dovetail.registry.models import dump_model, is_model
+from dovetail.schema.pydantic import dump_model, is_model
 
 PLAIN_TYPES: frozenset[type] = frozenset({types.NoneType, bool, int, float, str, list, tuple, dict})
 

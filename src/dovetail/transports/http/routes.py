@@ -18,16 +18,16 @@ import msgspec
 
 from dovetail.engine.call_tool import EXITS, is_cancelled
 from dovetail.engine.concurrency import CallTimeout, with_timeout
-from dovetail.engine.core import Engine
+from dovetail.engine.engine import Engine
 from dovetail.errors import INVALID_REQUEST, Busy, ProtocolError, SetupError
 from dovetail.protocol import jsonrpc
 from dovetail.registry.functions import FunctionInfo, inspect_function
-from dovetail.transports.asgi import App, Message, RawHeaders, Receive, Scope, Send, is_below
-from dovetail.transports.forwarded import NOBODY, TrustedProxies
-from dovetail.transports.options import HttpOptions
-from dovetail.transports.request import ClientLeft, Visit
-from dovetail.transports.response import SEND_SECONDS, awaiting
-from dovetail.transports.traffic import Bodies
+from dovetail.transports.http.asgi import App, Message, RawHeaders, Receive, Scope, Send, is_below
+from dovetail.transports.http.in_flight import Bodies
+from dovetail.transports.http.options import HttpOptions
+from dovetail.transports.http.proxies import NOBODY, TrustedProxies
+from dovetail.transports.http.request import ClientLeft, Visit
+from dovetail.transports.http.response import SEND_SECONDS, awaiting
 
 MAX_QUERY_FIELDS = 1_000
 MOUNT = "/*"  # the end of a path that stands for everything below it

@@ -12,7 +12,7 @@ from contextlib import suppress
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dovetail.engine.member import Member
+from dovetail.engine.workers import Member
 from dovetail.errors import INTERNAL_ERROR, ProtocolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.methods import RequestId
@@ -20,7 +20,7 @@ from dovetail.protocol.sse import EventId, encode_event, priming_event, unknown_
 from dovetail.state.base import Codec, Conflict, NoRoom, StateBackend, StoreTrouble, until_answered
 
 if TYPE_CHECKING:
-    from dovetail.transports.response import Response
+    from dovetail.transports.http.response import Response
 
 MAX_STREAMS = 20_000  # that one process keeps by itself; a shared store has its own bounds
 KEEP_EVENTS = 1000  # of one stream

@@ -15,18 +15,18 @@ from urllib.parse import parse_qs, quote, unquote_to_bytes
 
 from dovetail.auth.principal import Principal
 from dovetail.engine.connection import Connection
-from dovetail.engine.core import Engine
+from dovetail.engine.engine import Engine
 from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.protocol import jsonrpc, sse
 from dovetail.protocol.jsonrpc import BadMessage
 from dovetail.protocol.sse import encode_event
 from dovetail.state.base import NoRoom, StateBackend, StoreTrouble, until_answered
-from dovetail.transports.asgi import is_below
-from dovetail.transports.forwarded import TrustedProxies, share_of
-from dovetail.transports.options import HttpOptions
-from dovetail.transports.request import Visit, look_after
-from dovetail.transports.response import Response
-from dovetail.transports.traffic import LAST_SECONDS, Traffic
+from dovetail.transports.http.asgi import is_below
+from dovetail.transports.http.in_flight import LAST_SECONDS, Traffic
+from dovetail.transports.http.options import HttpOptions
+from dovetail.transports.http.proxies import TrustedProxies, share_of
+from dovetail.transports.http.request import Visit, look_after
+from dovetail.transports.http.response import Response
 
 STREAM_ROUTE = "/sse"
 MESSAGES_ROUTE = "/messages"

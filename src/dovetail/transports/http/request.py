@@ -16,9 +16,9 @@ from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.headers import HeaderError, Headers
 from dovetail.protocol.methods import RequestId
-from dovetail.transports.asgi import WHOLE, Receive, Scope, Send
-from dovetail.transports.response import Accepted, Response
-from dovetail.transports.traffic import Bodies
+from dovetail.transports.http.asgi import WHOLE, Receive, Scope, Send
+from dovetail.transports.http.in_flight import Bodies
+from dovetail.transports.http.response import Accepted, Response
 
 # Headers that decide something: two of them would let a proxy see one value and us another.
 SINGLE = frozenset({"host", "origin", "content-type", "content-length", "authorization", "last-event-id"})

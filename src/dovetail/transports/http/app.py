@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail.auth.principal import Principal
 from dovetail.engine.client_requests import MAX_SHARED
-from dovetail.engine.core import Engine
+from dovetail.engine.engine import Engine
 from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.session import MAX_CLIENT
 from dovetail.state.base import NoRoom, StateBackend, StoreTrouble
 from dovetail.state.memory import MemoryState
 from dovetail.state.urls import open_state
-from dovetail.transports.asgi import WHOLE, App, Receive, Scope, Send, is_below
-from dovetail.transports.doorkeeper import Doorkeeper
-from dovetail.transports.endpoint import Endpoint
-from dovetail.transports.event_store import MAX_STREAMS
-from dovetail.transports.forwarded import TrustedProxies
-from dovetail.transports.options import HttpOptions, Identify
-from dovetail.transports.origin import Cors, Guard
+from dovetail.transports.http.asgi import WHOLE, App, Receive, Scope, Send, is_below
+from dovetail.transports.http.authenticate import Doorkeeper
+from dovetail.transports.http.endpoint import Endpoint
+from dovetail.transports.http.event_store import MAX_STREAMS
+from dovetail.transports.http.in_flight import Overview, Traffic
+from dovetail.transports.http.legacy_sse import MESSAGES_ROUTE, STREAM_ROUTE, SseEndpoint
+from dovetail.transports.http.options import HttpOptions, Identify
+from dovetail.transports.http.origin import Cors, Guard
+from dovetail.transports.http.proxies import TrustedProxies
+from dovetail.transports.http.request import Place, Visit
+from dovetail.transports.http.routes import BODIES, OVERVIEW, PROXIES, STATE, RouteTable, front_page
+from dovetail.transports.http.well_known import OriginDocuments, ResourceDocuments, ResourceUrls, root_of
 from dovetail.transports.process import beside_signals
-from dovetail.transports.request import Place, Visit
-from dovetail.transports.routes import BODIES, OVERVIEW, PROXIES, STATE, RouteTable, front_page
-from dovetail.transports.sse import MESSAGES_ROUTE, STREAM_ROUTE, SseEndpoint
-from dovetail.transports.traffic import Overview, Traffic
-from dovetail.transports.well_known import OriginDocuments, ResourceDocuments, ResourceUrls, root_of
 
 if TYPE_CHECKING:
     from dovetail.auth.settings import Auth

@@ -17,10 +17,10 @@ import msgspec
 from msgspec import UNSET
 
 from dovetail.errors import SetupError
-from dovetail.registry.explain import UNEXPLAINED, Misfit, misfits
-from dovetail.registry.fields import NO_CONSTRAINTS, Constraints
 from dovetail.registry.functions import Parameter
-from dovetail.registry.shapes import (
+from dovetail.schema.annotations import NO_CONSTRAINTS, Constraints
+from dovetail.schema.explain import UNEXPLAINED, Misfit, misfits
+from dovetail.schema.shapes import (
     Alternatives,
     Array,
     Choice,

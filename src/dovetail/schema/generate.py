@@ -11,9 +11,9 @@ from typing import Any
 from msgspec import NODEFAULT, UNSET
 
 from dovetail.errors import SetupError
-from dovetail.registry.fields import Constraints
-from dovetail.registry.jsonable import OutputError, encode_json, to_jsonable
-from dovetail.registry.shapes import (
+from dovetail.schema.annotations import Constraints
+from dovetail.schema.encode import OutputError, encode_json, to_jsonable
+from dovetail.schema.shapes import (
     Alternatives,
     Array,
     Choice,

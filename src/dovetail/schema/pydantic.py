@@ -10,10 +10,10 @@ from typing import Annotated, Any, get_args
 import msgspec
 
 from dovetail.errors import SetupError
-from dovetail.registry.explain import UNEXPLAINED, Misfit
-from dovetail.registry.fields import Constraints
 from dovetail.registry.functions import class_hints
-from dovetail.registry.validate import SchemaDocument, SchemaLimits, Validator
+from dovetail.schema.annotations import Constraints
+from dovetail.schema.explain import UNEXPLAINED, Misfit
+from dovetail.schema.validate import SchemaDocument, SchemaLimits, Validator
 
 _UNCHECKED, _TOLD = 8 * 1024, 50  # bytes read without asking the schema first; errors that pydantic is asked for
 

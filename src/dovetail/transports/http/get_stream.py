@@ -26,10 +26,10 @@ from dovetail.protocol import inbound, jsonrpc, sse
 from dovetail.protocol.jsonrpc import Envelope
 from dovetail.protocol.sse import EventId, encode_event, priming_event
 from dovetail.state.base import Conflict, Listener, NoRoom, StateBackend, StoreTrouble, until_answered
-from dovetail.transports.event_store import END, EventStore, log_name
-from dovetail.transports.request import Visit, look_after
-from dovetail.transports.response import RETRY_MILLISECONDS, Answer, Response, retry_frame
-from dovetail.transports.traffic import Traffic
+from dovetail.transports.http.event_store import END, EventStore, log_name
+from dovetail.transports.http.in_flight import Traffic
+from dovetail.transports.http.request import Visit, look_after
+from dovetail.transports.http.response import RETRY_MILLISECONDS, Answer, Response, retry_frame
 
 CHANGES = "changes"  # the GET stream of a session, in event ids; calls have random names of another length
 KEEP_MESSAGES = 100  # of one session; not more than one read of a log gives
