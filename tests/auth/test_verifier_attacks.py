@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.auth import Jwt
-from dovetail.auth.jose import MAX_TOKEN, TokenKey
+from dovetail.auth.jose import TokenKey
+from dovetail.auth.principal import MAX_TOKEN
 from issuer_stage import AUDIENCE, DAY, EC, ISSUER, OTHER_RSA, RSA, claims, craft, encode, jwks, signer, site, token
 
 pytestmark = pytest.mark.rule("AUTH-3", "AUTH-7", "AUTH-9")

@@ -24,7 +24,7 @@ from dovetail.registry.arguments import Arguments, RawArguments
 from dovetail.registry.functions import inspect_function
 from dovetail.schema.annotations import Field
 from dovetail.schema.generate import SchemaWriter
-from dovetail.schema.shapes import ShapeReader
+from dovetail.schema.types import ShapeReader
 from stable_ids import stable
 
 T = TypeVar("T")

@@ -39,8 +39,8 @@ from hypothesis import strategies as st
 from dovetail.errors import ArgumentError, SetupError
 from dovetail.registry.arguments import Arguments
 from dovetail.registry.functions import inspect_function
-from dovetail.registry.outputs import encode_json
 from dovetail.schema.annotations import Field
+from dovetail.schema.encode import encode_json
 from dovetail.schema.validate import Validator
 from stable_ids import stable
 

@@ -16,8 +16,8 @@ from argument_types import Bounded, Colour, Dog, Level, Limit, Model, Point, com
 from typing_extensions import TypeAliasType
 
 from dovetail.errors import SetupError
-from dovetail.registry.outputs import to_jsonable
 from dovetail.schema.annotations import Field
+from dovetail.schema.encode import to_jsonable
 from stable_ids import stable
 
 

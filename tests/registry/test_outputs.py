@@ -39,7 +39,8 @@ from typing_extensions import TypeAliasType
 
 from dovetail.errors import SetupError
 from dovetail.protocol.jsonrpc import MAX_DEPTH
-from dovetail.registry.outputs import Output, OutputError, compile_output, compile_raw_output, encode_json, to_jsonable
+from dovetail.registry.outputs import Output, compile_output, compile_raw_output
+from dovetail.schema.encode import OutputError, encode_json, to_jsonable
 from stable_ids import stable
 
 

@@ -15,6 +15,7 @@ from dovetail.protocol import revisions
 from dovetail.protocol.capabilities import require_askable
 from dovetail.protocol.elicitation import Inquiry
 from dovetail.protocol.revisions import LATEST, Revision
+from dovetail.protocol.sampling import SamplingMessage, ToolOutcome, ToolUse
 from dovetail.protocol.types import (
     EmbeddedResource,
     Image,
@@ -24,7 +25,7 @@ from dovetail.protocol.types import (
     Text,
     ToolDefinition,
 )
-from dovetail.registry.sampling import Sample, Sampled, SamplingMessage, ToolOutcome, ToolUse
+from dovetail.registry.sampling import Sample, Sampled
 from dovetail.registry.tools import compile_tool
 
 REVISIONS = pytest.mark.parametrize("revision", revisions.ALL, ids=lambda row: row.name)

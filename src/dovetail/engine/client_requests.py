@@ -37,7 +37,7 @@ from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage, Envelope, encode
 from dovetail.protocol.request_state import MAX_ROUNDS
 from dovetail.protocol.revisions import Revision
 from dovetail.registry.elicitation import ElicitUrl
-from dovetail.registry.outputs import to_jsonable
+from dovetail.schema.encode import to_jsonable
 from dovetail.state.base import MAX_TTL, Codec, Conflict, Listener, StateBackend, StoreTrouble
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from dovetail.protocol import capabilities, jsonrpc
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.methods import LogLevel, RequestId
 from dovetail.protocol.types import ResourceContents
-from dovetail.registry.outputs import OutputError, to_jsonable
+from dovetail.schema.encode import OutputError, to_jsonable
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal

@@ -13,7 +13,7 @@ from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, MissingCapability, 
 from dovetail.protocol import inbound
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.results import Result, ToolResult
-from dovetail.registry.outputs import OutputError, to_jsonable
+from dovetail.schema.encode import OutputError, to_jsonable
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine

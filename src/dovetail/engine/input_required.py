@@ -33,7 +33,7 @@ from dovetail.protocol.elicitation import MAX_QUESTIONS, InputRequired, Inquiry,
 from dovetail.protocol.methods import CallToolParams, GetPromptParams, ReadResourceParams
 from dovetail.protocol.request_state import MAX_ROUNDS, Binding, Round
 from dovetail.protocol.results import Interim
-from dovetail.registry.outputs import OutputError, encode_json
+from dovetail.schema.encode import OutputError, encode_json
 from dovetail.state.base import MAX_TTL, StateBackend
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from dovetail.schema.annotations import Constraints
 from dovetail.schema.decode import TypeMaker, completing, refuse_misfit
 from dovetail.schema.explain import MISFIT, SHOWN, UNSAID, Budget, line, misfits
 from dovetail.schema.generate import JsonSchema, SchemaWriter, default_keyword
-from dovetail.schema.shapes import Alternatives, Anything, Reference, Shape, ShapeReader, is_null, nullable
+from dovetail.schema.shapes import Alternatives, Anything, Reference, Shape, is_null
+from dovetail.schema.types import ShapeReader, nullable
 from dovetail.schema.validate import Validator
 
 Raw = bytes | msgspec.Raw
@@ -142,8 +143,9 @@ def _is_about(problem: str, name: str) -> bool:
 
 
 def _shape(reader: ShapeReader, parameter: Parameter, where: str) -> Shape:
-    shape = reader.read(parameter.annotation, f"{where}, parameter {parameter.name}")
-    refuse_misfit(parameter, shape, where)
+    here = f"{where}, parameter {parameter.name}"
+    shape = reader.read(parameter.annotation, here)
+    refuse_misfit(parameter.default, shape, here)
     return _described(_with_null(shape, parameter), parameter)
 
 

@@ -18,8 +18,8 @@ from msgspec import NODEFAULT
 
 from dovetail.errors import ArgumentError, QuestionFailed, SetupError
 from dovetail.registry.arguments import Arguments
-from dovetail.registry.functions import FunctionInfo, Parameter, alias_value, is_alias
-from dovetail.schema.annotations import default_of
+from dovetail.registry.functions import FunctionInfo, Parameter
+from dovetail.schema.annotations import alias_value, default_of, is_alias
 from dovetail.schema.encode import OutputError, decode_json, encode_json
 from dovetail.schema.explain import described, excerpt, listed
 from dovetail.schema.generate import JsonSchema

@@ -21,13 +21,14 @@ from dovetail.errors import SetupError
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.results import Shaper, ToolResult
 from dovetail.protocol.types import Content, Text, ToolAnnotations, shape_content
-from dovetail.registry.functions import alias_value, is_alias
 from dovetail.registry.options import UntrustedOutput
+from dovetail.schema.annotations import alias_value, is_alias
 from dovetail.schema.decode import TypeMaker
 from dovetail.schema.encode import OutputError, decode_json, encode_json, to_jsonable
 from dovetail.schema.explain import MISFIT, Budget, line, misfits
 from dovetail.schema.generate import SchemaWriter
-from dovetail.schema.shapes import Anything, Record, ShapeReader, reachable
+from dovetail.schema.shapes import Anything, Record, reachable
+from dovetail.schema.types import ShapeReader
 from dovetail.schema.validate import Validator
 
 __all__ = ["Output", "OutputError", "compile_output", "compile_raw_output", "encode_json", "to_jsonable"]

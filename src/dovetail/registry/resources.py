@@ -30,8 +30,8 @@ from dovetail.registry.arguments import Arguments
 from dovetail.registry.files import Directory, File, FileContents, FileEntry, type_of_uri
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function, members
 from dovetail.registry.options import AccessOptions, access_of, checked_options, convert_option
-from dovetail.registry.outputs import encode_json
 from dovetail.registry.tools import closed_choices, described_by
+from dovetail.schema.encode import encode_json
 
 if TYPE_CHECKING:
     from dovetail.registry.options import AccessRule

@@ -37,8 +37,8 @@ from dovetail.protocol.types import (
 )
 from dovetail.registry.catalog import check_name
 from dovetail.registry.options import NAMES, POSITIVE_COUNT, TEXT, Kind, checked_options, convert_option
-from dovetail.registry.outputs import OutputError, to_jsonable
 from dovetail.registry.tools import Tool, compile_tool
+from dovetail.schema.encode import OutputError, to_jsonable
 from dovetail.schema.explain import misfits
 
 __all__ = ["Sample", "Sampled", "SamplingMessage", "ToolOutcome", "ToolUse"]

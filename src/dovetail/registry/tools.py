@@ -26,18 +26,8 @@ from dovetail.registry.options import (
     convert_option,
     parse_rates,
 )
-from dovetail.registry.outputs import (
-    Output,
-    OutputError,
-    ResultShape,
-    compile_output,
-    compile_raw_output,
-    encode_json,
-    marked,
-    open_world,
-    to_jsonable,
-)
-from dovetail.schema.encode import PLAIN_TYPES
+from dovetail.registry.outputs import Output, ResultShape, compile_output, compile_raw_output, marked, open_world
+from dovetail.schema.encode import PLAIN_TYPES, OutputError, encode_json, to_jsonable
 
 if TYPE_CHECKING:
     from dovetail.registry.options import AccessRule, Rate

@@ -17,7 +17,6 @@ import msgspec
 from msgspec import UNSET
 
 from dovetail.errors import SetupError
-from dovetail.registry.functions import Parameter
 from dovetail.schema.annotations import NO_CONSTRAINTS, Constraints
 from dovetail.schema.explain import UNEXPLAINED, Misfit, misfits
 from dovetail.schema.shapes import (
@@ -322,9 +321,8 @@ _PLAIN = (str, int, float, bool)  # whatever else somebody gives as a default is
 # Parameters
 
 
-def refuse_misfit(parameter: Parameter, shape: Shape, where: str) -> None:
+def refuse_misfit(default: Any, shape: Shape, where: str) -> None:
     """Raise SetupError for a plain default of the wrong type; one outside of its limits may well mean "not given"."""
-    default = parameter.default
     if type(default) not in _PLAIN:
         return
     maker = TypeMaker()
@@ -335,7 +333,7 @@ def refuse_misfit(parameter: Parameter, shape: Shape, where: str) -> None:
         words = misfits(error)[0][1]
         reason = "" if words == UNEXPLAINED else f" ({words})"
         raise SetupError(
-            f"{where}, parameter {parameter.name}: the default {reprlib.repr(default)} does not fit its annotation"
+            f"{where}: the default {reprlib.repr(default)} does not fit its annotation"
             f"{reason}; change the default or the annotation"
         ) from None
 

@@ -10,8 +10,7 @@ from typing import Annotated, Any, get_args
 import msgspec
 
 from dovetail.errors import SetupError
-from dovetail.registry.functions import class_hints
-from dovetail.schema.annotations import Constraints
+from dovetail.schema.annotations import Constraints, class_hints
 from dovetail.schema.explain import UNEXPLAINED, Misfit
 from dovetail.schema.validate import SchemaDocument, SchemaLimits, Validator
 

@@ -1,0 +1,354 @@
+"""From an annotation to its shape; what has no JSON form is refused with the fix."""
+
+import collections
+import enum
+import functools
+import inspect
+import operator
+import re
+import types
+from collections import abc
+from collections.abc import Callable, Hashable
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    ForwardRef,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
+
+import msgspec
+
+from dovetail.errors import SetupError
+from dovetail.schema.annotations import (
+    NO_CONSTRAINTS,
+    Constraints,
+    alias_value,
+    is_alias,
+    merge,
+    only_meta,
+    read_metadata,
+)
+from dovetail.schema.encode import OutputError, encode_json
+from dovetail.schema.pydantic import Model, is_model
+from dovetail.schema.shapes import (
+    LENGTH,
+    SCALARS,
+    Alternatives,
+    Anything,
+    Array,
+    Choice,
+    Definition,
+    FixedArray,
+    Foreign,
+    Record,
+    RecordClass,
+    Reference,
+    Scalar,
+    Shape,
+    Table,
+    class_description,
+    is_hashable,
+    is_null,
+    needs_trial,
+    read_record,
+    scalar_kind,
+)
+from dovetail.schema.validate import Pattern
+
+_DEFINITIONS = 500
+_NESTING = 50  # a generic class that contains ever new variants of itself ends here
+
+_ARRAYS: dict[Any, Callable[[Any], Any]] = {
+    list: list,
+    set: set,
+    frozenset: frozenset,
+    tuple: tuple,
+    collections.deque: collections.deque,
+    abc.Sequence: list,
+    abc.MutableSequence: list,
+    abc.Collection: list,
+    abc.Iterable: list,
+    abc.Set: set,
+    abc.MutableSet: set,
+}
+_UNKNOWN_TO_MSGSPEC = frozenset({collections.deque, abc.Iterable})
+_TABLES = frozenset({dict, abc.Mapping, abc.MutableMapping})
+_ANYTHING = (Any, object, inspect.Parameter.empty)
+
+
+def constrain(shape: Shape, constraints: Constraints, where: str, *, native: bool = False) -> Shape:
+    """The shape with constraints applied; `native` if msgspec sees the same ones in the annotation."""
+    _refuse_unusable(constraints, where)
+    limits = frozenset(constraints.limits())
+    leftover = limits - _applicable(shape)
+    if leftover:
+        names = ", ".join(sorted(leftover))
+        raise SetupError(f"{where}: {names} can't constrain this type; remove it, or check it inside the function")
+    if isinstance(shape, Alternatives) and limits:
+        shape = Alternatives(
+            members=tuple(
+                constrain(member, constraints.only(limits & _applicable(member)), where) for member in shape.members
+            ),
+            constraints=shape.constraints,
+            altered=True,
+        )
+        constraints = constraints.notes()
+    changed = bool(limits) and not (native and constraints.pattern is None and constraints.multiple_of is None)
+    return msgspec.structs.replace(
+        shape, constraints=merge(shape.constraints, constraints, where), altered=shape.altered or changed
+    )
+
+
+def _refuse_unusable(constraints: Constraints, where: str) -> None:
+    if constraints.pattern is not None:
+        Pattern(constraints.pattern, where=where)
+    try:
+        encode_json([constraints.examples, constraints.extra])
+    except OutputError as error:
+        raise SetupError(f"{where}: its examples or extra keywords can't be sent: {error}") from None
+
+
+def _applicable(shape: Shape) -> frozenset[str]:
+    match shape:
+        case Scalar():
+            return shape.kind.limits
+        case Array() | Table():
+            return LENGTH
+        case Alternatives():
+            return frozenset[str]().union(*map(_applicable, shape.members))
+    return frozenset()
+
+
+class ShapeReader:
+    """Reads annotations that share their definitions, such as the parameters of one function."""
+
+    def __init__(self) -> None:
+        self.definitions: dict[Hashable, Definition] = {}
+        self.nesting = 0
+
+    def read(self, annotation: Any, where: str) -> Shape:
+        """The shape of the values that an annotation allows; raises SetupError."""
+        origin = get_origin(annotation)
+        if origin is Annotated:
+            return self._annotated(annotation, where)
+        if any(annotation is one for one in _ANYTHING):
+            return Anything(altered=annotation is object)
+        if annotation is None:
+            annotation = types.NoneType
+        if origin in (Union, types.UnionType):
+            return self._union(annotation, where)
+        if origin is Literal:
+            return _literal(get_args(annotation), where)
+        if is_model(annotation):
+            is_class = hasattr(annotation, "model_fields")  # which msgspec leaves to us; anything else it might know
+            return Foreign(model=Model(annotation, where), altered=not is_class)
+        for read in (self._indirect, self._class, self._collection, self._record):
+            shape = read(annotation, where)
+            if shape is not None:
+                return shape
+        raise SetupError(
+            f"{where}: {_shown(annotation)} has no JSON form; use a standard type, a dataclass, a TypedDict or a "
+            "pydantic model"
+        )
+
+    def _annotated(self, annotation: Any, where: str) -> Shape:
+        inner, metadata = annotation.__origin__, annotation.__metadata__
+        try:
+            constraints = read_metadata(metadata, where)
+            if constraints.limits():
+                while is_alias(inner):  # limits belong to what the alias stands for
+                    inner = alias_value(inner, where)
+            return constrain(self.read(inner, where), constraints, where, native=only_meta(metadata))
+        except SetupError:
+            if not _only_models(inner):
+                raise
+            return Foreign(model=Model(annotation, where), altered=True)  # pydantic knows what to do with it
+
+    def _indirect(self, annotation: Any, where: str) -> Shape | None:
+        """What only stands for another type."""
+        if isinstance(annotation, TypeVar):
+            bound = annotation.__bound__
+            choices = annotation.__constraints__
+            return self.read(bound or (functools.reduce(operator.or_, choices) if choices else Any), where)
+        if hasattr(annotation, "__supertype__"):
+            return self.read(annotation.__supertype__, where)
+        if get_origin(annotation) is Final:
+            return self.read(get_args(annotation)[0], where)
+        if isinstance(annotation, (str, ForwardRef)):
+            raise SetupError(
+                f"{where}: {_shown(annotation)} can't be resolved; for a type that contains itself use a class, or "
+                "TypeAliasType"
+            )
+        if not is_alias(annotation):
+            return None
+        definition = self._known(annotation)
+        if definition is None:
+            definition = self._define(annotation, _class_name(annotation), Anything(), where)
+            definition.body = self.read(alias_value(annotation, where), where)
+        return Reference(definition=definition, altered=True)
+
+    def _class(self, annotation: Any, where: str) -> Shape | None:
+        if not isinstance(annotation, type):
+            return None
+        if (kind := scalar_kind(annotation)) is not None:
+            return Scalar(kind=kind)
+        if issubclass(annotation, enum.Enum):
+            return _enum(annotation, where)
+        return None
+
+    def _union(self, annotation: Any, where: str) -> Shape:
+        arguments = tuple(member for member in get_args(annotation) if member is not msgspec.UnsetType)
+        models = [member for member in arguments if is_model(member)]
+        if len(models) > 1 and _only_models(annotation):
+            return Foreign(model=Model(annotation, where), altered=True)
+        members = tuple(self.read(member, where) for member in arguments)
+        if len(members) == 1:
+            return members[0]
+        if any(isinstance(member, Anything) for member in members):
+            return Anything()
+        return _alternatives(members)
+
+    def _collection(self, annotation: Any, where: str) -> Shape | None:
+        origin = get_origin(annotation) or annotation
+        arguments = get_args(annotation)
+        if origin is tuple and annotation is not tuple and not (len(arguments) == 2 and arguments[1] is ...):
+            return FixedArray(items=tuple(self.read(argument, where) for argument in arguments))
+        if not isinstance(origin, type):
+            return None
+        if origin in _ARRAYS:
+            item = self.read(arguments[0] if arguments else Any, where)
+            if _ARRAYS[origin] in (set, frozenset) and not is_hashable(item):
+                raise SetupError(f"{where}: {_shown(arguments[0])} can't be the item of a set; use a list")
+            return Array(item=item, container=_ARRAYS[origin], altered=origin in _UNKNOWN_TO_MSGSPEC)
+        if origin in _TABLES:
+            key, value = arguments or (str, Any)
+            return Table(key=self._key(key, where), value=self.read(value, where))
+        return None
+
+    def _key(self, annotation: Any, where: str) -> Shape:
+        shape = self.read(str if annotation is Any else annotation, where)
+        base = shape
+        while isinstance(base, Reference):
+            base = base.definition.body
+        if isinstance(base, Scalar) and base.kind.json in ("string", "integer") and base.kind.limits != LENGTH:
+            return base
+        if isinstance(base, Choice) and base.native is not None:
+            return base
+        raise SetupError(f"{where}: {_shown(annotation)} can't be the key of a JSON object; use str, int or Literal")
+
+    def _record(self, annotation: Any, where: str) -> Shape | None:
+        known = self._known(annotation)
+        if known is not None:
+            return Reference(definition=known)
+        source = read_record(annotation, where)
+        if source is None:
+            return None
+        body = Record(source=source)
+        definition = self._define(annotation, _class_name(annotation), body, where)
+        self._read_fields(source, where.partition(", field ")[0])
+        return Reference(definition=definition)
+
+    def _read_fields(self, source: RecordClass, where: str) -> None:
+        name = source.cls.__name__
+        self.nesting += 1
+        if self.nesting > _NESTING:
+            raise SetupError(f"{where}: {name} is nested more than {_NESTING} classes deep; use simpler ones")
+        for field in source.fields:
+            field.shape = self.read(field.annotation, f"{where}, field {field.name} of {name}")
+        self.nesting -= 1
+
+    def _known(self, annotation: Any) -> Definition | None:
+        return self.definitions.get(_identity(annotation))
+
+    def _define(self, annotation: Any, name: str, body: Shape, where: str) -> Definition:
+        if len(self.definitions) >= _DEFINITIONS:
+            raise SetupError(f"{where}: {name} contains more than {_DEFINITIONS} types; use simpler ones")
+        taken = {definition.name for definition in self.definitions.values()}
+        unique = next(n for n in (name, *(f"{name}_{i}" for i in range(2, _DEFINITIONS + 2))) if n not in taken)
+        definition = self.definitions[_identity(annotation)] = Definition(unique, body)
+        return definition
+
+
+# Alternatives and choices
+
+
+def nullable(shape: Shape) -> Shape:
+    """The shape, or null."""
+    return _alternatives((shape, Scalar(kind=SCALARS[types.NoneType])))
+
+
+def _alternatives(members: tuple[Shape, ...]) -> Shape:
+    """A union. If it is one shape or null, the labels of that shape are the labels of the whole."""
+    solid = [member for member in members if not is_null(member)]
+    labels = solid[0].constraints.labels() if len(solid) == 1 else NO_CONSTRAINTS
+    if labels != NO_CONSTRAINTS:
+        bare = msgspec.structs.replace(solid[0], constraints=solid[0].constraints.without_labels())
+        members = tuple(bare if member is solid[0] else member for member in members)
+    return Alternatives(members=members, altered=needs_trial(members), constraints=labels)
+
+
+def _literal(values: tuple[Any, ...], where: str) -> Shape:
+    pairs = tuple((value.value if isinstance(value, enum.Enum) else value, value) for value in values)
+    solid = tuple(pair for pair in pairs if pair[0] is not None)
+    null = Scalar(kind=SCALARS[types.NoneType])
+    if not solid:
+        return null
+    is_native = all(type(python) in (str, int) for _, python in solid)
+    native = Literal[tuple(json for json, _ in solid)] if is_native else None
+    choice = Choice(pairs=solid, native=native, altered=native is None)
+    _refuse_unscalar(choice, "Literal", where)
+    if len(solid) == len(pairs):
+        return choice
+    return Alternatives(members=(choice, null), altered=native is None)
+
+
+def _enum(cls: type[enum.Enum], where: str) -> Shape:
+    pairs = tuple((member.value, member) for member in cls)
+    kinds = {type(json) for json, _ in pairs}
+    native = cls if kinds in ({str}, {int}) else None
+    choice = Choice(pairs=pairs, native=native, altered=native is None, description=class_description(cls))
+    _refuse_unscalar(choice, cls.__name__, where)
+    return choice
+
+
+def _refuse_unscalar(choice: Choice, name: str, where: str) -> None:
+    if not choice.pairs:
+        raise SetupError(f"{where}: {name} has no members; add some")
+    for json, python in choice.pairs:
+        if not isinstance(json, (str, int, float)):
+            raise SetupError(f"{where}: {python!r} of {name} has no JSON form; use strings or numbers as values")
+
+
+# Names
+
+
+def _only_models(annotation: Any) -> bool:
+    members = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    return all(member is types.NoneType or _model_inside(member) for member in members)
+
+
+def _model_inside(annotation: Any) -> bool:
+    return is_model(annotation.__origin__ if get_origin(annotation) is Annotated else annotation)
+
+
+def _class_name(annotation: Any) -> str:
+    cls = get_origin(annotation) or annotation
+    parts = [cls.__name__, *(getattr(argument, "__name__", str(argument)) for argument in get_args(annotation))]
+    return re.sub(r"\W+", "_", "_".join(parts)).strip("_")
+
+
+def _identity(annotation: Any) -> Hashable:
+    try:
+        hash(annotation)
+    except TypeError:
+        return repr(annotation)
+    return (annotation,)  # a tuple, so that no annotation is taken for another's repr
+
+
+def _shown(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
