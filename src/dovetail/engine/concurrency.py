@@ -152,9 +152,9 @@ class FleetLimit(Limit):
         self._state = state
         self._topic = f"slot/{tool}"
         self._patience = patience  # seconds that a call may wait
-        self._lease = lazy.workers.LEASE_SECONDS if lease is None else lease
+        self._lease = lazy.worker_lease.LEASE_SECONDS if lease is None else lease
         # seconds between two renewals, and between two looks for slots that have expired
-        self._beat = lazy.workers.BEAT_SECONDS if beat is None else beat
+        self._beat = lazy.worker_lease.BEAT_SECONDS if beat is None else beat
         self._held: deque[Slot] = deque()  # any call may give back any of them
         self._without = 0  # calls that go on without one
         self._looking = asyncio.Lock()  # the call that waits longest has it
