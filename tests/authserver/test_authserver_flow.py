@@ -29,7 +29,7 @@ from dovetail.authserver import AuthServer, OAuthClient, hash_password
 from dovetail.authserver.endpoints import OAuthRefusal
 from dovetail.authserver.storage import AuthStore, Keyring
 from dovetail.authserver.tokens import GRACE_SECONDS, Grant, Target, TokenIssuer
-from dovetail.engine.secrets import Secrets
+from dovetail.engine.workers import Secrets
 from dovetail.errors import SetupError
 from dovetail.state.base import NoRoom, StoreTrouble
 from dovetail.state.memory import MemoryState

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from served_http import Scripted, Visit, free_port, handshake, until
 
 from dovetail import Client
-from dovetail.client.transports.base import OutgoingMessage
+from dovetail.client.transports.base import OutgoingMessage, ServerUrl
 from dovetail.client.transports.http import mirror
-from dovetail.client.transports.url import ServerUrl
 from dovetail.errors import BadAnswer, ConnectionLost, NotSignedIn, ServerError, SetupError, TooManyRequests
 from dovetail.protocol.headers import check_parameters, check_standard, header_parameters
 

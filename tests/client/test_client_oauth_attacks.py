@@ -14,7 +14,7 @@ from dovetail.cli.connect import terminal_sign_in
 from dovetail.client.oauth import ClientCredentials, MemoryTokens, OAuth
 from dovetail.client.oauth.metadata import OAuthWeb, Told, discover
 from dovetail.client.transports.aiohttp import HttpRequests
-from dovetail.client.transports.url import ServerUrl
+from dovetail.client.transports.base import ServerUrl
 from dovetail.errors import ConnectionLost, NotSignedIn, ServerError
 
 pytestmark = pytest.mark.usefixtures("tidy")

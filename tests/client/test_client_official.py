@@ -15,8 +15,8 @@ from server_process import serving
 import nodejs
 from dovetail import Change, Client, ElicitQuestion, EmbeddedResource, LogMessage, ServerError, Text, ToolError
 from dovetail.client.transports.aiohttp import HttpRequests
+from dovetail.client.transports.base import ServerUrl
 from dovetail.client.transports.http import HttpTransport
-from dovetail.client.transports.url import ServerUrl
 
 pytestmark = [
     pytest.mark.long,

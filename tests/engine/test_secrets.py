@@ -15,8 +15,7 @@ import pytest
 from dovetail import Server, SetupError
 from dovetail.engine.options import Options
 from dovetail.engine.request_state import BadSeal
-from dovetail.engine.secrets import KEY, Secrets, checked_secrets, keep_sharing, shared_secrets
-from dovetail.engine.worker_lease import Member
+from dovetail.engine.workers import KEY, Member, Secrets, checked_secrets, keep_sharing, shared_secrets
 from dovetail.state.memory import MemoryState
 from far_state import FarState
 from http_serving import until

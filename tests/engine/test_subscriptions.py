@@ -13,7 +13,7 @@ from dovetail import Server
 from dovetail.engine.handlers import MAX_LISTENED
 from dovetail.engine.subscriptions import LIST_KINDS, Change, ChangeLog, Heard, Hub, Refresher, changes_made
 from dovetail.engine.threads import ThreadPool
-from dovetail.engine.worker_lease import Member
+from dovetail.engine.workers import Member
 from dovetail.protocol.session import MAX_SUBSCRIPTIONS, Session
 from dovetail.state.base import StoreTrouble
 from dovetail.state.memory import MemoryState

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dovetail import Context, Server
 from dovetail.auth import Auth, Principal
-from dovetail.engine import worker_lease
+from dovetail.engine import workers
 
 FOLDER = Path(os.environ.get("FLEET_FOLDER", "."))
 ANSWER_SECONDS = 5.0  # for a question; an answer that was lost on its way must not hold a call for long
@@ -21,7 +21,7 @@ ANSWER_SECONDS = 5.0  # for a question; an answer that was lost on its way must 
 TOKEN, URL = "a-bound-token", "https://notes.example.com/mcp"  # all workers are one server under this URL
 
 for name in ("LEASE_SECONDS", "BEAT_SECONDS"):
-    setattr(worker_lease, name, getattr(worker_lease, name) / float(os.environ.get("FLEET_HASTE", "1")))
+    setattr(workers, name, getattr(workers, name) / float(os.environ.get("FLEET_HASTE", "1")))
 
 
 async def verify(token: str) -> Principal | None:

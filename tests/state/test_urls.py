@@ -7,9 +7,9 @@ import pytest
 
 from dovetail import state
 from dovetail.errors import SetupError
+from dovetail.state.base import open_state
 from dovetail.state.memory import MemoryState
 from dovetail.state.sqlite import SqliteState
-from dovetail.state.urls import open_state
 
 
 class Made:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.engine.worker_lease import Member
+from dovetail.engine.workers import Member
 from dovetail.errors import ProtocolError
 from dovetail.protocol.sse import EventId, SseDecoder
 from dovetail.state.base import NoRoom, StoreTrouble

@@ -15,19 +15,22 @@ from dovetail.auth.fetch import names_this_machine
 from dovetail.authserver.clients import CODE, REFRESH, ClientDirectory, OAuthClient, is_url
 from dovetail.authserver.endpoints import (
     SIGNED_IN,
+    Consent,
     OAuthRefusal,
     address_of,
     consent_cookie,
+    consent_page,
     cookie,
     form_fields,
     host_of,
     is_loopback,
     is_registered,
     query_fields,
+    refusal_page,
     set_cookie,
+    shown,
     with_parameters,
 )
-from dovetail.authserver.pages import Consent, consent_page, refusal_page, shown
 from dovetail.authserver.storage import AttemptLimit, Sealed
 from dovetail.authserver.tokens import Grant, TokenIssuer
 from dovetail.authserver.users import Users

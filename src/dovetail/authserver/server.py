@@ -23,7 +23,7 @@ from dovetail.authserver.endpoints import MAX_BYTES, PUBLIC, PageHandler, json_e
 from dovetail.authserver.storage import AuthStore, Backends, Keyring
 from dovetail.authserver.tokens import Target, TokenEndpoint, TokenIssuer
 from dovetail.authserver.users import Users
-from dovetail.engine.secrets import secrets_in
+from dovetail.engine.workers import secrets_in
 from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes
 from dovetail.transports.http.asgi import App

@@ -16,11 +16,10 @@ from dovetail.auth.jose import SigningKey
 from dovetail.auth.principal import Confidential
 from dovetail.authserver.endpoints import OAuthRefusal, digest
 from dovetail.engine.request_state import BadSeal, Sealer
-from dovetail.engine.secrets import Secrets
+from dovetail.engine.workers import Secrets
 from dovetail.errors import ProtocolError
-from dovetail.state.base import MAX_TTL, Conflict, Entry, StateBackend
+from dovetail.state.base import MAX_TTL, Conflict, Entry, StateBackend, open_state
 from dovetail.state.memory import MemoryState
-from dovetail.state.urls import open_state
 
 # Strangers can make many records of the first family, which has one share of a store. What a user or the operator has
 # allowed is of the second: it must find room however full that share is, above all a revocation.

@@ -19,9 +19,8 @@ from dovetail.cli.options import USUAL_LEVEL, InteractionOptions, ServerTarget
 from dovetail.cli.target import CANT_LOAD, NOT_FOUND, stdio_command
 from dovetail.client import Client, LogMessage
 from dovetail.client.config import ListedServer, all_servers
-from dovetail.client.transports.base import OutgoingMessage, Receiver, Transport
+from dovetail.client.transports.base import OutgoingMessage, Receiver, ServerUrl, Transport, page_url
 from dovetail.client.transports.stdio import LEAVE_SECONDS, NotStarted, ProcessGroup, see_out, within
-from dovetail.client.transports.url import ServerUrl, page_url
 from dovetail.errors import BadAnswer, ConnectionLost, NotSignedIn, ServerError, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.capabilities import passes_level

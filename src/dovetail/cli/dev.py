@@ -28,7 +28,7 @@ from dovetail.cli.output import CommandExit, ended_by_signals, in_line, plain, t
 from dovetail.cli.target import load_target, split_target, traceback_of, what_is_missing
 from dovetail.engine.subscriptions import LIST_KINDS, Change
 from dovetail.errors import SetupError
-from dovetail.state.urls import open_state
+from dovetail.state.base import open_state
 from dovetail.transports.http.options import KINDS, HttpOptions
 from dovetail.transports.serve import ANY_IPV4, ANY_IPV6, bind, port_of, serve_http, url_of
 

@@ -20,7 +20,7 @@ from dovetail.cli.hosts import HOSTS, PROJECT, USER, ConfigFile, Host, UnusableF
 from dovetail.cli.output import FAILED, aligned, in_line, out, out_json, plain, styled
 from dovetail.client.config import read_file
 from dovetail.errors import DovetailError, SetupError
-from dovetail.state.urls import open_state
+from dovetail.state.base import open_state
 from dovetail.transports.http.options import KINDS, read_option
 from dovetail.transports.serve import bind
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import dovetail
 from dovetail.errors import SetupError
-from dovetail.transports.loading import loading
+from dovetail.transports import importing
 
 if TYPE_CHECKING:
     from traceback import TracebackException
@@ -97,7 +97,7 @@ def _load(target: str) -> "Server":
     if missing := what_is_missing(target):
         raise BadTarget(missing)
     place, name = split_target(target)
-    with loading(place):
+    with importing(place):
         module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
         found = _named(module, name, place) if name else _only_server(module, place)
         if not isinstance(found, dovetail.Server) and callable(found):

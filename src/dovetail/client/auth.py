@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 from dovetail.auth.fetch import is_loopback_host
-from dovetail.client.transports.url import ServerUrl
+from dovetail.client.transports.base import ServerUrl
 from dovetail.errors import SetupError
 
 log = logging.getLogger("dovetail.client")

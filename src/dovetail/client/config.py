@@ -20,12 +20,11 @@ from dovetail.client.handlers import ElicitationCompleteHandler, ElicitationHand
 from dovetail.client.negotiation import pinned_revision
 from dovetail.client.results import LogHandler
 from dovetail.client.transports.aiohttp import HttpRequests
-from dovetail.client.transports.base import Transport
+from dovetail.client.transports.base import ServerUrl, Transport, checked_headers
 from dovetail.client.transports.http import HttpTransport
 from dovetail.client.transports.memory import MemoryTransport
 from dovetail.client.transports.sse import AutoTransport, SseTransport
 from dovetail.client.transports.stdio import StdioTransport
-from dovetail.client.transports.url import ServerUrl, checked_headers
 from dovetail.engine.engine import Engine
 from dovetail.errors import SetupError
 from dovetail.protocol.revisions import Revision

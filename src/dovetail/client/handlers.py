@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dovetail.client.dispatcher import ClientReply
 from dovetail.client.results import decode, kind_of
-from dovetail.client.transports.url import page_url
+from dovetail.client.transports.base import page_url
 from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, BadAnswer, MissingCapability, ProtocolError, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.capabilities import require_capabilities

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from dovetail.engine import progress as progress
     from dovetail.engine import rate_limits as rate_limits
     from dovetail.engine import request_state as request_state
-    from dovetail.engine import worker_lease as worker_lease
 
 __getattr__ = lazy_modules(
     __name__,
@@ -25,5 +24,4 @@ __getattr__ = lazy_modules(
     "progress",
     "rate_limits",
     "request_state",
-    "worker_lease",
 )

@@ -21,6 +21,7 @@ from msgspec import UNSET
 
 from dovetail import engine as lazy
 from dovetail import state as lazy_state
+from dovetail.engine import workers
 from dovetail.errors import BUSY_SECONDS, Busy, ServerBusy, ToolBusy
 
 if TYPE_CHECKING:
@@ -152,9 +153,9 @@ class FleetLimit(Limit):
         self._state = state
         self._topic = f"slot/{tool}"
         self._patience = patience  # seconds that a call may wait
-        self._lease = lazy.worker_lease.LEASE_SECONDS if lease is None else lease
+        self._lease = workers.LEASE_SECONDS if lease is None else lease
         # seconds between two renewals, and between two looks for slots that have expired
-        self._beat = lazy.worker_lease.BEAT_SECONDS if beat is None else beat
+        self._beat = workers.BEAT_SECONDS if beat is None else beat
         self._held: deque[Slot] = deque()  # any call may give back any of them
         self._without = 0  # calls that go on without one
         self._looking = asyncio.Lock()  # the call that waits longest has it

@@ -19,9 +19,9 @@ from dovetail.engine.options import Options
 from dovetail.engine.redaction import Redactor, guard_loggers
 from dovetail.engine.request_context import Exchange
 from dovetail.engine.resources import Library
-from dovetail.engine.secrets import keep_sharing, random_secrets, shared_secrets
 from dovetail.engine.subscriptions import LIST_KINDS, Change, ChangeKind, Hub, Refresher
 from dovetail.engine.threads import ThreadPool
+from dovetail.engine.workers import keep_sharing, random_secrets, shared_secrets
 from dovetail.errors import ConnectionLost, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.capabilities import Offer

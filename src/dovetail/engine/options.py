@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from dovetail import auth as lazy_auth
-from dovetail.engine.secrets import Secrets, checked_secrets, secrets_in
+from dovetail.engine.workers import Secrets, checked_secrets, secrets_in
 from dovetail.errors import SetupError
 from dovetail.protocol.methods import LogLevel
 from dovetail.protocol.results import CacheHint, Style

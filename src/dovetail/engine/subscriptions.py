@@ -22,7 +22,7 @@ from dovetail import state as lazy_state
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
     from dovetail.engine.sessions import HeldSession
-    from dovetail.engine.worker_lease import Member
+    from dovetail.engine.workers import Member
     from dovetail.protocol.session import Session
     from dovetail.state.base import Codec, Listener, LogPage, StateBackend
 

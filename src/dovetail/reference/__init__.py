@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, get_args
 
 from dovetail import Context, Field, Server, ToolError
-from dovetail.reference.arithmetic import (
+from dovetail.reference.tools import (
+    FORTUNES,
     OPERATIONS,
+    Category,
+    Mood,
     compute,
     dice_text,
     number_text,
@@ -19,7 +22,6 @@ from dovetail.reference.arithmetic import (
     plain_number,
     roll,
 )
-from dovetail.reference.fortunes import FORTUNES, Category, Mood
 
 HERE = Path(__file__).parent
 LANGUAGES = ("c", "go", "java", "javascript", "kotlin", "perl", "php", "python", "ruby", "rust", "swift", "typescript")

@@ -12,6 +12,5 @@ if TYPE_CHECKING:
     from dovetail.state import memory as memory
     from dovetail.state import redis as redis
     from dovetail.state import sqlite as sqlite
-    from dovetail.state import urls as urls
 
-__getattr__ = lazy_modules(__name__, "base", "memory", "redis", "sqlite", "urls")
+__getattr__ = lazy_modules(__name__, "base", "memory", "redis", "sqlite")

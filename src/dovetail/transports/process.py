@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 from dovetail.engine.redaction import RedactingFilter, Redactor
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import SetupError
-from dovetail.transports.loading import refuse_while_loading
+from dovetail.transports import refuse_while_importing
 from dovetail.transports.pipes import STDERR, write_all
 
 WINDOWS_BREAK = getattr(signal, "SIGBREAK", None)  # Ctrl-Break, and what service managers send there
@@ -93,7 +93,7 @@ def _program_is_over() -> bool:
 
 def refuse_nested_run() -> None:
     """Say so in plain words, before anything else is changed."""
-    refuse_while_loading()
+    refuse_while_importing()
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dovetail.auth.jose import OWN_ALGORITHM, SigningKey, private_key
-from dovetail.client.transports.url import ServerUrl
+from dovetail.client.transports.base import ServerUrl
 from dovetail.protocol.pagination import encode_base64url
 
 

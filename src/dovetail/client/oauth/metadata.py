@@ -28,7 +28,7 @@ from dovetail.auth.jose import read_object
 from dovetail.auth.jwt import metadata_urls
 from dovetail.auth.principal import Confidential
 from dovetail.client.oauth.storage import RegisteredClient
-from dovetail.client.transports.url import ServerUrl
+from dovetail.client.transports.base import ServerUrl
 from dovetail.errors import NotSignedIn, SetupError
 from dovetail.protocol.revisions import LATEST_HANDSHAKE
 from dovetail.protocol.scopes import read_scopes

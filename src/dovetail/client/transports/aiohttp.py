@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dovetail import __version__
 from dovetail.auth.fetch import may_reach
 from dovetail.client.auth import AUTHORIZATION, Challenged, Credentials, Sending
-from dovetail.client.transports.base import Backoff, RequestTimeouts
-from dovetail.client.transports.url import ServerUrl
+from dovetail.client.transports.base import Backoff, RequestTimeouts, ServerUrl
 from dovetail.errors import BadAnswer, ConnectionLost, SetupError
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from dovetail.engine.engine import Engine
 from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.session import MAX_CLIENT
-from dovetail.state.base import NoRoom, StateBackend, StoreTrouble
+from dovetail.state.base import NoRoom, StateBackend, StoreTrouble, open_state
 from dovetail.state.memory import MemoryState
-from dovetail.state.urls import open_state
 from dovetail.transports.http.asgi import WHOLE, App, Receive, Scope, Send, is_below
 from dovetail.transports.http.authenticate import Doorkeeper
 from dovetail.transports.http.endpoint import Endpoint

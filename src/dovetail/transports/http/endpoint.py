@@ -11,7 +11,7 @@ from dovetail.engine.engine import Engine
 from dovetail.engine.request_context import Exchange
 from dovetail.engine.sessions import HeldSession, Sessions
 from dovetail.engine.subscriptions import ChangeLog, ChangesMade
-from dovetail.engine.worker_lease import Member
+from dovetail.engine.workers import Member
 from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.protocol import inbound, jsonrpc, revisions
 from dovetail.protocol.inbound import Opened, Request

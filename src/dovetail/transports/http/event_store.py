@@ -12,7 +12,7 @@ from contextlib import suppress
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dovetail.engine.worker_lease import Member
+from dovetail.engine.workers import Member
 from dovetail.errors import INTERNAL_ERROR, ProtocolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.methods import RequestId
