@@ -23,7 +23,7 @@ class AskingStage(Stage):
         self.server.add_tool(self.defy)
 
     async def ask(self, ctx: Context, method: str = "roots/list", times: int = 1, timeout: float = 10.0) -> str:
-        self.contexts.append(ctx._exchange)
+        self.contexts.append(ctx._context)
         self.entered.set()
         params = json.dumps(QUESTIONS[method]).encode()
         try:
@@ -38,20 +38,20 @@ class AskingStage(Stage):
         return json.dumps([json.loads(bytes(task.result())) for task in asked])
 
     async def _ask(self, ctx: Context, method: str, params: bytes, timeout: float) -> Any:
-        back = ctx._exchange.back
+        back = ctx._context.back
         if back is None:
-            raise QuestionFailed(ctx._exchange.no_way_back)
+            raise QuestionFailed(ctx._context.no_way_back)
         return await ask_by(back, method, timeout, params)
 
     async def defy(self, ctx: Context) -> str:
         """Goes on asking when it was cancelled."""
-        self.contexts.append(ctx._exchange)
+        self.contexts.append(ctx._context)
         self.entered.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             try:
-                ctx._exchange.back.pending("roots/list", 5)
+                ctx._context.back.pending("roots/list", 5)
             except QuestionFailed as failure:
                 self.failures.append(failure)
         return "defied"

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from dovetail.state.base import StoreTrouble
+from dovetail.state.base import StoreUnavailable
 from dovetail.state.memory import MemoryState
 
 
@@ -21,7 +21,7 @@ class FarState(MemoryState):
         self.trouble: Callable[[], Exception] | None = None
 
     def break_down(self) -> None:
-        self.trouble = StoreTrouble
+        self.trouble = StoreUnavailable
 
     async def travel(self, name: str) -> None:
         self.calls[name] += 1

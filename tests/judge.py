@@ -15,7 +15,7 @@ from dovetail.protocol.sse import SseDecoder
 from dovetail.transports.http.endpoint import Endpoint
 from dovetail.transports.http.get_stream import GetStream
 from dovetail.transports.http.legacy_sse import STREAM_ROUTE
-from dovetail.transports.http.request import Visit
+from dovetail.transports.http.request import HttpRequest
 from dovetail.transports.http.response import Response
 
 COMPLAINT = "the official schema disagrees: "
@@ -62,7 +62,7 @@ def _watch_pipes(patch: Patch) -> list[official.Witness]:
 
     def watched_admit(self: Connection, *arguments: Any, **options: Any):
         call = original_admit(self, *arguments, **options)
-        self.witness.admitted(call.exchange.request)
+        self.witness.admitted(call.context.request)
         return call
 
     patch(Connection, "__init__", watched_init)
@@ -92,24 +92,24 @@ def _watch_http(patch: Patch) -> list[official.Witness]:
     gallery = _Gallery()
     watched: dict[int, tuple[Response, official.Witness]] = {}  # the response is kept: ids are used again
 
-    make_visit, tail_init = Visit.of, GetStream.__init__
-    make_exchange = Endpoint._exchange
+    make_visit, tail_init = HttpRequest.of, GetStream.__init__
+    make_context = Endpoint._context
     send_json, send_event = Response.json, Response.event
 
-    def watched_visit(*arguments: Any) -> Visit:
+    def watched_visit(*arguments: Any) -> HttpRequest:
         visit = make_visit(*arguments)
         if visit.route != STREAM_ROUTE:  # what that stream carries is judged where its connection writes it
             watched[id(visit.response)] = (visit.response, gallery.new())
         return visit
 
-    def watched_exchange(self: Endpoint, visit: Visit, request: Any, *arguments: Any) -> Any:
+    def watched_context(self: Endpoint, visit: HttpRequest, request: Any, *arguments: Any) -> Any:
         witness = watched[id(visit.response)][1]
         if request.session is not None:
             gallery.in_session(witness, request.session)
         elif request.revision.handshake:
             witness.session_revision = request.revision.name
         witness.admitted(request)
-        return make_exchange(self, visit, request, *arguments)
+        return make_context(self, visit, request, *arguments)
 
     def watched_tail(self: GetStream, source, held, response, *others) -> None:
         tail_init(self, source, held, response, *others)
@@ -126,8 +126,8 @@ def _watch_http(patch: Patch) -> list[official.Witness]:
                 watched[id(self)][1].received(event.data)
         await send_event(self, frame, **options)
 
-    patch(Visit, "of", watched_visit)
-    patch(Endpoint, "_exchange", watched_exchange)
+    patch(HttpRequest, "of", watched_visit)
+    patch(Endpoint, "_context", watched_context)
     patch(GetStream, "__init__", watched_tail)
     patch(Response, "json", watched_json)
     patch(Response, "event", watched_event)

@@ -16,7 +16,7 @@ from mcp import types
 import official
 from asking_program import ANSWERS, MODEL_SAYS, ROOT, Notes, asking_server, check_everything, new_call
 from dovetail import Client, Context, Elicit, ElicitUrl, InputRequired, Server, SetupError, UrlElicitationRequired
-from dovetail.client import ElicitQuestion
+from dovetail.client import ElicitRequest
 from http_serving import until
 from programs_sdk.asking import PAGE, create_server
 from sdk import (
@@ -79,7 +79,7 @@ def reached(request: pytest.FixtureRequest, tmp_path: Path, witness: official.Wi
     return reach
 
 
-def reply(question: ElicitQuestion) -> Any:
+def reply(question: ElicitRequest) -> Any:
     return True if question.mode == "url" else ANSWERS[question.message]
 
 
@@ -171,10 +171,10 @@ async def test_everything_with_the_official_client(
 
 @pytest.mark.parametrize("way", ["in process", "stdio", "http", "sse"])
 async def test_the_client_hears_when_the_user_is_done(reached: Any, way: str) -> None:
-    seen: list[ElicitQuestion] = []
+    seen: list[ElicitRequest] = []
     done: list[str] = []
 
-    def visits(question: ElicitQuestion) -> bool:
+    def visits(question: ElicitRequest) -> bool:
         seen.append(question)
         return True
 

@@ -32,7 +32,7 @@ import pytest
 
 import dovetail
 from documented import PAGES, PROGRAMS, REVISIONS, ROOT, load, served
-from dovetail import Client, ElicitQuestion, Field, Server, ServerError, ToolAnnotations, ToolError, ToolRegistry
+from dovetail import Client, ElicitRequest, Field, Server, ServerError, ToolAnnotations, ToolError, ToolRegistry
 from dovetail.client.config import ClientOptions
 from dovetail.engine.options import ServerOptions
 from dovetail.registry.prompts import PromptOptions
@@ -271,11 +271,11 @@ ANSWERS: dict[str, Any] = {
 }
 
 
-def fill_in(question: ElicitQuestion) -> Any:
+def fill_in(question: ElicitRequest) -> Any:
     return next(answer for beginning, answer in ANSWERS.items() if question.message.startswith(beginning))
 
 
-def take_the_first(question: ElicitQuestion) -> Any:
+def take_the_first(question: ElicitRequest) -> Any:
     (field,) = question.fields.values()
     return field.get("enum", [True])[0]
 

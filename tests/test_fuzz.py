@@ -226,11 +226,11 @@ async def _settle(wire: Wire) -> None:
         busy = [
             call
             for call in wire.connection._calls.values()
-            if call.exchange is not None and call.exchange.request.method != "subscriptions/listen"
+            if call.context is not None and call.context.request.method != "subscriptions/listen"
         ]
         if not busy and not wire.connection._others:
             return
-    raise AssertionError(f"requests hang: {[call.exchange.request for call in busy]}")
+    raise AssertionError(f"requests hang: {[call.context.request for call in busy]}")
 
 
 def _check_answer(answer: Any) -> None:

@@ -1,6 +1,6 @@
 import asyncio
 
-from dovetail import Client, Context, ElicitQuestion, ElicitReply, SamplingRequest, Server
+from dovetail import Client, Context, ElicitRequest, ElicitResult, SamplingRequest, Server
 
 server = Server("shop", version="1.0.0")
 
@@ -15,9 +15,9 @@ async def buy(article: str, ctx: Context) -> str:
     return f"One {article}, size {size.data}. {thanks.text}"
 
 
-def fill_in(question: ElicitQuestion) -> str | ElicitReply:
+def fill_in(question: ElicitRequest) -> str | ElicitResult:
     print(question.message, *question.fields)
-    return "M" if question.mode == "form" else ElicitReply("cancel")
+    return "M" if question.mode == "form" else ElicitResult("cancel")
 
 
 async def complete(request: SamplingRequest) -> str:

@@ -1,7 +1,7 @@
 import time
 from collections import defaultdict
 
-from dovetail import CallNext, Listing, ProtocolError, Request, Result, Server
+from dovetail import CallNext, ListResult, ProtocolError, Request, Result, Server
 
 server = Server("vault", version="1.0.0")
 seconds: dict[str, float] = defaultdict(float)
@@ -24,7 +24,7 @@ async def guard(request: Request, call_next: CallNext) -> Result:
     if request.method == "tools/call" and request.params.name.startswith("admin_") and not admin:
         raise ProtocolError(f"Unknown tool: {request.params.name}", code=-32602)
     result = await call_next(request)
-    if isinstance(result, Listing) and result.key == "tools" and not admin:
+    if isinstance(result, ListResult) and result.key == "tools" and not admin:
         result.items = [tool for tool in result.items if not tool.name.startswith("admin_")]
     return result
 

@@ -9,10 +9,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dovetail.client import CallResult as CallResult
+    from dovetail.client import CallToolResult as CallToolResult
     from dovetail.client import Client as Client
-    from dovetail.client import ElicitQuestion as ElicitQuestion
-    from dovetail.client import ElicitReply as ElicitReply
+    from dovetail.client import ElicitRequest as ElicitRequest
+    from dovetail.client import ElicitResult as ElicitResult
     from dovetail.client import Listening as Listening
     from dovetail.client import ListPage as ListPage
     from dovetail.client import LogMessage as LogMessage
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dovetail.engine.subscriptions import Change as Change
     from dovetail.errors import AnswerTimeout as AnswerTimeout
     from dovetail.errors import ArgumentError as ArgumentError
-    from dovetail.errors import BadAnswer as BadAnswer
+    from dovetail.errors import BadResponse as BadResponse
     from dovetail.errors import Busy as Busy
     from dovetail.errors import ConnectionLost as ConnectionLost
     from dovetail.errors import DovetailError as DovetailError
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
     from dovetail.protocol.capabilities import Completion as Completion
     from dovetail.protocol.elicitation import InputRequired as InputRequired
     from dovetail.protocol.inbound import Request as Request
-    from dovetail.protocol.results import Interim as Interim
-    from dovetail.protocol.results import Listing as Listing
+    from dovetail.protocol.results import InputRequiredResult as InputRequiredResult
+    from dovetail.protocol.results import ListResult as ListResult
     from dovetail.protocol.results import PromptResult as PromptResult
     from dovetail.protocol.results import Result as Result
     from dovetail.protocol.results import ToolResult as ToolResult
     from dovetail.protocol.sampling import SamplingMessage as SamplingMessage
-    from dovetail.protocol.sampling import ToolOutcome as ToolOutcome
-    from dovetail.protocol.sampling import ToolUse as ToolUse
+    from dovetail.protocol.sampling import ToolResultContent as ToolResultContent
+    from dovetail.protocol.sampling import ToolUseContent as ToolUseContent
     from dovetail.protocol.types import Annotations as Annotations
     from dovetail.protocol.types import Audio as Audio
     from dovetail.protocol.types import EmbeddedResource as EmbeddedResource
@@ -86,10 +86,10 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "client": [
-        "CallResult",
+        "CallToolResult",
         "Client",
-        "ElicitQuestion",
-        "ElicitReply",
+        "ElicitRequest",
+        "ElicitResult",
         "ListPage",
         "Listening",
         "LogMessage",
@@ -105,7 +105,7 @@ _HOMES = {
     "errors": [
         "AnswerTimeout",
         "ArgumentError",
-        "BadAnswer",
+        "BadResponse",
         "Busy",
         "ConnectionLost",
         "DovetailError",
@@ -124,8 +124,8 @@ _HOMES = {
     "protocol.capabilities": ["Completion"],
     "protocol.inbound": ["Request"],
     "protocol.elicitation": ["InputRequired"],
-    "protocol.results": ["Interim", "Listing", "PromptResult", "Result", "ToolResult"],
-    "protocol.sampling": ["SamplingMessage", "ToolOutcome", "ToolUse"],
+    "protocol.results": ["InputRequiredResult", "ListResult", "PromptResult", "Result", "ToolResult"],
+    "protocol.sampling": ["SamplingMessage", "ToolResultContent", "ToolUseContent"],
     "protocol.types": [
         "Annotations",
         "Audio",

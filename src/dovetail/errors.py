@@ -200,7 +200,7 @@ class ConnectionLost(DovetailError):
     """The server went away before it answered."""
 
 
-class BadAnswer(DovetailError):
+class BadResponse(DovetailError):
     """The server answered with something that this client can't use."""
 
 

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from dovetail.auth import Auth, Introspection, Principal, VerifierTrouble
+from dovetail.auth import Auth, Introspection, Principal, VerifierUnavailable
 from dovetail.auth.fetch import Fetched, FetchRequest
 from dovetail.auth.introspection import ASK_SECONDS, MAX_AT_ONCE
 from dovetail.errors import SetupError
@@ -87,7 +87,7 @@ async def test_the_audience(served: Site, aud: Any) -> None:
 async def test_no_answer_is_trouble_and_neither_yes_nor_no(served: Site, page: Any) -> None:
     served.pages["/introspect"] = page
     verifier = asking(served)
-    with pytest.raises(VerifierTrouble) as caught:
+    with pytest.raises(VerifierUnavailable) as caught:
         await verifier.verify("my-token")
     assert not any(word in str(caught.value) for word in ("secret", SECRET, "my-token"))
     served.pages["/introspect"] = GOOD
@@ -99,7 +99,7 @@ async def test_a_fetch_of_somebody_else_that_breaks_is_trouble() -> None:
         raise RuntimeError(repr(request))
 
     verifier = Introspection("https://a.example/x", client_id="a", client_secret=SECRET, fetch=broken)
-    with pytest.raises(VerifierTrouble, match="RuntimeError"):
+    with pytest.raises(VerifierUnavailable, match="RuntimeError"):
         await verifier.verify("x")
 
 

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
-from dovetail.auth import Auth, Jwt, VerifierTrouble
+from dovetail.auth import Auth, Jwt, VerifierUnavailable
 from dovetail.auth.fetch import Fetched, FetchFailed, FetchRequest, make_fetch
 from dovetail.auth.jose import ASYMMETRIC, MAX_KEYS, read_keys
 from dovetail.auth.jwt import COOLDOWN, FRESH, RETRY, STALE, RemoteKeys, discover, may_hold_keys
@@ -204,7 +204,7 @@ async def test_a_token_of_another_issuer_does_not_ask_for_keys() -> None:
     principal = await auth.verify(token())
     assert principal is not None
     assert asked == []
-    with pytest.raises(VerifierTrouble):
+    with pytest.raises(VerifierUnavailable):
         await auth.verify(token(claims(iss="https://away.example.com")))
     assert asked
 
@@ -287,7 +287,7 @@ async def test_metadata_that_does_not_do(served: Site, page: Any, says: str) -> 
     with pytest.raises(ValueError, match=says):
         await discover(served.origin, FETCH)
     jwt = Jwt(served.origin, AUDIENCE)
-    with pytest.raises(VerifierTrouble, match=says):
+    with pytest.raises(VerifierUnavailable, match=says):
         await jwt.verify(token(claims(iss=served.origin)))
 
 
@@ -369,10 +369,10 @@ async def test_keys_stay_good_for_a_while_when_the_issuer_is_away(served: Site, 
     assert await kids(keys, "rsa") == ["rsa"]
     await settled(keys)
     assert len(served.asked) == 3
-    with pytest.raises(VerifierTrouble):  # it may be good, but nobody can say
+    with pytest.raises(VerifierUnavailable):  # it may be good, but nobody can say
         await kids(keys, "rsa-2")
     clock.now += STALE
-    with pytest.raises(VerifierTrouble):
+    with pytest.raises(VerifierUnavailable):
         await kids(keys, "rsa")
     served.pages["/jwks"] = jwks()
     clock.now += RETRY
@@ -382,12 +382,12 @@ async def test_keys_stay_good_for_a_while_when_the_issuer_is_away(served: Site, 
 async def test_an_issuer_that_is_away_is_not_asked_all_the_time(served: Site, keys: RemoteKeys, clock: Clock) -> None:
     served.pages["/jwks"] = (500, b"secret words of a stack trace")
     for _ in range(20):
-        with pytest.raises(VerifierTrouble) as caught:
+        with pytest.raises(VerifierUnavailable) as caught:
             await kids(keys, "rsa")
         assert "secret" not in str(caught.value)
     assert len(served.asked) == 1
     clock.now += RETRY
-    with pytest.raises(VerifierTrouble):
+    with pytest.raises(VerifierUnavailable):
         await kids(keys, "rsa")
     assert len(served.asked) == 2
 
@@ -408,7 +408,7 @@ async def test_a_fetch_of_somebody_else_that_breaks_is_trouble(clock: Clock) -> 
         raise RuntimeError("secret")
 
     keys = RemoteKeys(broken, issuer="https://a", jwks_uri="https://a/jwks", algorithms=ASYMMETRIC, clock=clock)
-    with pytest.raises(VerifierTrouble, match="RuntimeError") as caught:
+    with pytest.raises(VerifierUnavailable, match="RuntimeError") as caught:
         await kids(keys, "rsa")
     assert "secret" not in str(caught.value)
     gc.collect()  # nobody complains of an exception that was never looked at

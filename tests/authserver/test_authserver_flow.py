@@ -26,12 +26,12 @@ from authserver_stage import (
     payload,
 )  # fmt: skip
 from dovetail.authserver import AuthServer, OAuthClient, hash_password
-from dovetail.authserver.endpoints import OAuthRefusal
+from dovetail.authserver.endpoints import OAuthError
 from dovetail.authserver.storage import AuthStore, Keyring
 from dovetail.authserver.tokens import GRACE_SECONDS, Grant, Target, TokenIssuer
 from dovetail.engine.workers import Secrets
 from dovetail.errors import SetupError
-from dovetail.state.base import NoRoom, StoreTrouble
+from dovetail.state.base import StoreFull, StoreUnavailable
 from dovetail.state.memory import MemoryState
 from dovetail.state.sqlite import SqliteState
 from issuer_stage import Clock
@@ -344,10 +344,10 @@ class Failing(MemoryState):
             await asyncio.sleep(0)
             how = self.plan.pop() if self.plan else "well"
             if how == "before":
-                raise StoreTrouble
+                raise StoreUnavailable
             outcome = await call(*arguments, **options)
             if how == "after":
-                raise StoreTrouble
+                raise StoreUnavailable
             return outcome
 
         return write
@@ -369,9 +369,9 @@ class Desk:
     async def use(self, number: int) -> str:
         try:
             await self.grants.use(self.grant, number)
-        except StoreTrouble:
+        except StoreUnavailable:
             return "trouble"
-        except OAuthRefusal:
+        except OAuthError:
             return "refused"
         return "used"
 
@@ -451,10 +451,10 @@ async def test_strangers_cannot_fill_what_grants_need(tmp_path: Path, shop: str)
     code = await program.code()
     of_program = (await stage.token(basic("ci", SECRET), grant_type="client_credentials")).json["access_token"]
     strangers = AuthStore(state, ISSUER)
-    with suppress(NoRoom):
+    with suppress(StoreFull):
         for number in range(1000):
             await strangers.put("client", f"a stranger's {number}", bytes(1000), 60)
-    with pytest.raises(NoRoom):
+    with pytest.raises(StoreFull):
         await strangers.put("client", "one more", bytes(1000), 60)
     tokens = (await program.redeem(code)).json
     assert (await program.refresh(tokens["refresh_token"])).status == 200

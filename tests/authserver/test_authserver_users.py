@@ -15,7 +15,7 @@ from authserver_stage import CALLBACK, ISSUER, PASSWORD, RESOURCE, USERS, Browse
 from dovetail.authserver import AuthServer, OAuthClient, hash_password, users
 from dovetail.authserver import users as users_module
 from dovetail.authserver.__main__ import main
-from dovetail.authserver.endpoints import OAuthRefusal
+from dovetail.authserver.endpoints import OAuthError
 from dovetail.authserver.storage import AttemptLimit, AuthStore
 from dovetail.authserver.users import Users
 from dovetail.errors import SetupError
@@ -136,7 +136,7 @@ async def taken(store: AuthStore, names: list[str]) -> list[int]:
         try:
             await LIMIT.take(store, name)
             statuses.append(200)
-        except OAuthRefusal as refusal:
+        except OAuthError as refusal:
             statuses.append(refusal.status)
     return statuses
 
@@ -224,7 +224,7 @@ async def test_few_passwords_are_checked_at_a_time_and_few_wait(monkeypatch: pyt
     known = Users(USERS)
     asking = [asyncio.create_task(known.accepts("ann", "x")) for _ in range(20)]
     await asyncio.sleep(0)
-    with pytest.raises(OAuthRefusal) as refused:
+    with pytest.raises(OAuthError) as refused:
         await known.accepts("ann", "x")
     assert refused.value.status == 429
     asking[-1].cancel()  # it has not begun, so its place is free again

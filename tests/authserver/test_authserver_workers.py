@@ -11,7 +11,7 @@ import pytest
 import stores
 from authserver_stage import CLIENTS, ISSUER, RESOURCE, SCOPES, SECRET, USERS, Browser, Program, Reply, Stage, basic
 from dovetail import Server
-from dovetail.auth import Jwt, VerifierTrouble
+from dovetail.auth import Jwt, VerifierUnavailable
 from dovetail.authserver import AuthServer
 from far_state import FarState
 from http_wire import HttpWire
@@ -166,7 +166,7 @@ async def test_a_store_that_does_not_answer_refuses_nobody_for_good() -> None:
     stage = Stage(state=state)
     token = (await Program(stage).tokens())["access_token"]
     state.break_down()
-    with pytest.raises(VerifierTrouble):
+    with pytest.raises(VerifierUnavailable):
         await stage.server.verifier().verify(token)
     registered = {"client_id": "dcr-x", "grant_type": "authorization_code"}
     assert (await stage.token(**registered)).json["error"] == "temporarily_unavailable"

@@ -12,10 +12,10 @@ from sign_in_stage import Person, notes
 from small_server import every_revision, make_server
 
 from documented import PROGRAMS, load
-from dovetail import CallResult, Client, NotApproved
+from dovetail import CallToolResult, Client, NotApproved
 from dovetail.client.oauth import OAuth
 from dovetail.client.results import ListPage, WireCallResult, read, read_page
-from dovetail.errors import BadAnswer, ConnectionLost, ServerError, SetupError, ToolError
+from dovetail.errors import BadResponse, ConnectionLost, ServerError, SetupError, ToolError
 from dovetail.protocol import revisions
 from dovetail.protocol.types import Text, ToolDefinition
 from dovetail.server import Server
@@ -229,7 +229,7 @@ async def test_a_failing_tool_raises_its_text(client: Client) -> None:
     with pytest.raises(ToolError, match=r"^The cupboard is bare\.$"):
         await client.call_tool("fail")
     result = await client.call_tool("fail", raise_on_error=False)
-    assert isinstance(result, CallResult)
+    assert isinstance(result, CallToolResult)
     assert (result.is_error, result.text) == (True, "The cupboard is bare.")
     assert result.content == [Text("The cupboard is bare.")]
 
@@ -344,7 +344,7 @@ def test_data(body: str, wrapped: bool, structured: object, data: object) -> Non
     ],
 )
 def test_what_does_not_fit_is_named(body: str, words: str) -> None:
-    with pytest.raises(BadAnswer, match=r"^tools/call: ") as caught:
+    with pytest.raises(BadResponse, match=r"^tools/call: ") as caught:
         call(body)
     assert [word in str(caught.value) for word in (words, "msgspec", "`")] == [True, False, False]
 
@@ -360,5 +360,5 @@ def test_pages() -> None:
 
 @pytest.mark.parametrize("body", ["{}", '{"tools":{}}', '{"tools":[{}]}', '{"tools":[],"nextCursor":7}', "null"])
 def test_pages_that_are_none(body: str) -> None:
-    with pytest.raises(BadAnswer, match=r"^tools/list: the server's answer does not fit"):
+    with pytest.raises(BadResponse, match=r"^tools/list: the server's answer does not fit"):
         read_page("tools/list", Raw(body.encode()), "tools", ToolDefinition)

@@ -12,7 +12,7 @@ from dovetail import Change, Client
 from dovetail.client import cache as caching
 from dovetail.client.auth import Challenged, Sending
 from dovetail.client.cache import ResponseCache
-from dovetail.errors import BadAnswer
+from dovetail.errors import BadResponse
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.types import WRAPPED_KEY
 from http_serving import Clock
@@ -286,6 +286,6 @@ async def test_a_cursor_that_comes_twice(cursors: Any, ttl: int) -> None:
         MODERN, lambda message: {**kept, "tools": tools, "nextCursor": cursors(len(server.calls("tools/list")))}
     )
     async with Client(server) as client:
-        with pytest.raises(BadAnswer, match="tools/list: the server's list does not end: it gave the same cursor"):
+        with pytest.raises(BadResponse, match="tools/list: the server's list does not end: it gave the same cursor"):
             await client.list_tools()
     assert len(server.calls("tools/list")) <= 3

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dovetail.client.dispatcher import Dispatcher
 from dovetail.client.negotiation import Identity, NegotiatedProtocol, agree
-from dovetail.errors import BadAnswer, ConnectionLost, ServerError
+from dovetail.errors import BadResponse, ConnectionLost, ServerError
 from dovetail.protocol import revisions
 
 
@@ -79,7 +79,7 @@ async def test_an_error_is_raised_with_code_and_data(link: ScriptedLink, talk: D
     with pytest.raises(ServerError, match="bad") as caught:
         await task
     assert (caught.value.code, caught.value.message, caught.value.data) == (-32602, "bad", {"why": 1})
-    with pytest.raises(BadAnswer, match="code is missing"):
+    with pytest.raises(BadResponse, match="code is missing"):
         await other
 
 
@@ -332,9 +332,9 @@ def refusing(code: int, data: Any = None) -> ScriptedLink:
 
 DISCOVER, BOTH = ["server/discover"], ["server/discover", "initialize"]
 REFUSED: list[tuple[ScriptedLink, str | None, type[Exception], str, list[str]]] = [
-    (server(versions=("2025-11-25",)), "2024-11-05", BadAnswer, "does not speak 2024-11-05; it offers", BOTH[1:]),
+    (server(versions=("2025-11-25",)), "2024-11-05", BadResponse, "does not speak 2024-11-05; it offers", BOTH[1:]),
     (server(), "2026-07-28", ServerError, "Method not found", DISCOVER),
-    *((refusing(-32022, data), None, BadAnswer, "No common protocol revision", DISCOVER)
+    *((refusing(-32022, data), None, BadResponse, "No common protocol revision", DISCOVER)
       for data in (None, {"supported": ["2030-01-01"]}, {"supported": "all"}, [1])),
     *((refusing(code), None, ServerError, "modern", DISCOVER) for code in (-32020, -32021)),
     (server(versions=()), None, ServerError, "no handshake", BOTH),

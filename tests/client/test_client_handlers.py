@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from dovetail.client import ElicitQuestion, ElicitReply, SamplingRequest
+from dovetail.client import ElicitRequest, ElicitResult, SamplingRequest
 from dovetail.client.handlers import ClientHandlers, Unanswerable
 from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ProtocolError, SetupError
 from dovetail.protocol import revisions
@@ -137,14 +137,14 @@ REPLIES: list[tuple[Any, Any, dict[str, Any]]] = [
     (FORM, "Ada", {"action": "accept", "content": {"name": "Ada"}}),
     (FORM, "decline", {"action": "accept", "content": {"name": "decline"}}),
     (FORM, None, {"action": "decline"}),
-    (FORM, ElicitReply("cancel"), {"action": "cancel"}),
-    (FORM, ElicitReply("decline", {"name": "Ada"}), {"action": "decline"}),
-    (FORM, ElicitReply("accept", {"name": "Ada"}), {"action": "accept", "content": {"name": "Ada"}}),
+    (FORM, ElicitResult("cancel"), {"action": "cancel"}),
+    (FORM, ElicitResult("decline", {"name": "Ada"}), {"action": "decline"}),
+    (FORM, ElicitResult("accept", {"name": "Ada"}), {"action": "accept", "content": {"name": "Ada"}}),
     (YES, True, {"action": "accept", "content": {"sure": True}}),
     (YES, False, {"action": "accept", "content": {"sure": False}}),
     (SEVERAL, ["a"], {"action": "accept", "content": {"tags": ["a"]}}),
     (SIZE, {}, {"action": "accept", "content": {"size": "M"}}),
-    (SIZE, ElicitReply("accept"), {"action": "accept", "content": {"size": "M"}}),
+    (SIZE, ElicitResult("accept"), {"action": "accept", "content": {"size": "M"}}),
     (SIZE, "S", {"action": "accept", "content": {"size": "S"}}),
     (TWO, {"name": "Ada"}, {"action": "accept", "content": {"name": "Ada", "age": 30}}),
     (TWO, {"name": "Ada", "age": 36}, {"action": "accept", "content": {"name": "Ada", "age": 36}}),
@@ -159,7 +159,7 @@ REPLIES: list[tuple[Any, Any, dict[str, Any]]] = [
 @pytest.mark.parametrize(("schema", "returned", "expected"), REPLIES)
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_what_a_handler_may_return(schema: Any, returned: Any, expected: dict[str, Any], asynchronous: bool) -> None:
-    async def slow(question: ElicitQuestion) -> Any:
+    async def slow(question: ElicitRequest) -> Any:
         await asyncio.sleep(0)
         return returned
 
@@ -168,9 +168,9 @@ def test_what_a_handler_may_return(schema: Any, returned: Any, expected: dict[st
 
 
 def test_a_url_is_opened_or_not() -> None:
-    accepted, declined = [True, "yes", ElicitReply("accept", {"x": 1})], [False, None]
+    accepted, declined = [True, "yes", ElicitResult("accept", {"x": 1})], [False, None]
     cases = [*((each, "accept") for each in accepted), *((each, "decline") for each in declined)]
-    for returned, action in [*cases, (ElicitReply("cancel"), "cancel")]:
+    for returned, action in [*cases, (ElicitResult("cancel"), "cancel")]:
         answering = everything(elicitation_handler=lambda question: returned)  # noqa: B023
         assert answered(answering, url_elicitation()) == {"action": action}
 
@@ -187,18 +187,18 @@ def test_a_url_is_opened_or_not() -> None:
     ],
 )
 def test_the_host_of_a_url_is_the_one_that_will_be_looked_up(asked: str, seen: str) -> None:
-    questions: list[ElicitQuestion] = []
+    questions: list[ElicitRequest] = []
     answered(everything(elicitation_handler=questions.append), url_elicitation(url=asked))
     assert questions[0].url == seen
 
 
 def test_what_a_handler_sees() -> None:
-    seen: list[ElicitQuestion] = []
+    seen: list[ElicitRequest] = []
     answering = everything(elicitation_handler=seen.append)
     answered(answering, elicitation("Who?", mode="form", task={"ttl": 1}))
     answered(answering, url_elicitation(elicitationId="e1"), LATEST_HANDSHAKE)
-    visit = ElicitQuestion(message="Sign in", mode="url", url="https://example.org/in", elicitation_id="e1")
-    assert seen == [ElicitQuestion(message="Who?", schema=FORM), visit]
+    visit = ElicitRequest(message="Sign in", mode="url", url="https://example.org/in", elicitation_id="e1")
+    assert seen == [ElicitRequest(message="Who?", schema=FORM), visit]
     assert [(each.schema, each.fields) for each in seen] == [(FORM, FORM["properties"]), (None, {})]
 
 

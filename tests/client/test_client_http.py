@@ -18,7 +18,7 @@ from served_http import Scripted, Visit, free_port, handshake, until
 from dovetail import Client
 from dovetail.client.transports.base import OutgoingMessage, ServerUrl
 from dovetail.client.transports.http import mirror
-from dovetail.errors import BadAnswer, ConnectionLost, NotSignedIn, ServerError, SetupError, TooManyRequests
+from dovetail.errors import BadResponse, ConnectionLost, NotSignedIn, ServerError, SetupError, TooManyRequests
 from dovetail.protocol.headers import check_parameters, check_standard, header_parameters
 
 pytestmark = pytest.mark.usefixtures("brisk", "tidy")
@@ -124,7 +124,7 @@ async def test_a_compressed_answer_is_refused_unread(encoding: str) -> None:
     async with Scripted(behave) as server, Client(server.url) as client:
         tracemalloc.start()
         try:
-            with pytest.raises(BadAnswer, match="the server compressed its answer, which was not asked for"):
+            with pytest.raises(BadResponse, match="the server compressed its answer, which was not asked for"):
                 await client.call_tool("any", timeout=30)
             assert tracemalloc.get_traced_memory()[1] < 4 * 1024 * 1024
         finally:
@@ -152,11 +152,11 @@ async def test_a_modern_request_whose_connection_breaks_is_never_repeated() -> N
 
 
 STRANGE: dict[str, tuple[Any, type[Exception], str]] = {
-    "a page": (lambda visit: visit.answer(200, b"<html>", "text/html"), BadAnswer, "200 OK with text/html"),
-    "accepted": (lambda visit: visit.answer(202), BadAnswer, "202 Accepted .* no answer"),
-    "nothing": (lambda visit: visit.answer(200), BadAnswer, "200 OK"),
-    "no JSON": (lambda visit: visit.answer(200, b"oops"), BadAnswer, "no answer to the request"),
-    "another": (lambda visit: visit.answer(200, {"jsonrpc": "2.0", "id": 77, "result": {}}), BadAnswer, "no answer"),
+    "a page": (lambda visit: visit.answer(200, b"<html>", "text/html"), BadResponse, "200 OK with text/html"),
+    "accepted": (lambda visit: visit.answer(202), BadResponse, "202 Accepted .* no answer"),
+    "nothing": (lambda visit: visit.answer(200), BadResponse, "200 OK"),
+    "no JSON": (lambda visit: visit.answer(200, b"oops"), BadResponse, "no answer to the request"),
+    "another": (lambda visit: visit.answer(200, {"jsonrpc": "2.0", "id": 77, "result": {}}), BadResponse, "no answer"),
     "nameless error": (lambda visit: visit.error(-32700, 200, "what?", id=False), ServerError, "what"),
     "404": (lambda visit: visit.error(-32601, 404, "Method not found"), ServerError, r"Method not found \(-32601\)"),
     "401": (lambda visit: visit.answer(401), NotSignedIn, "tools/call: .* 401 Unauthorized: it wants a token"),
@@ -167,10 +167,10 @@ STRANGE: dict[str, tuple[Any, type[Exception], str]] = {
     "429": (lambda visit: visit.answer(429), TooManyRequests, "tools/call: the server answered 429 Too Many Requests"),
     "500": (lambda visit: visit.error(-32603, 500, "sorry"), ServerError, r"sorry \(-32603\)"),
     "503, in words": (lambda visit: visit.error(-32603, 503, "busy"), ConnectionLost, "503 Service Unavailable: busy$"),
-    "no error": (lambda visit: visit.answer(400, {"jsonrpc": "2.0", "error": 7}), BadAnswer, "can't be read"),
+    "no error": (lambda visit: visit.answer(400, {"jsonrpc": "2.0", "error": 7}), BadResponse, "can't be read"),
     "no message": (lambda visit: (visit.stream(), visit.event("oops"), visit.end()), ConnectionLost, "before the answ"),
     "bad chunks": (lambda visit: (visit.stream(), visit._writer.write(b"zz\r\n"), None), ConnectionLost, "tools/call"),
-    "bad gzip": (lambda visit: visit.answer(200, b"no gzip", Content_Encoding="gzip"), BadAnswer, "tools/call"),
+    "bad gzip": (lambda visit: visit.answer(200, b"no gzip", Content_Encoding="gzip"), BadResponse, "tools/call"),
     "too many headers": (lambda visit: visit.answer(200, b"{}", X="y" * 20_000), ConnectionLost, "HTTP as it should"),
 }  # fmt: skip
 
@@ -397,7 +397,7 @@ HOME = ServerUrl.of("https://example.org/a/mcp?key=secret")
     ],
 )  # fmt: skip
 def test_what_a_server_may_not_name(reference: str) -> None:
-    with pytest.raises(BadAnswer, match="the server names"):
+    with pytest.raises(BadResponse, match="the server names"):
         HOME.join(reference)
 
 
@@ -405,7 +405,7 @@ def test_what_a_server_may_not_name(reference: str) -> None:
 def test_no_reference_leads_elsewhere(reference: str) -> None:
     try:
         url = HOME.join(reference)
-    except BadAnswer:
+    except BadResponse:
         return
     parts = urlsplit(url)
     assert (parts.scheme, parts.hostname, parts.port or 443, parts.username) == ("https", "example.org", 443, None)

@@ -14,7 +14,7 @@ from dovetail import Client
 from dovetail.client.dispatcher import Dispatcher
 from dovetail.client.subscriptions import ChangeFeed, Listening
 from dovetail.engine.subscriptions import Change
-from dovetail.errors import BadAnswer, ConnectionLost, ServerError
+from dovetail.errors import BadResponse, ConnectionLost, ServerError
 from dovetail.protocol.methods import ListenFilter
 
 pytestmark = pytest.mark.usefixtures("brisk", "tidy")
@@ -315,7 +315,7 @@ async def test_neither_transport() -> None:
 @pytest.mark.parametrize("endpoint", ["http://localhost:1/messages", "//evil.example/messages", "file:///etc/passwd"])
 async def test_an_endpoint_of_another_origin_is_refused(endpoint: str) -> None:
     async with Scripted(Old(endpoint)) as server:
-        with pytest.raises(BadAnswer, match=r"initialize: the server names .* (another origin|can't be used)"):
+        with pytest.raises(BadResponse, match=r"initialize: the server names .* (another origin|can't be used)"):
             async with Client(f"{server.origin}/sse", transport="sse"):
                 pass
         assert server.said() == ["GET"]

@@ -13,7 +13,7 @@ from served_http import served, until
 from server_process import serving
 
 import nodejs
-from dovetail import Change, Client, ElicitQuestion, EmbeddedResource, LogMessage, ServerError, Text, ToolError
+from dovetail import Change, Client, ElicitRequest, EmbeddedResource, LogMessage, ServerError, Text, ToolError
 from dovetail.client.transports.aiohttp import HttpRequests
 from dovetail.client.transports.base import ServerUrl
 from dovetail.client.transports.http import HttpTransport
@@ -56,11 +56,11 @@ class User:
     """Answers what is asked, and notes what is heard."""
 
     def __init__(self) -> None:
-        self.asked: list[ElicitQuestion] = []
+        self.asked: list[ElicitRequest] = []
         self.logs: list[LogMessage] = []
         self.progress: list[Any] = []
 
-    def fill_in(self, question: ElicitQuestion) -> Any:
+    def fill_in(self, question: ElicitRequest) -> Any:
         self.asked.append(question)
         return {"name": "Ada", "check": True} if question.mode == "form" else True
 
@@ -134,7 +134,7 @@ ANSWERS = {"What are you called?": {"name": "Ada"}, "Who are you?": "a countess"
 Reach = Callable[..., AbstractAsyncContextManager[Client]]
 
 
-def answer(question: ElicitQuestion) -> Any:
+def answer(question: ElicitRequest) -> Any:
     return ANSWERS[question.message] if question.mode == "form" else True
 
 

@@ -11,7 +11,7 @@ from client_stages import EVERY, MODERN, ROOTS, AskingServer, elicitation, resul
 from msgspec import Raw
 
 from dovetail.client.handlers import in_rounds
-from dovetail.errors import BadAnswer
+from dovetail.errors import BadResponse
 from dovetail.protocol import revisions
 
 pytestmark = pytest.mark.usefixtures("tidy")
@@ -243,7 +243,7 @@ async def test_there_is_an_end_to_the_rounds(connect: Any, limit: int) -> None:
     asking = script(interim({"who": elicitation()}, "s"))
     client, server = connect(MODERN, asking, elicitation_handler=lambda question: "Ada", max_rounds=limit)
     async with client:
-        with pytest.raises(BadAnswer, match=f"tools/call: the server still asks for more after {limit} rounds"):
+        with pytest.raises(BadResponse, match=f"tools/call: the server still asks for more after {limit} rounds"):
             await client.call_tool("t")
     assert len(server.calls()) == limit + 1
 
@@ -293,7 +293,7 @@ async def test_nobody_is_asked_what_can_not_be_answered_as_a_whole(connect: Any,
     state = None if words == "asks nothing" else "s"
     client, server = connect(MODERN, script(interim(requests, state)), elicitation_handler=asked.append)
     async with client:
-        with pytest.raises(BadAnswer, match=words) as caught:
+        with pytest.raises(BadResponse, match=words) as caught:
             await client.call_tool("t")
     assert str(caught.value).startswith("tools/call: ")
     assert asked == []

@@ -15,7 +15,7 @@ from served_http import free_port, next_of, served, until
 from small_server import EVERY, every_revision, make_server
 
 from dovetail.auth import ApiKeys, Auth, Principal
-from dovetail.client import CallResult, Client
+from dovetail.client import CallToolResult, Client
 from dovetail.client.transports.stdio import StdioTransport
 from dovetail.engine.context import Context
 from dovetail.engine.subscriptions import Change
@@ -184,7 +184,7 @@ def guarded_server(**options: Any) -> Server:
 async def heard_of(work: Awaitable[Any]) -> Any:
     try:
         found = await work
-        return found.data if isinstance(found, CallResult) else found
+        return found.data if isinstance(found, CallToolResult) else found
     except ServerError as refusal:
         return refusal.code, refusal.message
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from dovetail import Client, ElicitQuestion, SamplingRequest
+from dovetail import Client, ElicitRequest, SamplingRequest
 from dovetail.client.oauth import ClientCredentials, EnterpriseManaged, JwtBearer, OAuth
 
 Play = Callable[[str], Awaitable[None]]
@@ -23,7 +23,7 @@ METADATA = "https://conformance-test.local/client-metadata.json"  # where this p
 CONTEXT: dict[str, Any] = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
 
 
-def confirm(question: ElicitQuestion) -> dict[str, Any]:
+def confirm(question: ElicitRequest) -> dict[str, Any]:
     """Accept: yes to what has to be said, and the defaults of the form for all else."""
     fields = question.fields.items()
     return {name: True for name, field in fields if field.get("type") == "boolean" and "default" not in field}
@@ -65,7 +65,7 @@ async def declare_everything(url: str) -> None:
 async def keep_state_apart(url: str) -> None:
     """Call one tool while another one asks."""
 
-    async def meanwhile(question: ElicitQuestion) -> dict[str, Any]:
+    async def meanwhile(question: ElicitRequest) -> dict[str, Any]:
         await client.call_tool("test_mrtr_unrelated")
         return confirm(question)
 

@@ -14,7 +14,7 @@ from costs import functions_called, own_frames, tasks_made
 from dovetail import Context, Server
 from dovetail.engine.connection import Connection
 from dovetail.engine.dispatch import handle
-from dovetail.engine.request_context import Exchange
+from dovetail.engine.request_context import RequestContext
 from dovetail.protocol import inbound, jsonrpc
 from wire import MODERN
 
@@ -110,9 +110,9 @@ async def test_the_engine_s_part_of_it_is_a_handful_of_functions(kind: Any) -> N
     request = inbound.modern(inbound.open_request(message))
     emit: Any = None
     await server.engine.start(server)
-    bodies = [await handle(server.engine, Exchange(request, emit))]
+    bodies = [await handle(server.engine, RequestContext(request, emit))]
     with functions_called() as called:
-        bodies.append(await handle(server.engine, Exchange(request, emit)))
+        bodies.append(await handle(server.engine, RequestContext(request, emit)))
     await server.engine.stop()
     assert bodies[0] == bodies[1]
     assert b'"isError":false' in bodies[0]

@@ -17,7 +17,7 @@ from dovetail.engine.connection import Call
 from dovetail.engine.request_context import NO_WAY_BACK
 from dovetail.errors import AnswerTimeout, Busy, QuestionFailed
 from dovetail.protocol import jsonrpc
-from dovetail.state.base import StoreTrouble
+from dovetail.state.base import StoreUnavailable
 from far_state import FarState
 from http_serving import settle, until
 from http_wire import text_of
@@ -297,7 +297,7 @@ async def test_an_answer_that_was_not_heard_of_is_found_at_the_next_beat() -> No
     async def in_trouble(name: str) -> None:
         if name == "get" and troubles and asyncio.current_task() is not this:
             troubles.pop()
-            raise StoreTrouble
+            raise StoreUnavailable
         await travel(name)
 
     state.travel = in_trouble  # type: ignore[method-assign]

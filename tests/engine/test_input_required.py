@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, Context, Elicit, ElicitUrl, InputRequired, Interim, Request, Roots, Sample, Server
+from dovetail import (
+    Client,
+    Context,
+    Elicit,
+    ElicitUrl,
+    InputRequired,
+    InputRequiredResult,
+    Request,
+    Roots,
+    Sample,
+    Server,
+)
 from dovetail.engine import input_required
 from dovetail.engine.input_required import NOT_WILLING, NOT_YET_DONE
 from dovetail.errors import MISSING_CAPABILITY, ServerError, SetupError, UrlElicitationRequired
@@ -417,7 +428,7 @@ async def test_middleware_sees_questions_as_results_and_may_make_the_request_twi
     async with asking_client(server) as client:
         played = await play(client, "greet", ANSWERS)
     assert (played.rounds, played.text, steps) == ([["Name?"], ["Age?"]], "Ada, 36", ["greeted"])
-    asked = [each.requests.values() for each in seen if isinstance(each, Interim)]
+    asked = [each.requests.values() for each in seen if isinstance(each, InputRequiredResult)]
     assert [each["params"]["message"] for requests in asked for each in requests] == ["Name?", "Age?"]
 
 

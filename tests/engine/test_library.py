@@ -11,7 +11,7 @@ import pytest
 
 from dovetail import Context, Server, SetupError
 from dovetail.engine import file_watcher
-from dovetail.engine.resources import Library
+from dovetail.engine.resources import Resources
 from dovetail.protocol.results import CacheHint
 from dovetail.protocol.types import LONGEST_URI
 from http_serving import until
@@ -69,7 +69,7 @@ async def test_contents_are_kept_for_as_long_as_asked_and_go_with_their_function
 async def test_the_kept_contents_are_bounded_in_number_and_size(size: int, kept: int) -> None:
     server, reads = new_server(), list[Any]()
     server.add_resource("a://{id}", lambda id: id, name="t", cache=60)
-    library = Library(server.engine.threads, CacheHint(), print, print, max_cached=3, max_cached_size=100)
+    library = Resources(server.engine.threads, CacheHint(), print, print, max_cached=3, max_cached_size=100)
     library.add(server.engine.library.templates.all()[0])
 
     async def call(_: Any, values: Any, __: str, shape: Any) -> Any:

@@ -8,7 +8,7 @@ import pytest
 
 from dovetail import ProtocolError, Server, SetupError, Text, ToolError, ToolResult
 from dovetail.protocol.inbound import Request
-from dovetail.protocol.results import Listing
+from dovetail.protocol.results import ListResult
 from wire import MODERN, Wire
 
 
@@ -73,7 +73,7 @@ async def test_the_first_is_outermost() -> None:
 
 async def test_a_list_is_encoded_anew_only_if_it_was_changed() -> None:
     server = new_server()
-    results: list[Listing] = []
+    results: list[ListResult] = []
     hiding = False
 
     @server.middleware

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dovetail import Client, Context, Server
 from dovetail.auth.principal import Principal
-from dovetail.engine.rate_limits import COUNTED, PAUSE, Limiter
-from dovetail.engine.request_context import Exchange
+from dovetail.engine.rate_limits import COUNTED, PAUSE, RateLimiter
+from dovetail.engine.request_context import RequestContext
 from dovetail.errors import INTERNAL_ERROR, SetupError
 from dovetail.registry.options import Rate, parse_rates
 from far_state import FarState
@@ -22,19 +22,19 @@ from wire import MODERN, Wire
 NOTHING: Any = None
 
 
-def caller(principal: str | None = None, address: str | None = None) -> Exchange:
+def caller(principal: str | None = None, address: str | None = None) -> RequestContext:
     who = None if principal is None else Principal(subject=principal)
-    return Exchange(NOTHING, NOTHING, principal=who, locate=lambda: address)
+    return RequestContext(NOTHING, NOTHING, principal=who, locate=lambda: address)
 
 
 ANYBODY = caller()
 
 
-def limiter(text: str | list[str], clock: Clock, state: FarState | None = None, **options: Any) -> Limiter:
-    return Limiter("server", parse_rates(text, "Server"), state, clock, **options)
+def limiter(text: str | list[str], clock: Clock, state: FarState | None = None, **options: Any) -> RateLimiter:
+    return RateLimiter("server", parse_rates(text, "Server"), state, clock, **options)
 
 
-async def admitted(limiter: Limiter, calls: int, exchange: Exchange = ANYBODY) -> int:
+async def admitted(limiter: RateLimiter, calls: int, exchange: RequestContext = ANYBODY) -> int:
     return sum([await limiter.refusal(exchange) is None for _ in range(calls)])
 
 
@@ -132,7 +132,7 @@ async def test_a_clock_that_is_set_back() -> None:
         ("1/day per address", caller(), caller(), True),
     ],
 )
-async def test_who_shares_a_limit(text: str, first: Exchange, second: Exchange, is_the_same: bool) -> None:
+async def test_who_shares_a_limit(text: str, first: RequestContext, second: RequestContext, is_the_same: bool) -> None:
     one = limiter(text, Clock())
     assert await one.refusal(first) is None
     assert (await one.refusal(second) is not None) == is_the_same

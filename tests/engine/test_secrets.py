@@ -15,7 +15,7 @@ import pytest
 from dovetail import Server, SetupError
 from dovetail.engine.options import Options
 from dovetail.engine.request_state import BadSeal
-from dovetail.engine.workers import KEY, Member, Secrets, checked_secrets, keep_sharing, shared_secrets
+from dovetail.engine.workers import KEY, Secrets, WorkerLease, checked_secrets, keep_sharing, shared_secrets
 from dovetail.state.memory import MemoryState
 from far_state import FarState
 from http_serving import until
@@ -231,8 +231,8 @@ class Clocked(FarState):
 
 
 @asynccontextmanager
-async def living(state: Clocked) -> AsyncIterator[Member]:
-    worker = Member(state, lease=10, beat=0.001)
+async def living(state: Clocked) -> AsyncIterator[WorkerLease]:
+    worker = WorkerLease(state, lease=10, beat=0.001)
     worker.start()
     await until(lambda: worker.trouble is None)
     yield worker
@@ -241,7 +241,7 @@ async def living(state: Clocked) -> AsyncIterator[Member]:
 
 async def test_one_that_lives_is_not_lost_and_one_that_has_stopped_or_was_killed_is() -> None:
     state = Clocked()
-    other = Member(state)
+    other = WorkerLease(state)
     async with living(state) as worker:
         for _ in range(10):
             state.now += 9
@@ -255,7 +255,7 @@ async def test_one_that_lives_is_not_lost_and_one_that_has_stopped_or_was_killed
     for seconds, is_lost in ((9.9, False), (0.2, True)):
         state.now += seconds
         assert await other.is_lost("killed") is is_lost
-    alone = Member(MemoryState())  # which no process shares
+    alone = WorkerLease(MemoryState())  # which no process shares
     alone.start()
     assert (await alone.is_lost("gone"), await alone.is_lost(alone.id)) == (True, False)
     await alone.stop()
@@ -263,7 +263,7 @@ async def test_one_that_lives_is_not_lost_and_one_that_has_stopped_or_was_killed
 
 async def test_after_an_outage_a_worker_judges_no_other_for_one_lease() -> None:
     state = Clocked()
-    other = Member(state, lease=0.2)
+    other = WorkerLease(state, lease=0.2)
     assert await other.is_lost("gone")
     state.outages += 1
     assert not await other.is_lost("gone")
@@ -280,4 +280,4 @@ async def test_trouble_of_the_store_is_known_without_asking_it() -> None:
         state.now += 11  # the lease is gone meanwhile
         state.trouble = None
         await until(lambda: worker.trouble is None)
-        assert await Member(state).lives(worker.id)
+        assert await WorkerLease(state).lives(worker.id)

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.engine.rate_limits import ANONYMOUS
-from dovetail.engine.sessions import FRESH_SECONDS, MAX_ID, HeldSession, Sessions
+from dovetail.engine.sessions import FRESH_SECONDS, MAX_ID, SessionHandle, Sessions
 from dovetail.engine.subscriptions import Hub
 from dovetail.errors import Busy, ProtocolError, RateLimited
 from dovetail.protocol.methods import InitializeParams
 from dovetail.protocol.revisions import R2025_06_18
-from dovetail.state.base import StoreTrouble
+from dovetail.state.base import StoreUnavailable
 from dovetail.state.memory import MemoryState
 from far_state import FarState
 from http_serving import Clock, PausingState
@@ -41,22 +41,22 @@ class Book:
 
     async def open(
         self, owner: str | None = None, client: dict[str, Any] | None = None, caller: str = "somebody"
-    ) -> HeldSession:
+    ) -> SessionHandle:
         """What `initialize` does."""
         client = client or {"name": "x"}
         params = InitializeParams(protocol_version="2025-06-18", capabilities={}, client_info=client)
         return await self.sessions.open(params, R2025_06_18, owner=owner, unheard_since=7, caller=caller)
 
-    async def find(self, held: HeldSession, owner: str | None = None) -> Any:
+    async def find(self, held: SessionHandle, owner: str | None = None) -> Any:
         return await self.sessions.find(held.record.id, owner)
 
-    async def initialized(self, held: HeldSession | None = None) -> HeldSession:
+    async def initialized(self, held: SessionHandle | None = None) -> SessionHandle:
         """One whose client has said so, at this worker; a new one if none is given."""
-        found: HeldSession = await self.find(held or await self.open())
+        found: SessionHandle = await self.find(held or await self.open())
         await found.change(lambda record: record.replace(initialized=True))
         return found
 
-    async def subscribe(self, held: HeldSession, *uris: str) -> None:
+    async def subscribe(self, held: SessionHandle, *uris: str) -> None:
         """To these and no others."""
         found = await self.find(held)
         await found.change(lambda record: record.replace(subscriptions=frozenset(uris)))
@@ -80,7 +80,7 @@ class Pair:
         self.state = SlowState(clock=self.clock)
         self.here, self.there = (Book(self.state, self.clock, timeout=10 * UNSEEN, most=most) for _ in range(2))
 
-    def alive(self, *sessions: HeldSession) -> list[bool]:
+    def alive(self, *sessions: SessionHandle) -> list[bool]:
         """As the state knows it, without use."""
         return [self.state._entries.find(f"session/{held.record.id}", self.clock()) is not None for held in sessions]
 
@@ -206,7 +206,7 @@ async def test_one_that_gives_way_while_it_is_opened_is_refused_and_leaves_nothi
 
 
 class Entry(msgspec.Struct, eq=False):
-    held: HeldSession
+    held: SessionHandle
     caller: str
     used: float
     is_heard: bool = False  # its client has said `initialized`
@@ -316,7 +316,7 @@ async def test_changes_that_meet_are_all_kept() -> None:
     book = Book(state=PausingState)
     held = await book.open()
 
-    async def subscribe(each: HeldSession, uri: str) -> None:
+    async def subscribe(each: SessionHandle, uri: str) -> None:
         await each.change(lambda record: record.replace(subscriptions=record.subscriptions | {uri}))
 
     requests = [await book.find(held) for _ in range(30)]
@@ -369,12 +369,12 @@ async def test_while_the_store_is_out_of_reach_nothing_is_miscounted(call: str) 
 
     async def trouble(name: str) -> None:
         if name == call:
-            raise StoreTrouble
+            raise StoreUnavailable
         await travel(name)
 
     pair.state.travel = trouble  # type: ignore[method-assign]
     for _ in range(2):
-        with pytest.raises(StoreTrouble):
+        with pytest.raises(StoreUnavailable):
             await pair.here.open()
     assert len(pair.here.sessions.glance(9)[1]) == 2
     pair.state.travel = travel  # type: ignore[method-assign]
@@ -386,7 +386,7 @@ async def test_while_the_store_is_out_of_reach_nothing_is_miscounted(call: str) 
 async def test_many_at_once_do_not_exceed_the_cap() -> None:
     pair = Pair(most=3)
     opened = await asyncio.gather(*(pair.here.open() for _ in range(10)), return_exceptions=True)
-    kept = [each for each in opened if isinstance(each, HeldSession)]
+    kept = [each for each in opened if isinstance(each, SessionHandle)]
     assert pair.alive(*kept) == [True] * 3
     assert sum(isinstance(each, Busy) for each in opened) == 7
 
@@ -447,8 +447,8 @@ STEPS = st.tuples(
 @given(st.lists(STEPS, max_size=60))
 async def test_whatever_happens_the_bound_holds_and_nobody_in_use_is_ended(steps: list[tuple[str, bool, int]]) -> None:
     pair = Pair(most=2)
-    opened: list[tuple[HeldSession, Book]] = []
-    used: dict[HeldSession, float] = {}  # when, of those whose client has come back
+    opened: list[tuple[SessionHandle, Book]] = []
+    used: dict[SessionHandle, float] = {}  # when, of those whose client has come back
     for what, elsewhere, number in steps:
         worker = pair.there if elsewhere else pair.here
         if what == "open":

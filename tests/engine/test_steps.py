@@ -17,7 +17,7 @@ from dovetail import Client, Context, Request, Server, ServerError, SetupError, 
 from dovetail.engine.context import warn_deprecated
 from dovetail.engine.input_required import Steps, life_now
 from dovetail.protocol.request_state import Round
-from dovetail.state.base import NoRoom, StateBackend
+from dovetail.state.base import StateBackend, StoreFull
 from dovetail.state.memory import MemoryState
 from far_state import FarState
 from http_serving import settle
@@ -239,7 +239,7 @@ class Full(MemoryState):
 
     async def put(self, *arguments: Any, **options: Any) -> int:
         if options.get("if_version") != 0:
-            raise NoRoom("There is no room")
+            raise StoreFull("There is no room")
         return await super().put(*arguments, **options)
 
 
@@ -254,7 +254,7 @@ async def test_a_result_that_can_not_be_kept_is_still_known_to_its_run(caplog: A
 
 class Closed(MemoryState):
     async def claim(self, *arguments: Any, **options: Any) -> bool:
-        raise NoRoom
+        raise StoreFull
 
 
 async def test_a_step_that_can_not_be_claimed_is_not_taken() -> None:

@@ -13,9 +13,9 @@ from dovetail import Server
 from dovetail.engine.handlers import MAX_LISTENED
 from dovetail.engine.subscriptions import LIST_KINDS, Change, ChangeLog, Heard, Hub, Refresher, changes_made
 from dovetail.engine.threads import ThreadPool
-from dovetail.engine.workers import Member
+from dovetail.engine.workers import WorkerLease
 from dovetail.protocol.session import MAX_SUBSCRIPTIONS, Session
-from dovetail.state.base import StoreTrouble
+from dovetail.state.base import StoreUnavailable
 from dovetail.state.memory import MemoryState
 from far_state import FarState
 from http_serving import settle, until
@@ -312,7 +312,7 @@ class Desk:
     def __init__(self, **options: Any) -> None:
         self.engine: Any = SimpleNamespace(hub=Hub(), refresher=None)
         self.state = MemoryState()
-        self.log = ChangeLog(self.engine, self.state, Member(self.state), again=0, **options)
+        self.log = ChangeLog(self.engine, self.state, WorkerLease(self.state), again=0, **options)
 
     async def publish(self, *published: Change) -> None:
         for change in published:
@@ -495,7 +495,7 @@ async def test_a_function_that_fails_is_raised_here_and_what_it_changed_is_annou
         assert (worker.refresher.count, worker.told) == (number, [TOOLS] * number)
     if shared:
         state.break_down()  # type: ignore[attr-defined]
-        with pytest.raises(StoreTrouble):
+        with pytest.raises(StoreUnavailable):
             await other.refresher.catch_up(state)
         state.trouble = None  # type: ignore[attr-defined]
         await other.refresher.catch_up(state)

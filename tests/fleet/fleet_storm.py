@@ -13,7 +13,7 @@ import aiohttp
 from fleet_client import HANDSHAKE, PATIENCE, Loud, Notes, RawSession, SessionLost, connections, modern, running
 from fleet_processes import Fleet
 
-from dovetail import Client, ConnectionLost, ElicitQuestion, ServerError, ToolError
+from dovetail import Client, ConnectionLost, ElicitRequest, ServerError, ToolError
 
 Weather = Callable[["Storm"], Coroutine[Any, Any, None]]
 
@@ -109,7 +109,7 @@ async def own_visitor(url: str, revision: str, watcher: Watcher) -> AsyncIterato
         if direction == "sent" and b'"initialize"' in message:
             handshakes.append(message)
 
-    def repeat(question: ElicitQuestion) -> str:
+    def repeat(question: ElicitRequest) -> str:
         return question.message
 
     client = Client(url, protocol_version=revision, timeout=PATIENCE, transcript=note, elicitation_handler=repeat)

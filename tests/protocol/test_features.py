@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 import official
 from dovetail.errors import METHOD_NOT_FOUND, MISSING_CAPABILITY, MissingCapability, ProtocolError
 from dovetail.protocol import capabilities, revisions
-from dovetail.protocol.capabilities import LEVELS, MAX_COMPLETIONS, Completion, Offer, bound_completion, passes_level
+from dovetail.protocol.capabilities import (
+    LEVELS,
+    MAX_COMPLETIONS,
+    Completion,
+    ServerCapabilities,
+    bound_completion,
+    passes_level,
+)
 from dovetail.protocol.methods import REQUEST_ROWS
 
 EVERYTHING = frozenset({"tools", "resources", "prompts", "completions", "logging"})
@@ -22,7 +29,7 @@ ROWS = pytest.mark.parametrize("revision", revisions.ALL, ids=lambda row: row.na
 @pytest.mark.rule("TOOL-1", "RES-1", "PR-1", "COMP-1", "LOG-1", "LIFE-2")
 @ROWS
 def test_everything_that_is_offered_is_shown(revision: revisions.Revision) -> None:
-    offer = Offer(names=EVERYTHING, experimental={"x": {}}, extensions={"com.example/y": {"z": 1}})
+    offer = ServerCapabilities(names=EVERYTHING, experimental={"x": {}}, extensions={"com.example/y": {"z": 1}})
     shown = offer.capabilities(revision)
     wanted: dict[str, Any] = {
         "tools": {"listChanged": True}, "resources": {"subscribe": True, "listChanged": True},
@@ -40,9 +47,9 @@ def test_everything_that_is_offered_is_shown(revision: revisions.Revision) -> No
 @pytest.mark.rule("TOOL-1", "BASE-19")
 @ROWS
 def test_what_is_not_offered_is_not_shown(revision: revisions.Revision) -> None:
-    assert Offer(names=frozenset()).capabilities(revision) == {}
-    assert Offer(names=frozenset({"tools"}), list_changed=False).capabilities(revision) == {"tools": {}}
-    resources = Offer(names=frozenset({"resources"}), list_changed=False).capabilities(revision)
+    assert ServerCapabilities(names=frozenset()).capabilities(revision) == {}
+    assert ServerCapabilities(names=frozenset({"tools"}), list_changed=False).capabilities(revision) == {"tools": {}}
+    resources = ServerCapabilities(names=frozenset({"resources"}), list_changed=False).capabilities(revision)
     assert resources == {"resources": {"subscribe": True}}
 
 
@@ -51,12 +58,12 @@ def test_what_is_not_offered_is_not_shown(revision: revisions.Revision) -> None:
 @pytest.mark.parametrize("method", sorted(name for name, row in REQUEST_ROWS.items() if row.capability))
 def test_a_method_behind_what_is_not_offered_is_not_there(method: str, revision: revisions.Revision) -> None:
     row = REQUEST_ROWS[method]
-    Offer(names=EVERYTHING).check(row, revision)
+    ServerCapabilities(names=EVERYTHING).check(row, revision)
     if method == "completion/complete" and revision.name == "2024-11-05":
-        Offer(names=frozenset()).check(row, revision)  # there was no such capability to offer
+        ServerCapabilities(names=frozenset()).check(row, revision)  # there was no such capability to offer
         return
     with pytest.raises(ProtocolError) as caught:
-        Offer(names=EVERYTHING - {str(row.capability)}).check(row, revision)
+        ServerCapabilities(names=EVERYTHING - {str(row.capability)}).check(row, revision)
     assert caught.value.code == METHOD_NOT_FOUND
     assert caught.value.http_status == (404 if revision.name == "2026-07-28" else 200)
     assert method in caught.value.message
@@ -66,7 +73,7 @@ def test_a_method_behind_what_is_not_offered_is_not_there(method: str, revision:
 @pytest.mark.parametrize("method", ["initialize", "ping", "server/discover", "subscriptions/listen"])
 def test_the_base_protocol_is_always_there(method: str) -> None:
     for revision in revisions.ALL:
-        Offer(names=frozenset()).check(REQUEST_ROWS[method], revision)
+        ServerCapabilities(names=frozenset()).check(REQUEST_ROWS[method], revision)
 
 
 # ── what a client must declare ──

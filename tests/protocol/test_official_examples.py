@@ -10,23 +10,23 @@ import pytest
 import official
 from dovetail.errors import ProtocolError
 from dovetail.protocol import inbound, jsonrpc
-from dovetail.protocol.capabilities import Completion, Offer
+from dovetail.protocol.capabilities import Completion, ServerCapabilities
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.jsonrpc import Envelope
 from dovetail.protocol.methods import CallToolParams, CancelledParams, CompleteParams, GetPromptParams, ListParams
 from dovetail.protocol.results import (
     CacheHint,
-    Contents,
-    Discovery,
+    CompleteResult,
+    DiscoverResult,
     ListenEnded,
     PromptResult,
+    ReadResourceResult,
     Shaper,
     Style,
-    Suggestions,
     ToolResult,
 )
 from dovetail.protocol.revisions import R2026_07_28
-from dovetail.protocol.sampling import SamplingMessage, SamplingParams, ToolOutcome, ToolUse
+from dovetail.protocol.sampling import SamplingMessage, SamplingParams, ToolResultContent, ToolUseContent
 from dovetail.protocol.types import (
     Content,
     EmbeddedResource,
@@ -49,7 +49,7 @@ TYPES: dict[str, Any] = {
     "GetPromptRequestParams": GetPromptParams, "ImageContent": Content, "PaginatedRequestParams": ListParams,
     "Resource": ResourceDefinition, "ResourceLink": Content, "SamplingMessage": SamplingMessage,
     "TextContent": Content, "TextResourceContents": ResourceContents, "Tool": ToolDefinition,
-    "ToolResultContent": ToolOutcome, "ToolUseContent": ToolUse,
+    "ToolResultContent": ToolResultContent, "ToolUseContent": ToolUseContent,
 }  # fmt: skip
 REQUESTS = (
     "CallToolRequest", "CompleteRequest", "DiscoverRequest", "GetPromptRequest", "ListPromptsRequest",
@@ -71,17 +71,17 @@ NOTIFICATIONS = (
     "ToolListChangedNotification",
 )  # fmt: skip
 CAPABILITIES = {
-    "completions-minimum-baseline-support": Offer(names=frozenset({"completions"})),
-    "extensions-tasks": Offer(names=frozenset(), extensions={"io.modelcontextprotocol/tasks": {}}),
-    "logging-minimum-baseline-support": Offer(names=frozenset({"logging"})),
-    "prompts-list-changed-notifications": Offer(names=frozenset({"prompts"})),
-    "prompts-minimum-baseline-support": Offer(names=frozenset({"prompts"}), list_changed=False),
-    "resources-all-notifications": Offer(names=frozenset({"resources"})),
-    "resources-subscription-to-individual-resource-updates-only": Offer(
+    "completions-minimum-baseline-support": ServerCapabilities(names=frozenset({"completions"})),
+    "extensions-tasks": ServerCapabilities(names=frozenset(), extensions={"io.modelcontextprotocol/tasks": {}}),
+    "logging-minimum-baseline-support": ServerCapabilities(names=frozenset({"logging"})),
+    "prompts-list-changed-notifications": ServerCapabilities(names=frozenset({"prompts"})),
+    "prompts-minimum-baseline-support": ServerCapabilities(names=frozenset({"prompts"}), list_changed=False),
+    "resources-all-notifications": ServerCapabilities(names=frozenset({"resources"})),
+    "resources-subscription-to-individual-resource-updates-only": ServerCapabilities(
         names=frozenset({"resources"}), list_changed=False
     ),
-    "tools-list-changed-notifications": Offer(names=frozenset({"tools"})),
-    "tools-minimum-baseline-support": Offer(names=frozenset({"tools"}), list_changed=False),
+    "tools-list-changed-notifications": ServerCapabilities(names=frozenset({"tools"})),
+    "tools-minimum-baseline-support": ServerCapabilities(names=frozenset({"tools"}), list_changed=False),
 }
 # What only the client's side or the questions to it are made of, and plain values that have no type here.
 ELSEWHERE = {
@@ -171,7 +171,7 @@ def _through_CallToolResult(result: dict[str, Any]) -> bytes:
 
 
 def _through_CompleteResult(result: dict[str, Any]) -> bytes:
-    return Suggestions(msgspec.convert(result["completion"], Completion)).encode(SHAPER)
+    return CompleteResult(msgspec.convert(result["completion"], Completion)).encode(SHAPER)
 
 
 def _through_GetPromptResult(result: dict[str, Any]) -> bytes:
@@ -180,7 +180,7 @@ def _through_GetPromptResult(result: dict[str, Any]) -> bytes:
 
 def _through_ReadResourceResult(result: dict[str, Any]) -> bytes:
     hint = CacheHint(result["ttlMs"], result["cacheScope"])
-    return Contents(msgspec.convert(result["contents"], list[ResourceContents]), hint).encode(SHAPER)
+    return ReadResourceResult(msgspec.convert(result["contents"], list[ResourceContents]), hint).encode(SHAPER)
 
 
 def _through_SubscriptionsListenResult(result: dict[str, Any]) -> bytes:
@@ -205,9 +205,11 @@ def test_discovery(file: Path) -> None:
     whole = load(file)
     wanted = whole.get("result", whole)
     info = msgspec.convert(wanted["_meta"]["io.modelcontextprotocol/serverInfo"], Implementation)
-    offer = Offer(names=frozenset(wanted["capabilities"]), list_changed=False)
+    offer = ServerCapabilities(names=frozenset(wanted["capabilities"]), list_changed=False)
     hint = CacheHint(wanted["ttlMs"], wanted["cacheScope"])
-    shown = json.loads(Discovery(offer, wanted.get("instructions"), hint).encode(Shaper(R2026_07_28, Style(), info)))
+    shown = json.loads(
+        DiscoverResult(offer, wanted.get("instructions"), hint).encode(Shaper(R2026_07_28, Style(), info))
+    )
     assert set(shown) == set(wanted)
     assert set(shown["capabilities"]) == set(wanted["capabilities"])
     ours = ("supportedVersions", "capabilities")  # ours, and not the example's

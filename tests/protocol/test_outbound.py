@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import official
 from dovetail.protocol import results, revisions
-from dovetail.protocol.capabilities import Completion, Offer
+from dovetail.protocol.capabilities import Completion, ServerCapabilities
 from dovetail.protocol.results import SERVER_INFO_KEY, SUBSCRIPTION_KEY, CacheHint, Shaper, Style, ToolResult
 from dovetail.protocol.types import (
     Audio,
@@ -28,7 +28,7 @@ REVISIONS = pytest.mark.parametrize("revision", revisions.ALL, ids=lambda row: r
 NAMES = [row.name for row in revisions.ALL]
 INFO = Implementation(name="s", title="S", version="1", description="d", website_url="https://example.com")
 HINT = CacheHint(60_000, "public")
-OFFER = Offer(names=frozenset({"tools", "resources", "prompts", "completions", "logging"}))
+OFFER = ServerCapabilities(names=frozenset({"tools", "resources", "prompts", "completions", "logging"}))
 META = {"com.example/k": 1}
 
 
@@ -59,21 +59,21 @@ def every_result(made: Shaper) -> dict[str, tuple[str, bytes]]:
     contents = [ResourceContents("a://b", text="t", meta=META), ResourceContents("a://c", blob=b"\x00")]
     messages = [Message("user", "t"), Message("assistant", Text("u"))]
     kinds = {
-        "empty": ("EmptyResult", results.Empty().encode(made)),
+        "empty": ("EmptyResult", results.EmptyResult().encode(made)),
         "tool": ("CallToolResult", made.tool_result(ToolResult(content=[Text("t")]))),
         "tools": ("ListToolsResult", made.page("tools", [tool], "next", HINT)),
         "resources": ("ListResourcesResult", made.page("resources", [resource], None, HINT)),
         "templates": ("ListResourceTemplatesResult", made.page("resourceTemplates", [template], None, HINT)),
         "prompts": ("ListPromptsResult", made.page("prompts", [prompt], None, HINT)),
         "no-tools": ("ListToolsResult", made.page("tools", [], None, HINT)),
-        "contents": ("ReadResourceResult", results.Contents(contents, HINT).encode(made)),
+        "contents": ("ReadResourceResult", results.ReadResourceResult(contents, HINT).encode(made)),
         "prompt": ("GetPromptResult", results.PromptResult(messages, "d").encode(made)),
-        "completion": ("CompleteResult", results.Suggestions(Completion(["a"], 1, False)).encode(made)),
+        "completion": ("CompleteResult", results.CompleteResult(Completion(["a"], 1, False)).encode(made)),
     }
     if made.revision.handshake:
-        kinds["initialize"] = ("InitializeResult", results.Welcome(OFFER, "how").encode(made))
+        kinds["initialize"] = ("InitializeResult", results.InitializeResult(OFFER, "how").encode(made))
     else:
-        kinds["discover"] = ("DiscoverResult", results.Discovery(OFFER, "how", HINT).encode(made))
+        kinds["discover"] = ("DiscoverResult", results.DiscoverResult(OFFER, "how", HINT).encode(made))
         kinds["listen"] = ("SubscriptionsListenResult", results.ListenEnded({SUBSCRIPTION_KEY: 1}).encode(made))
     return kinds
 
@@ -228,7 +228,9 @@ def test_contents(revision: revisions.Revision) -> None:
         ResourceContents("a://b", mime_type="text/plain", text="t", meta=META),
         ResourceContents("a://c", blob=b"\xff"),
     ]
-    shown = official_result(results.Contents(items, HINT).encode(shaper(revision)), revision, "ReadResourceResult")
+    shown = official_result(
+        results.ReadResourceResult(items, HINT).encode(shaper(revision)), revision, "ReadResourceResult"
+    )
     first, second = shown["contents"]
     assert first.pop("_meta", None) == (META if revision.object_meta else None)
     assert first == {"uri": "a://b", "mimeType": "text/plain", "text": "t"}
@@ -250,11 +252,11 @@ def test_a_prompt(revision: revisions.Revision) -> None:
 @REVISIONS
 def test_completion(revision: revisions.Revision) -> None:
     made = shaper(revision)
-    suggestions = results.Suggestions(Completion([str(n) for n in range(150)]))
+    suggestions = results.CompleteResult(Completion([str(n) for n in range(150)]))
     many = official_result(suggestions.encode(made), revision, "CompleteResult")
     assert len(many["completion"]["values"]) == 100
     assert many["completion"] | {"values": []} == {"values": [], "total": 150, "hasMore": True}
-    few = official_result(results.Suggestions(Completion([])).encode(made), revision, "CompleteResult")
+    few = official_result(results.CompleteResult(Completion([])).encode(made), revision, "CompleteResult")
     assert few["completion"] == {"values": [], "total": 0, "hasMore": False}
 
 
@@ -265,7 +267,9 @@ def test_completion(revision: revisions.Revision) -> None:
 @pytest.mark.parametrize("revision", revisions.HANDSHAKE.values(), ids=lambda row: row.name)
 @pytest.mark.parametrize("instructions", ["how", "", None])
 def test_initialize(revision: revisions.Revision, instructions: str | None) -> None:
-    shown = official_result(results.Welcome(OFFER, instructions).encode(shaper(revision)), revision, "InitializeResult")
+    shown = official_result(
+        results.InitializeResult(OFFER, instructions).encode(shaper(revision)), revision, "InitializeResult"
+    )
     assert shown["protocolVersion"] == revision.name
     assert shown["serverInfo"]["name"] == "s"
     assert shown["capabilities"] == OFFER.capabilities(revision)
@@ -278,7 +282,7 @@ def test_initialize(revision: revisions.Revision, instructions: str | None) -> N
 def test_discover(instructions: str | None) -> None:
     revision = revisions.R2026_07_28
     shown = official_result(
-        results.Discovery(OFFER, instructions, HINT).encode(shaper(revision)), revision, "DiscoverResult"
+        results.DiscoverResult(OFFER, instructions, HINT).encode(shaper(revision)), revision, "DiscoverResult"
     )
     assert shown["supportedVersions"] == NAMES[::-1]
     assert shown["capabilities"] == OFFER.capabilities(revision)
@@ -310,7 +314,7 @@ def test_a_listing_goes_out_as_kept_until_it_is_touched() -> None:
         loads.append(1)
         return tools
 
-    listing = results.Listing("tools", load, None, HINT, b"kept")
+    listing = results.ListResult("tools", load, None, HINT, b"kept")
     assert listing.encode(made) == b"kept"
     assert not loads
     assert [item.name for item in listing.items] == ["a", "b", "c"]
@@ -318,5 +322,5 @@ def test_a_listing_goes_out_as_kept_until_it_is_touched() -> None:
     listing.items = [item for item in listing.items if item.name != "b"]
     assert [tool["name"] for tool in json.loads(listing.encode(made))["tools"]] == ["a", "c"]
     assert len(loads) == 1
-    other = results.Listing("tools", list, "next", HINT)
+    other = results.ListResult("tools", list, "next", HINT)
     assert other.encode(made) is other.encode(made), "encoded once"

@@ -16,8 +16,8 @@ from dovetail.protocol.sampling import (
     SamplingMessage,
     SamplingParams,
     ToolChoice,
-    ToolOutcome,
-    ToolUse,
+    ToolResultContent,
+    ToolUseContent,
     check_conversation,
     check_tool_turns,
     shape_sampling,
@@ -28,10 +28,10 @@ REVISIONS = pytest.mark.parametrize("revision", revisions.ALL, ids=lambda row: r
 RICH = [row for row in revisions.ALL if row.rich_sampling]
 PLAIN = [row for row in revisions.ALL if not row.rich_sampling]
 LOOKUP = ToolDefinition(name="lookup", input_schema={"type": "object", "properties": {"any": True}})
-USE = ToolUse("u1", "lookup", {"any": 1})
-OTHER_USE = ToolUse("u2", "lookup", {})
-OUTCOME = ToolOutcome("u1", "found")
-OTHER_OUTCOME = ToolOutcome("u2", [Text("not found")], is_error=True)
+USE = ToolUseContent("u1", "lookup", {"any": 1})
+OTHER_USE = ToolUseContent("u2", "lookup", {})
+OUTCOME = ToolResultContent("u1", "found")
+OTHER_OUTCOME = ToolResultContent("u2", [Text("not found")], is_error=True)
 
 
 def user(*blocks: Any) -> SamplingMessage:
@@ -61,7 +61,7 @@ def wire(params: SamplingParams, revision: Revision) -> Any:
 @pytest.mark.parametrize("content", ["hi", Text("hi"), [Text("hi")], ["hi"], (Text("hi"),)])
 def test_one_block_in_any_spelling(content: Any) -> None:
     assert SamplingMessage("user", content).blocks == (Text("hi"),)
-    assert ToolOutcome("u1", content).blocks == (Text("hi"),)
+    assert ToolResultContent("u1", content).blocks == (Text("hi"),)
 
 
 @pytest.mark.parametrize(("priority", "good"), [(0, True), (1, True), (-0.1, False), (1.1, False)])
@@ -235,7 +235,7 @@ def test_tools(revision: Revision) -> None:
     talk = [
         user("hi"),
         assistant(USE, OTHER_USE),
-        user(OUTCOME, ToolOutcome("u2", [link, resource, "x"], is_error=True)),
+        user(OUTCOME, ToolResultContent("u2", [link, resource, "x"], is_error=True)),
     ]
     sent = wire(asking(*talk, tools=[LOOKUP], tool_choice=ToolChoice("required")), revision)
     assert sent["toolChoice"] == {"mode": "required"}
@@ -252,7 +252,7 @@ def test_tools(revision: Revision) -> None:
 @pytest.mark.parametrize("revision", RICH, ids=lambda row: row.name)
 @pytest.mark.parametrize("value", [{"a": 1}, [1], "text", 0, False])
 def test_structured_outcomes(value: Any, revision: Revision) -> None:
-    talk = [assistant(USE), user(ToolOutcome("u1", "x", structured=value))]
+    talk = [assistant(USE), user(ToolResultContent("u1", "x", structured=value))]
     sent = wire(asking(*talk), revision)["messages"][1]["content"]["structuredContent"]
     as_it_is = isinstance(value, dict) or revision.any_structured_output
     assert sent == (value if as_it_is else {"result": value})

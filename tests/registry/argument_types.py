@@ -24,7 +24,7 @@ from dovetail.registry.arguments import Arguments, RawArguments
 from dovetail.registry.functions import inspect_function
 from dovetail.schema.annotations import Field
 from dovetail.schema.generate import SchemaWriter
-from dovetail.schema.types import ShapeReader
+from dovetail.schema.types import ShapeBuilder
 from stable_ids import stable
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 def schema_for(annotation: Any, where: str) -> dict[str, Any]:
     writer = SchemaWriter(where)
-    return writer.finish(writer.write(ShapeReader().read(annotation, where)))
+    return writer.finish(writer.write(ShapeBuilder().read(annotation, where)))
 
 
 Colour = enum.Enum("Colour", {"RED": "red", "BLUE": "blue"})

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dovetail.errors import SetupError
-from dovetail.registry.catalog import Catalog, KeptPage, Page, check_name
+from dovetail.registry.catalog import CachedPage, Catalog, Page, check_name
 
 
 def filled(*names: str) -> Catalog[str]:
@@ -31,8 +31,8 @@ def pages(catalog: Catalog[str], size: int) -> list[list[str]]:
     return seen
 
 
-def kept(body: bytes = b"{}") -> KeptPage:
-    return KeptPage(body, None, 0.0)
+def kept(body: bytes = b"{}") -> CachedPage:
+    return CachedPage(body, None, 0.0)
 
 
 @pytest.mark.rule("TOOL-4")

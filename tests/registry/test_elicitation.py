@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from dovetail.errors import QuestionFailed, SetupError
-from dovetail.protocol.elicitation import Inquiry, Question
+from dovetail.protocol.elicitation import ClientRequest, InputRequest
 from dovetail.protocol.revisions import BY_NAME, R2025_06_18, R2025_11_25, R2026_07_28, Revision
 from dovetail.registry.elicitation import Elicit, Elicited, ElicitUrl
 from form_judge import REVISIONS, assert_official
@@ -27,13 +27,13 @@ def answer(action: str, **more: Any) -> bytes:
 
 @pytest.mark.rule("EL-1", "EL-4", "EL-7")
 def test_what_is_asked() -> None:
-    form: Inquiry[Elicited[int]] = Elicit("How many?", int)
+    form: InputRequest[Elicited[int]] = Elicit("How many?", int)
     schema = {"type": "object", "properties": {"value": {"type": "integer"}}, "required": ["value"]}
     asked = {"mode": "form", "message": "How many?", "requestedSchema": schema}
-    assert form.question == Question(method="elicitation/create", params=asked, requires=("elicitation.form",))
-    page: Inquiry[Elicited[None]] = ElicitUrl("Sign in, please", URL)
+    assert form.question == ClientRequest(method="elicitation/create", params=asked, requires=("elicitation.form",))
+    page: InputRequest[Elicited[None]] = ElicitUrl("Sign in, please", URL)
     asked = {"mode": "url", "message": "Sign in, please", "url": URL}
-    assert page.question == Question(method="elicitation/create", params=asked, requires=("elicitation.url",))
+    assert page.question == ClientRequest(method="elicitation/create", params=asked, requires=("elicitation.url",))
 
 
 @pytest.mark.rule("EL-4", "EL-5")

@@ -14,7 +14,7 @@ import official
 from dovetail.errors import MissingCapability, QuestionFailed
 from dovetail.protocol import revisions
 from dovetail.protocol.capabilities import require_askable
-from dovetail.protocol.elicitation import Inquiry
+from dovetail.protocol.elicitation import InputRequest
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.revisions import LATEST, Revision
 from dovetail.registry import roots as registry_roots
@@ -30,7 +30,7 @@ def answer(*roots: Any) -> bytes:
 
 @REVISIONS
 def test_the_question(revision: Revision) -> None:
-    inquiry: Inquiry[list[Root]] = Roots()
+    inquiry: InputRequest[list[Root]] = Roots()
     assert (inquiry.question.method, inquiry.question.requires) == ("roots/list", ("roots",))
     assert inquiry.params(revision) == {}
     require_askable(inquiry.question, revision, {"roots": {}})

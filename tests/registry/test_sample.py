@@ -13,9 +13,9 @@ import official
 from dovetail.errors import MissingCapability, QuestionFailed, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.capabilities import require_askable
-from dovetail.protocol.elicitation import Inquiry
+from dovetail.protocol.elicitation import InputRequest
 from dovetail.protocol.revisions import LATEST, Revision
-from dovetail.protocol.sampling import SamplingMessage, ToolOutcome, ToolUse
+from dovetail.protocol.sampling import SamplingMessage, ToolResultContent, ToolUseContent
 from dovetail.protocol.types import (
     EmbeddedResource,
     Image,
@@ -31,8 +31,8 @@ from dovetail.registry.tools import compile_tool
 REVISIONS = pytest.mark.parametrize("revision", revisions.ALL, ids=lambda row: row.name)
 EDGES = pytest.mark.parametrize("revision", [revisions.ALL[0], LATEST], ids=lambda row: row.name)
 HI = {"role": "user", "content": {"type": "text", "text": "hi"}}
-USE = ToolUse("u1", "add", {"a": 1, "b": 2})
-OTHER_USE = ToolUse("u2", "add", {})
+USE = ToolUseContent("u1", "add", {"a": 1, "b": 2})
+OTHER_USE = ToolUseContent("u2", "add", {})
 WIRE_USE = {"type": "tool_use", "id": "u1", "name": "add", "input": {"a": 1, "b": 2}}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 IMAGE = {"type": "image", "data": "aQ==", "mimeType": "image/png"}
@@ -67,7 +67,7 @@ def text(words: str) -> dict[str, Any]:
 
 @EDGES
 def test_a_word(revision: Revision) -> None:
-    inquiry: Inquiry[Sampled] = Sample("hi")
+    inquiry: InputRequest[Sampled] = Sample("hi")
     assert inquiry.question.method == "sampling/createMessage"
     assert inquiry.question.requires == ("sampling",)
     assert inquiry.params(revision) == {"messages": [HI], "maxTokens": 1024}
@@ -91,7 +91,7 @@ def test_a_conversation() -> None:
 
 
 def test_loose_tool_uses_and_outcomes_in_a_row_are_one_message() -> None:
-    said = ["hi", USE, OTHER_USE, ToolOutcome("u2", "x"), ToolOutcome("u1", "3"), "so?"]
+    said = ["hi", USE, OTHER_USE, ToolResultContent("u2", "x"), ToolResultContent("u1", "3"), "so?"]
     sent = messages(said, tools=[add])
     assert [message["role"] for message in sent] == ["user", "assistant", "user", "user"]
     assert [block["id"] for block in sent[1]["content"]] == ["u1", "u2"]
@@ -111,12 +111,18 @@ BAD_MESSAGES: dict[str, tuple[Any, str]] = {
     "a link in a message": (SamplingMessage("user", ["see", LINK]), "message 0: ResourceLink can't"),  # type: ignore[list-item]
     "a resource": (Message("user", RESOURCE), "message 0: EmbeddedResource can't be part of it"),
     "a generator": (SamplingMessage("user", (word for word in "ab")), "message 0: generator can't"),  # type: ignore[arg-type]
-    "a use as its id": ([USE, ToolOutcome(USE, "x")], "message 1: tool_use_id must be the id .* not ToolUse"),  # type: ignore[arg-type]
-    "a value as content": ([USE, ToolOutcome("u1", {"a": 1})], "message 1: .* can't be dict; .* or structured="),  # type: ignore[arg-type]
-    "no JSON": ([USE, ToolOutcome("u1", "x", structured=object())], "message 1: structured can't be sent: .* no JSON"),
-    "mixed": ([USE, SamplingMessage("user", [ToolOutcome("u1", "x"), "so?"])], "message 1: .* nothing else"),
+    "a use as its id": ([USE, ToolResultContent(USE, "x")], "message 1: tool_use_id must be the id .* not ToolUse"),  # type: ignore[arg-type]
+    "a value as content": ([USE, ToolResultContent("u1", {"a": 1})], "message 1: .* can't be dict; .* or structured="),  # type: ignore[arg-type]
+    "no JSON": (
+        [USE, ToolResultContent("u1", "x", structured=object())],
+        "message 1: structured can't be sent: .* no JSON",
+    ),
+    "mixed": ([USE, SamplingMessage("user", [ToolResultContent("u1", "x"), "so?"])], "message 1: .* nothing else"),
     "no outcome": (["hi", USE, "well?"], "message 1: the next message must hold a ToolOutcome .* 'u1'"),
-    "counted as given": ([USE, OTHER_USE, ToolOutcome("u1", "x"), ToolOutcome("u2", "x"), USE], "message 4: the next"),
+    "counted as given": (
+        [USE, OTHER_USE, ToolResultContent("u1", "x"), ToolResultContent("u2", "x"), USE],
+        "message 4: the next",
+    ),
     "half a character": ("\ud800", "the question can't be sent: .* not valid Unicode"),
 }
 
@@ -229,14 +235,14 @@ def test_ways_to_choose() -> None:
 
 def test_outcomes_may_be_any_value() -> None:
     place = dataclasses.make_dataclass("Place", [("x", int)])(3)
-    params = Sample([USE, ToolOutcome("u1", "there", structured=place)], tools=[add]).params(LATEST)
+    params = Sample([USE, ToolResultContent("u1", "there", structured=place)], tools=[add]).params(LATEST)
     check_request(params, LATEST)
     assert params["messages"][1]["content"]["structuredContent"] == {"x": 3}
 
 
 @pytest.mark.rule("SA-6")
 def test_a_tool_loop_has_an_end() -> None:
-    said = ["hi", *[USE, ToolOutcome("u1", "3")] * 100]
+    said = ["hi", *[USE, ToolResultContent("u1", "3")] * 100]
     with pytest.raises(QuestionFailed, match='tool_choice="none" makes it answer'):
         Sample(said, tools=[add])
     Sample(said, tools=[add], tool_choice="none")
@@ -253,7 +259,7 @@ ASKABLE: list[tuple[Callable[[], Sample], dict[str, Any], str]] = [  # and since
     (lambda: Sample("hi"), {"sampling": None}, "never"),
     (lambda: Sample("hi", tools=[add]), {"sampling": {}}, "never"),
     (lambda: Sample("hi", tool_choice="none"), {"sampling": {"context": {}}}, "never"),
-    (lambda: Sample(["hi", USE, ToolOutcome("u1", "3")]), {"sampling": {}}, "never"),
+    (lambda: Sample(["hi", USE, ToolResultContent("u1", "3")]), {"sampling": {}}, "never"),
     (lambda: Sample("hi", tools=[add]), {"sampling": {"tools": {}}}, "2025-11-25"),
     (lambda: Sample("hi", include_context="none"), {"sampling": {}}, "2024-11-05"),
     (lambda: Sample("hi", include_context="allServers"), {"sampling": {"context": {}}}, "2024-11-05"),
@@ -289,11 +295,13 @@ def test_several_blocks_come_back_and_go_on() -> None:
     sampled = Sample("hi", tools=[add]).read(answer(blocks, stopReason="toolUse"), LATEST)
     assert sampled.content == (Text("a"), Image(b"i", "image/png"), Text("b"), USE)
     assert (sampled.text, sampled.tool_uses) == ("a\nb", [USE])
-    went_on = Sample(["hi", sampled.message, ToolOutcome(sampled.tool_uses[0].id, "3")], tools=[add]).params(LATEST)
+    went_on = Sample(["hi", sampled.message, ToolResultContent(sampled.tool_uses[0].id, "3")], tools=[add]).params(
+        LATEST
+    )
     check_request(went_on, LATEST)
     assert went_on["messages"][1]["content"] == blocks
     noted = Sample("hi", tools=[add]).read(answer(WIRE_USE | {"_meta": {"cache": 1}}), LATEST)  # by the provider
-    assert messages(["hi", noted.message, ToolOutcome("u1", "3")])[1]["content"]["_meta"] == {"cache": 1}
+    assert messages(["hi", noted.message, ToolResultContent("u1", "3")])[1]["content"]["_meta"] == {"cache": 1}
 
 
 def test_silence() -> None:
@@ -363,7 +371,7 @@ def test_official_answers(name: str) -> None:
     weather = ToolDefinition(name="get_weather", input_schema=SCHEMA)
     sampled = Sample("hi", tools=[weather]).read(raw, LATEST)
     content = json.loads(raw)["content"]
-    outcomes = [ToolOutcome(use.id, "rain") for use in sampled.tool_uses]
+    outcomes = [ToolResultContent(use.id, "rain") for use in sampled.tool_uses]
     assert messages(["hi", sampled.message, *outcomes])[1]["content"] == content
 
 

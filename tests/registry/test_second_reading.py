@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from costs import functions_called
 from dovetail.errors import ArgumentError, SetupError
-from dovetail.schema.coerce import Leniency
+from dovetail.schema.coerce import Coercion
 from dovetail.schema.explain import UNSAID, Budget, size
 from dovetail.schema.validate import Validator
 
@@ -328,7 +328,7 @@ def cost(schema: dict[str, Any], validator: Validator, value: Any) -> int:
     for _ in range(2):  # keywords are compiled once
         budget = Budget()
         with functions_called() as called:
-            validator.problems(Leniency(schema, budget).reread(value, strings=True), budget=budget)
+            validator.problems(Coercion(schema, budget).reread(value, strings=True), budget=budget)
     assert len(called) <= CALLS * (Budget().left - budget.left) + 4 * size(value) + 200
     return len(called)
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from contract import LONG, attempts
 
-from dovetail.state.base import StoreTrouble
+from dovetail.state.base import StoreUnavailable
 from dovetail.state.redis import RedisState
 
 BOUND = 3.0  # seconds in which every call has to end
@@ -25,7 +25,7 @@ async def eventually(condition: Callable[[], bool | Awaitable[bool]], seconds: f
 async def is_back(state: RedisState) -> bool:
     try:
         await state.check()
-    except StoreTrouble:
+    except StoreUnavailable:
         return False
     return True
 
@@ -38,7 +38,7 @@ async def fails_within(state: RedisState, seconds: float) -> None:
     began = time.monotonic()
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert time.monotonic() - began < seconds
-    assert [type(outcome) for outcome in outcomes] == [StoreTrouble] * len(calls)
+    assert [type(outcome) for outcome in outcomes] == [StoreUnavailable] * len(calls)
 
 
 class Wire:

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from dovetail.state.base import Codec, StoreTrouble, until_answered
+from dovetail.state.base import Codec, StoreUnavailable, until_answered
 
 
 @pytest.mark.parametrize("silent", [0, 1, 5])
@@ -12,7 +12,7 @@ from dovetail.state.base import Codec, StoreTrouble, until_answered
 async def test_a_store_is_asked_until_it_answers_or_the_answer_is_not_wanted(
     silent: int, failure: Exception | None
 ) -> None:
-    outcomes: list[Exception | None] = [*itertools.repeat(StoreTrouble(), silent), failure]
+    outcomes: list[Exception | None] = [*itertools.repeat(StoreUnavailable(), silent), failure]
 
     async def ask() -> str:
         if outcome := outcomes.pop(0):
@@ -22,7 +22,7 @@ async def test_a_store_is_asked_until_it_answers_or_the_answer_is_not_wanted(
     if failure is None:
         assert await until_answered(ask, lambda: True, pause=0) == "answer"
     else:
-        with pytest.raises(StoreTrouble if silent else ValueError):
+        with pytest.raises(StoreUnavailable if silent else ValueError):
             await until_answered(ask, lambda: len(outcomes) != 1, pause=0)
     assert len(outcomes) == (1 if failure and silent else 0)
 

@@ -10,7 +10,7 @@ import pytest
 from contract import LONG, Clock, attempts, fill
 
 import stores
-from dovetail.state.base import CALLER_FAMILIES, LogPage, NoRoom, StateBackend
+from dovetail.state.base import CALLER_FAMILIES, LogPage, StateBackend, StoreFull
 from dovetail.state.memory import MemoryState
 from dovetail.state.redis import RedisState
 from dovetail.state.sqlite import SqliteState
@@ -42,7 +42,7 @@ def small(request: pytest.FixtureRequest, clock: Clock, make_sqlite: Make) -> St
 
 async def fill_up(state: StateBackend, family: str = "session/", ttl: float = LONG) -> int:
     """How many keys it takes until it is full."""
-    with contextlib.suppress(NoRoom):
+    with contextlib.suppress(StoreFull):
         for n in itertools.count():
             await state.put(f"{family}{n}", PIECE, ttl=ttl)
     return n
@@ -50,11 +50,11 @@ async def fill_up(state: StateBackend, family: str = "session/", ttl: float = LO
 
 async def test_a_full_store_refuses_what_is_new_and_goes_on_with_what_it_has(small: StateBackend) -> None:
     assert 300 < await fill_up(small) < 500
-    with pytest.raises(NoRoom, match="full; try again later") as caught:
+    with pytest.raises(StoreFull, match="full; try again later") as caught:
         await small.put("more", PIECE, ttl=LONG)
     assert caught.value.http_status == 503
     for size in (5_000, ROOM + 1):
-        with pytest.raises(NoRoom):
+        with pytest.raises(StoreFull):
             await small.put("session/0", bytes(size), ttl=LONG)
     assert (await small.get("session/0")).value == PIECE
     await small.put("session/0", b"less", ttl=LONG)
@@ -72,7 +72,7 @@ async def test_only_the_log_names_the_bound_and_once(
     make = MemoryState if name == "max_entry_bytes" else make_sqlite
     state = make(**{name: int(size)})
     await fill_up(state)
-    with pytest.raises(NoRoom) as caught:
+    with pytest.raises(StoreFull) as caught:
         await state.put("more", PIECE, ttl=LONG)
     assert "max" not in caught.value.message
     assert caplog.text.count(bound) == 1
@@ -96,7 +96,7 @@ async def test_full_logs_lose_their_oldest_records_and_count_on(make: Make, tmp_
     assert page.first == 901 - len(page.records)
     assert await state.read("quiet", 0) == LogPage([], 3, 2)
     assert await fill(state, "quiet", 1) == [3]
-    with pytest.raises(NoRoom, match="max_"):
+    with pytest.raises(StoreFull, match="max_"):
         await state.append("loud", bytes(ROOM), keep=1, ttl=LONG)
     await state.put("key", PIECE, ttl=LONG)  # there is room for keys
     await state.close()
@@ -137,7 +137,7 @@ class TestCallersShare:
     async def test_callers_leave_a_quarter(self, small: StateBackend) -> None:
         family = CALLER_FAMILIES[0]
         count = await fill_up(small, family)
-        with pytest.raises(NoRoom):
+        with pytest.raises(StoreFull):
             await small.put("dpop/more", PIECE, ttl=LONG)  # all families together
         await small.put(f"{family}1", bytes(900), ttl=LONG)
         for name in ("dpop", "dpops/", "session/dpop/", "/dpop/", ""):  # are none of them
@@ -151,12 +151,12 @@ class TestCallersShare:
             assert await state.claim(f"{family}{n}", b"", LONG)
         await state.append(f"{family}log", b"", keep=1, ttl=LONG)
         for attempt in attempts(state, "dpop/more"):
-            with pytest.raises(NoRoom, match="full"):
+            with pytest.raises(StoreFull, match="full"):
                 await attempt()
         await state.put("session/1", b"", ttl=LONG)
         await fill(state, "events/a", 1)
         for attempt in attempts(state, "session/more"):
-            with pytest.raises(NoRoom, match="full"):
+            with pytest.raises(StoreFull, match="full"):
                 await attempt()
         await state.put("session/1", b"new", ttl=LONG)
         assert await fill(state, "events/a", 2) == [2, 3]
@@ -169,14 +169,14 @@ class TestCallersShare:
         version = await state.put("dpop/0", b"", ttl=LONG)
         await state.put("session/0", bytes(20_000_000), ttl=LONG)
         async with asyncio.timeout(10):
-            with contextlib.suppress(NoRoom):
+            with contextlib.suppress(StoreFull):
                 n = 0
                 while n := n + 1:  # until it has looked
                     used = int(store.command("INFO", "memory").partition(b"used_memory:")[2].split()[0])
                     store.command("CONFIG", "SET", "maxmemory", str(used * 5 // 4))
                     await state.claim(f"dpop/{n}", b"", LONG)
         for attempt in attempts(state, "rate/more"):
-            with pytest.raises(NoRoom, match="full"):
+            with pytest.raises(StoreFull, match="full"):
                 await attempt()
         await state.put("dpop/0", b"changed", ttl=LONG, if_version=version)
         for n, attempt in enumerate(attempts(state, "session/1")):
@@ -194,7 +194,7 @@ class TestReadiness:
         await state.check()
         await fill_up(state, ttl=1)
         for each in (state, other):  # they share the bounds of the file
-            with pytest.raises(NoRoom, match="full"):
+            with pytest.raises(StoreFull, match="full"):
                 await each.check()
         clock.now += 1
         await state.check()

@@ -7,7 +7,7 @@ import weakref
 import pytest
 from contract import LONG, BackendContract, Clock, begun, fill
 
-from dovetail.state.base import NoRoom
+from dovetail.state.base import StoreFull
 from dovetail.state.memory import MemoryState
 
 
@@ -47,7 +47,7 @@ class TestSweep:
         clock.now += 1
         for n in range(10):
             await state.put(f"more {n}", b"", ttl=LONG)
-        with pytest.raises(NoRoom):
+        with pytest.raises(StoreFull):
             await state.put("more 10", b"", ttl=LONG)
 
 

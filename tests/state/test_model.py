@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dovetail.state.base import CALLER_FAMILIES, CALLERS_SHARE, Conflict, LogPage, NoRoom, StateBackend
+from dovetail.state.base import CALLER_FAMILIES, CALLERS_SHARE, Conflict, LogPage, StateBackend, StoreFull
 from dovetail.state.memory import RECORD_OVERHEAD, MemoryState
 from dovetail.state.sqlite import SqliteState
 
@@ -67,9 +67,9 @@ class NaiveState:
         sizes[name] = len(name) + len(value)
         share = self.share(name) if name not in self.keys else 1
         if self.is_bounded and grows and sum(sizes.values()) > MAX_ENTRY_BYTES * share:
-            return NoRoom
+            return StoreFull
         if name not in self.keys and self.full(name):
-            return NoRoom
+            return StoreFull
         self.serial += 1
         self.keys[name] = Key(value, self.serial, expires)
         return self.serial
@@ -90,12 +90,12 @@ class NaiveState:
             return ValueError
         total = n + (int(known.value) if known else 0)
         written = self.write(name, b"%d" % total, known.expires if known else self.now + ttl)
-        return NoRoom if written is NoRoom else total
+        return StoreFull if written is StoreFull else total
 
     def append(self, name: str, data: bytes, keep: int, ttl: float) -> Outcome:
         is_large = self.is_bounded and len(data) + RECORD_OVERHEAD > MAX_LOG_BYTES
         if is_large or (name not in self.logs and self.full(name)):
-            return NoRoom
+            return StoreFull
         log = self.logs.setdefault(name, Log())
         self.serial += 1
         log.appended = self.serial
@@ -136,7 +136,7 @@ class AgainstModel(RuleBasedStateMachine):
     def outcome(self, call: Coroutine[Any, Any, Any]) -> Outcome:
         try:
             return self.run(call)
-        except (Conflict, NoRoom, ValueError) as error:
+        except (Conflict, StoreFull, ValueError) as error:
             return type(error)
 
     @property

@@ -21,7 +21,7 @@ from redis_stage import LONG, Wire, eventually, is_back
 
 import stores
 from dovetail.errors import SetupError
-from dovetail.state.base import StoreTrouble
+from dovetail.state.base import StoreUnavailable
 from dovetail.state.redis import PAGE_BYTES, RedisAddress, RedisState
 
 
@@ -139,7 +139,7 @@ class TestLostAnswers:
                 (b"appended", lambda: state.append("log", b"appended", keep=9, ttl=LONG)),
             ):
                 wire.cut_after = text
-                with pytest.raises(StoreTrouble):
+                with pytest.raises(StoreUnavailable):
                     await attempt()
             assert wire.cuts == 5
             assert (await state.read("log", 0)).last == 1
@@ -159,7 +159,7 @@ class TestLostAnswers:
             calls = [state.add(f"counter/{n}", 1, LONG) for n in range(250)]
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
             assert outcomes[:200] == [1] * 200
-            assert isinstance(outcomes[-1], StoreTrouble)
+            assert isinstance(outcomes[-1], StoreUnavailable)
             await state.close()
 
     async def test_what_can_be_asked_twice_is(self, store: stores.StoreServer, prefix: str) -> None:
@@ -235,13 +235,13 @@ class TestLoopsAndProcesses:
         await state.close()
         await state.close()
         outcomes = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 3)
-        assert {type(outcome) for outcome in outcomes} <= {int, StoreTrouble}
+        assert {type(outcome) for outcome in outcomes} <= {int, StoreUnavailable}
         await eventually(lambda: clients(store) == before)
-        with pytest.raises(StoreTrouble, match="closed"):
+        with pytest.raises(StoreUnavailable, match="closed"):
             await state.get("counter")
         never_used = RedisState(store.url, prefix=prefix)
         await never_used.close()
-        with pytest.raises(StoreTrouble, match="closed"):
+        with pytest.raises(StoreUnavailable, match="closed"):
             await never_used.check()
 
 
@@ -334,7 +334,7 @@ async def test_passwords(guarded: stores.StoreServer, user: str, caplog: pytest.
     if is_right := QUOTED in user:
         await state.check()
         guarded.kill()
-    with pytest.raises(StoreTrouble) as caught:
+    with pytest.raises(StoreUnavailable) as caught:
         await state.check()
     for secret in ("wr0ng", "nobody-knows-me", SECRET):
         assert secret not in f"{caught.value!r} {caplog.text}"
@@ -368,7 +368,7 @@ async def test_tls(folder: Path) -> None:
         assert (await state.get("key")).value == value
     await state.close()
     stranger = RedisState(url)
-    with pytest.raises(StoreTrouble):
+    with pytest.raises(StoreUnavailable):
         await stranger.check()
     await stranger.close()
     server.kill()
@@ -414,7 +414,7 @@ async def test_sentinels_know_the_new_master(folder: Path) -> None:
         await state.check()
         await eventually(lambda: b"slaves=1" in sentinel.command("INFO", "sentinel"), 20)
         master.kill()
-        with pytest.raises(StoreTrouble):
+        with pytest.raises(StoreUnavailable):
             await state.put("key", b"value", ttl=LONG, if_version=0)
         await eventually(lambda: is_back(state), 30)
         assert await asyncio.wait_for(listener.wait(), 5) == {"topic"}

@@ -13,7 +13,7 @@ from contract import attempts, fill, heard, record, subscribed
 from redis_stage import BOUND, LONG, eventually, fails_within, is_back, pretender
 
 import stores
-from dovetail.state.base import Listener, NoRoom, StoreTrouble
+from dovetail.state.base import Listener, StoreFull, StoreUnavailable
 from dovetail.state.redis import RedisState
 
 AT_ONCE = 0.3  # seconds for some calls that ask nobody, on a busy machine
@@ -84,7 +84,7 @@ async def test_it_is_paused_and_nothing_piles_up(backend: RedisState, store: sto
         assert sum(call.done() for call in calls) == 500  # those that came too late were told so at once
         async with asyncio.timeout(2 * BOUND):  # fifteen hundred calls cost some time by themselves
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        assert {type(outcome) for outcome in outcomes} == {StoreTrouble}
+        assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
         for n in range(2000):
             backend.listen([f"topic {n}"]).close()
         await fails_within(backend, BOUND)
@@ -129,7 +129,7 @@ async def test_it_is_full(backend: RedisState, store: stores.StoreServer) -> Non
         await backend.check()
         store.command("CONFIG", "SET", "maxmemory", "1mb")
         for attempt in [*attempts(backend, "more"), lambda: backend.put("key", b"", ttl=LONG)]:
-            with pytest.raises(NoRoom, match="full"):
+            with pytest.raises(StoreFull, match="full"):
                 await attempt()
         assert (await backend.get("key")).value == b"value"
         assert (await backend.read("log", 0)).records == [record(1), record(2)]
@@ -147,9 +147,9 @@ async def test_it_is_full(backend: RedisState, store: stores.StoreServer) -> Non
 async def test_it_becomes_a_replica(backend: RedisState, store: stores.StoreServer, tmp_path: Path) -> None:
     await backend.put("key", b"value", ttl=LONG)
     store.command("REPLICAOF", "127.0.0.1", "1")
-    with pytest.raises(StoreTrouble):
+    with pytest.raises(StoreUnavailable):
         await backend.put("key", b"value", ttl=LONG)
-    with contextlib.suppress(StoreTrouble):
+    with contextlib.suppress(StoreUnavailable):
         while True:  # until it is noticed for all calls
             await backend.get("key")
     store.command("REPLICAOF", "NO", "ONE")
@@ -163,9 +163,9 @@ async def test_it_becomes_a_replica(backend: RedisState, store: stores.StoreServ
 async def test_it_is_not_what_we_need(version: str, mode: str, words: str, caplog: pytest.LogCaptureFixture) -> None:
     async with pretender(redis_version=version, redis_mode=mode, role="master") as url:
         state = RedisState(url)
-        with pytest.raises(StoreTrouble, match=words):
+        with pytest.raises(StoreUnavailable, match=words):
             await state.check()
-        with pytest.raises(StoreTrouble, match="Valkey"):
+        with pytest.raises(StoreUnavailable, match="Valkey"):
             await state.get("key")
         await state.close()
     assert words in caplog.text
@@ -175,7 +175,7 @@ async def test_it_drops_records_when_it_is_full(store: stores.StoreServer, caplo
     """Also what has a time to live, as all of ours has: a claim that is gone lets a step run twice."""
     store.command("CONFIG", "SET", "maxmemory-policy", "volatile-ttl")
     state = RedisState(store.url)
-    with pytest.raises(StoreTrouble, match=r"maxmemory-policy volatile-ttl .*set it to noeviction"):
+    with pytest.raises(StoreUnavailable, match=r"maxmemory-policy volatile-ttl .*set it to noeviction"):
         await state.check()
     assert caplog.text.count("set it to noeviction") == 1
     store.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
@@ -201,7 +201,7 @@ async def test_what_it_says_of_a_command_that_it_lacks_is_logged_without_our_wor
     (tmp_path / "conf").write_text('rename-command UNLINK ""\n')
     server = stores.StoreServer(tmp_path / "store", str(tmp_path / "conf"))
     state = RedisState(server.url)
-    with pytest.raises(StoreTrouble):
+    with pytest.raises(StoreUnavailable):
         await state.delete("hunter2")
     await state.close()
     server.kill()

@@ -17,7 +17,7 @@ import pytest
 from contract import LONG, BackendContract, Clock, fill, heard, hears_nothing, record
 
 from dovetail.errors import SetupError
-from dovetail.state.base import LogPage, StoreTrouble
+from dovetail.state.base import LogPage, StoreUnavailable
 from dovetail.state.sqlite import KEEP_WAKES, SqliteState
 
 
@@ -199,7 +199,7 @@ class TestTrouble:
         await backend.put("key", b"value", ttl=LONG)
         with contextlib.closing(backend.listen(["a", "b"])) as listener, contextlib.closing(lock(path)):
             for attempt in (lambda: backend.put("key", b"new", ttl=LONG), backend.check, lambda: backend.publish("a")):
-                with pytest.raises(StoreTrouble):
+                with pytest.raises(StoreUnavailable):
                     await attempt()
             assert (await backend.get("key")).value == b"value"  # reading goes on
             assert backend.outages == 0
@@ -225,12 +225,12 @@ class TestTrouble:
             await asyncio.sleep(0)
             assert sum(call.done() for call in calls) == 10
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
-            assert {type(outcome) for outcome in outcomes} == {StoreTrouble}
+            assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
         assert await backend.add("key", 1, LONG)
 
     async def test_a_system_that_does_not_come_back(self, backend: SqliteState, held: threading.Lock) -> None:
         await backend.put("key", b"", ttl=LONG)
-        with held, pytest.raises(StoreTrouble):
+        with held, pytest.raises(StoreUnavailable):
             await backend.get("key")
         assert await backend.get("key") is not None
 
@@ -247,10 +247,10 @@ class TestTrouble:
             assert await state.put("key", b"value", ttl=LONG) > version
             assert state.outages == 1
         shutil.rmtree(folder)
-        with contextlib.suppress(StoreTrouble):
+        with contextlib.suppress(StoreUnavailable):
             while True:  # until it is noticed
                 await state.get("key")
-        with pytest.raises(StoreTrouble):
+        with pytest.raises(StoreUnavailable):
             await state.check()
         folder.mkdir()
         assert await state.get("key") is None
@@ -268,12 +268,12 @@ class TestTrouble:
             await backend.put(key, bytes(60_000), ttl=LONG)
         damage(path, part)
         with contextlib.closing(backend.listen(["a"])) as listener:
-            with contextlib.suppress(StoreTrouble):
+            with contextlib.suppress(StoreUnavailable):
                 for key in itertools.cycle(keys):  # until it is noticed
                     await backend.get(key)
             for _ in range(5):
                 for attempt in (backend.check(), backend.get("key 0"), backend.publish("a")):
-                    with pytest.raises(StoreTrouble):
+                    with pytest.raises(StoreUnavailable):
                         await attempt
                 assert await hears_nothing(listener)
             assert backend.outages == 0
@@ -322,7 +322,7 @@ class TestEventLoops:
         await asyncio.sleep(0)
         await state.close()
         assert sorted(await asyncio.gather(*calls)) == list(range(1, 201))
-        with pytest.raises(StoreTrouble):
+        with pytest.raises(StoreUnavailable):
             await state.get("key")
         await state.close()
         assert not [thread for thread in threading.enumerate() if thread.name == "dovetail-state"]

@@ -9,10 +9,10 @@ from dovetail import Context, Server
 from dovetail.auth import Auth, Principal
 from dovetail.errors import ProtocolError
 from dovetail.state.memory import MemoryState
-from dovetail.transports.http.authenticate import Doorkeeper, TokenLimits
-from dovetail.transports.http.in_flight import Traffic
+from dovetail.transports.http.authenticate import Authenticator, TokenLimits
+from dovetail.transports.http.in_flight import InFlight
 from dovetail.transports.http.proxies import TrustedProxies
-from dovetail.transports.http.request import Visit
+from dovetail.transports.http.request import HttpRequest
 from dovetail.transports.http.well_known import ResourceUrls
 from http_wire import Exchange, HttpWire
 
@@ -77,28 +77,28 @@ class Door:
     def __init__(self, auth: Any, *, clock: Any = monotonic, **limits: Any) -> None:
         engine = Server("door", auth=auth).engine
         proxies = TrustedProxies()
-        urls, traffic = ResourceUrls(None, "/mcp", proxies), Traffic(10, 1000, None)
+        urls, traffic = ResourceUrls(None, "/mcp", proxies), InFlight(10, 1000, None)
         assert engine.options.auth is not None
-        keeper = Doorkeeper(
+        keeper = Authenticator(
             engine.options.auth, urls, proxies, traffic, MemoryState(), engine, TokenLimits(**limits), clock
         )
         self._enter = keeper.before(self._place)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        visit = Visit.of(scope, receive, send, scope["path"])
+        visit = HttpRequest.of(scope, receive, send, scope["path"])
         try:
             await self._enter(visit)
         except ProtocolError as failure:
             await visit.refuse(failure)
 
-    async def _place(self, visit: Visit) -> None:
+    async def _place(self, visit: HttpRequest) -> None:
         if visit.method == "GET":
             over = asyncio.Event()
             await visit.while_welcome(self._stay(visit, over), over.set)
         else:
             await visit.response.empty(204)
 
-    async def _stay(self, visit: Visit, over: asyncio.Event) -> None:
+    async def _stay(self, visit: HttpRequest, over: asyncio.Event) -> None:
         await visit.response.open()
         await over.wait()
         await visit.response.close()

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from asking_stage import AskingStage, answer_to
 from dovetail import Context, Field, Server
 from dovetail.protocol import jsonrpc
-from dovetail.state.base import StateBackend, StoreTrouble
+from dovetail.state.base import StateBackend, StoreUnavailable
 from http_serving import PausingState, Stage, endpoint_of, nothing_left, settle
 from http_wire import LOG_KEY, Exchange, HttpWire, hello, message, post, text_of
 
@@ -266,7 +266,7 @@ class View:
 
         async def asked(*args: Any, **options: Any) -> Any:
             if self.fate is not None and not await self.fate(name, args[0] if args else ""):
-                raise StoreTrouble
+                raise StoreUnavailable
             return await getattr(self._store, name)(*args, **options)
 
         return asked

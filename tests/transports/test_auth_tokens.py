@@ -12,7 +12,7 @@ from http_clients import OldClient
 from msgspec import structs
 
 from costs import functions_called
-from dovetail.auth import Auth, Principal, VerifierTrouble
+from dovetail.auth import Auth, Principal, VerifierUnavailable
 from http_serving import Clock, Stage, serving, settle, until
 from http_wire import Exchange, HttpWire, text_of
 
@@ -144,7 +144,7 @@ async def test_a_known_bearer_token_takes_the_short_way_also_beside_dpop() -> No
 
 async def test_a_verifier_in_trouble_is_a_503(caplog: pytest.LogCaptureFixture) -> None:
     register = Register()
-    register.failure = VerifierTrouble("the issuer is silent about ann-token")
+    register.failure = VerifierUnavailable("the issuer is silent about ann-token")
     door = Door(register, verifying=0.05)
     answer = await door.post().done()
     assert (answer.status, answer.headers["retry-after"]) == (503, "1")
@@ -233,16 +233,16 @@ async def test_a_verifier_that_wants_no_answer_kept_is_not_asked_all_the_while()
 async def test_a_verifier_in_trouble_is_waited_for_but_not_for_ever() -> None:
     ledger = Ledger()
     stream = await Door(ledger, **QUICK).stream()
-    ledger.failure = VerifierTrouble("away")
+    ledger.failure = VerifierUnavailable("away")
     await ledger.asked_again(3)
     ledger.failure = None
     await ledger.asked_again(1)
     assert not stream.ended
-    ledger.failure = VerifierTrouble("away for good")
+    ledger.failure = VerifierUnavailable("away for good")
     await stream.done(5)
     ledger = soon_over()
     stream = await Door(ledger, **{**QUICK, "trouble_pause": 60.0}).stream()
-    ledger.failure = VerifierTrouble("away beyond the end of the token")
+    ledger.failure = VerifierUnavailable("away beyond the end of the token")
     await stream.done(5)
 
 

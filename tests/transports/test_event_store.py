@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.engine.workers import Member
+from dovetail.engine.workers import WorkerLease
 from dovetail.errors import ProtocolError
 from dovetail.protocol.sse import EventId, SseDecoder
-from dovetail.state.base import NoRoom, StoreTrouble
+from dovetail.state.base import StoreFull, StoreUnavailable
 from dovetail.state.memory import MemoryState
 from dovetail.transports.http import event_store
 from dovetail.transports.http.event_store import END, KEEP_BYTES, KEEP_EVENTS, EventStore, EventStream, StreamState
@@ -38,17 +38,17 @@ class ScriptedState(MemoryState):
     async def append(self, log: str, data: bytes, **options: Any) -> int:
         fate = self.script.pop(0) if self.script else "kept"
         if fate == "lost" or self.is_away:
-            raise StoreTrouble
+            raise StoreUnavailable
         if self.refuses(data):
-            raise NoRoom("full")
+            raise StoreFull("full")
         number = await super().append(log, data, **options)
         if fate == "kept without a word":
-            raise StoreTrouble
+            raise StoreUnavailable
         return number
 
     async def put(self, key: str, value: bytes, **options: Any) -> int:
         if self.is_away:
-            raise StoreTrouble
+            raise StoreUnavailable
         return await super().put(key, value, **options)
 
 
@@ -57,7 +57,7 @@ class Stage:
 
     def __init__(self, state: ScriptedState, **options: Any) -> None:
         self.state = state
-        self.store = EventStore(state, ttl=60.0, member=Member(state), **options)
+        self.store = EventStore(state, ttl=60.0, member=WorkerLease(state), **options)
         self.raw = b""
         self.response = Response(self._send)
         self.stream = EventStream(self.store, SESSION, self.response, (7,))
@@ -210,7 +210,7 @@ async def test_a_lost_worker_is_answered_for_once_and_one_that_lives_after_all_i
     async with staged() as stage:
         for number in range(said):
             await stage.stream.send(b"%d" % number)
-        others = [EventStore(stage.state, ttl=60.0, member=Member(stage.state)) for _ in range(2)]
+        others = [EventStore(stage.state, ttl=60.0, member=WorkerLease(stage.state)) for _ in range(2)]
         await others[0].answer_for_lost(stage.stream.name, said - 1)
         assert len(await stage.kept()) == said  # it has said more than it was lost with
         await asyncio.gather(*(each.answer_for_lost(stage.stream.name, said) for each in others))

@@ -210,9 +210,9 @@ async def test_a_client_that_left_before_there_was_a_stream_is_not_waited_for(st
     [running] = endpoint_of(app)._calls.here.values()
     await call.cut()
     with pytest.raises(QuestionFailed, match="has closed its connection and has no GET stream open"):
-        await ask_by(running.exchange.back, "roots/list", 5)
+        await ask_by(running.context.back, "roots/list", 5)
     stream = await wire.get().started()
-    asking = asyncio.create_task(ask_by(running.exchange.back, "roots/list", 5))
+    asking = asyncio.create_task(ask_by(running.context.back, "roots/list", 5))
     await reply(wire, answer_to(await stream.message(), {}))
     await asking
     stage.go.set()
@@ -274,7 +274,7 @@ async def test_a_server_that_stops_waits_for_no_answer_and_asks_again_after_a_ne
     await asyncio.sleep(0)
     await reply(wire, answer_to(questions[0], {}), status=503)
     with pytest.raises(QuestionFailed, match="shutting down"):
-        await ask_by(running.exchange.back, "roots/list", 600)
+        await ask_by(running.context.back, "roots/list", 600)
     stage.go.set()
     await asyncio.wait_for(draining, 5)
     assert [str(each) for each in stage.failures] == [client_requests.STOPPING]

@@ -12,7 +12,7 @@ from dovetail import Server
 from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.headers import Headers
 from dovetail.transports.http import origin as limits
-from dovetail.transports.http.origin import Cors, Guard, parse_authority, parse_origin
+from dovetail.transports.http.origin import Cors, OriginPolicy, parse_authority, parse_origin
 from http_serving import serving
 from http_wire import MODERN, Exchange, HttpWire
 
@@ -27,7 +27,7 @@ def headers(host: str | None = "localhost:8000", origin: str | None = None) -> H
     return Headers([(name.encode(), value.encode("latin-1")) for name, value in given.items() if value is not None])
 
 
-def status(guard: Guard, host: str | None, origin: str | None = None, server=LOCAL) -> int:
+def status(guard: OriginPolicy, host: str | None, origin: str | None = None, server=LOCAL) -> int:
     """200 if the guard lets it in, else the status of the refusal."""
     try:
         guard.check(headers(host, origin), server)
@@ -75,14 +75,14 @@ HOSTS = {
 def test_loopback_is_at_home_and_nothing_else(host: str | None, expected: int) -> None:
     for allowed in (None, [], ["example.com"]):
         for bound_to in (None, "127.0.0.1", "localhost", "::1"):
-            assert status(Guard(allowed, [], bound_to=bound_to), host) == expected
+            assert status(OriginPolicy(allowed, [], bound_to=bound_to), host) == expected
     assert (parse_authority(host or "") is None) == (expected == 400)
 
 
 def test_what_no_header_can_hold_is_no_host_either() -> None:
     assert [parse_authority(text) for text in ("\u212a", "localhost:٣")] == [None, None]
     for allowed, bound_to, expected in ((["a.example"], "0.0.0.0", 400), (None, "0.0.0.0", 200), (["*"], "::1", 200)):
-        assert status(Guard(allowed, [], bound_to=bound_to), None) == expected
+        assert status(OriginPolicy(allowed, [], bound_to=bound_to), None) == expected
 
 
 HOST_PATTERNS = [
@@ -102,14 +102,14 @@ HOST_PATTERNS = [
 
 @pytest.mark.parametrize(("pattern", "good", "bad"), HOST_PATTERNS)
 def test_patterns_of_hosts(pattern: str, good: list[str], bad: list[str]) -> None:
-    guard = Guard([pattern], [], bound_to="0.0.0.0")
+    guard = OriginPolicy([pattern], [], bound_to="0.0.0.0")
     assert [status(guard, host) for host in good] == [200] * len(good)
     assert [status(guard, host) for host in bad] == [403] * len(bad)
 
 
 @pytest.mark.parametrize("bound_to", ["0.0.0.0", "::", "", "192.0.2.7", "my-machine.local"])
 def test_bound_to_the_world_host_is_not_checked_but_origin_is(bound_to: str, lines: Lines) -> None:
-    guard = Guard(None, [], bound_to=bound_to)
+    guard = OriginPolicy(None, [], bound_to=bound_to)
     assert len(lines()) == 1
     assert "allowed_hosts (DOVETAIL_ALLOWED_HOSTS)" in lines()[0]
     for server in (LOCAL, PUBLIC, None):
@@ -127,7 +127,7 @@ MOUNTED = [
 
 
 def test_a_mounted_app_goes_by_the_local_socket(lines: Lines) -> None:
-    guard = Guard(None, [], bound_to=None)
+    guard = OriginPolicy(None, [], bound_to=None)
     for server, expected in MOUNTED * 2:
         assert status(guard, "app.example.com", None, server) == expected
         assert status(guard, "localhost:8000", None, server) == 200
@@ -164,7 +164,7 @@ ORIGINS = {
 def test_no_origin_or_a_loopback_one_may_come_and_no_other(origin: str | None, expected: int) -> None:
     for allowed in ([], ["https://app.example.com"]):
         for bound_to in (None, "127.0.0.1", "0.0.0.0"):
-            assert status(Guard(None, allowed, bound_to=bound_to), "localhost:8000", origin) == expected
+            assert status(OriginPolicy(None, allowed, bound_to=bound_to), "localhost:8000", origin) == expected
 
 
 ORIGIN_PATTERNS = [
@@ -198,7 +198,7 @@ ORIGIN_PATTERNS = [
 @pytest.mark.parametrize(("pattern", "good", "bad"), ORIGIN_PATTERNS)
 def test_patterns_of_origins(pattern: str, good: list[str], bad: list[str]) -> None:
     for bound_to in ("127.0.0.1", "0.0.0.0"):
-        guard = Guard(None, [pattern], bound_to=bound_to)
+        guard = OriginPolicy(None, [pattern], bound_to=bound_to)
         assert [status(guard, "localhost", origin) for origin in good] == [200] * len(good)
         assert [status(guard, "localhost", origin) for origin in bad] == [403] * len(bad)
         assert status(guard, "localhost", "http://localhost:1") == 200
@@ -213,9 +213,12 @@ def test_the_same_origin_may_come_if_its_host_is_vouched_for_by_a_check() -> Non
         *(("a.example.com:443", "http://a.example.com", 403), ("a.example.com", "https://b.example.com", 403)),
         *(("a.example.com:0", "https://a.example.com", 403), ("localhost:8000", "https://a.example.com", 403)),
     ]:
-        assert status(Guard(["*.example.com"], [], bound_to="0.0.0.0"), host, origin) == expected
+        assert status(OriginPolicy(["*.example.com"], [], bound_to="0.0.0.0"), host, origin) == expected
     for allowed, bound_to in ((None, "0.0.0.0"), (["*"], "127.0.0.1"), (["*", "a.example"], None)):
-        assert status(Guard(allowed, [], bound_to=bound_to), "rebound.example:80", "http://rebound.example:80") == 403
+        assert (
+            status(OriginPolicy(allowed, [], bound_to=bound_to), "rebound.example:80", "http://rebound.example:80")
+            == 403
+        )
 
 
 # ── what is told, and settings that can't be meant ──
@@ -223,7 +226,7 @@ def test_the_same_origin_may_come_if_its_host_is_vouched_for_by_a_check() -> Non
 
 @pytest.mark.rule("SH-3", "MH-2")
 def test_a_refusal_names_the_value_and_the_setting(lines: Lines) -> None:
-    guard = Guard(None, [], bound_to="127.0.0.1")
+    guard = OriginPolicy(None, [], bound_to="127.0.0.1")
     for host, setting in (("evil.example.com", "allowed_hosts"), ("localhost", "allowed_origins")):
         with pytest.raises(ProtocolError) as refused:
             guard.check(headers(host, "https://evil.example.com"), LOCAL)
@@ -233,7 +236,7 @@ def test_a_refusal_names_the_value_and_the_setting(lines: Lines) -> None:
 
 
 def test_values_are_harmless_in_the_log_which_is_not_flooded(lines: Lines) -> None:
-    guard = Guard(None, [], bound_to="127.0.0.1")
+    guard = OriginPolicy(None, [], bound_to="127.0.0.1")
     for value in ("\x1b[2J\r\nfake line\x00", "é\x85", "x" * 100_000, "\x9b" * 5000):
         assert (status(guard, value), status(guard, "localhost", value)) == (400, 403)
     assert len(lines()) == 8
@@ -256,7 +259,9 @@ BAD_ORIGINS = ["https://", "https://a.*.com", "https://a.example:99999", "app://
 def test_bad_patterns_are_refused_at_once(option: str) -> None:
     for entry in [*BAD_PATTERNS, *(["https://example.com"] if option == "allowed_hosts" else BAD_ORIGINS)]:
         with pytest.raises(SetupError) as refused:
-            Guard(**{"allowed_hosts": None, "allowed_origins": [], option: ["fine.example", entry]}, bound_to=None)
+            OriginPolicy(
+                **{"allowed_hosts": None, "allowed_origins": [], option: ["fine.example", entry]}, bound_to=None
+            )
         assert str(refused.value).startswith(f"{option} holds {entry!r}")
 
 
@@ -266,8 +271,8 @@ PIECES = st.sampled_from(
 )
 HOSTILE = st.one_of(st.none(), LATIN, st.lists(PIECES, max_size=6).map("".join))
 GUARDS = [
-    Guard(None, [], bound_to=None),
-    Guard(["*.example.com", "[::2]:1"], ["https://*.example.com", "null", "app://*"], bound_to="0.0.0.0"),
+    OriginPolicy(None, [], bound_to=None),
+    OriginPolicy(["*.example.com", "[::2]:1"], ["https://*.example.com", "null", "app://*"], bound_to="0.0.0.0"),
 ]
 
 

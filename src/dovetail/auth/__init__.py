@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from dovetail.auth.jwt import Jwt as Jwt
     from dovetail.auth.principal import Principal as Principal
     from dovetail.auth.principal import Verifier as Verifier
-    from dovetail.auth.principal import VerifierTrouble as VerifierTrouble
+    from dovetail.auth.principal import VerifierUnavailable as VerifierUnavailable
     from dovetail.auth.settings import Auth as Auth
 
 _HOMES = {
@@ -22,9 +22,9 @@ _HOMES = {
     "Jwt": "jwt",
     "Principal": "principal",
     "Verifier": "principal",
-    "VerifierTrouble": "principal",
+    "VerifierUnavailable": "principal",
 }
-__all__ = ["ApiKeys", "Auth", "Introspection", "Jwt", "Principal", "Verifier", "VerifierTrouble"]
+__all__ = ["ApiKeys", "Auth", "Introspection", "Jwt", "Principal", "Verifier", "VerifierUnavailable"]
 
 
 def __getattr__(name: str) -> Any:

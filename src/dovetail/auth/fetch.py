@@ -72,7 +72,7 @@ class Fetched(Confidential, frozen=True, kw_only=True):
 Fetch = Callable[[FetchRequest], Awaitable[Fetched]]  # one request, one answer; raises FetchFailed
 
 
-class QueueIsFull(Exception):
+class QueueFull(Exception):
     """Too many wait for the threads already."""
 
 
@@ -90,7 +90,7 @@ class BoundedThreads:
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """Raises QueueIsFull."""
         if not self._places.acquire(blocking=False):
-            raise QueueIsFull
+            raise QueueFull
         try:
             job = self._threads.submit(function, *arguments)
         except BaseException:
@@ -198,7 +198,7 @@ async def _resolve(lookups: BoundedThreads, host: str, port: int) -> "list[Resol
     """All addresses of a name, or of an address the address itself."""
     try:
         found = await lookups.run(partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
-    except QueueIsFull:
+    except QueueFull:
         raise FetchFailed("too many names are being looked up") from None
     flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
     return [

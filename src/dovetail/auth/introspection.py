@@ -1,7 +1,7 @@
 """Introspection (RFC 7662): verifier of tokens that only their issuer can read.
 
 The transport believes an answer for a few seconds; here nothing of it is kept. While the issuer can't be asked, it is
-not known whether a token is good: that is VerifierTrouble, and neither a yes nor a no.
+not known whether a token is good: that is VerifierUnavailable, and neither a yes nor a no.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from dovetail.auth.jwt import may_hold_keys
 from dovetail.auth.principal import (
     MAX_TOKEN,
     Principal,
-    VerifierTrouble,
+    VerifierUnavailable,
     comparable_url,
     in_time,
     meant_for,
@@ -91,7 +91,7 @@ class Introspection:
         return f"Introspection({shown(self._endpoint)!r})"
 
     async def verify(self, token: str) -> Principal | None:
-        """Raises VerifierTrouble if the issuer does not say whether the token is good."""
+        """Raises VerifierUnavailable if the issuer does not say whether the token is good."""
         if len(token) > MAX_TOKEN or not _TOKEN.fullmatch(token):
             return None
         digest = hashlib.sha256(token.encode()).digest()
@@ -135,14 +135,14 @@ class Introspection:
             async with asyncio.timeout(ASK_SECONDS), self._queues[was_good]:
                 fetched = await self._fetch(request)
         except FetchFailed as failure:
-            raise VerifierTrouble(f"{self!r}: {failure}") from None
+            raise VerifierUnavailable(f"{self!r}: {failure}") from None
         except TimeoutError:
-            raise VerifierTrouble(f"{self!r}: no answer within {ASK_SECONDS:g} s") from None
+            raise VerifierUnavailable(f"{self!r}: no answer within {ASK_SECONDS:g} s") from None
         except Exception as failure:  # of a fetch that is not ours
-            raise VerifierTrouble(f"{self!r}: the fetch failed with {type(failure).__name__}") from failure
+            raise VerifierUnavailable(f"{self!r}: the fetch failed with {type(failure).__name__}") from failure
         answer = read_object(fetched.body) if fetched.status == 200 else None
         if answer is None or not isinstance(answer.get("active"), bool):
-            raise VerifierTrouble(f"{self!r}: no answer that can be used, with the status {fetched.status}")
+            raise VerifierUnavailable(f"{self!r}: no answer that can be used, with the status {fetched.status}")
         return {name: value for name, value in answer.items() if value is not None}
 
 

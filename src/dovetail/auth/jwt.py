@@ -25,7 +25,7 @@ from dovetail.auth.jose import (
     read_token,
     secret_key,
 )
-from dovetail.auth.principal import Principal, VerifierTrouble, comparable_url, in_time, meant_for, principal_of
+from dovetail.auth.principal import Principal, VerifierUnavailable, comparable_url, in_time, meant_for, principal_of
 from dovetail.errors import SetupError
 
 LEEWAY = 60.0  # seconds that clocks may differ
@@ -70,7 +70,7 @@ class RemoteKeys:
             await asyncio.shield(request)  # who else waits must not suffer if this one gives up
             found = _fitting(self._keys, kid, algorithm) if self._age() < STALE else ()
         if not found and self._trouble is not None:
-            raise VerifierTrouble(f"the keys of {shown(self._issuer)} can't be had: {self._trouble}")
+            raise VerifierUnavailable(f"the keys of {shown(self._issuer)} can't be had: {self._trouble}")
         return found
 
     def _age(self) -> float:
@@ -196,7 +196,7 @@ class Jwt:
         return f"Jwt({self.issuer!r})"
 
     async def verify(self, token: str) -> Principal | None:
-        """Raises VerifierTrouble if the keys can't be had."""
+        """Raises VerifierUnavailable if the keys can't be had."""
         parts = read_token(token)
         if parts is None or not self._says_right(parts):
             return None

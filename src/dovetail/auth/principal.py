@@ -60,7 +60,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
         return self if scopes == self.scopes else msgspec.structs.replace(self, scopes=scopes)
 
 
-class VerifierTrouble(Exception):
+class VerifierUnavailable(Exception):
     """It is not known now whether a token is good: what has to be asked does not answer. Becomes a 503."""
 
 

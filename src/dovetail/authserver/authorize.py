@@ -16,7 +16,7 @@ from dovetail.authserver.clients import CODE, REFRESH, ClientDirectory, OAuthCli
 from dovetail.authserver.endpoints import (
     SIGNED_IN,
     Consent,
-    OAuthRefusal,
+    OAuthError,
     address_of,
     consent_cookie,
     consent_page,
@@ -85,8 +85,8 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     async def page(self, request: PageRequest) -> PageResponse:
         try:
             return await (self._decide(request) if request.method == "POST" else self._ask(request))
-        except (OAuthRefusal, ProtocolError) as failure:
-            refusal = OAuthRefusal.of(failure)
+        except (OAuthError, ProtocolError) as failure:
+            refusal = OAuthError.of(failure)
             return shown(refusal_page(refusal.description), refusal.status, refusal.headers)
 
     async def _ask(self, request: PageRequest) -> PageResponse:
@@ -95,7 +95,7 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         state = fields.get("state")
         try:
             scopes, challenge = self._checked(client, fields)
-        except OAuthRefusal as refusal:
+        except OAuthError as refusal:
             if client.introduced_itself and not is_loopback(redirect_uri):
                 raise  # who can register a redirect URI must not send people there by way of us (RFC 9700, 4.11.2)
             return self._back(redirect_uri, state, error=refusal.error, error_description=refusal.description)
@@ -116,24 +116,24 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         id, redirect_uri = fields.get("client_id"), fields.get("redirect_uri")
         client = None if id is None else await self.clients.find(id, address)
         if client is None:
-            raise OAuthRefusal("invalid_client", "The program that sent you here is not known.")
+            raise OAuthError("invalid_client", "The program that sent you here is not known.")
         if redirect_uri is None or not is_registered(redirect_uri, client.redirect_uris):
-            raise OAuthRefusal("invalid_request", "The program wants you to go somewhere that it has not registered.")
+            raise OAuthError("invalid_request", "The program wants you to go somewhere that it has not registered.")
         return client, redirect_uri
 
     def _checked(self, client: OAuthClient, fields: Mapping[str, str]) -> tuple[frozenset[str], str]:
         """The scopes and the challenge; what is wrong is told to the program."""
         if fields.get("response_type") != "code":
-            raise OAuthRefusal("unsupported_response_type", "response_type must be code")
+            raise OAuthError("unsupported_response_type", "response_type must be code")
         if CODE not in client.grant_types:
-            raise OAuthRefusal("unauthorized_client", "This program may not ask users")
+            raise OAuthError("unauthorized_client", "This program may not ask users")
         if fields.get("response_mode", "query") != "query":
-            raise OAuthRefusal("invalid_request", "response_mode must be query")
+            raise OAuthError("invalid_request", "response_mode must be query")
         if len(fields.get("state", "").encode()) > 2000:
-            raise OAuthRefusal("invalid_request", "state has more than 2000 bytes")
+            raise OAuthError("invalid_request", "state has more than 2000 bytes")
         challenge = fields.get("code_challenge", "")
         if fields.get("code_challenge_method") != "S256" or not _CHALLENGE.fullmatch(challenge):
-            raise OAuthRefusal("invalid_request", "PKCE is needed: code_challenge, with code_challenge_method=S256")
+            raise OAuthError("invalid_request", "PKCE is needed: code_challenge, with code_challenge_method=S256")
         self.tokens.target.check_resource(fields.get("resource"))
         return self.tokens.target.wanted(fields.get("scope"), client.scopes), challenge
 
@@ -159,7 +159,7 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         if answer == "other":
             return await self._question(asked, None, set_cookie(SIGNED_IN, "", 0))
         if answer not in ("allow", "deny"):
-            raise OAuthRefusal("invalid_request", OLD_PAGE)
+            raise OAuthError("invalid_request", OLD_PAGE)
         if answer == "deny":
             return self._back(
                 asked.redirect_uri, asked.state, error="access_denied", error_description="The user said no"
@@ -172,7 +172,7 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
                 return await self._question(asked, None, {}, wrong="Name or password is wrong.")
             headers = await self._remember(user, asked.redirect_uri)
         if not await self.tokens.store.claim("answered", asked.id, 2 * ANSWER_SECONDS):
-            raise OAuthRefusal("invalid_request", OLD_PAGE)
+            raise OAuthError("invalid_request", OLD_PAGE)
         return self._back(asked.redirect_uri, asked.state, headers, code=await self._code(asked, user))
 
     async def _asked(self, request: PageRequest, form: Mapping[str, str]) -> Asked:
@@ -182,12 +182,12 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             browser = await self.tokens.keyring.open(cookie(request, consent_cookie(asked.client)), Browser)
             if browser and secrets.compare_digest(browser.nonce, asked.nonce) and browser.client == asked.client:
                 return asked
-        raise OAuthRefusal("invalid_request", OLD_PAGE, status=403)
+        raise OAuthError("invalid_request", OLD_PAGE, status=403)
 
     async def _code(self, asked: Asked, user: str) -> str:
         mark = await self.users.mark(user)
         if mark is None:
-            raise OAuthRefusal("invalid_request", OLD_PAGE)
+            raise OAuthError("invalid_request", OLD_PAGE)
         await CONSENTS.take(self.tokens.store, user)
         id, ends = secrets.token_urlsafe(16), self.tokens.keyring.now() + self.tokens.refresh_seconds
         grant = Grant(id=id, client=asked.client, user=user, mark=mark, scopes=asked.scopes, ends=ends)

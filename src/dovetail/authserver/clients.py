@@ -14,7 +14,7 @@ import msgspec
 from dovetail.auth.fetch import Fetch, FetchFailed, FetchRequest, make_fetch
 from dovetail.auth.jose import check_public_keys, read_assertion, unproven_subject
 from dovetail.auth.principal import Confidential, in_time
-from dovetail.authserver.endpoints import OAuthRefusal, address_of, digest, json_answer, why_not_a_url
+from dovetail.authserver.endpoints import OAuthError, address_of, digest, json_answer, why_not_a_url
 from dovetail.authserver.storage import AttemptLimit, AuthStore
 from dovetail.authserver.users import REGISTERED
 from dovetail.errors import SetupError
@@ -142,10 +142,10 @@ class ClientMetadata(Confidential, frozen=True):
     def as_client(self, id: str, method: str) -> OAuthClient:
         """The record of a client that acts for users, by codes. Raises OAuthRefusal for what it may not be."""
         if not 0 < len(self.redirect_uris) <= MAX_REDIRECTS:
-            raise OAuthRefusal("invalid_redirect_uri", f"There must be 1 to {MAX_REDIRECTS} redirect_uris")
+            raise OAuthError("invalid_redirect_uri", f"There must be 1 to {MAX_REDIRECTS} redirect_uris")
         for uri in self.redirect_uris:
             if (why := why_not_a_url(uri, "a redirect URI")) is not None:
-                raise OAuthRefusal("invalid_redirect_uri", f"redirect_uris: {why}")
+                raise OAuthError("invalid_redirect_uri", f"redirect_uris: {why}")
         if CODE not in self.grant_types or "code" not in self.response_types:
             raise _bad_metadata("Only authorization_code, with or without refresh_token, can be registered")
         if method not in AUTH_METHODS:
@@ -172,8 +172,8 @@ def _published(raw: bytes, url: str) -> OAuthClient:
     return said.as_client(url, method)
 
 
-def _bad_metadata(description: str) -> OAuthRefusal:
-    return OAuthRefusal("invalid_client_metadata", description)
+def _bad_metadata(description: str) -> OAuthError:
+    return OAuthError("invalid_client_metadata", description)
 
 
 def _on_one_line(name: str, most: int = 200) -> str:
@@ -221,7 +221,7 @@ class ClientDirectory:
         body = await request.body()
         if len(body) > MAX_METADATA:
             text = f"The metadata have more than {MAX_METADATA} bytes"
-            raise OAuthRefusal("invalid_client_metadata", text, status=413)
+            raise OAuthError("invalid_client_metadata", text, status=413)
         said = ClientMetadata.read(body)
         method = said.token_endpoint_auth_method or "client_secret_basic"
         client = said.as_client(REGISTERED + secrets.token_urlsafe(18), method)
@@ -256,7 +256,7 @@ class ClientDirectory:
         if why is None and urlsplit(url).path in ("", "/"):
             why = "a client_id that is a URL has a path"
         if why is not None:
-            raise OAuthRefusal("invalid_client", f"client_id: {why}")
+            raise OAuthError("invalid_client", f"client_id: {why}")
         raw = await self._store.get("document", url)
         if raw is not None:
             return _published(raw, url)
@@ -273,12 +273,12 @@ class ClientDirectory:
         basic = _basic(request)
         assertion = form.get("client_assertion")
         if sum(each is not None for each in (basic, assertion, form.get("client_secret"))) > 1:
-            raise OAuthRefusal("invalid_request", "Prove who you are in one way, not in several")
+            raise OAuthError("invalid_request", "Prove who you are in one way, not in several")
         id, secret = basic or (form.get("client_id"), form.get("client_secret"))
         if assertion is not None:
             id = unproven_subject(assertion)
         if form.get("client_id", id) != id:
-            raise OAuthRefusal("invalid_request", "There are two different client_id")
+            raise OAuthError("invalid_request", "There are two different client_id")
         address = address_of(request)
         client = None if not id else await self.find(id, address)
         if client is None:
@@ -327,7 +327,7 @@ async def _document(fetch: Fetch, url: str) -> bytes:
             return answer.body
     except FetchFailed as failure:
         log.info("no document of a client: %s", failure)
-    raise OAuthRefusal("invalid_client", "client_id: no JSON document could be fetched from this URL")
+    raise OAuthError("invalid_client", "client_id: no JSON document could be fetched from this URL")
 
 
 def _basic(request: PageRequest) -> tuple[str, str] | None:
@@ -346,10 +346,10 @@ def _basic(request: PageRequest) -> tuple[str, str] | None:
     return unquote_plus(id), unquote_plus(secret)
 
 
-def _unknown(request: PageRequest) -> OAuthRefusal:
+def _unknown(request: PageRequest) -> OAuthError:
     headers = {"www-authenticate": 'Basic realm="token"'} if "authorization" in request.headers else None
     text = "The client is not known, or did not prove who it is"
-    return OAuthRefusal("invalid_client", text, status=401, headers=headers)
+    return OAuthError("invalid_client", text, status=401, headers=headers)
 
 
 def _secret_digest(secret: str) -> str:

@@ -34,7 +34,7 @@ _NATIVE = re.compile(r"(http://(?:127\.0\.0\.1|localhost|\[::1\]))(?::[0-9]{1,5}
 PageHandler = Callable[[PageRequest], Awaitable[PageResponse]]
 
 
-class OAuthRefusal(Exception):
+class OAuthError(Exception):
     """An error response. `error` is a code of RFC 6749 or RFC 7591; the description is for people."""
 
     def __init__(
@@ -47,15 +47,15 @@ class OAuthRefusal(Exception):
         self.headers = dict(headers or {})
 
     @classmethod
-    def too_many(cls, what: str, seconds: float) -> "OAuthRefusal":
+    def too_many(cls, what: str, seconds: float) -> "OAuthError":
         wait = max(1, round(seconds))
         text = f"Too many {what}; try again in {f'{wait} s' if wait < 120 else f'{round(wait / 60)} minutes'}"
         return cls("temporarily_unavailable", text, status=429, headers={"retry-after": str(wait)})
 
     @classmethod
-    def of(cls, failure: "OAuthRefusal | ProtocolError") -> "OAuthRefusal":
+    def of(cls, failure: "OAuthError | ProtocolError") -> "OAuthError":
         """For a body that is too long, or a state store that does not answer; a refusal stays as it is."""
-        if isinstance(failure, OAuthRefusal):
+        if isinstance(failure, OAuthError):
             return failure
         error = "temporarily_unavailable" if failure.http_status >= 500 else "invalid_request"
         return cls(error, failure.message, status=max(failure.http_status, 400))
@@ -69,8 +69,8 @@ def json_endpoint(answer: PageHandler) -> PageHandler:
             return PageResponse(b"", 204, PREFLIGHT)
         try:
             return await answer(request)
-        except (OAuthRefusal, ProtocolError) as failure:
-            refusal = OAuthRefusal.of(failure)
+        except (OAuthError, ProtocolError) as failure:
+            refusal = OAuthError.of(failure)
         body = {"error": refusal.error, "error_description": refusal.description}
         return PageResponse(body, refusal.status, {**NOT_KEPT, **FOR_ANY_ORIGIN, **refusal.headers})
 
@@ -98,21 +98,21 @@ def query_fields(request: PageRequest) -> dict[str, str]:
 async def form_fields(request: PageRequest) -> dict[str, str]:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != FORM:
-        raise OAuthRefusal("invalid_request", f"The body must be {FORM}", status=415)
+        raise OAuthError("invalid_request", f"The body must be {FORM}", status=415)
     return _fields(await request.body())
 
 
 def _fields(raw: bytes) -> dict[str, str]:
     """Each field once; an empty one counts as not given (RFC 6749, 3.1)."""
     if len(raw) > MAX_BYTES:
-        raise OAuthRefusal("invalid_request", f"More than {MAX_BYTES} bytes", status=413)
+        raise OAuthError("invalid_request", f"More than {MAX_BYTES} bytes", status=413)
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=50)
     except ValueError:
-        raise OAuthRefusal("invalid_request", "The fields can't be read") from None
+        raise OAuthError("invalid_request", "The fields can't be read") from None
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise OAuthRefusal("invalid_request", "A field came more than once")
+        raise OAuthError("invalid_request", "A field came more than once")
     return {name: value for name, value in fields.items() if value}
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from dovetail.auth.jose import SigningKey
 from dovetail.auth.principal import Confidential
-from dovetail.authserver.endpoints import OAuthRefusal, digest
+from dovetail.authserver.endpoints import OAuthError, digest
 from dovetail.engine.request_state import BadSeal, Sealer
 from dovetail.engine.workers import Secrets
 from dovetail.errors import ProtocolError
@@ -115,9 +115,9 @@ class AttemptLimit(NamedTuple):
     async def take(self, store: AuthStore, name: str) -> None:
         """Raises OAuthRefusal if none is left. When all are used up, no new address leaves a counter behind."""
         if int(await store.get(self.kind, "") or 0) >= self.for_all:
-            raise OAuthRefusal.too_many(self.words, await store.remaining(self.kind, ""))
+            raise OAuthError.too_many(self.words, await store.remaining(self.kind, ""))
         if await store.count(self.kind, name, self.seconds) > self.each:
-            raise OAuthRefusal.too_many(self.words, await store.remaining(self.kind, name))
+            raise OAuthError.too_many(self.words, await store.remaining(self.kind, name))
         await store.count(self.kind, "", self.seconds)
 
 

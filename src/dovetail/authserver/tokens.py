@@ -19,15 +19,15 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from dovetail.auth.principal import Principal, VerifierTrouble, comparable_url, principal_of
+from dovetail.auth.principal import Principal, VerifierUnavailable, comparable_url, principal_of
 from dovetail.auth.settings import OFFLINE_ACCESS
 from dovetail.authserver.clients import CODE, CREDENTIALS, REFRESH, ClientDirectory, OAuthClient
-from dovetail.authserver.endpoints import PUBLIC, OAuthRefusal, digest, form_fields, json_answer
+from dovetail.authserver.endpoints import PUBLIC, OAuthError, digest, form_fields, json_answer
 from dovetail.authserver.storage import AuthStore, Keyring, Sealed
 from dovetail.authserver.users import Users
 from dovetail.errors import ProtocolError
 from dovetail.protocol.pagination import encode_base64url
-from dovetail.state.base import NoRoom, StoreTrouble
+from dovetail.state.base import StoreFull, StoreUnavailable
 from dovetail.transports.http.routes import PageRequest, PageResponse
 
 CODE_SECONDS = 60.0
@@ -54,7 +54,7 @@ class Target:
     def check_resource(self, given: str | None) -> None:
         """RFC 8707. None is fine: there is only one."""
         if given is not None and comparable_url(given) != self._same:
-            raise OAuthRefusal("invalid_target", "No tokens are made here for this resource")
+            raise OAuthError("invalid_target", "No tokens are made here for this resource")
 
     def wanted(self, given: str | None, limit: Collection[str] | None) -> frozenset[str]:
         """The scopes that are asked for; all that are possible, if none is named."""
@@ -63,7 +63,7 @@ class Target:
             return possible
         scopes = frozenset(given.split(" ")) - {"", OFFLINE_ACCESS}  # the grant types say if there are refresh tokens
         if not scopes <= possible:
-            raise OAuthRefusal("invalid_scope", "A scope is not known here, or this program may not have it")
+            raise OAuthError("invalid_scope", "A scope is not known here, or this program may not have it")
         return scopes
 
 
@@ -169,7 +169,7 @@ class TokenIssuer(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             taken = msgspec.msgpack.encode(GrantRecord(number + 1, now))
             if await self.store.replace("grant", grant.id, taken, self._kept, version):
                 return
-        raise StoreTrouble
+        raise StoreUnavailable
 
     async def _record(self, id: str) -> tuple[GrantRecord, int]:
         """With its version; a new one, with version 0, if there is none."""
@@ -211,13 +211,13 @@ class TokenIssuer(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return PageResponse({"keys": [(await self.keyring.signing()).public]}, 200, PUBLIC)
 
     async def verify(self, token: str) -> Principal | None:
-        """Raises VerifierTrouble if the store does not answer."""
+        """Raises VerifierUnavailable if the store does not answer."""
         try:
             claims = await self.read_access_token(token)
             if claims is None or await self.is_revoked(claims[GRANT]):
                 return None
         except ProtocolError:
-            raise VerifierTrouble from None
+            raise VerifierUnavailable from None
         return principal_of(claims, self.issuer)
 
 
@@ -229,8 +229,8 @@ def proves_challenge(verifier: str, challenge: str) -> bool:
     return hmac.compare_digest(found.encode(), challenge.encode())
 
 
-def _bad_grant(description: str) -> OAuthRefusal:
-    return OAuthRefusal("invalid_grant", description)
+def _bad_grant(description: str) -> OAuthError:
+    return OAuthError("invalid_grant", description)
 
 
 # --- the endpoints
@@ -249,9 +249,9 @@ class TokenEndpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         grant_type = form.get("grant_type", "")
         by_type = {CODE: self._authorization_code, REFRESH: self._refresh_token, CREDENTIALS: self._client_credentials}
         if grant_type not in by_type:
-            raise OAuthRefusal("unsupported_grant_type", f"grant_type must be one of {', '.join(by_type)}")
+            raise OAuthError("unsupported_grant_type", f"grant_type must be one of {', '.join(by_type)}")
         if grant_type not in client.grant_types:
-            raise OAuthRefusal("unauthorized_client", f"This program may not use {grant_type}")
+            raise OAuthError("unauthorized_client", f"This program may not use {grant_type}")
         self.issuer.target.check_resource(form.get("resource"))
         return json_answer(await by_type[grant_type](client, form))
 
@@ -281,7 +281,7 @@ class TokenEndpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         if REFRESH in client.grant_types:
             answer["refresh_token"] = await self.issuer.refresh_token(grant, number + 1)
         await self.issuer.use(grant, number)
-        with suppress(StoreTrouble, NoRoom):  # its next refresh does the same
+        with suppress(StoreUnavailable, StoreFull):  # its next refresh does the same
             await self.clients.used(client)
         return answer
 
@@ -312,5 +312,5 @@ class TokenEndpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 def _needed(form: Form, name: str) -> str:
     value = form.get(name)
     if value is None:
-        raise OAuthRefusal("invalid_request", f"{name} is missing")
+        raise OAuthError("invalid_request", f"{name} is missing")
     return value

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dovetail.auth.fetch import BoundedThreads, QueueIsFull
-from dovetail.authserver.endpoints import OAuthRefusal
+from dovetail.auth.fetch import BoundedThreads, QueueFull
+from dovetail.authserver.endpoints import OAuthError
 from dovetail.authserver.storage import AttemptLimit, AuthStore
 from dovetail.errors import SetupError
 from dovetail.protocol.pagination import decode_base64url, encode_base64url
@@ -70,7 +70,7 @@ class Users:
         try:
             await TRIES.take(store, address)
             await TRIES_OF_NAME.take(store, name)
-        except OAuthRefusal:
+        except OAuthError:
             log.warning("too many tries to sign in from %s", address)  # some type their password as the name
             raise
         accepted = await self.accepts(name, password)
@@ -86,8 +86,8 @@ class Users:
         known = self._decoy() if text is None else _parsed(text)
         try:
             digest = await self._threads.run(_scrypt, password, known)
-        except QueueIsFull:
-            raise OAuthRefusal.too_many("people signing in at this moment", 5) from None
+        except QueueFull:
+            raise OAuthError.too_many("people signing in at this moment", 5) from None
         return hmac.compare_digest(digest, known.digest) and text is not None
 
     async def mark(self, name: str) -> str | None:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from dovetail.cli import arguments
 from dovetail.cli.output import CommandExit, OpenQuestion, ProgressLine, can_ask, in_line, plain, tell
-from dovetail.client import ElicitQuestion, ElicitReply, SamplingRequest
+from dovetail.client import ElicitRequest, ElicitResult, SamplingRequest
 from dovetail.errors import SetupError
 from dovetail.schema.validate import SchemaLimits, Validator
 
@@ -105,19 +105,19 @@ class Respondent:
 
     # ── forms and pages ──
 
-    async def elicit(self, question: ElicitQuestion) -> ElicitReply:
+    async def elicit(self, question: ElicitRequest) -> ElicitResult:
         """An `elicitation_handler`."""
         async with self._turn:
             try:
                 with self._line.held():
                     return await (self._visit(question) if question.mode == "url" else self._fill_in(question))
             except Dismissed as dismissed:
-                return ElicitReply(dismissed.action)
+                return ElicitResult(dismissed.action)
 
     def _say(self, words: str) -> None:
         tell(f"{self._server} asks: {plain(words[:LONGEST_WORDS])}", fg="cyan")
 
-    async def _fill_in(self, question: ElicitQuestion) -> ElicitReply:
+    async def _fill_in(self, question: ElicitRequest) -> ElicitResult:
         self._say(question.message)
         form = FormQuestion(question.schema or {})
         try:
@@ -126,13 +126,13 @@ class Respondent:
             tell(f"No answer is sent: {wrong.message}")
             raise Dismissed("cancel") from None
         if can_ask():
-            return ElicitReply("accept", await form.fill_in(content))
+            return ElicitResult("accept", await form.fill_in(content))
         if not form.is_whole(content):
             tell(f"Nobody is here to answer, so it is cancelled. {form.advice()}")
             raise Dismissed("cancel")
-        return ElicitReply("accept", content)
+        return ElicitResult("accept", content)
 
-    async def _visit(self, question: ElicitQuestion) -> ElicitReply:
+    async def _visit(self, question: ElicitRequest) -> ElicitResult:
         url = in_line(question.url or "", LONGEST_WORDS)
         self._say(question.message)
         tell(f"  {url}", underline=True)
@@ -142,7 +142,7 @@ class Respondent:
         await agreed(f"Open this page at {in_line(urlsplit(question.url or '').netloc, 300)} in the browser?")
         if not await asyncio.to_thread(webbrowser.open, question.url or ""):
             tell("There is no browser here: open the page yourself.")
-        return ElicitReply("accept")
+        return ElicitResult("accept")
 
     # ── a model's work, done by a person ──
 

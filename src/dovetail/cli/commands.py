@@ -13,7 +13,7 @@ from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND
 
 if TYPE_CHECKING:
     from dovetail.cli.arguments import GivenArguments
-    from dovetail.client import CallResult, Client
+    from dovetail.client import CallToolResult, Client
     from dovetail.protocol.types import ResourceContents, ToolDefinition
 
 MAX_PAGES = 1_000
@@ -127,7 +127,7 @@ def _pages_to_open(data: Any) -> str:
     return "\n".join(["Open this first, and call it again:", *(terminal.in_line(page, 2_000) for page in pages)])
 
 
-def _show_call(result: "CallResult", output: str | None, as_document: bool) -> None:
+def _show_call(result: "CallToolResult", output: str | None, as_document: bool) -> None:
     if as_document:
         parts = {
             "structuredContent": result.structured,

@@ -21,7 +21,7 @@ from dovetail.client import Client, LogMessage
 from dovetail.client.config import ListedServer, all_servers
 from dovetail.client.transports.base import OutgoingMessage, Receiver, ServerUrl, Transport, page_url
 from dovetail.client.transports.stdio import LEAVE_SECONDS, NotStarted, ProcessGroup, see_out, within
-from dovetail.errors import BadAnswer, ConnectionLost, NotSignedIn, ServerError, SetupError
+from dovetail.errors import BadResponse, ConnectionLost, NotSignedIn, ServerError, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.capabilities import passes_level
 from dovetail.protocol.types import PromptDefinition, ToolDefinition
@@ -66,7 +66,7 @@ async def connected(server: ServerTarget, **handlers: Any) -> AsyncIterator[Clie
         except ServerError as refusal:
             if refusal.code <= 0 or refusal.code in MCP_STATUSES:
                 raise
-            raise BadAnswer(f"{server.shown} does not answer as an MCP server does: {refusal}") from None
+            raise BadResponse(f"{server.shown} does not answer as an MCP server does: {refusal}") from None
         try:
             yield client
         finally:
@@ -97,7 +97,7 @@ def _in_words_of_the_command_line(server: ServerTarget) -> Iterator[None]:
     """Inside, no failure speaks of parameters in Python, nor repeats what a file says."""
     try:
         yield
-    except (BadAnswer, ConnectionLost, NotSignedIn, SetupError) as failure:
+    except (BadResponse, ConnectionLost, NotSignedIn, SetupError) as failure:
         words = _without_address(failure, server)
         for parameter, option in OPTIONS:
             words, found = re.subn(parameter, option, words, count=1)

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
-from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, NotApproved, NotSignedIn, SetupError
+from dovetail.errors import BadResponse, ConnectionLost, DovetailError, NotApproved, NotSignedIn, SetupError
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -28,7 +28,7 @@ READER_LEFT = 141  # as a shell reports SIGPIPE: 128 and its number
 CODES: dict[type[Exception], int] = {
     SetupError: WRONG_USE,
     ConnectionLost: UNREACHED,
-    BadAnswer: UNREACHED,
+    BadResponse: UNREACHED,
     TimeoutError: LATE,
     NotApproved: DECLINED,
     NotSignedIn: DECLINED,

@@ -18,7 +18,7 @@ from dovetail.cli.arguments import MAX_DESCRIBED, Schema, described, mapping, pr
 from dovetail.protocol import types
 
 if TYPE_CHECKING:
-    from dovetail.client import CallResult
+    from dovetail.client import CallToolResult
 
 MAX_COLUMNS = 12
 FILE_ENDINGS = {"audio/wav": ".wav", "image/webp": ".webp", "image/jpeg": ".jpg"}  # that not every system knows
@@ -62,7 +62,7 @@ def size_of(count: int) -> str:
     return f"{count} bytes"
 
 
-def pieces_of_result(result: "CallResult", *, is_whole: bool) -> list[Piece]:
+def pieces_of_result(result: "CallToolResult", *, is_whole: bool) -> list[Piece]:
     """The structured value replaces text that only repeats it. If it `is_whole`, no cell of a table is cut."""
     pieces = [piece_of(block) for block in result.content]
     if result.structured is None:
@@ -71,7 +71,7 @@ def pieces_of_result(result: "CallResult", *, is_whole: bool) -> list[Piece]:
     return [*others, _structured(result.data, 100_000 if is_whole else 40)]
 
 
-def _repeats(text: str, result: "CallResult") -> bool:
+def _repeats(text: str, result: "CallToolResult") -> bool:
     if text == result.data:
         return True
     try:

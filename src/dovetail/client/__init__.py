@@ -4,8 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dovetail.client.client import Client
-from dovetail.client.handlers import ElicitQuestion, ElicitReply, SamplingRequest
-from dovetail.client.results import CallResult, ListPage, LogMessage
+from dovetail.client.handlers import ElicitRequest, ElicitResult, SamplingRequest
+from dovetail.client.results import CallToolResult, ListPage, LogMessage
 from dovetail.client.subscriptions import Listening
 
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 _HOME_OF = {"Clients": "group"} | dict.fromkeys(("ClientCredentials", "MemoryTokens", "OAuth", "TokenFile"), "oauth")
 __all__ = [
-    "CallResult",
+    "CallToolResult",
     "Client",
     "ClientCredentials",
     "Clients",
-    "ElicitQuestion",
-    "ElicitReply",
+    "ElicitRequest",
+    "ElicitResult",
     "ListPage",
     "Listening",
     "LogMessage",

@@ -13,7 +13,7 @@ from dovetail.client.cache import DISCOVER, READ, KnownTools
 from dovetail.client.config import Approve, ClientOptions, ClientTarget, transport_to
 from dovetail.client.dispatcher import ProgressHandler
 from dovetail.client.handlers import RootSource, Send, outcome_of
-from dovetail.client.results import CallResult, ListPage, WireCallResult, read, read_object
+from dovetail.client.results import CallToolResult, ListPage, WireCallResult, read, read_object
 from dovetail.client.session import ClientSession, Seconds
 from dovetail.client.subscriptions import Listening
 from dovetail.engine.subscriptions import Change
@@ -132,7 +132,7 @@ class Client:
         progress_handler: ProgressHandler | None = None,
         log_level: LogLevel | None = None,
         raise_on_error: bool = True,
-    ) -> CallResult:
+    ) -> CallToolResult:
         """Call a tool. One that fails raises ToolError with its text; with `raise_on_error=False` it is returned.
 
         `log_level` asks for the logs of this one call; since 2026-07-28.

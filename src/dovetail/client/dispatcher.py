@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from dovetail.client.results import in_client_words
 from dovetail.client.transports.base import OutgoingMessage, RequestTimeouts, Transport
-from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, ProtocolError, ServerError, TooManyRequests
+from dovetail.errors import BadResponse, ConnectionLost, DovetailError, ProtocolError, ServerError, TooManyRequests
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage, Envelope, encode
 from dovetail.protocol.methods import CancelledParams, RequestId
@@ -395,12 +395,12 @@ class Dispatcher:
             self.run_handler(self._transcript, direction, message)
 
 
-def failure_of(method: str, error: Any) -> ServerError | BadAnswer:
+def failure_of(method: str, error: Any) -> ServerError | BadResponse:
     """The error of an answer, as it is raised."""
     try:
         failure = msgspec.json.decode(error, type=_Failure)
     except UNREADABLE as bad:
-        return BadAnswer(f"{method}: the server's error can't be read: {in_client_words(bad)}")
+        return BadResponse(f"{method}: the server's error can't be read: {in_client_words(bad)}")
     seconds = failure.data.get("retryAfter") if isinstance(failure.data, dict) else None
     if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds >= 0:
         return TooManyRequests(failure.code, failure.message, failure.data, retry_after=min(seconds, LONGEST_RETRY))

@@ -17,9 +17,9 @@ import msgspec
 from dovetail.client.client import Client
 from dovetail.client.config import ListedServer, SharedOptions, read_servers
 from dovetail.client.dispatcher import ProgressHandler
-from dovetail.client.results import CallResult
+from dovetail.client.results import CallToolResult
 from dovetail.client.session import Seconds
-from dovetail.errors import BadAnswer, ConnectionLost, SetupError, ToolError
+from dovetail.errors import BadResponse, ConnectionLost, SetupError, ToolError
 from dovetail.protocol.methods import LogLevel
 from dovetail.protocol.results import PromptResult
 from dovetail.protocol.types import (
@@ -157,7 +157,7 @@ class Clients(Mapping[str, Client]):
         progress_handler: ProgressHandler | None = None,
         log_level: LogLevel | None = None,
         raise_on_error: bool = True,
-    ) -> CallResult:
+    ) -> CallToolResult:
         """As `Client.call_tool`, of the server that the name begins with. No such server is a ToolError."""
         client, own = self._home(name, "tool")
         return await client.call_tool(
@@ -214,7 +214,9 @@ class Clients(Mapping[str, Client]):
             if home == server and name not in items:
                 items[name] = msgspec.structs.replace(item, name=name)
             elif home == server:
-                self._blame(server, BadAnswer(f"{server!r} has two {what}s called {item.name}; the second is left out"))
+                self._blame(
+                    server, BadResponse(f"{server!r} has two {what}s called {item.name}; the second is left out")
+                )
             else:
                 words = f"the {what} {item.name} of {server!r} is left out: {name} would be one of {home!r}"
                 self._blame(server, SetupError(f"Clients: {words}; give one of these servers another name"))

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from dovetail.client.dispatcher import ClientReply
 from dovetail.client.results import decode, kind_of
 from dovetail.client.transports.base import page_url
-from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, BadAnswer, MissingCapability, ProtocolError, SetupError
+from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, BadResponse, MissingCapability, ProtocolError, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.capabilities import require_capabilities
 from dovetail.protocol.jsonrpc import NO_PARAMS, UNREADABLE, encode, in_words
@@ -39,7 +39,7 @@ Mode = Literal["form", "url"]
 _WIRE_NAMES = {"schema": "requestedSchema", "elicitation_id": "elicitationId"}
 
 
-class ElicitQuestion(msgspec.Struct, frozen=True, kw_only=True, rename=_WIRE_NAMES.get):
+class ElicitRequest(msgspec.Struct, frozen=True, kw_only=True, rename=_WIRE_NAMES.get):
     """A form to fill in or, in mode "url", a page to visit: ask the user before it is opened.
 
     `schema` is that of the form, an object whose properties are its fields. `elicitation_id` is what
@@ -63,8 +63,8 @@ class ElicitQuestion(msgspec.Struct, frozen=True, kw_only=True, rename=_WIRE_NAM
         return {} if self.schema is None else self.schema["properties"]
 
 
-class ElicitReply(msgspec.Struct, frozen=True):
-    """What a handler returns to say more than the content: `ElicitReply("cancel")`."""
+class ElicitResult(msgspec.Struct, frozen=True):
+    """What a handler returns to say more than the content: `ElicitResult("cancel")`."""
 
     action: Action
     content: Mapping[str, Any] | None = None
@@ -74,13 +74,13 @@ class ElicitReply(msgspec.Struct, frozen=True):
             raise SetupError(f"ElicitReply({self.action!r}): use one of {', '.join(get_args(Action))}")
 
 
-ElicitGiven = ElicitReply | Mapping[str, Any] | str | float | bool | list[str] | None
-ElicitationHandler = Callable[[ElicitQuestion], ElicitGiven | Awaitable[ElicitGiven]]
+ElicitGiven = ElicitResult | Mapping[str, Any] | str | float | bool | list[str] | None
+ElicitationHandler = Callable[[ElicitRequest], ElicitGiven | Awaitable[ElicitGiven]]
 ElicitationCompleteHandler = Callable[[str], Awaitable[None] | None]
 
 
-def read_elicitation(params: Raw) -> ElicitQuestion:
-    asked = msgspec.json.decode(params, type=ElicitQuestion)
+def read_elicitation(params: Raw) -> ElicitRequest:
+    asked = msgspec.json.decode(params, type=ElicitRequest)
     if asked.mode == "url":
         url = None if asked.url is None else page_url(asked.url)
         if url is None:
@@ -96,7 +96,7 @@ def _malformed(words: str) -> ProtocolError:
     return ProtocolError(f"Invalid params: {words}", code=INVALID_PARAMS)
 
 
-async def elicit(handler: ElicitationHandler, question: ElicitQuestion) -> dict[str, Any]:
+async def elicit(handler: ElicitationHandler, question: ElicitRequest) -> dict[str, Any]:
     reply = _as_reply(question, await outcome_of(handler, question))
     if reply.action != "accept" or question.mode == "url":
         return {"action": reply.action}
@@ -119,17 +119,17 @@ def _problems(schema: Mapping[str, Any], content: Any) -> list[str]:
         return []
 
 
-def _as_reply(question: ElicitQuestion, given: Any) -> ElicitReply:
-    if isinstance(given, ElicitReply):
+def _as_reply(question: ElicitRequest, given: Any) -> ElicitResult:
+    if isinstance(given, ElicitResult):
         return given
     if given is None:
-        return ElicitReply("decline")
+        return ElicitResult("decline")
     if isinstance(given, Mapping):
-        return ElicitReply("accept", given)
+        return ElicitResult("accept", given)
     if not question.fields:  # nothing to fill in: a URL, or a form that only wants a yes
-        return ElicitReply("accept" if given else "decline")
+        return ElicitResult("accept" if given else "decline")
     if isinstance(given, (str, int, float, list, tuple)) and len(question.fields) == 1:
-        return ElicitReply("accept", dict.fromkeys(question.fields, given))
+        return ElicitResult("accept", dict.fromkeys(question.fields, given))
     raise SetupError(
         f"elicitation_handler returned {type(given).__name__} for a form of {len(question.fields)} fields; "
         "return a dict with their values, an ElicitReply, or None to decline"
@@ -257,7 +257,7 @@ class _Kind(NamedTuple):
 
     capability: str
     option: str  # of `Client`, which holds the handler
-    read: Callable[[Raw], ElicitQuestion | SamplingRequest] | None  # None: nothing of the params matters
+    read: Callable[[Raw], ElicitRequest | SamplingRequest] | None  # None: nothing of the params matters
     answer: Callable[..., Any]
 
 
@@ -348,8 +348,8 @@ def _not_found(method: str, why: str) -> Unanswerable:
 
 
 def _read_request(
-    method: str, read: Callable[[Raw], ElicitQuestion | SamplingRequest], params: Raw
-) -> ElicitQuestion | SamplingRequest:
+    method: str, read: Callable[[Raw], ElicitRequest | SamplingRequest], params: Raw
+) -> ElicitRequest | SamplingRequest:
     try:
         return read(params)
     except UNREADABLE as failure:
@@ -413,15 +413,17 @@ async def in_rounds(
         raw = await send({**params, **more})
     if kind_of(method, raw) != INPUT_REQUIRED:
         return raw
-    raise BadAnswer(f"{method}: the server still asks for more after {max_rounds} rounds; max_rounds= allows no others")
+    raise BadResponse(
+        f"{method}: the server still asks for more after {max_rounds} rounds; max_rounds= allows no others"
+    )
 
 
 def _read_interim(method: str, raw: Raw) -> _Interim:
     interim = decode(method, raw, _Interim)
     if not interim.input_requests and interim.request_state is None:
-        raise BadAnswer(f"{method}: the server wants an answer, but asks nothing")
+        raise BadResponse(f"{method}: the server wants an answer, but asks nothing")
     if len(interim.input_requests or ()) > 100:
-        raise BadAnswer(f"{method}: the server asks more than 100 questions at once")
+        raise BadResponse(f"{method}: the server asks more than 100 questions at once")
     return interim
 
 
@@ -430,7 +432,7 @@ async def _gathered(method: str, requests: Mapping[str, _InputRequest], prepare:
     try:
         replies = [prepare(request.method, request.params) for request in requests.values()]
     except Unanswerable as unanswerable:
-        raise BadAnswer(f"{method}: {unanswerable.advice}") from None
+        raise BadResponse(f"{method}: {unanswerable.advice}") from None
     return dict(zip(requests, await _at_once(replies), strict=True))
 
 

@@ -18,7 +18,7 @@ from dovetail.errors import (
     METHOD_NOT_FOUND,
     MISSING_CAPABILITY,
     UNSUPPORTED_VERSION,
-    BadAnswer,
+    BadResponse,
     ConnectionLost,
     ServerError,
     SetupError,
@@ -100,7 +100,7 @@ async def begin_session(
     """With a server of which it is known that it wants a handshake."""
     agreed = await initialize(dispatcher, identity, proposed, timeout)
     if pinned is not None and agreed.revision is not pinned:
-        raise BadAnswer(f"The server does not speak {pinned.name}; it offers {agreed.revision.name}")
+        raise BadResponse(f"The server does not speak {pinned.name}; it offers {agreed.revision.name}")
     return _settled(dispatcher, agreed)
 
 
@@ -143,7 +143,7 @@ async def _probe(
             return _newest(_supported(refusal))
         if refusal.code in (HEADER_MISMATCH, MISSING_CAPABILITY):
             raise
-    except BadAnswer:
+    except BadResponse:
         pass
     except TimeoutError:
         return None
@@ -159,7 +159,7 @@ def _newest(names: Sequence[Any]) -> Revision:
     for revision in reversed(revisions.ALL):
         if revision.name in names:
             return revision
-    raise BadAnswer(f"No common protocol revision: the server speaks {_listed(names)}")
+    raise BadResponse(f"No common protocol revision: the server speaks {_listed(names)}")
 
 
 def _supported(refusal: ServerError) -> list[Any]:
@@ -204,5 +204,5 @@ async def initialize(
     found = read("initialize", raw, _Initialized)
     agreed = revisions.HANDSHAKE.get(found.protocol_version)
     if agreed is None:
-        raise BadAnswer(f"No common protocol revision: the server speaks {found.protocol_version[:100]}")
+        raise BadResponse(f"No common protocol revision: the server speaks {found.protocol_version[:100]}")
     return NegotiatedProtocol(agreed, found.server_info, found.capabilities, found.instructions)

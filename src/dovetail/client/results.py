@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import UNSET, Raw
 
-from dovetail.errors import BadAnswer
+from dovetail.errors import BadResponse
 from dovetail.protocol.jsonrpc import UNREADABLE, in_words
 from dovetail.protocol.methods import LogLevel
 from dovetail.protocol.types import Content, Text
@@ -16,7 +16,7 @@ T = TypeVar("T")
 NULL = Raw(b"null")
 
 
-class CallResult(msgspec.Struct, frozen=True, kw_only=True):
+class CallToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a tool gave back.
 
     `data` is the value to work with: the structured content, taken out of its wrapping where the server had to wrap
@@ -65,10 +65,10 @@ class WireCallResult(msgspec.Struct, frozen=True, rename="camel"):
     def looks_wrapped(self) -> bool:
         return isinstance(self.structured_content, dict) and self.structured_content.keys() == {"result"}
 
-    def unfold(self, *, wrapped: bool) -> CallResult:
+    def unfold(self, *, wrapped: bool) -> CallToolResult:
         """`wrapped`: the structured content is {"result": value}, and the value is meant."""
         structured = None if self.structured_content is UNSET else self.structured_content
-        result = CallResult(content=self.content, structured=structured, is_error=self.is_error, meta=self.meta)
+        result = CallToolResult(content=self.content, structured=structured, is_error=self.is_error, meta=self.meta)
         return msgspec.structs.replace(result, data=self._data(result.text, wrapped))
 
     def _data(self, text: str, wrapped: bool) -> Any:
@@ -95,14 +95,14 @@ def read(method: str, raw: Raw, shape: type[T]) -> T:
     """A complete result as a typed value; BadAnswer says what is wrong with it."""
     kind = kind_of(method, raw)
     if kind != "complete":
-        raise BadAnswer(f"{method}: the server answered with resultType {kind!r}, which this client does not handle")
+        raise BadResponse(f"{method}: the server answered with resultType {kind!r}, which this client does not handle")
     return decode(method, raw, shape)
 
 
 def read_page(method: str, raw: Raw, key: str, item: type[T]) -> ListPage[T]:
     fields = read(method, raw, dict[str, Raw])
     if key not in fields:
-        raise BadAnswer(f"{method}: the server's answer does not fit: {key} is missing")
+        raise BadResponse(f"{method}: the server's answer does not fit: {key} is missing")
     items: list[T] = decode(method, fields[key], list[item])  # type: ignore[valid-type]
     return ListPage(items, decode(method, fields.get("nextCursor", NULL), str | None))  # type: ignore[arg-type]
 
@@ -112,7 +112,7 @@ def decode(method: str, raw: Raw, shape: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=shape)
     except UNREADABLE as failure:
-        raise BadAnswer(f"{method}: the server's answer does not fit: {in_client_words(failure)}") from None
+        raise BadResponse(f"{method}: the server's answer does not fit: {in_client_words(failure)}") from None
 
 
 def in_client_words(failure: Exception) -> str:

@@ -23,7 +23,7 @@ from dovetail.engine.subscriptions import Change
 from dovetail.errors import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
-    BadAnswer,
+    BadResponse,
     ConnectionLost,
     DovetailError,
     NotSignedIn,
@@ -302,10 +302,10 @@ class ClientSession:
             if cursor is None:
                 return items
             if cursor in seen:
-                raise BadAnswer(f"{method}: the server's list does not end: it gave the same cursor twice")
+                raise BadResponse(f"{method}: the server's list does not end: it gave the same cursor twice")
             seen.add(cursor)
             await asyncio.sleep(0)  # pages that were kept come without a pause
-        raise BadAnswer(f"{method}: the server's list does not end after {len(seen)} pages with {len(items)} items")
+        raise BadResponse(f"{method}: the server's list does not end after {len(seen)} pages with {len(items)} items")
 
     @property
     def mirrored(self) -> dict[str, tuple[HeaderParameter, ...]] | None:

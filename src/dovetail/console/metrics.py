@@ -17,7 +17,7 @@ from dovetail.protocol import jsonrpc
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.results import Result, ToolResult
 from dovetail.protocol.sse import encode_event
-from dovetail.state.base import StoreTrouble
+from dovetail.state.base import StoreUnavailable
 from dovetail.transports.http.asgi import RawHeaders, Receive, Scope, Send
 from dovetail.transports.http.in_flight import Overview, SeenSession
 from dovetail.transports.http.request import until_gone
@@ -161,7 +161,7 @@ class LiveMetrics:
     async def _event(self, overview: Overview) -> dict[str, Any]:
         try:
             total, seen = await overview.sessions(MAX_SESSIONS)
-        except StoreTrouble:  # there is news again when the store is back
+        except StoreUnavailable:  # there is news again when the store is back
             total, seen = 0, []
         return {
             "time": round(time.time(), 3),

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dovetail.engine.concurrency import with_timeout
-from dovetail.engine.request_context import Exchange
+from dovetail.engine.request_context import RequestContext
 from dovetail.errors import Unauthorized
-from dovetail.registry.catalog import Edition, Page
+from dovetail.registry.catalog import Page, Snapshot
 from dovetail.registry.options import AccessRule, Authorize, Rules
 
 if TYPE_CHECKING:
@@ -65,33 +65,33 @@ async def _awaited(answer: Awaitable[Any]) -> Any:
 # ── one thing ──
 
 
-async def may_use(engine: "Engine", exchange: Exchange, rule: AccessRule) -> bool:
+async def may_use(engine: "Engine", context: RequestContext, rule: AccessRule) -> bool:
     """False means that the caller is to be told that there is no such thing.
 
     Raises Unauthorized, with all scopes that are needed, if it has not all of them.
     """
-    caller = Caller(engine, exchange.principal)
+    caller = Caller(engine, context.principal)
     if not rule.scopes <= caller.scopes:
-        raise _refusal(exchange, rule.scopes)
+        raise _refusal(context, rule.scopes)
     return await caller.may_use(rule)
 
 
-def _refusal(exchange: Exchange, scopes: frozenset[str]) -> Unauthorized:
-    refusal, principal = Unauthorized.for_scopes(scopes), exchange.principal
+def _refusal(context: RequestContext, scopes: frozenset[str]) -> Unauthorized:
+    refusal, principal = Unauthorized.for_scopes(scopes), context.principal
     name = None if principal is None else principal.name
-    log.info("%s by %r was refused. %s", exchange.request.method, name, refusal.message)
-    if principal is not None or exchange.request.headers is not None or exchange.locate is not None:
+    log.info("%s by %r was refused. %s", context.request.method, name, refusal.message)
+    if principal is not None or context.request.headers is not None or context.locate is not None:
         return refusal
-    message = f"{refusal.message}; {IN_PROCESS if exchange.in_process else ON_A_PIPE}"
+    message = f"{refusal.message}; {IN_PROCESS if context.in_process else ON_A_PIPE}"
     return Unauthorized(message, error=refusal.error, scopes=scopes, http_status=refusal.http_status)
 
 
 # ── several ──
 
 
-async def readable(engine: "Engine", exchange: Exchange, rules: Mapping[str, AccessRule | None]) -> list[str]:
+async def readable(engine: "Engine", context: RequestContext, rules: Mapping[str, AccessRule | None]) -> list[str]:
     """Those of several URIs that the caller may read."""
-    caller = Caller(engine, exchange.principal)
+    caller = Caller(engine, context.principal)
     return [uri for uri, rule in rules.items() if rule is None or await caller.may_use(rule)]
 
 
@@ -108,9 +108,11 @@ def sight(rules: Rules, principal: "Principal | None") -> Hashable | None:
     return (frozenset[str]() if principal is None else principal.scopes & rules.scopes), keys
 
 
-async def visible_page(engine: "Engine", exchange: Exchange, edition: Edition[Any], after: int, size: int) -> Page[Any]:
+async def visible_page(
+    engine: "Engine", context: RequestContext, edition: Snapshot[Any], after: int, size: int
+) -> Page[Any]:
     """Up to `size` items that the caller may use, registered after number `after`."""
-    caller = Caller(engine, exchange.principal)
+    caller = Caller(engine, context.principal)
     shown: list[Any] = []
     last = after
     for number, item in edition.behind(after):

@@ -22,7 +22,7 @@ from msgspec import Raw
 
 from dovetail.engine.call_tool import EXITS, is_cancelled
 from dovetail.engine.redaction import CUT, Redactor, escaped
-from dovetail.engine.request_context import Exchange
+from dovetail.engine.request_context import RequestContext
 from dovetail.errors import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -37,7 +37,7 @@ from dovetail.errors import (
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.methods import CompleteParams
-from dovetail.protocol.results import Interim, Result, ToolResult
+from dovetail.protocol.results import InputRequiredResult, Result, ToolResult
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
@@ -102,7 +102,7 @@ SUBJECTS: dict[str, Callable[[Any], Subject]] = {
 def _answered(result: Result) -> Ending:
     if isinstance(result, ToolResult) and result.is_error:
         return {"outcome": "tool_error"}
-    return {"outcome": "input_required" if isinstance(result, Interim) else "ok"}
+    return {"outcome": "input_required" if isinstance(result, InputRequiredResult) else "ok"}
 
 
 def _failed(failure: BaseException, request: Request) -> Ending:
@@ -124,18 +124,18 @@ def _failed(failure: BaseException, request: Request) -> Ending:
 def audited(trail: "AuditTrail", inner: "Step") -> "Step":
     """Notes how each request ends, around everything else that it goes through."""
 
-    async def step(exchange: Exchange) -> Result:
-        request = exchange.request  # as it came: a middleware may change it
+    async def step(context: RequestContext) -> Result:
+        request = context.request  # as it came: a middleware may change it
         if request.method not in SUBJECTS:
-            return await inner(exchange)
+            return await inner(context)
         at, began, method, params = time.time(), time.perf_counter(), request.method, request.params
 
         def note(ending: Ending) -> None:
             duration = round((time.perf_counter() - began) * 1000, 3)
-            trail.note(exchange, method, params, time=_written(at), duration_ms=duration, **ending)
+            trail.note(context, method, params, time=_written(at), duration_ms=duration, **ending)
 
         try:
-            result = await inner(exchange)
+            result = await inner(context)
         except BaseException as failure:
             note(_failed(failure, request))
             raise
@@ -155,11 +155,11 @@ class AuditTrail:
         audit = engine.options.audit
         self._redactor = engine.redactor
         self._with_arguments = engine.options.audit_arguments
-        self._send = AuditLog().write if isinstance(audit, bool) else HandOver(audit, engine, **bounds).take
+        self._send = AuditLog().write if isinstance(audit, bool) else AuditQueue(audit, engine, **bounds).take
 
-    def note(self, exchange: Exchange, method: str, params: Any, **ending: Any) -> None:
+    def note(self, context: RequestContext, method: str, params: Any, **ending: Any) -> None:
         """How a request ended that the engine has served."""
-        request, session = exchange.request, exchange.request.session
+        request, session = context.request, context.request.session
 
         def about() -> dict[str, Any]:
             name, given = SUBJECTS[method](params)
@@ -171,7 +171,7 @@ class AuditTrail:
                 "arguments": shown(given, self._redactor) if self._with_arguments and given is not None else None,
             }
 
-        self._note(method, about, exchange.principal, exchange.address, **ending)
+        self._note(method, about, context.principal, context.address, **ending)
 
     def refused(
         self, failure: ProtocolError, *, method: str, name: str | None = None,
@@ -263,7 +263,7 @@ class AuditLog:
         audit_log.log(level, "%s", escaped(jsonrpc.encode(event).decode()), extra={"is_redacted": True})
 
 
-class HandOver:
+class AuditQueue:
     """A user's function that is given one event after the other, by a task that lives while there are any."""
 
     def __init__(

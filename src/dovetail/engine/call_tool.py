@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from msgspec import UNSET
 
 from dovetail import engine as lazy
-from dovetail.engine.concurrency import CallTimeout, Limit, Slots, with_function_timeout, with_timeout
+from dovetail.engine.concurrency import CallTimeout, HeldSlots, Limit, with_function_timeout, with_timeout
 from dovetail.engine.context import Context
-from dovetail.engine.request_context import Exchange, Mark, Unanswered, interview_of
+from dovetail.engine.request_context import Mark, RequestContext, Unanswered, client_requests_of
 from dovetail.errors import (
     INVALID_PARAMS,
     ArgumentError,
@@ -36,58 +36,58 @@ from dovetail.schema.encode import PLAIN_TYPES, OutputError, encode_json
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
-    from dovetail.engine.rate_limits import Limiter
-    from dovetail.engine.request_context import Interview
+    from dovetail.engine.rate_limits import RateLimiter
+    from dovetail.engine.request_context import ClientRequests
 
 EXITS = (SystemExit, KeyboardInterrupt)  # from a function they would end the whole server
 
 log = logging.getLogger("dovetail")
 
 
-async def call_tool(engine: "Engine", exchange: Exchange) -> Result:
-    request = exchange.request
+async def call_tool(engine: "Engine", context: RequestContext) -> Result:
+    request = context.request
     params: CallToolParams = request.params
     tool = engine.tools.get(params.name)
-    if tool is None or (tool.access is not None and not await lazy.access.may_use(engine, exchange, tool.access)):
+    if tool is None or (tool.access is not None and not await lazy.access.may_use(engine, context, tool.access)):
         raise ProtocolError(f"Unknown tool: {shown(params.name)}", code=INVALID_PARAMS)
     if tool.headers and request.headers is not None and not request.revision.handshake:
         headers.check_parameters(request.headers, tool.headers, jsonrpc.parse(arguments_object(params.arguments)))
-    slots = exchange.slots = Slots()
+    slots = context.slots = HeldSlots()
     try:
         if tool.requires:
             require_capabilities(tool.requires, request.capabilities)
         if params.request_state is not UNSET or params.input_responses is not UNSET:
-            lazy.input_required.resume(engine, exchange)
+            lazy.input_required.resume(engine, context)
         arguments = tool.decode(params.arguments)
         if not tool.is_limited and engine.limit.take():
             slots.held = engine.limits
         else:
-            await _wait_for_slots(engine, exchange, tool, slots)
+            await _wait_for_slots(engine, context, tool, slots)
         try:
-            value = await start(engine, exchange, tool.invocation, arguments, tool.label)
+            value = await start(engine, context, tool.invocation, arguments, tool.label)
         except BaseException as raised:
-            await fail(engine, exchange, tool.invocation, raised, tool.label)
-        if exchange.interview is None and (type(value) in PLAIN_TYPES or not isinstance(value, InputRequired)):
+            await fail(engine, context, tool.invocation, raised, tool.label)
+        if context.client_requests is None and (type(value) in PLAIN_TYPES or not isinstance(value, InputRequired)):
             return tool.shape(value)
-        result = tool.shape(await final(engine, exchange, tool.invocation, arguments, tool.label, value))
-        if exchange.interview is not None and not result.is_error:
-            exchange.interview.finished()
+        result = tool.shape(await final(engine, context, tool.invocation, arguments, tool.label, value))
+        if context.client_requests is not None and not result.is_error:
+            context.client_requests.finished()
         return result
     except Unanswered:
-        return lazy.input_required.interim(exchange)
+        return lazy.input_required.interim(context)
     except Exception as failure:
-        return _failure(engine, exchange, tool, failure)
+        return _failure(engine, context, tool, failure)
     finally:
         slots.leave()
 
 
-async def _wait_for_slots(engine: "Engine", exchange: Exchange, tool: Tool, slots: Slots) -> None:
+async def _wait_for_slots(engine: "Engine", context: RequestContext, tool: Tool, slots: HeldSlots) -> None:
     """The tool's own before the server's: who waits for a busy tool must not hold one of those."""
     limits: tuple[Limit, ...] = engine.limits
     if tool.is_limited:
         own = engine.book.of(tool)
         if own.rates is not None:
-            await _count(own.rates, exchange, tool)
+            await _count(own.rates, context, tool)
         if own.slots is not None:
             limits = (own.slots, *limits)
     for limit in limits:
@@ -95,33 +95,33 @@ async def _wait_for_slots(engine: "Engine", exchange: Exchange, tool: Tool, slot
         slots.held += (limit,)
 
 
-async def _count(rates: "Limiter", exchange: Exchange, tool: Tool) -> None:
+async def _count(rates: "RateLimiter", context: RequestContext, tool: Tool) -> None:
     """The rounds of one call, which comes again with the answers to what it has asked, are one call."""
-    state = exchange.request.params.request_state
-    is_next_round = isinstance(state, str) and exchange.request.revision.rounds
+    state = context.request.params.request_state
+    is_next_round = isinstance(state, str) and context.request.revision.rounds
     if is_next_round and await rates.goes_on(state):
         return
-    refusal = await rates.refusal(exchange)
+    refusal = await rates.refusal(context)
     if refusal is not None:
         raise ToolError(refusal.words(f"The tool {tool.name}", "call"))
 
 
-def _failure(engine: "Engine", exchange: Exchange, tool: Tool, failure: Exception) -> ToolResult:
+def _failure(engine: "Engine", context: RequestContext, tool: Tool, failure: Exception) -> ToolResult:
     """What the model is told; raises what is for the client instead. Only what is meant to be told is told."""
     if isinstance(failure, ExceptionGroup):
         failure = _together(failure) or failure
     if isinstance(failure, ArgumentError):
-        arguments_object(exchange.request.params.arguments)  # raises if that is what is wrong
+        arguments_object(context.request.params.arguments)  # raises if that is what is wrong
     match failure:
         case ArgumentError() if engine.options.argument_errors == "error":
             raise ProtocolError(str(failure), code=INVALID_PARAMS, data={"errors": failure.problems}) from None
         case ToolError():
             text = str(failure)
         case CallTimeout():
-            exchange.cancelled()
+            context.cancelled()
             log.warning("tool %s timed out after %g s", tool.name, failure.seconds)
             text = f"The tool {tool.name} did not finish within {failure.seconds:g} s and was stopped."
-        case MissingCapability() if exchange.request.revision.handshake:  # older clients do not know the code
+        case MissingCapability() if context.request.revision.handshake:  # older clients do not know the code
             text = failure.message
         case NotFound():  # a resource that the tool wanted to read
             text = failure.message
@@ -132,27 +132,27 @@ def _failure(engine: "Engine", exchange: Exchange, tool: Tool, failure: Exceptio
                 del failure  # its traceback holds this frame
         case OutputError():
             log.error("tool %s returned a value that does not fit: %s", tool.name, failure)
-            details = details_of(engine, exchange, failure.__str__) or "."
+            details = details_of(engine, context, failure.__str__) or "."
             text = f"The tool {tool.name} returned something that does not fit its own description{details}"
         case _:
-            details = log_failure(engine, exchange, failure, tool.label) or ". The details are in the server's log."
+            details = log_failure(engine, context, failure, tool.label) or ". The details are in the server's log."
             text = f"The tool {tool.name} failed{details}"
     return failed(text, has_schema=tool.definition.output_schema is not None)
 
 
-def log_failure(engine: "Engine", exchange: Exchange, failure: BaseException, label: str) -> str:
+def log_failure(engine: "Engine", context: RequestContext, failure: BaseException, label: str) -> str:
     """Log what was not meant for the client, from the first frame on that is not ours; gives the details of it."""
     frames = failure.__traceback__
     while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith("dovetail."):
         frames = frames.tb_next
     log.error("%s failed", label, exc_info=(type(failure), failure, frames or failure.__traceback__))
     where = "" if frames is None else f" ({basename(frames.tb_frame.f_code.co_filename)}, line {frames.tb_lineno})"
-    return details_of(engine, exchange, lambda: f"{type(failure).__name__}: {failure}{where}")
+    return details_of(engine, context, lambda: f"{type(failure).__name__}: {failure}{where}")
 
 
-def details_of(engine: "Engine", exchange: Exchange, text: Callable[[], str]) -> str:
+def details_of(engine: "Engine", context: RequestContext, text: Callable[[], str]) -> str:
     """What a message to the client may add: one line without secrets while the server is developed, else nothing."""
-    is_masked = not exchange.in_process if engine.masks_errors is None else engine.masks_errors
+    is_masked = not context.in_process if engine.masks_errors is None else engine.masks_errors
     try:
         return "" if is_masked else f": {engine.redactor.text(' '.join(text().split()))}"
     except Exception:  # the author's own `__str__` fails
@@ -196,37 +196,37 @@ def shown(name: str) -> str:
 
 
 async def invoke(
-    engine: "Engine", exchange: Exchange, invocation: Invocation, arguments: dict[str, Any], label: str
+    engine: "Engine", context: RequestContext, invocation: Invocation, arguments: dict[str, Any], label: str
 ) -> Any:
     """The value that the function returns. Raises what it raises, CallTimeout, or Unanswered.
 
     `call_tool` does the same without a frame of its own; what is rare is shared.
     """
-    mark = None if exchange.interview is None else exchange.interview.mark()
+    mark = None if context.client_requests is None else context.client_requests.mark()
     try:
-        value = await start(engine, exchange, invocation, arguments, label)
+        value = await start(engine, context, invocation, arguments, label)
     except BaseException as raised:
-        await fail(engine, exchange, invocation, raised, label)
-    if exchange.interview is None and (type(value) in PLAIN_TYPES or not isinstance(value, InputRequired)):
+        await fail(engine, context, invocation, raised, label)
+    if context.client_requests is None and (type(value) in PLAIN_TYPES or not isinstance(value, InputRequired)):
         return value
-    return await final(engine, exchange, invocation, arguments, label, value, mark)
+    return await final(engine, context, invocation, arguments, label, value, mark)
 
 
 def start(
-    engine: "Engine", exchange: Exchange, invocation: Invocation, arguments: dict[str, Any], label: str
+    engine: "Engine", context: RequestContext, invocation: Invocation, arguments: dict[str, Any], label: str
 ) -> Awaitable[Any]:
     """The function at work, with nothing around it that it does not need. To be awaited at once."""
     if invocation.is_direct:
         work = invocation.function(**arguments)
     else:
-        work = _prepared(engine, exchange, invocation, arguments, label)
+        work = _prepared(engine, context, invocation, arguments, label)
     timeout = engine.options.timeout if invocation.timeout is UNSET else invocation.timeout
     return work if timeout is None else with_function_timeout(work, timeout)
 
 
 async def final(
     engine: "Engine",
-    exchange: Exchange,
+    context: RequestContext,
     invocation: Invocation,
     arguments: dict[str, Any],
     label: str,
@@ -235,26 +235,26 @@ async def final(
 ) -> Any:
     """The value of a function that has asked something, or asks by what it returns; it may have to run again."""
     while True:
-        interview = interview_of(engine, exchange)
-        if not interview.is_waiting and not isinstance(value, InputRequired):
+        client_requests = client_requests_of(engine, context)
+        if not client_requests.is_waiting and not isinstance(value, InputRequired):
             return value
-        await _settle(engine, interview, invocation)
-        if interview.is_waiting or not isinstance(value, InputRequired):
+        await _settle(engine, client_requests, invocation)
+        if client_requests.is_waiting or not isinstance(value, InputRequired):
             raise Unanswered  # whatever it returned: it did so without an answer
         _refuse_unusable_state(value, label)
-        await interview.ask_together(value)
-        interview.begin_again(mark)  # the answers are there
+        await client_requests.ask_together(value)
+        client_requests.begin_again(mark)  # the answers are there
         try:
-            value = await start(engine, exchange, invocation, arguments, label)
+            value = await start(engine, context, invocation, arguments, label)
         except BaseException as raised:
-            await fail(engine, exchange, invocation, raised, label)
+            await fail(engine, context, invocation, raised, label)
 
 
 async def fail(
-    engine: "Engine", exchange: Exchange, invocation: Invocation, raised: BaseException, label: str
+    engine: "Engine", context: RequestContext, invocation: Invocation, raised: BaseException, label: str
 ) -> NoReturn:
     """Raise what is to be made of whatever a function has raised."""
-    meant = await _meant(engine, exchange, invocation, raised, label)
+    meant = await _meant(engine, context, invocation, raised, label)
     try:
         if meant is raised:
             raise raised
@@ -263,9 +263,9 @@ async def fail(
         del meant, raised  # whose tracebacks hold this frame
 
 
-async def _settle(engine: "Engine", interview: "Interview", invocation: Invocation) -> None:
+async def _settle(engine: "Engine", client_requests: "ClientRequests", invocation: Invocation) -> None:
     """The function will run again: what its steps have done by then must be known, so they are waited for."""
-    settling = interview.settle()
+    settling = client_requests.settle()
     timeout = engine.options.timeout if invocation.timeout is UNSET else invocation.timeout
     await (settling if timeout is None else with_timeout(settling, timeout))
 
@@ -280,22 +280,22 @@ def _refuse_unusable_state(required: InputRequired, label: str) -> None:
 
 
 async def _meant(
-    engine: "Engine", exchange: Exchange, invocation: Invocation, raised: BaseException, label: str
+    engine: "Engine", context: RequestContext, invocation: Invocation, raised: BaseException, label: str
 ) -> BaseException:
     stray = isinstance(raised, asyncio.CancelledError)
     if stray and is_cancelled():
         return raised
-    if exchange.interview is not None and exchange.interview.is_waiting:
-        await _settle(engine, exchange.interview, invocation)
+    if context.client_requests is not None and context.client_requests.is_waiting:
+        await _settle(engine, context.client_requests, invocation)
         return Unanswered()
     if stray:
         return RuntimeError(f"{label} let a cancellation of its own escape")
     if isinstance(raised, EXITS):
         return RuntimeError(f"{label} raised {raised!r}")
     if isinstance(raised, UrlElicitationRequired):
-        interview = interview_of(engine, exchange)
-        await _settle(engine, interview, invocation)
-        await interview.require_urls(raised)
+        client_requests = client_requests_of(engine, context)
+        await _settle(engine, client_requests, invocation)
+        await client_requests.require_urls(raised)
     return raised
 
 
@@ -306,18 +306,18 @@ def is_cancelled() -> bool:
 
 
 def _prepared(
-    engine: "Engine", exchange: Exchange, invocation: Invocation, arguments: dict[str, Any], label: str
+    engine: "Engine", context: RequestContext, invocation: Invocation, arguments: dict[str, Any], label: str
 ) -> Coroutine[Any, Any, Any]:
-    context: dict[str, Any] = {}
+    injected: dict[str, Any] = {}
     if invocation.context_names:
         can_wait = invocation.is_async or invocation.in_thread
-        context = dict.fromkeys(invocation.context_names, Context(engine, exchange, can_wait=can_wait))
+        injected = dict.fromkeys(invocation.context_names, Context(engine, context, can_wait=can_wait))
     if not invocation.by_name:
-        bound = functools.partial(invocation.function, arguments, **context)
+        bound = functools.partial(invocation.function, arguments, **injected)
     elif invocation.is_async:
-        return invocation.function(**arguments, **context)  # type: ignore[no-any-return]
+        return invocation.function(**arguments, **injected)  # type: ignore[no-any-return]
     else:
-        bound = functools.partial(invocation.function, **arguments, **context)
+        bound = functools.partial(invocation.function, **arguments, **injected)
     if invocation.is_async:
         return bound()  # type: ignore[no-any-return]
     if invocation.in_thread:

@@ -16,9 +16,9 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dovetail import engine as lazy
-from dovetail.engine.concurrency import Slots, standing_still, with_timeout
+from dovetail.engine.concurrency import HeldSlots, standing_still, with_timeout
 from dovetail.engine.options import LONGEST_ANSWER
-from dovetail.engine.request_context import BackChannel, Exchange, Mark, interview_of, refuse_in_step
+from dovetail.engine.request_context import ClientChannel, Mark, RequestContext, client_requests_of, refuse_in_step
 from dovetail.engine.threads import resting, waiting_thread
 from dovetail.errors import (
     URL_ELICITATION_REQUIRED,
@@ -32,13 +32,13 @@ from dovetail.errors import (
 )
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.capabilities import require_askable
-from dovetail.protocol.elicitation import InputRequired, Inquiry
+from dovetail.protocol.elicitation import InputRequest, InputRequired
 from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage, Envelope, encode
 from dovetail.protocol.request_state import MAX_ROUNDS
 from dovetail.protocol.revisions import Revision
 from dovetail.registry.elicitation import ElicitUrl
 from dovetail.schema.encode import to_jsonable
-from dovetail.state.base import MAX_TTL, Codec, Conflict, Listener, StateBackend, StoreTrouble
+from dovetail.state.base import MAX_TTL, Codec, Conflict, Listener, StateBackend, StoreUnavailable
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
@@ -66,26 +66,26 @@ STOPPING = "The client can't answer any more: the server is shutting down"
 # ── from a question of a function to its answer, in every revision ──
 
 
-async def ask(engine: "Engine", exchange: Exchange, inquiry: Inquiry[T], timeout: Any) -> T:
+async def ask(engine: "Engine", context: RequestContext, inquiry: InputRequest[T], timeout: Any) -> T:
     """The checked answer. Raises MissingCapability before anything is sent to a client that can't answer."""
     refuse_in_step()
     if timeout is None:
         timeout = engine.options.answer_timeout
     elif not isinstance(timeout, (int, float)) or not 0 < timeout <= LONGEST_ANSWER:
         raise ValueError(f"timeout={timeout!r} of a question must be a number of seconds, above 0, and a year at most")
-    answer = await interview_of(engine, exchange).answer(inquiry, float(timeout))
-    return inquiry.read(answer, exchange.request.revision)
+    answer = await client_requests_of(engine, context).answer(inquiry, float(timeout))
+    return inquiry.read(answer, context.request.revision)
 
 
-class Live:
+class LiveRequests:
     """The interview of a call that stays open while its client is asked."""
 
     is_waiting = False
 
-    def __init__(self, engine: "Engine", exchange: Exchange) -> None:
+    def __init__(self, engine: "Engine", context: RequestContext) -> None:
         self._engine = engine
-        self._exchange = exchange
-        self._revision: Revision = exchange.request.revision
+        self._context = context
+        self._revision: Revision = context.request.revision
         self._steps: Steps | None = None  # from the first one on
         self._room = asyncio.Semaphore(MAX_AT_ONCE)
         self._asking: set[asyncio.Task[Any]] = set()  # that wait for answers
@@ -95,9 +95,9 @@ class Live:
         self._occurrences: Counter[str] = Counter()
         self.input_responses: Mapping[str, Any] = {}
         self.request_state: Any = None
-        exchange.finish.append(self._call_off)
+        context.finish.append(self._call_off)
 
-    async def answer(self, inquiry: Inquiry[Any], timeout: float) -> Raw:
+    async def answer(self, inquiry: InputRequest[Any], timeout: float) -> Raw:
         """Asked once, also if the function is called again because it has asked by itself."""
         digest = inquiry.question.digest
         self._occurrences[digest] += 1
@@ -110,12 +110,12 @@ class Live:
                 self._answers[place] = answer
         return answer
 
-    async def _request(self, inquiry: Inquiry[Any], timeout: float) -> Raw:
+    async def _request(self, inquiry: InputRequest[Any], timeout: float) -> Raw:
         back, method = self._back(inquiry), inquiry.question.method
         if isinstance(inquiry, ElicitUrl):
             await self._remember(inquiry, back)
         params = encode(inquiry.params(self._revision))
-        slots = self._exchange.slots or Slots()
+        slots = self._context.slots or HeldSlots()
         task = asyncio.current_task()
         assert task is not None
         place = nullcontext() if waiting_thread.get() is None else resting()
@@ -130,18 +130,18 @@ class Live:
                 finally:
                     self._asking.discard(task)
 
-    def _back(self, inquiry: Inquiry[Any]) -> BackChannel:
+    def _back(self, inquiry: InputRequest[Any]) -> ClientChannel:
         """Raises unless there is a way, and the client understands the question."""
-        back, question = self._exchange.back, inquiry.question
+        back, question = self._context.back, inquiry.question
         if back is None:
             missing: dict[str, Any] = {path.partition(".")[0]: {} for path in question.requires}
-            raise MissingCapability(missing, self._exchange.no_way_back)
-        require_askable(question, self._revision, self._exchange.request.capabilities)
+            raise MissingCapability(missing, self._context.no_way_back)
+        require_askable(question, self._revision, self._context.request.capabilities)
         return back
 
-    async def _remember(self, visit: ElicitUrl, back: BackChannel) -> None:
+    async def _remember(self, visit: ElicitUrl, back: ClientChannel) -> None:
         """The client may be told that the user is done at a URL, from before it is asked until its session ends."""
-        session = self._exchange.request.session
+        session = self._context.request.session
         if self._revision.elicitation_ids and session is not None:
             elicitations = self._engine.elicitations
             elicitations.began(session.id, visit.elicitation_id, back)
@@ -285,7 +285,7 @@ class PendingRequest:
                 async with asyncio.timeout(table.beat):
                     await self._news.wait()
             except TimeoutError:
-                with suppress(StoreTrouble):
+                with suppress(StoreUnavailable):
                     if await table.look(self):
                         return
                     if not await table.is_known(self):
@@ -414,13 +414,13 @@ class PendingRequests:
             yield
         finally:
             listener.close()
-            with suppress(StoreTrouble):  # it expires
+            with suppress(StoreUnavailable):  # it expires
                 await state.delete(request.key)
             await hearing
 
     async def _hear(self, request: PendingRequest, listener: Listener) -> None:
         while await listener.wait():
-            with suppress(StoreTrouble):  # then the next beat looks
+            with suppress(StoreUnavailable):  # then the next beat looks
                 await self.look(request)
             request.take(None)
 
@@ -490,15 +490,15 @@ class Elicitations:
 
     def __init__(self) -> None:
         self.far: SharedVisits | None = None  # where the clients of other workers are reached
-        self._visits: dict[str, dict[str, BackChannel]] = {}  # by session and id, the oldest first
+        self._visits: dict[str, dict[str, ClientChannel]] = {}  # by session and id, the oldest first
 
-    def began(self, session: str, id: str, client: BackChannel) -> None:
+    def began(self, session: str, id: str, client: ClientChannel) -> None:
         visits = self._visits.setdefault(session, {})
         visits[id] = client
         if len(visits) > MAX_VISITS:
             del visits[next(iter(visits))]
 
-    def ended(self, session: str, id: str) -> BackChannel | None:
+    def ended(self, session: str, id: str) -> ClientChannel | None:
         """There is nothing to be told any more."""
         visits = self._visits.get(session, {})
         client = visits.pop(id, None)

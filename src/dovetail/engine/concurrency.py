@@ -1,7 +1,7 @@
 """Bounds on calls: how many at once, how many may wait, how long each may take.
 
 `Limit` lets a number of calls in and keeps a bounded line for the others, first come, first served; `FleetLimit` does
-so for all workers together. `LimitBook` has the limits of tools. `with_timeout` bounds the time of what is awaited.
+so for all workers together. `ToolLimits` has the limits of tools. `with_timeout` bounds the time of what is awaited.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from dovetail.errors import BUSY_SECONDS, Busy, ServerBusy, ToolBusy
 
 if TYPE_CHECKING:
     from dovetail.engine.options import Options
-    from dovetail.engine.rate_limits import Limiter
+    from dovetail.engine.rate_limits import RateLimiter
     from dovetail.registry.catalog import Catalog
     from dovetail.registry.options import Rate
     from dovetail.registry.tools import Tool
@@ -215,8 +215,8 @@ class FleetLimit(Limit):
                     with suppress(TimeoutError):
                         async with asyncio.timeout(self._beat):
                             if not await listener.wait():
-                                raise lazy_state.base.StoreTrouble  # it was closed
-        except lazy_state.base.StoreTrouble as trouble:
+                                raise lazy_state.base.StoreUnavailable  # it was closed
+        except lazy_state.base.StoreUnavailable as trouble:
             text = f"{self._subject} can't be called now: its limit is kept in a store that is in trouble"
             log.warning("%s: %s", text, trouble)
             raise Busy(f"{text}; try again later", http_status=503) from None
@@ -254,7 +254,7 @@ class FleetLimit(Limit):
         while self._held:
             await asyncio.sleep(self._beat)
             for slot in tuple(self._held):
-                with suppress(lazy_state.base.StoreTrouble):
+                with suppress(lazy_state.base.StoreUnavailable):
                     is_kept = await self._is_ours(slot) and await self._state.touch(slot[0], self._lease)
                     if not is_kept and slot in self._held:
                         self._held.remove(slot)
@@ -277,7 +277,7 @@ class FleetLimit(Limit):
             await asyncio.wait(self._tasks)
 
 
-class Slots(msgspec.Struct):
+class HeldSlots(msgspec.Struct):
     """The slots that one run of a function has just now; while a client is asked, others have them."""
 
     held: tuple[Limit, ...] = ()  # in the order in which they were taken
@@ -348,10 +348,10 @@ class OwnLimits(msgspec.Struct, frozen=True):
     """What a tool has besides the limits of every call."""
 
     slots: Limit | None
-    rates: "Limiter | None"
+    rates: "RateLimiter | None"
 
 
-class LimitBook:
+class ToolLimits:
     """The rate of a server and the limits of its tools, each made when it is first needed. Only on the loop.
 
     `state` is what other workers share with this one, if any do: then those limits hold for all of them together.
@@ -373,8 +373,8 @@ class LimitBook:
             known = self._own[tool.name] = (tool, OwnLimits(self._slots(tool), rates))
         return known[1]
 
-    def _limiter(self, subject: str, rates: "tuple[Rate, ...]") -> "Limiter | None":
-        return lazy.rate_limits.Limiter(subject, rates, self._state) if rates else None
+    def _limiter(self, subject: str, rates: "tuple[Rate, ...]") -> "RateLimiter | None":
+        return lazy.rate_limits.RateLimiter(subject, rates, self._state) if rates else None
 
     def _slots(self, tool: "Tool") -> Limit | None:
         slots, queue = tool.max_concurrency, self._options.max_queue

@@ -18,7 +18,7 @@ from dovetail import engine as lazy
 from dovetail.engine.dispatch import handle
 from dovetail.engine.engine import Engine
 from dovetail.engine.handlers import change_notification
-from dovetail.engine.request_context import Exchange
+from dovetail.engine.request_context import RequestContext
 from dovetail.engine.subscriptions import LIST_KINDS, Subscription
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, Busy, ProtocolError, QuestionFailed
 from dovetail.protocol import inbound, jsonrpc
@@ -54,7 +54,7 @@ class Call(msgspec.Struct, eq=False):
 
     connection: "Connection"
     open: bool = True
-    exchange: Exchange | None = None
+    context: RequestContext | None = None
     task: "asyncio.Task[Any] | None" = None  # from its first step on
 
     async def emit(self, message: bytes) -> None:
@@ -76,17 +76,17 @@ class Call(msgspec.Struct, eq=False):
     def cancel(self) -> None:
         """Stop it, or see to it that it never begins: its client does not wait any more."""
         self.open = False
-        if self.exchange is not None:
-            self.exchange.cancelled()
+        if self.context is not None:
+            self.context.cancelled()
         if self.task is not None:
             self.task.cancel()
         else:
-            self.exchange = None
+            self.context = None
 
     def close(self) -> None:
         """What is kept of it, to tell the client something later, does not hold the request."""
         self.open = False
-        self.exchange = self.task = None
+        self.context = self.task = None
 
 
 BatchAnswer = bytes | asyncio.Task[bytes | None]
@@ -208,17 +208,17 @@ class Connection:
         if request.method == "initialize":
             self._open_session(request)
         call = self._calls[message.id] = Call(self)
-        call.exchange = Exchange(
+        call.context = RequestContext(
             request, call.emit, principal=self._principal, locate=self._locate, in_process=self._in_process
         )
         if request.revision.handshake and self.session is not None:
-            call.exchange.sessions = self
-            call.exchange.back = call
+            call.context.sessions = self
+            call.context.back = call
         self.greeted.set()
         return call
 
     def _listens(self) -> int:
-        calls = [call.exchange for call in self._calls.values()]
+        calls = [call.context for call in self._calls.values()]
         return sum(each is not None and each.request.method == "subscriptions/listen" for each in calls)
 
     def _open_session(self, request: Request) -> None:
@@ -243,12 +243,12 @@ class Connection:
 
     async def _serve(self, call: Call, deliver: Callable[[bytes], None]) -> None:
         """Deliver the encoded answer; none if the client has cancelled, for then nothing more may be sent."""
-        if call.exchange is None:  # cancelled before it began
+        if call.context is None:  # cancelled before it began
             return
-        request = call.exchange.request
+        request = call.context.request
         call.task = asyncio.current_task(self._loop)
         try:
-            body = await handle(self.engine, call.exchange)
+            body = await handle(self.engine, call.context)
             answer = jsonrpc.result(request.id, body)
         except ProtocolError as failure:
             if request.method == "initialize":
@@ -328,7 +328,7 @@ class Connection:
 
     def _cancel(self, id: RequestId) -> None:
         call = self._calls.get(id)
-        if call is None or call.exchange is None or call.exchange.request.method == "initialize":
+        if call is None or call.context is None or call.context.request.method == "initialize":
             return
         log.debug("the client cancelled the request %r", id)
         # Out of flight here and now: what is cancelled before its first step never runs its own clean-up.
@@ -366,10 +366,10 @@ class Connection:
         """The client's token has expired: it is nobody in particular now, and hears nothing that it subscribed to."""
         self._principal = None
         for call in self._calls.values():
-            if call.exchange is not None and call.exchange.request.method in SUBSCRIBING:
-                call.exchange.principal = None  # if it has not begun to listen yet
-                if call.exchange.subscription is not None:
-                    call.exchange.subscription.end()
+            if call.context is not None and call.context.request.method in SUBSCRIBING:
+                call.context.principal = None  # if it has not begun to listen yet
+                if call.context.subscription is not None:
+                    call.context.subscription.end()
         if self.session is not None:
             self.session = self.session.replace(subscriptions=frozenset())
         if self._subscription is not None:

@@ -15,7 +15,7 @@ from msgspec import UNSET
 from dovetail import engine as lazy
 from dovetail import registry
 from dovetail.engine.concurrency import DONE
-from dovetail.engine.request_context import Cancellation, Exchange, interview_of
+from dovetail.engine.request_context import Cancellation, RequestContext, client_requests_of
 from dovetail.engine.subscriptions import Change
 from dovetail.engine.threads import CallEnded, call_has_ended, wait_in_thread
 from dovetail.errors import ToolError, Unauthorized
@@ -28,7 +28,7 @@ from dovetail.schema.encode import OutputError, to_jsonable
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
     from dovetail.engine.engine import Engine
-    from dovetail.protocol.elicitation import Inquiry
+    from dovetail.protocol.elicitation import InputRequest
     from dovetail.registry.elicitation import Elicited, Titles
     from dovetail.registry.roots import Root
     from dovetail.registry.sampling import Sampled, SampleOptions, Turn
@@ -70,33 +70,33 @@ class Context:
 
     _breath: float | None = None  # when others last had the loop
 
-    def __init__(self, engine: "Engine", exchange: Exchange, *, can_wait: bool = True) -> None:
+    def __init__(self, engine: "Engine", context: RequestContext, *, can_wait: bool = True) -> None:
         self._engine = engine
-        self._exchange = exchange
+        self._context = context
         self._can_wait = can_wait
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._cancellation = exchange.cancellation  # made here, on the loop: two threads might make two
+        self._cancellation = context.cancellation  # made here, on the loop: two threads might make two
 
     # ── who is asking ──
 
     @property
     def request_id(self) -> RequestId:
-        return self._exchange.request.id
+        return self._context.request.id
 
     @property
     def session_id(self) -> str | None:
         """None where the revision has no sessions: keep state behind an id that the client passes instead."""
-        session = self._exchange.request.session
+        session = self._context.request.session
         return None if session is None else session.id
 
     @property
     def protocol_version(self) -> str:
-        return self._exchange.request.revision.name
+        return self._context.request.revision.name
 
     @property
     def client(self) -> ClientInfo:
-        request = self._exchange.request
+        request = self._context.request
         return ClientInfo(request.client or {}, request.capabilities)
 
     @property
@@ -105,17 +105,17 @@ class Context:
 
         What a resource with `cache=` gives must not depend on it: it goes to everybody who may read that resource.
         """
-        return self._exchange.principal
+        return self._context.principal
 
     @property
     def meta(self) -> dict[str, Any]:
         """The request's `_meta`, as it came."""
-        return self._exchange.request.meta
+        return self._context.request.meta
 
     @property
     def headers(self) -> Mapping[str, str] | None:
         """The HTTP headers, with lower-case names; None on other transports. A token for this server is not in them."""
-        return self._exchange.request.headers
+        return self._context.request.headers
 
     @property
     def lifespan(self) -> Any:
@@ -133,7 +133,7 @@ class Context:
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> Awaitable[None]:
         """Tell how far the call is. Needs no client that asked: then it does nothing."""
-        token = self._exchange.request.params.meta.progress_token
+        token = self._context.request.params.meta.progress_token
         if token is UNSET:
             return self._nothing()
         return self._do(self._report_progress(token, progress, total, message))
@@ -141,14 +141,14 @@ class Context:
     async def _report_progress(
         self, token: RequestId, progress: float, total: float | None, message: str | None
     ) -> None:
-        if self._exchange.progress is None:
-            self._exchange.progress = lazy.progress.ProgressSender(self._exchange, token, self._loop)
-        await self._exchange.progress.report(progress, total, message)
+        if self._context.progress is None:
+            self._context.progress = lazy.progress.ProgressSender(self._context, token, self._loop)
+        await self._context.progress.report(progress, total, message)
         await self._breathe()
 
     def log(self, level: LogLevel, data: Any, logger: str | None = None) -> Awaitable[None]:
         """Send a log message, if the client wants that level. Secrets are blacked out."""
-        if self._exchange.request.revision.log_on_request:
+        if self._context.request.revision.log_on_request:
             warn_deprecated("logging")
         if level not in capabilities.SEVERITY:
             raise ValueError(f"ctx.log: unknown level {level!r}; use one of {', '.join(capabilities.LEVELS)}")
@@ -163,16 +163,16 @@ class Context:
             params["logger"] = logger
         redact = self._engine.redactor.value
         params["data"] = redact(_loggable(redact(data)))  # twice: pairs become lists, and models dicts, in between
-        await self._exchange.emit(jsonrpc.notification("notifications/message", encode(params)))
+        await self._context.emit(jsonrpc.notification("notifications/message", encode(params)))
         await self._breathe()
 
     def _threshold(self) -> LogLevel | None:
         """The least level that the client wants to hear; None for silence."""
-        if "logging" not in self._engine.offer_to(self._exchange).names:
+        if "logging" not in self._engine.offer_to(self._context).names:
             return None
-        if self._exchange.request.revision.log_on_request:
-            return self._exchange.request.log_level
-        sessions = self._exchange.sessions
+        if self._context.request.revision.log_on_request:
+            return self._context.request.log_level
+        sessions = self._context.sessions
         level = None if sessions is None else sessions.record.log_level
         return level or self._engine.options.log_level
 
@@ -228,7 +228,7 @@ class Context:
         """
         if retry is not None and not 0 <= retry <= 86_400:
             raise ValueError(f"ctx.close_stream: retry={retry!r} is not possible; it is 0 to 86400 seconds")
-        close = self._exchange.close_stream
+        close = self._context.close_stream
         return self._nothing() if close is None else self._do(_await(close(retry)))
 
     # ── the server itself ──
@@ -236,7 +236,7 @@ class Context:
     async def read_resource(self, uri: str) -> list[ResourceContents]:
         """Read one of this server's own resources, as the caller: what it may not read raises ToolError."""
         try:
-            return list((await self._engine.read(uri, self._exchange)).items)
+            return list((await self._engine.read(uri, self._context)).items)
         except Unauthorized as refusal:  # the call itself is allowed, so this is no answer to it
             raise ToolError(refusal.message) from None
 
@@ -262,7 +262,7 @@ class Context:
         elif self._can_wait:
             return work
         else:  # nobody will await it: it is done before the answer goes out
-            self._exchange.finish.append(lambda: work)
+            self._context.finish.append(lambda: work)
         return DONE
 
     def _nothing(self) -> Awaitable[None]:
@@ -330,18 +330,18 @@ class Context:
         The options are those of `Sample`: `max_tokens`, `system_prompt`, `temperature` and others. `tools` are offered
         to the model where the client allows that; it is you who runs those that it chooses.
         """
-        if self._exchange.request.revision.rounds:
+        if self._context.request.revision.rounds:
             warn_deprecated("sampling")
         return self._ask("sample", registry.sampling.Sample(messages, **options), timeout)
 
     def list_roots(self, *, timeout: float | None = None) -> "Answer[list[Root]]":
         """The folders that the client works in. MCP 2026-07-28 deprecates this."""
-        if self._exchange.request.revision.rounds:
+        if self._context.request.revision.rounds:
             warn_deprecated("roots")
         return self._ask("list_roots", registry.roots.Roots(), timeout)
 
-    def _ask(self, name: str, inquiry: "Inquiry[T]", timeout: float | None) -> Answer[T]:
-        return self._named(name, lazy.client_requests.ask(self._engine, self._exchange, inquiry, timeout))
+    def _ask(self, name: str, inquiry: "InputRequest[T]", timeout: float | None) -> Answer[T]:
+        return self._named(name, lazy.client_requests.ask(self._engine, self._context, inquiry, timeout))
 
     @overload
     def step(self, name: str, function: Callable[[], Awaitable[J]]) -> Answer[J]: ...
@@ -356,7 +356,7 @@ class Context:
         return self._named("step", self._step(name, function, in_thread))
 
     async def _step(self, name: str, function: Callable[[], Any], in_thread: bool) -> Any:
-        return await interview_of(self._engine, self._exchange).step(name, function, in_thread=in_thread)
+        return await client_requests_of(self._engine, self._context).step(name, function, in_thread=in_thread)
 
     @property
     def input_responses(self) -> Mapping[str, Any]:
@@ -364,14 +364,14 @@ class Context:
 
         Nothing in it is checked: it is what a stranger wrote.
         """
-        interview = self._exchange.interview
-        return {} if interview is None else interview.input_responses
+        client_requests = self._context.client_requests
+        return {} if client_requests is None else client_requests.input_responses
 
     @property
     def request_state(self) -> Any:
         """For functions that return `InputRequired`: the state that they gave, which nobody could read or change."""
-        interview = self._exchange.interview
-        return None if interview is None else interview.request_state
+        client_requests = self._context.client_requests
+        return None if client_requests is None else client_requests.request_state
 
     def _named(self, name: str, answer: Answer[T]) -> Answer[T]:
         """A function that forgets to await it is told of it by this name."""

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail import engine as lazy
 from dovetail import state as lazy_state
-from dovetail.engine.concurrency import Limit, LimitBook
+from dovetail.engine.concurrency import Limit, ToolLimits
 from dovetail.engine.context import Context
 from dovetail.engine.dispatch import Middleware, Step, compile_chain
 from dovetail.engine.handlers import guarded
 from dovetail.engine.options import Options
 from dovetail.engine.redaction import Redactor, guard_loggers
-from dovetail.engine.request_context import Exchange
-from dovetail.engine.resources import Library
+from dovetail.engine.request_context import RequestContext
+from dovetail.engine.resources import Resources
 from dovetail.engine.subscriptions import LIST_KINDS, Change, ChangeKind, Hub, Refresher
 from dovetail.engine.threads import ThreadPool
 from dovetail.engine.workers import keep_sharing, random_secrets, shared_secrets
 from dovetail.errors import ConnectionLost, SetupError
 from dovetail.protocol import revisions
-from dovetail.protocol.capabilities import Offer
-from dovetail.protocol.results import Contents, Shaper
+from dovetail.protocol.capabilities import ServerCapabilities
+from dovetail.protocol.results import ReadResourceResult, Shaper
 from dovetail.protocol.types import Implementation
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.tools import Tool
@@ -68,7 +68,7 @@ class Engine:
         self.shapers = {row.name: Shaper(row, options.style, info) for row in revisions.ALL}
         self.prompts: Catalog[Prompt] = Catalog("prompt")
         files_changed = partial(self._catalog_changed, "resources", by_files=True)
-        self.library = Library(self.threads, options.hint, self._file_changed, files_changed)
+        self.library = Resources(self.threads, options.hint, self._file_changed, files_changed)
         self.completers: dict[tuple[str, str, str], Completer] = {}
         self.hub = Hub(self.library.watch)
         self.audit: AuditTrail | None = lazy.audit.AuditTrail(self) if options.audit is not False else None
@@ -76,10 +76,10 @@ class Engine:
         is_watched = options.rate_limit or self.audit is not None
         self.chain: Step | None = compile_chain(self, ()) if is_watched else None  # if anything is in it
         self.open_methods: frozenset[str] = frozenset()  # which nobody need be checked for; none until they are known
-        self._offer: Offer | None = None
+        self._offer: ServerCapabilities | None = None
         self._offer_changes = 0
         self._offer_lock = threading.Lock()
-        self._life: Life | None = None
+        self._life: RunningLifespan | None = None
         self._is_serving = False  # the lifespan has been entered
         self.refresher: Refresher | None = None  # from the first function on
         self._sealer: Sealer | None = None
@@ -122,14 +122,16 @@ class Engine:
     # ── what is offered ──
 
     @property
-    def offer(self) -> Offer:
+    def offer(self) -> ServerCapabilities:
         """Made when somebody asks, and again after every change of a catalogue."""
         return self._offer or self._make_offer()
 
-    def _make_offer(self) -> Offer:
+    def _make_offer(self) -> ServerCapabilities:
         changes = self._offer_changes
         options = self.options
-        offer = Offer(names=self._offered(), list_changed=options.list_changed, experimental=options.experimental)
+        offer = ServerCapabilities(
+            names=self._offered(), list_changed=options.list_changed, experimental=options.experimental
+        )
         with self._offer_lock:
             if changes == self._offer_changes:  # else something changed meanwhile, in another thread
                 self._offer, self.open_methods = offer, offer.open_methods()
@@ -141,9 +143,9 @@ class Engine:
             self._offer_changes += 1
             self._offer, self.open_methods = None, frozenset()
 
-    def offer_to(self, exchange: Exchange) -> Offer:
+    def offer_to(self, context: RequestContext) -> ServerCapabilities:
         """What is offered to whoever makes a request; less where a handshake client has no session."""
-        sessionless = exchange.sessions is None and exchange.request.revision.handshake
+        sessionless = context.sessions is None and context.request.revision.handshake
         return self.offer.without_sessions() if sessionless else self.offer
 
     def _offered(self) -> frozenset[str]:
@@ -166,7 +168,7 @@ class Engine:
         self.limit = Limit(self.options.max_concurrency, self.options.max_queue, subject="The server")
         self.limits = (self.limit,)  # those of every call
         shared = self._state if self._state is not None and self._state.shared else None
-        self.book = LimitBook(self.tools, self.options, shared)
+        self.book = ToolLimits(self.tools, self.options, shared)
 
     def add_completer(self, kind: str, name: str, argument: str, completer: "Completer") -> None:
         key = (kind, name, argument)
@@ -194,19 +196,21 @@ class Engine:
 
     # ── resources and changes ──
 
-    async def read(self, uri: str, exchange: Exchange, call: Callable[..., Any] = guarded) -> Contents:
+    async def read(self, uri: str, context: RequestContext, call: Callable[..., Any] = guarded) -> ReadResourceResult:
         """As the caller; `call` runs the function."""
 
         def may_read(rule: "AccessRule") -> Awaitable[bool]:
-            return lazy.access.may_use(self, exchange, rule)
+            return lazy.access.may_use(self, context, rule)
 
         def is_for_all() -> bool:
-            return exchange.interview is None
+            return context.client_requests is None
 
-        contents = await self.library.read(uri, partial(call, self, exchange), may_read, is_for_all)
-        if exchange.interview is None:
+        contents = await self.library.read(uri, partial(call, self, context), may_read, is_for_all)
+        if context.client_requests is None:
             return contents
-        return Contents(contents.items)  # it may depend on what somebody answered: not for others, nor for later
+        return ReadResourceResult(
+            contents.items
+        )  # it may depend on what somebody answered: not for others, nor for later
 
     def _file_changed(self, uri: str) -> None:
         self.publish(Change("updated", uri))
@@ -279,7 +283,7 @@ class Engine:
             self.hub.begin()
             self.threads.open()
             self._open_limits()  # a loop that died in mid-call has left slots taken
-            self._life = Life(partial(self._living, owner), self._end)
+            self._life = RunningLifespan(partial(self._living, owner), self._end)
         await self._life.join()
 
     @asynccontextmanager
@@ -315,7 +319,7 @@ class Engine:
             try:
                 self.secrets = await shared_secrets(state, self.secrets)
                 return
-            except lazy_state.base.StoreTrouble as failure:
+            except lazy_state.base.StoreUnavailable as failure:
                 log.warning("the server can't start yet: %s", failure.message)
                 await asyncio.sleep(pause)
         self.secrets = await shared_secrets(state, self.secrets)
@@ -334,7 +338,7 @@ class Engine:
         self.threads.close()
 
 
-class Life:
+class RunningLifespan:
     """The lifespan of a server: entered by its first user, left after its last, in one task of its own.
 
     Users may come and go in any task, and a lifespan may hold what has to end where it began. `value` is what the

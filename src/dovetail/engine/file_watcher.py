@@ -30,7 +30,7 @@ class Run(Protocol):
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
 
-class Look(NamedTuple):
+class FileStat(NamedTuple):
     """What a path looks like."""
 
     mark: tuple[int, ...] | None = None  # None if nothing is there
@@ -38,19 +38,19 @@ class Look(NamedTuple):
     is_large: bool = False  # there is more in it than one look walks through
 
 
-def look_at(path: str, max_entries: int) -> Look:
+def look_at(path: str, max_entries: int) -> FileStat:
     try:
         status = os.stat(path)
     except (OSError, ValueError):
-        return Look()
+        return FileStat()
     if not stat.S_ISDIR(status.st_mode):
-        return Look((status.st_mtime_ns, status.st_size, status.st_ino))
+        return FileStat((status.st_mtime_ns, status.st_size, status.st_ino))
     real_path = os.path.realpath(path)
     count = total = 0
     for each in islice(_entries_below(real_path), max_entries):
         count += 1
         total += hash(each)  # a sum, because the order of entries does not matter
-    return Look((status.st_ino, count, total), (real_path, status.st_ino), count == max_entries)
+    return FileStat((status.st_ino, count, total), (real_path, status.st_ino), count == max_entries)
 
 
 def _entries_below(folder: str) -> Iterator[tuple[str, int, int, int]]:
@@ -73,7 +73,7 @@ class _Watched:
     def __init__(self, path: Path) -> None:
         self.path = os.path.abspath(path)
         self.holders = 1
-        self.look: Look | None = None
+        self.look: FileStat | None = None
 
 
 class Watcher:
@@ -143,7 +143,7 @@ class Watcher:
         """So that no change after `watch` is missed. A disk that hangs is left to the task after some `seconds`."""
         if self._first_look is not None and self._first_look.is_alive():
             return
-        seen: list[Look] = []
+        seen: list[FileStat] = []
         look = threading.Thread(target=lambda: seen.append(look_at(watched.path, self._max_entries)), daemon=True)
         with suppress(RuntimeError):  # the system has no more threads to give
             look.start()
@@ -173,7 +173,7 @@ class Watcher:
         """Look at these, as far as they are watched; tells which look different."""
         watched = {uri: self._watched[uri] for uri in uris if uri in self._watched}
 
-        def look() -> list[Look]:
+        def look() -> list[FileStat]:
             began = time.monotonic()  # without the wait for a thread
             looks = [look_at(each.path, self._max_entries) for each in watched.values()]
             self._look_seconds = time.monotonic() - began
@@ -182,7 +182,7 @@ class Watcher:
         seen = await self._run_in_thread(look)
         return {uri for (uri, each), look in zip(watched.items(), seen, strict=True) if self._take_in(each, look)}
 
-    def _take_in(self, watched: _Watched, look: Look) -> bool:
+    def _take_in(self, watched: _Watched, look: FileStat) -> bool:
         """Remember a look; tells whether it differs from the one before."""
         before, watched.look = watched.look, look
         if look.is_large and not (before and before.is_large):

@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from dovetail.engine.request_context import Exchange, Mark, Unanswered, running_step
+from dovetail.engine.request_context import Mark, RequestContext, Unanswered, running_step
 from dovetail.engine.request_state import BadSeal, TooLarge
 from dovetail.errors import INVALID_PARAMS, ProtocolError, SetupError, ToolError, UrlElicitationRequired
 from dovetail.protocol import jsonrpc, request_state
 from dovetail.protocol.capabilities import require_askable
-from dovetail.protocol.elicitation import MAX_QUESTIONS, InputRequired, Inquiry, Question
+from dovetail.protocol.elicitation import MAX_QUESTIONS, ClientRequest, InputRequest, InputRequired
 from dovetail.protocol.methods import CallToolParams, GetPromptParams, ReadResourceParams
 from dovetail.protocol.request_state import MAX_ROUNDS, Binding, Round
-from dovetail.protocol.results import Interim
+from dovetail.protocol.results import InputRequiredResult
 from dovetail.schema.encode import OutputError, encode_json
 from dovetail.state.base import MAX_TTL, StateBackend
 
@@ -52,53 +52,53 @@ BEGUN = b""  # in the place of a result; no JSON is empty
 MAX_NAME = 200
 
 
-def resume(engine: "Engine", exchange: Exchange) -> None:
+def resume(engine: "Engine", context: RequestContext) -> None:
     """A request brings a state or answers: they are opened, or refused, before the function runs."""
-    params: AskingParams = exchange.request.params
-    if not exchange.request.revision.rounds or exchange.interview is not None:
+    params: AskingParams = context.request.params
+    if not context.request.revision.rounds or context.client_requests is not None:
         return  # where these fields mean nothing, or were read already
     responses = request_state.read_responses(params.input_responses)
     state = params.request_state
-    before = _open(engine, exchange, state) if isinstance(state, str) else None
-    exchange.interview = Replay(engine, exchange, before, responses)
+    before = _open(engine, context, state) if isinstance(state, str) else None
+    context.client_requests = ReplayedRequests(engine, context, before, responses)
 
 
-def _open(engine: "Engine", exchange: Exchange, token: str) -> Round:
+def _open(engine: "Engine", context: RequestContext, token: str) -> Round:
     """Whoever sends a state that is not right hears only that; why it is not stands in the log."""
     try:
         before = request_state.decode_round(engine.sealer.open(token))
     except BadSeal as bad:
-        raise _refused(exchange, str(bad)) from None
+        raise _refused(context, str(bad)) from None
     except msgspec.DecodeError:
-        raise _refused(exchange, "it was sealed by another version of this library") from None
+        raise _refused(context, "it was sealed by another version of this library") from None
     if before.expires <= time.time():
-        raise _refused(exchange, "it has expired")
-    if (difference := _binding(engine, exchange).difference(before.binding)) is not None:
-        raise _refused(exchange, f"it was made for another request, whose {difference} was different")
+        raise _refused(context, "it has expired")
+    if (difference := _binding(engine, context).difference(before.binding)) is not None:
+        raise _refused(context, f"it was made for another request, whose {difference} was different")
     return before
 
 
-def _refused(exchange: Exchange, reason: str) -> ProtocolError:
-    log.warning("%s: a request state was refused: %s", exchange.request.method, reason)
+def _refused(context: RequestContext, reason: str) -> ProtocolError:
+    log.warning("%s: a request state was refused: %s", context.request.method, reason)
     return ProtocolError(BAD_STATE, code=INVALID_PARAMS)
 
 
-def _binding(engine: "Engine", exchange: Exchange) -> Binding:
-    params: AskingParams = exchange.arrived
+def _binding(engine: "Engine", context: RequestContext) -> Binding:
+    params: AskingParams = context.arrived
     if isinstance(params, ReadResourceParams):
         name, arguments = params.uri, jsonrpc.NO_PARAMS
     else:
         name, arguments = params.name, params.arguments
-    return Binding.of(exchange.request.method, name, arguments, exchange.owner, engine.info.name)
+    return Binding.of(context.request.method, name, arguments, context.owner, engine.info.name)
 
 
-def interim(exchange: Exchange) -> Interim:
+def interim(context: RequestContext) -> InputRequiredResult:
     """The questions that have kept a function from its end."""
-    assert isinstance(exchange.interview, Replay)
-    return exchange.interview.interim()
+    assert isinstance(context.client_requests, ReplayedRequests)
+    return context.client_requests.interim()
 
 
-class Replay:
+class ReplayedRequests:
     """The interview of one run: what is known from before, and what this run asks besides.
 
     From the first question that stays unanswered the run is over, whatever its function still does: it may have caught
@@ -106,10 +106,14 @@ class Replay:
     """
 
     def __init__(
-        self, engine: "Engine", exchange: Exchange, before: Round | None = None, responses: dict[str, Raw] | None = None
+        self,
+        engine: "Engine",
+        context: RequestContext,
+        before: Round | None = None,
+        responses: dict[str, Raw] | None = None,
     ) -> None:
         self._engine = engine
-        self._exchange = exchange
+        self._context = context
         self._responses = responses or {}
         self._before = before = before or Round(call=secrets.token_hex(16))
         self._fresh = {place: self._responses[place] for place in before.asked if place in self._responses}
@@ -148,7 +152,7 @@ class Replay:
 
     # ── asking ──
 
-    async def answer(self, inquiry: Inquiry[Any], timeout: float) -> Raw:
+    async def answer(self, inquiry: InputRequest[Any], timeout: float) -> Raw:
         await self._go_on()
         place = self._place(inquiry.question)
         answer = self._answers.get(place)
@@ -177,15 +181,15 @@ class Replay:
             for _ in range(turns):
                 await asyncio.sleep(0)
 
-    def _place(self, question: Question) -> str:
+    def _place(self, question: ClientRequest) -> str:
         kind = question.method.partition("/")[0]
         place = f"{kind}-{question.digest}"
         self._occurrences[place] += 1
         return f"{place}-{self._occurrences[place]}"
 
-    def _leave_open(self, inquiries: Mapping[str, Inquiry[Any]], timeout: float) -> None:
+    def _leave_open(self, inquiries: Mapping[str, InputRequest[Any]], timeout: float) -> None:
         """All of them, or none if the client can't answer one."""
-        request = self._exchange.request
+        request = self._context.request
         for inquiry in inquiries.values():
             require_askable(inquiry.question, request.revision, request.capabilities)
         for key, inquiry in inquiries.items():
@@ -211,7 +215,7 @@ class Replay:
             place = self._place(inquiry.question)
             if (answer := self._answers.get(place)) is not None:
                 self._taken.add(place)
-                answered.append(inquiry.read(answer, self._exchange.request.revision).accepted)
+                answered.append(inquiry.read(answer, self._context.request.revision).accepted)
             else:
                 self._leave_open({place: inquiry}, self._engine.options.answer_timeout)
         if self._open:
@@ -242,7 +246,7 @@ class Replay:
             )
             log.error(text, self._subject, missed)
 
-    def interim(self) -> Interim:
+    def interim(self) -> InputRequiredResult:
         """What goes out instead of a result. Raises ToolError if the call can't go on like that."""
         self._is_over = True
         if self._before.number >= MAX_ROUNDS:
@@ -258,7 +262,7 @@ class Replay:
             state = self._engine.sealer.seal(request_state.encode_round(self._round(wasted)))
         except TooLarge as failure:
             raise self._given_up(f"its answers and steps are too large to be kept: {failure}") from None
-        return Interim(self._open, state)
+        return InputRequiredResult(self._open, state)
 
     def _round(self, wasted: int) -> Round:
         before, now, usual = self._before, time.time(), self._engine.options.answer_timeout
@@ -269,7 +273,7 @@ class Replay:
             number=before.number + 1,
             expires=min(now + min(timeouts), ends),
             ends=ends,
-            binding=_binding(self._engine, self._exchange),
+            binding=_binding(self._engine, self._context),
             life=self._life,
             asked=[place for place in self._open if place not in self._own_keys],
             answers=self._answers,
@@ -281,10 +285,10 @@ class Replay:
 
     @property
     def _subject(self) -> str:
-        params: AskingParams = self._exchange.request.params
+        params: AskingParams = self._context.request.params
         name = params.uri if isinstance(params, ReadResourceParams) else params.name
         shown = "".join(filter(str.isprintable, name[:128]))  # a URI is what a stranger wrote
-        return f"The {SUBJECTS[self._exchange.request.method]} {shown}"
+        return f"The {SUBJECTS[self._context.request.method]} {shown}"
 
     def _given_up(self, reason: str) -> ToolError:
         text = f"{self._subject} can't go on: {reason}"

@@ -9,7 +9,7 @@ import math
 
 from msgspec import Struct
 
-from dovetail.engine.request_context import Exchange
+from dovetail.engine.request_context import RequestContext
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.methods import RequestId
 
@@ -30,8 +30,8 @@ class Update(Struct, frozen=True, omit_defaults=True, rename="camel"):
 class ProgressSender:
     """One for each request that has a progress token: its progress must rise, whichever function reports it."""
 
-    def __init__(self, exchange: Exchange, token: RequestId, loop: asyncio.AbstractEventLoop) -> None:
-        self._exchange = exchange
+    def __init__(self, context: RequestContext, token: RequestId, loop: asyncio.AbstractEventLoop) -> None:
+        self._context = context
         self._token = token
         self._loop = loop
         self._highest = -math.inf
@@ -40,7 +40,7 @@ class ProgressSender:
         self._kept: Update | None = None  # the latest report, until it is sent
         self._timer: asyncio.TimerHandle | None = None
         self._late: asyncio.Task[None] | None = None
-        exchange.finish.append(self._finish)
+        context.finish.append(self._finish)
 
     async def report(self, progress: float, total: float | None, message: str | None) -> None:
         """Send it now or later. A report that does not rise above all earlier ones is dropped."""
@@ -52,7 +52,7 @@ class ProgressSender:
         if progress <= self._highest:
             return
         self._highest = progress
-        told = message if self._exchange.request.revision.progress_message else None
+        told = message if self._context.request.revision.progress_message else None
         self._kept = Update(self._token, progress, total, told)
         due = self._due()
         if due <= 0:
@@ -77,7 +77,7 @@ class ProgressSender:
         if update is not None:
             self._sent += 1
             self._sent_at = self._loop.time()
-            await self._exchange.emit(jsonrpc.notification("notifications/progress", jsonrpc.encode(update)))
+            await self._context.emit(jsonrpc.notification("notifications/progress", jsonrpc.encode(update)))
 
     async def _finish(self) -> None:
         await self._flush()

@@ -1,4 +1,4 @@
-"""Rate limits in fixed windows: a call is counted, or told by `TooSoon` when its next window begins.
+"""Rate limits in fixed windows: a call is counted, or told by `RateExceeded` when its next window begins.
 
 The windows are the seconds, minutes, hours or days of the clock; in each no more than `count` calls are let through.
 Workers that share a state count together. While the store is in trouble, or has no room for a caller, each worker
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from dovetail.engine.request_context import Exchange
+from dovetail.engine.request_context import RequestContext
 from dovetail.errors import RateLimited
 from dovetail.protocol.results import Result
 from dovetail.registry.options import Per, Rate
-from dovetail.state.base import NoRoom, StateBackend, StoreTrouble
+from dovetail.state.base import StateBackend, StoreFull, StoreUnavailable
 
 if TYPE_CHECKING:
     from dovetail.engine.dispatch import Step
@@ -60,7 +60,7 @@ def caller_of(owner: str | None, address: str | None, bits: int = IPV6_NETWORK) 
     return ANONYMOUS if address is None else f"address {network_of(address, bits) or address}"
 
 
-class TooSoon(msgspec.Struct, frozen=True):
+class RateExceeded(msgspec.Struct, frozen=True):
     """A call that comes too early for one of the rates."""
 
     rate: Rate
@@ -82,14 +82,14 @@ class Window(msgspec.Struct, eq=False):
     key: str  # in the store
     calls: int = 0  # that were let through, as far as this worker knows
 
-    def too_soon(self, now: float) -> TooSoon:
-        return TooSoon(self.rate, max(0.001, (self.number + 1) * self.rate.seconds - now))
+    def too_soon(self, now: float) -> RateExceeded:
+        return RateExceeded(self.rate, max(0.001, (self.number + 1) * self.rate.seconds - now))
 
 
-WHO: dict[Per, Callable[[Exchange], str]] = {
+WHO: dict[Per, Callable[[RequestContext], str]] = {
     "all": lambda _: "everybody",
-    "principal": lambda exchange: caller_of(exchange.owner, exchange.address),
-    "address": lambda exchange: caller_of(None, exchange.address),
+    "principal": lambda context: caller_of(context.owner, context.address),
+    "address": lambda context: caller_of(None, context.address),
 }
 
 
@@ -97,7 +97,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-class Limiter:
+class RateLimiter:
     """The rates of one subject, the server or a tool. A call that one of them refuses counts for none."""
 
     def __init__(
@@ -115,9 +115,9 @@ class Limiter:
         self._max_callers = max_callers
         self._rounds: OrderedDict[str, None] = OrderedDict()  # states that calls have gone on with
 
-    def _window(self, place: int, exchange: Exchange, now: float) -> Window:
+    def _window(self, place: int, context: RequestContext, now: float) -> Window:
         rate = self._rates[place]
-        caller, number = WHO[rate.per](exchange), int(now // rate.seconds)
+        caller, number = WHO[rate.per](context), int(now // rate.seconds)
         window = self._windows.get((place, caller))
         if window is None or not window.number - 1 <= number <= window.number:  # a clock may be set back a little
             # callers may have long names, and secret ones
@@ -128,10 +128,10 @@ class Limiter:
         self._windows.move_to_end((place, caller))
         return window
 
-    async def refusal(self, exchange: Exchange) -> TooSoon | None:
+    async def refusal(self, context: RequestContext) -> RateExceeded | None:
         """Count a call, or say why not."""
         now = self._clock()
-        windows = [self._window(place, exchange, now) for place in range(len(self._rates))]
+        windows = [self._window(place, context, now) for place in range(len(self._rates))]
         for window in windows:
             if window.calls >= window.rate.count:  # a caller that does not give up costs the store nothing
                 return window.too_soon(now)
@@ -141,7 +141,7 @@ class Limiter:
             window.calls += 1
         return None
 
-    async def _count_together(self, state: StateBackend, windows: list[Window], now: float) -> TooSoon | None:
+    async def _count_together(self, state: StateBackend, windows: list[Window], now: float) -> RateExceeded | None:
         """One rate after the other, the shortest first; where one refuses, those before it get the call back."""
         for position, window in enumerate(windows):
             ttl = window.rate.seconds + 2 * PAUSE
@@ -163,9 +163,9 @@ class Limiter:
         answer, trouble = None, None
         try:
             answer = await question(*arguments)
-        except NoRoom as full:  # it has answered
+        except StoreFull as full:  # it has answered
             log.debug("a rate is counted by this worker for itself: %s", full)
-        except StoreTrouble as failure:
+        except StoreUnavailable as failure:
             trouble = failure
             self._ask_again = self._clock() + PAUSE
         if (trouble is not None) != self._is_away:
@@ -191,12 +191,12 @@ class Limiter:
 def counted(engine: "Engine", inner: "Step") -> "Step":
     """The server's own limit, around everything else that a request goes through."""
 
-    async def step(exchange: Exchange) -> Result:
+    async def step(context: RequestContext) -> Result:
         limiter = engine.book.rates
-        if limiter is not None and exchange.request.method in COUNTED:
-            refusal = await limiter.refusal(exchange)
+        if limiter is not None and context.request.method in COUNTED:
+            refusal = await limiter.refusal(context)
             if refusal is not None:
                 raise RateLimited(refusal.words("This server", "request"), retry_after=refusal.retry_after)
-        return await inner(exchange)
+        return await inner(context)
 
     return step

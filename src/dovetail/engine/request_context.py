@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from dovetail.auth.principal import Principal
-    from dovetail.engine.client_requests import Live, PendingRequest
-    from dovetail.engine.concurrency import Slots
+    from dovetail.engine.client_requests import LiveRequests, PendingRequest
+    from dovetail.engine.concurrency import HeldSlots
     from dovetail.engine.engine import Engine
-    from dovetail.engine.input_required import Replay
+    from dovetail.engine.input_required import ReplayedRequests
     from dovetail.engine.progress import ProgressSender
     from dovetail.engine.subscriptions import Subscription
 
-    Interview: TypeAlias = Live | Replay  # the questions and steps of one call
+    ClientRequests: TypeAlias = LiveRequests | ReplayedRequests  # the questions and steps of one call
 
 Emit = Callable[[bytes], Awaitable[None]]
 CloseStream = Callable[[float | None], Awaitable[None]]
@@ -44,7 +44,7 @@ class SessionStore(Protocol):
         """Replace the record by what `change` makes of it; asked again if another request was quicker."""
 
 
-class BackChannel(Protocol):
+class ClientChannel(Protocol):
     """The way from a running call to its client, for requests of ours; up to 2025-11-25."""
 
     def pending(self, method: str, timeout: float) -> AbstractAsyncContextManager["PendingRequest"]:
@@ -123,7 +123,7 @@ def _resolve(future: "asyncio.Future[None]") -> None:
         future.set_result(None)
 
 
-class Exchange(msgspec.Struct, eq=False):
+class RequestContext(msgspec.Struct, eq=False):
     """What a transport hands to the engine for one request."""
 
     request: Request
@@ -136,10 +136,10 @@ class Exchange(msgspec.Struct, eq=False):
     principal: "Principal | None" = None  # who is asking, where that is known
     locate: Callable[[], str | None] | None = None  # finds the address of the caller, where there is a network
     in_process: bool = False  # the client runs in the server's own process
-    back: BackChannel | None = None  # how to ask the client, where that is a request
+    back: ClientChannel | None = None  # how to ask the client, where that is a request
     no_way_back: str = NO_WAY_BACK  # why there is none
-    interview: "Interview | None" = None  # from the first question, step or answer on
-    slots: "Slots | None" = None  # of the function that runs for it
+    client_requests: "ClientRequests | None" = None  # from the first question, step or answer on
+    slots: "HeldSlots | None" = None  # of the function that runs for it
     _arrived: Any = None
     _cancellation: Cancellation | None = None
 
@@ -178,14 +178,14 @@ class Exchange(msgspec.Struct, eq=False):
         self.cancellation.set()
 
 
-def interview_of(engine: "Engine", exchange: Exchange) -> "Interview":
+def client_requests_of(engine: "Engine", context: RequestContext) -> "ClientRequests":
     """The interview of a call, begun if there is none."""
-    if exchange.interview is None:
-        request = exchange.request
+    if context.client_requests is None:
+        request = context.request
         if not request.row.asks:
             raise RuntimeError(f"{request.method}: only tools, prompts and resources can ask the client or take steps")
         if request.revision.rounds:
-            exchange.interview = lazy.input_required.Replay(engine, exchange)
+            context.client_requests = lazy.input_required.ReplayedRequests(engine, context)
         else:
-            exchange.interview = lazy.client_requests.Live(engine, exchange)
-    return exchange.interview
+            context.client_requests = lazy.client_requests.LiveRequests(engine, context)
+    return context.client_requests

@@ -15,7 +15,7 @@ from dovetail import engine as lazy
 from dovetail import registry
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import ArgumentError, Busy, NotFound
-from dovetail.protocol.results import CacheHint, Contents
+from dovetail.protocol.results import CacheHint, ReadResourceResult
 from dovetail.protocol.types import LONGEST_URI, ResourceDefinition
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import Invocation
@@ -35,15 +35,15 @@ Call = Callable[[Invocation, dict[str, Any], str, Callable[[Any], Any]], Awaitab
 MayRead = Callable[["AccessRule"], Awaitable[bool]]
 
 
-class Kept(msgspec.Struct, frozen=True):
+class CachedContents(msgspec.Struct, frozen=True):
     """The contents of a resource, for as long as they are good and for whom they are meant."""
 
-    contents: Contents
+    contents: ReadResourceResult
     until: float
     access: "AccessRule | None"
 
 
-class Library:
+class Resources:
     """Finds, reads, lists, watches. `on_update` hears of a watched file that changed, `on_list` of a changed folder.
 
     A listing of files is good for `listed` seconds. `max_cached` contents of resources that asked for it are kept, of
@@ -65,7 +65,7 @@ class Library:
         self._watcher: Watcher | None = None
         self._watched_folders: dict[str, Path] = {}  # their roots by their templates
         self._is_watching = False  # folders
-        self._cached: dict[str, Kept] = {}
+        self._cached: dict[str, CachedContents] = {}
         self._cached_size = 0  # of all that was put in since it was last emptied
         self._changes = 0  # counts what made something stale
         self._listed_seconds = listed
@@ -154,7 +154,7 @@ class Library:
 
     async def read(
         self, uri: str, call: Call, may_read: MayRead, is_for_all: Callable[[], bool] = lambda: True
-    ) -> Contents:
+    ) -> ReadResourceResult:
         """The contents behind a URI; `call` runs the function.
 
         `may_read` is asked if there is a rule. `is_for_all` tells afterwards whether what the function gave is the
@@ -178,13 +178,15 @@ class Library:
         except NotFound as failure:
             raise NotFound(failure.message, uri=uri) from None
         hint = source.hint or self._hint
-        contents = Contents(items, hint if source.access is None else msgspec.structs.replace(hint, scope="private"))
+        contents = ReadResourceResult(
+            items, hint if source.access is None else msgspec.structs.replace(hint, scope="private")
+        )
         is_new = changes == self._changes  # else it may be out of date already
         if source.cache is not None and is_new and is_for_all() and uri == registry.resources.normalised(uri):
-            self._keep(uri, Kept(contents, time.monotonic() + source.cache, source.access))
+            self._keep(uri, CachedContents(contents, time.monotonic() + source.cache, source.access))
         return contents
 
-    def _keep(self, uri: str, kept: Kept) -> None:
+    def _keep(self, uri: str, kept: CachedContents) -> None:
         size = sum(len(item.text or item.blob or "") for item in kept.contents.items)
         self._cached_size += size
         if len(self._cached) >= self._max_cached or self._cached_size > self._max_cached_size:

@@ -22,7 +22,7 @@ from dovetail.errors import Busy, RateLimited
 from dovetail.protocol.methods import InitializeParams
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.session import Session
-from dovetail.state.base import Codec, Conflict, Entry, NoRoom, StateBackend
+from dovetail.state.base import Codec, Conflict, Entry, StateBackend, StoreFull
 
 FRESH_SECONDS = 60.0  # a session that was used so recently is never evicted for a caller that holds as many
 MAX_LOOKS = 8  # at sessions that might be evicted
@@ -30,7 +30,7 @@ MAX_ID = 128
 _codec: Codec[Session] = Codec(Session, "session", version=2)
 
 
-class HeldSession(msgspec.Struct, eq=False):
+class SessionHandle(msgspec.Struct, eq=False):
     """The session of one request: its record, and the way to change it."""
 
     _sessions: "Sessions"
@@ -124,7 +124,7 @@ class Sessions:
 
     async def open(
         self, params: InitializeParams, revision: Revision, *, owner: str | None, unheard_since: int, caller: str = ""
-    ) -> HeldSession:
+    ) -> SessionHandle:
         """`caller`: whose share it counts towards."""
         id = secrets.token_urlsafe(24)
         record = Session.open(
@@ -143,7 +143,7 @@ class Sessions:
             await self.end(id)
             raise Busy("There is no room for this session; try again later", http_status=503)
         self._unheard[id] = known
-        return HeldSession(self, record, version)
+        return SessionHandle(self, record, version)
 
     def _add(self, id: str, caller: str | None, now: float) -> "_Known":
         line = self._guests if caller is None else self._callers.setdefault(caller, OrderedDict())
@@ -154,7 +154,7 @@ class Sessions:
         while True:
             try:
                 return await self.put(record, 0)
-            except NoRoom:  # others are large, though they may be few
+            except StoreFull:  # others are large, though they may be few
                 if self.state.shared:
                     raise
                 await self._make_room(newcomer)
@@ -209,7 +209,7 @@ class Sessions:
 
     # ── one that is there ──
 
-    async def find(self, id: str, owner: str | None) -> HeldSession | None:
+    async def find(self, id: str, owner: str | None) -> SessionHandle | None:
         """The session, if there is one and it belongs to who is asking."""
         if not 0 < len(id) <= MAX_ID:
             return None
@@ -227,7 +227,7 @@ class Sessions:
             return None
         if self._is_to_be_touched(record) and not await self._touch(record):
             return None
-        return HeldSession(self, record, entry.version)
+        return SessionHandle(self, record, entry.version)
 
     def decoded(self, id: str, entry: Entry) -> Session | None:
         """It will probably be used again soon, so that it is kept; but only so many are.
@@ -246,11 +246,11 @@ class Sessions:
                 self._recent.popitem(last=False)[1].record = None
         return record
 
-    async def hold(self, id: str) -> HeldSession | None:
+    async def hold(self, id: str) -> SessionHandle | None:
         """A session, whosoever it is: for what the server itself has to tell it."""
         entry = await self.state.get(_key(id))
         record = None if entry is None else _codec.decode(entry.value)
-        return None if entry is None or record is None else HeldSession(self, record, entry.version)
+        return None if entry is None or record is None else SessionHandle(self, record, entry.version)
 
     async def use(self, record: Session) -> bool:
         """It is in use: its time begins anew. False if it is gone."""
@@ -297,7 +297,7 @@ class Sessions:
 
     async def end(self, id: str) -> None:
         """For all workers: those that serve a stream or a call of it are told."""
-        with suppress(NoRoom):  # then its calls at other workers go on
+        with suppress(StoreFull):  # then its calls at other workers go on
             await self.state.put(_ended(id), b"", ttl=30.0)
         await self.state.delete(_key(id))
         self._forget(id)  # not before: if the backend is out of reach, it still counts

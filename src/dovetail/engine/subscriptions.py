@@ -21,8 +21,8 @@ from dovetail import state as lazy_state
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
-    from dovetail.engine.sessions import HeldSession
-    from dovetail.engine.workers import Member
+    from dovetail.engine.sessions import SessionHandle
+    from dovetail.engine.workers import WorkerLease
     from dovetail.protocol.session import Session
     from dovetail.state.base import Codec, Listener, LogPage, StateBackend
 
@@ -224,7 +224,7 @@ class ChangeLog:
     """Writes what the hub says to the log, reads the log for sessions, and tells the hub what other workers wrote."""
 
     def __init__(
-        self, engine: "Engine", state: "StateBackend", member: "Member",
+        self, engine: "Engine", state: "StateBackend", member: "WorkerLease",
         *, keep: int = 10_000, again: float | None = None, patience: float = 3.0,
     ) -> None:  # fmt: skip
         """`keep` changes are kept. An answer waits `patience` seconds for the changes of its call to be written."""
@@ -357,7 +357,7 @@ class ChangeLog:
         """How often the store was out of reach, as far as this worker has noticed."""
         return self._state.outages
 
-    async def heard(self, held: "HeldSession", after: int, outages: int) -> Heard:
+    async def heard(self, held: "SessionHandle", after: int, outages: int) -> Heard:
         """The changes after a position that a session asked for, each once.
 
         If there was an outage since, if some of them are not kept any more, or if the position is none of this log's,
@@ -452,7 +452,7 @@ class Refresher:
         while not listener.closed:
             try:
                 await self.catch_up(state)
-            except lazy_state.base.StoreTrouble:
+            except lazy_state.base.StoreUnavailable:
                 await asyncio.sleep(AGAIN_SECONDS)
                 continue
             if not await listener.wait():

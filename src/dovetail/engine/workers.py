@@ -102,7 +102,7 @@ LEASE_SECONDS = 12.0
 BEAT_SECONDS = 2.0  # between two renewals
 
 
-class Member:
+class WorkerLease:
     """One for each process and backend. Where no other process shares the state, there is nothing to show."""
 
     def __init__(self, state: "StateBackend", *, lease: float = LEASE_SECONDS, beat: float = BEAT_SECONDS) -> None:
@@ -114,7 +114,7 @@ class Member:
         self._outages = state.outages
         self._judges_from = time.monotonic()
         # Why no session could be opened when this worker last wrote to the store, so that no request has to find out.
-        self.trouble: Exception | None = lazy_state.base.StoreTrouble() if state.shared else None
+        self.trouble: Exception | None = lazy_state.base.StoreUnavailable() if state.shared else None
 
     def start(self) -> None:
         if self._state.shared and self._renewing is None:

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import msgspec
 
 from dovetail.errors import METHOD_NOT_FOUND, MissingCapability, ProtocolError
-from dovetail.protocol.elicitation import Question
+from dovetail.protocol.elicitation import ClientRequest
 from dovetail.protocol.methods import REQUESTS, LogLevel, Method
 from dovetail.protocol.revisions import Revision
 
@@ -21,7 +21,7 @@ DEPRECATED = {
 }
 
 
-class Offer(msgspec.Struct, frozen=True, kw_only=True):
+class ServerCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What a server offers: the names of its capabilities, and whether lists announce their changes."""
 
     names: frozenset[str]
@@ -30,7 +30,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     experimental: Mapping[str, Any] = {}
     extensions: Mapping[str, Any] = {}
 
-    def without_sessions(self) -> "Offer":
+    def without_sessions(self) -> "ServerCapabilities":
         """What is left for a client of the handshake era that has no session.
 
         Nothing can be told unasked, and no wish is remembered: not for updates of a resource, nor for a log level.
@@ -98,7 +98,7 @@ _KNOWN_SINCE = {
 }
 
 
-def require_askable(question: Question, revision: Revision, declared: Mapping[str, Any]) -> None:
+def require_askable(question: ClientRequest, revision: Revision, declared: Mapping[str, Any]) -> None:
     """Raises MissingCapability unless the client can be asked this."""
     needed = question.requires
     if not revision.rich_sampling:  # before, every client that samples might include context

@@ -23,7 +23,7 @@ JsonObject = dict[str, Any]
 Switches = dict[str, str]  # the name of a switch -> the choice it stands for
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
+class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One question, as it is known whatever the client's revision."""
 
     method: str
@@ -39,11 +39,11 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         return urlsafe_b64encode(whole[:16]).decode().rstrip("=")
 
 
-class Inquiry(Protocol[T_co]):
+class InputRequest(Protocol[T_co]):
     """A question together with how it is put, and how its answer is read."""
 
     @property
-    def question(self) -> Question: ...
+    def question(self) -> ClientRequest: ...
 
     def params(self, revision: Revision) -> dict[str, Any]:
         """As the client's revision spells it."""
@@ -58,7 +58,7 @@ class InputRequired(msgspec.Struct, frozen=True):
     It is called again with `ctx.input_responses`, which holds whatever the client sent, and `ctx.request_state`.
     """
 
-    requests: Mapping[str, Inquiry[Any]] = {}
+    requests: Mapping[str, InputRequest[Any]] = {}
     state: Any = UNSET
 
     def __post_init__(self) -> None:
@@ -74,7 +74,11 @@ class InputRequired(msgspec.Struct, frozen=True):
 
 def _is_named(item: tuple[Any, Any]) -> bool:
     key, inquiry = item
-    return isinstance(key, str) and 0 < len(key) <= MAX_KEY and isinstance(getattr(inquiry, "question", None), Question)
+    return (
+        isinstance(key, str)
+        and 0 < len(key) <= MAX_KEY
+        and isinstance(getattr(inquiry, "question", None), ClientRequest)
+    )
 
 
 # ── forms ──

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from dovetail.protocol import revisions
-from dovetail.protocol.capabilities import Completion, Offer, bound_completion
+from dovetail.protocol.capabilities import Completion, ServerCapabilities, bound_completion
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.types import (
@@ -142,14 +142,14 @@ class Result(Protocol):
     def encode(self, shaper: Shaper) -> bytes: ...
 
 
-class Empty(msgspec.Struct, frozen=True):
+class EmptyResult(msgspec.Struct, frozen=True):
     """Nothing to say but that it is done."""
 
     def encode(self, shaper: Shaper) -> bytes:
         return shaper.empty
 
 
-class Listing:
+class ListResult:
     """A page of a list. Untouched it goes out as the bytes kept from last time; once changed it is encoded anew."""
 
     __slots__ = ("_encoded", "_items", "hint", "key", "next_cursor")
@@ -190,7 +190,7 @@ class Listing:
         return self._encoded
 
 
-class Contents(msgspec.Struct, frozen=True):
+class ReadResourceResult(msgspec.Struct, frozen=True):
     """What a resource holds."""
 
     items: Sequence[ResourceContents]
@@ -220,7 +220,7 @@ def _shape_message(message: Message, revision: Revision) -> dict[str, Any]:
     return {"role": message.role, "content": shape_content((content,), revision)[0]}
 
 
-class Suggestions(msgspec.Struct, frozen=True):
+class CompleteResult(msgspec.Struct, frozen=True):
     """Suggestions for an argument."""
 
     completion: Completion
@@ -229,10 +229,10 @@ class Suggestions(msgspec.Struct, frozen=True):
         return shaper.body({"completion": bound_completion(self.completion)})
 
 
-class Welcome(msgspec.Struct, frozen=True):
+class InitializeResult(msgspec.Struct, frozen=True):
     """The answer to `initialize`."""
 
-    offer: Offer
+    offer: ServerCapabilities
     instructions: str | None
 
     def encode(self, shaper: Shaper) -> bytes:
@@ -244,10 +244,10 @@ class Welcome(msgspec.Struct, frozen=True):
         return encode(fields if self.instructions is None else {**fields, "instructions": self.instructions})
 
 
-class Discovery(msgspec.Struct, frozen=True):
+class DiscoverResult(msgspec.Struct, frozen=True):
     """The answer to `server/discover`."""
 
-    offer: Offer
+    offer: ServerCapabilities
     instructions: str | None
     hint: CacheHint
 
@@ -261,7 +261,7 @@ class Discovery(msgspec.Struct, frozen=True):
         return shaper.cacheable(fields, self.hint)
 
 
-class Interim(msgspec.Struct, frozen=True):
+class InputRequiredResult(msgspec.Struct, frozen=True):
     """Not yet a result: questions that the client answers when it makes the request again."""
 
     requests: Mapping[str, Any]  # by key: method and params

@@ -26,7 +26,7 @@ Priority = Annotated[float, msgspec.Meta(ge=0, le=1)]
 B = TypeVar("B")
 
 
-class ToolUse(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="tool_use"):
+class ToolUseContent(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="tool_use"):
     """A model wants to know what a tool says to this input."""
 
     id: str
@@ -35,7 +35,9 @@ class ToolUse(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type",
     meta: Meta | None = msgspec.field(name="_meta", default=None)  # goes back as it came: providers cache by it
 
 
-class ToolOutcome(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_field="type", tag="tool_result"):
+class ToolResultContent(
+    msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_field="type", tag="tool_result"
+):
     """What the tool said, for the model that wanted to know."""
 
     tool_use_id: str
@@ -50,7 +52,7 @@ class ToolOutcome(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
 
 
 Sayable = Text | Image | Audio
-SamplingContent = Text | Image | Audio | ToolUse | ToolOutcome
+SamplingContent = Text | Image | Audio | ToolUseContent | ToolResultContent
 
 
 class SamplingMessage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -65,12 +67,12 @@ class SamplingMessage(msgspec.Struct, frozen=True, omit_defaults=True):
         return _as_blocks(self.content)
 
     @property
-    def tool_uses(self) -> list[ToolUse]:
-        return [block for block in self.blocks if isinstance(block, ToolUse)]
+    def tool_uses(self) -> list[ToolUseContent]:
+        return [block for block in self.blocks if isinstance(block, ToolUseContent)]
 
     @property
-    def tool_outcomes(self) -> list[ToolOutcome]:
-        return [block for block in self.blocks if isinstance(block, ToolOutcome)]
+    def tool_outcomes(self) -> list[ToolResultContent]:
+        return [block for block in self.blocks if isinstance(block, ToolResultContent)]
 
 
 def _as_blocks(content: str | B | Sequence[B | str]) -> tuple[B | Text, ...]:
@@ -186,7 +188,7 @@ def _shape_message(message: SamplingMessage, revision: Revision) -> SamplingMess
 
 
 def _shape_block(block: SamplingContent, revision: Revision) -> SamplingContent:
-    if not isinstance(block, ToolOutcome):
+    if not isinstance(block, ToolResultContent):
         return block  # which every revision with several blocks carries whole
     structured = block.structured
     if structured is not None and not isinstance(structured, Mapping) and not revision.any_structured_output:

@@ -18,11 +18,11 @@ from dovetail.errors import ArgumentError, SetupError
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.registry.functions import FunctionInfo, Parameter, passing
 from dovetail.schema.annotations import Constraints
-from dovetail.schema.decode import TypeMaker, completing, refuse_misfit
+from dovetail.schema.decode import DecoderBuilder, completing, refuse_misfit
 from dovetail.schema.explain import MISFIT, SHOWN, UNSAID, Budget, line, misfits
 from dovetail.schema.generate import JsonSchema, SchemaWriter, default_keyword
 from dovetail.schema.shapes import Alternatives, Anything, Reference, Shape, is_null
-from dovetail.schema.types import ShapeReader, nullable
+from dovetail.schema.types import ShapeBuilder, nullable
 from dovetail.schema.validate import Validator
 
 Raw = bytes | msgspec.Raw
@@ -69,7 +69,7 @@ class _SecondReading:
         try:
             value = {} if value is None else value  # some clients spell "no arguments" so
             if isinstance(value, dict):  # a string is not read as the object that it may hold
-                value = lazy_schema.coerce.Leniency(self.schema, budget).reread(value, strings=self.lenient)
+                value = lazy_schema.coerce.Coercion(self.schema, budget).reread(value, strings=self.lenient)
                 if (arguments := self._accept(value)) is not None:
                     return arguments
             raise ArgumentError(self.subject, self._problems(value, budget))
@@ -85,10 +85,10 @@ class Arguments(_SecondReading):
     def __init__(self, info: FunctionInfo, *, lenient: bool = True) -> None:
         self.subject = info.name
         self.lenient = lenient
-        reader = ShapeReader()
+        reader = ShapeBuilder()
         shapes = {parameter.name: _shape(reader, parameter, info.where) for parameter in info.parameters}
         self.schema = _object_schema(SchemaWriter(info.where), shapes, info.parameters)
-        self._maker = TypeMaker()
+        self._maker = DecoderBuilder()
         self._types = {name: self._maker.make(shape) for name, shape in shapes.items()}
         self._read = completing(self._maker.decoder(_struct(info, self._types), info.where).decode, shapes)
         self._is_exact = self._maker.exact  # the types check all that the schema says
@@ -111,7 +111,7 @@ class Arguments(_SecondReading):
 
     def kinds(self, name: str) -> frozenset[str]:
         """The kinds of JSON value that an argument takes beside the strings that hold them."""
-        return lazy_schema.coerce.Leniency(self.schema, Budget()).kinds(name)
+        return lazy_schema.coerce.Coercion(self.schema, Budget()).kinds(name)
 
     def _accept(self, value: Any) -> dict[str, Any] | None:
         try:
@@ -142,7 +142,7 @@ def _is_about(problem: str, name: str) -> bool:
     return problem.startswith((f"{name}:", f"{name}.", f"{name}["))
 
 
-def _shape(reader: ShapeReader, parameter: Parameter, where: str) -> Shape:
+def _shape(reader: ShapeBuilder, parameter: Parameter, where: str) -> Shape:
     here = f"{where}, parameter {parameter.name}"
     shape = reader.read(parameter.annotation, here)
     refuse_misfit(parameter.default, shape, here)

@@ -1,6 +1,6 @@
 """The ordered catalogue of one kind of thing: items in, pages out, looked up by name in constant time.
 
-An `Edition` is all of it at one moment, with what decides who sees what of it.
+An `Snapshot` is all of it at one moment, with what decides who sees what of it.
 """
 
 import logging
@@ -28,7 +28,7 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
     next_after: int | None
 
 
-class KeptPage(msgspec.Struct, frozen=True):
+class CachedPage(msgspec.Struct, frozen=True):
     """The encoded bytes of a page, and the cursor in it with its time of issue."""
 
     body: bytes
@@ -37,7 +37,7 @@ class KeptPage(msgspec.Struct, frozen=True):
     items: Sequence[Any] = ()  # what is in it, if that is not what everybody sees
 
 
-class Edition(msgspec.Struct, Generic[T], frozen=True, eq=False):
+class Snapshot(msgspec.Struct, Generic[T], frozen=True, eq=False):
     """All items of a catalogue as they were at one moment, by their numbers."""
 
     version: int
@@ -68,11 +68,13 @@ class Catalog(Generic[T]):
         self._max_pages, self._max_bytes = max_pages, max_bytes  # of what is kept
         self.ever_used = False
         self.version = 0  # counts the changes
-        self.encoded: dict[tuple[Hashable, int], KeptPage] = {}  # (who encoded it, position) -> what was sent last time
+        self.encoded: dict[
+            tuple[Hashable, int], CachedPage
+        ] = {}  # (who encoded it, position) -> what was sent last time
         self._items: dict[str, T] = {}
         self.get: Callable[[str], T | None] = self._items.get  # the dict's own: every call looks up its tool
         self._numbers: dict[str, int] = {}
-        self._edition: Edition[T] | None = None
+        self._edition: Snapshot[T] | None = None
         self._kept_bytes = 0
         self._last_number = 0
         self._listeners: list[Callable[[], object]] = []
@@ -131,20 +133,20 @@ class Catalog(Generic[T]):
         return self.edition.page(after, size)
 
     @property
-    def edition(self) -> Edition[T]:
+    def edition(self) -> Snapshot[T]:
         """The newest; made when somebody looks."""
         return self._edition or self._make_edition()
 
-    def _make_edition(self) -> Edition[T]:
+    def _make_edition(self) -> Snapshot[T]:
         with self._lock:
             if self._edition is None:
                 items = list(self._items.values())
                 rules = [rule for item in items if (rule := getattr(item, "access", None)) is not None]
                 together = Rules.of(rules) if rules else None
-                self._edition = Edition(self.version, list(self._numbers.values()), items, together)
+                self._edition = Snapshot(self.version, list(self._numbers.values()), items, together)
             return self._edition
 
-    def keep(self, place: tuple[Hashable, int], page: KeptPage, version: int) -> None:
+    def keep(self, place: tuple[Hashable, int], page: CachedPage, version: int) -> None:
         """Remember a page that was made when the catalogue had this version; the oldest make room for it."""
         with self._lock:
             if version != self.version or len(page.body) > self._max_bytes:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from dovetail.errors import QuestionFailed, SetupError
-from dovetail.protocol.elicitation import Question, render_form, restore_content
+from dovetail.protocol.elicitation import ClientRequest, render_form, restore_content
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.uri_template import valid_uri
@@ -54,7 +54,7 @@ class Elicit(Generic[T]):
         if schema is not None and response_type is not None:
             raise SetupError("ctx.elicit: response_type and schema say the same thing; keep one of them")
         self._form = compile_form(response_type) if schema is None else compile_raw_form(schema)
-        self.question = Question(
+        self.question = ClientRequest(
             method=_METHOD,
             params={"mode": "form", "message": _checked(message), "requestedSchema": self._form.schema},
             requires=("elicitation.form",),
@@ -85,7 +85,7 @@ class ElicitUrl:
 
     def __init__(self, message: str, url: str, *, elicitation_id: str | None = None) -> None:
         _refuse_unusable(url)
-        self.question = Question(
+        self.question = ClientRequest(
             method=_METHOD,
             params={"mode": "url", "message": _checked(message), "url": url},
             requires=("elicitation.url",),

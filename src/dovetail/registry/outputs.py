@@ -23,12 +23,12 @@ from dovetail.protocol.results import Shaper, ToolResult
 from dovetail.protocol.types import Content, Text, ToolAnnotations, shape_content
 from dovetail.registry.options import UntrustedOutput
 from dovetail.schema.annotations import alias_value, is_alias
-from dovetail.schema.decode import TypeMaker
+from dovetail.schema.decode import DecoderBuilder
 from dovetail.schema.encode import OutputError, decode_json, encode_json, to_jsonable
 from dovetail.schema.explain import MISFIT, Budget, line, misfits
 from dovetail.schema.generate import SchemaWriter
 from dovetail.schema.shapes import Anything, Record, reachable
-from dovetail.schema.types import ShapeReader
+from dovetail.schema.types import ShapeBuilder
 from dovetail.schema.validate import Validator
 
 __all__ = ["Output", "OutputError", "compile_output", "compile_raw_output", "encode_json", "to_jsonable"]
@@ -72,7 +72,7 @@ class Output:
         """The types did not let it pass: 2.0 is an integer for JSON Schema. However large: it is the author's own."""
         value = decode_json(encoded)
         try:
-            kinder = lazy_schema.coerce.Leniency(self.schema, Budget(math.inf)).reread(value, strings=False)
+            kinder = lazy_schema.coerce.Coercion(self.schema, Budget(math.inf)).reread(value, strings=False)
             if kinder is not value:
                 value, encoded = kinder, encode_json(kinder)
                 decode(encoded)
@@ -109,12 +109,12 @@ def compile_output(annotation: Any, *, where: str, unstructured: tuple[type, ...
     if _is_unstructured(annotation, unstructured, where):
         return None
     try:
-        shape = ShapeReader().read(annotation, where)
+        shape = ShapeBuilder().read(annotation, where)
     except SetupError as error:
         raise SetupError(f'{error}; or annotate it -> Any, or pass output="text"') from None
     writer = SchemaWriter(where, for_output=True)
     checks = SchemaWriter(where, for_output=True, for_checks=True)
-    maker = TypeMaker(for_output=True)
+    maker = DecoderBuilder(for_output=True)
     decoder = maker.decoder(maker.make(shape), where)
     validator = None if maker.exact else Validator(checks.finish(checks.write(shape)), where=where)
     parts = list(reachable(shape))

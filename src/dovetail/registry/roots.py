@@ -9,7 +9,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from dovetail.errors import QuestionFailed
-from dovetail.protocol.elicitation import Question
+from dovetail.protocol.elicitation import ClientRequest
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.revisions import Revision
 from dovetail.schema.explain import misfits
@@ -90,7 +90,7 @@ _read_answer = msgspec.json.Decoder(_Answer).decode
 class Roots:
     """The question where a client works."""
 
-    question = Question(method=METHOD, params={}, requires=("roots",))
+    question = ClientRequest(method=METHOD, params={}, requires=("roots",))
 
     def params(self, revision: Revision) -> dict[str, Any]:  # noqa: ARG002
         """The same in every revision."""

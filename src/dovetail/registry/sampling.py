@@ -6,7 +6,7 @@ from typing import Annotated, Any, Generic, TypedDict, TypeVar, Unpack, get_args
 import msgspec
 
 from dovetail.errors import QuestionFailed, SetupError
-from dovetail.protocol.elicitation import Question
+from dovetail.protocol.elicitation import ClientRequest
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.revisions import LATEST, Revision
 from dovetail.protocol.sampling import (
@@ -18,8 +18,8 @@ from dovetail.protocol.sampling import (
     SamplingParams,
     ToolChoice,
     ToolMode,
-    ToolOutcome,
-    ToolUse,
+    ToolResultContent,
+    ToolUseContent,
     check_conversation,
     check_tool_turns,
     shape_sampling,
@@ -41,9 +41,9 @@ from dovetail.registry.tools import Tool, compile_tool
 from dovetail.schema.encode import OutputError, to_jsonable
 from dovetail.schema.explain import misfits
 
-__all__ = ["Sample", "Sampled", "SamplingMessage", "ToolOutcome", "ToolUse"]
+__all__ = ["Sample", "Sampled", "SamplingMessage", "ToolResultContent", "ToolUseContent"]
 
-Turn = str | Content | ToolUse | ToolOutcome | Message | SamplingMessage
+Turn = str | Content | ToolUseContent | ToolResultContent | Message | SamplingMessage
 Preferences = str | Sequence[str] | Mapping[str, Any]
 OfferedTool = Callable[..., Any] | Mapping[str, Any] | ToolDefinition | Tool
 
@@ -75,7 +75,7 @@ class Sampled(msgspec.Struct, frozen=True):
     """What the client's model said."""
 
     role: Role
-    content: tuple[Text | Image | Audio | ToolUse, ...]
+    content: tuple[Text | Image | Audio | ToolUseContent, ...]
     model: str
     stop_reason: str | None = None  # endTurn, stopSequence, maxTokens, toolUse, or whatever the provider says
 
@@ -85,9 +85,9 @@ class Sampled(msgspec.Struct, frozen=True):
         return "\n".join(block.text for block in self.content if isinstance(block, Text))
 
     @property
-    def tool_uses(self) -> list[ToolUse]:
-        """What the model wants to know; each gets a `ToolOutcome` in the next message."""
-        return [block for block in self.content if isinstance(block, ToolUse)]
+    def tool_uses(self) -> list[ToolUseContent]:
+        """What the model wants to know; each gets a `ToolResultContent` in the next message."""
+        return [block for block in self.content if isinstance(block, ToolUseContent)]
 
     @property
     def message(self) -> SamplingMessage:
@@ -117,7 +117,7 @@ class Sample:
         if self._params.offers_tools:
             check_tool_turns(self._params.messages)
         try:
-            self.question = Question(method=METHOD, params=self.params(LATEST), requires=self._params.requires)
+            self.question = ClientRequest(method=METHOD, params=self.params(LATEST), requires=self._params.requires)
         except OutputError as failure:
             raise SetupError(f"sample: the question can't be sent: {failure}") from None
 
@@ -153,7 +153,7 @@ def _conversation(given: Turn | Sequence[Turn]) -> tuple[SamplingMessage, ...]:
     messages: dict[int, SamplingMessage] = {}
     previous: Any = None
     for number, turn in enumerate(turns):
-        if isinstance(turn, (ToolUse, ToolOutcome)) and type(turn) is type(previous):
+        if isinstance(turn, (ToolUseContent, ToolResultContent)) and type(turn) is type(previous):
             last, message = messages.popitem()
             messages[last] = SamplingMessage(message.role, (*message.blocks, *_message(turn, number).blocks))
         else:
@@ -172,8 +172,8 @@ def _message(turn: Any, number: int) -> SamplingMessage:
     where = f"sample, message {number}"
     if isinstance(turn, Message):
         turn = SamplingMessage(turn.role, turn.content)  # type: ignore[arg-type]  # what is no part of it is refused later
-    elif isinstance(turn, (str, ToolUse, ToolOutcome, *CONTENT_TYPES)):
-        turn = SamplingMessage("assistant" if isinstance(turn, ToolUse) else "user", turn)  # type: ignore[arg-type]
+    elif isinstance(turn, (str, ToolUseContent, ToolResultContent, *CONTENT_TYPES)):
+        turn = SamplingMessage("assistant" if isinstance(turn, ToolUseContent) else "user", turn)  # type: ignore[arg-type]
     if not isinstance(turn, SamplingMessage):
         raise SetupError(f"{where}: {type(turn).__name__} is no message; pass a string, a block or a SamplingMessage")
     if turn.role not in get_args(Role):
@@ -189,7 +189,7 @@ def _block(block: Any, where: str) -> SamplingContent:
         raise SetupError(
             f"{where}: {shown} can't be part of it; use a string, Text, Image, Audio, ToolUse, ToolOutcome"
         )
-    if not isinstance(block, ToolOutcome):
+    if not isinstance(block, ToolResultContent):
         return block
     if not isinstance(block.tool_use_id, str):
         raise SetupError(f"{where}: tool_use_id must be the id of a ToolUse, not {type(block.tool_use_id).__name__}")
@@ -270,7 +270,7 @@ class _Answer(msgspec.Struct, Generic[C], frozen=True, rename="camel"):
     stop_reason: str | None = None
 
 
-_Block = Text | Image | Audio | ToolUse
+_Block = Text | Image | Audio | ToolUseContent
 _Blocks = Annotated[list[_Block], msgspec.Meta(max_length=1_000)]
 _read_first = msgspec.json.Decoder(_Answer[Text | Image]).decode
 _read_plain = msgspec.json.Decoder(_Answer[Text | Image | Audio]).decode

@@ -27,7 +27,7 @@ _EVERYTHING = frozenset(_KINDS.values())
 _DEPTH = 16  # how many references, or alternatives in alternatives, are followed
 
 
-class Leniency:
+class Coercion:
     """The second reading of a value."""
 
     def __init__(self, schema: Mapping[str, Any], budget: Budget) -> None:

@@ -18,14 +18,14 @@ from msgspec import UNSET
 
 from dovetail.errors import SetupError
 from dovetail.schema.annotations import NO_CONSTRAINTS, Constraints
-from dovetail.schema.explain import UNEXPLAINED, Misfit, misfits
+from dovetail.schema.explain import UNEXPLAINED, ValidationProblem, misfits
 from dovetail.schema.shapes import (
     Alternatives,
     Array,
     Choice,
     Definition,
     FixedArray,
-    Foreign,
+    PydanticShape,
     Record,
     Reference,
     Scalar,
@@ -52,7 +52,7 @@ class _StandInType(type):
         return True
 
 
-class TypeMaker:
+class DecoderBuilder:
     """Makes msgspec types out of shapes.
 
     For input, classes are built as their authors wrote them. For output, values are only checked, and nothing of the
@@ -97,7 +97,7 @@ class TypeMaker:
                 return self._alternatives(shape)
             case Reference():
                 return self._definition(shape.definition)
-            case Foreign():
+            case PydanticShape():
                 return self._foreign(shape)
         return Any
 
@@ -109,7 +109,7 @@ class TypeMaker:
         try:
             return self._hooks[type_](value)
         except msgspec.ValidationError as error:  # it would lose the path that led here
-            raise Misfit(misfits(error)) from None
+            raise ValidationProblem(misfits(error)) from None
 
     def _stand_in(self, name: str, read: Read) -> type:
         stand_in = _StandInType(name, (), {})
@@ -177,7 +177,7 @@ class TypeMaker:
                 return self.convert(value, type_)
         return msgspec.UNSET
 
-    def _foreign(self, shape: Foreign) -> Any:
+    def _foreign(self, shape: PydanticShape) -> Any:
         if self.for_output:
             self.exact = False
             return Any
@@ -325,7 +325,7 @@ def refuse_misfit(default: Any, shape: Shape, where: str) -> None:
     """Raise SetupError for a plain default of the wrong type; one outside of its limits may well mean "not given"."""
     if type(default) not in _PLAIN:
         return
-    maker = TypeMaker()
+    maker = DecoderBuilder()
     type_ = maker.make(_without_limits(shape))
     try:
         maker.convert(default, type_)

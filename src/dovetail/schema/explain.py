@@ -138,7 +138,7 @@ _STEP = r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]"
 UNEXPLAINED = "does not fit its type"
 
 
-class Misfit(ValueError):
+class ValidationProblem(ValueError):
     """A value that its type refuses; `problems` are pairs of a path (like `.a[0]`) and what is wrong there."""
 
     def __init__(self, problems: list[tuple[str, str]]) -> None:
@@ -148,11 +148,11 @@ class Misfit(ValueError):
 
 def misfits(error: Exception) -> list[tuple[str, str]]:
     """Where a value does not fit, and why."""
-    if isinstance(error, Misfit):
+    if isinstance(error, ValidationProblem):
         return error.problems
     text, path = _split(str(error))
     cause = error.__cause__
-    if isinstance(cause, Misfit):
+    if isinstance(cause, ValidationProblem):
         return [(path + inner, words) for inner, words in cause.problems]
     if cause is None:
         return [(path, _translated(text))]

@@ -18,7 +18,7 @@ from dovetail.schema.shapes import (
     Array,
     Choice,
     FixedArray,
-    Foreign,
+    PydanticShape,
     Record,
     Reference,
     Scalar,
@@ -73,7 +73,7 @@ class SchemaWriter:
                 return self._reference(shape)
             case Record():
                 return self._record(shape)
-            case Foreign():
+            case PydanticShape():
                 return self._foreign(shape)
         return {}
 
@@ -117,7 +117,7 @@ class SchemaWriter:
     def _field(self, shape: Shape, default: Any) -> JsonSchema:
         return self.write(shape) | default_keyword(default)
 
-    def _foreign(self, shape: Foreign) -> JsonSchema:
+    def _foreign(self, shape: PydanticShape) -> JsonSchema:
         """pydantic's schema; what contains itself there moves into our `$defs`, under a name that is free."""
         schema = self._checked_format(write_out(shape.model.schema(for_output=self.for_output), self.where))
         moved = schema.pop("$defs", {})

@@ -11,7 +11,7 @@ import msgspec
 
 from dovetail.errors import SetupError
 from dovetail.schema.annotations import Constraints, class_hints
-from dovetail.schema.explain import UNEXPLAINED, Misfit
+from dovetail.schema.explain import UNEXPLAINED, ValidationProblem
 from dovetail.schema.validate import SchemaDocument, SchemaLimits, Validator
 
 _UNCHECKED, _TOLD = 8 * 1024, 50  # bytes read without asking the schema first; errors that pydantic is asked for
@@ -81,12 +81,12 @@ class Model:
         """Validate a JSON value as pydantic would read it from JSON text, strictly if it may; raises Misfit."""
         raw = msgspec.json.encode(value)
         if len(raw) > _UNCHECKED and (lines := self._validator.problems(value, root="")):
-            raise Misfit([("", line) for line in lines])  # pydantic would keep each error with its path
+            raise ValidationProblem([("", line) for line in lines])  # pydantic would keep each error with its path
         try:
             return self._adapter.validate_json(raw, strict=self._strict)
         except self._refusal as error:
             errors = error.errors(include_url=False, include_input=False) if error.error_count() <= _TOLD else []
-        raise Misfit([(_path(one["loc"]), _words(one)) for one in errors] or [("", UNEXPLAINED)])
+        raise ValidationProblem([(_path(one["loc"]), _words(one)) for one in errors] or [("", UNEXPLAINED)])
 
 
 def dump_model(value: Any) -> Any:

@@ -1,6 +1,6 @@
 """The shape tree: the kinds of JSON value that a Python type describes, and how an annotation becomes one.
 
-`ShapeReader` makes the tree, and refuses with the fix what has no JSON form; `schemas.py` writes it down as JSON
+`ShapeBuilder` makes the tree, and refuses with the fix what has no JSON form; `schemas.py` writes it down as JSON
 Schema; `decode.py` turns it into a type that msgspec decodes. A `Definition` is a part with a name; it may contain
 itself. Classes with fields are dataclasses, TypedDicts, NamedTuples, attrs classes and msgspec Structs.
 """
@@ -254,7 +254,7 @@ class Alternatives(Shape):
     members: tuple[Shape, ...]
 
 
-class Foreign(Shape):
+class PydanticShape(Shape):
     """A pydantic type, which brings its own schema and its own reading."""
 
     model: Model
@@ -371,7 +371,7 @@ def is_hashable(shape: Shape) -> bool:
                 return False
             case Record() if part.source.cls.__hash__ is None:
                 return False
-            case Foreign() if getattr(part.model.annotation, "__hash__", None) is None:
+            case PydanticShape() if getattr(part.model.annotation, "__hash__", None) is None:
                 return False
     return True
 

@@ -44,7 +44,7 @@ from dovetail.schema.shapes import (
     Choice,
     Definition,
     FixedArray,
-    Foreign,
+    PydanticShape,
     Record,
     RecordClass,
     Reference,
@@ -124,7 +124,7 @@ def _applicable(shape: Shape) -> frozenset[str]:
     return frozenset()
 
 
-class ShapeReader:
+class ShapeBuilder:
     """Reads annotations that share their definitions, such as the parameters of one function."""
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class ShapeReader:
             return _literal(get_args(annotation), where)
         if is_model(annotation):
             is_class = hasattr(annotation, "model_fields")  # which msgspec leaves to us; anything else it might know
-            return Foreign(model=Model(annotation, where), altered=not is_class)
+            return PydanticShape(model=Model(annotation, where), altered=not is_class)
         for read in (self._indirect, self._class, self._collection, self._record):
             shape = read(annotation, where)
             if shape is not None:
@@ -167,7 +167,7 @@ class ShapeReader:
         except SetupError:
             if not _only_models(inner):
                 raise
-            return Foreign(model=Model(annotation, where), altered=True)  # pydantic knows what to do with it
+            return PydanticShape(model=Model(annotation, where), altered=True)  # pydantic knows what to do with it
 
     def _indirect(self, annotation: Any, where: str) -> Shape | None:
         """What only stands for another type."""
@@ -205,7 +205,7 @@ class ShapeReader:
         arguments = tuple(member for member in get_args(annotation) if member is not msgspec.UnsetType)
         models = [member for member in arguments if is_model(member)]
         if len(models) > 1 and _only_models(annotation):
-            return Foreign(model=Model(annotation, where), altered=True)
+            return PydanticShape(model=Model(annotation, where), altered=True)
         members = tuple(self.read(member, where) for member in arguments)
         if len(members) == 1:
             return members[0]

@@ -4,7 +4,7 @@
 
 Names are any text that UTF-8 can hold, up to `MAX_NAME` characters; a key, a log and a topic may have the same one.
 Under a longer name nothing can be stored or heard (`ValueError`), and a lookup of one finds nothing. A time to live is
-a number of seconds above 0, up to `MAX_TTL`. A value or a record is as large as the backend has room for (`NoRoom`).
+a number of seconds above 0, up to `MAX_TTL`. A value or a record is as large as the backend has room for (`StoreFull`).
 """
 
 import asyncio
@@ -31,7 +31,7 @@ MAX_TTL = 10 * 366 * 86_400.0  # ten years, in seconds
 MAX_COUNT = 2**63 - 1  # how far a counter goes, in both directions, and no log ever
 
 # The family of a key or log is what stands before the first "/". Callers decide how many of these there are, so a new
-# one is refused (`NoRoom`) once three quarters of the store are in use: the last quarter is for sessions, event logs
+# one is refused (`StoreFull`) once three quarters of the store are in use: the last quarter is for sessions, event logs
 # and grants. To change a key that is there needs no room.
 CALLER_FAMILIES = (
     "authserver/",  # tries to sign in, registrations, documents of programs: by address, name and URL
@@ -74,14 +74,14 @@ class Conflict(DovetailError):
     """A key does not have the version, or a log the last id, that was expected: another writer was first."""
 
 
-class NoRoom(ProtocolError):
+class StoreFull(ProtocolError):
     """A backend has reached one of its bounds, or callers their share of them. Nothing was stored."""
 
     def __init__(self, message: str = "The server's state store is full; try again later") -> None:
         super().__init__(message, http_status=503)
 
 
-class StoreTrouble(ProtocolError):
+class StoreUnavailable(ProtocolError):
     """The store does not answer, or not in time. Whether what was asked for has happened is not known."""
 
     def __init__(self, message: str = "The server's state store does not answer now; try again later") -> None:
@@ -91,7 +91,7 @@ class StoreTrouble(ProtocolError):
 class StateBackend(Protocol):
     """Where records live. Every call is atomic, and in a backend that is far away it ends within a bounded time.
 
-    There any call may raise `StoreTrouble`.
+    There any call may raise `StoreUnavailable`.
     """
 
     shared: bool  # other processes may use the same
@@ -310,7 +310,7 @@ async def until_answered(ask: Callable[[], Awaitable[T]], still: Callable[[], bo
     while True:
         try:
             return await ask()
-        except StoreTrouble:
+        except StoreUnavailable:
             if not still():
                 raise
         await asyncio.sleep(pause)

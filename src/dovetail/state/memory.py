@@ -17,8 +17,8 @@ from dovetail.state.base import (
     Entry,
     LogPage,
     LogRecord,
-    NoRoom,
     StateBackend,
+    StoreFull,
     Topics,
     check_new,
     check_ttl,
@@ -165,7 +165,7 @@ class MemoryState(StateBackend):
         check_new(log, ttl, keep)
         size = len(data) + RECORD_OVERHEAD
         if size > self._max_log_bytes:
-            raise NoRoom(f"A record of {len(data)} bytes is too large for max_log_bytes={self._max_log_bytes}")
+            raise StoreFull(f"A record of {len(data)} bytes is too large for max_log_bytes={self._max_log_bytes}")
         now = self._clock()
         self._sweep(now)
         found = self._logs.find(log, now)
@@ -225,7 +225,7 @@ class MemoryState(StateBackend):
             return
         bounds = f"max_entries={self._max_entries}, max_entry_bytes={self._max_entry_bytes}"
         warn_once("The state store is full: %s", bounds)
-        raise NoRoom
+        raise StoreFull
 
     def _sweep(self, now: float) -> None:
         if now >= self._sweep_at and self._entries.sweep(now) & self._logs.sweep(now):

@@ -33,9 +33,9 @@ from dovetail.state.base import (
     Entry,
     LogPage,
     LogRecord,
-    NoRoom,
     StateBackend,
-    StoreTrouble,
+    StoreFull,
+    StoreUnavailable,
     Topics,
     check_new,
     check_ttl,
@@ -156,7 +156,9 @@ class RedisState(StateBackend):
 
     async def _write(self, script: str, name: str, ttl: float, value: Word, *words: Word, once: bool = True) -> Any:
         if isinstance(value, bytes) and len(value) > MAX_BYTES:
-            raise NoRoom(f"A record of {len(value)} bytes is too large for the state store; {MAX_BYTES} are possible")
+            raise StoreFull(
+                f"A record of {len(value)} bytes is too large for the state store; {MAX_BYTES} are possible"
+            )
         keys = [self._name("l", name)] if script is APPEND else [self._name("k", name), self._prefix + b"n"]
         tight = "tight" if name.startswith(CALLER_FAMILIES) and self._connected().is_tight else ""
         return await self._ask("EVAL", script, len(keys), *keys, tight, math.ceil(ttl * 1000), value, *words, once=once)
@@ -182,13 +184,13 @@ class RedisState(StateBackend):
         if link is not None and link.loop is asyncio.get_running_loop():
             return link
         if self._closed:
-            raise StoreTrouble("The server's state store was closed")
+            raise StoreUnavailable("The server's state store was closed")
         self._link = _Link(self, self._address, self._topics, self._name("t", ""))
         return self._link
 
     def _changed(self, topic: str) -> None:
         """A topic has its first listener, or has lost its last."""
-        with contextlib.suppress(RuntimeError, StoreTrouble):  # no event loop: the first call on one will see to it
+        with contextlib.suppress(RuntimeError, StoreUnavailable):  # no event loop: the first call on one will see to it
             self._connected().look_at(topic)
 
     def _name(self, kind: str, name: str) -> bytes:
@@ -222,7 +224,7 @@ class _Link:
         self._changed: set[str] = set()  # topics whose listeners have come or gone
         self._news = asyncio.Event()
         self._returning = False  # this is not the first contact
-        self._trouble: StoreTrouble | None = None  # why every command fails at once
+        self._trouble: StoreUnavailable | None = None  # why every command fails at once
         self._known = asyncio.Event()  # whether it is up, or in trouble
         self._pings = 0  # without an answer
         self._quiet_until = 0.0
@@ -234,16 +236,16 @@ class _Link:
             async with asyncio.timeout_at(deadline):
                 await self._known.wait()
         except TimeoutError:
-            raise StoreTrouble from None
+            raise StoreUnavailable from None
         if self._trouble is not None:
-            raise StoreTrouble(self._trouble.message)
+            raise StoreUnavailable(self._trouble.message)
 
     # ── commands ──
 
     def ask(self, words: tuple[Word, ...], since: float) -> "asyncio.Future[Any]":
         """The reply, or the exception that says why there is none. What waits meanwhile shares the next pipeline."""
         if len(self._queue) + self._under_way >= self._state.max_waiting:
-            raise StoreTrouble("The server's state store has too much to do now; try again later")
+            raise StoreUnavailable("The server's state store has too much to do now; try again later")
         answer: asyncio.Future[Any] = self.loop.create_future()
         self._queue.append((words, since, answer))
         if self._sender is None:
@@ -254,7 +256,7 @@ class _Link:
         while self._queue:
             batch, self._queue = self._queue[:100], self._queue[100:]  # what can be carried in time
             self._under_way = len(batch)
-            answers: list[Any] = [StoreTrouble()] * len(batch)  # if it is closed meanwhile
+            answers: list[Any] = [StoreUnavailable()] * len(batch)  # if it is closed meanwhile
             pipeline = self._client.pipeline(transaction=False)
             for words, _, _ in batch:
                 pipeline.execute_command(*words)
@@ -272,11 +274,11 @@ class _Link:
     def translated(self, failure: Exception) -> ProtocolError:
         """What the failure of a command means to its caller."""
         if isinstance(failure, errors.OutOfMemoryError):
-            return NoRoom()
+            return StoreFull()
         if isinstance(failure, errors.ResponseError) and (now := time.monotonic()) >= self._quiet_until:
             self._quiet_until = now + 10
             log.warning("The state store %s refuses commands: %s", self._address.shown, self._address.scrubbed(failure))
-        return StoreTrouble()
+        return StoreUnavailable()
 
     # ── the waiting connection ──
 
@@ -403,9 +405,9 @@ class _Link:
             return
         if self._trouble is None:
             log.warning("The state store %s is out of reach: %s", self._address.shown, self._address.scrubbed(failure))
-        self._trouble = StoreTrouble()
+        self._trouble = StoreUnavailable()
         if isinstance(failure, SetupError):
-            self._trouble = StoreTrouble(f"The server's state store can't be used: {failure}")
+            self._trouble = StoreUnavailable(f"The server's state store can't be used: {failure}")
         self._returning = True
         self._known.set()
 
@@ -416,7 +418,7 @@ class _Link:
             await self._end()  # a task that was cancelled before it began has not
 
     async def _end(self) -> None:
-        self.is_up, self._trouble = False, StoreTrouble("The server's state store was closed")
+        self.is_up, self._trouble = False, StoreUnavailable("The server's state store was closed")
         self._known.set()
         queue, self._queue = self._queue, []
         if self._sender is not None:
@@ -424,7 +426,7 @@ class _Link:
             await asyncio.wait([self._sender])
         for _, _, future in queue:
             if not future.done():
-                future.set_result(StoreTrouble())
+                future.set_result(StoreUnavailable())
         await self._disconnect()
 
     async def _disconnect(self, *, inuse_connections: bool = True) -> None:

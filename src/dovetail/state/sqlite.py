@@ -30,9 +30,9 @@ from dovetail.state.base import (
     Listener,
     LogPage,
     LogRecord,
-    NoRoom,
     StateBackend,
-    StoreTrouble,
+    StoreFull,
+    StoreUnavailable,
     Topics,
     check_new,
     check_ttl,
@@ -202,13 +202,13 @@ class _Tables:
 
     def _check_size(self, data: bytes) -> None:
         if len(data) > self._max_bytes / 8:
-            raise NoRoom(f"A record of {len(data)} bytes is too large for max_bytes={self._max_bytes}")
+            raise StoreFull(f"A record of {len(data)} bytes is too large for max_bytes={self._max_bytes}")
 
     def _admit(self, most: float) -> None:
         """Is there room for more, below that share? Frees what has expired, if need be."""
         if self._used() >= most and not (self._sweep(1000) and self._used() < most):
             warn_once("The state store is full: max_bytes=%d", self._max_bytes)
-            raise NoRoom
+            raise StoreFull
 
     def _used(self) -> float:
         """The share of the room for keys that is in use: the file without its free pages and without the logs."""
@@ -318,7 +318,7 @@ class SqliteState(StateBackend):
         loop = asyncio.get_running_loop()
         self._move_to(loop)
         if self._closed or self._waiting >= self._max_waiting:
-            raise StoreTrouble
+            raise StoreUnavailable
         self._waiting += 1
         future: asyncio.Future[T] = loop.create_future()
         self._submit((writes, work, future))
@@ -398,7 +398,7 @@ class SqliteState(StateBackend):
             for _, work, future in jobs:
                 try:
                     answers.append((future, work(tables)))
-                except (Conflict, NoRoom, ValueError) as refusal:
+                except (Conflict, StoreFull, ValueError) as refusal:
                     answers.append((future, refusal))
             if writes:
                 self._seen = tables.commit(len(jobs))
@@ -410,7 +410,7 @@ class SqliteState(StateBackend):
                     log.info("The state file %s can be used again", self.path)
         except Exception as failure:
             self._fail(failure, writes)
-            return [(future, StoreTrouble()) for _, _, future in jobs]
+            return [(future, StoreUnavailable()) for _, _, future in jobs]
         return answers
 
     def _see(self, tables: _Tables) -> None:
@@ -460,7 +460,7 @@ class SqliteState(StateBackend):
 
 def _give_up(future: "asyncio.Future[Any]") -> None:
     if not future.done():
-        future.set_exception(StoreTrouble())
+        future.set_exception(StoreUnavailable())
 
 
 def open_file(path: str, patience: float) -> sqlite3.Connection:

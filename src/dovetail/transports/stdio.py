@@ -130,7 +130,7 @@ async def _principal(auth: "Auth | None") -> "Principal | None":
         return None
     try:
         principal = await auth.verify(token)
-    except lazy_auth.VerifierTrouble:
+    except lazy_auth.VerifierUnavailable:
         raise SetupError(f"Nobody can tell at the moment whether the token in {TOKEN} is good; try again") from None
     except Exception as failure:  # whose words may hold the token
         raise SetupError(f"The token in {TOKEN} can't be verified: {type(failure).__name__}") from None

@@ -452,7 +452,7 @@ class ServerTokens:
 
     async def _refresh(self, provider: Provider, tokens: TokenSet) -> bool:
         """Whoever stops waiting meanwhile must not lose what came of it: the old refresh token is used up."""
-        task = asyncio.create_task(self._exchange(provider, tokens))
+        task = asyncio.create_task(self._context(provider, tokens))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -460,7 +460,7 @@ class ServerTokens:
             task.cancel()
             raise
 
-    async def _exchange(self, provider: Provider, tokens: TokenSet) -> bool:
+    async def _context(self, provider: Provider, tokens: TokenSet) -> bool:
         """Whether there is a good token now. One that can't be refreshed is forgotten."""
         async with self._alone():
             if await self._take_over(provider, tokens):

@@ -17,7 +17,7 @@ from dovetail import __version__
 from dovetail.auth.fetch import may_reach
 from dovetail.client.auth import AUTHORIZATION, Challenged, Credentials, Sending
 from dovetail.client.transports.base import Backoff, RequestTimeouts, ServerUrl
-from dovetail.errors import BadAnswer, ConnectionLost, SetupError
+from dovetail.errors import BadResponse, ConnectionLost, SetupError
 
 if TYPE_CHECKING:
     import aiohttp
@@ -70,7 +70,7 @@ class HttpReply:
 
     async def hold(self) -> None:
         """Read what there is of a short body, if it comes soon: then the connection can be used again."""
-        with contextlib.suppress(TimeoutError, ConnectionLost, BadAnswer):
+        with contextlib.suppress(TimeoutError, ConnectionLost, BadResponse):
             async with asyncio.timeout(1.0):
                 while len(self._held) < 64 * 1024 and (piece := await self._read_piece()):
                     self._held += piece
@@ -82,7 +82,7 @@ class HttpReply:
 
     async def _read_piece(self) -> bytes:
         if self._encoding != "identity":  # a few bytes may stand for gigabytes
-            raise BadAnswer("the server compressed its answer, which was not asked for")
+            raise BadResponse("the server compressed its answer, which was not asked for")
         try:
             return await self._response.content.readany()
         except self._requests.failures as failure:
@@ -94,7 +94,7 @@ class HttpReply:
         while piece := await self.next():
             body += piece
             if len(body) > self.max_message_bytes:
-                raise BadAnswer(f"the server sent a message of more than {self.max_message_bytes} bytes")
+                raise BadResponse(f"the server sent a message of more than {self.max_message_bytes} bytes")
         return bytes(body)
 
 
@@ -211,7 +211,7 @@ class HttpRequests:
             return None
         try:
             target = self.address.join(location, base)
-        except BadAnswer as bad:
+        except BadResponse as bad:
             reply.detail = f"redirected, but {bad}"
             return None
         if reply.status in (307, 308):

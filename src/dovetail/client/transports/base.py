@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from dovetail.errors import BadAnswer, DovetailError, SetupError
+from dovetail.errors import BadResponse, DovetailError, SetupError
 from dovetail.protocol.headers import HeaderParameter
 from dovetail.protocol.methods import RequestId
 from dovetail.protocol.revisions import Revision
@@ -253,9 +253,11 @@ class ServerUrl(NamedTuple):
             url = reference
         split, problem = _read(url)
         if split is None or split.username is not None or split.password is not None:
-            raise BadAnswer(f"the server names {_public(reference)!r}, which can't be used: {problem or 'credentials'}")
+            raise BadResponse(
+                f"the server names {_public(reference)!r}, which can't be used: {problem or 'credentials'}"
+            )
         if _origin(split) != self.origin:
-            raise BadAnswer(
+            raise BadResponse(
                 f"the server names {_public(reference)!r}, which is another origin; use that URL if you trust it"
             )
         return split._replace(fragment="").geturl()

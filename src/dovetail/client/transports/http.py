@@ -21,7 +21,7 @@ from dovetail.client.dispatcher import LONGEST_RETRY, failure_of
 from dovetail.client.transports.aiohttp import EVENTS, JSON, HttpReply, HttpRequests
 from dovetail.client.transports.base import MAX_UNREAD, UNREAD, Backoff, OutgoingMessage, Receiver, Transport
 from dovetail.errors import (
-    BadAnswer,
+    BadResponse,
     ConnectionLost,
     DovetailError,
     NotSignedIn,
@@ -115,7 +115,7 @@ def _retry_after(reply: HttpReply) -> float | None:
 async def _error_in(reply: HttpReply) -> tuple[bytes | None, Raw | None]:
     """The body and the JSON-RPC error in it, if that is what it is."""
     if "json" in reply.kind:
-        with contextlib.suppress(BadMessage, BadAnswer, ConnectionLost):
+        with contextlib.suppress(BadMessage, BadResponse, ConnectionLost):
             body = await reply.read()
             envelope = jsonrpc.decode(body)
             if isinstance(envelope, Envelope) and isinstance(envelope.error, Raw):
@@ -164,7 +164,7 @@ class EventReader:
             self.broken = str(lost)
         except ProtocolError as too_long:
             self.last_id = ""  # or it would come again
-            raise BadAnswer(too_long.message) from None
+            raise BadResponse(too_long.message) from None
         finally:
             self.backoff.ended(clock() - begun)
 
@@ -198,7 +198,7 @@ class RemoteSession:
     ) -> None:
         self.id = reply.header("Mcp-Session-Id")
         if self.id is not None and not _SESSION_ID.fullmatch(self.id):
-            raise BadAnswer("the server's session id holds characters that are not allowed in it")
+            raise BadResponse("the server's session id holds characters that are not allowed in it")
         self.revision: Revision | None = None
         self.over = False
         self.attentive = asyncio.Event()  # the GET stream is open, or there is none, or it will take its time
@@ -240,7 +240,7 @@ class RemoteSession:
             while not self.over:
                 try:
                     await self._connect(reader, lambda: self.over)
-                except (BadAnswer, NotSignedIn, ServerError) as bad:
+                except (BadResponse, NotSignedIn, ServerError) as bad:
                     if not reader.connections:
                         if not isinstance(bad, ServerError) or bad.code not in NO_STREAM:
                             log.warning("nothing is heard of what the server says unasked: %s", bad)
@@ -387,7 +387,7 @@ class PostTransport(Transport):
             self._failed(out, ConnectionLost("it could not be sent; the log says why"))
 
     def _failed(self, out: OutgoingMessage, failure: DovetailError) -> None:
-        if isinstance(failure, (ConnectionLost, BadAnswer)):
+        if isinstance(failure, (ConnectionLost, BadResponse)):
             failure = type(failure)(f"{out.subject}: {failure}")
         self._receiver.failed(out.id, failure)
 
@@ -468,7 +468,7 @@ class HttpTransport(PostTransport):
         elif reply.kind == JSON:
             self._receiver.receive(await reply.read(), id)
         if self._receiver.awaits(id):
-            raise BadAnswer(f"the server answered {reply.words} with {reply.kind}, which is no answer to the request")
+            raise BadResponse(f"the server answered {reply.words} with {reply.kind}, which is no answer to the request")
 
     async def _follow(self, id: RequestId, reply: HttpReply) -> None:
         """Read the stream of an answer, over other connections if need be."""

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from dovetail.client.transports.aiohttp import EVENTS, HttpReply, HttpRequests
 from dovetail.client.transports.base import OutgoingMessage, Receiver
 from dovetail.client.transports.http import INITIALIZE, POST_HEADERS, HttpTransport, PostTransport, is_attended, refusal
-from dovetail.errors import BadAnswer, ConnectionLost, DovetailError, ProtocolError, ServerError
+from dovetail.errors import BadResponse, ConnectionLost, DovetailError, ProtocolError, ServerError
 from dovetail.protocol.methods import RequestId
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.sse import Event, SseDecoder
@@ -67,11 +67,11 @@ class SseTransport(PostTransport):
             async with asyncio.timeout(seconds) as limit:
                 await self._read_stream(handshake, limit)
         except TimeoutError:
-            raise BadAnswer(f"the stream did not name the URL for messages within {seconds:g} s") from None
+            raise BadResponse(f"the stream did not name the URL for messages within {seconds:g} s") from None
         except ProtocolError as too_long:
-            raise BadAnswer(too_long.message) from None
+            raise BadResponse(too_long.message) from None
         if self._endpoint is None:
-            raise BadAnswer("the stream ended before it named the URL for messages")
+            raise BadResponse("the stream ended before it named the URL for messages")
 
     async def _read_stream(self, handshake: OutgoingMessage, limit: asyncio.Timeout) -> None:
         decoder = SseDecoder(max_bytes=self._requests.limits.max_message_bytes)
@@ -81,7 +81,7 @@ class SseTransport(PostTransport):
             if not reply.ok:
                 raise (await refusal(handshake, reply))[0]
             if reply.kind != EVENTS:
-                raise BadAnswer(f"the server answered {reply.words} with {reply.kind}, and not with a stream")
+                raise BadResponse(f"the server answered {reply.words} with {reply.kind}, and not with a stream")
             while piece := await reply.next():
                 for event in decoder.feed(piece):
                     self._take(event, handshake)

@@ -16,18 +16,18 @@ from dovetail.engine.engine import Engine
 from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.session import MAX_CLIENT
-from dovetail.state.base import NoRoom, StateBackend, StoreTrouble, open_state
+from dovetail.state.base import StateBackend, StoreFull, StoreUnavailable, open_state
 from dovetail.state.memory import MemoryState
 from dovetail.transports.http.asgi import WHOLE, App, Receive, Scope, Send, is_below
-from dovetail.transports.http.authenticate import Doorkeeper
+from dovetail.transports.http.authenticate import Authenticator
 from dovetail.transports.http.endpoint import Endpoint
 from dovetail.transports.http.event_store import MAX_STREAMS
-from dovetail.transports.http.in_flight import Overview, Traffic
+from dovetail.transports.http.in_flight import InFlight, Overview
 from dovetail.transports.http.legacy_sse import MESSAGES_ROUTE, STREAM_ROUTE, SseEndpoint
 from dovetail.transports.http.options import HttpOptions, Identify
-from dovetail.transports.http.origin import Cors, Guard
+from dovetail.transports.http.origin import Cors, OriginPolicy
 from dovetail.transports.http.proxies import TrustedProxies
-from dovetail.transports.http.request import Place, Visit
+from dovetail.transports.http.request import HttpRequest, Place
 from dovetail.transports.http.routes import BODIES, OVERVIEW, PROXIES, STATE, RouteTable, front_page
 from dovetail.transports.http.well_known import OriginDocuments, ResourceDocuments, ResourceUrls, root_of
 from dovetail.transports.process import beside_signals
@@ -54,7 +54,7 @@ class HttpApp:
             self._state: StateBackend | None = None
         else:
             self._state = _own_state(options) if options.state is None else options.state
-        self._guard = Guard(options.allowed_hosts, options.allowed_origins, bound_to=bound_to)
+        self._guard = OriginPolicy(options.allowed_hosts, options.allowed_origins, bound_to=bound_to)
         self._cors = Cors(options.cors)
         self._proxies = TrustedProxies(options.trusted_proxies)
         self._documents = documents = self._make_documents()
@@ -64,7 +64,7 @@ class HttpApp:
             raise SetupError(f"path={options.path!r} is not possible: something else is served there; choose another")
         self._pages = RouteTable(options.routes, reserved={options.path, *taken})
         self._has_pages = bool(options.routes)
-        self._stay: _Stay | None = None
+        self._stay: AppState | None = None
         self._draining = False
 
     def _make_documents(self) -> ResourceDocuments | None:
@@ -85,7 +85,7 @@ class HttpApp:
         if scope["type"] != "http":
             return await send({"type": "websocket.close", "code": 1000, "reason": "MCP is served over HTTP"})
         route = route_of(scope) if scope.get("root_path") else scope["path"].rstrip("/")
-        visit = Visit.of(scope, receive, send, route)
+        visit = HttpRequest.of(scope, receive, send, route)
         try:
             await self._lead(visit)
             if not visit.response.started:
@@ -95,7 +95,7 @@ class HttpApp:
 
     # ── requests ──
 
-    def _lead(self, visit: Visit) -> Awaitable[None]:
+    def _lead(self, visit: HttpRequest) -> Awaitable[None]:
         """Route the request: open paths, custom routes, the MCP endpoint; checks Host and Origin. Not a coroutine."""
         if (open_place := self._open.get(visit.route)) is not None:
             return open_place(visit)
@@ -119,7 +119,7 @@ class HttpApp:
             return self._arrive(visit)
         return (stay.places.get(visit.route) or stay.place(visit.route))(visit)
 
-    async def _arrive(self, visit: Visit) -> None:
+    async def _arrive(self, visit: HttpRequest) -> None:
         """Where the server has to start first, or the caller is not known yet."""
         stay = await self._here()
         place = stay.place(visit.route)
@@ -128,7 +128,7 @@ class HttpApp:
             stay.traffic.refuse_if_closing()  # it may have taken its time
         await place(visit)
 
-    async def _show(self, page: App, visit: Visit) -> None:
+    async def _show(self, page: App, visit: HttpRequest) -> None:
         """A page of the users' own: it has its time like a call, and what the lifespan opened is there for it."""
         stay = await self._here()
         traffic = stay.traffic
@@ -145,7 +145,7 @@ class HttpApp:
             traffic.leave(task)
         visit.response.started = visit.response.ended = True
 
-    async def _health(self, visit: Visit) -> None:
+    async def _health(self, visit: HttpRequest) -> None:
         """Open to every Host and Origin, for probes come with any; but no page of another origin may read it."""
         if visit.method not in ("GET", "HEAD"):
             await visit.refuse_method(b"GET, HEAD", "GET this path")
@@ -161,11 +161,11 @@ class HttpApp:
         trouble = self._stay.member.trouble if self._stay is not None and self._stay.is_open else None
         if trouble is None:
             return OK
-        return "state store full" if isinstance(trouble, NoRoom) else "state store out of reach"
+        return "state store full" if isinstance(trouble, StoreFull) else "state store out of reach"
 
     # ── life ──
 
-    async def _here(self) -> "_Stay":
+    async def _here(self) -> "AppState":
         """The stay on this event loop; entered by the first request if nothing else has begun it."""
         stay = self._stay
         if stay is None or not self._is_mine(stay):
@@ -176,7 +176,7 @@ class HttpApp:
         stay.started.result()  # raises what the start has raised
         return stay
 
-    def _is_mine(self, stay: "_Stay") -> bool:
+    def _is_mine(self, stay: "AppState") -> bool:
         """Whether it is on this loop; one on a loop that has ended counts no more, and on one that runs is an error."""
         if stay.loop is asyncio.get_running_loop():
             return True
@@ -184,9 +184,9 @@ class HttpApp:
             raise RuntimeError("This app is served on another event loop; call server.asgi() once for each loop")
         return False
 
-    def _begin(self) -> "_Stay":
+    def _begin(self) -> "AppState":
         """In a task of its own: others will wait for it when the client that came first has left."""
-        self._stay = stay = _Stay(self)
+        self._stay = stay = AppState(self)
 
         def begun(started: asyncio.Future[None]) -> None:
             failed = started.cancelled() or started.exception() is not None
@@ -212,7 +212,7 @@ class HttpApp:
         """Refuse new requests, end the streams, let calls finish for `timeout` seconds, leave the lifespan."""
         stay = self._stay
         if stay is None:  # there was no request
-            self._stay = stay = _Stay(self)
+            self._stay = stay = AppState(self)
         is_mine = self._is_mine(stay)
         self._draining = True
         if is_mine:
@@ -306,7 +306,7 @@ async def _identity(identify: Identify, scope: Scope) -> Principal | None:
     return None if found is None else Principal(subject=found)
 
 
-class _Stay:
+class AppState:
     """The app's life on one event loop: what is there at which path, and what is going on."""
 
     def __init__(self, app: HttpApp) -> None:
@@ -318,7 +318,7 @@ class _Stay:
         self.started: asyncio.Future[None] = self.loop.create_future()
         self.is_open = False  # started, and not ending yet
         self._ended: asyncio.Task[None] | None = None
-        self.traffic = Traffic(options.max_streams, options.max_body_bytes, options.max_per_caller)
+        self.traffic = InFlight(options.max_streams, options.max_body_bytes, options.max_per_caller)
         self._endpoint = Endpoint(engine, options, state, self.traffic, app._proxies)
         self.member = self._endpoint.member
         self.overview = Overview(engine, options, state, self.traffic, self._endpoint.sessions)
@@ -334,7 +334,7 @@ class _Stay:
             places |= {STREAM_ROUTE: old.stream, MESSAGES_ROUTE: old.messages}
         if documents is not None:
             self._auth = await documents.auth.for_app(state)
-            door = Doorkeeper(self._auth, documents.urls, proxies, self.traffic, state, self._engine)
+            door = Authenticator(self._auth, documents.urls, proxies, self.traffic, state, self._engine)
             places = {route: door.before(place) for route, place in places.items()}
         self.places = places
 
@@ -356,7 +356,7 @@ class _Stay:
             await self._engine.start(owner)
             undo.push_async_callback(self._engine.stop)
             if self.state.shared and (refresher := self._engine.refresher) is not None:
-                with contextlib.suppress(StoreTrouble):  # then it is caught up with later
+                with contextlib.suppress(StoreUnavailable):  # then it is caught up with later
                     await refresher.catch_up(self.state)
             self._endpoint.start()
             self.is_open = not self.traffic.closing

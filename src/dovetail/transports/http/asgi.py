@@ -19,7 +19,7 @@ def is_below(path: str, root: str) -> bool:
 WHOLE = "dovetail.whole"  # among the extensions of a scope
 
 
-class Whole(Protocol):
+class FastPath(Protocol):
     """What our own HTTP offers besides ASGI: what is in one piece comes and goes without a message for each part.
 
     Where it is offered, the task of a request goes on when its client leaves.

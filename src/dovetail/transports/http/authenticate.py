@@ -25,9 +25,9 @@ from dovetail.auth.principal import Principal
 from dovetail.errors import INTERNAL_ERROR, ProtocolError, Unauthorized
 from dovetail.state.base import StateBackend
 from dovetail.transports.http.asgi import RawHeaders, Scope
-from dovetail.transports.http.in_flight import Traffic
+from dovetail.transports.http.in_flight import InFlight
 from dovetail.transports.http.proxies import TrustedProxies
-from dovetail.transports.http.request import Place, Visit
+from dovetail.transports.http.request import HttpRequest, Place
 from dovetail.transports.http.well_known import ResourceUrls
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Presented(NamedTuple):
         return "Presented(…)"
 
 
-class Doorkeeper:
+class Authenticator:
     """Lives as long as the app on one event loop."""
 
     def __init__(
@@ -93,7 +93,7 @@ class Doorkeeper:
         auth: "Auth",
         urls: ResourceUrls,
         proxies: TrustedProxies,
-        traffic: Traffic,
+        traffic: InFlight,
         state: StateBackend,
         engine: "Engine",
         limits: TokenLimits | None = None,
@@ -123,7 +123,7 @@ class Doorkeeper:
         """
         good, digested, watch, clock = self._good, self._digest, self.watch, self._clock
 
-        def enter(visit: Visit) -> Awaitable[None]:
+        def enter(visit: HttpRequest) -> Awaitable[None]:
             scope = visit.scope
             visit.response.challenger = partial(self._challenge, scope, visit.route)
             raw = visit.headers.raw
@@ -140,7 +140,7 @@ class Doorkeeper:
 
         return enter
 
-    async def _admit(self, visit: Visit, place: Place, header: bytes) -> None:
+    async def _admit(self, visit: HttpRequest, place: Place, header: bytes) -> None:
         try:
             await self._identify(visit, header)
         except Unauthorized as refusal:
@@ -152,7 +152,7 @@ class Doorkeeper:
         self._traffic.refuse_if_closing()  # it may have taken its time
         await place(visit)
 
-    async def _identify(self, visit: Visit, header: bytes) -> None:
+    async def _identify(self, visit: HttpRequest, header: bytes) -> None:
         if b"access_token" in unquote_to_bytes(visit.scope.get("query_string") or b"").lower():
             raise Unauthorized(IN_QUERY, error="invalid_request", http_status=400)
         presented = self._presented(header)
@@ -215,7 +215,7 @@ class Doorkeeper:
             async with asyncio.timeout(seconds):
                 found = await self._auth.find(presented.token)
             return self._remember(presented, found)
-        except (lazy_auth.VerifierTrouble, TimeoutError) as failure:
+        except (lazy_auth.VerifierUnavailable, TimeoutError) as failure:
             words = str(failure).replace(presented.token, "[redacted]") or f"no answer within {seconds:g} s"
             if (now := self._clock()) >= self._tell_again:  # any client can cause it
                 self._tell_again = now + 10.0
@@ -259,7 +259,7 @@ class Doorkeeper:
 
     # ── streams ──
 
-    async def watch(self, header: bytes, visit: Visit, end: Callable[[], object]) -> None:
+    async def watch(self, header: bytes, visit: HttpRequest, end: Callable[[], object]) -> None:
         """Ends a stream when its token is not good any more, or means something else than when it was opened.
 
         A verifier in trouble is waited for, but not beyond the end of the token.

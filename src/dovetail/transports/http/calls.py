@@ -17,13 +17,13 @@ from dovetail.engine.call_tool import EXITS
 from dovetail.engine.concurrency import beside, go_on_beside
 from dovetail.engine.dispatch import handle
 from dovetail.engine.engine import Engine
-from dovetail.engine.request_context import Exchange
-from dovetail.engine.sessions import HeldSession, topic
+from dovetail.engine.request_context import RequestContext
+from dovetail.engine.sessions import SessionHandle, topic
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, RateLimited, Unauthorized
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.methods import RequestId
-from dovetail.state.base import Listener, StateBackend, StoreTrouble
+from dovetail.state.base import Listener, StateBackend, StoreUnavailable
 from dovetail.transports.http.asgi import Receive
 from dovetail.transports.http.request import look_after
 from dovetail.transports.http.response import Answer, Response
@@ -55,7 +55,7 @@ class Posted(msgspec.Struct, eq=False):
 
     answer: Answer
     receive: Receive
-    session: HeldSession | None
+    session: SessionHandle | None
     beat_seconds: float
     timer: asyncio.TimerHandle | None = None
     over: asyncio.Future[None] | None = None
@@ -92,7 +92,7 @@ class Posted(msgspec.Struct, eq=False):
         That the session is gone ends no call.
         """
         if self.session is not None:
-            with suppress(StoreTrouble):
+            with suppress(StoreUnavailable):
                 await self.session.use()
         await self.answer.keep_alive()
         if self.answer.response.ended:  # or its stream goes on by another connection, which does no harm
@@ -105,7 +105,7 @@ class Posted(msgspec.Struct, eq=False):
 class HttpCall(Posted, eq=False, kw_only=True):
     """A request in flight. Once it is closed, nothing more is sent for it."""
 
-    exchange: Exchange
+    context: RequestContext
     id: RequestId  # also if a middleware changes the request
     finish: Finish | None = None  # sends the answer, if that is more than just sending it
     batched: bool = False  # a batch has it, looks after it and sends its answer
@@ -121,7 +121,7 @@ class HttpCall(Posted, eq=False, kw_only=True):
 
     @property
     def request(self) -> Request:
-        return self.exchange.request
+        return self.context.request
 
     async def emit(self, message: bytes) -> None:
         if self.open:
@@ -129,14 +129,14 @@ class HttpCall(Posted, eq=False, kw_only=True):
 
     def close(self) -> None:
         self.open = False
-        if self.exchange.back is not None:
-            self.exchange.back.close()
+        if self.context.back is not None:
+            self.context.back.close()
 
     def cancel(self) -> None:
         """The client does not want the answer any more."""
         if self.open:
             self.close()
-            self.exchange.cancelled()
+            self.context.cancelled()
             if self.task is not None:
                 self.task.cancel()
 
@@ -191,7 +191,7 @@ class HttpCall(Posted, eq=False, kw_only=True):
                 return None if outcome is None else outcome[0]
             await self._send(outcome)
         finally:
-            self.exchange.emit = to_nobody  # or a circle is left for the garbage collector
+            self.context.emit = to_nobody  # or a circle is left for the garbage collector
             if self.leave is not None:
                 self.leave(self)
             events = self.answer.events
@@ -200,7 +200,7 @@ class HttpCall(Posted, eq=False, kw_only=True):
         return None
 
     def _begin(self, engine: Engine) -> Awaitable[bytes]:
-        work = handle(engine, self.exchange)
+        work = handle(engine, self.context)
         return work if self.batched else beside(work, lambda: self)
 
     def go_on(self, work: Coroutine[Any, Any, bytes], waited_for: Any) -> Awaitable[bytes]:
@@ -380,7 +380,7 @@ class SessionCalls:
             name = topic(call.session.record.id)
             self._known.setdefault(name, set()).add(call)
             self._listener.add(name)
-        with suppress(StoreTrouble):
+        with suppress(StoreUnavailable):
             await self._cancel_unwanted({call})
 
     async def _listen(self, listener: Listener) -> None:

@@ -8,10 +8,10 @@ from functools import partial
 from dovetail.engine.client_requests import Reply
 from dovetail.engine.dispatch import handle
 from dovetail.engine.engine import Engine
-from dovetail.engine.request_context import Exchange
-from dovetail.engine.sessions import HeldSession, Sessions
+from dovetail.engine.request_context import RequestContext
+from dovetail.engine.sessions import SessionHandle, Sessions
 from dovetail.engine.subscriptions import ChangeLog, ChangesMade
-from dovetail.engine.workers import Member
+from dovetail.engine.workers import WorkerLease
 from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.protocol import inbound, jsonrpc, revisions
 from dovetail.protocol.inbound import Opened, Request
@@ -29,11 +29,11 @@ from dovetail.transports.http.calls import (
     to_nobody,
 )
 from dovetail.transports.http.event_store import EventStore
-from dovetail.transports.http.get_stream import STATELESS, GetStreams, ServerMessages, SessionBack
-from dovetail.transports.http.in_flight import Traffic
+from dovetail.transports.http.get_stream import STATELESS, GetStreams, ServerMessages, SessionChannel
+from dovetail.transports.http.in_flight import InFlight
 from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http.proxies import TrustedProxies, share_of
-from dovetail.transports.http.request import Visit
+from dovetail.transports.http.request import HttpRequest
 from dovetail.transports.http.response import Accepted, Answer
 
 SESSION_HEADER = b"mcp-session-id"
@@ -47,7 +47,7 @@ class Endpoint:
     """Lives as long as the app on one event loop."""
 
     def __init__(
-        self, engine: Engine, options: HttpOptions, state: StateBackend, traffic: Traffic, proxies: TrustedProxies
+        self, engine: Engine, options: HttpOptions, state: StateBackend, traffic: InFlight, proxies: TrustedProxies
     ) -> None:
         self._engine = engine
         self._options = options
@@ -56,7 +56,7 @@ class Endpoint:
         self._state = state
         # A connection that says nothing is kept alive, and so is the session that it belongs to.
         self._beat = min(options.keep_alive, options.session_timeout / 3)
-        self.member = Member(state)
+        self.member = WorkerLease(state)
         self._changes = ChangeLog(engine, state, self.member)
         timeout, most, half = options.session_timeout, options.max_sessions, -(-options.max_sessions // 2)
         self.sessions = Sessions(engine, state, timeout=timeout, most=most, most_of_one=options.max_per_caller or half)
@@ -85,7 +85,7 @@ class Endpoint:
         await self.member.stop()
         self.sessions.forget_all()
 
-    def __call__(self, visit: Visit) -> Awaitable[None]:
+    def __call__(self, visit: HttpRequest) -> Awaitable[None]:
         verb = self._verbs.get(visit.method)
         if verb is None:
             return visit.refuse_method(METHODS, f"{visit.method} is not used here; POST a JSON-RPC message")
@@ -93,7 +93,7 @@ class Endpoint:
 
     # ── POST ──
 
-    async def _post(self, visit: Visit) -> None:
+    async def _post(self, visit: HttpRequest) -> None:
         visit.refuse_other_types()
         options, traffic = self._options, self._traffic
         body = visit.body_at_hand(options.max_body_bytes)
@@ -114,7 +114,7 @@ class Endpoint:
         except BadMessage as bad:
             await visit.refuse(bad, bad.id)
 
-    def _request(self, visit: Visit, message: Envelope) -> Awaitable[object]:
+    def _request(self, visit: HttpRequest, message: Envelope) -> Awaitable[object]:
         assert isinstance(message.id, (int, str))
         try:
             opened = inbound.open_request(message)
@@ -123,25 +123,27 @@ class Endpoint:
         except ProtocolError as failure:
             return visit.refuse(failure, message.id)
 
-    def _serve(self, visit: Visit, exchange: Exchange, answer: Answer, held: HeldSession | None) -> Awaitable[object]:
+    def _serve(
+        self, visit: HttpRequest, context: RequestContext, answer: Answer, held: SessionHandle | None
+    ) -> Awaitable[object]:
         """Not a coroutine: most calls never wait. One that does not can't be cancelled, so it is on no record."""
-        id = exchange.request.id  # also if a middleware changes the request
+        id = context.request.id  # also if a middleware changes the request
         made = self._changes.noted()
-        work = handle(self._engine, exchange)
+        work = handle(self._engine, context)
         try:
             waited_for = work.send(None)
         except StopIteration as end:
             outcome = jsonrpc.result(id, end.value), 200
         except asyncio.CancelledError:  # its task was cancelled before
-            return self._record(visit, id, exchange, answer, held).serve(self._engine, _cancelled())
+            return self._record(visit, id, context, answer, held).serve(self._engine, _cancelled())
         except BaseException as failure:
-            outcome = outcome_of(failure, id, exchange.request, visit.response)
+            outcome = outcome_of(failure, id, context.request, visit.response)
         else:
-            call = self._record(visit, id, exchange, answer, held)
+            call = self._record(visit, id, context, answer, held)
             return call.serve(self._engine, call.go_on(work, waited_for))
-        exchange.emit = to_nobody
-        if exchange.back is not None:
-            exchange.back.close()
+        context.emit = to_nobody
+        if context.back is not None:
+            context.back.close()
         finishing = self._finish_later(made, answer, *outcome) if made else answer.finish(*outcome)
         return self._traffic.sending(finishing, visit.response)
 
@@ -150,10 +152,10 @@ class Endpoint:
         await answer.finish(message, status)
 
     def _record(
-        self, visit: Visit, id: RequestId, exchange: Exchange, answer: Answer, held: HeldSession | None
+        self, visit: HttpRequest, id: RequestId, context: RequestContext, answer: Answer, held: SessionHandle | None
     ) -> HttpCall:
-        call = HttpCall(answer, visit.receive, held, self._beat, exchange=exchange, id=id, leave=self._leave)
-        exchange.emit = call.emit
+        call = HttpCall(answer, visit.receive, held, self._beat, context=context, id=id, leave=self._leave)
+        context.emit = call.emit
         self._traffic.enter(call, call.stop)
         if (made := self._changes.noted()) is not None:
             call.settle = partial(self._changes.settle, made)
@@ -168,28 +170,28 @@ class Endpoint:
 
     # ── 2026-07-28: every request by itself, in the task of the HTTP request: when that ends, so does the call ──
 
-    def _modern(self, visit: Visit, request: Request) -> Awaitable[object]:
+    def _modern(self, visit: HttpRequest, request: Request) -> Awaitable[object]:
         if request.method == LISTEN:
             return self._listen(visit, request)
         answer = Answer(visit.response, visit.accepted)
-        return self._serve(visit, self._exchange(visit, request, answer, None), answer, None)
+        return self._serve(visit, self._context(visit, request, answer, None), answer, None)
 
-    def _listen(self, visit: Visit, request: Request) -> Awaitable[object]:
+    def _listen(self, visit: HttpRequest, request: Request) -> Awaitable[object]:
         if not visit.accepted.stream:
             text = "subscriptions/listen answers with text/event-stream, which Accept does not allow"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=406)
         answer = Answer(visit.response, visit.accepted)
-        exchange = self._exchange(visit, request, answer, None)
+        context = self._context(visit, request, answer, None)
         leave = self._traffic.close_stream
-        call = HttpCall(answer, visit.receive, None, self._beat, exchange=exchange, id=request.id, leave=leave)
-        exchange.emit = call.emit
+        call = HttpCall(answer, visit.receive, None, self._beat, context=context, id=request.id, leave=leave)
+        context.emit = call.emit
         caller = share_of(visit, self._proxies)
         self._traffic.open_stream(call, lambda _: end_listen(call), call.client_left, caller)
         return visit.while_welcome(call.serve(self._engine), lambda: end_listen(call))
 
     # ── up to 2025-11-25: in sessions, or without if the server keeps none ──
 
-    async def _in_session(self, visit: Visit, opened: Opened) -> None:
+    async def _in_session(self, visit: HttpRequest, opened: Opened) -> None:
         try:
             held = await self._session(visit)
             self._traffic.refuse_if_closing()
@@ -204,12 +206,12 @@ class Endpoint:
         else:
             await serving
 
-    def _session(self, visit: Visit) -> Awaitable[HeldSession | None]:
+    def _session(self, visit: HttpRequest) -> Awaitable[SessionHandle | None]:
         """The session that the request names, if there is one and it is the caller's."""
         id = visit.headers.raw.get(SESSION_HEADER, b"")
         return self.sessions.find(id.strip(b" \t").decode("latin-1"), visit.owner)
 
-    async def _open_session(self, visit: Visit, request: Request) -> HeldSession | None:
+    async def _open_session(self, visit: HttpRequest, request: Request) -> SessionHandle | None:
         if self._options.stateless:
             return None
         assert isinstance(request.params, InitializeParams)
@@ -221,41 +223,47 @@ class Endpoint:
         request.session = held.record
         return held
 
-    def _welcomed(self, visit: Visit, request: Request, held: HeldSession | None) -> Awaitable[object]:
+    def _welcomed(self, visit: HttpRequest, request: Request, held: SessionHandle | None) -> Awaitable[object]:
         """`initialize`. The client can't come back for the answer: it has no session to come back with."""
         accepted = visit.accepted
         # No keep-alive may open a stream before the headers are complete.
         answer = Answer(visit.response, Accepted(accepted.json, accepted.stream and not accepted.json))
-        exchange = self._exchange(visit, request, answer, held)
-        call = self._record(visit, request.id, exchange, answer, held)
+        context = self._context(visit, request, answer, held)
+        call = self._record(visit, request.id, context, answer, held)
         if held is not None:
             call.finish = self._welcome
         return detached(call, call.serve(self._engine))
 
-    def _lasting(self, visit: Visit, request: Request, held: HeldSession | None) -> Awaitable[object]:
+    def _lasting(self, visit: HttpRequest, request: Request, held: SessionHandle | None) -> Awaitable[object]:
         """What goes on when its connection ends, unless the client has no session to come back with."""
         if held is not None:
             self._calls.refuse_twice(held.record.id, request.id)
         answer = self._answer(visit, request.revision, held, (request.id,))
-        exchange = self._exchange(visit, request, answer, held)
+        context = self._context(visit, request, answer, held)
         if visit.response.whole is not None:
-            return self._serve(visit, exchange, answer, held)
-        call = self._record(visit, request.id, exchange, answer, held)
+            return self._serve(visit, context, answer, held)
+        call = self._record(visit, request.id, context, answer, held)
         return apart(call, call.serve(self._engine))
 
-    def _exchange(self, visit: Visit, request: Request, answer: Answer, held: HeldSession | None) -> Exchange:
+    def _context(
+        self, visit: HttpRequest, request: Request, answer: Answer, held: SessionHandle | None
+    ) -> RequestContext:
         locate = partial(self._proxies.caller, visit.scope)  # asked by rate limits and the audit alone
-        exchange = Exchange(request, answer.emit, held, principal=visit.principal, locate=locate)
+        context = RequestContext(request, answer.emit, held, principal=visit.principal, locate=locate)
         if held is not None:
-            exchange.back = SessionBack(self._messages, held, answer)
+            context.back = SessionChannel(self._messages, held, answer)
         elif request.revision.handshake:
-            exchange.no_way_back = STATELESS
+            context.no_way_back = STATELESS
         if answer.primes:
-            exchange.close_stream = answer.close_stream
-        return exchange
+            context.close_stream = answer.close_stream
+        return context
 
     def _answer(
-        self, visit: Visit, revision: revisions.Revision, held: HeldSession | None, requests: tuple[RequestId, ...]
+        self,
+        visit: HttpRequest,
+        revision: revisions.Revision,
+        held: SessionHandle | None,
+        requests: tuple[RequestId, ...],
     ) -> Answer:
         accepted = visit.accepted
         if held is None:
@@ -275,7 +283,7 @@ class Endpoint:
 
     # ── batches, which one revision has ──
 
-    async def _batch(self, visit: Visit, messages: Sequence[Envelope | BadMessage]) -> None:
+    async def _batch(self, visit: HttpRequest, messages: Sequence[Envelope | BadMessage]) -> None:
         held = await self._session(visit)
         self._traffic.refuse_if_closing()
         record = None if held is None else held.record
@@ -300,7 +308,9 @@ class Endpoint:
         finally:
             self._traffic.leave(batch)
 
-    def _part(self, visit: Visit, message: Envelope | BadMessage, held: HeldSession | None, batch: HttpBatch) -> Part:
+    def _part(
+        self, visit: HttpRequest, message: Envelope | BadMessage, held: SessionHandle | None, batch: HttpBatch
+    ) -> Part:
         """What one message comes to: its answer, or None if it has none."""
         if isinstance(message, BadMessage):
             return _said(jsonrpc.error(message.id, message, id_optional=False))
@@ -317,21 +327,21 @@ class Endpoint:
             )
             if held is not None:
                 self._calls.refuse_twice(held.record.id, request.id)
-            exchange = self._exchange(visit, request, batch.answer, held)
-            call = self._record(visit, request.id, exchange, batch.answer, held)
+            context = self._context(visit, request, batch.answer, held)
+            call = self._record(visit, request.id, context, batch.answer, held)
             call.batched = True
             batch.calls.append(call)
             return call.serve(self._engine)
         except ProtocolError as failure:
             return _said(jsonrpc.error(message.id, failure))
 
-    async def _notice_in_batch(self, visit: Visit, message: Envelope, held: HeldSession | None) -> None:
+    async def _notice_in_batch(self, visit: HttpRequest, message: Envelope, held: SessionHandle | None) -> None:
         with suppress(ProtocolError):  # it has no answer
             await self._take_notice(visit, message, held)
 
     # ── notifications, and answers of a client to what it was asked: only sessions have them ──
 
-    async def _take_notice(self, visit: Visit, message: Envelope, held: HeldSession | None) -> None:
+    async def _take_notice(self, visit: HttpRequest, message: Envelope, held: SessionHandle | None) -> None:
         """Raises if it is not acceptable. Unknown and malformed notifications are ignored, as they have no answer."""
         record = None if held is None else held.record
         inbound.notice_on_http(message, visit.headers, record, stateless=self._options.stateless)
@@ -350,7 +360,7 @@ class Endpoint:
 
     # ── GET and DELETE: only sessions have them ──
 
-    async def _get(self, visit: Visit) -> None:
+    async def _get(self, visit: HttpRequest) -> None:
         if self._has_no_sessions(visit):
             await visit.refuse_method(WITHOUT_SESSIONS, "There is no stream to GET here; POST a JSON-RPC message")
             return
@@ -360,7 +370,7 @@ class Endpoint:
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=406)
         await self._streams.serve(visit, held, share_of(visit, self._proxies))
 
-    async def _delete(self, visit: Visit) -> None:
+    async def _delete(self, visit: HttpRequest) -> None:
         if self._has_no_sessions(visit):
             await visit.refuse_method(WITHOUT_SESSIONS, "There is no session to DELETE here")
             return
@@ -369,11 +379,11 @@ class Endpoint:
         self._calls.end(session)
         await visit.response.empty(204)
 
-    def _has_no_sessions(self, visit: Visit) -> bool:
+    def _has_no_sessions(self, visit: HttpRequest) -> bool:
         version = visit.headers.get("mcp-protocol-version")
         return self._options.stateless or version in revisions.MODERN
 
-    async def _own_session(self, visit: Visit) -> HeldSession:
+    async def _own_session(self, visit: HttpRequest) -> SessionHandle:
         held = await self._session(visit)
         inbound.session_of_verb(visit.headers, None if held is None else held.record)
         assert held is not None
@@ -382,8 +392,8 @@ class Endpoint:
 
 def end_listen(call: HttpCall) -> None:
     """The server ends it: its result goes out, then its stream closes."""
-    if call.exchange.subscription is not None:
-        call.exchange.subscription.end()
+    if call.context.subscription is not None:
+        call.context.subscription.end()
     else:
         call.cancel()
 

@@ -12,12 +12,12 @@ from contextlib import suppress
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dovetail.engine.workers import Member
+from dovetail.engine.workers import WorkerLease
 from dovetail.errors import INTERNAL_ERROR, ProtocolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.methods import RequestId
 from dovetail.protocol.sse import EventId, encode_event, priming_event, unknown_event
-from dovetail.state.base import Codec, Conflict, NoRoom, StateBackend, StoreTrouble, until_answered
+from dovetail.state.base import Codec, Conflict, StateBackend, StoreFull, StoreUnavailable, until_answered
 
 if TYPE_CHECKING:
     from dovetail.transports.http.response import Response
@@ -61,7 +61,7 @@ class EventStore:
         state: StateBackend,
         *,
         ttl: float,
-        member: Member,
+        member: WorkerLease,
         while_running: float = 7 * 86_400.0,
         hold: float = 10.0,
         max_streams: int = MAX_STREAMS,
@@ -111,8 +111,8 @@ class EventStore:
                 written = await write(*arguments)
                 self._is_in_trouble = False
                 return written
-            except (NoRoom, StoreTrouble) as failure:
-                if isinstance(failure, NoRoom) or now() >= until:
+            except (StoreFull, StoreUnavailable) as failure:
+                if isinstance(failure, StoreFull) or now() >= until:
                     if not self._is_in_trouble:  # logged when trouble begins, and not for every event
                         log.warning("events can't be kept for clients that come back: %s", failure.message)
                     self._is_in_trouble = True
@@ -164,7 +164,7 @@ class EventStream:
         async with self._turn:
             if not self.response.started and not self.response.ended:
                 if self.life is StreamState.NEW:
-                    with suppress(NoRoom, StoreTrouble):  # the next event tries again
+                    with suppress(StoreFull, StoreUnavailable):  # the next event tries again
                         await self._store.patiently(self._announce)
                 is_known = retry is not None and self.life is StreamState.RUNNING
                 await self.response.open(priming_event(f"{self.stream}.0", retry=retry) if is_known else b"")
@@ -175,7 +175,7 @@ class EventStream:
             if not self.is_unfinished:
                 return False
             number, store = None, self._store
-            with suppress(NoRoom, StoreTrouble):
+            with suppress(StoreFull, StoreUnavailable):
                 keeping = self._end(message) if last else store.patiently(self.append, message, store.while_running)
                 number = await keeping
             if self.life is StreamState.REPLACED:
@@ -218,7 +218,7 @@ class EventStream:
             except Conflict:
                 found = (await state.read(self.name, self._last)).records
                 if not found:
-                    raise NoRoom("The server's state store has forgotten a stream") from None
+                    raise StoreFull("The server's state store has forgotten a stream") from None
                 self._last = found[-1].id
                 if found[-1].data != record:
                     if found[-1].data.startswith(END):
@@ -237,7 +237,7 @@ class EventStream:
             return await self.keep_end(answer)
         except BaseException as failure:
             self._store.end_later(self, answer)
-            if not isinstance(failure, StoreTrouble):
+            if not isinstance(failure, StoreUnavailable):
                 raise
             return None
 
@@ -246,10 +246,10 @@ class EventStream:
         store, number = self._store, None
         try:
             number = await store.patiently(self.append, END + answer, store.ttl)
-        except NoRoom:
+        except StoreFull:
             try:
                 number = await store.patiently(self.append, END + _error(self._requests, ANSWER_LOST), store.ttl)
-            except NoRoom:  # there is nothing to resume
+            except StoreFull:  # there is nothing to resume
                 await store.state.drop(self.name)
         if store.state.shared:
             await store.state.delete(requests_key(self.name))

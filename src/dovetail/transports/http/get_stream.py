@@ -18,17 +18,17 @@ import msgspec
 from dovetail.engine.client_requests import CALL_IS_OVER, NOT_READY, PendingRequest, PendingRequests
 from dovetail.engine.concurrency import CallTimeout, with_timeout
 from dovetail.engine.handlers import change_notification
-from dovetail.engine.sessions import HeldSession, Sessions, messages, topic
+from dovetail.engine.sessions import SessionHandle, Sessions, messages, topic
 from dovetail.engine.subscriptions import LOG as CHANGE_LOG
 from dovetail.engine.subscriptions import ChangeLog
 from dovetail.errors import MissingCapability, ProtocolError, QuestionFailed
 from dovetail.protocol import inbound, jsonrpc, sse
 from dovetail.protocol.jsonrpc import Envelope
 from dovetail.protocol.sse import EventId, encode_event, priming_event
-from dovetail.state.base import Conflict, Listener, NoRoom, StateBackend, StoreTrouble, until_answered
+from dovetail.state.base import Conflict, Listener, StateBackend, StoreFull, StoreUnavailable, until_answered
 from dovetail.transports.http.event_store import END, EventStore, log_name
-from dovetail.transports.http.in_flight import Traffic
-from dovetail.transports.http.request import Visit, look_after
+from dovetail.transports.http.in_flight import InFlight
+from dovetail.transports.http.request import HttpRequest, look_after
 from dovetail.transports.http.response import RETRY_MILLISECONDS, Answer, Response, retry_frame
 
 CHANGES = "changes"  # the GET stream of a session, in event ids; calls have random names of another length
@@ -57,14 +57,14 @@ class ServerMessages:
         self.presence = Presence(state, 3 * beat)
         self.replies = PendingRequests(state, beat=beat)
 
-    async def tell(self, held: HeldSession, message: bytes) -> None:
+    async def tell(self, held: SessionHandle, message: bytes) -> None:
         """On the GET stream of the client, now or later."""
         try:
             await self.keep(held, message)
-        except NoRoom as failure:
+        except StoreFull as failure:
             log.warning("a message can't be kept for its client: %s", failure.message)
 
-    async def keep(self, held: HeldSession, message: bytes) -> None:
+    async def keep(self, held: SessionHandle, message: bytes) -> None:
         if await held.reload():  # else there would be a log that is never dropped
             keep = max(1, min(KEEP_MESSAGES, KEEP_BYTES // len(message)))
             await self._state.append(messages(held.record.id), message, keep=keep, ttl=self._keep_seconds)
@@ -88,7 +88,7 @@ class ServerMessages:
         """The session that was asked with this id last is told, within a day."""
         try:
             await self._state.put(_visit(id), session.encode(), ttl=86_400.0)
-        except (NoRoom, StoreTrouble) as failure:
+        except (StoreFull, StoreUnavailable) as failure:
             log.warning("other workers do not know of an elicitation: %s", failure.message)
 
     async def visit_ended(self, id: str) -> str | None:
@@ -106,11 +106,11 @@ def _visit(id: str) -> str:
     return f"visits/{hashlib.sha256(id.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-class SessionBack(msgspec.Struct, eq=False):
-    """The way from a call to its client (`BackChannel`); notifications go that way also when the call is over."""
+class SessionChannel(msgspec.Struct, eq=False):
+    """The way from a call to its client (`ClientChannel`); notifications go that way also when the call is over."""
 
     _messages: ServerMessages
-    _session: HeldSession
+    _session: SessionHandle
     _answer: Answer | None  # as long as the call is open
 
     def pending(self, method: str, timeout: float) -> AbstractAsyncContextManager[PendingRequest]:
@@ -156,7 +156,7 @@ class Presence:
         self._seconds = seconds
 
     async def enter(self, name: str, stream: bytes) -> None:
-        with suppress(NoRoom):  # then the client can't be asked
+        with suppress(StoreFull):  # then the client can't be asked
             await self._state.put(_presence(name), stream, ttl=self._seconds)
 
     async def stay(self, name: str, stream: bytes) -> None:
@@ -171,7 +171,7 @@ class Presence:
         if not self._state.shared:
             await self._state.delete(_presence(name))
             return
-        with suppress(Conflict, NoRoom):  # a newer stream has come meanwhile
+        with suppress(Conflict, StoreFull):  # a newer stream has come meanwhile
             await self._state.put(_presence(name), b"", ttl=1.0, if_version=entry.version)
 
     async def is_heard(self, name: str) -> bool:
@@ -198,7 +198,7 @@ class SessionSource:
     finished = is_far = False
 
     def __init__(
-        self, changes: ChangeLog, messages_to: ServerMessages, held: HeldSession, given: EventId | None
+        self, changes: ChangeLog, messages_to: ServerMessages, held: SessionHandle, given: EventId | None
     ) -> None:
         self.name = held.record.id
         self.place = given or _noted(held)  # what the client has when all that was read has been sent
@@ -244,7 +244,7 @@ class SessionSource:
             self.has_news = sent != self.place
 
 
-def _noted(held: HeldSession) -> EventId:
+def _noted(held: SessionHandle) -> EventId:
     return EventId(CHANGES, held.record.unheard_since or 0, held.record.unheard_message)
 
 
@@ -298,7 +298,7 @@ class GetStream:
     def __init__(
         self,
         source: SessionSource | CallSource,
-        held: HeldSession,
+        held: SessionHandle,
         response: Response,
         listener: Listener,
         presence: Presence,
@@ -321,7 +321,7 @@ class GetStream:
             await self.source.enter()
             self._sent = self.source.place
         await self._response.open(self._priming())
-        with suppress(StoreTrouble):  # it was closed meanwhile
+        with suppress(StoreUnavailable):  # it was closed meanwhile
             while not self._closed and not self._response.ended:
                 events = await until_answered(self.source.read, lambda: not self._closed)
                 if not await self._send(events) or self.source.finished:
@@ -353,7 +353,7 @@ class GetStream:
         while True:
             if clock() >= self._look_at:
                 self._look_at = clock() + 1.0
-                with suppress(StoreTrouble):
+                with suppress(StoreUnavailable):
                     if await source.is_ended():
                         return set(source.topics)
             with suppress(CallTimeout):
@@ -400,7 +400,7 @@ class GetStream:
                 return
             await self._presence.stay(self.source.name, self._id)
             await self._note()
-        except StoreTrouble as failure:
+        except StoreUnavailable as failure:
             log.debug("whether a session is still there is not known: %s", failure.message)
         await self._response.event(sse.KEEP_ALIVE)
         if self._response.ended:  # it takes nothing any more
@@ -411,7 +411,7 @@ class GetStream:
             await self.source.note(self._sent)
 
     async def leave(self) -> None:
-        with suppress(StoreTrouble):  # then its client is told some things twice
+        with suppress(StoreUnavailable):  # then its client is told some things twice
             await self._note()
             await self._presence.leave(self.source.name, self._id)
 
@@ -420,7 +420,13 @@ class GetStreams:
     """All of them in this process."""
 
     def __init__(
-        self, changes: ChangeLog, store: EventStore, messages_to: ServerMessages, traffic: Traffic, *, keep_alive: float
+        self,
+        changes: ChangeLog,
+        store: EventStore,
+        messages_to: ServerMessages,
+        traffic: InFlight,
+        *,
+        keep_alive: float,
     ) -> None:
         self._changes = changes
         self._store = store
@@ -429,7 +435,7 @@ class GetStreams:
         self._keep_alive = keep_alive
         self._newest: dict[str, GetStream] = {}  # by what they carry
 
-    async def serve(self, visit: Visit, held: HeldSession, caller: str) -> None:
+    async def serve(self, visit: HttpRequest, held: SessionHandle, caller: str) -> None:
         """`caller`: whose share of the streams it counts towards."""
         id = visit.headers.get("last-event-id", "")
         place = EventId.read(id) if id else None
@@ -453,7 +459,7 @@ class GetStreams:
             listener.close()
             self._traffic.close_stream(stream)
 
-    async def _run(self, visit: Visit, stream: GetStream) -> None:
+    async def _run(self, visit: HttpRequest, stream: GetStream) -> None:
         name = stream.source.name
         older, self._newest[name] = self._newest.get(name), stream
         call = self._store.running.get(name)

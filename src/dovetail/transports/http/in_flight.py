@@ -49,7 +49,7 @@ class Stream(NamedTuple):
     caller: str
 
 
-class Traffic:
+class InFlight:
     """Whatever enters also leaves; `close` waits for that."""
 
     def __init__(self, max_streams: int, max_body_bytes: int, most_of_one: int | None) -> None:
@@ -174,7 +174,7 @@ class Overview:
     """
 
     def __init__(
-        self, engine: Engine, options: HttpOptions, state: StateBackend, traffic: Traffic, sessions: Sessions
+        self, engine: Engine, options: HttpOptions, state: StateBackend, traffic: InFlight, sessions: Sessions
     ) -> None:
         self.endpoint = options.path  # below where the app is mounted
         hosts = options.allowed_hosts

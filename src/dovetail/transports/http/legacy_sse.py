@@ -20,12 +20,12 @@ from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.protocol import jsonrpc, sse
 from dovetail.protocol.jsonrpc import BadMessage
 from dovetail.protocol.sse import encode_event
-from dovetail.state.base import NoRoom, StateBackend, StoreTrouble, until_answered
+from dovetail.state.base import StateBackend, StoreFull, StoreUnavailable, until_answered
 from dovetail.transports.http.asgi import is_below
-from dovetail.transports.http.in_flight import LAST_SECONDS, Traffic
+from dovetail.transports.http.in_flight import LAST_SECONDS, InFlight
 from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http.proxies import TrustedProxies, share_of
-from dovetail.transports.http.request import Visit, look_after
+from dovetail.transports.http.request import HttpRequest, look_after
 from dovetail.transports.http.response import Response
 
 STREAM_ROUTE = "/sse"
@@ -137,7 +137,7 @@ class SseEndpoint:
     """The two routes, and the clients that are connected."""
 
     def __init__(
-        self, engine: Engine, options: HttpOptions, traffic: Traffic, state: StateBackend, proxies: TrustedProxies
+        self, engine: Engine, options: HttpOptions, traffic: InFlight, state: StateBackend, proxies: TrustedProxies
     ) -> None:
         self._engine = engine
         self._options = options
@@ -148,7 +148,7 @@ class SseEndpoint:
 
     # ── GET /sse ──
 
-    async def stream(self, visit: Visit) -> None:
+    async def stream(self, visit: HttpRequest) -> None:
         if visit.method != "GET":
             await visit.refuse_method(b"GET", "GET this path; it answers with the path to POST to")
             return
@@ -168,7 +168,7 @@ class SseEndpoint:
             self._traffic.leave(client)
             self._traffic.close_stream(client)
 
-    async def _serve(self, visit: Visit, client: SseClient, left: Callable[[], None]) -> None:
+    async def _serve(self, visit: HttpRequest, client: SseClient, left: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         response = visit.response
         over: asyncio.Future[None] = loop.create_future()
@@ -199,11 +199,11 @@ class SseEndpoint:
             taking.cancel()
             await asyncio.wait({attending, ending, taking})
             if self._state.shared:
-                with suppress(StoreTrouble):  # it expires
+                with suppress(StoreUnavailable):  # it expires
                     await self._state.drop(_posted(client.id, client.owner))
             await response.hang_up()
 
-    def _messages_path(self, visit: Visit, client: SseClient) -> str:
+    def _messages_path(self, visit: HttpRequest, client: SseClient) -> str:
         """Beside the stream, as the client sees it: hosts and proxies may each have cut off some of the path."""
         root: str = visit.scope.get("root_path", "").rstrip("/")
         seen = unquote_to_bytes(visit.scope.get("raw_path") or b"").decode("utf-8", "replace").rstrip("/")
@@ -214,7 +214,7 @@ class SseEndpoint:
 
     # ── POST /messages ──
 
-    async def messages(self, visit: Visit) -> None:
+    async def messages(self, visit: HttpRequest) -> None:
         if visit.method != "POST":
             await visit.refuse_method(b"POST", "POST JSON-RPC messages here")
             return
@@ -258,7 +258,7 @@ class SseEndpoint:
     async def _show(self, client: SseClient) -> None:
         """An empty record shows other workers that the stream is there."""
         if self._state.shared:
-            with suppress(NoRoom, StoreTrouble):
+            with suppress(StoreFull, StoreUnavailable):
                 await self._append(_posted(client.id, client.owner), b"")
 
     async def _take_posted(self, client: SseClient) -> None:
@@ -297,7 +297,7 @@ def owner_of(principal: Principal | None) -> str | None:
     return None if principal is None else " ".join([principal.key, *sorted(principal.scopes)])
 
 
-def _named_session(visit: Visit) -> str:
+def _named_session(visit: HttpRequest) -> str:
     query = parse_qs(visit.scope.get("query_string", b"")[:1000].decode("latin-1"))
     given: list[str] = query.get("session_id", [])
     if len(given) != 1:

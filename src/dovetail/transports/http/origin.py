@@ -79,7 +79,7 @@ _Refusal = tuple[int, str, str]  # its status, the header, and what the client a
 _Key = tuple[bytes | None, bytes | None, str | None]  # Host, Origin, and the local address where that counts
 
 
-class Guard:
+class OriginPolicy:
     """Decides once for each pair of Host and Origin, and remembers it."""
 
     def __init__(

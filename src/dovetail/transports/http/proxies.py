@@ -16,7 +16,7 @@ from dovetail.engine.rate_limits import IPV6_LINE, caller_of
 from dovetail.errors import SetupError
 from dovetail.transports.http.asgi import RawHeaders, Scope
 from dovetail.transports.http.origin import Address, parse_address
-from dovetail.transports.http.request import Visit
+from dovetail.transports.http.request import HttpRequest
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -120,7 +120,7 @@ def _network(entry: str) -> Network:
     return network
 
 
-def share_of(visit: Visit, proxies: TrustedProxies) -> str:
+def share_of(visit: HttpRequest, proxies: TrustedProxies) -> str:
     """Whose share of sessions and streams a request counts towards. On loopback a proxy may stand for any number."""
     address = proxies.caller(visit.scope) if visit.owner is None else None
     parsed = _address(address or "")

@@ -32,11 +32,11 @@ _JSON_KIND = re.compile(r"application/(?:[a-z0-9.\-]+\+)?json")
 log = logging.getLogger("dovetail")
 
 
-class ClientLeft(Exception):
+class ClientDisconnect(Exception):
     """The client went away before its request had arrived."""
 
 
-class Visit(msgspec.Struct, eq=False):
+class HttpRequest(msgspec.Struct, eq=False):
     """Made for each request, and passed to what is served at its path."""
 
     scope: Scope
@@ -57,7 +57,7 @@ class Visit(msgspec.Struct, eq=False):
         return None if self.principal is None else self.principal.key
 
     @classmethod
-    def of(cls, scope: Scope, receive: Receive, send: Send, route: str) -> "Visit":
+    def of(cls, scope: Scope, receive: Receive, send: Send, route: str) -> "HttpRequest":
         extensions = scope.get("extensions")
         whole = None if extensions is None else extensions.get(WHOLE)
         return cls(scope, receive, send, route, scope["method"], Headers(scope["headers"]), Response(send, whole))
@@ -101,7 +101,7 @@ class Visit(msgspec.Struct, eq=False):
 
     async def answer_failure(self, failure: BaseException, what: str, *, is_refusal: bool = True) -> None:
         """A refusal in its own words; of any other failure the client learns no more than that, and the log has it."""
-        if isinstance(failure, ClientLeft):
+        if isinstance(failure, ClientDisconnect):
             await self.response.settle()
             return
         if not isinstance(failure, ProtocolError) or not is_refusal:
@@ -163,14 +163,14 @@ class Visit(msgspec.Struct, eq=False):
                 arrived += body
                 if len(arrived) > FREE_BYTES:
                     counted += bodies.take(len(arrived) - counted)
-            raise ClientLeft
+            raise ClientDisconnect
         finally:
             if counted:
                 bodies.give_back(counted)
 
 
-Place = Callable[[Visit], Awaitable[None]]  # what is at a path
-Watch = Callable[[Visit, Callable[[], object]], Coroutine[Any, Any, None]]
+Place = Callable[[HttpRequest], Awaitable[None]]  # what is at a path
+Watch = Callable[[HttpRequest, Callable[[], object]], Coroutine[Any, Any, None]]
 
 
 def _too_large(most: int) -> ProtocolError:

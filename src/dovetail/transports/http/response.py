@@ -12,7 +12,7 @@ from dovetail.engine.concurrency import DONE, CallTimeout, Expiry, go_on_beside,
 from dovetail.errors import ProtocolError, RateLimited, Unauthorized
 from dovetail.protocol import sse
 from dovetail.protocol.methods import RequestId
-from dovetail.transports.http.asgi import Message, RawHeaders, Send, Whole
+from dovetail.transports.http.asgi import FastPath, Message, RawHeaders, Send
 from dovetail.transports.http.event_store import EventStore, EventStream
 
 SEND_SECONDS = 30.0  # a client that takes nothing for so long is taken for gone
@@ -40,7 +40,7 @@ class Response(msgspec.Struct, eq=False):
     """One response. What is sent after its end, or after the client has left, is dropped."""
 
     send: Send
-    whole: Whole | None = None  # where the server has a shorter way
+    whole: FastPath | None = None  # where the server has a shorter way
     extra: RawHeaders = []  # headers that every response to this request carries
     lock: asyncio.Lock | None = None  # from the first event on: calls and keep-alives write at the same time
     sending: Expiry | None = None  # what is on its way and waits, and how long it may take

@@ -26,7 +26,7 @@ from dovetail.transports.http.asgi import App, Message, RawHeaders, Receive, Sco
 from dovetail.transports.http.in_flight import Bodies
 from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http.proxies import NOBODY, TrustedProxies
-from dovetail.transports.http.request import ClientLeft, Visit
+from dovetail.transports.http.request import ClientDisconnect, HttpRequest
 from dovetail.transports.http.response import SEND_SECONDS, awaiting
 
 MAX_QUERY_FIELDS = 1_000
@@ -47,7 +47,7 @@ _PATH = re.compile(r"(?:/[^/\s?#%*{}\\]+)*")
 class PageRequest:
     """One request for a page. `scope` is what ASGI says of it."""
 
-    def __init__(self, visit: Visit, bodies: Bodies, *, max_body_bytes: int, body_timeout: float) -> None:
+    def __init__(self, visit: HttpRequest, bodies: Bodies, *, max_body_bytes: int, body_timeout: float) -> None:
         self.scope = visit.scope
         self.method = visit.method
         self.path: str = visit.scope["path"]  # the whole of it, also where the server is mounted below another app
@@ -180,7 +180,7 @@ def route_app(
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         sending = _Sending(send)
-        visit = Visit.of(scope, receive, sending, scope["path"])
+        visit = HttpRequest.of(scope, receive, sending, scope["path"])
         bodies: Bodies = scope.get(BODIES, own)
         request = PageRequest(visit, bodies, max_body_bytes=max_body_bytes, body_timeout=body_timeout)
         try:
@@ -214,7 +214,7 @@ class _Sending:
         try:
             await with_timeout(awaiting(self._send(message)), SEND_SECONDS)
         except (OSError, CallTimeout):
-            raise ClientLeft from None
+            raise ClientDisconnect from None
 
 
 async def _answer(page: PageFunction, request: PageRequest, run_in_thread: RunInThread) -> App:

@@ -14,9 +14,9 @@ from dovetail.protocol.headers import Headers
 from dovetail.transports.http.asgi import RawHeaders, Receive, Scope, Send
 from dovetail.transports.http.legacy_sse import MESSAGES_ROUTE, STREAM_ROUTE
 from dovetail.transports.http.options import HttpOptions
-from dovetail.transports.http.origin import Guard, parse_authority
+from dovetail.transports.http.origin import OriginPolicy, parse_authority
 from dovetail.transports.http.proxies import TrustedProxies
-from dovetail.transports.http.request import Visit
+from dovetail.transports.http.request import HttpRequest
 
 if TYPE_CHECKING:
     from dovetail.auth.settings import Auth
@@ -91,7 +91,7 @@ class ResourceDocuments:
     """The documents that the app itself serves."""
 
     def __init__(
-        self, engine: Engine, auth: "Auth", options: HttpOptions, guard: Guard, proxies: TrustedProxies
+        self, engine: Engine, auth: "Auth", options: HttpOptions, guard: OriginPolicy, proxies: TrustedProxies
     ) -> None:
         self._engine = engine
         self.auth = auth
@@ -105,10 +105,10 @@ class ResourceDocuments:
         # Without an authorization server, where tokens are handed out by hand, there is nothing to say.
         self.routes = frozenset(f"{WELL_KNOWN}{each}" for each in endpoints if auth.authorization_servers)
 
-    def show(self, visit: Visit) -> Awaitable[None]:
+    def show(self, visit: HttpRequest) -> Awaitable[None]:
         return self._answer(visit, self.urls.resource(visit.scope, visit.route.removeprefix(WELL_KNOWN)))
 
-    async def _answer(self, visit: Visit, resource: str) -> None:
+    async def _answer(self, visit: HttpRequest, resource: str) -> None:
         if visit.headers.has_repeats:
             visit.refuse_repeated_headers()
         without_origin = [pair for pair in visit.scope["headers"] if pair[0] != b"origin"]  # every page may read it
@@ -122,7 +122,7 @@ class ResourceDocuments:
             document = self.auth.document(resource, name=info.title or info.name, scopes=self._engine.scopes_in_use())
             await visit.response.json(200, b"" if visit.method == "HEAD" else document, DOCUMENT)
 
-    def show_at_origin(self, visit: Visit) -> Awaitable[None]:
+    def show_at_origin(self, visit: HttpRequest) -> Awaitable[None]:
         """The path of the endpoint is known as a whole here, wherever the app is mounted."""
         url = self.urls.public_url
         whole = self._options.path if url is None else public_path(url)
@@ -148,7 +148,7 @@ class OriginDocuments:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        visit = Visit.of(scope, receive, send, scope["path"])
+        visit = HttpRequest.of(scope, receive, send, scope["path"])
         try:
             await self._documents.show_at_origin(visit)
         except Exception as failure:

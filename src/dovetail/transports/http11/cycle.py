@@ -35,7 +35,7 @@ access_log = logging.getLogger("dovetail.access")
 
 
 class RequestResponseCycle(msgspec.Struct, eq=False):
-    """Made when the headers of a request are complete; lives until the app has returned. It is a `Whole`, too."""
+    """Made when the headers of a request are complete; lives until the app has returned. It is a `FastPath`, too."""
 
     protocol: "HttpProtocol"
     scope: Scope
@@ -144,7 +144,7 @@ class RequestResponseCycle(msgspec.Struct, eq=False):
         self.has_message = False
         return body if isinstance(body, bytes) else bytes(body)
 
-    # ── in one piece (`Whole`) ──
+    # ── in one piece (`FastPath`) ──
 
     def body(self) -> bytes | None:
         if self.more_body or not self.has_message or self.disconnected:
