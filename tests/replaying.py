@@ -20,7 +20,7 @@ def accepted(value: Any) -> dict[str, Any]:
     return {"action": "accept", "content": {"value": value}}
 
 
-def is_interim(result: Mapping[str, Any]) -> bool:
+def is_input_required(result: Mapping[str, Any]) -> bool:
     return result["resultType"] == "input_required"
 
 
@@ -67,7 +67,7 @@ async def play(
     if arguments is not None:
         params["arguments"] = arguments
     played = Played(await client.request(method, params))
-    while is_interim(played.result):
+    while is_input_required(played.result):
         assert len(played.rounds) < limit, played.rounds
         played.rounds.append(messages(played.result))
         played.states.append(played.result["requestState"])

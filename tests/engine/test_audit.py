@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dovetail import AuditEvent, Context, ProtocolError, Server, SetupError, ToolError
 from dovetail.auth.principal import Principal
 from dovetail.engine import audit
-from dovetail.engine.audit import AuditTrail, shown
+from dovetail.engine.audit import AuditTrail, redact_arguments
 from dovetail.engine.connection import Connection
 from dovetail.engine.dispatch import compile_chain
 from dovetail.engine.redaction import RedactingFilter, Redactor
@@ -221,7 +221,7 @@ async def test_the_request_is_noted_as_it_came(lines: Any) -> None:
 async def test_a_request_that_never_reached_the_engine(lines: Any) -> None:
     trail = offering(audit=True).engine.audit
     failure = Unauthorized("This needs a token", error="invalid_token")
-    trail.refused(failure, method="POST", name="/mcp", principal=ADA, address="192.0.2.7")
+    trail.record_refusal(failure, method="POST", name="/mcp", principal=ADA, address="192.0.2.7")
     assert lines() == [
         '{"time":"2026-07-28T09:30:00.250Z","method":"POST","name":"/mcp","subject":"ada","client":"editor",'
         '"issuer":"https://id.example.org","address":"192.0.2.7","outcome":"refused","code":-32600,'
@@ -240,7 +240,7 @@ async def test_arguments_can_be_left_out(lines: Any) -> None:
 
 def test_nothing_hides_behind_long_arguments() -> None:
     given = {"body": "x" * 1_000_000, "to": "bob", "token": "abc", **{f"n{number}": number for number in range(100)}}
-    found = shown(msgspec.Raw(json.dumps(given).encode()), Redactor())
+    found = redact_arguments(msgspec.Raw(json.dumps(given).encode()), Redactor())
     assert found["body"] == "[cut] 1000002 bytes"
     assert (found["to"], found["token"], found["n0"]) == ("bob", "[redacted]", 0)
     assert found["[cut]"] == "39 more"
@@ -251,7 +251,7 @@ def test_nothing_hides_behind_long_arguments() -> None:
     "given", [b"[" * 5000 + b"]" * 5000, b"[" + b"1," * 3000 + b"1]", b'{"a":' * 400 + b"1" + b"}" * 400]
 )
 def test_odd_arguments_are_no_trouble(given: bytes) -> None:
-    assert len(json.dumps(shown(msgspec.Raw(given), Redactor()))) < 500
+    assert len(json.dumps(redact_arguments(msgspec.Raw(given), Redactor()))) < 500
 
 
 WORDS = st.text('aé"\\\n=: ', max_size=20)
@@ -265,7 +265,7 @@ VALUES = st.recursive(
 @given(st.dictionaries(WORDS | st.sampled_from(["password", "a token"]), VALUES, max_size=8), st.integers(0, 100))
 def test_what_is_shown_is_small(given: dict[str, Any], limit: int) -> None:
     raw = msgspec.json.encode(given)
-    found = shown(msgspec.Raw(raw), Redactor(), max_bytes=limit, max_members=4)
+    found = redact_arguments(msgspec.Raw(raw), Redactor(), max_bytes=limit, max_members=4)
     if len(raw) <= limit:
         assert found == Redactor().value(given)
     else:
@@ -345,7 +345,7 @@ async def test_what_has_no_room_is_in_the_log(caplog: pytest.LogCaptureFixture) 
         taken.append(event.arguments["a"])
 
     caplog.set_level(logging.WARNING)
-    async with Wire(bounded(slow, max_waiting=2), MODERN) as wire:
+    async with Wire(bounded(slow, max_queued=2), MODERN) as wire:
         for number in range(4):
             await wire.ask("tools/call", {"name": "add", "arguments": {"a": number, "b": 0}})
         go.set()
@@ -359,7 +359,7 @@ async def test_one_that_takes_for_ever_is_given_up(caplog: pytest.LogCaptureFixt
         await asyncio.sleep(60)
 
     caplog.set_level(logging.WARNING)
-    async with Wire(bounded(stuck, patience=0.01), MODERN) as wire:
+    async with Wire(bounded(stuck, timeout=0.01), MODERN) as wire:
         await wire.ask("tools/call", {"name": "fails"})
     assert [record.name for record in caplog.records] == ["dovetail.audit", "dovetail"]
 
@@ -370,7 +370,7 @@ def test_what_waits_when_the_loop_ends_is_in_the_log(caplog: pytest.LogCaptureFi
     async def serve() -> None:
         await server.engine.start(server)
         for number in range(2):
-            server.engine.audit.refused(ProtocolError("no"), method="GET", name=f"/{number}")
+            server.engine.audit.record_refusal(ProtocolError("no"), method="GET", name=f"/{number}")
         await asyncio.sleep(0.01)
 
     caplog.set_level(logging.WARNING)

@@ -25,7 +25,7 @@ from dovetail.engine.input_required import NOT_WILLING, NOT_YET_DONE
 from dovetail.errors import MISSING_CAPABILITY, ServerError, SetupError, UrlElicitationRequired
 from dovetail.protocol import request_state
 from http_wire import HttpWire
-from replaying import accepted, asking_client, is_interim, messages, play, retry
+from replaying import accepted, asking_client, is_input_required, messages, play, retry
 
 ANSWERS = {"Name?": "Ada", "Age?": 36, "A?": "a", "B?": "b", "C?": "c"}
 GREET: dict[str, Any] = {"name": "greet"}
@@ -261,7 +261,7 @@ async def test_the_state_stays_while_the_function_asks_by_ctx() -> None:
     async with asking_client(low_level()) as client:
         first = await call(client, "mixed")
         second = await call(client, "mixed", inputResponses={"own": accepted("x")}, requestState=first["requestState"])
-        assert is_interim(second)
+        assert is_input_required(second)
         (place,) = second["inputRequests"]
         final = {"inputResponses": {place: accepted(36)}, "requestState": second["requestState"]}
         assert text_of(await call(client, "mixed", **final)) == "begun 36 False"

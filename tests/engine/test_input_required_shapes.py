@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dovetail import Client, Context, Server
 from http_serving import until
-from replaying import accepted, asking_client, is_interim, messages, play
+from replaying import accepted, asking_client, is_input_required, messages, play
 
 LETTERS = {"A?": "a", "B?": "b", "C?": "c"}
 Shape = Callable[[Context], Awaitable[str]]
@@ -307,7 +307,7 @@ def answers_to(interim: dict[str, Any], habits: Habits) -> dict[str, Any]:
 async def by_replay(server: Server, habits: Iterator[Habits]) -> Any:
     async with asking_client(server) as client:
         result = await client.request("tools/call", {"name": "run"})
-        while is_interim(result):
+        while is_input_required(result):
             habit = next(habits)
             again = {"inputResponses": answers_to(result, habit), "requestState": result["requestState"]}
             calls = [client.request("tools/call", {"name": "run", **again}) for _ in range(habit.times)]

@@ -15,13 +15,13 @@ import pytest
 
 from dovetail import Client, Context, Request, Server, ServerError, SetupError, ToolError
 from dovetail.engine.context import warn_deprecated
-from dovetail.engine.input_required import Steps, life_now
+from dovetail.engine.input_required import Steps, store_generation
 from dovetail.protocol.request_state import Round
 from dovetail.state.base import StateBackend, StoreFull
 from dovetail.state.memory import MemoryState
 from far_state import FarState
 from http_serving import settle
-from replaying import MODERN, asking_client, is_interim, messages, play, retry
+from replaying import MODERN, asking_client, is_input_required, messages, play, retry
 
 SURE = {"Sure?": "yes", "Really?": "yes", "Name?": "Ada"}
 Body = Callable[[Context], Any]
@@ -217,8 +217,8 @@ async def test_a_step_of_a_dead_worker_is_not_done_a_second_time() -> None:
     effect = Effect()
     effect.go.clear()
     engine = serving(effect.sync).engine
-    before = Round(call="call", life=await life_now(engine.state), ends=time.time())
-    dead, alive = Steps(engine, {}, before), Steps(engine, {}, before, patience=0.01)
+    before = Round(call="call", life=await store_generation(engine.state), ends=time.time())
+    dead, alive = Steps(engine, {}, before), Steps(engine, {}, before, claim_timeout=0.01)
     first = asyncio.create_task(dead.run("send mail", effect, in_thread=False))  # it will never come to its end
     await effect.begun.wait()
     with pytest.raises(ToolError, match="The step send mail was begun by an earlier request and has not ended"):
@@ -230,7 +230,7 @@ async def test_a_step_of_a_dead_worker_is_not_done_a_second_time() -> None:
 async def test_a_run_may_outlast_its_state_by_hours() -> None:
     effect = Effect()
     engine = serving(effect.sync).engine
-    before = Round(call="call", life=await life_now(engine.state), ends=time.time() - 7200)
+    before = Round(call="call", life=await store_generation(engine.state), ends=time.time() - 7200)
     assert await Steps(engine, {}, before).run("send mail", effect, in_thread=False) == 1
 
 
@@ -264,7 +264,7 @@ async def test_a_step_that_can_not_be_claimed_is_not_taken() -> None:
     async with asking_client(server) as client:
         server.engine.state = Closed()
         first = await call(client)
-        assert is_interim(first)
+        assert is_input_required(first)
         with pytest.raises(ServerError, match="try again later"):
             await call(client, **retry(first, SURE))
     assert effect.times == 0
