@@ -421,16 +421,16 @@ async def test_when_the_connection_closes_its_questions_fail_at_once() -> None:
 async def test_each_client_that_was_asked_with_an_id_is_told_once() -> None:
     elicitations, notified = UrlElicitations(), list[str]()
 
-    def register(session: str, id: str) -> None:
+    async def register(session: str, id: str) -> None:
         async def notify(_message: bytes) -> None:
             notified.append(session)
 
-        elicitations.register(session, id, SimpleNamespace(notify=notify))  # type: ignore[arg-type]
+        await elicitations.register(session, id, SimpleNamespace(notify=notify))  # type: ignore[arg-type]
 
     for session, id in zip("abc", ("same", "other", "same"), strict=True):
-        register(session, id)
+        await register(session, id)
     for number in range(3 * MAX_URL_ELICITATIONS):
-        register("flood", str(number))
+        await register("flood", str(number))
     assert await elicitations.complete("same") is True
     assert sorted(notified) == ["a", "c"]
     assert await elicitations.complete("same") is False
@@ -448,7 +448,7 @@ async def test_url_elicitations_are_forgotten_with_their_connection(way: str) ->
     elicitations = stage.server.engine.elicitations
     async with AskedWire(stage.server) as wire, AskedWire(stage.server) as other:
         for each, id in ((wire, "gone"), (other, "there")):
-            elicitations.register(each.connection.record.id, id, Call(each.connection))
+            await elicitations.register(each.connection.record.id, id, Call(each.connection))
         if way == "cancel_calls":
             wire.connection.cancel_calls()
         else:

@@ -1,11 +1,11 @@
 """Access rules: whether a caller may use something, and the part of a catalog that a caller sees."""
 
+import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dovetail.engine.concurrency import with_timeout
 from dovetail.engine.request_context import RequestContext
 from dovetail.errors import Unauthorized
 from dovetail.registry.catalog import Page, Snapshot
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
 
 log = logging.getLogger("dovetail")
-NO_TOKEN = "nobody is signed in here, or not any more; start the server with a good token in DOVETAIL_TOKEN"
-NO_PRINCIPAL = "nobody is signed in here; write Client(server, auth=…) or Client(server, principal=…)"
+NO_TOKEN = "no caller is signed in here, or not any more; start the server with a good token in DOVETAIL_TOKEN"
+NO_PRINCIPAL = "no caller is signed in here; write Client(server, auth=…) or Client(server, principal=…)"
 
 
 class Caller:
@@ -44,7 +44,8 @@ class Caller:
         try:
             verdict: Any = authorize(self._principal)
             if inspect.isawaitable(verdict):
-                verdict = await (verdict if self._timeout is None else with_timeout(_await(verdict), self._timeout))
+                async with asyncio.timeout(self._timeout):
+                    verdict = await verdict
         except Exception:
             log.exception("authorize: %r failed, which counts as a no", authorize)
             return False
@@ -54,15 +55,8 @@ class Caller:
         return verdict is True
 
 
-async def _await(awaitable: Awaitable[Any]) -> Any:
-    return await awaitable
-
-
 async def may_use(engine: "Engine", context: RequestContext, rule: AccessRule) -> bool:
-    """False means that the client gets the same error as if the thing did not exist.
-
-    Raises Unauthorized with all scopes of the rule if the caller lacks one of them.
-    """
+    """False hides the thing: the client gets "not found". Raises Unauthorized if the caller lacks a scope."""
     caller = Caller(engine, context.principal)
     if not rule.scopes <= caller.scopes:
         raise _unauthorized(context, rule.scopes)

@@ -19,23 +19,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import Raw
 
+from dovetail import errors
 from dovetail.engine.call_tool import EXITS, is_cancelled
 from dovetail.engine.redaction import CUT, Redactor, escaped
 from dovetail.engine.request_context import RequestContext
-from dovetail.errors import (
-    INTERNAL_ERROR,
-    INVALID_REQUEST,
-    Busy,
-    MissingCapability,
-    NotFound,
-    ProtocolError,
-    RateLimited,
-    ToolError,
-    Unauthorized,
-)
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.inbound import Request
-from dovetail.protocol.methods import CompleteParams
 from dovetail.protocol.results import InputRequiredResult, Result, ToolResult
 
 if TYPE_CHECKING:
@@ -82,11 +71,6 @@ Subject = tuple[str | None, Raw | None]  # a name, and arguments as JSON
 EventFields = dict[str, Any]
 
 
-def _completion_subject(params: CompleteParams) -> Subject:
-    given = {**params.context.arguments, params.argument.name: params.argument.value}
-    return params.ref.uri or params.ref.name, Raw(jsonrpc.encode(given))
-
-
 # The methods that are audited: lists, pings and handshakes do nothing.
 SUBJECTS: dict[str, Callable[[Any], Subject]] = {
     "tools/call": lambda params: (params.name, params.arguments),
@@ -94,7 +78,10 @@ SUBJECTS: dict[str, Callable[[Any], Subject]] = {
     "resources/read": lambda params: (params.uri, None),
     "resources/subscribe": lambda params: (params.uri, None),
     "resources/unsubscribe": lambda params: (params.uri, None),
-    "completion/complete": _completion_subject,
+    "completion/complete": lambda params: (
+        params.ref.uri or params.ref.name,
+        Raw(jsonrpc.encode({**params.context.arguments, params.argument.name: params.argument.value})),
+    ),
     "subscriptions/listen": lambda params: (None, Raw(jsonrpc.encode(params.notifications))),
 }
 
@@ -107,17 +94,17 @@ def _result_outcome(result: Result) -> EventFields:
 
 def _failure_outcome(failure: BaseException, request: Request) -> EventFields:
     """With the code that the client gets: `dispatch` makes errors of the same failures."""
-    if isinstance(failure, ToolError) and request.method == "tools/call":
+    if isinstance(failure, errors.ToolError) and request.method == "tools/call":
         return {"outcome": "tool_error"}
-    if isinstance(failure, (Unauthorized, RateLimited, Busy)):
+    if isinstance(failure, (errors.Unauthorized, errors.RateLimited, errors.Busy)):
         return {"outcome": "refused", "code": failure.code, "reason": getattr(failure, "error", None)}
     if isinstance(failure, GeneratorExit) or (isinstance(failure, asyncio.CancelledError) and is_cancelled()):
         return {"outcome": "cancelled"}
-    code = failure.code if isinstance(failure, ProtocolError) else INTERNAL_ERROR
-    if isinstance(failure, NotFound):
+    code = failure.code if isinstance(failure, errors.ProtocolError) else errors.INTERNAL_ERROR
+    if isinstance(failure, errors.NotFound):
         code = request.revision.missing_resource_code
-    elif isinstance(failure, MissingCapability) and request.revision.handshake:
-        code = INVALID_REQUEST
+    elif isinstance(failure, errors.MissingCapability) and request.revision.handshake:
+        code = errors.INVALID_REQUEST
     return {"outcome": "error", "code": code}
 
 
@@ -155,7 +142,8 @@ class AuditTrail:
         audit = engine.options.audit
         self._redactor = engine.redactor
         self._with_arguments = engine.options.audit_arguments
-        self._send = AuditLog().write if isinstance(audit, bool) else AuditQueue(audit, engine, **bounds).put
+        self._send = self._log if isinstance(audit, bool) else AuditQueue(audit, engine, **bounds).put
+        self._has_checked_handlers = False
 
     def record(self, context: RequestContext, method: str, params: Any, **outcome: Any) -> None:
         """The outcome of a request that the engine has served."""
@@ -175,11 +163,11 @@ class AuditTrail:
         self._record(method, describe, context.principal, context.address, **outcome)
 
     def record_refusal(
-        self, failure: ProtocolError, *, method: str, name: str | None = None,
+        self, failure: errors.ProtocolError, *, method: str, name: str | None = None,
         principal: "Principal | None" = None, address: str | None = None,
     ) -> None:  # fmt: skip
         """A request that a transport has refused before it read the body: `method` and `name` are those of HTTP."""
-        reason = failure.error if isinstance(failure, Unauthorized) else None
+        reason = failure.error if isinstance(failure, errors.Unauthorized) else None
         outcome = {"time": _timestamp(time.time()), "outcome": "refused", "code": failure.code, "reason": reason}
         self._record(method, lambda: {"name": name}, principal, address, **outcome)
 
@@ -196,6 +184,17 @@ class AuditTrail:
             self._send(AuditEvent(method=method, address=address, **fields, **outcome))
         except Exception:  # which must not harm the request
             log.exception("%s could not be noted for the audit", method)
+
+    def _log(self, event: AuditEvent) -> None:
+        if not self._has_checked_handlers:
+            self._has_checked_handlers = True
+            if not (audit_log.isEnabledFor(logging.INFO) and audit_log.hasHandlers()):
+                log.warning("audit events are lost: no handler takes INFO records of the logger dovetail.audit")
+        _log_event(event, logging.INFO)
+
+
+def _log_event(event: AuditEvent, level: int) -> None:
+    audit_log.log(level, "%s", escaped(jsonrpc.encode(event).decode()), extra={"is_redacted": True})
 
 
 def _timestamp(seconds: float) -> str:
@@ -239,23 +238,6 @@ def _size(raw: Raw) -> int:
     return memoryview(raw).nbytes
 
 
-# ── log and queue ──
-
-
-class AuditLog:
-    """The logger `dovetail.audit`: one line of JSON for each event."""
-
-    def __init__(self) -> None:
-        self._has_checked_handlers = False
-
-    def write(self, event: AuditEvent, level: int = logging.INFO) -> None:
-        if not self._has_checked_handlers:
-            self._has_checked_handlers = True
-            if level == logging.INFO and not (audit_log.isEnabledFor(level) and audit_log.hasHandlers()):
-                log.warning("audit events are lost: no handler takes INFO records of the logger dovetail.audit")
-        audit_log.log(level, "%s", escaped(jsonrpc.encode(event).decode()), extra={"is_redacted": True})
-
-
 class AuditQueue:
     """The author's function, called with one event after the other by a task that runs while the queue has any."""
 
@@ -270,7 +252,6 @@ class AuditQueue:
         self._timeout = timeout
         self._queue: asyncio.Queue[AuditEvent] = asyncio.Queue(max_queued)
         self._task: asyncio.Task[None] | None = None
-        self._log = AuditLog()
         self._logged = 0  # events that the function did not get
         self._next_warning = 0.0
 
@@ -312,7 +293,7 @@ class AuditQueue:
 
     def _log_instead(self, event: AuditEvent, failure: BaseException | None) -> None:
         """At WARNING, which is shown even where logging is not configured."""
-        self._log.write(event, logging.WARNING)
+        _log_event(event, logging.WARNING)
         self._logged += 1
         if time.monotonic() >= self._next_warning:
             self._next_warning = time.monotonic() + WARNING_INTERVAL

@@ -11,19 +11,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from msgspec import UNSET
 
 from dovetail import engine as lazy
+from dovetail import errors
 from dovetail.engine.concurrency import CallTimeout, HeldSlots, Limit, with_function_timeout, with_timeout
 from dovetail.engine.context import Context
 from dovetail.engine.request_context import Checkpoint, InputNeeded, RequestContext, client_requests_of
-from dovetail.errors import (
-    INVALID_PARAMS,
-    ArgumentError,
-    MissingCapability,
-    NotFound,
-    ProtocolError,
-    SetupError,
-    ToolError,
-    UrlElicitationRequired,
-)
 from dovetail.protocol import headers, jsonrpc
 from dovetail.protocol.capabilities import require_capabilities
 from dovetail.protocol.elicitation import InputRequired
@@ -49,7 +40,7 @@ async def call_tool(engine: "Engine", context: RequestContext) -> Result:
     params: CallToolParams = request.params
     tool = engine.tools.get(params.name)
     if tool is None or (tool.access is not None and not await lazy.access.may_use(engine, context, tool.access)):
-        raise ProtocolError(f"Unknown tool: {excerpt(params.name)}", code=INVALID_PARAMS)
+        raise errors.ProtocolError(f"Unknown tool: {excerpt(params.name)}", code=errors.INVALID_PARAMS)
     if tool.headers and request.headers is not None and not request.revision.handshake:
         headers.check_parameters(request.headers, tool.headers, jsonrpc.parse(require_object(params.arguments)))
     slots = context.slots = HeldSlots()
@@ -98,12 +89,10 @@ async def _wait_for_slots(engine: "Engine", context: RequestContext, tool: Tool,
 async def _check_rate(rates: "RateLimiter", context: RequestContext, tool: Tool) -> None:
     """The rounds of one call count once."""
     state = context.request.params.request_state
-    is_next_round = isinstance(state, str) and context.request.revision.rounds
-    if is_next_round and await rates.goes_on(state):
+    if isinstance(state, str) and context.request.revision.rounds and await rates.goes_on(state):
         return
-    refusal = await rates.refusal(context)
-    if refusal is not None:
-        raise ToolError(refusal.words(f"The tool {tool.name}", "call"))
+    if (refusal := await rates.refusal(context)) is not None:
+        raise errors.ToolError(refusal.words(f"The tool {tool.name}", "call"))
 
 
 # ── failures ──
@@ -113,22 +102,24 @@ def _failure_result(engine: "Engine", context: RequestContext, tool: Tool, failu
     """A result for the model. Raises if the failure has to be a JSON-RPC error."""
     if isinstance(failure, ExceptionGroup):
         failure = _merge_failures(failure) or failure
-    if isinstance(failure, ArgumentError):
+    if isinstance(failure, errors.ArgumentError):
         require_object(context.request.params.arguments)
     match failure:
-        case ArgumentError() if engine.options.argument_errors == "error":
-            raise ProtocolError(str(failure), code=INVALID_PARAMS, data={"errors": failure.problems}) from None
-        case ToolError():
+        case errors.ArgumentError() if engine.options.argument_errors == "error":
+            raise errors.ProtocolError(
+                str(failure), code=errors.INVALID_PARAMS, data={"errors": failure.problems}
+            ) from None
+        case errors.ToolError():
             text = str(failure)
         case CallTimeout():
             context.mark_cancelled()
             log.warning("tool %s timed out after %g s", tool.name, failure.seconds)
             text = f"The tool {tool.name} did not finish within {failure.seconds:g} s and was stopped."
-        case MissingCapability() if context.request.revision.handshake:  # older clients do not know the code
+        case errors.MissingCapability() if context.request.revision.handshake:  # older clients do not know the code
             text = failure.message
-        case NotFound():  # a resource that the tool wanted to read
+        case errors.NotFound():  # a resource that the tool wanted to read
             text = failure.message
-        case ProtocolError():
+        case errors.ProtocolError():
             try:
                 raise failure
             finally:
@@ -162,13 +153,17 @@ def error_details(engine: "Engine", context: RequestContext, text: Callable[[], 
         return ""
 
 
-def _merge_failures(group: "ExceptionGroup[Exception]") -> ToolError | MissingCapability | None:
+def _merge_failures(group: "ExceptionGroup[Exception]") -> errors.ToolError | errors.MissingCapability | None:
     """One failure for a TaskGroup whose tasks all raised ToolError, or all MissingCapability; else None."""
     failures = list(_leaves(group))
-    missing = [each for each in failures if isinstance(each, MissingCapability)]
+    missing = [each for each in failures if isinstance(each, errors.MissingCapability)]
     if len(missing) == len(failures):
         return missing[0]
-    return ToolError("\n".join(map(str, failures))) if all(isinstance(each, ToolError) for each in failures) else None
+    return (
+        errors.ToolError("\n".join(map(str, failures)))
+        if all(isinstance(each, errors.ToolError) for each in failures)
+        else None
+    )
 
 
 def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
@@ -187,7 +182,7 @@ def require_object(arguments: Any) -> Any:
         return arguments
     if first == ord("n"):
         return b"{}"
-    raise ProtocolError("Invalid params: arguments must be an object", code=INVALID_PARAMS)
+    raise errors.ProtocolError("Invalid params: arguments must be an object", code=errors.INVALID_PARAMS)
 
 
 def excerpt(name: str) -> str:
@@ -200,10 +195,7 @@ def excerpt(name: str) -> str:
 async def invoke(
     engine: "Engine", context: RequestContext, invocation: Invocation, arguments: dict[str, Any], label: str
 ) -> Any:
-    """The value that the function returns. Raises what it raises, CallTimeout, or InputNeeded.
-
-    `call_tool` does the same without a frame of its own, to be quicker.
-    """
+    """The value that the function returns. `call_tool` does the same by itself, to save a frame."""
     checkpoint = None if context.client_requests is None else context.client_requests.checkpoint()
     try:
         value = await start(engine, context, invocation, arguments, label)
@@ -238,7 +230,10 @@ async def final_value(
         await _wait_for_steps(engine, client_requests, invocation)
         if client_requests.needs_input or not isinstance(value, InputRequired):
             raise InputNeeded  # the function has returned a value although a response is missing
-        _require_json_state(value, label)
+        try:
+            encode_json(None if value.state is UNSET else value.state)
+        except OutputError as failure:
+            raise errors.SetupError(f"{label}: the state of InputRequired must be JSON: {failure}") from None
         await client_requests.request_all(value)
         client_requests.restart(checkpoint)
         try:
@@ -250,34 +245,27 @@ async def final_value(
 async def raise_failure(
     engine: "Engine", context: RequestContext, invocation: Invocation, raised: BaseException, label: str
 ) -> NoReturn:
-    """Raise what a function has raised, or what it stands for."""
-    failure = await _translate(engine, context, invocation, raised, label)
+    """Raise what a function has raised, or what the engine makes of it."""
+    failure: BaseException | None = None
     try:
-        if failure is raised:
+        if isinstance(raised, asyncio.CancelledError) and is_cancelled():
+            raise raised
+        if context.client_requests is not None and context.client_requests.needs_input:
+            await _wait_for_steps(engine, context.client_requests, invocation)
+            failure = InputNeeded()
+        elif isinstance(raised, asyncio.CancelledError):
+            failure = RuntimeError(f"{label} let a cancellation of its own escape")
+        elif isinstance(raised, EXITS):
+            failure = RuntimeError(f"{label} raised {raised!r}")
+        elif isinstance(raised, errors.UrlElicitationRequired):
+            client_requests = client_requests_of(engine, context)
+            await _wait_for_steps(engine, client_requests, invocation)
+            await client_requests.require_urls(raised)
+        if failure is None:
             raise raised
         raise failure from raised
     finally:
         del failure, raised  # whose tracebacks hold this frame
-
-
-async def _translate(
-    engine: "Engine", context: RequestContext, invocation: Invocation, raised: BaseException, label: str
-) -> BaseException:
-    is_cancelled_error = isinstance(raised, asyncio.CancelledError)
-    if is_cancelled_error and is_cancelled():
-        return raised
-    if context.client_requests is not None and context.client_requests.needs_input:
-        await _wait_for_steps(engine, context.client_requests, invocation)
-        return InputNeeded()
-    if is_cancelled_error:
-        return RuntimeError(f"{label} let a cancellation of its own escape")
-    if isinstance(raised, EXITS):
-        return RuntimeError(f"{label} raised {raised!r}")
-    if isinstance(raised, UrlElicitationRequired):
-        client_requests = client_requests_of(engine, context)
-        await _wait_for_steps(engine, client_requests, invocation)
-        await client_requests.require_urls(raised)
-    return raised
 
 
 def is_cancelled() -> bool:
@@ -291,14 +279,6 @@ async def _wait_for_steps(engine: "Engine", client_requests: "ClientRequests", i
     steps = client_requests.wait_for_steps()
     timeout = engine.options.timeout if invocation.timeout is UNSET else invocation.timeout
     await (steps if timeout is None else with_timeout(steps, timeout))
-
-
-def _require_json_state(required: InputRequired, label: str) -> None:
-    if required.state is not UNSET:
-        try:
-            encode_json(required.state)
-        except OutputError as failure:
-            raise SetupError(f"{label}: the state of InputRequired must be JSON: {failure}") from None
 
 
 def _bind(

@@ -1,4 +1,4 @@
-"""Requests to the client up to 2025-11-25: a running call sends one and waits for the client's response.
+"""Requests to the client up to 2025-11-25: a running call sends one and waits for its response.
 
 A pending request is in the table of its connection, or over HTTP in that of its worker (`PendingRequests`). Where
 workers share a state, it is a key there too: the client may send its response to any of them.
@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dovetail import engine as lazy
+from dovetail import errors
 from dovetail.engine.concurrency import HeldSlots, standing_still, with_timeout
 from dovetail.engine.options import LONGEST_ANSWER
 from dovetail.engine.request_context import (
@@ -26,16 +27,6 @@ from dovetail.engine.request_context import (
     refuse_in_step,
 )
 from dovetail.engine.threads import resting, waiting_thread
-from dovetail.errors import (
-    URL_ELICITATION_REQUIRED,
-    AnswerTimeout,
-    Busy,
-    MissingCapability,
-    ProtocolError,
-    QuestionFailed,
-    ToolError,
-    UrlElicitationRequired,
-)
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.capabilities import require_askable
 from dovetail.protocol.elicitation import InputRequest, InputRequired
@@ -125,7 +116,7 @@ class LiveRequests:
         with standing_still(), pool_place:  # the time that the client takes does not count against the function
             async with slots.lent(), self._slots:
                 if slots.is_over:
-                    raise QuestionFailed(CALL_ENDED)  # the function has ended while this request was queued
+                    raise errors.QuestionFailed(CALL_ENDED)  # the function has ended while this request was queued
                 self._pending.add(task)
                 try:
                     async with channel.pending(method, timeout) as request:
@@ -138,7 +129,7 @@ class LiveRequests:
         channel, request = self._context.channel, input_request.question
         if channel is None:
             missing: dict[str, Any] = {path.partition(".")[0]: {} for path in request.requires}
-            raise MissingCapability(missing, self._context.no_channel_reason)
+            raise errors.MissingCapability(missing, self._context.no_channel_reason)
         require_askable(request, self._revision, self._context.request.capabilities)
         return channel
 
@@ -146,10 +137,7 @@ class LiveRequests:
         """Before the client is asked, so that its completion can be notified from then on until the session ends."""
         session = self._context.request.session
         if self._revision.elicitation_ids and session is not None:
-            elicitations = self._engine.elicitations
-            elicitations.register(session.id, input_request.elicitation_id, channel)
-            if elicitations.shared is not None:
-                await elicitations.shared.register_elicitation(session.id, input_request.elicitation_id)
+            await self._engine.elicitations.register(session.id, input_request.elicitation_id, channel)
 
     async def _cancel_pending(self) -> None:
         """The client hears that its answers are not needed before it gets the response to the call."""
@@ -172,7 +160,7 @@ class LiveRequests:
         """Sends all requests at once. The function then runs again, as if the client had made a second round."""
         self._rounds += 1
         if self._rounds > MAX_ROUNDS:
-            raise ToolError(f"This call can't go on: it has asked {MAX_ROUNDS} times without coming to an end")
+            raise errors.ToolError(f"This call can't go on: it has asked {MAX_ROUNDS} times without coming to an end")
         timeout, requests = self._engine.options.answer_timeout, required.requests
         for input_request in requests.values():
             self._channel_for(input_request)
@@ -184,11 +172,11 @@ class LiveRequests:
         self.input_responses = {key: _parse_object(key, task.result()) for key, task in tasks.items()}
         self.request_state = None if required.state is UNSET else to_jsonable(required.state)
 
-    async def require_urls(self, required: UrlElicitationRequired) -> None:
+    async def require_urls(self, required: errors.UrlElicitationRequired) -> None:
         for input_request in required.elicitations:
             await self._register_url(input_request, self._channel_for(input_request))
         data = {"elicitations": [input_request.params(self._revision) for input_request in required.elicitations]}
-        raise ProtocolError(str(required), code=URL_ELICITATION_REQUIRED, data=data)
+        raise errors.ProtocolError(str(required), code=errors.URL_ELICITATION_REQUIRED, data=data)
 
     async def wait_for_steps(self) -> None:
         if self._steps is not None:
@@ -208,7 +196,7 @@ def _parse_object(key: str, response: Raw) -> Any:
     with suppress(BadMessage):
         if isinstance(value := jsonrpc.parse(response), dict):
             return value
-    raise QuestionFailed(f"The client's answer to {key} can't be used: it must be an object")
+    raise errors.QuestionFailed(f"The client's answer to {key} can't be used: it must be an object")
 
 
 # ── one request and its response ──
@@ -228,7 +216,7 @@ class ClientResponse(msgspec.Struct, frozen=True, array_like=True):
         return cls(False, bytes(message.error))
 
 
-class _Abandoned(QuestionFailed):
+class _Abandoned(errors.QuestionFailed):
     """The call stops waiting, although the client may still have the request: it is sent a cancellation."""
 
 
@@ -258,17 +246,14 @@ class PendingRequest:
             async with asyncio.timeout(timeout) as limit:
                 await self._send(request)
                 await self._wait_for_response(limit, timeout)
-        except asyncio.CancelledError:
-            await self._cancel("The call that asked has ended")
-            raise
-        except _Abandoned as failure:
-            await self._cancel(str(failure))
+        except (asyncio.CancelledError, _Abandoned) as failure:
+            await self._cancel(str(failure) if isinstance(failure, _Abandoned) else "The call that asked has ended")
             raise
         except TimeoutError:
             if not limit.expired():  # raised by the transport
                 raise
             await self._cancel("No answer came in time")
-            raise AnswerTimeout(f"The client did not answer {method} within {timeout:g} s") from None
+            raise errors.AnswerTimeout(f"The client did not answer {method} within {timeout:g} s") from None
         assert self.response is not None
         if not self.response.is_result:
             raise _question_failed(method, self.response.body)
@@ -284,11 +269,9 @@ class PendingRequest:
                     await self._updated.wait()
             except TimeoutError:
                 with suppress(StoreUnavailable):
-                    if await table.poll(self):
-                        return
-                    if not await table.exists(self):
-                        raise QuestionFailed(REQUEST_LOST) from None
-                    missed = 0 if await self._is_reachable() else missed + 1
+                    if not await table.poll(self):
+                        raise errors.QuestionFailed(REQUEST_LOST) from None
+                    missed = 0 if self._updated.is_set() or await self._is_reachable() else missed + 1
                 if missed >= table.max_missed:
                     raise _Abandoned(CLIENT_DISCONNECTED) from None
                 continue
@@ -325,7 +308,7 @@ class _ClientError(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-def _question_failed(method: str, error: bytes, longest: int = 500) -> QuestionFailed:
+def _question_failed(method: str, error: bytes, longest: int = 500) -> errors.QuestionFailed:
     """A client's error. Its message is cut and cleaned, for a model will read it."""
     try:
         given = msgspec.json.decode(error, type=_ClientError)
@@ -335,7 +318,7 @@ def _question_failed(method: str, error: bytes, longest: int = 500) -> QuestionF
     if len(given.message) > longest:
         message += "…"
     reason = message or ("it did not say why" if given.code is None else f"error {given.code}")
-    return QuestionFailed(f"The client could not answer {method}: {reason}", code=given.code)
+    return errors.QuestionFailed(f"The client could not answer {method}: {reason}", code=given.code)
 
 
 # ── all pending requests ──
@@ -357,10 +340,7 @@ class PendingRequests:
         self, state: StateBackend | None = None, *, check_interval: float | None = None, max_missed: int = 4,
         max_extensions: int = 3, cancel_timeout: float = 1.0, max_requests: int = MAX_PENDING_REQUESTS,
     ) -> None:  # fmt: skip
-        """A client that is unreachable at `max_missed` checks in a row, one each `check_interval` seconds, is given up.
-
-        One that reports progress gets up to `max_extensions` times the timeout.
-        """
+        """A client that is unreachable at `max_missed` checks in a row, one each `check_interval` s, is given up."""
         self._state = state if state is not None and state.shared else None
         self._requests: dict[str, dict[object, PendingRequest]] = {}  # by client and id
         self.count = 0
@@ -375,22 +355,21 @@ class PendingRequests:
     ) -> AsyncIterator[PendingRequest]:
         """A request that is about to be sent; it is pending until the end of the context."""
         if self._closed:
-            raise QuestionFailed(self._closed)
+            raise errors.QuestionFailed(self._closed)
         requests = self._requests.get(client, {})
         if len(requests) >= MAX_REQUESTS_PER_CLIENT:
-            raise Busy(f"{MAX_REQUESTS_PER_CLIENT} questions wait for this client's answers already; ask less at once")
+            raise errors.Busy(
+                f"{MAX_REQUESTS_PER_CLIENT} questions wait for this client's answers already; ask less at once"
+            )
         if self.count >= self._max_requests:
-            raise Busy("The server waits for the answers of too many clients; try again later", http_status=503)
+            raise errors.Busy("The server waits for the answers of too many clients; try again later", http_status=503)
         request = PendingRequest(self, client, send, is_reachable)
         requests = self._requests.setdefault(client, requests)
         requests[request.id] = request
         self.count += 1
         try:
-            if self._state is None:
+            async with nullcontext() if self._state is None else self._shared(self._state, request, timeout):
                 yield request
-            else:
-                async with self._shared(self._state, request, timeout):
-                    yield request
         finally:
             self.count -= 1
             del requests[request.id]
@@ -427,9 +406,7 @@ class PendingRequests:
 
     async def deliver_anywhere(self, client: str, id: object, response: ClientResponse | None = None) -> None:
         """The same for a request of any worker. A response to no pending request of this client is ignored."""
-        if self.deliver(client, id, response) or self._state is None:
-            return
-        if not isinstance(id, str) or not _OWN_ID.fullmatch(id):
+        if self.deliver(client, id, response) or self._state is None or not _OWN_ID.fullmatch(str(id)):
             return
         key = f"question/{client}/{id}"
         entry = await self._state.get(key)
@@ -441,15 +418,13 @@ class PendingRequests:
         await self._state.publish(key)
 
     async def poll(self, request: PendingRequest) -> bool:
-        """Whether there is a response, which another worker may have put into the store."""
-        entry = None if self._state is None else await self._state.get(request.key)
+        """Deliver a response that another worker has put into the store. False if the store has lost the request."""
+        if self._state is None:
+            return True
+        entry = await self._state.get(request.key)
         if entry is not None and entry.value != _PENDING:
             request.deliver(_codec.decode(entry.value))
-        return request.response is not None
-
-    async def exists(self, request: PendingRequest) -> bool:
-        """False if the shared store has lost the request: no other worker could deliver its response."""
-        return self._state is None or await self._state.get(request.key) is not None
+        return entry is not None or request.response is not None
 
     async def is_pending(self, client: str, id: str) -> bool:
         """Whether any worker waits for the response."""
@@ -487,11 +462,13 @@ class UrlElicitations:
         self.shared: SharedUrlElicitations | None = None  # where several workers share a state
         self._channels: dict[str, dict[str, ClientChannel]] = {}  # by session and elicitation id, the oldest first
 
-    def register(self, session: str, id: str, channel: ClientChannel) -> None:
+    async def register(self, session: str, id: str, channel: ClientChannel) -> None:
         channels = self._channels.setdefault(session, {})
         channels[id] = channel
         if len(channels) > MAX_URL_ELICITATIONS:
             del channels[next(iter(channels))]
+        if self.shared is not None:
+            await self.shared.register_elicitation(session, id)
 
     def forget_session(self, session: str) -> None:
         self._channels.pop(session, None)

@@ -1,4 +1,4 @@
-"""A duplex connection to one client, for requests of all revisions: stdio, HTTP+SSE and the in-process client.
+"""A duplex connection to one client, in all revisions: stdio, HTTP+SSE and the in-process client.
 
 A transport feeds it lines without their newline and gives it a `Pipe` to write to.
 """
@@ -40,9 +40,6 @@ log = logging.getLogger("dovetail")
 class ConnectionLimits(msgspec.Struct, frozen=True):
     in_flight: int = 10_000  # requests
     listens: int = 1_000
-
-
-DEFAULT_LIMITS = ConnectionLimits()
 
 
 class Pipe(Protocol):
@@ -95,21 +92,13 @@ class Call(msgspec.Struct, eq=False):
         self.context = self.task = None
 
 
-def _is_current(task: "asyncio.Task[Any] | None") -> bool:
-    """False if the task is torn down from outside, after its loop has ended."""
-    try:
-        return asyncio.current_task() is task
-    except RuntimeError:  # no loop is running
-        return False
-
-
 class Connection:
     """One client: its session, if there was a handshake, and its calls in flight."""
 
     def __init__(
         self, engine: Engine, pipe: Pipe, *, handshake_only: bool = False, principal: "Principal | None" = None,
         locate: Callable[[], str | None] | None = None, in_process: bool = False,
-        limits: ConnectionLimits = DEFAULT_LIMITS,
+        limits: ConnectionLimits | None = None,
     ) -> None:  # fmt: skip
         self.engine = engine
         self.pipe = pipe
@@ -117,7 +106,7 @@ class Connection:
         self._principal = principal
         self._locate = locate
         self._in_process = in_process
-        self._limits = limits
+        self._limits = limits or ConnectionLimits()
         self.session: Session | None = None
         self.first_request = asyncio.Event()  # the client has made a valid request
         self._loop = asyncio.get_running_loop()
@@ -270,7 +259,7 @@ class Connection:
                 self._drop_session()
             response = jsonrpc.error(request.id, failure)
         except BaseException:  # any failure gets a response while the client waits for one
-            if not call.open or not _is_current(call.task):
+            if not call.open or asyncio.current_task(self._loop) is not call.task:  # torn down after the loop's end
                 raise
             log.exception("%s could not be answered properly", request.method)
             response = jsonrpc.error(request.id, ProtocolError("Internal error", code=INTERNAL_ERROR))
@@ -288,37 +277,29 @@ class Connection:
         except ProtocolError as failure:
             self.reject(failure)
             return
-        responses = [response for each in messages if (response := self._receive_item(each)) is not None]
-        if responses:
-            self._track(self._loop.create_task(self._serve_batch(responses)))
-
-    def _receive_item(self, message: Envelope | BadMessage) -> "asyncio.Future[bytes | None] | None":
-        """The response to one message of a batch, if it gets one."""
-        response: asyncio.Future[bytes | None] = self._loop.create_future()
-        if isinstance(message, BadMessage):
-            response.set_result(self._error(message.id, message))
-        elif not message.is_request:
-            self._receive_one_way(message)
-            return None
-        else:
-            assert isinstance(message.id, (int, str))
-            try:
-                call = self._admit(message, batched=True)
-            except ProtocolError as failure:
-                response.set_result(self._error(message.id, failure))
+        tasks: list[asyncio.Task[None]] = []
+        responses: list[list[bytes]] = [[] for _ in messages]  # empty for notifications and cancelled requests
+        for message, response in zip(messages, responses, strict=True):
+            if isinstance(message, BadMessage):
+                response.append(self._error(message.id, message))
+            elif not message.is_request:
+                self._receive_one_way(message)
             else:
-                response = call.task = self._loop.create_task(self._serve_item(call))
-        return response
+                assert isinstance(message.id, (int, str))
+                try:
+                    call = self._admit(message, batched=True)
+                except ProtocolError as failure:
+                    response.append(self._error(message.id, failure))
+                else:
+                    call.task = task = self._loop.create_task(self._serve(call, response.append))
+                    tasks.append(task)
+        if tasks or any(responses):
+            self._track(self._loop.create_task(self._serve_batch(tasks, responses)))
 
-    async def _serve_item(self, call: Call) -> bytes | None:
-        responses: list[bytes] = []
-        await self._serve(call, responses.append)
-        return responses[0] if responses else None
-
-    async def _serve_batch(self, responses: "Sequence[asyncio.Future[bytes | None]]") -> None:
-        """One line with all responses, when the last one is there; cancelled requests have none."""
-        done = await asyncio.gather(*responses, return_exceptions=True)
-        if items := [response for response in done if isinstance(response, bytes)]:
+    async def _serve_batch(self, tasks: Sequence[asyncio.Task[None]], responses: Sequence[list[bytes]]) -> None:
+        """One line with all responses, when the last one is there."""
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if items := [item for response in responses for item in response]:
             await self.send(jsonrpc.batch(items))
 
     # ── the session ──

@@ -244,11 +244,12 @@ class Context:
         """
         if awaitable is DONE:
             return None  # type: ignore[return-value]
-        if threading.get_ident() == self._thread:
-            _discard(awaitable)
-            raise RuntimeError("ctx.wait would block the event loop; in an async def use await instead")
-        if call_has_ended():
-            _discard(awaitable)
+        on_the_loop = threading.get_ident() == self._thread
+        if on_the_loop or call_has_ended():
+            if isinstance(awaitable, Coroutine):
+                awaitable.close()  # else it would warn that it was never awaited
+            if on_the_loop:
+                raise RuntimeError("ctx.wait would block the event loop; in an async def use await instead")
             raise CallEnded
         return wait_in_thread(lambda: asyncio.run_coroutine_threadsafe(_await(awaitable), self._loop))
 
@@ -381,12 +382,6 @@ def _loggable(data: Any) -> Any:
         return to_jsonable(data)
     except OutputError:
         return jsonrpc.sendable(str(data))
-
-
-def _discard(awaitable: Awaitable[Any]) -> None:
-    """A coroutine that is never awaited would warn."""
-    if isinstance(awaitable, Coroutine):
-        awaitable.close()
 
 
 async def _await(awaitable: Awaitable[T]) -> T:

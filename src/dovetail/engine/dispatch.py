@@ -1,4 +1,4 @@
-"""The path of every request: capability check, middleware, handler, encoding; failures as ProtocolError."""
+"""The path of every request: capability check, middleware, handler, encoding, errors."""
 
 import asyncio
 import logging
@@ -61,24 +61,18 @@ def _as_protocol_error(engine: "Engine", context: RequestContext, failure: BaseE
     if isinstance(failure, MissingCapability) and request.revision.handshake:  # older clients do not know the code
         return ProtocolError(failure.message, code=INVALID_REQUEST, data=failure.data)
     if isinstance(failure, ProtocolError):
-        return _with_json_data(failure, request)
+        try:
+            failure.data = to_jsonable(failure.data)
+        except OutputError as reason:
+            log.error("%s failed with data that can't be sent: %s", request.method, reason)
+            failure.data = None
+        return failure
     if isinstance(failure, ToolError):
         return ProtocolError(str(failure), code=INTERNAL_ERROR)
     is_stray = isinstance(failure, asyncio.CancelledError) and not is_cancelled()  # of another task
     if is_stray or isinstance(failure, (Exception, *EXITS)):
         details = log_failure(engine, context, failure, request.method)
         return ProtocolError(f"Internal error{details}", code=INTERNAL_ERROR)
-    return failure
-
-
-def _with_json_data(failure: ProtocolError, request: Request) -> ProtocolError:
-    """Data that can't be JSON are dropped, with a line in the log."""
-    if failure.data is not None:
-        try:
-            failure.data = to_jsonable(failure.data)
-        except OutputError as reason:
-            log.error("%s failed with data that can't be sent: %s", request.method, reason)
-            failure.data = None
     return failure
 
 
@@ -108,7 +102,7 @@ def _wrap(middleware: Middleware, inner: Layer) -> Layer:
             result = await inner(context)
             return result.opened() if isinstance(result, ToolResult) else result
 
-        context.save_original_params()
+        context.original_params = context.original_params or context.request.params
         return await middleware(context.request, call_next)
 
     return layer

@@ -1,4 +1,4 @@
-"""Handlers of client requests: one function for each method, all with the same signature."""
+"""Request handlers: one function for each method, all with the same signature."""
 
 import asyncio
 import logging
@@ -19,34 +19,12 @@ from dovetail.engine.concurrency import CallTimeout, HeldSlots
 from dovetail.engine.request_context import InputNeeded, RequestContext
 from dovetail.engine.subscriptions import LIST_KINDS, Change
 from dovetail.errors import INTERNAL_ERROR, INVALID_PARAMS, ArgumentError, NotFound, ProtocolError, ToolError
-from dovetail.protocol import jsonrpc
+from dovetail.protocol import jsonrpc, methods, results
 from dovetail.protocol.jsonrpc import encode
-from dovetail.protocol.methods import (
-    CompleteParams,
-    GetPromptParams,
-    ListenFilter,
-    ListenParams,
-    ListParams,
-    ReadResourceParams,
-    SetLevelParams,
-    UriParams,
-)
 from dovetail.protocol.pagination import LIFETIME, decode_cursor, encode_cursor
-from dovetail.protocol.results import (
-    SUBSCRIPTION_KEY,
-    CacheHint,
-    CompleteResult,
-    DiscoverResult,
-    EmptyResult,
-    InitializeResult,
-    ListenEnded,
-    ListResult,
-    PromptResult,
-    Result,
-    Shaper,
-)
+from dovetail.protocol.results import Result
 from dovetail.protocol.types import Definition
-from dovetail.registry.catalog import CachedPage, Catalog, Page
+from dovetail.registry.catalog import CachedPage, Catalog
 from dovetail.registry.functions import Invocation
 
 if TYPE_CHECKING:
@@ -55,22 +33,19 @@ if TYPE_CHECKING:
 
 Handler = Callable[["Engine", RequestContext], Awaitable[Result]]
 log = logging.getLogger("dovetail")
-EMPTY = EmptyResult()
+EMPTY = results.EmptyResult()
 ALL_CALLERS: Hashable | None = ()  # the visibility of a catalog without access rules
 MAX_LISTEN_URIS = 1_000  # of one listen; a client that wants more opens several
 MAX_LISTEN_BYTES = 256 * 1024  # of its params and its id, which stay in memory as long as it is open
 LOOKUPS_PER_TURN = 50  # of URIs, until other tasks get a turn of the event loop
 
 
-# ── lifecycle ──
-
-
 async def initialize(engine: "Engine", context: RequestContext) -> Result:
-    return InitializeResult(engine.offer_to(context), engine.options.instructions)
+    return results.InitializeResult(engine.offer_to(context), engine.options.instructions)
 
 
 async def discover(engine: "Engine", context: RequestContext) -> Result:
-    return DiscoverResult(engine.offer, engine.options.instructions, engine.options.hint)
+    return results.DiscoverResult(engine.offer, engine.options.instructions, engine.options.hint)
 
 
 async def ping(engine: "Engine", context: RequestContext) -> Result:
@@ -78,7 +53,7 @@ async def ping(engine: "Engine", context: RequestContext) -> Result:
 
 
 async def set_level(engine: "Engine", context: RequestContext) -> Result:
-    params: SetLevelParams = context.request.params
+    params: methods.SetLevelParams = context.request.params
     if context.sessions is not None:
         await context.sessions.change(lambda record: record.replace(log_level=params.level))
     return EMPTY
@@ -91,7 +66,7 @@ def _list(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
     """A handler that encodes each page once, until the catalog changes."""
 
     async def handler(engine: "Engine", context: RequestContext) -> Result:
-        params: ListParams = context.request.params
+        params: methods.ListParams = context.request.params
         catalog = catalog_of(engine)
         if key == "resources":
             await engine.library.refresh_files()
@@ -110,20 +85,14 @@ def _list(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
                 page = edition.page(after, size)
             else:
                 page = await lazy.access.visible_page(engine, context, edition, after, size)
-            cached = _encode_page(engine, shaper, key, page, hint, now)
+            last = page.next_after
+            cursor = None if last is None else encode_cursor(last, scope=key, key=engine.secrets[0], now=now)
+            cached = CachedPage(shaper.page(key, _definitions(page.items), cursor, hint), cursor, now, page.items)
             if visibility is not None:  # else it is unknown which callers see the same
                 catalog.keep(cache_key, cached, edition.version)
-        return ListResult(key, partial(_definitions, cached.items), cached.next_cursor, hint, cached.body)
+        return results.ListResult(key, partial(_definitions, cached.items), cached.next_cursor, hint, cached.body)
 
     return handler
-
-
-def _encode_page(
-    engine: "Engine", shaper: Shaper, key: str, page: Page[Any], hint: CacheHint, now: float
-) -> CachedPage:
-    after = page.next_after
-    cursor = None if after is None else encode_cursor(after, scope=key, key=engine.secrets[0], now=now)
-    return CachedPage(shaper.page(key, _definitions(page.items), cursor, hint), cursor, now, page.items)
 
 
 def _definitions(items: Sequence[Any]) -> list[Definition]:
@@ -149,14 +118,14 @@ def _with_input_required(handler: Handler) -> Handler:
 
 
 async def read_resource(engine: "Engine", context: RequestContext) -> Result:
-    params: ReadResourceParams = context.request.params
+    params: methods.ReadResourceParams = context.request.params
     if params.request_state is not UNSET or params.input_responses is not UNSET:
         lazy.input_required.resume(engine, context)
     return await engine.read(params.uri, context, call_in_slot)
 
 
 async def subscribe(engine: "Engine", context: RequestContext) -> Result:
-    params: UriParams = context.request.params
+    params: methods.UriParams = context.request.params
     rule = engine.library.access_to(params.uri)
     if rule is not None and not await lazy.access.may_use(engine, context, rule):
         raise NotFound(uri=params.uri)
@@ -166,7 +135,7 @@ async def subscribe(engine: "Engine", context: RequestContext) -> Result:
 
 
 async def unsubscribe(engine: "Engine", context: RequestContext) -> Result:
-    params: UriParams = context.request.params
+    params: methods.UriParams = context.request.params
     if context.sessions is not None:
         await context.sessions.change(lambda record: record.replace(subscriptions=record.subscriptions - {params.uri}))
     return EMPTY
@@ -174,14 +143,14 @@ async def unsubscribe(engine: "Engine", context: RequestContext) -> Result:
 
 async def listen(engine: "Engine", context: RequestContext) -> Result:
     """Runs until the client cancels or the server stops: sends the acknowledgement, then the notifications."""
-    params: ListenParams = context.request.params
+    params: methods.ListenParams = context.request.params
     if memoryview(context.request.raw_params).nbytes + len(encode(context.request.id)) > MAX_LISTEN_BYTES:
         text = f"subscriptions/listen takes {MAX_LISTEN_BYTES} bytes at most; ask for less, or in several listens"
         raise ProtocolError(text, code=INVALID_PARAMS, http_status=413)
     granted = await _grant(engine, context, params.notifications)
     kinds = [kind for kind in LIST_KINDS if getattr(granted, f"{kind}_list_changed")]
-    context.keep_only_params(ListenParams(notifications=granted))
-    meta = {SUBSCRIPTION_KEY: context.request.id}
+    context.keep_only_params(methods.ListenParams(notifications=granted))
+    meta = {results.SUBSCRIPTION_KEY: context.request.id}
     context.subscription = subscription = engine.hub.subscribe(kinds, granted.resource_subscriptions)
     try:
         acknowledgement = encode({"notifications": granted, "_meta": meta})
@@ -190,10 +159,10 @@ async def listen(engine: "Engine", context: RequestContext) -> Result:
             await context.emit(change_notification(change, meta))
     finally:
         subscription.end()
-    return ListenEnded(meta)
+    return results.ListenEnded(meta)
 
 
-async def _grant(engine: "Engine", context: RequestContext, requested: ListenFilter) -> ListenFilter:
+async def _grant(engine: "Engine", context: RequestContext, requested: methods.ListenFilter) -> methods.ListenFilter:
     """The notifications that this server has and that this caller may get."""
     names = engine.offer.names if engine.options.list_changed else frozenset[str]()
     rules: dict[str, AccessRule | None] = {}
@@ -207,7 +176,7 @@ async def _grant(engine: "Engine", context: RequestContext, requested: ListenFil
     lists = {
         name: getattr(requested, name) and kind in names for kind in LIST_KINDS for name in [f"{kind}_list_changed"]
     }
-    return ListenFilter(**lists, resource_subscriptions=uris)
+    return methods.ListenFilter(**lists, resource_subscriptions=uris)
 
 
 def change_notification(change: Change, meta: dict[str, Any] | None = None) -> bytes:
@@ -221,7 +190,7 @@ def change_notification(change: Change, meta: dict[str, Any] | None = None) -> b
 
 
 async def get_prompt(engine: "Engine", context: RequestContext) -> Result:
-    params: GetPromptParams = context.request.params
+    params: methods.GetPromptParams = context.request.params
     prompt = engine.prompts.get(params.name)
     if prompt is None or (prompt.access is not None and not await lazy.access.may_use(engine, context, prompt.access)):
         raise ProtocolError(f"Unknown prompt: {excerpt(params.name)}", code=INVALID_PARAMS)
@@ -233,7 +202,7 @@ async def get_prompt(engine: "Engine", context: RequestContext) -> Result:
         raise ProtocolError(str(failure), code=INVALID_PARAMS, data={"errors": failure.problems}) from None
     shape = partial(registry.prompts.shape_prompt, description=prompt.definition.description)
     label = f"prompt {prompt.name}"
-    result: PromptResult = await call_in_slot(engine, context, prompt.invocation, arguments, label, shape)
+    result: results.PromptResult = await call_in_slot(engine, context, prompt.invocation, arguments, label, shape)
     return result
 
 
@@ -267,7 +236,7 @@ async def call_function(
 
 
 async def complete(engine: "Engine", context: RequestContext) -> Result:
-    params: CompleteParams = context.request.params
+    params: methods.CompleteParams = context.request.params
     ref, argument = params.ref, params.argument
     name = ref.uri if ref.type == "ref/resource" else ref.name
     choices, rule = engine.choices(ref.type, name) or (None, None)
@@ -277,14 +246,12 @@ async def complete(engine: "Engine", context: RequestContext) -> Result:
     if completer is None:
         if ref.type == "ref/resource" and (paths := await engine.library.paths_in(name)):
             choices = {"path": paths}
-        return CompleteResult(registry.prompts.suggest(choices.get(argument.name, ()), argument.value))
+        return results.CompleteResult(registry.prompts.suggest(choices.get(argument.name, ()), argument.value))
     arguments: dict[str, Any] = {"value": argument.value}
     if completer.takes_arguments:
         arguments["arguments"] = dict(params.context.arguments)
     label, shape = f"completion of {argument.name}", registry.prompts.shape_completion
-    async with engine.limit:
-        suggested = await call_function(engine, context, completer.invocation, arguments, label, shape)
-    return CompleteResult(suggested)
+    return results.CompleteResult(await call_in_slot(engine, context, completer.invocation, arguments, label, shape))
 
 
 HANDLERS: dict[str, Handler] = {

@@ -1,4 +1,4 @@
-"""Requests to the client since 2026-07-28: a call that needs input ends in `input_required`, and comes again.
+"""Requests to the client since 2026-07-28: a call ends in `input_required` and comes again with input.
 
 Its function runs again then. A response is keyed by the digest of its request and how often that occurred in the run,
 so the order of the requests does not matter; a request that has changed is made anew. Earlier responses and the results
@@ -6,8 +6,7 @@ of steps travel with the client, as the sealed request state.
 
 `ctx.step` runs a side effect once, however often its function runs. A client may send the same state twice, so a run
 that began with a state claims each of its steps in the store before it runs them. A claim proves something only if the
-store still has all earlier ones: a call knows in which generation of the store it began, and its steps are refused in
-any other.
+store still has all earlier ones, so the steps of a call are refused in another generation of the store than its first.
 """
 
 import asyncio
@@ -84,7 +83,7 @@ def _bad_state(context: RequestContext, reason: str) -> ProtocolError:
 
 
 def _binding(engine: "Engine", context: RequestContext) -> Binding:
-    params: AskingParams = context.original_params
+    params: AskingParams = context.original_params or context.request.params
     if isinstance(params, ReadResourceParams):
         name, arguments = params.uri, jsonrpc.NO_PARAMS
     else:
@@ -150,10 +149,8 @@ class ReplayedRequests:
 
     async def request(self, input_request: InputRequest[Any], timeout: float) -> Raw:
         await self._raise_if_ended()
-        key = self._next_key(input_request.question)
-        response = self._responses.get(key)
+        key, response = self._find_response(input_request.question)
         if response is not None:
-            self._used.add(key)
             return response
         self._add_pending({key: input_request}, timeout)
         try:
@@ -175,10 +172,14 @@ class ReplayedRequests:
             for _ in range(turns):
                 await asyncio.sleep(0)
 
-    def _next_key(self, request: ClientRequest) -> str:
-        key = f"{request.method.partition('/')[0]}-{request.digest}"
-        self._occurrences[key] += 1
-        return f"{key}-{self._occurrences[key]}"
+    def _find_response(self, request: ClientRequest) -> tuple[str, Raw | None]:
+        """The key of the request, and the response if there is one."""
+        name = f"{request.method.partition('/')[0]}-{request.digest}"
+        self._occurrences[name] += 1
+        key = f"{name}-{self._occurrences[name]}"
+        if key in self._responses:
+            self._used.add(key)
+        return key, self._responses.get(key)
 
     def _add_pending(self, input_requests: Mapping[str, InputRequest[Any]], timeout: float) -> None:
         """Adds none of them if the client lacks a capability for one."""
@@ -205,9 +206,8 @@ class ReplayedRequests:
         await self._raise_if_ended()
         accepted: list[bool] = []
         for input_request in required.elicitations:
-            key = self._next_key(input_request.question)
-            if (response := self._responses.get(key)) is not None:
-                self._used.add(key)
+            key, response = self._find_response(input_request.question)
+            if response is not None:
                 accepted.append(input_request.read(response, self._context.request.revision).accepted)
             else:
                 self._add_pending({key: input_request}, self._engine.options.answer_timeout)
@@ -298,10 +298,9 @@ class Steps:
     def __init__(
         self, engine: "Engine", results: dict[str, Raw], previous: Round | None = None, claim_timeout: float = 30.0
     ) -> None:
-        """Other requests may bring the state of `previous` too: this run waits `claim_timeout` s for their steps."""
         self._engine = engine
         self._previous = previous
-        self._claim_timeout = claim_timeout
+        self._claim_timeout = claim_timeout  # to wait for a step of another request with the same state
         self.results = results
         self.occurrences: Counter[str] = Counter()  # by name, in this run
         self._running: set[asyncio.Task[Raw]] = set()

@@ -138,7 +138,7 @@ class RequestContext(msgspec.Struct, eq=False):
     no_channel_reason: str = NO_CHANNEL
     client_requests: "ClientRequests | None" = None  # from the first client request, step or input response on
     slots: "HeldSlots | None" = None  # of the function that runs for it
-    _original_params: Any = None
+    original_params: Any = None  # as they came, once a middleware may have changed those of the request
     _cancellation: Cancellation | None = None
 
     __repr__ = object.__repr__  # its parts hold the headers of the request, and the token in them
@@ -152,17 +152,9 @@ class RequestContext(msgspec.Struct, eq=False):
     def address(self) -> str | None:
         return None if self.locate is None else self.locate()
 
-    @property
-    def original_params(self) -> Any:
-        """The params as they came; a middleware may have changed those of the request."""
-        return self.request.params if self._original_params is None else self._original_params
-
-    def save_original_params(self) -> None:
-        self._original_params = self.original_params
-
     def keep_only_params(self, params: Any) -> None:
         """Keep only `params` of a long request: nothing else that its client has sent stays in memory."""
-        self.request.params, self.request.raw_params, self._original_params = params, EMPTY_OBJECT, None
+        self.request.params, self.request.raw_params, self.original_params = params, EMPTY_OBJECT, None
 
     @property
     def cancellation(self) -> Cancellation:

@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 MAX_TOKEN = 256 * 1024  # characters
 VERSION = b"\x01"
 _HEADER = len(VERSION) + 8  # bytes of version and key id
-_SALT = 16
-_KEY = 32
-_NONCE = 12
-_TAG = 16
+_SALT, _KEY, _NONCE, _TAG = 16, 32, 12, 16  # bytes
 OVERHEAD = _HEADER + _SALT + _TAG  # bytes that a token has besides its data
 
 NOT_OURS = "it is not of our making: no server of this version writes such a text"
@@ -109,7 +106,7 @@ def _decode(token: str) -> bytes:
     try:
         raw = decode_base64url(token)
     except ValueError:
-        raise BadSeal(NOT_OURS) from None
+        raw = b""
     if len(raw) < OVERHEAD or not raw.startswith(VERSION):
         raise BadSeal(NOT_OURS)
     return raw
