@@ -92,13 +92,13 @@ def visibility(rules: Rules, principal: "Principal | None") -> Hashable | None:
 
 
 async def visible_page(
-    engine: "Engine", context: RequestContext, edition: Snapshot[Any], after: int, size: int
+    engine: "Engine", context: RequestContext, snapshot: Snapshot[Any], after: int, size: int
 ) -> Page[Any]:
     """Up to `size` items that the caller may use, registered after number `after`."""
     caller = Caller(engine, context.principal)
     visible: list[Any] = []
     last = after
-    for number, item in edition.behind(after):
+    for number, item in snapshot.behind(after):
         if item.access is not None and not await caller.may_use(item.access):
             continue
         if len(visible) == size:  # there is one more

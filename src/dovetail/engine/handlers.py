@@ -72,24 +72,24 @@ def _list(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
             await engine.library.refresh_files()
         now = time.time()
         after = decode_cursor(params.cursor, scope=key, keys=engine.secrets, now=now)
-        edition, shaper = catalog.edition, engine.shapers[context.request.revision.name]
+        snapshot, shaper = catalog.edition, engine.shapers[context.request.revision.name]
         size, hint, visibility = engine.options.page_size, engine.options.hint, ALL_CALLERS
-        if edition.rules is not None:
-            visibility = lazy.access.visibility(edition.rules, context.principal)
+        if snapshot.rules is not None:
+            visibility = lazy.access.visibility(snapshot.rules, context.principal)
             hint = msgspec.structs.replace(hint, scope="private")
         # Servers may share a catalog, but not its pages: cursors are signed, and callers may see different parts.
-        cache_key = ((shaper, engine.secrets, edition.version, visibility), after)
+        cache_key = ((shaper, engine.secrets, snapshot.version, visibility), after)
         cached = catalog.encoded.get(cache_key)
         if cached is None or (cached.next_cursor is not None and now - cached.made >= LIFETIME / 2):
-            if edition.rules is None:
-                page = edition.page(after, size)
+            if snapshot.rules is None:
+                page = snapshot.page(after, size)
             else:
-                page = await lazy.access.visible_page(engine, context, edition, after, size)
+                page = await lazy.access.visible_page(engine, context, snapshot, after, size)
             last = page.next_after
             cursor = None if last is None else encode_cursor(last, scope=key, key=engine.secrets[0], now=now)
             cached = CachedPage(shaper.page(key, _definitions(page.items), cursor, hint), cursor, now, page.items)
             if visibility is not None:  # else it is unknown which callers see the same
-                catalog.keep(cache_key, cached, edition.version)
+                catalog.keep(cache_key, cached, snapshot.version)
         return results.ListResult(key, partial(_definitions, cached.items), cached.next_cursor, hint, cached.body)
 
     return handler
