@@ -227,7 +227,7 @@ NUMBERS = {"type": "object", "additionalProperties": {"type": "integer"}}
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25", MODERN])
 @pytest.mark.parametrize("thread", [True, False])
 async def test_in_process_the_real_error_is_shown_in_one_line_without_secrets(thread: bool, version: str) -> None:
-    shown = r"KeyError: .*password=\[redacted\].* \(test_last_resort\.py, line \d+\)"
+    shown = r"KeyError: .*password=\[redacted\].* \(test_failures\.py, line \d+\)"
     async with Client(failing(thread=thread), protocol_version=version) as client:
         with pytest.raises(ToolError, match=rf"^The tool fails failed: {shown}$"):
             await client.call_tool("fails")
@@ -290,6 +290,6 @@ async def test_a_traceback_in_the_log_begins_with_the_users_own_function(
     for record in caplog.records:
         lines = str(record.exc_text).splitlines()
         assert lines[0] == "  Traceback (most recent call last):"
-        assert "test_last_resort.py" in lines[1]
+        assert "test_failures.py" in lines[1]
         assert not [line for line in lines if str(Path(dovetail.__file__).parent) in line]
     assert [record.message for record in caplog.records] == ["tool fails failed", "prompt fails failed"]
