@@ -1,4 +1,4 @@
-"""A server for tests of questions to clients: its tools ask over the bare channel, and say what came of it."""
+"""A server for tests of client requests: its tools send them over the bare channel, and return the responses."""
 
 import asyncio
 import json

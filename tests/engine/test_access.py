@@ -73,7 +73,7 @@ async def test_who_may_use_what(version: str, principal: Principal | None, usabl
 
 @pytest.mark.parametrize("version", ERAS)
 async def test_what_authorize_refuses_does_not_exist(version: str) -> None:
-    """Word for word what is said of a name that nobody has ever heard of."""
+    """The same error as for a name that does not exist."""
     async with CallerWire(new_server(), version, WRITER) as wire:
         hidden = await ask_all(wire, "secret")
         for (use, answer), (_, unknown) in zip(hidden.items(), (await ask_all(wire, "public")).items(), strict=True):

@@ -203,7 +203,7 @@ PIECES = st.lists(
     st.lists(st.sampled_from(["/", "s", "x", ".", "?a=s", ";b=x", "%73", ".."]), max_size=5),
 )
 def test_all_that_fits_a_uri_has_the_same_rule(templates: list[list[str]], pieces: list[str]) -> None:
-    """Whatever was registered in spite of the refusals: no URI is a way round a rule."""
+    """Of all rules that can be registered: no URI is a way round one."""
     server = new()
     for place, each in enumerate(templates):
         try:

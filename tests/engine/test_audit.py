@@ -1,4 +1,4 @@
-"""The audit: which requests are noted, exactly what of them, and where the events go."""
+"""The audit: which requests are recorded, with which fields, and where the events go."""
 
 import asyncio
 import hashlib
@@ -317,7 +317,9 @@ async def test_a_function_gets_every_event_in_order(way: str) -> None:
 
 
 @pytest.mark.parametrize("failure", [ValueError("boom"), SystemExit(), asyncio.CancelledError()])
-async def test_what_it_does_not_take_is_in_the_log(caplog: pytest.LogCaptureFixture, failure: BaseException) -> None:
+async def test_events_of_a_failing_function_are_in_the_log(
+    caplog: pytest.LogCaptureFixture, failure: BaseException
+) -> None:
     async def broken(event: AuditEvent) -> None:
         raise failure
 
@@ -325,9 +327,9 @@ async def test_what_it_does_not_take_is_in_the_log(caplog: pytest.LogCaptureFixt
     async with Wire(offering(audit=broken), MODERN) as wire:
         for number in range(3):
             await wire.ask("tools/call", {"name": "add", "arguments": {"a": number, "b": 0}})
-    told = [record.getMessage() for record in caplog.records if record.name == "dovetail"]
+    errors = [record.getMessage() for record in caplog.records if record.name == "dovetail"]
     assert [event["arguments"]["a"] for event in kept(caplog)] == [0, 1, 2]
-    assert told == ["the audit function failed; 1 events so far are in the log dovetail.audit instead"]  # once a minute
+    assert errors == ["the audit function failed; 1 events so far are in the log dovetail.audit instead"]  # a minute
 
 
 def bounded(function: Any, **bounds: Any) -> Server:
@@ -337,7 +339,7 @@ def bounded(function: Any, **bounds: Any) -> Server:
     return server
 
 
-async def test_what_has_no_room_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_events_that_the_full_queue_refuses_are_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     go, taken = asyncio.Event(), []
 
     async def slow(event: AuditEvent) -> None:

@@ -1,4 +1,4 @@
-"""Requests to clients up to 2025-11-25: the table of those that wait, the way back of a pipe, and slots meanwhile."""
+"""Requests to clients up to 2025-11-25: pending requests, the channel of a connection, URL elicitations and slots."""
 
 import asyncio
 import json
@@ -35,16 +35,16 @@ GOOD = ClientResponse(True, b'{"roots":[]}')
 
 
 class Asked:
-    """A client that is asked by a table: what was sent to it, and what goes wrong with that."""
+    """A client with pending requests: what was sent to it, and how sending fails."""
 
     def __init__(self, state: Any = None, **options: Any) -> None:
         self.table = PendingRequests(state, **options)
         self.sent: list[Any] = []
-        self.trouble: Callable[[bytes], Any] | None = None
+        self.fail_to_send: Callable[[bytes], Any] | None = None
 
     async def send(self, message: bytes) -> None:
-        if self.trouble is not None:
-            await self.trouble(message)
+        if self.fail_to_send is not None:
+            await self.fail_to_send(message)
         self.sent.append(json.loads(message))
 
     def ask(self, params: bytes = b"{}", timeout: float = 5.0, **options: Any) -> "asyncio.Task[Any]":
@@ -55,16 +55,16 @@ class Asked:
         return asyncio.create_task(asking())
 
     async def asked(self) -> str:
-        """The id of the newest question."""
+        """The id of the newest request."""
         await settle()
         return self.sent[-1]["id"]
 
     def reason(self) -> str:
-        """Why the only question was called off."""
-        question, called_off = self.sent
-        assert called_off["method"] == "notifications/cancelled"
-        assert called_off["params"]["requestId"] == question["id"]
-        return called_off["params"]["reason"]
+        """Why the only request was cancelled."""
+        request, notification = self.sent
+        assert notification["method"] == "notifications/cancelled"
+        assert notification["params"]["requestId"] == request["id"]
+        return notification["params"]["reason"]
 
 
 class LoopClock:
@@ -94,7 +94,7 @@ class LoopClock:
     ],
 )
 @pytest.mark.rule("PROG-1", "BASE-3")
-async def test_a_question_and_its_answer(params: Any, expected: Any) -> None:
+async def test_a_request_and_its_response(params: Any, expected: Any) -> None:
     client = Asked()
     asking = client.ask(json.dumps(params).encode())
     id = await client.asked()
@@ -126,16 +126,16 @@ async def test_progress_gives_more_time_but_not_for_ever() -> None:
 
 
 @pytest.mark.parametrize("way", ["hangs", "fails"])
-async def test_a_client_that_can_not_be_told_is_not_waited_for(way: str) -> None:
+async def test_a_cancellation_that_can_not_be_sent_is_not_waited_for(way: str) -> None:
     client = Asked(cancel_timeout=0.01)
 
-    async def trouble(message: bytes) -> None:
+    async def fail_to_send(message: bytes) -> None:
         if b"cancelled" in message:
             if way == "fails":
                 raise OSError("gone")
             await asyncio.Event().wait()
 
-    client.trouble = trouble
+    client.fail_to_send = fail_to_send
     with pytest.raises(AnswerTimeout):
         await client.ask(timeout=0.001)
     asking = client.ask()
@@ -147,13 +147,13 @@ async def test_a_client_that_can_not_be_told_is_not_waited_for(way: str) -> None
 
 
 @pytest.mark.parametrize("failure", [QuestionFailed("There is no way"), TimeoutError("the store is slow")])
-async def test_a_question_that_can_not_be_sent_is_not_called_off(failure: Exception) -> None:
+async def test_a_request_that_can_not_be_sent_is_not_cancelled(failure: Exception) -> None:
     client = Asked()
 
-    async def trouble(_message: bytes) -> None:
+    async def fail_to_send(_message: bytes) -> None:
         raise failure
 
-    client.trouble = trouble
+    client.fail_to_send = fail_to_send
     with pytest.raises(type(failure), match=str(failure)) as caught:
         await client.ask()
     assert not isinstance(caught.value, AnswerTimeout)
@@ -172,7 +172,7 @@ async def test_a_question_that_can_not_be_sent_is_not_called_off(failure: Except
     ],
 )
 @pytest.mark.rule("BASE-8")
-async def test_a_refusal_in_words(error: Any, words: str, code: int | None) -> None:
+async def test_the_error_of_a_client_in_words(error: Any, words: str, code: int | None) -> None:
     client = Asked()
     asking = client.ask()
     message = jsonrpc.decode(json.dumps({"jsonrpc": "2.0", "id": await client.asked(), "error": error}).encode())
@@ -184,10 +184,10 @@ async def test_a_refusal_in_words(error: Any, words: str, code: int | None) -> N
     assert len(client.sent) == 1
 
 
-# ── all that wait ──
+# ── all pending requests ──
 
 
-async def test_so_many_wait_for_one_client_and_for_all() -> None:
+async def test_so_many_are_pending_for_one_client_and_for_all() -> None:
     table, send = PendingRequests(max_requests=MAX_REQUESTS_PER_CLIENT + 1), Asked().send
     async with AsyncExitStack() as stack:
         requests = [await stack.enter_async_context(table.open("c", 5, send)) for _ in range(MAX_REQUESTS_PER_CLIENT)]
@@ -202,7 +202,7 @@ async def test_so_many_wait_for_one_client_and_for_all() -> None:
         assert table.count == 1
 
 
-async def test_questions_fail_when_no_answers_are_taken_any_more() -> None:
+async def test_pending_requests_fail_when_the_server_stops() -> None:
     client = Asked()
     answered, late = client.ask(), client.ask()
     await settle()
@@ -216,39 +216,39 @@ async def test_questions_fail_when_no_answers_are_taken_any_more() -> None:
         await client.ask()
 
 
-class There:
-    """Whether a client is there, beat after beat; the last word stays."""
+class Reachable:
+    """Whether a client is reachable, check after check; the last word stays."""
 
-    looks = 0
+    checks = 0
 
     def __init__(self, *words: bool) -> None:
         self.words = words
 
     async def __call__(self) -> bool:
-        self.looks += 1
-        return self.words[min(self.looks, len(self.words)) - 1]
+        self.checks += 1
+        return self.words[min(self.checks, len(self.words)) - 1]
 
 
 @pytest.mark.parametrize("state", [None, FarState()], ids=["here", "shared"])
-async def test_a_client_that_is_not_there_for_some_beats_is_given_up(state: Any) -> None:
-    there = There(True, False, False, False, True, False)
+async def test_a_client_that_is_unreachable_for_some_checks_is_given_up(state: Any) -> None:
+    reachable = Reachable(True, False, False, False, True, False)
     client = Asked(state, check_interval=0.001)
     with pytest.raises(QuestionFailed, match="has closed its connection"):
-        await client.ask(is_reachable=there)
-    assert there.looks == 5 + 4
+        await client.ask(is_reachable=reachable)
+    assert reachable.checks == 5 + 4
     assert client.reason() == client_requests.CLIENT_DISCONNECTED
 
 
-async def test_progress_is_a_sign_that_the_client_is_there() -> None:
-    clock, client, there = LoopClock(), Asked(check_interval=10), There(False)
-    asking = client.ask(timeout=1000, is_reachable=there)
+async def test_progress_shows_that_the_client_is_reachable() -> None:
+    clock, client, reachable = LoopClock(), Asked(check_interval=10), Reachable(False)
+    asking = client.ask(timeout=1000, is_reachable=reachable)
     id = await client.asked()
     for _ in range(3):
         for _ in range(3):
             await clock.pass_by(10.1)
         client.table.deliver("c", id)
         await settle()
-    assert there.looks == 9
+    assert reachable.checks == 9
     client.table.deliver("c", id, GOOD)
     assert await asking == {"roots": []}
 
@@ -256,7 +256,7 @@ async def test_progress_is_a_sign_that_the_client_is_there() -> None:
 # ── workers that share a state ──
 
 
-async def test_an_answer_reaches_the_worker_that_asked() -> None:
+async def test_a_response_reaches_the_worker_that_sent_the_request() -> None:
     state = FarState()
     client, other = Asked(state), PendingRequests(state)
     asking = client.ask()
@@ -277,7 +277,7 @@ async def test_an_answer_reaches_the_worker_that_asked() -> None:
 
 @pytest.mark.parametrize("state", [None, FarState()], ids=["here", "shared"])
 @pytest.mark.rule("EL-10", "CAN-4")
-async def test_answers_that_were_not_asked_for_change_nothing(state: Any) -> None:
+async def test_responses_to_no_request_change_nothing(state: Any) -> None:
     client, other = Asked(state), PendingRequests(state)
     asking = client.ask()
     id = await client.asked()
@@ -296,7 +296,7 @@ async def test_answers_that_were_not_asked_for_change_nothing(state: Any) -> Non
     await asking
 
 
-async def test_an_answer_that_was_not_heard_of_is_found_at_the_next_beat() -> None:
+async def test_a_response_that_was_not_published_is_found_at_the_next_check() -> None:
     state = FarState()
     client, other = Asked(state, check_interval=0.01), PendingRequests(state)
     asking = client.ask()
@@ -362,9 +362,9 @@ async def test_a_tool_asks_and_goes_on(version: str) -> None:
         await wire.quiet(0.01)
 
 
-@pytest.mark.parametrize("way", ["cancel", "abandon"])
+@pytest.mark.parametrize("way", ["cancel", "cancel_calls"])
 @pytest.mark.rule("CAN-1", "CAN-2", "STDIO-6")
-async def test_a_call_that_is_cancelled_calls_its_questions_off_and_can_ask_no_more(way: str) -> None:
+async def test_a_cancelled_call_cancels_its_requests_and_can_make_no_more(way: str) -> None:
     stage = AskingStage()
     async with AskedWire(stage.server) as wire:
         wire.call(times=2)
@@ -376,9 +376,9 @@ async def test_a_call_that_is_cancelled_calls_its_questions_off_and_can_ask_no_m
         else:
             wire.cancel(1)
             wire.cancel(2)
-        called_off = [(await wire.asked("notifications/cancelled"))["params"] for _ in range(2)]
-        assert {each["requestId"] for each in called_off} == questions
-        assert {each["reason"] for each in called_off} == {"The call that asked has ended"}
+        cancelled = [(await wire.asked("notifications/cancelled"))["params"] for _ in range(2)]
+        assert {each["requestId"] for each in cancelled} == questions
+        assert {each["reason"] for each in cancelled} == {"The call that asked has ended"}
         await stage.cancelled.wait()
         await settle()
         assert [str(each) for each in stage.failures] == [client_requests.CALL_ENDED]
@@ -399,7 +399,7 @@ async def test_who_can_be_asked() -> None:
         assert await wire.text() == NO_CHANNEL
 
 
-async def test_when_the_connection_closes_its_questions_fail_at_once() -> None:
+async def test_when_the_connection_closes_its_pending_requests_fail_at_once() -> None:
     stage = AskingStage()
     wire = AskedWire(stage.server)
     wire.grace = 5
@@ -418,7 +418,7 @@ async def test_when_the_connection_closes_its_questions_fail_at_once() -> None:
 
 
 @pytest.mark.rule("EL-18")
-async def test_each_client_that_was_asked_with_an_id_is_told_once() -> None:
+async def test_each_client_that_was_asked_with_an_id_is_notified_once() -> None:
     elicitations, notified = UrlElicitations(), list[str]()
 
     async def register(session: str, id: str) -> None:
@@ -544,7 +544,7 @@ async def test_the_function_goes_on_when_there_is_a_slot_for_it(end: str) -> Non
 
 
 @pytest.mark.parametrize("number", [1, MAX_REQUESTS_PER_CALL + 8])
-async def test_questions_that_outlive_their_function_are_called_off_before_its_answer(number: int) -> None:
+async def test_questions_that_outlive_their_function_are_cancelled_before_its_response(number: int) -> None:
     server = serving(max_concurrency=1, max_queue=0)
     left: set[asyncio.Task[Any]] = set()
 

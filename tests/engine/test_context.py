@@ -155,14 +155,14 @@ async def test_what_a_function_knows_about_its_request() -> None:
 async def test_changes_are_told_to_everyone_who_asked(in_thread: bool) -> None:
     server = new_server(declare=["prompts"])
     server.add_resource("a://b", lambda: "", name="r")
-    tell = (("resource_updated", "a://b"), ("tools_changed",), ("prompts_changed",), ("resources_changed",))
+    notifications = (("resource_updated", "a://b"), ("tools_changed",), ("prompts_changed",), ("resources_changed",))
 
     def in_a_thread(ctx: Context) -> None:
-        for name, *uri in tell:
+        for name, *uri in notifications:
             getattr(ctx, f"notify_{name}")(*uri)
 
     async def asynchronous(ctx: Context) -> None:
-        for name, *uri in tell:
+        for name, *uri in notifications:
             await getattr(ctx, f"notify_{name}")(*uri)
 
     server.add_tool(in_a_thread if in_thread else asynchronous, name="tell")
