@@ -55,7 +55,7 @@ async def call_tool(engine: "Engine", context: RequestContext) -> Result:
         else:
             await _wait_for_slots(engine, context, tool, slots)
         try:
-            value = await start(engine, context, tool.invocation, arguments, tool.label)
+            value = await start_function(engine, context, tool.invocation, arguments, tool.label)
         except BaseException as raised:
             await raise_failure(engine, context, tool.invocation, raised, tool.label)
         if context.client_requests is None and (type(value) in PLAIN_TYPES or not isinstance(value, InputRequired)):
@@ -198,7 +198,7 @@ async def invoke(
     """The value that the function returns. `call_tool` does the same by itself, to save a frame."""
     checkpoint = None if context.client_requests is None else context.client_requests.checkpoint()
     try:
-        value = await start(engine, context, invocation, arguments, label)
+        value = await start_function(engine, context, invocation, arguments, label)
     except BaseException as raised:
         await raise_failure(engine, context, invocation, raised, label)
     if context.client_requests is None and (type(value) in PLAIN_TYPES or not isinstance(value, InputRequired)):
@@ -206,7 +206,7 @@ async def invoke(
     return await final_value(engine, context, invocation, arguments, label, value, checkpoint)
 
 
-def start(
+def start_function(
     engine: "Engine", context: RequestContext, invocation: Invocation, arguments: dict[str, Any], label: str
 ) -> Awaitable[Any]:
     """The running function, to be awaited at once; without a wrapper where it needs none."""
@@ -237,7 +237,7 @@ async def final_value(
         await client_requests.request_all(value)
         client_requests.restart(checkpoint)
         try:
-            value = await start(engine, context, invocation, arguments, label)
+            value = await start_function(engine, context, invocation, arguments, label)
         except BaseException as raised:
             await raise_failure(engine, context, invocation, raised, label)
 

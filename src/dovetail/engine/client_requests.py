@@ -134,7 +134,7 @@ class LiveRequests:
         return channel
 
     async def _register_url(self, input_request: ElicitUrl, channel: ClientChannel) -> None:
-        """Before the client is asked, so that its completion can be notified from then on until the session ends."""
+        """Before the request is sent, so that `complete_elicitation` works from then on until the session ends."""
         session = self._context.request.session
         if self._revision.elicitation_ids and session is not None:
             await self._engine.elicitations.register(session.id, input_request.elicitation_id, channel)

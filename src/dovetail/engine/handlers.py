@@ -102,7 +102,7 @@ def _definitions(items: Sequence[Any]) -> list[Definition]:
 def _with_input_required(handler: Handler) -> Handler:
     """A handler whose function may make client requests. `call_tool` does the same by itself."""
 
-    async def asking(engine: "Engine", context: RequestContext) -> Result:
+    async def interactive(engine: "Engine", context: RequestContext) -> Result:
         try:
             result = await handler(engine, context)
         except InputNeeded:
@@ -111,7 +111,7 @@ def _with_input_required(handler: Handler) -> Handler:
             context.client_requests.check_replay()
         return result
 
-    return asking
+    return interactive
 
 
 # ── resources ──

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dovetail")
 
-AskingParams = CallToolParams | GetPromptParams | ReadResourceParams
+InteractiveParams = CallToolParams | GetPromptParams | ReadResourceParams
 NOT_YET_DONE = "The user has agreed to open the page that this needs, but is not done there; call again afterwards"
 NOT_WILLING = "The user did not want to open the page that this needs"
 BAD_STATE = "The request state can't be used; make the request again without it"
@@ -53,7 +53,7 @@ MAX_NAME = 200
 
 def resume(engine: "Engine", context: RequestContext) -> None:
     """Read the request state and the input responses of a request, or refuse them, before the function runs."""
-    params: AskingParams = context.request.params
+    params: InteractiveParams = context.request.params
     if not context.request.revision.rounds or context.client_requests is not None:
         return  # the revision does not have these fields, or they were read already
     responses = request_state.read_responses(params.input_responses)
@@ -83,7 +83,7 @@ def _bad_state(context: RequestContext, reason: str) -> ProtocolError:
 
 
 def _binding(engine: "Engine", context: RequestContext) -> Binding:
-    params: AskingParams = context.original_params or context.request.params
+    params: InteractiveParams = context.original_params or context.request.params
     if isinstance(params, ReadResourceParams):
         name, arguments = params.uri, jsonrpc.NO_PARAMS
     else:
@@ -278,7 +278,7 @@ class ReplayedRequests:
 
     @property
     def _subject(self) -> str:
-        params: AskingParams = self._context.request.params
+        params: InteractiveParams = self._context.request.params
         name = params.uri if isinstance(params, ReadResourceParams) else params.name
         printable = "".join(filter(str.isprintable, name[:128]))  # a URI comes from the client
         return f"The {SUBJECTS[self._context.request.method]} {printable}"
