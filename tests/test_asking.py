@@ -225,7 +225,7 @@ def reason(log: pytest.LogCaptureFixture) -> str:
         ("step", ["save", dict]),
     ],
 )
-async def test_who_does_not_or_can_not_wait_is_told_what(
+async def test_an_author_who_does_not_or_can_not_wait_gets_a_clear_error(
     name: str, arguments: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def forgets(ctx: Context) -> str:

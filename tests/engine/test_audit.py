@@ -287,7 +287,7 @@ async def test_a_line_stays_json_when_a_handler_redacts(caplog: pytest.LogCaptur
     assert kept(caplog)[0]["arguments"] == {"how": "password=", "password": "[redacted]"}
 
 
-async def test_a_log_that_takes_no_events_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_log_that_takes_no_events_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     async with Wire(offering(audit=True), MODERN) as wire:
         for _ in range(3):

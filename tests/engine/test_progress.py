@@ -1,4 +1,4 @@
-"""Progress: what of many reports is sent, and what a client hears of them."""
+"""Progress: what of many reports is sent, and what a client gets of them."""
 
 import math
 import time

@@ -252,7 +252,7 @@ async def test_a_state_of_another_caller_is_refused(caplog: Any) -> None:
     ],
     ids=lambda answer: str(answer)[:60],
 )
-async def test_an_answer_that_does_not_fit_is_told_and_not_taken(answer: Any) -> None:
+async def test_a_response_that_does_not_fit_is_reported_and_not_used(answer: Any) -> None:
     async with asking_client(bank()) as client:
         method, params = call("pay", amount=1)
         first = await client.request(method, params)
