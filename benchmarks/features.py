@@ -107,8 +107,8 @@ async def _serve(server: Server, arguments: bytes, calls: int) -> float:
     began = time.process_time()
     for first in range(0, calls, AT_ONCE):
         for id in range(first, first + AT_ONCE):
-            connection.take(LINE % (id, arguments, id))
-        connection.begin()
+            connection.receive(LINE % (id, arguments, id))
+        connection.start_calls()
         for _ in range(10_000):
             if answers.results == first + AT_ONCE:
                 break

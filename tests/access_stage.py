@@ -1,4 +1,4 @@
-"""A server with things for everybody, for writers and for admins, and wires with somebody at their other end."""
+"""A server with things for all callers, for writers and for admins, and wires with a principal."""
 
 from typing import Any, Literal
 
@@ -8,23 +8,17 @@ from wire import MODERN, Wire
 
 ERAS = ("2025-11-25", MODERN)
 NEEDED = ["notes:read", "notes:write"]
-NOBODY = None
+ANONYMOUS = None
 READER = Principal(subject="ann", scopes=frozenset(["notes:read"]))
 WRITER = Principal(subject="bob", scopes=frozenset([*NEEDED, "other"]))
 ADMIN = Principal(subject="eve", claims={"admin": True})
 
 
 class CallerWire(Wire):
-    """A wire with somebody at its other end."""
+    """A wire whose client is authenticated."""
 
     def __init__(self, server: Server, version: str | None, principal: Principal | None) -> None:
-        super().__init__(server, version)
-        self.principal = principal
-
-    async def __aenter__(self) -> "CallerWire":
-        await super().__aenter__()
-        self.connection._principal = self.principal
-        return self
+        super().__init__(server, version, principal=principal)
 
 
 def is_admin(principal: Principal | None) -> bool:
@@ -32,7 +26,7 @@ def is_admin(principal: Principal | None) -> bool:
 
 
 def new_server(began: list[str] | None = None, **options: Any) -> Server:
-    """For everybody, for writers, and for admins, one of each kind."""
+    """For all callers, for writers, and for admins, one of each kind."""
     server = Server("access", version="1.0.0", **options)
     rules: dict[str, Any] = {"open": {}, "scoped": {"scopes": NEEDED}, "secret": {"authorize": is_admin}}
     for name, rule in rules.items():

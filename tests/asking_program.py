@@ -76,7 +76,7 @@ class Notes:
 
 
 async def check_everything(ask: Ask, notes: Notes, revision: str) -> None:
-    """Whatever the revision has gives the same everywhere, and each of its steps has run once."""
+    """All that the revision has gives the same everywhere, and each of its steps has run once."""
     for name, expected in EVERYTHING.items():
         if revision >= expected.since:
             call = new_call()

@@ -1,4 +1,4 @@
-"""A server for tests of questions to clients: its tools ask by the bare way back, and say what came of it."""
+"""A server for tests of client requests: its tools send them over the bare channel, and return the responses."""
 
 import asyncio
 import json
@@ -38,10 +38,10 @@ class AskingStage(Stage):
         return json.dumps([json.loads(bytes(task.result())) for task in asked])
 
     async def _ask(self, ctx: Context, method: str, params: bytes, timeout: float) -> Any:
-        back = ctx._context.back
-        if back is None:
-            raise QuestionFailed(ctx._context.no_way_back)
-        return await ask_by(back, method, timeout, params)
+        channel = ctx._context.channel
+        if channel is None:
+            raise QuestionFailed(ctx._context.no_channel_reason)
+        return await ask_by(channel, method, timeout, params)
 
     async def defy(self, ctx: Context) -> str:
         """Goes on asking when it was cancelled."""
@@ -51,15 +51,15 @@ class AskingStage(Stage):
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             try:
-                ctx._context.back.pending("roots/list", 5)
+                ctx._context.channel.pending("roots/list", 5)
             except QuestionFailed as failure:
                 self.failures.append(failure)
         return "defied"
 
 
-async def ask_by(back: Any, method: str, timeout: float, params: bytes = b"{}") -> Any:
-    """The client's result, by the bare way back of a call."""
-    async with back.pending(method, timeout) as request:
+async def ask_by(channel: Any, method: str, timeout: float, params: bytes = b"{}") -> Any:
+    """The client's result, over the bare channel of a call."""
+    async with channel.pending(method, timeout) as request:
         return await request.result(method, params, timeout)
 
 

@@ -20,17 +20,17 @@ def accepted(value: Any) -> dict[str, Any]:
     return {"action": "accept", "content": {"value": value}}
 
 
-def is_interim(result: Mapping[str, Any]) -> bool:
+def is_input_required(result: Mapping[str, Any]) -> bool:
     return result["resultType"] == "input_required"
 
 
 def messages(result: Mapping[str, Any]) -> list[str]:
-    """What an interim result asks."""
+    """What an `input_required` result asks."""
     return sorted(request["params"]["message"] for request in result.get("inputRequests", {}).values())
 
 
 def replies(result: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
-    """What is said to an interim result; questions that have no answer are left out."""
+    """The `inputResponses` to such a result; questions that have no answer are left out."""
     answer_to = answers if callable(answers) else answers.get
     found = {key: answer_to(request["params"]["message"]) for key, request in result.get("inputRequests", {}).items()}
     return {key: accepted(value) for key, value in found.items() if value is not None}
@@ -67,7 +67,7 @@ async def play(
     if arguments is not None:
         params["arguments"] = arguments
     played = Played(await client.request(method, params))
-    while is_interim(played.result):
+    while is_input_required(played.result):
         assert len(played.rounds) < limit, played.rounds
         played.rounds.append(messages(played.result))
         played.states.append(played.result["requestState"])

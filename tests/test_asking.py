@@ -166,7 +166,7 @@ async def test_everything_with_the_official_client(
     talk.transcript.assert_clean()
 
 
-# ── pages to visit ──
+# ── URL elicitations ──
 
 
 @pytest.mark.parametrize("way", ["in process", "stdio", "http", "sse"])
@@ -174,12 +174,12 @@ async def test_the_client_hears_when_the_user_is_done(reached: Any, way: str) ->
     seen: list[ElicitRequest] = []
     done: list[str] = []
 
-    def visits(question: ElicitRequest) -> bool:
+    def accept(question: ElicitRequest) -> bool:
         seen.append(question)
         return True
 
     server, visit = reached(way), new_call()
-    options = {"elicitation_handler": visits, "elicitation_complete_handler": done.append}
+    options = {"elicitation_handler": accept, "elicitation_complete_handler": done.append}
     async with server.answering(HANDSHAKE, **options) as client:
         assert (await client.call_tool("sign_in", {"visit": visit})).text == "accept"
         assert (seen[0].url, seen[0].elicitation_id) == (PAGE, visit)
@@ -225,7 +225,7 @@ def reason(log: pytest.LogCaptureFixture) -> str:
         ("step", ["save", dict]),
     ],
 )
-async def test_who_does_not_or_can_not_wait_is_told_what(
+async def test_an_author_who_does_not_or_can_not_wait_gets_a_clear_error(
     name: str, arguments: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def forgets(ctx: Context) -> str:

@@ -17,7 +17,7 @@ import pytest
 
 from asking_program import ANSWERS, PLANNED, PROGRAM, ROOT, SAMPLED, Notes, accepted, new_call
 from judge import COMPLAINT
-from replaying import asking_client, is_interim
+from replaying import asking_client, is_input_required
 from sdk import deprecations_are_expected
 
 pytestmark = [*deprecations_are_expected, pytest.mark.slow]
@@ -92,7 +92,7 @@ async def plan(ports: Iterator[int], call: str) -> list[int]:
     for port in itertools.islice(ports, 10):
         async with asking_client(f"http://127.0.0.1:{port}/mcp") as client:
             result = await client.request("tools/call", params)
-        if not is_interim(result):
+        if not is_input_required(result):
             found = PLANNED.fullmatch(result["content"][0]["text"])
             assert found, result
             return [int(each) for each in found.groups()]

@@ -348,7 +348,7 @@ SCENARIOS: dict[str, list[Step]] = {
     "profiles": [call("greet", name="Ada", gives={}), fail("greet", says="name")],
     "profiles_reference": [call("add", a=1, b=2, gives='{"result":3.0}')],
     "testing": [call("divide", a=6, b=3, gives=2.0)],
-    "testing_auth": [refuse("tools/call", name="write", says="This needs the scopes: notes:write; nobody")],
+    "testing_auth": [refuse("tools/call", name="write", says="This needs the scopes: notes:write; no caller")],
     "middleware": [call("look", matches=".+"), refuse("tools/call", name="admin_open", says="Unknown tool")],
     "schemas": [
         call("book", **BOOKING, gives=BOOKED),

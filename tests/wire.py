@@ -14,7 +14,11 @@ CLIENT = {"name": "wire", "version": "1.0.0"}
 class Wire:
     """`async with Wire(server, "2025-06-18") as wire`: shakes hands first; with None it says nothing by itself."""
 
-    def __init__(self, server: Any, version: str | None = None, *, capabilities: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, server: Any, version: str | None = None, *, capabilities: dict[str, Any] | None = None, **options: Any
+    ) -> None:
+        """The other `options` are those of `Connection`."""
+        self.options = options
         self.server = server
         self.version = version
         self.grace = 0.5  # seconds that open calls get at the end
@@ -36,7 +40,7 @@ class Wire:
 
     async def __aenter__(self) -> "Wire":
         await self.server.engine.start(self.server)
-        self.connection = Connection(self.server.engine, self)
+        self.connection = Connection(self.server.engine, self, **self.options)
         if self.version is not None and self.version != MODERN:
             params = {"protocolVersion": self.version, "capabilities": self.capabilities, "clientInfo": CLIENT}
             self.welcome = await self.ask("initialize", params)

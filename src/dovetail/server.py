@@ -206,7 +206,7 @@ class Server:
 
         Only clients of 2025-11-25 do. False if there is none that was asked.
         """
-        return await self.engine.elicitations.completed(elicitation_id)
+        return await self.engine.elicitations.complete(elicitation_id)
 
     # ── serving ──
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from access_stage import ADMIN, ERAS, NOBODY, READER, WRITER, CallerWire, is_admin, new_server
+from access_stage import ADMIN, ANONYMOUS, ERAS, READER, WRITER, CallerWire, is_admin, new_server
 from dovetail import Context, Server, ToolRegistry
 from dovetail.auth.principal import Principal
 from dovetail.engine.connection import Connection
@@ -51,7 +51,7 @@ async def ask_all(wire: Wire, name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("version", ERAS)
 @pytest.mark.parametrize(
     ("principal", "usable"),
-    [(NOBODY, {"open"}), (READER, {"open"}), (WRITER, {"open", "scoped"}), (ADMIN, {"open", "secret"})],
+    [(ANONYMOUS, {"open"}), (READER, {"open"}), (WRITER, {"open", "scoped"}), (ADMIN, {"open", "secret"})],
 )
 async def test_who_may_use_what(version: str, principal: Principal | None, usable: set[str]) -> None:
     began: list[str] = []
@@ -73,7 +73,7 @@ async def test_who_may_use_what(version: str, principal: Principal | None, usabl
 
 @pytest.mark.parametrize("version", ERAS)
 async def test_what_authorize_refuses_does_not_exist(version: str) -> None:
-    """Word for word what is said of a name that nobody has ever heard of."""
+    """The same error as for a name that does not exist."""
     async with CallerWire(new_server(), version, WRITER) as wire:
         hidden = await ask_all(wire, "secret")
         for (use, answer), (_, unknown) in zip(hidden.items(), (await ask_all(wire, "public")).items(), strict=True):
@@ -113,7 +113,7 @@ async def test_a_refusal_names_what_this_one_needs_and_is_logged(caplog: pytest.
 
 
 async def test_on_a_pipe_without_a_token_the_message_says_what_helps() -> None:
-    async with CallerWire(new_server(), MODERN, NOBODY) as wire:
+    async with CallerWire(new_server(), MODERN, ANONYMOUS) as wire:
         assert "DOVETAIL_TOKEN" in (await wire.refusal("tools/call", {"name": "scoped"}))["message"]
         wire.connection = Connection(wire.server.engine, wire, locate=lambda: "127.0.0.1")
         assert "DOVETAIL_TOKEN" not in (await wire.refusal("tools/call", {"name": "scoped"}))["message"]
@@ -194,7 +194,7 @@ async def test_kept_contents_are_for_those_who_may_read_them(uri: str, rule: Any
 
     server.add_resource("kept://one", lambda: read(), name="r", cache=60, **rule)
     server.add_resource("kept://of/{name}", read, cache=60, **rule)
-    for principal, works in ((READER, False), (WRITER, True), (READER, False), (NOBODY, False), (WRITER, True)):
+    for principal, works in ((READER, False), (WRITER, True), (READER, False), (ANONYMOUS, False), (WRITER, True)):
         async with CallerWire(server, MODERN, principal) as wire:
             answer = await wire.exchange(wire.request("resources/read", {"uri": uri}))
             assert ("result" in answer) == works

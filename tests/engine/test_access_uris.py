@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from access_stage import ADMIN, NOBODY, READER, WRITER, CallerWire, is_admin
+from access_stage import ADMIN, ANONYMOUS, READER, WRITER, CallerWire, is_admin
 from dovetail import Context, Server, SetupError
 from dovetail.protocol.uri_template import UriTemplate, is_template, normalised
 from wire import MODERN
@@ -72,7 +72,12 @@ SPELLINGS = [
 async def test_every_spelling_has_the_rule(guarded: str, spellings: list[str], rule: Any) -> None:
     server = new((guarded, rule))
     for uri in spellings:
-        for principal, works in ((READER, False), (WRITER, True), (READER, False), (NOBODY, False)):  # kept meanwhile
+        for principal, works in (
+            (READER, False),
+            (WRITER, True),
+            (READER, False),
+            (ANONYMOUS, False),
+        ):  # kept meanwhile
             assert (f"GOT {guarded}" in await read(server, principal, uri)) == works, uri
 
 
@@ -151,7 +156,7 @@ async def test_an_exact_uri_then_most_literal_characters(uris: Any, uri: str, fo
 
 async def test_an_exact_uri_may_be_open_in_a_guarded_template() -> None:
     server = new(("n://{a}", RULE), ("n://open", OPEN))
-    assert [await read(server, NOBODY, uri) for uri in ("n://%6Fpen", "n://other")] == ["GOT n://open", ""]
+    assert [await read(server, ANONYMOUS, uri) for uri in ("n://%6Fpen", "n://other")] == ["GOT n://open", ""]
 
 
 # ── overlaps ──
@@ -198,7 +203,7 @@ PIECES = st.lists(
     st.lists(st.sampled_from(["/", "s", "x", ".", "?a=s", ";b=x", "%73", ".."]), max_size=5),
 )
 def test_all_that_fits_a_uri_has_the_same_rule(templates: list[list[str]], pieces: list[str]) -> None:
-    """Whatever was registered in spite of the refusals: no URI is a way round a rule."""
+    """Of all rules that can be registered: no URI is a way round one."""
     server = new()
     for place, each in enumerate(templates):
         try:

@@ -1,4 +1,4 @@
-"""The audit: which requests are noted, exactly what of them, and where the events go."""
+"""The audit: which requests are recorded, with which fields, and where the events go."""
 
 import asyncio
 import hashlib
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dovetail import AuditEvent, Context, ProtocolError, Server, SetupError, ToolError
 from dovetail.auth.principal import Principal
 from dovetail.engine import audit
-from dovetail.engine.audit import AuditTrail, shown
+from dovetail.engine.audit import AuditTrail, redact_arguments
 from dovetail.engine.connection import Connection
 from dovetail.engine.dispatch import compile_chain
 from dovetail.engine.redaction import RedactingFilter, Redactor
@@ -221,7 +221,7 @@ async def test_the_request_is_noted_as_it_came(lines: Any) -> None:
 async def test_a_request_that_never_reached_the_engine(lines: Any) -> None:
     trail = offering(audit=True).engine.audit
     failure = Unauthorized("This needs a token", error="invalid_token")
-    trail.refused(failure, method="POST", name="/mcp", principal=ADA, address="192.0.2.7")
+    trail.record_refusal(failure, method="POST", name="/mcp", principal=ADA, address="192.0.2.7")
     assert lines() == [
         '{"time":"2026-07-28T09:30:00.250Z","method":"POST","name":"/mcp","subject":"ada","client":"editor",'
         '"issuer":"https://id.example.org","address":"192.0.2.7","outcome":"refused","code":-32600,'
@@ -240,7 +240,7 @@ async def test_arguments_can_be_left_out(lines: Any) -> None:
 
 def test_nothing_hides_behind_long_arguments() -> None:
     given = {"body": "x" * 1_000_000, "to": "bob", "token": "abc", **{f"n{number}": number for number in range(100)}}
-    found = shown(msgspec.Raw(json.dumps(given).encode()), Redactor())
+    found = redact_arguments(msgspec.Raw(json.dumps(given).encode()), Redactor())
     assert found["body"] == "[cut] 1000002 bytes"
     assert (found["to"], found["token"], found["n0"]) == ("bob", "[redacted]", 0)
     assert found["[cut]"] == "39 more"
@@ -251,7 +251,7 @@ def test_nothing_hides_behind_long_arguments() -> None:
     "given", [b"[" * 5000 + b"]" * 5000, b"[" + b"1," * 3000 + b"1]", b'{"a":' * 400 + b"1" + b"}" * 400]
 )
 def test_odd_arguments_are_no_trouble(given: bytes) -> None:
-    assert len(json.dumps(shown(msgspec.Raw(given), Redactor()))) < 500
+    assert len(json.dumps(redact_arguments(msgspec.Raw(given), Redactor()))) < 500
 
 
 WORDS = st.text('aé"\\\n=: ', max_size=20)
@@ -265,7 +265,7 @@ VALUES = st.recursive(
 @given(st.dictionaries(WORDS | st.sampled_from(["password", "a token"]), VALUES, max_size=8), st.integers(0, 100))
 def test_what_is_shown_is_small(given: dict[str, Any], limit: int) -> None:
     raw = msgspec.json.encode(given)
-    found = shown(msgspec.Raw(raw), Redactor(), max_bytes=limit, max_members=4)
+    found = redact_arguments(msgspec.Raw(raw), Redactor(), max_bytes=limit, max_members=4)
     if len(raw) <= limit:
         assert found == Redactor().value(given)
     else:
@@ -287,7 +287,7 @@ async def test_a_line_stays_json_when_a_handler_redacts(caplog: pytest.LogCaptur
     assert kept(caplog)[0]["arguments"] == {"how": "password=", "password": "[redacted]"}
 
 
-async def test_a_log_that_takes_no_events_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_log_that_takes_no_events_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     async with Wire(offering(audit=True), MODERN) as wire:
         for _ in range(3):
@@ -317,7 +317,9 @@ async def test_a_function_gets_every_event_in_order(way: str) -> None:
 
 
 @pytest.mark.parametrize("failure", [ValueError("boom"), SystemExit(), asyncio.CancelledError()])
-async def test_what_it_does_not_take_is_in_the_log(caplog: pytest.LogCaptureFixture, failure: BaseException) -> None:
+async def test_events_of_a_failing_function_are_in_the_log(
+    caplog: pytest.LogCaptureFixture, failure: BaseException
+) -> None:
     async def broken(event: AuditEvent) -> None:
         raise failure
 
@@ -325,9 +327,9 @@ async def test_what_it_does_not_take_is_in_the_log(caplog: pytest.LogCaptureFixt
     async with Wire(offering(audit=broken), MODERN) as wire:
         for number in range(3):
             await wire.ask("tools/call", {"name": "add", "arguments": {"a": number, "b": 0}})
-    told = [record.getMessage() for record in caplog.records if record.name == "dovetail"]
+    errors = [record.getMessage() for record in caplog.records if record.name == "dovetail"]
     assert [event["arguments"]["a"] for event in kept(caplog)] == [0, 1, 2]
-    assert told == ["the audit function failed; 1 events so far are in the log dovetail.audit instead"]  # once a minute
+    assert errors == ["the audit function failed; 1 events so far are in the log dovetail.audit instead"]  # a minute
 
 
 def bounded(function: Any, **bounds: Any) -> Server:
@@ -337,7 +339,7 @@ def bounded(function: Any, **bounds: Any) -> Server:
     return server
 
 
-async def test_what_has_no_room_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_events_that_the_full_queue_refuses_are_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     go, taken = asyncio.Event(), []
 
     async def slow(event: AuditEvent) -> None:
@@ -345,7 +347,7 @@ async def test_what_has_no_room_is_in_the_log(caplog: pytest.LogCaptureFixture) 
         taken.append(event.arguments["a"])
 
     caplog.set_level(logging.WARNING)
-    async with Wire(bounded(slow, max_waiting=2), MODERN) as wire:
+    async with Wire(bounded(slow, max_queued=2), MODERN) as wire:
         for number in range(4):
             await wire.ask("tools/call", {"name": "add", "arguments": {"a": number, "b": 0}})
         go.set()
@@ -359,7 +361,7 @@ async def test_one_that_takes_for_ever_is_given_up(caplog: pytest.LogCaptureFixt
         await asyncio.sleep(60)
 
     caplog.set_level(logging.WARNING)
-    async with Wire(bounded(stuck, patience=0.01), MODERN) as wire:
+    async with Wire(bounded(stuck, timeout=0.01), MODERN) as wire:
         await wire.ask("tools/call", {"name": "fails"})
     assert [record.name for record in caplog.records] == ["dovetail.audit", "dovetail"]
 
@@ -370,7 +372,7 @@ def test_what_waits_when_the_loop_ends_is_in_the_log(caplog: pytest.LogCaptureFi
     async def serve() -> None:
         await server.engine.start(server)
         for number in range(2):
-            server.engine.audit.refused(ProtocolError("no"), method="GET", name=f"/{number}")
+            server.engine.audit.record_refusal(ProtocolError("no"), method="GET", name=f"/{number}")
         await asyncio.sleep(0.01)
 
     caplog.set_level(logging.WARNING)

@@ -58,8 +58,8 @@ class Probe:
         connection = Connection(self.server.engine, self)
         for number in (1, 2):
             with tasks_made() as tasks:
-                connection.take(CALL % (number, MODERN.encode()))
-                connection.begin()
+                connection.receive(CALL % (number, MODERN.encode()))
+                connection.start_calls()
             turns = 0
             while self.written < number:
                 await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Requests to clients up to 2025-11-25: the table of those that wait, the way back of a pipe, and slots meanwhile."""
+"""Requests to clients up to 2025-11-25: pending requests, the channel of a connection, URL elicitations and slots."""
 
 import asyncio
 import json
@@ -12,9 +12,16 @@ import pytest
 from asking_stage import AskingStage, answer_to, progress_on
 from dovetail import Context, Elicit, InputRequired, Server
 from dovetail.engine import client_requests
-from dovetail.engine.client_requests import MAX_AT_ONCE, MAX_OPEN, MAX_VISITS, Elicitations, PendingRequests, Reply
+from dovetail.engine.client_requests import (
+    MAX_REQUESTS_PER_CALL,
+    MAX_REQUESTS_PER_CLIENT,
+    MAX_URL_ELICITATIONS,
+    ClientResponse,
+    PendingRequests,
+    UrlElicitations,
+)
 from dovetail.engine.connection import Call
-from dovetail.engine.request_context import NO_WAY_BACK
+from dovetail.engine.request_context import NO_CHANNEL
 from dovetail.errors import AnswerTimeout, Busy, QuestionFailed
 from dovetail.protocol import jsonrpc
 from dovetail.state.base import StoreUnavailable
@@ -24,20 +31,20 @@ from http_wire import text_of
 from wire import CLIENT, MODERN, Wire
 
 LEGACY = "2025-11-25"
-GOOD = Reply(True, b'{"roots":[]}')
+GOOD = ClientResponse(True, b'{"roots":[]}')
 
 
 class Asked:
-    """A client that is asked by a table: what was sent to it, and what goes wrong with that."""
+    """A client with pending requests: what was sent to it, and how sending fails."""
 
     def __init__(self, state: Any = None, **options: Any) -> None:
         self.table = PendingRequests(state, **options)
         self.sent: list[Any] = []
-        self.trouble: Callable[[bytes], Any] | None = None
+        self.fail_to_send: Callable[[bytes], Any] | None = None
 
     async def send(self, message: bytes) -> None:
-        if self.trouble is not None:
-            await self.trouble(message)
+        if self.fail_to_send is not None:
+            await self.fail_to_send(message)
         self.sent.append(json.loads(message))
 
     def ask(self, params: bytes = b"{}", timeout: float = 5.0, **options: Any) -> "asyncio.Task[Any]":
@@ -48,16 +55,16 @@ class Asked:
         return asyncio.create_task(asking())
 
     async def asked(self) -> str:
-        """The id of the newest question."""
+        """The id of the newest request."""
         await settle()
         return self.sent[-1]["id"]
 
     def reason(self) -> str:
-        """Why the only question was called off."""
-        question, called_off = self.sent
-        assert called_off["method"] == "notifications/cancelled"
-        assert called_off["params"]["requestId"] == question["id"]
-        return called_off["params"]["reason"]
+        """Why the only request was cancelled."""
+        request, notification = self.sent
+        assert notification["method"] == "notifications/cancelled"
+        assert notification["params"]["requestId"] == request["id"]
+        return notification["params"]["reason"]
 
 
 class LoopClock:
@@ -87,15 +94,15 @@ class LoopClock:
     ],
 )
 @pytest.mark.rule("PROG-1", "BASE-3")
-async def test_a_question_and_its_answer(params: Any, expected: Any) -> None:
+async def test_a_request_and_its_response(params: Any, expected: Any) -> None:
     client = Asked()
     asking = client.ask(json.dumps(params).encode())
     id = await client.asked()
     message = json.loads(json.dumps({"id": "ID", "params": expected}).replace("ID", id))
     assert client.sent == [{"jsonrpc": "2.0", "method": "roots/list", **message}]
-    assert client.table.take("c", id, GOOD)
+    assert client.table.deliver("c", id, GOOD)
     assert await asking == {"roots": []}
-    assert client.table.waiting == 0
+    assert client.table.count == 0
 
 
 @pytest.mark.rule("LIFE-9", "LIFE-10")
@@ -105,7 +112,7 @@ async def test_progress_gives_more_time_but_not_for_ever() -> None:
     id = await client.asked()
     for _ in range(4):  # until 26
         await clock.pass_by(6.5)
-        assert client.table.take("c", id)
+        assert client.table.deliver("c", id)
         await settle()
         assert not asking.done()
     await clock.pass_by(3.9)
@@ -115,20 +122,20 @@ async def test_progress_gives_more_time_but_not_for_ever() -> None:
         await asking
     assert isinstance(caught.value, (TimeoutError, QuestionFailed))
     assert client.reason() == "No answer came in time"
-    assert client.table.waiting == 0
+    assert client.table.count == 0
 
 
 @pytest.mark.parametrize("way", ["hangs", "fails"])
-async def test_a_client_that_can_not_be_told_is_not_waited_for(way: str) -> None:
-    client = Asked(call_off=0.01)
+async def test_a_cancellation_that_can_not_be_sent_is_not_waited_for(way: str) -> None:
+    client = Asked(cancel_timeout=0.01)
 
-    async def trouble(message: bytes) -> None:
+    async def fail_to_send(message: bytes) -> None:
         if b"cancelled" in message:
             if way == "fails":
                 raise OSError("gone")
             await asyncio.Event().wait()
 
-    client.trouble = trouble
+    client.fail_to_send = fail_to_send
     with pytest.raises(AnswerTimeout):
         await client.ask(timeout=0.001)
     asking = client.ask()
@@ -140,13 +147,13 @@ async def test_a_client_that_can_not_be_told_is_not_waited_for(way: str) -> None
 
 
 @pytest.mark.parametrize("failure", [QuestionFailed("There is no way"), TimeoutError("the store is slow")])
-async def test_a_question_that_can_not_be_sent_is_not_called_off(failure: Exception) -> None:
+async def test_a_request_that_can_not_be_sent_is_not_cancelled(failure: Exception) -> None:
     client = Asked()
 
-    async def trouble(_message: bytes) -> None:
+    async def fail_to_send(_message: bytes) -> None:
         raise failure
 
-    client.trouble = trouble
+    client.fail_to_send = fail_to_send
     with pytest.raises(type(failure), match=str(failure)) as caught:
         await client.ask()
     assert not isinstance(caught.value, AnswerTimeout)
@@ -165,11 +172,11 @@ async def test_a_question_that_can_not_be_sent_is_not_called_off(failure: Except
     ],
 )
 @pytest.mark.rule("BASE-8")
-async def test_a_refusal_in_words(error: Any, words: str, code: int | None) -> None:
+async def test_the_error_of_a_client_in_words(error: Any, words: str, code: int | None) -> None:
     client = Asked()
     asking = client.ask()
     message = jsonrpc.decode(json.dumps({"jsonrpc": "2.0", "id": await client.asked(), "error": error}).encode())
-    assert client.table.take("c", message.id, Reply.of(message))
+    assert client.table.deliver("c", message.id, ClientResponse.from_envelope(message))
     with pytest.raises(QuestionFailed) as caught:
         await asking
     assert str(caught.value) == f"The client could not answer roots/list: {words}"
@@ -177,29 +184,29 @@ async def test_a_refusal_in_words(error: Any, words: str, code: int | None) -> N
     assert len(client.sent) == 1
 
 
-# ── all that wait ──
+# ── all pending requests ──
 
 
-async def test_so_many_wait_for_one_client_and_for_all() -> None:
-    table, send = PendingRequests(most=MAX_OPEN + 1), Asked().send
+async def test_so_many_are_pending_for_one_client_and_for_all() -> None:
+    table, send = PendingRequests(max_requests=MAX_REQUESTS_PER_CLIENT + 1), Asked().send
     async with AsyncExitStack() as stack:
-        requests = [await stack.enter_async_context(table.open("c", 5, send)) for _ in range(MAX_OPEN)]
-        assert len({each.id for each in requests}) == MAX_OPEN
+        requests = [await stack.enter_async_context(table.open("c", 5, send)) for _ in range(MAX_REQUESTS_PER_CLIENT)]
+        assert len({each.id for each in requests}) == MAX_REQUESTS_PER_CLIENT
         with pytest.raises(Busy, match="100 questions"):
             await stack.enter_async_context(table.open("c", 5, send))
         async with table.open("d", 5, send):
             with pytest.raises(Busy, match="too many clients"):
                 await stack.enter_async_context(table.open("e", 5, send))
-    assert table.waiting == 0
+    assert table.count == 0
     async with table.open("c", 5, send):
-        assert table.waiting == 1
+        assert table.count == 1
 
 
-async def test_questions_fail_when_no_answers_are_taken_any_more() -> None:
+async def test_pending_requests_fail_when_the_server_stops() -> None:
     client = Asked()
     answered, late = client.ask(), client.ask()
     await settle()
-    client.table.take("c", client.sent[0]["id"], GOOD)
+    client.table.deliver("c", client.sent[0]["id"], GOOD)
     client.table.close()
     assert await answered == {"roots": []}  # it came before
     with pytest.raises(QuestionFailed, match="shutting down"):
@@ -209,66 +216,68 @@ async def test_questions_fail_when_no_answers_are_taken_any_more() -> None:
         await client.ask()
 
 
-class There:
-    """Whether a client is there, beat after beat; the last word stays."""
+class Reachable:
+    """Whether a client is reachable, check after check; the last word stays."""
 
-    looks = 0
+    checks = 0
 
     def __init__(self, *words: bool) -> None:
         self.words = words
 
     async def __call__(self) -> bool:
-        self.looks += 1
-        return self.words[min(self.looks, len(self.words)) - 1]
+        self.checks += 1
+        return self.words[min(self.checks, len(self.words)) - 1]
 
 
 @pytest.mark.parametrize("state", [None, FarState()], ids=["here", "shared"])
-async def test_a_client_that_is_not_there_for_some_beats_is_given_up(state: Any) -> None:
-    there = There(True, False, False, False, True, False)
-    client = Asked(state, beat=0.001)
+async def test_a_client_that_is_unreachable_for_some_checks_is_given_up(state: Any) -> None:
+    reachable = Reachable(True, False, False, False, True, False)
+    client = Asked(state, check_interval=0.001)
     with pytest.raises(QuestionFailed, match="has closed its connection"):
-        await client.ask(is_there=there)
-    assert there.looks == 5 + 4
-    assert client.reason() == client_requests.LEFT
+        await client.ask(is_reachable=reachable)
+    assert reachable.checks == 5 + 4
+    assert client.reason() == client_requests.CLIENT_DISCONNECTED
 
 
-async def test_progress_is_a_sign_that_the_client_is_there() -> None:
-    clock, client, there = LoopClock(), Asked(beat=10), There(False)
-    asking = client.ask(timeout=1000, is_there=there)
+async def test_progress_shows_that_the_client_is_reachable() -> None:
+    clock, client, reachable = LoopClock(), Asked(check_interval=10), Reachable(False)
+    asking = client.ask(timeout=1000, is_reachable=reachable)
     id = await client.asked()
     for _ in range(3):
         for _ in range(3):
             await clock.pass_by(10.1)
-        client.table.take("c", id)
+        client.table.deliver("c", id)
         await settle()
-    assert there.looks == 9
-    client.table.take("c", id, GOOD)
+    assert reachable.checks == 9
+    client.table.deliver("c", id, GOOD)
     assert await asking == {"roots": []}
 
 
 # ── workers that share a state ──
 
 
-async def test_an_answer_reaches_the_worker_that_asked() -> None:
+async def test_a_response_reaches_the_worker_that_sent_the_request() -> None:
     state = FarState()
     client, other = Asked(state), PendingRequests(state)
     asking = client.ask()
     id = await client.asked()
-    assert await other.is_open("c", id)
-    await other.take_anywhere("c", id)  # progress
+    assert await other.is_pending("c", id)
+    await other.deliver_anywhere("c", id)  # progress
     await settle()
     assert not asking.done()
-    await asyncio.gather(*(other.take_anywhere("c", id, Reply(True, b"%d" % number)) for number in range(5)))
+    await asyncio.gather(
+        *(other.deliver_anywhere("c", id, ClientResponse(True, b"%d" % number)) for number in range(5))
+    )
     assert await asking == 0  # the first one counts
-    assert not await other.is_open("c", id)
-    await other.take_anywhere("c", id, GOOD)
+    assert not await other.is_pending("c", id)
+    await other.deliver_anywhere("c", id, GOOD)
     assert state.held == 0
     assert not state._topics.names
 
 
 @pytest.mark.parametrize("state", [None, FarState()], ids=["here", "shared"])
 @pytest.mark.rule("EL-10", "CAN-4")
-async def test_answers_that_were_not_asked_for_change_nothing(state: Any) -> None:
+async def test_responses_to_no_request_change_nothing(state: Any) -> None:
     client, other = Asked(state), PendingRequests(state)
     asking = client.ask()
     id = await client.asked()
@@ -276,20 +285,20 @@ async def test_answers_that_were_not_asked_for_change_nothing(state: Any) -> Non
     strangers += [("c", "x" * 9999), ("c", f"../d/{id}"), ("", id), ("c", id.upper()), ("c", None)]
     for table in (client.table, other):
         for stranger in strangers:
-            await table.take_anywhere(*stranger, GOOD)
-            await table.take_anywhere(*stranger)
+            await table.deliver_anywhere(*stranger, GOOD)
+            await table.deliver_anywhere(*stranger)
     await settle(50)
     assert not asking.done()
     assert state is None or state.held == 1
-    assert await client.table.is_open("c", id)
-    assert not await client.table.is_open("d", id)
-    client.table.take("c", id, GOOD)
+    assert await client.table.is_pending("c", id)
+    assert not await client.table.is_pending("d", id)
+    client.table.deliver("c", id, GOOD)
     await asking
 
 
-async def test_an_answer_that_was_not_heard_of_is_found_at_the_next_beat() -> None:
+async def test_a_response_that_was_not_published_is_found_at_the_next_check() -> None:
     state = FarState()
-    client, other = Asked(state, beat=0.01), PendingRequests(state)
+    client, other = Asked(state, check_interval=0.01), PendingRequests(state)
     asking = client.ask()
     id = await client.asked()
     travel, this, troubles = state.travel, asyncio.current_task(), [1]
@@ -301,7 +310,7 @@ async def test_an_answer_that_was_not_heard_of_is_found_at_the_next_beat() -> No
         await travel(name)
 
     state.travel = in_trouble  # type: ignore[method-assign]
-    await other.take_anywhere("c", id, GOOD)
+    await other.deliver_anywhere("c", id, GOOD)
     assert await asyncio.wait_for(asking, 5) == {"roots": []}
     assert troubles == []
 
@@ -353,26 +362,26 @@ async def test_a_tool_asks_and_goes_on(version: str) -> None:
         await wire.quiet(0.01)
 
 
-@pytest.mark.parametrize("way", ["cancel", "abandon"])
+@pytest.mark.parametrize("way", ["cancel", "cancel_calls"])
 @pytest.mark.rule("CAN-1", "CAN-2", "STDIO-6")
-async def test_a_call_that_is_cancelled_calls_its_questions_off_and_can_ask_no_more(way: str) -> None:
+async def test_a_cancelled_call_cancels_its_requests_and_can_make_no_more(way: str) -> None:
     stage = AskingStage()
     async with AskedWire(stage.server) as wire:
         wire.call(times=2)
         questions = {(await wire.asked("roots/list"))["id"] for _ in range(2)}
         wire.call("defy", 2)
         await until(lambda: len(stage.contexts) == 2)
-        if way == "abandon":
-            wire.connection.abandon()
+        if way == "cancel_calls":
+            wire.connection.cancel_calls()
         else:
             wire.cancel(1)
             wire.cancel(2)
-        called_off = [(await wire.asked("notifications/cancelled"))["params"] for _ in range(2)]
-        assert {each["requestId"] for each in called_off} == questions
-        assert {each["reason"] for each in called_off} == {"The call that asked has ended"}
+        cancelled = [(await wire.asked("notifications/cancelled"))["params"] for _ in range(2)]
+        assert {each["requestId"] for each in cancelled} == questions
+        assert {each["reason"] for each in cancelled} == {"The call that asked has ended"}
         await stage.cancelled.wait()
         await settle()
-        assert [str(each) for each in stage.failures] == [client_requests.CALL_IS_OVER]
+        assert [str(each) for each in stage.failures] == [client_requests.CALL_ENDED]
 
 
 @pytest.mark.rule("LIFE-6", "STDIO-4")
@@ -381,16 +390,16 @@ async def test_who_can_be_asked() -> None:
         params = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": CLIENT}
         await wire.ask("initialize", params)
         wire.call()
-        assert await wire.text() == client_requests.NOT_READY
+        assert await wire.text() == client_requests.NOT_INITIALIZED
         wire.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         wire.call(id=2)
         await wire.asked("roots/list")
     async with AskedWire(AskingStage().server, MODERN) as wire:
         wire.call()
-        assert await wire.text() == NO_WAY_BACK
+        assert await wire.text() == NO_CHANNEL
 
 
-async def test_when_the_connection_closes_its_questions_fail_at_once() -> None:
+async def test_when_the_connection_closes_its_pending_requests_fail_at_once() -> None:
     stage = AskingStage()
     wire = AskedWire(stage.server)
     wire.grace = 5
@@ -402,50 +411,50 @@ async def test_when_the_connection_closes_its_questions_fail_at_once() -> None:
             await wire.receive()
         lines = [json.loads(wire.lines.get_nowait()) for _ in range(wire.lines.qsize())]
         texts = [text_of(each) for each in lines if "result" in each]
-        assert texts == ['[{"n": 1}]', client_requests.GONE]  # the answer came before the end
+        assert texts == ['[{"n": 1}]', client_requests.CONNECTION_CLOSED]  # the answer came before the end
 
 
-# ── visits to URLs ──
+# ── URL elicitations ──
 
 
 @pytest.mark.rule("EL-18")
-async def test_each_client_that_was_asked_with_an_id_is_told_once() -> None:
-    visits, told = Elicitations(), list[str]()
+async def test_each_client_that_was_asked_with_an_id_is_notified_once() -> None:
+    elicitations, notified = UrlElicitations(), list[str]()
 
-    def began(session: str, id: str) -> None:
-        async def tell(_message: bytes) -> None:
-            told.append(session)
+    async def register(session: str, id: str) -> None:
+        async def notify(_message: bytes) -> None:
+            notified.append(session)
 
-        visits.began(session, id, SimpleNamespace(tell=tell))  # type: ignore[arg-type]
+        await elicitations.register(session, id, SimpleNamespace(notify=notify))  # type: ignore[arg-type]
 
     for session, id in zip("abc", ("same", "other", "same"), strict=True):
-        began(session, id)
-    for number in range(3 * MAX_VISITS):
-        began("flood", str(number))
-    assert await visits.completed("same") is True
-    assert sorted(told) == ["a", "c"]
-    assert await visits.completed("same") is False
-    assert await visits.completed("0") is False
-    assert await visits.completed(str(3 * MAX_VISITS - 1)) is True
+        await register(session, id)
+    for number in range(3 * MAX_URL_ELICITATIONS):
+        await register("flood", str(number))
+    assert await elicitations.complete("same") is True
+    assert sorted(notified) == ["a", "c"]
+    assert await elicitations.complete("same") is False
+    assert await elicitations.complete("0") is False
+    assert await elicitations.complete(str(3 * MAX_URL_ELICITATIONS - 1)) is True
     for session in ("b", "flood"):
-        visits.left(session)
-    assert await visits.completed("other") is False
-    assert vars(visits) == vars(Elicitations())
+        elicitations.forget_session(session)
+    assert await elicitations.complete("other") is False
+    assert vars(elicitations) == vars(UrlElicitations())
 
 
-@pytest.mark.parametrize("way", ["close", "abandon"])
-async def test_visits_are_forgotten_with_their_connection(way: str) -> None:
+@pytest.mark.parametrize("way", ["close", "cancel_calls"])
+async def test_url_elicitations_are_forgotten_with_their_connection(way: str) -> None:
     stage = AskingStage()
-    visits = stage.server.engine.elicitations
+    elicitations = stage.server.engine.elicitations
     async with AskedWire(stage.server) as wire, AskedWire(stage.server) as other:
         for each, id in ((wire, "gone"), (other, "there")):
-            visits.began(each.connection.record.id, id, Call(each.connection))
-        if way == "abandon":
-            wire.connection.abandon()
+            await elicitations.register(each.connection.record.id, id, Call(each.connection))
+        if way == "cancel_calls":
+            wire.connection.cancel_calls()
         else:
             await wire.connection.close()
-        assert not await visits.completed("gone")
-        assert await visits.completed("there")
+        assert not await elicitations.complete("gone")
+        assert await elicitations.complete("there")
         await other.asked("notifications/elicitation/complete")
 
 
@@ -475,8 +484,8 @@ def serving(*, per_tool: int | None = None, **options: Any) -> Server:
 @pytest.mark.rule("BASE-4")
 async def test_a_client_is_asked_some_of_them_at_a_time_and_answers_in_any_order() -> None:
     async with AskedWire(serving(max_concurrency=1, max_queue=0, per_tool=1)) as users:
-        users.call("asks", times=MAX_AT_ONCE + 2)
-        questions = [await users.asked() for _ in range(MAX_AT_ONCE)][::-1]
+        users.call("asks", times=MAX_REQUESTS_PER_CALL + 2)
+        questions = [await users.asked() for _ in range(MAX_REQUESTS_PER_CALL)][::-1]
         await settle()
         assert users.lines.empty()
         assert users.running() == (0, 0, 0)
@@ -484,7 +493,7 @@ async def test_a_client_is_asked_some_of_them_at_a_time_and_answers_in_any_order
         questions.append(await users.asked())
         users.answer(*questions)
         users.answer(await users.asked())
-        assert await users.text() == " ".join(["Ada"] * (MAX_AT_ONCE + 2))
+        assert await users.text() == " ".join(["Ada"] * (MAX_REQUESTS_PER_CALL + 2))
         assert users.running() == (0, 0, 0)
 
 
@@ -534,8 +543,8 @@ async def test_the_function_goes_on_when_there_is_a_slot_for_it(end: str) -> Non
         assert users.running() == (0, 0, 0)
 
 
-@pytest.mark.parametrize("number", [1, MAX_AT_ONCE + 8])
-async def test_questions_that_outlive_their_function_are_called_off_before_its_answer(number: int) -> None:
+@pytest.mark.parametrize("number", [1, MAX_REQUESTS_PER_CALL + 8])
+async def test_questions_that_outlive_their_function_are_cancelled_before_its_response(number: int) -> None:
     server = serving(max_concurrency=1, max_queue=0)
     left: set[asyncio.Task[Any]] = set()
 
@@ -549,7 +558,7 @@ async def test_questions_that_outlive_their_function_are_called_off_before_its_a
         for id in (1, 2):
             users.call("leaves", id)
             for method in ("elicitation/create", "notifications/cancelled"):
-                for _ in range(min(number, MAX_AT_ONCE)):
+                for _ in range(min(number, MAX_REQUESTS_PER_CALL)):
                     await users.asked(method)
             assert await users.text() == "left"
             outcomes = await asyncio.gather(*left, return_exceptions=True)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from dovetail import Context, Server
-from dovetail.engine import connection
+from dovetail.engine.connection import ConnectionLimits
+from dovetail.errors import ProtocolError
 from dovetail.protocol.jsonrpc import MAX_BATCH
 from wire import CLIENT, MODERN, Wire
 
@@ -154,9 +155,8 @@ async def test_notifications_are_never_answered() -> None:
 # ── floods ──
 
 
-async def test_the_number_of_requests_in_flight_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "MAX_IN_FLIGHT", 5)
-    async with Wire(new_server(), "2025-11-25") as wire:
+async def test_the_number_of_requests_in_flight_is_bounded() -> None:
+    async with Wire(new_server(), "2025-11-25", limits=ConnectionLimits(in_flight=5)) as wire:
         for number in range(8):
             wire.send(wire.request("tools/call", {"name": "say", "arguments": {"pause": 0.02}}, id=number))
         answers = [await wire.receive() for _ in range(8)]
@@ -167,7 +167,7 @@ async def test_the_number_of_requests_in_flight_is_bounded(monkeypatch: pytest.M
 
 async def test_a_transport_may_reject_a_line() -> None:
     async with Wire(new_server(), "2025-11-25") as wire:
-        wire.connection.reject(connection.ProtocolError("too long", code=-32600))
+        wire.connection.reject(ProtocolError("too long", code=-32600))
         assert await wire.receive() == {"jsonrpc": "2.0", "error": {"code": -32600, "message": "too long"}}
 
 

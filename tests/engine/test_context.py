@@ -69,7 +69,7 @@ async def test_every_level_of_a_session(tool: str) -> None:
 @pytest.mark.rule("LOG-3", "LOG-4", "LOG-5")
 @quiet_logging
 @pytest.mark.parametrize("tool", ["chat", "chat_in_a_thread", "chat_on_the_loop"])
-async def test_a_modern_request_hears_what_it_asked_for(tool: str) -> None:
+async def test_a_modern_request_gets_the_messages_it_asked_for(tool: str) -> None:
     async with Wire(chatty(), MODERN) as wire:
         assert await heard(wire, tool) == []
         for place, level in enumerate(LEVELS):
@@ -105,7 +105,7 @@ async def test_secrets_are_blacked_out_and_data_may_be_anything() -> None:
         assert "nan" in data[4]
 
 
-async def test_the_deprecation_is_told_once_and_only_where_it_holds() -> None:
+async def test_the_deprecation_is_warned_of_once_and_only_where_it_holds() -> None:
     warn_deprecated.cache_clear()
     server = chatty()
     async with Wire(server, "2025-11-25") as wire:
@@ -152,17 +152,17 @@ async def test_what_a_function_knows_about_its_request() -> None:
 
 
 @pytest.mark.parametrize("in_thread", [True, False])
-async def test_changes_are_told_to_everyone_who_asked(in_thread: bool) -> None:
+async def test_changes_are_sent_to_all_clients_that_asked(in_thread: bool) -> None:
     server = new_server(declare=["prompts"])
     server.add_resource("a://b", lambda: "", name="r")
-    tell = (("resource_updated", "a://b"), ("tools_changed",), ("prompts_changed",), ("resources_changed",))
+    notifications = (("resource_updated", "a://b"), ("tools_changed",), ("prompts_changed",), ("resources_changed",))
 
     def in_a_thread(ctx: Context) -> None:
-        for name, *uri in tell:
+        for name, *uri in notifications:
             getattr(ctx, f"notify_{name}")(*uri)
 
     async def asynchronous(ctx: Context) -> None:
-        for name, *uri in tell:
+        for name, *uri in notifications:
             await getattr(ctx, f"notify_{name}")(*uri)
 
     server.add_tool(in_a_thread if in_thread else asynchronous, name="tell")

@@ -25,7 +25,7 @@ from dovetail.engine.input_required import NOT_WILLING, NOT_YET_DONE
 from dovetail.errors import MISSING_CAPABILITY, ServerError, SetupError, UrlElicitationRequired
 from dovetail.protocol import request_state
 from http_wire import HttpWire
-from replaying import accepted, asking_client, is_interim, messages, play, retry
+from replaying import accepted, asking_client, is_input_required, messages, play, retry
 
 ANSWERS = {"Name?": "Ada", "Age?": 36, "A?": "a", "B?": "b", "C?": "c"}
 GREET: dict[str, Any] = {"name": "greet"}
@@ -42,8 +42,8 @@ def worded(*questions: tuple[str, type]) -> tuple[Server, list[tuple[str, type]]
     return server, asked
 
 
-async def again(client: Client, interim: Mapping[str, Any], answers: Mapping[str, Any] = ANSWERS) -> dict[str, Any]:
-    return await client.request("tools/call", {**GREET, **retry(interim, answers)})
+async def again(client: Client, result: Mapping[str, Any], answers: Mapping[str, Any] = ANSWERS) -> dict[str, Any]:
+    return await client.request("tools/call", {**GREET, **retry(result, answers)})
 
 
 def text_of(result: Mapping[str, Any]) -> str:
@@ -261,7 +261,7 @@ async def test_the_state_stays_while_the_function_asks_by_ctx() -> None:
     async with asking_client(low_level()) as client:
         first = await call(client, "mixed")
         second = await call(client, "mixed", inputResponses={"own": accepted("x")}, requestState=first["requestState"])
-        assert is_interim(second)
+        assert is_input_required(second)
         (place,) = second["inputRequests"]
         final = {"inputResponses": {place: accepted(36)}, "requestState": second["requestState"]}
         assert text_of(await call(client, "mixed", **final)) == "begun 36 False"
@@ -433,7 +433,7 @@ async def test_middleware_sees_questions_as_results_and_may_make_the_request_twi
 
 
 @pytest.mark.rule("SA-8")
-@pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates sampling")  # which is told once in a process
+@pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates sampling")  # a warning once in a process
 async def test_nothing_said_to_a_model_is_kept_for_the_next_question() -> None:
     server, heard = Server("models"), list[Any]()
 
@@ -458,11 +458,11 @@ async def test_a_page_before_the_call_in_2025_11_25() -> None:
 
     @server.tool
     async def unread() -> str:
-        raise UrlElicitationRequired(ElicitUrl("Sign in", PAGES[0], elicitation_id="visit"))
+        raise UrlElicitationRequired(ElicitUrl("Sign in", PAGES[0], elicitation_id="sign-in"))
 
     async with Client(server, protocol_version="2025-11-25", elicitation_handler=asked.append) as client:
         with pytest.raises(ServerError) as refused:
             await client.call_tool("unread")
-    page = {"mode": "url", "message": "Sign in", "url": PAGES[0], "elicitationId": "visit"}
+    page = {"mode": "url", "message": "Sign in", "url": PAGES[0], "elicitationId": "sign-in"}
     assert (refused.value.code, refused.value.data) == (-32042, {"elicitations": [page]})
     assert asked == []

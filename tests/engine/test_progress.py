@@ -1,4 +1,4 @@
-"""Progress: what of many reports is sent, and what a client hears of them."""
+"""Progress: what of many reports is sent, and what a client gets of them."""
 
 import math
 import time
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail import Context, Server
-from dovetail.engine.progress import AT_ONCE, SPACING, ProgressSender
+from dovetail.engine.progress import MIN_INTERVAL, UNTHROTTLED_REPORTS, ProgressSender
 from dovetail.protocol.revisions import LATEST
 from wire import MODERN, Wire
 
@@ -28,9 +28,9 @@ class Stage:
         self.sent: list[dict[str, Any]] = []
         self.times: list[float] = []
         request = SimpleNamespace(revision=LATEST)
-        self._exchange: Any = SimpleNamespace(finish=[], request=request, emit=self._emit)
+        self._context: Any = SimpleNamespace(before_response=[], request=request, emit=self._emit)
         loop: Any = SimpleNamespace(time=lambda: self.now, call_later=self._call_later, create_task=done)
-        self._sender = ProgressSender(self._exchange, "t", loop)
+        self._sender = ProgressSender(self._context, "t", loop)
 
     async def _emit(self, message: bytes) -> None:
         self.sent.append(msgspec.json.decode(message)["params"])
@@ -54,7 +54,7 @@ class Stage:
         done(self._sender.report(progress, total, message))
 
     def end(self) -> None:
-        done(self._exchange.finish[0]())
+        done(self._context.before_response[0]())
 
     @property
     def values(self) -> list[float]:
@@ -71,9 +71,9 @@ def done(work: Coroutine[Any, Any, None]) -> None:
 def busy() -> Stage:
     """Has used up what may be sent at once."""
     stage = Stage()
-    for number in range(AT_ONCE):
+    for number in range(UNTHROTTLED_REPORTS):
         stage.report(number)
-    assert stage.values == list(range(AT_ONCE))
+    assert stage.values == list(range(UNTHROTTLED_REPORTS))
     stage.sent.clear()
     return stage
 
@@ -81,12 +81,12 @@ def busy() -> Stage:
 @pytest.mark.rule("PROG-7")
 def test_later_ones_are_spaced(busy: Stage) -> None:
     busy.report(20, 100, "twenty")
-    busy.pass_by(SPACING / 2)
+    busy.pass_by(MIN_INTERVAL / 2)
     busy.report(21, 100, "more")
     assert busy.sent == []
-    busy.pass_by(SPACING / 2)
+    busy.pass_by(MIN_INTERVAL / 2)
     assert busy.sent == [{"progressToken": "t", "progress": 21, "total": 100, "message": "more"}]
-    busy.pass_by(SPACING * 1.5)
+    busy.pass_by(MIN_INTERVAL * 1.5)
     busy.report(22)
     assert busy.values == [21, 22]
 
@@ -130,7 +130,7 @@ def test_what_is_no_number_is_refused(name: str, value: Any, reason: str) -> Non
 
 
 numbers = st.integers(-(2**63) + 1, 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.integers(0, 50)
-pauses = st.floats(0, 0.05) | st.just(0.0) | st.floats(0, 1e3) | st.just(SPACING)
+pauses = st.floats(0, 0.05) | st.just(0.0) | st.floats(0, 1e3) | st.just(MIN_INTERVAL)
 
 
 @pytest.mark.rule("PROG-3", "PROG-7")
@@ -141,11 +141,11 @@ def test_what_is_sent_rises_to_the_highest_at_a_bounded_rate(reports: list[tuple
     for value, (_, pause) in zip(values, reports, strict=True):
         stage.pass_by(pause)
         stage.report(value)
-    times = stage.times[AT_ONCE - 1 :]
+    times = stage.times[UNTHROTTLED_REPORTS - 1 :]
     stage.end()
     assert all(low < high for low, high in pairwise(stage.values))
     assert stage.values[-1] == max(values)
-    assert all(later - earlier > SPACING - 1e-6 for earlier, later in pairwise(times))
+    assert all(later - earlier > MIN_INTERVAL - 1e-6 for earlier, later in pairwise(times))
 
 
 def new_server() -> Server:

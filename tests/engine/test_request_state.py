@@ -14,7 +14,7 @@ from dovetail.engine import input_required, request_state
 from dovetail.engine.request_state import CHANGED, MAX_TOKEN, NOT_OURS, TOO_LONG, UNKNOWN_KEY, BadSeal, Sealer, TooLarge
 from dovetail.errors import INVALID_PARAMS
 from http_wire import HttpWire
-from replaying import EVERYTHING, accepted, asking_client, is_interim, retry
+from replaying import EVERYTHING, accepted, asking_client, is_input_required, retry
 from stable_ids import stable
 from wire import MODERN, Wire
 
@@ -232,7 +232,7 @@ async def test_a_state_of_another_caller_is_refused(caplog: Any) -> None:
     method, params = call("pay", amount=1)
     params["_meta"] = CAPABILITIES
     first = await wires["ada"].ask(method, params)
-    assert is_interim(first)
+    assert is_input_required(first)
     again = {**params, **retry(first, ANSWERS)}
     for user in ("eve", None):
         refused = await wires[user].post(method, again, id=7)
@@ -252,7 +252,7 @@ async def test_a_state_of_another_caller_is_refused(caplog: Any) -> None:
     ],
     ids=lambda answer: str(answer)[:60],
 )
-async def test_an_answer_that_does_not_fit_is_told_and_not_taken(answer: Any) -> None:
+async def test_a_response_that_does_not_fit_is_reported_and_not_used(answer: Any) -> None:
     async with asking_client(bank()) as client:
         method, params = call("pay", amount=1)
         first = await client.request(method, params)

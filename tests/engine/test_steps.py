@@ -15,13 +15,13 @@ import pytest
 
 from dovetail import Client, Context, Request, Server, ServerError, SetupError, ToolError
 from dovetail.engine.context import warn_deprecated
-from dovetail.engine.input_required import Steps, life_now
+from dovetail.engine.input_required import Steps, store_generation
 from dovetail.protocol.request_state import Round
 from dovetail.state.base import StateBackend, StoreFull
 from dovetail.state.memory import MemoryState
 from far_state import FarState
 from http_serving import settle
-from replaying import MODERN, asking_client, is_interim, messages, play, retry
+from replaying import MODERN, asking_client, is_input_required, messages, play, retry
 
 SURE = {"Sure?": "yes", "Really?": "yes", "Name?": "Ada"}
 Body = Callable[[Context], Any]
@@ -47,7 +47,7 @@ class Effect:
     def __init__(self, *outcomes: Any) -> None:
         self.outcomes = list(outcomes)  # of each time; afterwards the number of times
         self.times = 0
-        self.begun = asyncio.Event()
+        self.started = asyncio.Event()
         self.go = asyncio.Event()
         self.go.set()
 
@@ -59,8 +59,8 @@ class Effect:
         return outcome
 
     async def __call__(self) -> Any:
-        assert not self.begun.is_set() or self.go.is_set(), "it was begun a second time"
-        self.begun.set()
+        assert not self.started.is_set() or self.go.is_set(), "it was begun a second time"
+        self.started.set()
         await self.go.wait()
         return self.sync()
 
@@ -167,7 +167,7 @@ async def test_who_waits_for_a_step_finds_its_result_or_takes_it_over_if_it_fail
     async with asking_client(serving(asks_before(effect))) as client:
         again = retry(await call(client), SURE)
         first = asyncio.create_task(call(client, **again))
-        await effect.begun.wait()
+        await effect.started.wait()
         if not fails:
             first.cancel()
             await asyncio.wait([first])
@@ -188,7 +188,7 @@ async def test_a_server_that_stops_waits_for_its_steps() -> None:
 
     async with asking_client(serving(tool)) as client:
         running = asyncio.create_task(call(client))
-        await effect.begun.wait()
+        await effect.started.wait()
         running.cancel()
         asyncio.get_running_loop().call_later(0.05, effect.go.set)
     assert effect.times == 1
@@ -217,10 +217,10 @@ async def test_a_step_of_a_dead_worker_is_not_done_a_second_time() -> None:
     effect = Effect()
     effect.go.clear()
     engine = serving(effect.sync).engine
-    before = Round(call="call", life=await life_now(engine.state), ends=time.time())
-    dead, alive = Steps(engine, {}, before), Steps(engine, {}, before, patience=0.01)
+    previous = Round(call="call", life=await store_generation(engine.state), ends=time.time())
+    dead, alive = Steps(engine, {}, previous), Steps(engine, {}, previous, claim_timeout=0.01)
     first = asyncio.create_task(dead.run("send mail", effect, in_thread=False))  # it will never come to its end
-    await effect.begun.wait()
+    await effect.started.wait()
     with pytest.raises(ToolError, match="The step send mail was begun by an earlier request and has not ended"):
         await alive.run("send mail", effect, in_thread=False)
     effect.go.set()
@@ -230,12 +230,12 @@ async def test_a_step_of_a_dead_worker_is_not_done_a_second_time() -> None:
 async def test_a_run_may_outlast_its_state_by_hours() -> None:
     effect = Effect()
     engine = serving(effect.sync).engine
-    before = Round(call="call", life=await life_now(engine.state), ends=time.time() - 7200)
-    assert await Steps(engine, {}, before).run("send mail", effect, in_thread=False) == 1
+    previous = Round(call="call", life=await store_generation(engine.state), ends=time.time() - 7200)
+    assert await Steps(engine, {}, previous).run("send mail", effect, in_thread=False) == 1
 
 
 class Full(MemoryState):
-    """Has room for a claim, and none for a result."""
+    """Takes a claim, but is full for a result."""
 
     async def put(self, *arguments: Any, **options: Any) -> int:
         if options.get("if_version") != 0:
@@ -264,7 +264,7 @@ async def test_a_step_that_can_not_be_claimed_is_not_taken() -> None:
     async with asking_client(server) as client:
         server.engine.state = Closed()
         first = await call(client)
-        assert is_interim(first)
+        assert is_input_required(first)
         with pytest.raises(ServerError, match="try again later"):
             await call(client, **retry(first, SURE))
     assert effect.times == 0
@@ -330,7 +330,7 @@ async def test_a_store_that_is_out_of_reach_while_a_call_asks_costs_no_step_if_i
         assert ("opened, paid 1" if is_known else REFUSED) in text_of(await call(client, **retry(first, SURE)))
 
 
-async def test_a_loop_over_what_its_steps_change_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_loop_over_what_its_steps_change_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     notes = dict.fromkeys("123")
 
     async def tool(ctx: Context) -> str:
@@ -341,9 +341,9 @@ async def test_a_loop_over_what_its_steps_change_is_told_in_the_log(caplog: pyte
 
     async with asking_client(serving(tool)) as client:
         await play(client, "tool", lambda _: True)
-    (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert "The tool tool has ended without coming to" in told
-    assert "ctx.step" in told
+    (logged,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert "The tool tool has ended without coming to" in logged
+    assert "ctx.step" in logged
 
 
 async def test_a_step_that_hangs_does_not_keep_a_round_for_ever() -> None:
@@ -409,8 +409,8 @@ async def test_what_is_deprecated_is_said(feature: str, revision: str, times: in
 
     warn_deprecated.cache_clear()
     handlers: dict[str, Any] = {"sampling_handler": lambda _: "That.", "roots": []}
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         async with Client(serving(old), protocol_version=revision, **handlers) as client:
             await client.call_tool("tool")
-    assert [feature in str(each.message) for each in told if each.category is DeprecationWarning] == [True] * times
+    assert [feature in str(each.message) for each in caught if each.category is DeprecationWarning] == [True] * times

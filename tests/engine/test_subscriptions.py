@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail import Server
-from dovetail.engine.handlers import MAX_LISTENED
+from dovetail.engine.handlers import MAX_LISTEN_URIS
 from dovetail.engine.subscriptions import LIST_KINDS, Change, ChangeLog, Heard, Hub, Refresher, changes_made
 from dovetail.engine.threads import ThreadPool
 from dovetail.engine.workers import WorkerLease
@@ -119,8 +119,10 @@ async def test_a_listen_needs_a_filter_and_its_own_era_and_too_many_uris_are_cut
     async with Wire(new_server(), MODERN) as wire:
         for params in ({}, {"notifications": None}, {"notifications": {"toolsListChanged": "yes"}}):
             assert (await wire.refusal("subscriptions/listen", params))["code"] == -32602
-        honoured = await listen(wire, 1, resourceSubscriptions=[f"n://{number}" for number in range(MAX_LISTENED + 5)])
-        assert len(honoured["resourceSubscriptions"]) == MAX_LISTENED
+        honoured = await listen(
+            wire, 1, resourceSubscriptions=[f"n://{number}" for number in range(MAX_LISTEN_URIS + 5)]
+        )
+        assert len(honoured["resourceSubscriptions"]) == MAX_LISTEN_URIS
         wire.server.engine.hub.end_all()
     async with Wire(new_server(), "2025-11-25") as wire:
         assert (await wire.refusal("subscriptions/listen", {"notifications": {}}))["code"] == -32601

@@ -151,7 +151,7 @@ async def finished_call(stage: AskingStage, wire: HttpWire) -> Any:
     """The way back of a call that is over."""
     call = ask(wire)
     assert await answered(wire, call, await call.message(), {}) == [{}]
-    return stage.contexts[-1].back
+    return stage.contexts[-1].channel
 
 
 def note(data: Any) -> bytes:

@@ -172,6 +172,6 @@ async def test_a_question_in_a_session() -> None:
             break
     assert len({file for file, _, _ in visited}) <= 31
     assert len(visited) <= FUNCTIONS
-    assert [name for _, name, _ in visited].count("ask") == 1
+    assert [name for _, name, _ in visited].count("request_input") == 1
     assert probe.stack == ["transports", "engine", "the tool", "engine", "transports"]
     await probe.app.drain()

@@ -26,15 +26,15 @@ async def test_a_message_goes_on_one_stream(stage: AskingStage, app: Any, versio
     streams = [await each.get().started() for each in (wire, other)]
     call = ask(wire)
     question = await call.message()
-    back = stage.contexts[-1].back
-    await back.tell(note("during"))
+    channel = stage.contexts[-1].channel
+    await channel.notify(note("during"))
     assert (await call.message())["params"]["data"] == "during"
     await reply(wire, answer_to(question, {}))
     await call.done()
-    await back.tell(note("after"))
+    await channel.notify(note("after"))
     assert (await streams[0].message())["params"]["data"] == "after"
     with pytest.raises(QuestionFailed, match="the call is over"):
-        back.pending("roots/list", 5)
+        channel.pending("roots/list", 5)
     await settle()
     assert len(streams[0].messages) == 1
     assert streams[1].messages == []
@@ -43,12 +43,12 @@ async def test_a_message_goes_on_one_stream(stage: AskingStage, app: Any, versio
 
 @pytest.mark.rule("SH-21", "SH-22", "SH-23")
 async def test_coming_back_gives_what_was_missed_of_both_once(stage: AskingStage, wire: HttpWire) -> None:
-    back = await finished_call(stage, wire)
+    channel = await finished_call(stage, wire)
     stream = await wire.get().started()
     for number in range(4):
         stage.change_tools()
         assert (await stream.message())["method"] == TOOLS
-        await back.tell(note(number))
+        await channel.notify(note(number))
         assert (await stream.message())["params"]["data"] == number
     await leave(stream)
     primed = await wire.get(stream.events[-1].id).started()
@@ -67,10 +67,10 @@ async def test_coming_back_gives_what_was_missed_of_both_once(stage: AskingStage
 
 
 async def test_only_so_many_messages_are_kept_and_fewer_of_large_ones(stage: AskingStage, wire: HttpWire) -> None:
-    back, most = await finished_call(stage, wire), get_stream.KEEP_MESSAGES
+    channel, most = await finished_call(stage, wire), get_stream.KEEP_MESSAGES
     for large, kept in (("", range(50, most + 50)), ("x" * (get_stream.KEEP_BYTES // 4), range(most + 47, most + 50))):
         for number in range(most + 50):
-            await back.tell(note([number, large]))
+            await channel.notify(note([number, large]))
         stream = await wire.get().started()
         await stream.until(lambda stream=stream: bool(stream.messages))
         await settle()
@@ -83,10 +83,10 @@ async def test_only_so_many_messages_are_kept_and_fewer_of_large_ones(stage: Ask
 
 
 async def test_messages_end_with_their_session(stage: AskingStage, app: Any, wire: HttpWire) -> None:
-    back = await finished_call(stage, wire)
-    await back.tell(note("kept"))
+    channel = await finished_call(stage, wire)
+    await channel.notify(note("kept"))
     await wire.delete()
-    await back.tell(note("for nobody"))
+    await channel.notify(note("for nobody"))
     assert app._state.held == 2  # the log of the call, and for a while that its session was ended
 
 
@@ -94,8 +94,8 @@ async def test_places_of_before_there_were_messages_and_beyond_the_log_are_some_
     stage: AskingStage, wire: HttpWire
 ) -> None:
     """The log may have expired meanwhile, and another one begun."""
-    back = await finished_call(stage, wire)
-    await back.tell(note("new"))
+    channel = await finished_call(stage, wire)
+    await channel.notify(note("new"))
     for place in ("changes.0", "changes.0-99"):
         again = wire.get(place)
         assert (await again.message())["params"]["data"] == "new"
@@ -107,5 +107,5 @@ async def test_messages_that_can_not_be_kept_hurt_nobody(
     stage: AskingStage, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     wire = await HttpWire.session(await serve(state=MemoryState(max_log_bytes=10000)))
-    await (await finished_call(stage, wire)).tell(note("x" * 20_000))
+    await (await finished_call(stage, wire)).notify(note("x" * 20_000))
     assert "kept" in caplog.text

@@ -10,7 +10,7 @@ from http_clients import JSON, answered, ask, finished_call, given, identify, le
 
 from asking_stage import AskingStage, answer_to, ask_by, progress_on, refusal_of
 from dovetail.engine import client_requests
-from dovetail.engine.request_context import NO_WAY_BACK
+from dovetail.engine.request_context import NO_CHANNEL
 from dovetail.errors import AnswerTimeout, QuestionFailed
 from dovetail.state.memory import MEBIBYTE, MemoryState
 from dovetail.transports.http import get_stream
@@ -94,10 +94,10 @@ async def test_who_reads_json_only_needs_such_a_stream_and_is_called_off_on_it(
 @pytest.mark.rule("LIFE-6", "EL-11")
 async def test_nobody_is_asked_before_it_is_ready_nor_without_a_session(stage: AskingStage, serve: Serve) -> None:
     wire = await unready(await serve())
-    assert text_of((await ask(wire).done()).answer) == client_requests.NOT_READY
+    assert text_of((await ask(wire).done()).answer) == client_requests.NOT_INITIALIZED
     await wire.notify("notifications/initialized")
     await finished_call(stage, wire)
-    assert text_of((await ask(HttpWire(wire.app)).done()).answer) == NO_WAY_BACK
+    assert text_of((await ask(HttpWire(wire.app)).done()).answer) == NO_CHANNEL
     assert [each.principal for each in stage.contexts] == [None] * 3
     wire = HttpWire(await serve(stateless=True), "2025-11-25", headers={"mcp-protocol-version": "2025-11-25"})
     assert text_of((await ask(wire).done()).answer) == get_stream.STATELESS
@@ -200,7 +200,7 @@ async def test_every_moment_of_a_question_is_good_for_an_end(way: str) -> None:
             asked = {each["id"] for each in messages if each.get("method") == "roots/list"}
             called_off = {each["params"]["requestId"] for each in messages if each.get("method", "")[:1] == "n"}
             assert len(asked - called_off) == (way == "answer"), (turns, messages)
-            assert not endpoint_of(app)._messages.replies.waiting
+            assert not endpoint_of(app)._messages.replies.count
 
 
 async def test_a_client_that_left_before_there_was_a_stream_is_not_waited_for(stage: AskingStage, app: Any) -> None:
@@ -210,9 +210,9 @@ async def test_a_client_that_left_before_there_was_a_stream_is_not_waited_for(st
     [running] = endpoint_of(app)._calls.here.values()
     await call.cut()
     with pytest.raises(QuestionFailed, match="has closed its connection and has no GET stream open"):
-        await ask_by(running.context.back, "roots/list", 5)
+        await ask_by(running.context.channel, "roots/list", 5)
     stream = await wire.get().started()
-    asking = asyncio.create_task(ask_by(running.context.back, "roots/list", 5))
+    asking = asyncio.create_task(ask_by(running.context.channel, "roots/list", 5))
     await reply(wire, answer_to(await stream.message(), {}))
     await asking
     stage.go.set()
@@ -232,10 +232,10 @@ async def test_a_client_that_does_not_come_back_is_given_up(
     await call.cut()
     await long()
     await until(lambda: bool(stage.failures) and not endpoint_of(app)._calls.here)
-    assert [str(each) for each in stage.failures] == [client_requests.LEFT]
+    assert [str(each) for each in stage.failures] == [client_requests.CLIENT_DISCONNECTED]
     rest = await wire.get(place).done()  # who comes too late is told that nobody waits
     assert {each["params"]["requestId"] for each in rest.messages[:-1]} == {each["id"] for each in questions}
-    assert text_of(rest.answer) == client_requests.LEFT
+    assert text_of(rest.answer) == client_requests.CLIENT_DISCONNECTED
 
 
 @pytest.mark.parametrize("beside", [False, True])
@@ -254,7 +254,7 @@ async def test_who_stays_may_take_its_time_and_who_comes_back_and_leaves_for_goo
     assert not stage.failures
     await streams[1].cut()
     await long()
-    await until(lambda: [str(each) for each in stage.failures] == [client_requests.LEFT])
+    await until(lambda: [str(each) for each in stage.failures] == [client_requests.CLIENT_DISCONNECTED])
 
 
 @pytest.mark.parametrize("left", [False, True])
@@ -274,14 +274,14 @@ async def test_a_server_that_stops_waits_for_no_answer_and_asks_again_after_a_ne
     await asyncio.sleep(0)
     await reply(wire, answer_to(questions[0], {}), status=503)
     with pytest.raises(QuestionFailed, match="shutting down"):
-        await ask_by(running.context.back, "roots/list", 600)
+        await ask_by(running.context.channel, "roots/list", 600)
     stage.go.set()
     await asyncio.wait_for(draining, 5)
-    assert [str(each) for each in stage.failures] == [client_requests.STOPPING]
+    assert [str(each) for each in stage.failures] == [client_requests.SERVER_STOPPING]
     assert text_of((await working.done()).answer) == "done"
     if not left:
         await call.done()
         assert {each["params"]["requestId"] for each in call.messages[3:-1]} == {each["id"] for each in questions}
-        assert text_of(call.answer) == client_requests.STOPPING
+        assert text_of(call.answer) == client_requests.SERVER_STOPPING
     await app.start()
     await finished_call(stage, await HttpWire.session(app))

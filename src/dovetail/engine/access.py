@@ -1,14 +1,11 @@
-"""Who may use what: a rule and a caller come in, a yes or a no goes out; of a catalogue, the part that a caller sees.
+"""Access rules: whether a caller may use something, and the part of a catalog that a caller sees."""
 
-Loaded with the first rule.
-"""
-
+import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dovetail.engine.concurrency import with_timeout
 from dovetail.engine.request_context import RequestContext
 from dovetail.errors import Unauthorized
 from dovetail.registry.catalog import Page, Snapshot
@@ -19,84 +16,70 @@ if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
 
 log = logging.getLogger("dovetail")
-ON_A_PIPE = "nobody is signed in here, or not any more; start the server with a good token in DOVETAIL_TOKEN"
-IN_PROCESS = "nobody is signed in here; write Client(server, auth=…) or Client(server, principal=…)"
-ANSWERS = (True, False, None)  # of `authorize`; who says nothing says no
+NO_TOKEN = "no caller is signed in here, or not any more; start the server with a good token in DOVETAIL_TOKEN"
+NO_PRINCIPAL = "no caller is signed in here; write Client(server, auth=…) or Client(server, principal=…)"
 
 
 class Caller:
-    """Whoever makes a request, for as long as it takes: each `authorize` is asked once."""
+    """The caller of one request; each `authorize` function is called once."""
 
     def __init__(self, engine: "Engine", principal: "Principal | None") -> None:
         self.scopes = frozenset[str]() if principal is None else principal.scopes
         self._principal = principal
         self._timeout = engine.options.timeout
-        self._answers: dict[int, bool] = {}  # by the id of the function
+        self._authorized: dict[int, bool] = {}  # by the id of the function
 
     async def may_use(self, rule: AccessRule) -> bool:
         if not rule.scopes <= self.scopes:
             return False
         if rule.authorize is None:
             return True
-        known = self._answers.get(id(rule.authorize))
-        if known is None:
-            known = self._answers[id(rule.authorize)] = await self._ask(rule.authorize)
-        return known
+        key = id(rule.authorize)
+        if key not in self._authorized:
+            self._authorized[key] = await self._authorize(rule.authorize)
+        return self._authorized[key]
 
-    async def _ask(self, authorize: Authorize) -> bool:
-        """Whatever goes wrong here is a no."""
+    async def _authorize(self, authorize: Authorize) -> bool:
+        """A failure of the author's function is a no."""
         try:
-            answer: Any = authorize(self._principal)
-            if inspect.isawaitable(answer):
-                answer = await (answer if self._timeout is None else with_timeout(_awaited(answer), self._timeout))
+            verdict: Any = authorize(self._principal)
+            if inspect.isawaitable(verdict):
+                async with asyncio.timeout(self._timeout):
+                    verdict = await verdict
         except Exception:
             log.exception("authorize: %r failed, which counts as a no", authorize)
             return False
-        if not any(answer is meant for meant in ANSWERS):
-            kind = type(answer).__name__
+        if verdict is not None and not isinstance(verdict, bool):
+            kind = type(verdict).__name__
             log.error("authorize: %r gave %s, which counts as a no; return True or False", authorize, kind)
-        return answer is True
-
-
-async def _awaited(answer: Awaitable[Any]) -> Any:
-    return await answer
-
-
-# ── one thing ──
+        return verdict is True
 
 
 async def may_use(engine: "Engine", context: RequestContext, rule: AccessRule) -> bool:
-    """False means that the caller is to be told that there is no such thing.
-
-    Raises Unauthorized, with all scopes that are needed, if it has not all of them.
-    """
+    """False hides the thing: the client gets "not found". Raises Unauthorized if the caller lacks a scope."""
     caller = Caller(engine, context.principal)
     if not rule.scopes <= caller.scopes:
-        raise _refusal(context, rule.scopes)
+        raise _unauthorized(context, rule.scopes)
     return await caller.may_use(rule)
 
 
-def _refusal(context: RequestContext, scopes: frozenset[str]) -> Unauthorized:
+def _unauthorized(context: RequestContext, scopes: frozenset[str]) -> Unauthorized:
     refusal, principal = Unauthorized.for_scopes(scopes), context.principal
     name = None if principal is None else principal.name
     log.info("%s by %r was refused. %s", context.request.method, name, refusal.message)
     if principal is not None or context.request.headers is not None or context.locate is not None:
         return refusal
-    message = f"{refusal.message}; {IN_PROCESS if context.in_process else ON_A_PIPE}"
+    message = f"{refusal.message}; {NO_PRINCIPAL if context.in_process else NO_TOKEN}"
     return Unauthorized(message, error=refusal.error, scopes=scopes, http_status=refusal.http_status)
 
 
-# ── several ──
-
-
-async def readable(engine: "Engine", context: RequestContext, rules: Mapping[str, AccessRule | None]) -> list[str]:
-    """Those of several URIs that the caller may read."""
+async def readable_uris(engine: "Engine", context: RequestContext, rules: Mapping[str, AccessRule | None]) -> list[str]:
     caller = Caller(engine, context.principal)
     return [uri for uri, rule in rules.items() if rule is None or await caller.may_use(rule)]
 
 
-def sight(rules: Rules, principal: "Principal | None") -> Hashable | None:
-    """What decides which part of a list a caller sees: the same for all who see the same. None if nobody knows."""
+def visibility(rules: Rules, principal: "Principal | None") -> Hashable | None:
+    """A cache key: callers that see the same part of a list have the same. None if that can't be known."""
     if not rules.has_keys:
         return None
     try:
@@ -109,17 +92,17 @@ def sight(rules: Rules, principal: "Principal | None") -> Hashable | None:
 
 
 async def visible_page(
-    engine: "Engine", context: RequestContext, edition: Snapshot[Any], after: int, size: int
+    engine: "Engine", context: RequestContext, snapshot: Snapshot[Any], after: int, size: int
 ) -> Page[Any]:
     """Up to `size` items that the caller may use, registered after number `after`."""
     caller = Caller(engine, context.principal)
-    shown: list[Any] = []
+    visible: list[Any] = []
     last = after
-    for number, item in edition.behind(after):
+    for number, item in snapshot.behind(after):
         if item.access is not None and not await caller.may_use(item.access):
             continue
-        if len(shown) == size:  # there is one more
-            return Page(shown, last)
-        shown.append(item)
+        if len(visible) == size:  # there is one more
+            return Page(visible, last)
+        visible.append(item)
         last = number
-    return Page(shown, None)
+    return Page(visible, None)

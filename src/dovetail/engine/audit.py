@@ -1,8 +1,7 @@
-"""Audit events: who did what, one `AuditEvent` for each request that was to do something.
+"""Audit events: one `AuditEvent` for each request that does something, and who made it.
 
-Events go to the logger `dovetail.audit`, each as a line of JSON, or to a function of the user's. No call waits for such
-a function: events wait in a bounded queue. An event that the function does not take, because it fails or too many wait
-for it, goes to the log instead, and the log says so.
+Events go to the logger `dovetail.audit`, each as a line of JSON, or to a function of the author's. No call waits for
+that function: events wait in a bounded queue. If the queue is full or the function fails, the event goes to the log.
 """
 
 import asyncio
@@ -20,55 +19,45 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import Raw
 
+from dovetail import errors
 from dovetail.engine.call_tool import EXITS, is_cancelled
 from dovetail.engine.redaction import CUT, Redactor, escaped
 from dovetail.engine.request_context import RequestContext
-from dovetail.errors import (
-    INTERNAL_ERROR,
-    INVALID_REQUEST,
-    Busy,
-    MissingCapability,
-    NotFound,
-    ProtocolError,
-    RateLimited,
-    ToolError,
-    Unauthorized,
-)
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.inbound import Request
-from dovetail.protocol.methods import CompleteParams
 from dovetail.protocol.results import InputRequiredResult, Result, ToolResult
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
-    from dovetail.engine.dispatch import Step
+    from dovetail.engine.dispatch import Layer
     from dovetail.engine.engine import Engine
 
 Outcome = Literal["ok", "tool_error", "error", "refused", "cancelled", "input_required"]
 
 MAX_NAME = 1_024  # characters of a tool's name or a URI
-MAX_LABEL = 256  # characters of other words
+MAX_LABEL = 256  # characters of other texts
+WARNING_INTERVAL = 60.0  # seconds between two errors about an audit function
 
 log = logging.getLogger("dovetail")
 audit_log = logging.getLogger("dovetail.audit")
 
 
 class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One request that was to do something, and what became of it."""
+    """One request that was to do something, and its outcome."""
 
     time: str  # when it came, in UTC
     method: str
     name: str | None = None  # of the tool or prompt, or the URI
-    subject: str | None = None  # the three that say who: the user, the program, and who vouches for them
-    client: str | None = None
-    issuer: str | None = None
+    subject: str | None = None  # the user of the principal
+    client: str | None = None  # the program of the principal
+    issuer: str | None = None  # which vouches for both
     session: str | None = None  # a digest: it tells sessions apart, but is not the id, which would open one
     request_id: int | str | None = None
     address: str | None = None
     revision: str | None = None
     outcome: Outcome
     code: int | None = None  # of the error
-    reason: str | None = None  # the word that OAuth has for a refusal
+    reason: str | None = None  # OAuth's word for a refusal
     duration_ms: float = 0.0
     arguments: Any = None  # without secrets, and in part if there are many
 
@@ -76,140 +65,143 @@ class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 AuditFunction = Callable[[AuditEvent], Awaitable[None] | None]
 
 
-# ── what a request is about, and what became of it ──
+# ── the subject of a request, and its outcome ──
 
 Subject = tuple[str | None, Raw | None]  # a name, and arguments as JSON
-Ending = dict[str, Any]  # fields of an event
+EventFields = dict[str, Any]
 
 
-def _of_completion(params: CompleteParams) -> Subject:
-    given = {**params.context.arguments, params.argument.name: params.argument.value}
-    return params.ref.uri or params.ref.name, Raw(jsonrpc.encode(given))
-
-
-# The requests that are noted. Lists and greetings tell what there is and do nothing.
+# The methods that are audited: lists, pings and handshakes do nothing.
 SUBJECTS: dict[str, Callable[[Any], Subject]] = {
     "tools/call": lambda params: (params.name, params.arguments),
     "prompts/get": lambda params: (params.name, params.arguments),
     "resources/read": lambda params: (params.uri, None),
     "resources/subscribe": lambda params: (params.uri, None),
     "resources/unsubscribe": lambda params: (params.uri, None),
-    "completion/complete": _of_completion,
+    "completion/complete": lambda params: (
+        params.ref.uri or params.ref.name,
+        Raw(jsonrpc.encode({**params.context.arguments, params.argument.name: params.argument.value})),
+    ),
     "subscriptions/listen": lambda params: (None, Raw(jsonrpc.encode(params.notifications))),
 }
 
 
-def _answered(result: Result) -> Ending:
+def _result_outcome(result: Result) -> EventFields:
     if isinstance(result, ToolResult) and result.is_error:
         return {"outcome": "tool_error"}
     return {"outcome": "input_required" if isinstance(result, InputRequiredResult) else "ok"}
 
 
-def _failed(failure: BaseException, request: Request) -> Ending:
-    """As the client is told: `dispatch` makes errors of the same failures."""
-    if isinstance(failure, ToolError) and request.method == "tools/call":
+def _failure_outcome(failure: BaseException, request: Request) -> EventFields:
+    """With the code that the client gets: `dispatch` makes errors of the same failures."""
+    if isinstance(failure, errors.ToolError) and request.method == "tools/call":
         return {"outcome": "tool_error"}
-    if isinstance(failure, (Unauthorized, RateLimited, Busy)):
+    if isinstance(failure, (errors.Unauthorized, errors.RateLimited, errors.Busy)):
         return {"outcome": "refused", "code": failure.code, "reason": getattr(failure, "error", None)}
     if isinstance(failure, GeneratorExit) or (isinstance(failure, asyncio.CancelledError) and is_cancelled()):
         return {"outcome": "cancelled"}
-    code = failure.code if isinstance(failure, ProtocolError) else INTERNAL_ERROR
-    if isinstance(failure, NotFound):
+    code = failure.code if isinstance(failure, errors.ProtocolError) else errors.INTERNAL_ERROR
+    if isinstance(failure, errors.NotFound):
         code = request.revision.missing_resource_code
-    elif isinstance(failure, MissingCapability) and request.revision.handshake:
-        code = INVALID_REQUEST
+    elif isinstance(failure, errors.MissingCapability) and request.revision.handshake:
+        code = errors.INVALID_REQUEST
     return {"outcome": "error", "code": code}
 
 
-def audited(trail: "AuditTrail", inner: "Step") -> "Step":
-    """Notes how each request ends, around everything else that it goes through."""
+def audited(trail: "AuditTrail", inner: "Layer") -> "Layer":
+    """The outermost layer of the chain: records the outcome of each request."""
 
-    async def step(context: RequestContext) -> Result:
+    async def layer(context: RequestContext) -> Result:
         request = context.request  # as it came: a middleware may change it
         if request.method not in SUBJECTS:
             return await inner(context)
         at, began, method, params = time.time(), time.perf_counter(), request.method, request.params
 
-        def note(ending: Ending) -> None:
+        def record(outcome: EventFields) -> None:
             duration = round((time.perf_counter() - began) * 1000, 3)
-            trail.note(context, method, params, time=_written(at), duration_ms=duration, **ending)
+            trail.record(context, method, params, time=_timestamp(at), duration_ms=duration, **outcome)
 
         try:
             result = await inner(context)
         except BaseException as failure:
-            note(_failed(failure, request))
+            record(_failure_outcome(failure, request))
             raise
-        note(_answered(result))
+        record(_result_outcome(result))
         return result
 
-    return step
+    return layer
 
 
 # ── events ──
 
 
 class AuditTrail:
-    """Makes events, and sends them where the server's `audit` says."""
+    """Makes events and sends them to the log or to the author's function."""
 
     def __init__(self, engine: "Engine", **bounds: Any) -> None:
         audit = engine.options.audit
         self._redactor = engine.redactor
         self._with_arguments = engine.options.audit_arguments
-        self._send = AuditLog().write if isinstance(audit, bool) else AuditQueue(audit, engine, **bounds).take
+        self._send = self._log if isinstance(audit, bool) else AuditQueue(audit, engine, **bounds).put
+        self._has_checked_handlers = False
 
-    def note(self, context: RequestContext, method: str, params: Any, **ending: Any) -> None:
-        """How a request ended that the engine has served."""
+    def record(self, context: RequestContext, method: str, params: Any, **outcome: Any) -> None:
+        """The outcome of a request that the engine has served."""
         request, session = context.request, context.request.session
 
-        def about() -> dict[str, Any]:
+        def describe() -> EventFields:
             name, given = SUBJECTS[method](params)
+            arguments = None if given is None or not self._with_arguments else redact_arguments(given, self._redactor)
             return {
                 "name": name,
                 "session": None if session is None else hashlib.sha256(session.id.encode()).hexdigest()[:16],
-                "request_id": _short(request.id) if isinstance(request.id, str) else request.id,
+                "request_id": _label(request.id) if isinstance(request.id, str) else request.id,
                 "revision": request.revision.name,
-                "arguments": shown(given, self._redactor) if self._with_arguments and given is not None else None,
+                "arguments": arguments,
             }
 
-        self._note(method, about, context.principal, context.address, **ending)
+        self._record(method, describe, context.principal, context.address, **outcome)
 
-    def refused(
-        self, failure: ProtocolError, *, method: str, name: str | None = None,
+    def record_refusal(
+        self, failure: errors.ProtocolError, *, method: str, name: str | None = None,
         principal: "Principal | None" = None, address: str | None = None,
     ) -> None:  # fmt: skip
-        """A request that a transport has turned away before anything was read of it: `method` and `name` are HTTP's."""
-        reason = failure.error if isinstance(failure, Unauthorized) else None
-        ending = {"time": _written(time.time()), "outcome": "refused", "code": failure.code, "reason": reason}
-        self._note(method, lambda: {"name": name}, principal, address, **ending)
+        """A request that a transport has refused before it read the body: `method` and `name` are those of HTTP."""
+        reason = failure.error if isinstance(failure, errors.Unauthorized) else None
+        outcome = {"time": _timestamp(time.time()), "outcome": "refused", "code": failure.code, "reason": reason}
+        self._record(method, lambda: {"name": name}, principal, address, **outcome)
 
-    def _note(
-        self, method: str, about: Callable[[], dict[str, Any]], principal: "Principal | None", address: str | None,
-        **ending: Any,
+    def _record(
+        self, method: str, describe: Callable[[], EventFields], principal: "Principal | None", address: str | None,
+        **outcome: Any,
     ) -> None:  # fmt: skip
-        """A fault in here does not harm the request."""
         try:
-            fields = about()
-            fields["name"] = self._clean(fields["name"])
-            self._send(AuditEvent(method=method, address=address, **_who(principal), **fields, **ending))
-        except Exception:
+            fields = describe()
+            if (name := fields["name"]) is not None:  # a URI may hold a password, of which the cut must leave no part
+                fields["name"] = _cut(self._redactor.text(name[: 4 * MAX_NAME]), MAX_NAME)
+            if principal is not None:
+                fields |= {each: _label(getattr(principal, each)) for each in ("subject", "client", "issuer")}
+            self._send(AuditEvent(method=method, address=address, **fields, **outcome))
+        except Exception:  # which must not harm the request
             log.exception("%s could not be noted for the audit", method)
 
-    def _clean(self, name: str | None) -> str | None:
-        """A URI may hold a password. What is looked at is more than what is shown, so that no half of one remains."""
-        return None if name is None else _cut(self._redactor.text(name[: 4 * MAX_NAME]), MAX_NAME)
+    def _log(self, event: AuditEvent) -> None:
+        if not self._has_checked_handlers:
+            self._has_checked_handlers = True
+            if not (audit_log.isEnabledFor(logging.INFO) and audit_log.hasHandlers()):
+                log.warning("audit events are lost: no handler takes INFO records of the logger dovetail.audit")
+        _log_event(event, logging.INFO)
 
 
-def _who(principal: "Principal | None") -> dict[str, Any]:
-    if principal is None:
-        return {}
-    return {name: _short(getattr(principal, name)) for name in ("subject", "client", "issuer")}
+def _log_event(event: AuditEvent, level: int) -> None:
+    audit_log.log(level, "%s", escaped(jsonrpc.encode(event).decode()), extra={"is_redacted": True})
 
 
-def _written(seconds: float) -> str:
+def _timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _short(text: str | None) -> str | None:
+def _label(text: str | None) -> str | None:
     return None if text is None else jsonrpc.sendable(_cut(text, MAX_LABEL))
 
 
@@ -217,8 +209,8 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[:most] + CUT
 
 
-def shown(given: Raw, redactor: Redactor, *, max_bytes: int = 4 * 1024, max_members: int = 64) -> Any:
-    """Arguments without secrets. Of long ones each member that fits is whole, so that nothing hides behind the rest."""
+def redact_arguments(given: Raw, redactor: Redactor, *, max_bytes: int = 4 * 1024, max_members: int = 64) -> Any:
+    """Arguments without secrets. Of long ones, members that fit are whole; of each other member the size is given."""
     try:
         is_short = _size(given) <= max_bytes
         value = jsonrpc.parse(given) if is_short else _members_that_fit(given, max_bytes, max_members)
@@ -227,13 +219,13 @@ def shown(given: Raw, redactor: Redactor, *, max_bytes: int = 4 * 1024, max_memb
     return redactor.value(value)
 
 
-def _members_that_fit(given: Raw, left: int, most: int) -> dict[str, Any]:
+def _members_that_fit(given: Raw, remaining: int, most: int) -> dict[str, Any]:
     members = jsonrpc.members(given)
     fitting: dict[str, Any] = {}
     for name, part in islice(members.items(), most):
         size = len(name) + _size(part)
-        if size <= left:
-            left -= size
+        if size <= remaining:
+            remaining -= size
             fitting[name] = jsonrpc.parse(part)
         else:
             fitting[_cut(name, MAX_LABEL)] = f"{CUT} {_size(part)} bytes"
@@ -246,83 +238,65 @@ def _size(raw: Raw) -> int:
     return memoryview(raw).nbytes
 
 
-# ── where they go ──
-
-
-class AuditLog:
-    """The logger `dovetail.audit`: one line of JSON for each event, without secrets already."""
-
-    def __init__(self) -> None:
-        self._is_heard = False
-
-    def write(self, event: AuditEvent, level: int = logging.INFO) -> None:
-        if not self._is_heard:
-            self._is_heard = True
-            if level == logging.INFO and not (audit_log.isEnabledFor(level) and audit_log.hasHandlers()):
-                log.warning("audit events are lost: no handler takes INFO records of the logger dovetail.audit")
-        audit_log.log(level, "%s", escaped(jsonrpc.encode(event).decode()), extra={"is_redacted": True})
-
-
 class AuditQueue:
-    """A user's function that is given one event after the other, by a task that lives while there are any."""
+    """The author's function, called with one event after the other by a task that runs while the queue has any."""
 
     def __init__(
-        self, function: AuditFunction, engine: "Engine", *, max_waiting: int = 2_000, patience: float = 10.0
+        self, function: AuditFunction, engine: "Engine", *, max_queued: int = 2_000, timeout: float = 10.0
     ) -> None:
-        """`max_waiting` events may wait, and each may take `patience` seconds."""
+        """`timeout` is for one event, in seconds."""
         self._function = function
         self._is_async = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
         self._threads = engine.threads
-        self._ends_with = engine.running_steps  # what the server waits for a little when it stops
-        self._patience = patience
-        self._queue: asyncio.Queue[AuditEvent] = asyncio.Queue(max_waiting)
+        self._awaited_at_stop = engine.running_steps
+        self._timeout = timeout
+        self._queue: asyncio.Queue[AuditEvent] = asyncio.Queue(max_queued)
         self._task: asyncio.Task[None] | None = None
-        self._log = AuditLog()
-        self._not_taken = 0
-        self._tell_again = 0.0
+        self._logged = 0  # events that the function did not get
+        self._next_warning = 0.0
 
-    def take(self, event: AuditEvent) -> None:
+    def put(self, event: AuditEvent) -> None:
         try:
             self._queue.put_nowait(event)
         except asyncio.QueueFull:
-            self._keep(event, None)
+            self._log_instead(event, None)
         loop = asyncio.get_running_loop()
         if self._task is None or self._task.done() or self._task.get_loop() is not loop:
-            self._task = loop.create_task(self._hand_over(), context=contextvars.Context())  # no single call's
-            self._ends_with.add(self._task)
-            self._task.add_done_callback(self._ends_with.discard)
+            self._task = loop.create_task(self._drain(), context=contextvars.Context())  # not the context of one call
+            self._awaited_at_stop.add(self._task)
+            self._task.add_done_callback(self._awaited_at_stop.discard)
 
-    async def _hand_over(self) -> None:
+    async def _drain(self) -> None:
         event: AuditEvent | None = None
         try:
             while not self._queue.empty():
                 event = self._queue.get_nowait()
                 try:
-                    async with asyncio.timeout(self._patience):
-                        await self._give(event)
+                    async with asyncio.timeout(self._timeout):
+                        await self._call(event)
                 except (Exception, asyncio.CancelledError, *EXITS) as failure:
                     if is_cancelled():
                         raise
-                    self._keep(event, failure)
+                    self._log_instead(event, failure)
                 event = None
-        finally:  # if the loop ends before they are taken
+        finally:  # the loop may end before the queue is empty
             if event is not None:
-                self._keep(event, None)
+                self._log_instead(event, None)
             while not self._queue.empty():
-                self._keep(self._queue.get_nowait(), None)
+                self._log_instead(self._queue.get_nowait(), None)
 
-    async def _give(self, event: AuditEvent) -> None:
+    async def _call(self, event: AuditEvent) -> None:
         call = functools.partial(self._function, event)
         returned: Any = call() if self._is_async else await self._threads.run(call, label="audit")
         if inspect.isawaitable(returned):
             await returned
 
-    def _keep(self, event: AuditEvent, failure: BaseException | None) -> None:
-        """In the log, at a level that is seen even where nobody has set one up; once a minute it is said why."""
-        self._log.write(event, logging.WARNING)
-        self._not_taken += 1
-        if time.monotonic() >= self._tell_again:
-            self._tell_again = time.monotonic() + 60.0
+    def _log_instead(self, event: AuditEvent, failure: BaseException | None) -> None:
+        """At WARNING, which is shown even where logging is not configured."""
+        _log_event(event, logging.WARNING)
+        self._logged += 1
+        if time.monotonic() >= self._next_warning:
+            self._next_warning = time.monotonic() + WARNING_INTERVAL
             why = "is too slow" if failure is None else "failed"
             words = "the audit function %s; %d events so far are in the log dovetail.audit instead"
-            log.error(words, why, self._not_taken, exc_info=failure)
+            log.error(words, why, self._logged, exc_info=failure)

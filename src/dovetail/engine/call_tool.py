@@ -1,4 +1,4 @@
-"""`tools/call`, and how functions of users are called: on the loop or in a thread, within their time, stoppable."""
+"""`tools/call`, and calls of the author's functions: on the loop or in a thread, with a timeout."""
 
 import asyncio
 import functools
@@ -11,19 +11,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from msgspec import UNSET
 
 from dovetail import engine as lazy
+from dovetail import errors
 from dovetail.engine.concurrency import CallTimeout, HeldSlots, Limit, with_function_timeout, with_timeout
 from dovetail.engine.context import Context
-from dovetail.engine.request_context import Mark, RequestContext, Unanswered, client_requests_of
-from dovetail.errors import (
-    INVALID_PARAMS,
-    ArgumentError,
-    MissingCapability,
-    NotFound,
-    ProtocolError,
-    SetupError,
-    ToolError,
-    UrlElicitationRequired,
-)
+from dovetail.engine.request_context import Checkpoint, InputNeeded, RequestContext, client_requests_of
 from dovetail.protocol import headers, jsonrpc
 from dovetail.protocol.capabilities import require_capabilities
 from dovetail.protocol.elicitation import InputRequired
@@ -39,7 +30,7 @@ if TYPE_CHECKING:
     from dovetail.engine.rate_limits import RateLimiter
     from dovetail.engine.request_context import ClientRequests
 
-EXITS = (SystemExit, KeyboardInterrupt)  # from a function they would end the whole server
+EXITS = (SystemExit, KeyboardInterrupt)  # a function that raises one must not end the whole server
 
 log = logging.getLogger("dovetail")
 
@@ -49,9 +40,9 @@ async def call_tool(engine: "Engine", context: RequestContext) -> Result:
     params: CallToolParams = request.params
     tool = engine.tools.get(params.name)
     if tool is None or (tool.access is not None and not await lazy.access.may_use(engine, context, tool.access)):
-        raise ProtocolError(f"Unknown tool: {shown(params.name)}", code=INVALID_PARAMS)
+        raise errors.ProtocolError(f"Unknown tool: {excerpt(params.name)}", code=errors.INVALID_PARAMS)
     if tool.headers and request.headers is not None and not request.revision.handshake:
-        headers.check_parameters(request.headers, tool.headers, jsonrpc.parse(arguments_object(params.arguments)))
+        headers.check_parameters(request.headers, tool.headers, jsonrpc.parse(require_object(params.arguments)))
     slots = context.slots = HeldSlots()
     try:
         if tool.requires:
@@ -64,30 +55,30 @@ async def call_tool(engine: "Engine", context: RequestContext) -> Result:
         else:
             await _wait_for_slots(engine, context, tool, slots)
         try:
-            value = await start(engine, context, tool.invocation, arguments, tool.label)
+            value = await start_function(engine, context, tool.invocation, arguments, tool.label)
         except BaseException as raised:
-            await fail(engine, context, tool.invocation, raised, tool.label)
+            await raise_failure(engine, context, tool.invocation, raised, tool.label)
         if context.client_requests is None and (type(value) in PLAIN_TYPES or not isinstance(value, InputRequired)):
             return tool.shape(value)
-        result = tool.shape(await final(engine, context, tool.invocation, arguments, tool.label, value))
+        result = tool.shape(await final_value(engine, context, tool.invocation, arguments, tool.label, value))
         if context.client_requests is not None and not result.is_error:
-            context.client_requests.finished()
+            context.client_requests.check_replay()
         return result
-    except Unanswered:
-        return lazy.input_required.interim(context)
+    except InputNeeded:
+        return lazy.input_required.input_required_result(context)
     except Exception as failure:
-        return _failure(engine, context, tool, failure)
+        return _failure_result(engine, context, tool, failure)
     finally:
         slots.leave()
 
 
 async def _wait_for_slots(engine: "Engine", context: RequestContext, tool: Tool, slots: HeldSlots) -> None:
-    """The tool's own before the server's: who waits for a busy tool must not hold one of those."""
+    """The tool's own before the server's: a call that waits for a busy tool must not hold a slot of the server."""
     limits: tuple[Limit, ...] = engine.limits
     if tool.is_limited:
         own = engine.book.of(tool)
         if own.rates is not None:
-            await _count(own.rates, context, tool)
+            await _check_rate(own.rates, context, tool)
         if own.slots is not None:
             limits = (own.slots, *limits)
     for limit in limits:
@@ -95,62 +86,65 @@ async def _wait_for_slots(engine: "Engine", context: RequestContext, tool: Tool,
         slots.held += (limit,)
 
 
-async def _count(rates: "RateLimiter", context: RequestContext, tool: Tool) -> None:
-    """The rounds of one call, which comes again with the answers to what it has asked, are one call."""
+async def _check_rate(rates: "RateLimiter", context: RequestContext, tool: Tool) -> None:
+    """The rounds of one call count once."""
     state = context.request.params.request_state
-    is_next_round = isinstance(state, str) and context.request.revision.rounds
-    if is_next_round and await rates.goes_on(state):
+    if isinstance(state, str) and context.request.revision.rounds and await rates.goes_on(state):
         return
-    refusal = await rates.refusal(context)
-    if refusal is not None:
-        raise ToolError(refusal.words(f"The tool {tool.name}", "call"))
+    if (refusal := await rates.refusal(context)) is not None:
+        raise errors.ToolError(refusal.words(f"The tool {tool.name}", "call"))
 
 
-def _failure(engine: "Engine", context: RequestContext, tool: Tool, failure: Exception) -> ToolResult:
-    """What the model is told; raises what is for the client instead. Only what is meant to be told is told."""
+# ── failures ──
+
+
+def _failure_result(engine: "Engine", context: RequestContext, tool: Tool, failure: Exception) -> ToolResult:
+    """A result for the model. Raises if the failure has to be a JSON-RPC error."""
     if isinstance(failure, ExceptionGroup):
-        failure = _together(failure) or failure
-    if isinstance(failure, ArgumentError):
-        arguments_object(context.request.params.arguments)  # raises if that is what is wrong
+        failure = _merge_failures(failure) or failure
+    if isinstance(failure, errors.ArgumentError):
+        require_object(context.request.params.arguments)
     match failure:
-        case ArgumentError() if engine.options.argument_errors == "error":
-            raise ProtocolError(str(failure), code=INVALID_PARAMS, data={"errors": failure.problems}) from None
-        case ToolError():
+        case errors.ArgumentError() if engine.options.argument_errors == "error":
+            raise errors.ProtocolError(
+                str(failure), code=errors.INVALID_PARAMS, data={"errors": failure.problems}
+            ) from None
+        case errors.ToolError():
             text = str(failure)
         case CallTimeout():
-            context.cancelled()
+            context.mark_cancelled()
             log.warning("tool %s timed out after %g s", tool.name, failure.seconds)
             text = f"The tool {tool.name} did not finish within {failure.seconds:g} s and was stopped."
-        case MissingCapability() if context.request.revision.handshake:  # older clients do not know the code
+        case errors.MissingCapability() if context.request.revision.handshake:  # older clients do not know the code
             text = failure.message
-        case NotFound():  # a resource that the tool wanted to read
+        case errors.NotFound():  # a resource that the tool wanted to read
             text = failure.message
-        case ProtocolError():
+        case errors.ProtocolError():
             try:
                 raise failure
             finally:
                 del failure  # its traceback holds this frame
         case OutputError():
             log.error("tool %s returned a value that does not fit: %s", tool.name, failure)
-            details = details_of(engine, context, failure.__str__) or "."
+            details = error_details(engine, context, failure.__str__) or "."
             text = f"The tool {tool.name} returned something that does not fit its own description{details}"
         case _:
             details = log_failure(engine, context, failure, tool.label) or ". The details are in the server's log."
             text = f"The tool {tool.name} failed{details}"
-    return failed(text, has_schema=tool.definition.output_schema is not None)
+    return error_result(text, has_schema=tool.definition.output_schema is not None)
 
 
 def log_failure(engine: "Engine", context: RequestContext, failure: BaseException, label: str) -> str:
-    """Log what was not meant for the client, from the first frame on that is not ours; gives the details of it."""
+    """Log an unexpected failure without the frames of this library above the author's; returns `error_details`."""
     frames = failure.__traceback__
     while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith("dovetail."):
         frames = frames.tb_next
     log.error("%s failed", label, exc_info=(type(failure), failure, frames or failure.__traceback__))
     where = "" if frames is None else f" ({basename(frames.tb_frame.f_code.co_filename)}, line {frames.tb_lineno})"
-    return details_of(engine, context, lambda: f"{type(failure).__name__}: {failure}{where}")
+    return error_details(engine, context, lambda: f"{type(failure).__name__}: {failure}{where}")
 
 
-def details_of(engine: "Engine", context: RequestContext, text: Callable[[], str]) -> str:
+def error_details(engine: "Engine", context: RequestContext, text: Callable[[], str]) -> str:
     """What a message to the client may add: one line without secrets while the server is developed, else nothing."""
     is_masked = not context.in_process if engine.masks_errors is None else engine.masks_errors
     try:
@@ -159,14 +153,17 @@ def details_of(engine: "Engine", context: RequestContext, text: Callable[[], str
         return ""
 
 
-def _together(group: "ExceptionGroup[Exception]") -> ToolError | MissingCapability | None:
-    """Tasks of a TaskGroup that all failed on purpose, as one failure; or the first, if all lack a capability."""
+def _merge_failures(group: "ExceptionGroup[Exception]") -> errors.ToolError | errors.MissingCapability | None:
+    """One failure for a TaskGroup whose tasks all raised ToolError, or all MissingCapability; else None."""
     failures = list(_leaves(group))
-    missing = [each for each in failures if isinstance(each, MissingCapability)]
+    missing = [each for each in failures if isinstance(each, errors.MissingCapability)]
     if len(missing) == len(failures):
         return missing[0]
-    is_meant = all(isinstance(each, ToolError) for each in failures)
-    return ToolError("\n".join(map(str, failures))) if is_meant else None
+    return (
+        errors.ToolError("\n".join(map(str, failures)))
+        if all(isinstance(each, errors.ToolError) for each in failures)
+        else None
+    )
 
 
 def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
@@ -174,138 +171,117 @@ def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
         yield from _leaves(each) if isinstance(each, BaseExceptionGroup) else (each,)
 
 
-def failed(text: str, *, has_schema: bool = False) -> ToolResult:
+def error_result(text: str, *, has_schema: bool = False) -> ToolResult:
     return ToolResult(content=(Text(jsonrpc.sendable(text)),), is_error=True, has_schema=has_schema)
 
 
-def arguments_object(raw: Any) -> Any:
-    """The arguments as they came, if they are an object; null counts as none."""
-    first = memoryview(raw)[0]
+def require_object(arguments: Any) -> Any:
+    """The raw arguments, with null as an empty object; raises ProtocolError if they are anything else."""
+    first = memoryview(arguments)[0]
     if first == ord("{"):
-        return raw
+        return arguments
     if first == ord("n"):
         return b"{}"
-    raise ProtocolError("Invalid params: arguments must be an object", code=INVALID_PARAMS)
+    raise errors.ProtocolError("Invalid params: arguments must be an object", code=errors.INVALID_PARAMS)
 
 
-def shown(name: str) -> str:
+def excerpt(name: str) -> str:
     return name if len(name) <= 128 else name[:128] + "…"
 
 
-# ── functions of users ──
+# ── the author's functions ──
 
 
 async def invoke(
     engine: "Engine", context: RequestContext, invocation: Invocation, arguments: dict[str, Any], label: str
 ) -> Any:
-    """The value that the function returns. Raises what it raises, CallTimeout, or Unanswered.
-
-    `call_tool` does the same without a frame of its own; what is rare is shared.
-    """
-    mark = None if context.client_requests is None else context.client_requests.mark()
+    """The value that the function returns. `call_tool` does the same by itself, to save a frame."""
+    checkpoint = None if context.client_requests is None else context.client_requests.checkpoint()
     try:
-        value = await start(engine, context, invocation, arguments, label)
+        value = await start_function(engine, context, invocation, arguments, label)
     except BaseException as raised:
-        await fail(engine, context, invocation, raised, label)
+        await raise_failure(engine, context, invocation, raised, label)
     if context.client_requests is None and (type(value) in PLAIN_TYPES or not isinstance(value, InputRequired)):
         return value
-    return await final(engine, context, invocation, arguments, label, value, mark)
+    return await final_value(engine, context, invocation, arguments, label, value, checkpoint)
 
 
-def start(
+def start_function(
     engine: "Engine", context: RequestContext, invocation: Invocation, arguments: dict[str, Any], label: str
 ) -> Awaitable[Any]:
-    """The function at work, with nothing around it that it does not need. To be awaited at once."""
+    """The running function, to be awaited at once; without a wrapper where it needs none."""
     if invocation.is_direct:
         work = invocation.function(**arguments)
     else:
-        work = _prepared(engine, context, invocation, arguments, label)
+        work = _bind(engine, context, invocation, arguments, label)
     timeout = engine.options.timeout if invocation.timeout is UNSET else invocation.timeout
     return work if timeout is None else with_function_timeout(work, timeout)
 
 
-async def final(
-    engine: "Engine",
-    context: RequestContext,
-    invocation: Invocation,
-    arguments: dict[str, Any],
-    label: str,
-    value: Any,
-    mark: Mark | None = None,
-) -> Any:
-    """The value of a function that has asked something, or asks by what it returns; it may have to run again."""
+async def final_value(
+    engine: "Engine", context: RequestContext, invocation: Invocation, arguments: dict[str, Any], label: str,
+    value: Any, checkpoint: Checkpoint | None = None,
+) -> Any:  # fmt: skip
+    """The value of a function that has made client requests or returned InputRequired; the function may run again."""
     while True:
         client_requests = client_requests_of(engine, context)
-        if not client_requests.is_waiting and not isinstance(value, InputRequired):
+        if not client_requests.needs_input and not isinstance(value, InputRequired):
             return value
-        await _settle(engine, client_requests, invocation)
-        if client_requests.is_waiting or not isinstance(value, InputRequired):
-            raise Unanswered  # whatever it returned: it did so without an answer
-        _refuse_unusable_state(value, label)
-        await client_requests.ask_together(value)
-        client_requests.begin_again(mark)  # the answers are there
+        await _wait_for_steps(engine, client_requests, invocation)
+        if client_requests.needs_input or not isinstance(value, InputRequired):
+            raise InputNeeded  # the function has returned a value although a response is missing
         try:
-            value = await start(engine, context, invocation, arguments, label)
+            encode_json(None if value.state is UNSET else value.state)
+        except OutputError as failure:
+            raise errors.SetupError(f"{label}: the state of InputRequired must be JSON: {failure}") from None
+        await client_requests.request_all(value)
+        client_requests.restart(checkpoint)
+        try:
+            value = await start_function(engine, context, invocation, arguments, label)
         except BaseException as raised:
-            await fail(engine, context, invocation, raised, label)
+            await raise_failure(engine, context, invocation, raised, label)
 
 
-async def fail(
+async def raise_failure(
     engine: "Engine", context: RequestContext, invocation: Invocation, raised: BaseException, label: str
 ) -> NoReturn:
-    """Raise what is to be made of whatever a function has raised."""
-    meant = await _meant(engine, context, invocation, raised, label)
+    """Raise what a function has raised, or what the engine makes of it."""
+    failure: BaseException | None = None
     try:
-        if meant is raised:
+        if isinstance(raised, asyncio.CancelledError) and is_cancelled():
             raise raised
-        raise meant from raised
+        if context.client_requests is not None and context.client_requests.needs_input:
+            await _wait_for_steps(engine, context.client_requests, invocation)
+            failure = InputNeeded()
+        elif isinstance(raised, asyncio.CancelledError):
+            failure = RuntimeError(f"{label} let a cancellation of its own escape")
+        elif isinstance(raised, EXITS):
+            failure = RuntimeError(f"{label} raised {raised!r}")
+        elif isinstance(raised, errors.UrlElicitationRequired):
+            client_requests = client_requests_of(engine, context)
+            await _wait_for_steps(engine, client_requests, invocation)
+            await client_requests.require_urls(raised)
+        if failure is None:
+            raise raised
+        raise failure from raised
     finally:
-        del meant, raised  # whose tracebacks hold this frame
-
-
-async def _settle(engine: "Engine", client_requests: "ClientRequests", invocation: Invocation) -> None:
-    """The function will run again: what its steps have done by then must be known, so they are waited for."""
-    settling = client_requests.settle()
-    timeout = engine.options.timeout if invocation.timeout is UNSET else invocation.timeout
-    await (settling if timeout is None else with_timeout(settling, timeout))
-
-
-def _refuse_unusable_state(required: InputRequired, label: str) -> None:
-    """Before anybody is asked."""
-    if required.state is not UNSET:
-        try:
-            encode_json(required.state)
-        except OutputError as failure:
-            raise SetupError(f"{label}: the state of InputRequired must be JSON: {failure}") from None
-
-
-async def _meant(
-    engine: "Engine", context: RequestContext, invocation: Invocation, raised: BaseException, label: str
-) -> BaseException:
-    stray = isinstance(raised, asyncio.CancelledError)
-    if stray and is_cancelled():
-        return raised
-    if context.client_requests is not None and context.client_requests.is_waiting:
-        await _settle(engine, context.client_requests, invocation)
-        return Unanswered()
-    if stray:
-        return RuntimeError(f"{label} let a cancellation of its own escape")
-    if isinstance(raised, EXITS):
-        return RuntimeError(f"{label} raised {raised!r}")
-    if isinstance(raised, UrlElicitationRequired):
-        client_requests = client_requests_of(engine, context)
-        await _settle(engine, client_requests, invocation)
-        await client_requests.require_urls(raised)
-    return raised
+        del failure, raised  # whose tracebacks hold this frame
 
 
 def is_cancelled() -> bool:
-    """Whether somebody wants the current task to stop; user code also meets cancellations that mean something else."""
+    """Whether the current task is being cancelled. The author's code also raises CancelledError of other tasks."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
 
-def _prepared(
+async def _wait_for_steps(engine: "Engine", client_requests: "ClientRequests", invocation: Invocation) -> None:
+    """The function will run again, and the next run must know the results of its steps."""
+    steps = client_requests.wait_for_steps()
+    timeout = engine.options.timeout if invocation.timeout is UNSET else invocation.timeout
+    await (steps if timeout is None else with_timeout(steps, timeout))
+
+
+def _bind(
     engine: "Engine", context: RequestContext, invocation: Invocation, arguments: dict[str, Any], label: str
 ) -> Coroutine[Any, Any, Any]:
     injected: dict[str, Any] = {}
@@ -320,16 +296,9 @@ def _prepared(
         bound = functools.partial(invocation.function, **arguments, **injected)
     if invocation.is_async:
         return bound()  # type: ignore[no-any-return]
-    if invocation.in_thread:
-        return _in_thread(engine, bound, label)
-    return _on_the_loop(bound)
+    return _run(engine, bound, label, in_thread=invocation.in_thread)
 
 
-async def _in_thread(engine: "Engine", bound: "functools.partial[Any]", label: str) -> Any:
-    value = await engine.threads.run(bound, label=label)
-    return await value if inspect.isawaitable(value) else value
-
-
-async def _on_the_loop(bound: "functools.partial[Any]") -> Any:
-    value = bound()
+async def _run(engine: "Engine", bound: "functools.partial[Any]", label: str, *, in_thread: bool) -> Any:
+    value = await engine.threads.run(bound, label=label) if in_thread else bound()
     return await value if inspect.isawaitable(value) else value

@@ -1,4 +1,4 @@
-"""A duplex connection to one client, for requests of all revisions: stdio, HTTP+SSE and the in-process client.
+"""A duplex connection to one client, in all revisions: stdio, HTTP+SSE and the in-process client.
 
 A transport feeds it lines without their newline and gives it a `Pipe` to write to.
 """
@@ -7,7 +7,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Protocol
@@ -31,12 +31,15 @@ if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
     from dovetail.engine.client_requests import PendingRequest, PendingRequests
 
-MAX_IN_FLIGHT = 10_000
-MAX_LISTENS = 1_000
-SUBSCRIBING = frozenset({"subscriptions/listen", "resources/subscribe"})
-SETTLE_SECONDS = 1.0  # how long cancelled calls get to clean up
+LISTEN = "subscriptions/listen"
+CLEANUP_TIMEOUT = 1.0  # seconds that cancelled calls get
 
 log = logging.getLogger("dovetail")
+
+
+class ConnectionLimits(msgspec.Struct, frozen=True):
+    in_flight: int = 10_000  # requests
+    listens: int = 1_000
 
 
 class Pipe(Protocol):
@@ -50,12 +53,12 @@ class Pipe(Protocol):
 
 
 class Call(msgspec.Struct, eq=False):
-    """One request in flight, and its way back to the client. Once it is closed, nothing more is sent for it."""
+    """One request in flight, and its `ClientChannel`. Once it is closed, nothing more is sent for it."""
 
     connection: "Connection"
     open: bool = True
     context: RequestContext | None = None
-    task: "asyncio.Task[Any] | None" = None  # from its first step on
+    task: "asyncio.Task[Any] | None" = None  # from its start on
 
     async def emit(self, message: bytes) -> None:
         if self.open:
@@ -64,124 +67,94 @@ class Call(msgspec.Struct, eq=False):
     def pending(self, method: str, timeout: float) -> "AbstractAsyncContextManager[PendingRequest]":  # noqa: ARG002
         connection = self.connection
         if not self.open:
-            raise QuestionFailed(lazy.client_requests.CALL_IS_OVER)
+            raise QuestionFailed(lazy.client_requests.CALL_ENDED)
         if connection.session is None or not connection.session.initialized:
-            raise QuestionFailed(lazy.client_requests.NOT_READY)
-        return connection.requests().open("", timeout, connection.send)
+            raise QuestionFailed(lazy.client_requests.NOT_INITIALIZED)
+        return connection.client_requests().open("", timeout, connection.send)
 
-    async def tell(self, message: bytes) -> None:
+    async def notify(self, message: bytes) -> None:
         if not self.connection.closed:
             await self.connection.send(message)
 
     def cancel(self) -> None:
-        """Stop it, or see to it that it never begins: its client does not wait any more."""
+        """Stop the call; one that has not started never does."""
         self.open = False
         if self.context is not None:
-            self.context.cancelled()
+            self.context.mark_cancelled()
         if self.task is not None:
             self.task.cancel()
         else:
             self.context = None
 
     def close(self) -> None:
-        """What is kept of it, to tell the client something later, does not hold the request."""
+        """The call may live on as the channel of a URL elicitation, which must not keep its request in memory."""
         self.open = False
         self.context = self.task = None
 
 
-BatchAnswer = bytes | asyncio.Task[bytes | None]
-
-
-def _is_running(task: "asyncio.Task[Any] | None") -> bool:
-    """Whether this is asked from that task; what is left when a loop closes is torn down by others."""
-    try:
-        return asyncio.current_task() is task
-    except RuntimeError:  # no loop is running
-        return False
-
-
-def _outcome(task: asyncio.Task[bytes | None]) -> bytes | None:
-    return None if task.cancelled() or task.exception() is not None else task.result()
-
-
 class Connection:
-    """Everything that belongs to one pipe: its session, if there was a handshake, and its calls in flight."""
+    """One client: its session, if there was a handshake, and its calls in flight."""
 
     def __init__(
-        self,
-        engine: Engine,
-        pipe: Pipe,
-        *,
-        handshake_only: bool = False,
-        principal: "Principal | None" = None,
-        locate: Callable[[], str | None] | None = None,
-        in_process: bool = False,
-    ) -> None:
+        self, engine: Engine, pipe: Pipe, *, handshake_only: bool = False, principal: "Principal | None" = None,
+        locate: Callable[[], str | None] | None = None, in_process: bool = False,
+        limits: ConnectionLimits | None = None,
+    ) -> None:  # fmt: skip
         self.engine = engine
         self.pipe = pipe
         self._handshake_only = handshake_only  # HTTP+SSE is older than requests that need no session
-        self._principal = principal  # who is at the other end, where that is known
-        self._locate = locate  # and where that is
+        self._principal = principal
+        self._locate = locate
         self._in_process = in_process
+        self._limits = limits or ConnectionLimits()
         self.session: Session | None = None
-        self.greeted = asyncio.Event()  # the client has made a first good request
+        self.first_request = asyncio.Event()  # the client has made a valid request
         self._loop = asyncio.get_running_loop()
-        self._taken: list[tuple[Call, Context]] = []  # requests that have not begun
+        self._received: list[tuple[Call, Context]] = []  # requests that have not started
         self._calls: dict[RequestId, Call] = {}
-        self._others: set[asyncio.Task[Any]] = set()  # batches, and calls that were cancelled but still clean up
+        self._background: set[asyncio.Task[Any]] = set()  # batches, and cancelled calls that still clean up
         self._subscription: Subscription | None = None
-        self._pump: asyncio.Task[None] | None = None
+        self._changes_task: asyncio.Task[None] | None = None
         self._is_closing = self.closed = False
-        self._requests: PendingRequests | None = None  # to the client, from the first one on
+        self._client_requests: PendingRequests | None = None  # from the first one on
 
-    # ── lines in ──
+    # ── incoming messages ──
 
     def feed(self, line: bytes | bytearray | memoryview) -> None:
-        """Take one line; a request begins when the loop turns."""
-        self.take(line)
-        if len(self._taken) == 1:
-            self._loop.call_soon(self.begin)
+        """Receive one line; its request starts at the next turn of the loop."""
+        self.receive(line)
+        if len(self._received) == 1:
+            self._loop.call_soon(self.start_calls)
 
-    def begin(self) -> None:
-        """Serve the requests that were taken: in their order, each until it waits for something."""
-        taken, self._taken = self._taken, []
-        for call, context in taken:
-            self._begin_task(self._serve(call, self.pipe.write), context)
+    def start_calls(self) -> None:
+        """Serve the received requests in their order, each until it waits for something."""
+        received, self._received = self._received, []
+        for call, context in received:
+            work = self._serve(call, self.pipe.write)
+            if sys.version_info >= (3, 12):  # eager: a call that never waits costs no turn of the loop
+                asyncio.Task(work, loop=self._loop, context=context, eager_start=True)
+            else:
+                self._loop.create_task(work, context=context)
 
-    if sys.version_info >= (3, 12):
-
-        def _begin_task(self, work: Coroutine[Any, Any, None], context: Context) -> None:
-            """At once: a call that never waits then costs no turn of the loop."""
-            asyncio.Task(work, loop=self._loop, context=context, eager_start=True)
-
-    else:
-
-        def _begin_task(self, work: Coroutine[Any, Any, None], context: Context) -> None:
-            self._loop.create_task(work, context=context)
-
-    def take(self, line: bytes | bytearray | memoryview) -> None:
-        """Take one line; a request begins with `begin`. Never raises, whatever it holds."""
+    def receive(self, line: bytes | bytearray | memoryview) -> None:
+        """Receive one line; its request starts with `start_calls`. Never raises."""
         try:
             message = jsonrpc.decode(line)
         except BadMessage as bad:
-            self._refuse(bad.id, bad)
+            self.reject(bad, bad.id)
             return
         if isinstance(message, list):
-            self._feed_batch(message)
+            self._receive_batch(message)
         elif message.is_request:
             try:
-                self._taken.append((self._admit(message), copy_context()))
+                self._received.append((self._admit(message), copy_context()))
             except ProtocolError as failure:
                 assert isinstance(message.id, (int, str))
-                self._refuse(message.id, failure)
+                self.reject(failure, message.id)
         else:
-            self._notice(message)
+            self._receive_one_way(message)
 
-    def reject(self, failure: ProtocolError) -> None:
-        """The transport could not even read a line."""
-        self._refuse(None, failure)
-
-    def _refuse(self, id: RequestId | None, failure: ProtocolError) -> None:
+    def reject(self, failure: ProtocolError, id: RequestId | None = None) -> None:
         self.pipe.write(self._error(id, failure))
 
     def _error(self, id: RequestId | None, failure: ProtocolError) -> bytes:
@@ -189,15 +162,16 @@ class Connection:
         return jsonrpc.error(id, failure, id_optional=optional)
 
     def _admit(self, message: Envelope, *, batched: bool = False) -> Call:
-        """Decide the revision of a request and put it among the calls in flight."""
+        """Decide the revision of a request and add it to the calls in flight."""
         assert isinstance(message.id, (int, str))
+        limits = self._limits
         if message.id in self._calls:
             raise ProtocolError("A request with this id is still in flight", code=INVALID_REQUEST)
-        if len(self._calls) >= MAX_IN_FLIGHT:
-            raise Busy(f"This connection has {MAX_IN_FLIGHT} requests in flight; wait for some of them")
+        if len(self._calls) >= limits.in_flight:
+            raise Busy(f"This connection has {limits.in_flight} requests in flight; wait for some of them")
         opened = inbound.open_request(message)
-        if opened.method == "subscriptions/listen" and self._listens() >= MAX_LISTENS:
-            raise Busy(f"This connection has {MAX_LISTENS} listens open; end some of them")
+        if opened.method == LISTEN and self._listens() >= limits.listens:
+            raise Busy(f"This connection has {limits.listens} listens open; end some of them")
         if batched and opened.method == "initialize":
             raise ProtocolError("initialize can't be part of a batch", code=INVALID_REQUEST)
         if self._handshake_only:
@@ -213,131 +187,122 @@ class Connection:
         )
         if request.revision.handshake and self.session is not None:
             call.context.sessions = self
-            call.context.back = call
-        self.greeted.set()
+            call.context.channel = call
+        self.first_request.set()
         return call
 
     def _listens(self) -> int:
-        calls = [call.context for call in self._calls.values()]
-        return sum(each is not None and each.request.method == "subscriptions/listen" for each in calls)
+        contexts = [call.context for call in self._calls.values()]
+        return sum(context is not None and context.request.method == LISTEN for context in contexts)
 
     def _open_session(self, request: Request) -> None:
-        # At once and not in the request's task: what the client sends next belongs to the session already.
+        # At once and not in the request's task: the client's next message belongs to the session already.
         assert isinstance(request.params, InitializeParams)
         announced = self.engine.announced_kinds()
         self.session = Session.open(os.urandom(16).hex(), request.params, request.revision, announced=announced)
         request.session = self.session
 
     def _drop_session(self) -> None:
-        self._forget_visits()
+        self._forget_elicitations()
         self.session = None
-        if self._subscription is not None:  # the client was quick with its notifications/initialized
+        if self._subscription is not None:  # notifications/initialized came before the response to initialize
             self._subscription.end()
             self._subscription = None
 
-    # ── lines out ──
-
-    async def send(self, message: bytes) -> None:
-        self.pipe.write(message)
-        await self.pipe.drain()
-
-    async def _serve(self, call: Call, deliver: Callable[[bytes], None]) -> None:
-        """Deliver the encoded answer; none if the client has cancelled, for then nothing more may be sent."""
-        if call.context is None:  # cancelled before it began
-            return
-        request = call.context.request
-        call.task = asyncio.current_task(self._loop)
-        try:
-            body = await handle(self.engine, call.context)
-            answer = jsonrpc.result(request.id, body)
-        except ProtocolError as failure:
-            if request.method == "initialize":
-                self._drop_session()
-            answer = jsonrpc.error(request.id, failure)
-        except BaseException:  # whatever it is: while the client waits, it gets an answer
-            if not call.open or not _is_running(call.task):
-                raise
-            log.exception("%s could not be answered properly", request.method)
-            answer = jsonrpc.error(request.id, ProtocolError("Internal error", code=INTERNAL_ERROR))
-        finally:
-            is_wanted = call.open
-            call.close()
-            if self._calls.get(request.id) is call:
-                del self._calls[request.id]
-        if is_wanted:
-            deliver(answer)
-
-    def _feed_batch(self, messages: Sequence[Envelope | BadMessage]) -> None:
-        try:
-            inbound.allow_batch(None if self.session is None else self.session.revision)
-        except ProtocolError as failure:
-            self._refuse(None, failure)
-            return
-        answers = [answer for message in messages if (answer := self._feed_item(message)) is not None]
-        if answers:
-            self._keep(self._loop.create_task(self._serve_batch(answers)))
-
-    def _feed_item(self, message: Envelope | BadMessage) -> BatchAnswer | None:
-        """Its answer, or the task that will have it; None for what is not answered."""
-        if isinstance(message, BadMessage):
-            return self._error(message.id, message)
-        if not message.is_request:
-            self._notice(message)
-            return None
-        assert isinstance(message.id, (int, str))
-        try:
-            call = self._admit(message, batched=True)
-        except ProtocolError as failure:
-            return self._error(message.id, failure)
-        call.task = task = self._loop.create_task(self._answer(call))
-        return task
-
-    async def _answer(self, call: Call) -> bytes | None:
-        answers: list[bytes] = []
-        await self._serve(call, answers.append)
-        return answers[0] if answers else None
-
-    async def _serve_batch(self, answers: Sequence[BatchAnswer]) -> None:
-        """One line with all answers, when the last one is there; those that were cancelled have none."""
-        tasks = [answer for answer in answers if not isinstance(answer, bytes)]
-        await asyncio.gather(*tasks, return_exceptions=True)
-        done = [answer if isinstance(answer, bytes) else _outcome(answer) for answer in answers]
-        if items := [answer for answer in done if answer is not None]:
-            await self.send(jsonrpc.batch(items))
-
-    def _keep(self, task: asyncio.Task[Any]) -> None:
-        self._others.add(task)
-        task.add_done_callback(self._others.discard)
-
-    # ── notifications and answers in ──
-
-    def _notice(self, message: Envelope) -> None:
-        """Unknown and malformed ones are ignored: nobody waits for an answer."""
+    def _receive_one_way(self, message: Envelope) -> None:
+        """A response or a notification. Unknown and malformed ones are ignored."""
         if not message.is_notification:
-            if self._requests is not None:
-                self._requests.take("", message.id, lazy.client_requests.Reply.of(message))
+            if self._client_requests is not None:
+                response = lazy.client_requests.ClientResponse.from_envelope(message)
+                self._client_requests.deliver("", message.id, response)
         elif message.method == "notifications/cancelled":
             id = inbound.cancelled_request(message)
             if id is not None:
                 self._cancel(id)
         elif message.method == "notifications/progress":
-            if self._requests is not None:
-                self._requests.take("", inbound.progressed_request(message))
+            if self._client_requests is not None:
+                self._client_requests.deliver("", inbound.progressed_request(message))
         elif message.method == "notifications/initialized" and self.session is not None:
-            self._start_operation()
+            self._on_initialized()
 
     def _cancel(self, id: RequestId) -> None:
         call = self._calls.get(id)
         if call is None or call.context is None or call.context.request.method == "initialize":
             return
         log.debug("the client cancelled the request %r", id)
-        # Out of flight here and now: what is cancelled before its first step never runs its own clean-up.
-        del self._calls[id]
+        del self._calls[id]  # here, because a call that is cancelled before it starts never runs its own clean-up
         call.cancel()
         if call.task is not None:
-            self._keep(call.task)
+            self._track(call.task)
 
-    # ── the session, and what it hears unasked ──
+    def _track(self, task: asyncio.Task[Any]) -> None:
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    # ── responses ──
+
+    async def send(self, message: bytes) -> None:
+        self.pipe.write(message)
+        await self.pipe.drain()
+
+    async def _serve(self, call: Call, deliver: Callable[[bytes], None]) -> None:
+        """Deliver the encoded response; none if the client has cancelled, for then nothing more may be sent."""
+        if call.context is None:  # cancelled before it started
+            return
+        request = call.context.request
+        call.task = asyncio.current_task(self._loop)
+        try:
+            body = await handle(self.engine, call.context)
+            response = jsonrpc.result(request.id, body)
+        except ProtocolError as failure:
+            if request.method == "initialize":
+                self._drop_session()
+            response = jsonrpc.error(request.id, failure)
+        except BaseException:  # any failure gets a response while the client waits for one
+            if not call.open or asyncio.current_task(self._loop) is not call.task:  # torn down after the loop's end
+                raise
+            log.exception("%s could not be answered properly", request.method)
+            response = jsonrpc.error(request.id, ProtocolError("Internal error", code=INTERNAL_ERROR))
+        finally:
+            is_wanted = call.open
+            call.close()
+            if self._calls.get(request.id) is call:
+                del self._calls[request.id]
+        if is_wanted:
+            deliver(response)
+
+    def _receive_batch(self, messages: Sequence[Envelope | BadMessage]) -> None:
+        try:
+            inbound.allow_batch(None if self.session is None else self.session.revision)
+        except ProtocolError as failure:
+            self.reject(failure)
+            return
+        tasks: list[asyncio.Task[None]] = []
+        responses: list[list[bytes]] = [[] for _ in messages]  # empty for notifications and cancelled requests
+        for message, response in zip(messages, responses, strict=True):
+            if isinstance(message, BadMessage):
+                response.append(self._error(message.id, message))
+            elif not message.is_request:
+                self._receive_one_way(message)
+            else:
+                assert isinstance(message.id, (int, str))
+                try:
+                    call = self._admit(message, batched=True)
+                except ProtocolError as failure:
+                    response.append(self._error(message.id, failure))
+                else:
+                    call.task = task = self._loop.create_task(self._serve(call, response.append))
+                    tasks.append(task)
+        if tasks or any(responses):
+            self._track(self._loop.create_task(self._serve_batch(tasks, responses)))
+
+    async def _serve_batch(self, tasks: Sequence[asyncio.Task[None]], responses: Sequence[list[bytes]]) -> None:
+        """One line with all responses, when the last one is there."""
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if items := [item for response in responses for item in response]:
+            await self.send(jsonrpc.batch(items))
+
+    # ── the session ──
 
     @property
     def record(self) -> Session:
@@ -348,85 +313,84 @@ class Connection:
         record = change(self.record)
         record.refuse_beyond_bounds(len(msgspec.msgpack.encode(record)))
         self.session = record
+        self._update_subscription()
+
+    def _update_subscription(self) -> None:
         if self._subscription is not None:
-            for uri in record.subscriptions - self._subscription.uris:
+            for uri in self.record.subscriptions - self._subscription.uris:
                 self._subscription.add_uri(uri)
-            for uri in self._subscription.uris - record.subscriptions:
+            for uri in self._subscription.uris - self.record.subscriptions:
                 self._subscription.remove_uri(uri)
 
-    def _start_operation(self) -> None:
+    def _on_initialized(self) -> None:
         if self.record.initialized:
             return
         self.session = self.record.replace(initialized=True)
         kinds = [kind for kind in LIST_KINDS if kind in self.session.announced]
         self._subscription = self.engine.hub.subscribe(kinds, self.session.subscriptions)
-        self._pump = self._loop.create_task(self._send_changes(self._subscription))
+        self._changes_task = self._loop.create_task(self._send_changes(self._subscription))
 
     def forget_principal(self) -> None:
-        """The client's token has expired: it is nobody in particular now, and hears nothing that it subscribed to."""
+        """The client's token has expired: it is anonymous from now on, and its subscriptions end."""
         self._principal = None
         for call in self._calls.values():
-            if call.context is not None and call.context.request.method in SUBSCRIBING:
-                call.context.principal = None  # if it has not begun to listen yet
+            if call.context is not None and call.context.request.method in (LISTEN, "resources/subscribe"):
+                call.context.principal = None  # if it has not subscribed yet
                 if call.context.subscription is not None:
                     call.context.subscription.end()
         if self.session is not None:
             self.session = self.session.replace(subscriptions=frozenset())
-        if self._subscription is not None:
-            for uri in tuple(self._subscription.uris):
-                self._subscription.remove_uri(uri)
+            self._update_subscription()
 
     async def _send_changes(self, subscription: Subscription) -> None:
         async for change in subscription:
             await self.send(change_notification(change))
 
-    def requests(self) -> "PendingRequests":
-        """What the client is asked."""
-        if self._requests is None:
-            self._requests = lazy.client_requests.PendingRequests()
+    def client_requests(self) -> "PendingRequests":
+        if self._client_requests is None:
+            self._client_requests = lazy.client_requests.PendingRequests()
             if self._is_closing:
-                self._requests.close(lazy.client_requests.GONE)
-        return self._requests
+                self._client_requests.close(lazy.client_requests.CONNECTION_CLOSED)
+        return self._client_requests
 
     # ── the end ──
 
     async def close(self, grace: float = 0.0) -> None:
-        """The client is gone, or the server stops: calls get `grace` seconds to finish, then they are cancelled."""
-        self._is_closing = True  # nothing more is read
-        if self._requests is not None:
-            self._requests.close(lazy.client_requests.GONE)
+        """The client has disconnected or the server stops: calls are cancelled after `grace` seconds."""
+        self._is_closing = True
+        if self._client_requests is not None:
+            self._client_requests.close(lazy.client_requests.CONNECTION_CLOSED)
         if self._subscription is not None:
             self._subscription.end()
         try:
             await self._end_calls(grace)
         finally:
             self.closed = True
-            self._forget_visits()
+            self._forget_elicitations()
 
     async def _end_calls(self, grace: float) -> None:
-        if self._taken or any(call.task is None for call in self._calls.values()):
-            self.begin()
-            await asyncio.sleep(0)  # now all of them have begun
+        if self._received or any(call.task is None for call in self._calls.values()):
+            self.start_calls()
+            await asyncio.sleep(0)  # now all of them have started
         tasks = [call.task for call in self._calls.values() if call.task is not None]
-        tasks += self._others
-        if self._pump is not None:
-            tasks.append(self._pump)
+        tasks += self._background
+        if self._changes_task is not None:
+            tasks.append(self._changes_task)
         if not tasks:
             return
         _, slow = await asyncio.wait(tasks, timeout=grace)
-        self.abandon()
+        self.cancel_calls()
         for task in slow:
             task.cancel()
         if slow:
-            await asyncio.wait(slow, timeout=SETTLE_SECONDS)
+            await asyncio.wait(slow, timeout=CLEANUP_TIMEOUT)
 
-    def abandon(self) -> None:
-        """Nobody waits for the calls any more; who is in the middle of `close` need not wait for them either."""
+    def cancel_calls(self) -> None:
+        """The client does not wait any more; a `close` that runs need not wait for the calls either."""
         for call in self._calls.values():
             call.cancel()
-        self._forget_visits()
+        self._forget_elicitations()
 
-    def _forget_visits(self) -> None:
-        """To URLs: nobody is there any more to be told that the user is done."""
+    def _forget_elicitations(self) -> None:
         if self.session is not None:
             self.engine.session_left(self.session.id)

@@ -1,4 +1,4 @@
-"""`Context`: what a function may ask of, and tell to, the client it is serving."""
+"""`Context`: the author's view of a request, with requests and notifications to its client."""
 
 import asyncio
 import functools
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from dovetail.registry.sampling import Sampled, SampleOptions, Turn
 
 T = TypeVar("T")
-J = TypeVar("J", bound=bool | int | float | str | list[Any] | Mapping[str, Any] | None)  # JSON gives it back as it is
-Answer: TypeAlias = Coroutine[Any, Any, T]
+J = TypeVar("J", bound=bool | int | float | str | list[Any] | Mapping[str, Any] | None)  # unchanged by JSON
+Coro: TypeAlias = Coroutine[Any, Any, T]
 
 
 @functools.cache
 def warn_deprecated(feature: str) -> None:
-    """Say, once in a process, that MCP will drop a feature."""
+    """Once in a process."""
     warnings.warn(capabilities.DEPRECATED[feature], DeprecationWarning, stacklevel=4)
 
 
@@ -62,13 +62,11 @@ class ClientInfo(msgspec.Struct, frozen=True):
 class Context:
     """Injected into every parameter annotated `Context`.
 
-    `principal` is whoever calls; `client` is only what the caller says of itself.
-
-    Methods that tell something are awaited in `async def` functions; in `def` functions they simply return. Those that
-    ask, and `step`, are awaited too; in a `def` function `ctx.wait(…)` does that.
+    Methods that send notifications are awaited in `async def` functions; in `def` functions they simply return. Those
+    that make requests to the client, and `step`, are awaited too; in a `def` function `ctx.wait(…)` does that.
     """
 
-    _breath: float | None = None  # when others last had the loop
+    _last_yield: float | None = None  # when other tasks last had the loop
 
     def __init__(self, engine: "Engine", context: RequestContext, *, can_wait: bool = True) -> None:
         self._engine = engine
@@ -76,9 +74,9 @@ class Context:
         self._can_wait = can_wait
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._cancellation = context.cancellation  # made here, on the loop: two threads might make two
+        self._cancellation = context.cancellation  # made on the loop: two threads might make two
 
-    # ── who is asking ──
+    # ── the request ──
 
     @property
     def request_id(self) -> RequestId:
@@ -101,9 +99,9 @@ class Context:
 
     @property
     def principal(self) -> "Principal | None":
-        """Who is asking, with its scopes and claims, as the server's `auth=` has verified; None if nobody knows.
+        """The caller, with scopes and claims that the server's `auth=` has verified; None if unknown.
 
-        What a resource with `cache=` gives must not depend on it: it goes to everybody who may read that resource.
+        What a resource with `cache=` gives must not depend on it: all callers who may read that resource get it.
         """
         return self._context.principal
 
@@ -127,16 +125,16 @@ class Context:
         """Check it, await it, or `.wait()` for it in a thread."""
         return self._cancellation
 
-    # ── telling the client ──
+    # ── notifications to the client ──
 
     def report_progress(
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> Awaitable[None]:
-        """Tell how far the call is. Needs no client that asked: then it does nothing."""
+        """Notify the client how far the call is, if it has asked for progress."""
         token = self._context.request.params.meta.progress_token
         if token is UNSET:
-            return self._nothing()
-        return self._do(self._report_progress(token, progress, total, message))
+            return self._no_op()
+        return self._run(self._report_progress(token, progress, total, message))
 
     async def _report_progress(
         self, token: RequestId, progress: float, total: float | None, message: str | None
@@ -144,30 +142,30 @@ class Context:
         if self._context.progress is None:
             self._context.progress = lazy.progress.ProgressSender(self._context, token, self._loop)
         await self._context.progress.report(progress, total, message)
-        await self._breathe()
+        await self._yield_to_loop()
 
     def log(self, level: LogLevel, data: Any, logger: str | None = None) -> Awaitable[None]:
-        """Send a log message, if the client wants that level. Secrets are blacked out."""
+        """Send a log message, if the client wants that level. Secrets are redacted."""
         if self._context.request.revision.log_on_request:
             warn_deprecated("logging")
         if level not in capabilities.SEVERITY:
             raise ValueError(f"ctx.log: unknown level {level!r}; use one of {', '.join(capabilities.LEVELS)}")
         threshold = self._threshold()
         if threshold is None or not capabilities.passes_level(level, threshold):
-            return self._nothing()
-        return self._do(self._log(level, data, logger))
+            return self._no_op()
+        return self._run(self._log(level, data, logger))
 
     async def _log(self, level: LogLevel, data: Any, logger: str | None) -> None:
         params: dict[str, Any] = {"level": level}
         if logger is not None:
             params["logger"] = logger
         redact = self._engine.redactor.value
-        params["data"] = redact(_loggable(redact(data)))  # twice: pairs become lists, and models dicts, in between
+        params["data"] = redact(_loggable(redact(data)))  # twice: in between pairs become lists, and models dicts
         await self._context.emit(jsonrpc.notification("notifications/message", encode(params)))
-        await self._breathe()
+        await self._yield_to_loop()
 
     def _threshold(self) -> LogLevel | None:
-        """The least level that the client wants to hear; None for silence."""
+        """The lowest level that the client wants; None for no messages."""
         if "logging" not in self._engine.offer_to(self._context).names:
             return None
         if self._context.request.revision.log_on_request:
@@ -200,7 +198,7 @@ class Context:
     def emergency(self, data: Any, logger: str | None = None) -> Awaitable[None]:
         return self.log("emergency", data, logger)
 
-    # ── telling everyone who asked ──
+    # ── notifications to all subscribed clients ──
 
     def notify_resource_updated(self, uri: str) -> Awaitable[None]:
         return self._publish(Change("updated", uri))
@@ -221,23 +219,22 @@ class Context:
     # ── the connection ──
 
     def close_stream(self, retry: float | None = None) -> Awaitable[None]:
-        """Let go of the connection in the middle of a long call; the client comes back for the answer by itself.
+        """Close the connection in the middle of a long call; the client resumes its stream after `retry` seconds.
 
-        `retry` is how many seconds it should wait before that. Only clients of 2025-11-25 over HTTP that read streams
-        can come back; for all others this does nothing.
+        Only clients of 2025-11-25 over HTTP that read streams can do that; for all others this does nothing.
         """
         if retry is not None and not 0 <= retry <= 86_400:
             raise ValueError(f"ctx.close_stream: retry={retry!r} is not possible; it is 0 to 86400 seconds")
         close = self._context.close_stream
-        return self._nothing() if close is None else self._do(_await(close(retry)))
+        return self._no_op() if close is None else self._run(_await(close(retry)))
 
     # ── the server itself ──
 
     async def read_resource(self, uri: str) -> list[ResourceContents]:
-        """Read one of this server's own resources, as the caller: what it may not read raises ToolError."""
+        """Read one of this server's own resources. Raises ToolError if the caller may not read it."""
         try:
             return list((await self._engine.read(uri, self._context)).items)
-        except Unauthorized as refusal:  # the call itself is allowed, so this is no answer to it
+        except Unauthorized as refusal:  # as a response to the call it would be wrong: the call is allowed
             raise ToolError(refusal.message) from None
 
     def wait(self, awaitable: Awaitable[T]) -> T:
@@ -247,84 +244,83 @@ class Context:
         """
         if awaitable is DONE:
             return None  # type: ignore[return-value]
-        if threading.get_ident() == self._thread:
-            _discard(awaitable)
-            raise RuntimeError("ctx.wait would block the event loop; in an async def use await instead")
-        if call_has_ended():
-            _discard(awaitable)
+        on_the_loop = threading.get_ident() == self._thread
+        if on_the_loop or call_has_ended():
+            if isinstance(awaitable, Coroutine):
+                awaitable.close()  # else it would warn that it was never awaited
+            if on_the_loop:
+                raise RuntimeError("ctx.wait would block the event loop; in an async def use await instead")
             raise CallEnded
         return wait_in_thread(lambda: asyncio.run_coroutine_threadsafe(_await(awaitable), self._loop))
 
-    def _do(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
+    def _run(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
         if threading.get_ident() != self._thread:
-            with suppress(CallEnded):  # nobody listens any more; to stop is up to the function
+            with suppress(CallEnded):  # whether to stop is up to the function
                 self.wait(work)
         elif self._can_wait:
             return work
-        else:  # nobody will await it: it is done before the answer goes out
-            self._context.finish.append(lambda: work)
+        else:  # a `def` on the loop can't await it
+            self._context.before_response.append(lambda: work)
         return DONE
 
-    def _nothing(self) -> Awaitable[None]:
-        """Nothing is to be sent, so a thread need not wait for the loop. An `async def` gets a coroutine as ever."""
+    def _no_op(self) -> Awaitable[None]:
+        """Nothing is to be sent, so a thread need not wait for the loop. An `async def` still gets a coroutine."""
         on_the_loop = threading.get_ident() == self._thread
-        return self._breathe() if on_the_loop and self._can_wait else DONE
+        return self._yield_to_loop() if on_the_loop and self._can_wait else DONE
 
-    async def _breathe(self, seconds: float = 0.005) -> None:
-        """Let others have the loop, if a function has had it for itself for so long.
+    async def _yield_to_loop(self, seconds: float = 0.005) -> None:
+        """Give other tasks a turn if the function has had the loop for so long.
 
-        What is told seldom has to wait, and a function that works through a long list and tells of every row would
-        keep the loop from the first to the last: nobody else would be served, and no cancel be heard.
+        Notifications seldom wait: a function that sends one for each row of a long list would block other calls, and
+        its own cancellation, until the end of the list.
         """
         now = time.monotonic()
-        if self._breath is None:
-            self._breath = now
-        elif now - self._breath > seconds:
-            self._breath = now
+        if self._last_yield is None:
+            self._last_yield = now
+        elif now - self._last_yield > seconds:
+            self._last_yield = now
             await asyncio.sleep(0)
 
-    # ── asking the client, and steps that run once ──
+    # ── client requests, and steps ──
 
     @overload
     def elicit(
         self, message: str, response_type: None = None, *, timeout: float | None = None
-    ) -> "Answer[Elicited[None]]": ...
+    ) -> "Coro[Elicited[None]]": ...
     @overload
-    def elicit(
-        self, message: str, response_type: type[T], *, timeout: float | None = None
-    ) -> "Answer[Elicited[T]]": ...
+    def elicit(self, message: str, response_type: type[T], *, timeout: float | None = None) -> "Coro[Elicited[T]]": ...
     @overload
     def elicit(
         self, message: str, response_type: "list[str] | Titles", *, timeout: float | None = None
-    ) -> "Answer[Elicited[str]]": ...
+    ) -> "Coro[Elicited[str]]": ...
     @overload
     def elicit(
         self, message: str, response_type: Any = None, *, schema: Any = None, timeout: float | None = None
-    ) -> "Answer[Elicited[Any]]": ...
+    ) -> "Coro[Elicited[Any]]": ...
     def elicit(
         self, message: str, response_type: Any = None, *, schema: Any = None, timeout: float | None = None
-    ) -> "Answer[Elicited[Any]]":
+    ) -> "Coro[Elicited[Any]]":
         """Ask the user to fill in a form, on every revision: `.action` tells whether they did, `.data` what they said.
 
         `response_type` is a scalar, a Literal, an Enum, a list of choices, or a class of flat fields; `schema` is a raw
         one instead. In a `def` function: `answer = ctx.wait(ctx.elicit(...))`.
         """
-        return self._ask("elicit", registry.elicitation.Elicit(message, response_type, schema=schema), timeout)
+        return self._request("elicit", registry.elicitation.Elicit(message, response_type, schema=schema), timeout)
 
     def elicit_url(
         self, message: str, url: str, *, elicitation_id: str | None = None, timeout: float | None = None
-    ) -> "Answer[Elicited[None]]":
+    ) -> "Coro[Elicited[None]]":
         """Ask the user to open a URL, for what must not pass through the client, such as a password.
 
-        That it was accepted says only that the user was willing. Where clients want to hear when the user is done,
-        `server.complete_elicitation(elicitation_id)` tells them.
+        That it was accepted says only that the user was willing. When the user is done,
+        `server.complete_elicitation(elicitation_id)` notifies the clients that support it.
         """
-        inquiry = registry.elicitation.ElicitUrl(message, url, elicitation_id=elicitation_id)
-        return self._ask("elicit_url", inquiry, timeout)
+        input_request = registry.elicitation.ElicitUrl(message, url, elicitation_id=elicitation_id)
+        return self._request("elicit_url", input_request, timeout)
 
     def sample(
         self, messages: "Turn | Sequence[Turn]", *, timeout: float | None = None, **options: "Unpack[SampleOptions]"
-    ) -> "Answer[Sampled]":
+    ) -> "Coro[Sampled]":
         """Ask the client's model: `.text` is what it said. MCP 2026-07-28 deprecates this.
 
         The options are those of `Sample`: `max_tokens`, `system_prompt`, `temperature` and others. `tools` are offered
@@ -332,23 +328,24 @@ class Context:
         """
         if self._context.request.revision.rounds:
             warn_deprecated("sampling")
-        return self._ask("sample", registry.sampling.Sample(messages, **options), timeout)
+        return self._request("sample", registry.sampling.Sample(messages, **options), timeout)
 
-    def list_roots(self, *, timeout: float | None = None) -> "Answer[list[Root]]":
+    def list_roots(self, *, timeout: float | None = None) -> "Coro[list[Root]]":
         """The folders that the client works in. MCP 2026-07-28 deprecates this."""
         if self._context.request.revision.rounds:
             warn_deprecated("roots")
-        return self._ask("list_roots", registry.roots.Roots(), timeout)
+        return self._request("list_roots", registry.roots.Roots(), timeout)
 
-    def _ask(self, name: str, inquiry: "InputRequest[T]", timeout: float | None) -> Answer[T]:
-        return self._named(name, lazy.client_requests.ask(self._engine, self._context, inquiry, timeout))
+    def _request(self, name: str, input_request: "InputRequest[T]", timeout: float | None) -> Coro[T]:
+        request_input = lazy.client_requests.request_input
+        return self._named(name, request_input(self._engine, self._context, input_request, timeout))
 
     @overload
-    def step(self, name: str, function: Callable[[], Awaitable[J]]) -> Answer[J]: ...
+    def step(self, name: str, function: Callable[[], Awaitable[J]]) -> Coro[J]: ...
     @overload
-    def step(self, name: str, function: Callable[[], J]) -> Answer[J]: ...
-    def step(self, name: str, function: Callable[[], Any]) -> Answer[Any]:
-        """Run a side effect once, however often this call is run again for the sake of an answer.
+    def step(self, name: str, function: Callable[[], J]) -> Coro[J]: ...
+    def step(self, name: str, function: Callable[[], Any]) -> Coro[Any]:
+        """Run a side effect once, however often this function runs again for the sake of an answer.
 
         Its result is remembered, so it must be JSON. A step that raises is not remembered.
         """
@@ -360,40 +357,31 @@ class Context:
 
     @property
     def input_responses(self) -> Mapping[str, Any]:
-        """For functions that return `InputRequired`: whatever the client sent as answers, asked for or not.
-
-        Nothing in it is checked: it is what a stranger wrote.
-        """
+        """For functions that return `InputRequired`: the client's answers, unchecked, also to what it was not asked."""
         client_requests = self._context.client_requests
         return {} if client_requests is None else client_requests.input_responses
 
     @property
     def request_state(self) -> Any:
-        """For functions that return `InputRequired`: the state that they gave, which nobody could read or change."""
+        """For functions that return `InputRequired`: their own state, which the client can neither read nor change."""
         client_requests = self._context.client_requests
         return None if client_requests is None else client_requests.request_state
 
-    def _named(self, name: str, answer: Answer[T]) -> Answer[T]:
-        """A function that forgets to await it is told of it by this name."""
+    def _named(self, name: str, coroutine: Coro[T]) -> Coro[T]:
+        """Python names the coroutine in its warning if the author forgets to await it."""
         if not self._can_wait:
-            answer.close()
+            coroutine.close()
             raise RuntimeError(f"ctx.{name}: a def function with thread=False can't wait; leave out thread=False")
-        setattr(answer, "__qualname__", f"ctx.{name}")  # noqa: B010  # of every coroutine, but not in its type
-        return answer
+        setattr(coroutine, "__qualname__", f"ctx.{name}")  # noqa: B010  # of every coroutine, but not in its type
+        return coroutine
 
 
 def _loggable(data: Any) -> Any:
-    """Logging never fails: what can't be JSON, such as an exception, is told as text."""
+    """Data that can't be JSON, such as an exception, become text: logging never fails."""
     try:
         return to_jsonable(data)
     except OutputError:
         return jsonrpc.sendable(str(data))
-
-
-def _discard(awaitable: Awaitable[Any]) -> None:
-    """Nobody will await it; a coroutine would complain."""
-    if isinstance(awaitable, Coroutine):
-        awaitable.close()
 
 
 async def _await(awaitable: Awaitable[T]) -> T:

@@ -13,8 +13,8 @@ from dovetail import engine as lazy
 from dovetail import state as lazy_state
 from dovetail.engine.concurrency import Limit, ToolLimits
 from dovetail.engine.context import Context
-from dovetail.engine.dispatch import Middleware, Step, compile_chain
-from dovetail.engine.handlers import guarded
+from dovetail.engine.dispatch import Layer, Middleware, compile_chain
+from dovetail.engine.handlers import call_function
 from dovetail.engine.options import Options
 from dovetail.engine.redaction import Redactor, guard_loggers
 from dovetail.engine.request_context import RequestContext
@@ -32,7 +32,7 @@ from dovetail.registry.tools import Tool
 
 if TYPE_CHECKING:
     from dovetail.engine.audit import AuditTrail
-    from dovetail.engine.client_requests import Elicitations
+    from dovetail.engine.client_requests import UrlElicitations
     from dovetail.engine.request_state import Sealer
     from dovetail.registry.options import AccessRule
     from dovetail.registry.prompts import Completer, Prompt
@@ -60,9 +60,9 @@ class Engine:
         most = options.max_threads
         self.threads = ThreadPool(most, max_stuck=max(100, 2 * most), share=max(1, most // 2))
         self._state: StateBackend | None = None  # until somebody needs it, or gives one
-        self._elicitations: Elicitations | None = None  # from the first one on
+        self._elicitations: UrlElicitations | None = None  # from the first one on
         self.running_steps: set[asyncio.Task[Any]] = set()
-        self.store_life = ""  # as it was last known
+        self.store_generation = ""  # as it was last known
         self.tools = tools
         self._open_limits()
         self.shapers = {row.name: Shaper(row, options.style, info) for row in revisions.ALL}
@@ -74,7 +74,7 @@ class Engine:
         self.audit: AuditTrail | None = lazy.audit.AuditTrail(self) if options.audit is not False else None
         self._middleware: list[Middleware] = []
         is_watched = options.rate_limit or self.audit is not None
-        self.chain: Step | None = compile_chain(self, ()) if is_watched else None  # if anything is in it
+        self.chain: Layer | None = compile_chain(self, ()) if is_watched else None  # if anything is in it
         self.open_methods: frozenset[str] = frozenset()  # which nobody need be checked for; none until they are known
         self._offer: ServerCapabilities | None = None
         self._offer_changes = 0
@@ -196,7 +196,9 @@ class Engine:
 
     # ── resources and changes ──
 
-    async def read(self, uri: str, context: RequestContext, call: Callable[..., Any] = guarded) -> ReadResourceResult:
+    async def read(
+        self, uri: str, context: RequestContext, call: Callable[..., Any] = call_function
+    ) -> ReadResourceResult:
         """As the caller; `call` runs the function."""
 
         def may_read(rule: "AccessRule") -> Awaitable[bool]:
@@ -248,15 +250,15 @@ class Engine:
             self._state = None
 
     @property
-    def elicitations(self) -> "Elicitations":
+    def elicitations(self) -> "UrlElicitations":
         if self._elicitations is None:
-            self._elicitations = lazy.client_requests.Elicitations()
+            self._elicitations = lazy.client_requests.UrlElicitations()
         return self._elicitations
 
     def session_left(self, id: str) -> None:
         """The session has ended: its client is told nothing more."""
         if self._elicitations is not None:
-            self._elicitations.left(id)
+            self._elicitations.forget_session(id)
 
     @property
     def sealer(self) -> "Sealer":

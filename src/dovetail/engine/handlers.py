@@ -1,4 +1,4 @@
-"""What each request does: one function for each row of the method table, all of the same shape."""
+"""Request handlers: one function for each method, all with the same signature."""
 
 import asyncio
 import logging
@@ -14,39 +14,17 @@ from msgspec import UNSET
 
 from dovetail import engine as lazy
 from dovetail import registry
-from dovetail.engine.call_tool import arguments_object, call_tool, invoke, log_failure, shown
+from dovetail.engine.call_tool import call_tool, excerpt, invoke, log_failure, require_object
 from dovetail.engine.concurrency import CallTimeout, HeldSlots
-from dovetail.engine.request_context import RequestContext, Unanswered
+from dovetail.engine.request_context import InputNeeded, RequestContext
 from dovetail.engine.subscriptions import LIST_KINDS, Change
 from dovetail.errors import INTERNAL_ERROR, INVALID_PARAMS, ArgumentError, NotFound, ProtocolError, ToolError
-from dovetail.protocol import jsonrpc
+from dovetail.protocol import jsonrpc, methods, results
 from dovetail.protocol.jsonrpc import encode
-from dovetail.protocol.methods import (
-    CompleteParams,
-    GetPromptParams,
-    ListenFilter,
-    ListenParams,
-    ListParams,
-    ReadResourceParams,
-    SetLevelParams,
-    UriParams,
-)
 from dovetail.protocol.pagination import LIFETIME, decode_cursor, encode_cursor
-from dovetail.protocol.results import (
-    SUBSCRIPTION_KEY,
-    CacheHint,
-    CompleteResult,
-    DiscoverResult,
-    EmptyResult,
-    InitializeResult,
-    ListenEnded,
-    ListResult,
-    PromptResult,
-    Result,
-    Shaper,
-)
+from dovetail.protocol.results import Result
 from dovetail.protocol.types import Definition
-from dovetail.registry.catalog import CachedPage, Catalog, Page
+from dovetail.registry.catalog import CachedPage, Catalog
 from dovetail.registry.functions import Invocation
 
 if TYPE_CHECKING:
@@ -55,22 +33,19 @@ if TYPE_CHECKING:
 
 Handler = Callable[["Engine", RequestContext], Awaitable[Result]]
 log = logging.getLogger("dovetail")
-EMPTY = EmptyResult()
-EVERYBODY: Hashable | None = ()  # sees the same
-MAX_LISTENED = 1_000  # resources of one listen; who wants more opens several
-MAX_LISTEN_BYTES = 256 * 1024  # of its params and its id, which are kept as long as it is open
-LOOKED_UP_AT_ONCE = 50  # of them; then others have their turn
-
-
-# ── lifecycle ──
+EMPTY = results.EmptyResult()
+ALL_CALLERS: Hashable | None = ()  # the visibility of a catalog without access rules
+MAX_LISTEN_URIS = 1_000  # of one listen; a client that wants more opens several
+MAX_LISTEN_BYTES = 256 * 1024  # of its params and its id, which stay in memory as long as it is open
+LOOKUPS_PER_TURN = 50  # of URIs, until other tasks get a turn of the event loop
 
 
 async def initialize(engine: "Engine", context: RequestContext) -> Result:
-    return InitializeResult(engine.offer_to(context), engine.options.instructions)
+    return results.InitializeResult(engine.offer_to(context), engine.options.instructions)
 
 
 async def discover(engine: "Engine", context: RequestContext) -> Result:
-    return DiscoverResult(engine.offer, engine.options.instructions, engine.options.hint)
+    return results.DiscoverResult(engine.offer, engine.options.instructions, engine.options.hint)
 
 
 async def ping(engine: "Engine", context: RequestContext) -> Result:
@@ -78,7 +53,7 @@ async def ping(engine: "Engine", context: RequestContext) -> Result:
 
 
 async def set_level(engine: "Engine", context: RequestContext) -> Result:
-    params: SetLevelParams = context.request.params
+    params: methods.SetLevelParams = context.request.params
     if context.sessions is not None:
         await context.sessions.change(lambda record: record.replace(log_level=params.level))
     return EMPTY
@@ -88,85 +63,69 @@ async def set_level(engine: "Engine", context: RequestContext) -> Result:
 
 
 def _list(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
+    """A handler that encodes each page once, until the catalog changes."""
+
     async def handler(engine: "Engine", context: RequestContext) -> Result:
-        params: ListParams = context.request.params
+        params: methods.ListParams = context.request.params
         catalog = catalog_of(engine)
         if key == "resources":
             await engine.library.refresh_files()
         now = time.time()
         after = decode_cursor(params.cursor, scope=key, keys=engine.secrets, now=now)
-        return await _page(engine, context, key, catalog, after, now)
+        snapshot, shaper = catalog.edition, engine.shapers[context.request.revision.name]
+        size, hint, visibility = engine.options.page_size, engine.options.hint, ALL_CALLERS
+        if snapshot.rules is not None:
+            visibility = lazy.access.visibility(snapshot.rules, context.principal)
+            hint = msgspec.structs.replace(hint, scope="private")
+        # Servers may share a catalog, but not its pages: cursors are signed, and callers may see different parts.
+        cache_key = ((shaper, engine.secrets, snapshot.version, visibility), after)
+        cached = catalog.encoded.get(cache_key)
+        if cached is None or (cached.next_cursor is not None and now - cached.made >= LIFETIME / 2):
+            if snapshot.rules is None:
+                page = snapshot.page(after, size)
+            else:
+                page = await lazy.access.visible_page(engine, context, snapshot, after, size)
+            last = page.next_after
+            cursor = None if last is None else encode_cursor(last, scope=key, key=engine.secrets[0], now=now)
+            cached = CachedPage(shaper.page(key, _definitions(page.items), cursor, hint), cursor, now, page.items)
+            if visibility is not None:  # else it is unknown which callers see the same
+                catalog.keep(cache_key, cached, snapshot.version)
+        return results.ListResult(key, partial(_definitions, cached.items), cached.next_cursor, hint, cached.body)
 
     return handler
-
-
-async def _page(
-    engine: "Engine", context: RequestContext, key: str, catalog: Catalog[Any], after: int, now: float
-) -> ListResult:
-    """What the caller sees behind position `after`, with the bytes it had last time if nothing has changed since."""
-    edition, shaper = catalog.edition, engine.shapers[context.request.revision.name]
-    size, hint, sight = engine.options.page_size, engine.options.hint, EVERYBODY
-    if edition.rules is not None:
-        sight = lazy.access.sight(edition.rules, context.principal)
-        hint = msgspec.structs.replace(hint, scope="private")
-    # Servers may share a catalogue, but not its pages, which are signed; nor may callers who do not see the same.
-    place = ((shaper, engine.secrets, edition.version, sight), after)
-    kept = catalog.encoded.get(place)
-    if kept is None or not _is_fresh(kept, now):
-        if edition.rules is None:
-            page = edition.page(after, size)
-        else:
-            page = await lazy.access.visible_page(engine, context, edition, after, size)
-        kept = _encoded(engine, shaper, key, page, hint, now)
-        if sight is not None:  # else nobody knows who sees the same
-            catalog.keep(place, kept, edition.version)
-    return ListResult(key, partial(_definitions, kept.items), kept.next_cursor, hint, kept.body)
-
-
-def _is_fresh(kept: CachedPage, now: float) -> bool:
-    return kept.next_cursor is None or now - kept.made < LIFETIME / 2
-
-
-def _encoded(engine: "Engine", shaper: Shaper, key: str, page: Page[Any], hint: CacheHint, now: float) -> CachedPage:
-    following = page.next_after
-    cursor = None if following is None else encode_cursor(following, scope=key, key=engine.secrets[0], now=now)
-    return CachedPage(shaper.page(key, _definitions(page.items), cursor, hint), cursor, now, page.items)
 
 
 def _definitions(items: Sequence[Any]) -> list[Definition]:
     return [item.definition for item in items]
 
 
-# ── whoever may ask the client ──
+def _with_input_required(handler: Handler) -> Handler:
+    """A handler whose function may make client requests. `call_tool` does the same by itself."""
 
-
-def _asking(handler: Handler) -> Handler:
-    """A handler whose function may leave questions open: then they are the result. `call_tool` does that by itself."""
-
-    async def asking(engine: "Engine", context: RequestContext) -> Result:
+    async def interactive(engine: "Engine", context: RequestContext) -> Result:
         try:
             result = await handler(engine, context)
-        except Unanswered:
-            return lazy.input_required.interim(context)
+        except InputNeeded:
+            return lazy.input_required.input_required_result(context)
         if context.client_requests is not None:
-            context.client_requests.finished()
+            context.client_requests.check_replay()
         return result
 
-    return asking
+    return interactive
 
 
 # ── resources ──
 
 
 async def read_resource(engine: "Engine", context: RequestContext) -> Result:
-    params: ReadResourceParams = context.request.params
+    params: methods.ReadResourceParams = context.request.params
     if params.request_state is not UNSET or params.input_responses is not UNSET:
         lazy.input_required.resume(engine, context)
-    return await engine.read(params.uri, context, in_slot)
+    return await engine.read(params.uri, context, call_in_slot)
 
 
 async def subscribe(engine: "Engine", context: RequestContext) -> Result:
-    params: UriParams = context.request.params
+    params: methods.UriParams = context.request.params
     rule = engine.library.access_to(params.uri)
     if rule is not None and not await lazy.access.may_use(engine, context, rule):
         raise NotFound(uri=params.uri)
@@ -176,48 +135,48 @@ async def subscribe(engine: "Engine", context: RequestContext) -> Result:
 
 
 async def unsubscribe(engine: "Engine", context: RequestContext) -> Result:
-    params: UriParams = context.request.params
+    params: methods.UriParams = context.request.params
     if context.sessions is not None:
         await context.sessions.change(lambda record: record.replace(subscriptions=record.subscriptions - {params.uri}))
     return EMPTY
 
 
 async def listen(engine: "Engine", context: RequestContext) -> Result:
-    """Stays until the client cancels or the server stops: acknowledgement first, then what was asked for."""
-    params: ListenParams = context.request.params
+    """Runs until the client cancels or the server stops: sends the acknowledgement, then the notifications."""
+    params: methods.ListenParams = context.request.params
     if memoryview(context.request.raw_params).nbytes + len(encode(context.request.id)) > MAX_LISTEN_BYTES:
         text = f"subscriptions/listen takes {MAX_LISTEN_BYTES} bytes at most; ask for less, or in several listens"
         raise ProtocolError(text, code=INVALID_PARAMS, http_status=413)
-    honoured = await _honoured(engine, context, params.notifications)
-    kinds = [kind for kind in LIST_KINDS if getattr(honoured, f"{kind}_list_changed")]
-    params = ListenParams(notifications=honoured)
-    context.keep_only(params)
-    mark = {SUBSCRIPTION_KEY: context.request.id}
-    context.subscription = subscription = engine.hub.subscribe(kinds, honoured.resource_subscriptions)
+    granted = await _grant(engine, context, params.notifications)
+    kinds = [kind for kind in LIST_KINDS if getattr(granted, f"{kind}_list_changed")]
+    context.keep_only_params(methods.ListenParams(notifications=granted))
+    meta = {results.SUBSCRIPTION_KEY: context.request.id}
+    context.subscription = subscription = engine.hub.subscribe(kinds, granted.resource_subscriptions)
     try:
-        acknowledgement = {"notifications": honoured, "_meta": mark}
-        name = "notifications/subscriptions/acknowledged"
-        await context.emit(jsonrpc.notification(name, encode(acknowledgement)))
+        acknowledgement = encode({"notifications": granted, "_meta": meta})
+        await context.emit(jsonrpc.notification("notifications/subscriptions/acknowledged", acknowledgement))
         async for change in subscription:
-            await context.emit(change_notification(change, mark))
+            await context.emit(change_notification(change, meta))
     finally:
         subscription.end()
-    return ListenEnded(mark)
+    return results.ListenEnded(meta)
 
 
-async def _honoured(engine: "Engine", context: RequestContext, asked: ListenFilter) -> ListenFilter:
-    """The part of what was asked for that this server really serves, to this caller."""
+async def _grant(engine: "Engine", context: RequestContext, requested: methods.ListenFilter) -> methods.ListenFilter:
+    """The notifications that this server has and that this caller may get."""
     names = engine.offer.names if engine.options.list_changed else frozenset[str]()
     rules: dict[str, AccessRule | None] = {}
-    for place, uri in enumerate(dict.fromkeys(asked.resource_subscriptions[:MAX_LISTENED])):
+    for number, uri in enumerate(dict.fromkeys(requested.resource_subscriptions[:MAX_LISTEN_URIS]), 1):
         with suppress(NotFound):
-            rules[uri] = engine.library.access_to(uri)  # which may mean looking at many templates
-        if place % LOOKED_UP_AT_ONCE == LOOKED_UP_AT_ONCE - 1:
+            rules[uri] = engine.library.access_to(uri)  # which may have to try many templates
+        if number % LOOKUPS_PER_TURN == 0:
             await asyncio.sleep(0)
-    for_all = all(rule is None for rule in rules.values())
-    uris = list(rules) if for_all else await lazy.access.readable(engine, context, rules)
-    lists = {name: getattr(asked, name) and kind in names for kind in LIST_KINDS for name in [f"{kind}_list_changed"]}
-    return ListenFilter(**lists, resource_subscriptions=uris)
+    has_rules = any(rule is not None for rule in rules.values())
+    uris = await lazy.access.readable_uris(engine, context, rules) if has_rules else list(rules)
+    lists = {
+        name: getattr(requested, name) and kind in names for kind in LIST_KINDS for name in [f"{kind}_list_changed"]
+    }
+    return methods.ListenFilter(**lists, resource_subscriptions=uris)
 
 
 def change_notification(change: Change, meta: dict[str, Any] | None = None) -> bytes:
@@ -231,37 +190,37 @@ def change_notification(change: Change, meta: dict[str, Any] | None = None) -> b
 
 
 async def get_prompt(engine: "Engine", context: RequestContext) -> Result:
-    params: GetPromptParams = context.request.params
+    params: methods.GetPromptParams = context.request.params
     prompt = engine.prompts.get(params.name)
     if prompt is None or (prompt.access is not None and not await lazy.access.may_use(engine, context, prompt.access)):
-        raise ProtocolError(f"Unknown prompt: {shown(params.name)}", code=INVALID_PARAMS)
+        raise ProtocolError(f"Unknown prompt: {excerpt(params.name)}", code=INVALID_PARAMS)
     if params.request_state is not UNSET or params.input_responses is not UNSET:
         lazy.input_required.resume(engine, context)
     try:
-        arguments = prompt.decode(arguments_object(params.arguments))
+        arguments = prompt.decode(require_object(params.arguments))
     except ArgumentError as failure:
         raise ProtocolError(str(failure), code=INVALID_PARAMS, data={"errors": failure.problems}) from None
     shape = partial(registry.prompts.shape_prompt, description=prompt.definition.description)
     label = f"prompt {prompt.name}"
-    result: PromptResult = await in_slot(engine, context, prompt.invocation, arguments, label, shape)
+    result: results.PromptResult = await call_in_slot(engine, context, prompt.invocation, arguments, label, shape)
     return result
 
 
-async def in_slot(engine: "Engine", context: RequestContext, *call: Any) -> Any:
-    """`guarded`, within one of the server's slots."""
+async def call_in_slot(engine: "Engine", context: RequestContext, *call: Any) -> Any:
+    """`call_function`, in one of the server's slots."""
     await engine.limit.acquire()
     context.slots = slots = HeldSlots((engine.limit,))
     try:
-        return await guarded(engine, context, *call)
+        return await call_function(engine, context, *call)
     finally:
         slots.leave()
 
 
-async def guarded(
+async def call_function(
     engine: "Engine", context: RequestContext, invocation: Invocation, arguments: dict[str, Any], label: str,
     shape: Callable[[Any], Any],
 ) -> Any:  # fmt: skip
-    """Call a function whose failures are protocol errors: what it says on purpose is told, the rest is logged."""
+    """Call an author's function whose failures are JSON-RPC errors. Unexpected ones are logged."""
     try:
         return shape(await invoke(engine, context, invocation, arguments, label))
     except ToolError as failure:
@@ -277,24 +236,22 @@ async def guarded(
 
 
 async def complete(engine: "Engine", context: RequestContext) -> Result:
-    params: CompleteParams = context.request.params
+    params: methods.CompleteParams = context.request.params
     ref, argument = params.ref, params.argument
     name = ref.uri if ref.type == "ref/resource" else ref.name
     choices, rule = engine.choices(ref.type, name) or (None, None)
     if choices is None or (rule is not None and not await lazy.access.may_use(engine, context, rule)):
-        raise ProtocolError(f"There is nothing to complete for {ref.type} {shown(name)!r}", code=INVALID_PARAMS)
+        raise ProtocolError(f"There is nothing to complete for {ref.type} {excerpt(name)!r}", code=INVALID_PARAMS)
     completer = engine.completers.get((ref.type, name, argument.name))
     if completer is None:
         if ref.type == "ref/resource" and (paths := await engine.library.paths_in(name)):
             choices = {"path": paths}
-        return CompleteResult(registry.prompts.suggest(choices.get(argument.name, ()), argument.value))
+        return results.CompleteResult(registry.prompts.suggest(choices.get(argument.name, ()), argument.value))
     arguments: dict[str, Any] = {"value": argument.value}
     if completer.takes_arguments:
         arguments["arguments"] = dict(params.context.arguments)
     label, shape = f"completion of {argument.name}", registry.prompts.shape_completion
-    async with engine.limit:
-        suggested = await guarded(engine, context, completer.invocation, arguments, label, shape)
-    return CompleteResult(suggested)
+    return results.CompleteResult(await call_in_slot(engine, context, completer.invocation, arguments, label, shape))
 
 
 HANDLERS: dict[str, Handler] = {
@@ -306,11 +263,11 @@ HANDLERS: dict[str, Handler] = {
     "tools/call": call_tool,
     "resources/list": _list("resources", attrgetter("library.resources")),
     "resources/templates/list": _list("resourceTemplates", attrgetter("library.templates")),
-    "resources/read": _asking(read_resource),
+    "resources/read": _with_input_required(read_resource),
     "resources/subscribe": subscribe,
     "resources/unsubscribe": unsubscribe,
     "subscriptions/listen": listen,
     "prompts/list": _list("prompts", attrgetter("prompts")),
-    "prompts/get": _asking(get_prompt),
+    "prompts/get": _with_input_required(get_prompt),
     "completion/complete": complete,
 }

@@ -1,13 +1,12 @@
-"""Requests to the client since 2026-07-28: a call with open questions ends in `input_required`, and comes again.
+"""Requests to the client since 2026-07-28: a call ends in `input_required` and comes again with input.
 
-Its function runs again then. An answer is keyed by the digest of the request and how often that occurred in the run,
-so it finds its question whatever the order of things; a question that has changed is asked anew. Earlier answers and
-the results of steps travel with the client, sealed.
+Its function runs again then. A response is keyed by the digest of its request and how often that occurred in the run,
+so the order of the requests does not matter; a request that has changed is made anew. Earlier responses and the results
+of steps travel with the client, as the sealed request state.
 
 `ctx.step` runs a side effect once, however often its function runs. A client may send the same state twice, so a run
-that began with a state claims each of its steps in the state backend before doing it. A claim says something only as
-long as the store has forgotten no earlier one: a call knows in which life of the store it began, and once that life is
-over no more steps are taken.
+that began with a state claims each of its steps in the store before it runs them. A claim proves something only if the
+store still has all earlier ones, so the steps of a call are refused in another generation of the store than its first.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from dovetail.engine.request_context import Mark, RequestContext, Unanswered, running_step
+from dovetail.engine.request_context import Checkpoint, InputNeeded, RequestContext, running_step
 from dovetail.engine.request_state import BadSeal, TooLarge
 from dovetail.errors import INVALID_PARAMS, ProtocolError, SetupError, ToolError, UrlElicitationRequired
 from dovetail.protocol import jsonrpc, request_state
@@ -41,50 +40,50 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dovetail")
 
-AskingParams = CallToolParams | GetPromptParams | ReadResourceParams
+InteractiveParams = CallToolParams | GetPromptParams | ReadResourceParams
 NOT_YET_DONE = "The user has agreed to open the page that this needs, but is not done there; call again afterwards"
 NOT_WILLING = "The user did not want to open the page that this needs"
 BAD_STATE = "The request state can't be used; make the request again without it"
 SUBJECTS = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "resource"}
-CALL_LASTS = 4  # times as long as its first questions are good for: a claim must outlive every state of its call
-LIFE = "life"  # the key of a name that the store has as long as it forgets nothing
-BEGUN = b""  # in the place of a result; no JSON is empty
+CALL_LIFETIME_FACTOR = 4  # times the timeout of its first requests: a claim must outlive every state of its call
+GENERATION_KEY = "life"  # a random name, which disappears when the store loses its records
+CLAIMED = b""  # in place of a result; no JSON is empty
 MAX_NAME = 200
 
 
 def resume(engine: "Engine", context: RequestContext) -> None:
-    """A request brings a state or answers: they are opened, or refused, before the function runs."""
-    params: AskingParams = context.request.params
+    """Read the request state and the input responses of a request, or refuse them, before the function runs."""
+    params: InteractiveParams = context.request.params
     if not context.request.revision.rounds or context.client_requests is not None:
-        return  # where these fields mean nothing, or were read already
+        return  # the revision does not have these fields, or they were read already
     responses = request_state.read_responses(params.input_responses)
     state = params.request_state
-    before = _open(engine, context, state) if isinstance(state, str) else None
-    context.client_requests = ReplayedRequests(engine, context, before, responses)
+    previous = _open_state(engine, context, state) if isinstance(state, str) else None
+    context.client_requests = ReplayedRequests(engine, context, previous, responses)
 
 
-def _open(engine: "Engine", context: RequestContext, token: str) -> Round:
-    """Whoever sends a state that is not right hears only that; why it is not stands in the log."""
+def _open_state(engine: "Engine", context: RequestContext, token: str) -> Round:
+    """The client gets one error for every bad state; only the log has the reason."""
     try:
-        before = request_state.decode_round(engine.sealer.open(token))
+        previous = request_state.decode_round(engine.sealer.open(token))
     except BadSeal as bad:
-        raise _refused(context, str(bad)) from None
+        raise _bad_state(context, str(bad)) from None
     except msgspec.DecodeError:
-        raise _refused(context, "it was sealed by another version of this library") from None
-    if before.expires <= time.time():
-        raise _refused(context, "it has expired")
-    if (difference := _binding(engine, context).difference(before.binding)) is not None:
-        raise _refused(context, f"it was made for another request, whose {difference} was different")
-    return before
+        raise _bad_state(context, "it was sealed by another version of this library") from None
+    if previous.expires <= time.time():
+        raise _bad_state(context, "it has expired")
+    if (difference := _binding(engine, context).difference(previous.binding)) is not None:
+        raise _bad_state(context, f"it was made for another request, whose {difference} was different")
+    return previous
 
 
-def _refused(context: RequestContext, reason: str) -> ProtocolError:
+def _bad_state(context: RequestContext, reason: str) -> ProtocolError:
     log.warning("%s: a request state was refused: %s", context.request.method, reason)
     return ProtocolError(BAD_STATE, code=INVALID_PARAMS)
 
 
 def _binding(engine: "Engine", context: RequestContext) -> Binding:
-    params: AskingParams = context.arrived
+    params: InteractiveParams = context.original_params or context.request.params
     if isinstance(params, ReadResourceParams):
         name, arguments = params.uri, jsonrpc.NO_PARAMS
     else:
@@ -92,153 +91,147 @@ def _binding(engine: "Engine", context: RequestContext) -> Binding:
     return Binding.of(context.request.method, name, arguments, context.owner, engine.info.name)
 
 
-def interim(context: RequestContext) -> InputRequiredResult:
-    """The questions that have kept a function from its end."""
+def input_required_result(context: RequestContext) -> InputRequiredResult:
     assert isinstance(context.client_requests, ReplayedRequests)
-    return context.client_requests.interim()
+    return context.client_requests.input_required_result()
 
 
 class ReplayedRequests:
-    """The interview of one run: what is known from before, and what this run asks besides.
+    """The client requests of one run: the responses of earlier rounds, and the requests that have none yet.
 
-    From the first question that stays unanswered the run is over, whatever its function still does: it may have caught
-    what was raised, and then it knows less than it should. So it may ask nothing more, and take no step.
+    The run has ended at its first request without a response, even if its function catches `InputNeeded` and goes on:
+    it would act on less than it needs to know. From then on it can make no request and take no step.
     """
 
     def __init__(
-        self,
-        engine: "Engine",
-        context: RequestContext,
-        before: Round | None = None,
-        responses: dict[str, Raw] | None = None,
-    ) -> None:
+        self, engine: "Engine", context: RequestContext,
+        previous: Round | None = None, responses: dict[str, Raw] | None = None,
+    ) -> None:  # fmt: skip
         self._engine = engine
         self._context = context
-        self._responses = responses or {}
-        self._before = before = before or Round(call=secrets.token_hex(16))
-        self._fresh = {place: self._responses[place] for place in before.asked if place in self._responses}
-        self._answers = before.answers | self._fresh
-        self._life = before.life
-        self._steps = Steps(engine, dict(before.steps), before if before.number else None)
-        self.begin_again()
+        self._received = responses or {}
+        self._previous = previous = previous or Round(call=secrets.token_hex(16))
+        self._new_responses = {key: self._received[key] for key in previous.asked if key in self._received}
+        self._responses = previous.answers | self._new_responses
+        self._generation = previous.life
+        self._steps = Steps(engine, dict(previous.steps), previous if previous.number else None)
+        self.restart()
 
-    def begin_again(self, mark: Mark | None = None) -> None:
-        """A middleware makes the request twice: a second run, in the same round."""
-        questions, steps = mark or (Counter(), Counter())
-        self._occurrences = questions.copy()
-        self._steps.met = steps.copy()
-        self._taken: set[str] = set()  # places whose answers this run has used
-        self._open: dict[str, Any] = {}  # what this run asks in vain, by place or by the function's own key
-        self._timeouts: list[float] = []  # of what it asks
-        self._own_keys: set[str] = set()
-        self._own_state: Raw | None = None
-        self._is_over = False
+    def restart(self, checkpoint: Checkpoint | None = None) -> None:
+        """A second run in the same round: a middleware has made the request twice."""
+        requests, steps = checkpoint or (Counter(), Counter())
+        self._occurrences = requests.copy()
+        self._steps.occurrences = steps.copy()
+        self._used: set[str] = set()  # keys of the responses that this run has used
+        self._pending: dict[str, Any] = {}  # requests without a response, by our key or the author's own
+        self._timeouts: list[float] = []  # of those
+        self._author_keys: set[str] = set()
+        self._author_state: Raw | None = None
+        self._ended = False
 
-    def mark(self) -> Mark:
-        return self._occurrences.copy(), self._steps.met.copy()
+    def checkpoint(self) -> Checkpoint:
+        return self._occurrences.copy(), self._steps.occurrences.copy()
 
     @property
     def input_responses(self) -> Mapping[str, Any]:
-        return {key: jsonrpc.parse(response) for key, response in self._responses.items()}
+        return {key: jsonrpc.parse(response) for key, response in self._received.items()}
 
     @property
     def request_state(self) -> Any:
-        state = self._before.state
+        state = self._previous.state
         return None if isinstance(state, UnsetType) else jsonrpc.parse(state)
 
     @property
-    def is_waiting(self) -> bool:
-        return bool(self._open) or self._own_state is not None
+    def needs_input(self) -> bool:
+        return bool(self._pending) or self._author_state is not None
 
-    # ── asking ──
+    # ── requests ──
 
-    async def answer(self, inquiry: InputRequest[Any], timeout: float) -> Raw:
-        await self._go_on()
-        place = self._place(inquiry.question)
-        answer = self._answers.get(place)
-        if answer is not None:
-            self._taken.add(place)
-            return answer
-        self._leave_open({place: inquiry}, timeout)
+    async def request(self, input_request: InputRequest[Any], timeout: float) -> Raw:
+        await self._raise_if_ended()
+        key, response = self._find_response(input_request.question)
+        if response is not None:
+            return response
+        self._add_pending({key: input_request}, timeout)
         try:
-            await self._let_others_ask()
+            await self._wait_for_concurrent_requests()
         finally:
-            self._is_over = True
-        raise Unanswered
+            self._ended = True
+        raise InputNeeded
 
-    async def _go_on(self) -> None:
-        """Raises Unanswered if the run is over."""
-        if not self._is_over:
-            return
-        await asyncio.sleep(0.001)  # it may be in a loop that never ends
-        raise Unanswered
+    async def _raise_if_ended(self) -> None:
+        if self._ended:
+            await asyncio.sleep(0.001)  # the function may be in an endless loop
+            raise InputNeeded
 
-    async def _let_others_ask(self, turns: int = 3) -> None:
-        """What is asked beside each other, within some turns of the loop, travels in one round."""
+    async def _wait_for_concurrent_requests(self, turns: int = 3) -> None:
+        """Requests that a function makes at once, within some turns of the loop, travel in one round."""
         known = 0
-        while known < len(self._open):
-            known = len(self._open)
+        while known < len(self._pending):
+            known = len(self._pending)
             for _ in range(turns):
                 await asyncio.sleep(0)
 
-    def _place(self, question: ClientRequest) -> str:
-        kind = question.method.partition("/")[0]
-        place = f"{kind}-{question.digest}"
-        self._occurrences[place] += 1
-        return f"{place}-{self._occurrences[place]}"
+    def _find_response(self, request: ClientRequest) -> tuple[str, Raw | None]:
+        """The key of the request, and the response if there is one."""
+        name = f"{request.method.partition('/')[0]}-{request.digest}"
+        self._occurrences[name] += 1
+        key = f"{name}-{self._occurrences[name]}"
+        if key in self._responses:
+            self._used.add(key)
+        return key, self._responses.get(key)
 
-    def _leave_open(self, inquiries: Mapping[str, InputRequest[Any]], timeout: float) -> None:
-        """All of them, or none if the client can't answer one."""
+    def _add_pending(self, input_requests: Mapping[str, InputRequest[Any]], timeout: float) -> None:
+        """Adds none of them if the client lacks a capability for one."""
         request = self._context.request
-        for inquiry in inquiries.values():
-            require_askable(inquiry.question, request.revision, request.capabilities)
-        for key, inquiry in inquiries.items():
-            if len(self._open) < MAX_QUESTIONS:  # the next round will come to the others
-                params = inquiry.params(request.revision)
-                self._open[key] = {"method": inquiry.question.method, **({"params": params} if params else {})}
+        for each in input_requests.values():
+            require_askable(each.question, request.revision, request.capabilities)
+        for key, each in input_requests.items():
+            if len(self._pending) < MAX_QUESTIONS:  # the others go into the next round
+                params = each.params(request.revision)
+                self._pending[key] = {"method": each.question.method, **({"params": params} if params else {})}
                 self._timeouts.append(timeout)
 
-    async def ask_together(self, required: InputRequired) -> None:
-        await self._go_on()
+    async def request_all(self, required: InputRequired) -> None:
+        await self._raise_if_ended()
         state = Raw(b"null" if required.state is UNSET else encode_json(required.state))
-        self._leave_open(required.requests, self._engine.options.answer_timeout)
-        self._own_keys.update(required.requests)
-        self._own_state = state
-        self._is_over = True
-        raise Unanswered
+        self._add_pending(required.requests, self._engine.options.answer_timeout)
+        self._author_keys.update(required.requests)
+        self._author_state = state
+        self._ended = True
+        raise InputNeeded
 
     async def require_urls(self, required: UrlElicitationRequired) -> None:
-        """Each page is shown once: whoever was there, or did not want to, is not sent there again in this call."""
-        await self._go_on()
-        answered: list[bool] = []
-        for inquiry in required.elicitations:
-            place = self._place(inquiry.question)
-            if (answer := self._answers.get(place)) is not None:
-                self._taken.add(place)
-                answered.append(inquiry.read(answer, self._context.request.revision).accepted)
+        """Each URL is shown once in a call, also if the user declines or is not done when the call comes again."""
+        await self._raise_if_ended()
+        accepted: list[bool] = []
+        for input_request in required.elicitations:
+            key, response = self._find_response(input_request.question)
+            if response is not None:
+                accepted.append(input_request.read(response, self._context.request.revision).accepted)
             else:
-                self._leave_open({place: inquiry}, self._engine.options.answer_timeout)
-        if self._open:
-            self._is_over = True
-            raise Unanswered
-        raise ToolError(NOT_YET_DONE if all(answered) else NOT_WILLING)
+                self._add_pending({key: input_request}, self._engine.options.answer_timeout)
+        if self._pending:
+            self._ended = True
+            raise InputNeeded
+        raise ToolError(NOT_YET_DONE if all(accepted) else NOT_WILLING)
 
     async def step(self, name: str, function: Callable[[], Any], *, in_thread: bool) -> Any:
-        await self._go_on()
+        await self._raise_if_ended()
         return await self._steps.run(name, function, in_thread=in_thread)
 
     # ── the end of a round ──
 
-    async def settle(self) -> None:
-        await self._steps.settle()
-        if not self._before.number:
-            self._life = await life_at_beginning(self._engine)
+    async def wait_for_steps(self) -> None:
+        await self._steps.wait()
+        if not self._previous.number:
+            self._generation = await generation_at_start(self._engine)
 
-    def finished(self) -> None:
-        """A run that did not come to all that earlier ones did was another run: which one is right is not known."""
-        before = self._before
-        met = {f"{name}#{number + 1}" for name, times in self._steps.met.items() for number in range(times)}
-        missed = len({*before.used} - self._taken) + len(before.steps.keys() - met)
+    def check_replay(self) -> None:
+        """Log that this run did not reach all that earlier ones did. Which of them is right can't be known."""
+        previous = self._previous
+        steps = {f"{name}#{number + 1}" for name, times in self._steps.occurrences.items() for number in range(times)}
+        missed = len({*previous.used} - self._used) + len(previous.steps.keys() - steps)
         if missed:
             text = (
                 "%s has ended without coming to %d questions or steps of its earlier runs: what it reads must be the "
@@ -246,49 +239,49 @@ class ReplayedRequests:
             )
             log.error(text, self._subject, missed)
 
-    def interim(self) -> InputRequiredResult:
-        """What goes out instead of a result. Raises ToolError if the call can't go on like that."""
-        self._is_over = True
-        if self._before.number >= MAX_ROUNDS:
+    def input_required_result(self) -> InputRequiredResult:
+        """Raises ToolError if the call has made too many rounds, or its state is too large."""
+        self._ended = True
+        if self._previous.number >= MAX_ROUNDS:
             raise self._given_up(f"it has asked {MAX_ROUNDS} times without coming to an end")
-        useless = self._fresh and not self._taken & self._fresh.keys()
-        wasted = self._before.wasted + 1 if useless else 0
+        is_wasted = self._new_responses and not self._used & self._new_responses.keys()
+        wasted = self._previous.wasted + 1 if is_wasted else 0
         if wasted >= request_state.MAX_WASTED:
             raise self._given_up(
                 f"it asks something else each time it is run again: the answers of {wasted} rounds were of no use. "
                 "A question must not depend on the time, on chance or on what changes; keep such values by ctx.step"
             )
         try:
-            state = self._engine.sealer.seal(request_state.encode_round(self._round(wasted)))
+            state = self._engine.sealer.seal(request_state.encode_round(self._next_round(wasted)))
         except TooLarge as failure:
             raise self._given_up(f"its answers and steps are too large to be kept: {failure}") from None
-        return InputRequiredResult(self._open, state)
+        return InputRequiredResult(self._pending, state)
 
-    def _round(self, wasted: int) -> Round:
-        before, now, usual = self._before, time.time(), self._engine.options.answer_timeout
-        timeouts = self._timeouts or [usual]
-        ends = before.ends or now + CALL_LASTS * max(usual, *timeouts)
+    def _next_round(self, wasted: int) -> Round:
+        previous, now, default = self._previous, time.time(), self._engine.options.answer_timeout
+        timeouts = self._timeouts or [default]
+        ends = previous.ends or now + CALL_LIFETIME_FACTOR * max(default, *timeouts)
         return Round(
-            call=before.call,
-            number=before.number + 1,
+            call=previous.call,
+            number=previous.number + 1,
             expires=min(now + min(timeouts), ends),
             ends=ends,
             binding=_binding(self._engine, self._context),
-            life=self._life,
-            asked=[place for place in self._open if place not in self._own_keys],
-            answers=self._answers,
-            used=sorted({*before.used, *self._taken}),
-            steps=self._steps.done,
+            life=self._generation,
+            asked=[key for key in self._pending if key not in self._author_keys],
+            answers=self._responses,
+            used=sorted({*previous.used, *self._used}),
+            steps=self._steps.results,
             wasted=wasted,
-            state=before.state if self._own_state is None else self._own_state,
+            state=previous.state if self._author_state is None else self._author_state,
         )
 
     @property
     def _subject(self) -> str:
-        params: AskingParams = self._context.request.params
+        params: InteractiveParams = self._context.request.params
         name = params.uri if isinstance(params, ReadResourceParams) else params.name
-        shown = "".join(filter(str.isprintable, name[:128]))  # a URI is what a stranger wrote
-        return f"The {SUBJECTS[self._context.request.method]} {shown}"
+        printable = "".join(filter(str.isprintable, name[:128]))  # a URI comes from the client
+        return f"The {SUBJECTS[self._context.request.method]} {printable}"
 
     def _given_up(self, reason: str) -> ToolError:
         text = f"{self._subject} can't go on: {reason}"
@@ -303,78 +296,77 @@ class Steps:
     """The steps of one run."""
 
     def __init__(
-        self, engine: "Engine", done: dict[str, Raw], before: Round | None = None, patience: float = 30.0
+        self, engine: "Engine", results: dict[str, Raw], previous: Round | None = None, claim_timeout: float = 30.0
     ) -> None:
-        """Other requests may bring the state of `before` too; `patience` seconds are waited for a step of theirs."""
         self._engine = engine
-        self._before = before
-        self._patience = patience
-        self.done = done
-        self.met: Counter[str] = Counter()  # how often each has come up in this run
+        self._previous = previous
+        self._claim_timeout = claim_timeout  # to wait for a step of another request with the same state
+        self.results = results
+        self.occurrences: Counter[str] = Counter()  # by name, in this run
         self._running: set[asyncio.Task[Raw]] = set()
 
     async def run(self, name: object, function: Callable[[], Any], *, in_thread: bool) -> Any:
-        """Once begun it runs to its end, also if its call is cancelled: half a side effect would help nobody."""
+        """The step runs to its end also if its call is cancelled: half a side effect helps no user."""
         if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
             raise SetupError(f"ctx.step: the name {name!r} must be a string of up to {MAX_NAME} characters")
         if not callable(function):
             raise SetupError(f"ctx.step({name!r}): give it a function, as in ctx.step({name!r}, lambda: save(note))")
-        self.met[name] += 1
-        key = f"{name}#{self.met[name]}"
-        result = self.done.get(key)
+        self.occurrences[name] += 1
+        key = f"{name}#{self.occurrences[name]}"
+        result = self.results.get(key)
         if result is None:
-            task = asyncio.get_running_loop().create_task(self._do(key, function, in_thread))
+            task = asyncio.get_running_loop().create_task(self._run(key, function, in_thread))
             for running in (self._running, self._engine.running_steps):
                 running.add(task)
                 task.add_done_callback(running.discard)
             result = await asyncio.shield(task)
         return msgspec.json.decode(result)
 
-    async def settle(self) -> None:
-        """Wait for the steps that were begun: what they have done must be known to the next run."""
+    async def wait(self) -> None:
+        """The next run must know the results of all steps that have begun."""
         while self._running:
             await asyncio.wait(self._running)
 
-    async def _do(self, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
-        if self._before is None:
-            result = _remembered(key, await self._effect(key, function, in_thread))
+    async def _run(self, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
+        if self._previous is None:
+            result = _encode_result(key, await self._call(key, function, in_thread))
         else:
-            result = await self._do_once(self._before, key, function, in_thread)
-        self.done[key] = result
+            result = await self._claim_and_run(self._previous, key, function, in_thread)
+        self.results[key] = result
         return result
 
-    async def _do_once(self, before: Round, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
+    async def _claim_and_run(self, previous: Round, key: str, function: Callable[[], Any], in_thread: bool) -> Raw:
         digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
-        place = f"step/{before.call}/{digest}"
-        lifetime = max(before.ends - time.time(), 0.0) + 3600.0  # a claim outlives the state, for its last run
-        while not await self._engine.state.claim(place, BEGUN, lifetime):
-            if (result := await self._result_of_another(place, key)) is not None:
+        claim = f"step/{previous.call}/{digest}"
+        ttl = max(previous.ends - time.time(), 0.0) + 3600.0  # longer than the state, for its last run
+        while not await self._engine.state.claim(claim, CLAIMED, ttl):
+            if (result := await self._result_of_other_request(claim, key)) is not None:
                 return result
         try:
-            await self._check_life(key, before.life)
-            value = await self._effect(key, function, in_thread)
-        except (Exception, Unanswered):  # one that was cancelled may be done
-            await self._tell(place, key, None, lifetime)
+            await self._check_generation(key, previous.life)
+            value = await self._call(key, function, in_thread)
+        except (Exception, InputNeeded):  # not CancelledError: the side effect may have happened
+            await self._publish_result(claim, key, None, ttl)
             raise
-        result = _remembered(key, value)
-        await self._tell(place, key, result, lifetime)
+        result = _encode_result(key, value)
+        await self._publish_result(claim, key, result, ttl)
         return result
 
-    async def _tell(self, place: str, key: str, result: Raw | None, lifetime: float) -> None:
-        """Others get the result of a step, or may try it themselves if it failed."""
+    async def _publish_result(self, claim: str, key: str, result: Raw | None, ttl: float) -> None:
+        """To requests that wait for this step. After a failure (None) they may run it themselves."""
         state = self._engine.state
         try:
             if result is None:
-                await state.delete(place)
+                await state.delete(claim)
             else:
-                await state.put(place, bytes(result), ttl=lifetime)
-            await state.publish(place)
-        except Exception as failure:  # this run knows how it ended; only another would not
+                await state.put(claim, bytes(result), ttl=ttl)
+            await state.publish(claim)
+        except Exception as failure:  # this run has its result all the same
             log.warning("the outcome of the step %r can't be kept: %s", key, failure)
 
-    async def _check_life(self, key: str, life: str) -> None:
-        """After the claim: if the life is still the same, the store has known all claims of the call until then."""
-        if await life_now(self._engine.state) == life:
+    async def _check_generation(self, key: str, generation: str) -> None:
+        """After the claim: if the generation is the same, the store had all claims of the call when this was made."""
+        if await store_generation(self._engine.state) == generation:
             return
         name = key.rpartition("#")[0]
         log.warning("the step %r was refused: the state store was emptied since its call began, or is another", name)
@@ -383,13 +375,13 @@ class Steps:
             "Look whether it has had its effect before you make this call again, from its beginning"
         )
 
-    async def _result_of_another(self, place: str, key: str) -> Raw | None:
-        """The same state was sent twice, and another request was quicker. None if it failed."""
+    async def _result_of_other_request(self, claim: str, key: str) -> Raw | None:
+        """The client has sent the same state twice, and another request has the claim. None if its step failed."""
         state = self._engine.state
-        listener = state.listen([place])
+        listener = state.listen([claim])
         try:
-            async with asyncio.timeout(self._patience):
-                while (entry := await state.get(place)) is not None and entry.value == BEGUN:
+            async with asyncio.timeout(self._claim_timeout):
+                while (entry := await state.get(claim)) is not None and entry.value == CLAIMED:
                     if not await listener.wait():  # the state has been closed
                         raise TimeoutError
         except TimeoutError:
@@ -402,15 +394,14 @@ class Steps:
             listener.close()
         return None if entry is None else Raw(entry.value)
 
-    async def _effect(self, key: str, function: Callable[[], Any], in_thread: bool) -> Any:
+    async def _call(self, key: str, function: Callable[[], Any], in_thread: bool) -> Any:
         name = key.rpartition("#")[0]
         running_step.set(name)  # for this task, which is the step's own, and for its thread
         value = await self._engine.threads.run(function, label=f"step {name}") if in_thread else function()
         return await value if inspect.isawaitable(value) else value
 
 
-def _remembered(key: str, value: Any) -> Raw:
-    """Once this fails, the side effect has happened nevertheless."""
+def _encode_result(key: str, value: Any) -> Raw:
     try:
         return Raw(encode_json(value))
     except OutputError as failure:
@@ -418,17 +409,17 @@ def _remembered(key: str, value: Any) -> Raw:
         raise SetupError(f"ctx.step({key.rpartition('#')[0]!r}): {text}") from None
 
 
-async def life_now(state: StateBackend) -> str:
-    """The name of the store's life. One that was emptied, and one of another process, has another."""
-    while (entry := await state.get(LIFE)) is None:
-        await state.claim(LIFE, secrets.token_bytes(8), MAX_TTL)
+async def store_generation(state: StateBackend) -> str:
+    """A random name that is made anew when the store was emptied; an in-memory store has its own in each process."""
+    while (entry := await state.get(GENERATION_KEY)) is None:
+        await state.claim(GENERATION_KEY, secrets.token_bytes(8), MAX_TTL)
     return entry.value.hex()
 
 
-async def life_at_beginning(engine: "Engine") -> str:
-    """For a call that begins, which need not wait for the store: what was last known is compared before each step."""
+async def generation_at_start(engine: "Engine") -> str:
+    """The last known one if the store is unavailable: a new call need not wait, since each step compares it."""
     with suppress(ProtocolError):
-        if engine.store_life != (life := await life_now(engine.state)):
-            await engine.state.touch(LIFE, MAX_TTL)  # for ten years more, by each process that begins
-            engine.store_life = life
-    return engine.store_life
+        if engine.store_generation != (generation := await store_generation(engine.state)):
+            await engine.state.touch(GENERATION_KEY, MAX_TTL)  # once in each process
+            engine.store_generation = generation
+    return engine.store_generation

@@ -24,7 +24,7 @@ from dovetail.registry.options import Per, Rate
 from dovetail.state.base import StateBackend, StoreFull, StoreUnavailable
 
 if TYPE_CHECKING:
-    from dovetail.engine.dispatch import Step
+    from dovetail.engine.dispatch import Layer
     from dovetail.engine.engine import Engine
 
 ANONYMOUS = "anonymous"  # the caller of whom nothing is known; there may be many
@@ -188,7 +188,7 @@ class RateLimiter:
         return True
 
 
-def counted(engine: "Engine", inner: "Step") -> "Step":
+def counted(engine: "Engine", inner: "Layer") -> "Layer":
     """The server's own limit, around everything else that a request goes through."""
 
     async def step(context: RequestContext) -> Result:

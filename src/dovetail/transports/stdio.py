@@ -216,8 +216,8 @@ class _Service:
                 text = f"message larger than {self._engine.options.max_message_bytes} bytes"
                 self._connection.reject(ProtocolError(text, code=INVALID_REQUEST))
             else:
-                self._connection.take(line)
-        self._connection.begin()
+                self._connection.receive(line)
+        self._connection.start_calls()
         if are_several:
             self._loop.call_soon(self._writer.send_gathered)  # after those that begin only when the loop turns
         if not self._lines:
@@ -251,6 +251,6 @@ class _Service:
             self._loop.call_later(timeout, self._check_greeting, timeout)
 
     def _check_greeting(self, timeout: float) -> None:
-        if not self._connection.greeted.is_set():
+        if not self._connection.first_request.is_set():
             log.warning("no client has made a request within %g s: the server ends", timeout)
             self._over.set()

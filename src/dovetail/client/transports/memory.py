@@ -73,7 +73,7 @@ class MemoryTransport(Transport):
             finally:
                 await connection.close()
         finally:
-            connection.abandon()  # what that had no time for
+            connection.cancel_calls()  # what that had no time for
             await self._engine.stop()
 
 

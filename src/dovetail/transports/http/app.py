@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import TYPE_CHECKING, Any
 
 from dovetail.auth.principal import Principal
-from dovetail.engine.client_requests import MAX_SHARED
+from dovetail.engine.client_requests import MAX_PENDING_REQUESTS
 from dovetail.engine.engine import Engine
 from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.jsonrpc import encode
@@ -292,7 +292,7 @@ def route_of(scope: Scope) -> str:
 
 def _own_state(options: HttpOptions) -> MemoryState:
     """For each session its record and its messages, for each stream that it is there, and all logs and questions."""
-    entries = 2 * options.max_sessions + options.max_streams + 2 * MAX_STREAMS + MAX_SHARED
+    entries = 2 * options.max_sessions + options.max_streams + 2 * MAX_STREAMS + MAX_PENDING_REQUESTS
     room = (4_000 + options.max_sessions) * (MAX_CLIENT + 1024)  # bytes, however much clients say of themselves
     return MemoryState(max_entries=entries, max_entry_bytes=room)
 

@@ -147,7 +147,9 @@ class Authenticator:
             if self._audit is not None and refusal.error not in FIRST_STEPS:
                 # of the URL only the path: a query may hold a token
                 path, address = visit.scope["path"], self._proxies.caller(visit.scope)
-                self._audit.refused(refusal, method=visit.method, name=path, principal=visit.principal, address=address)
+                self._audit.record_refusal(
+                    refusal, method=visit.method, name=path, principal=visit.principal, address=address
+                )
             raise
         self._traffic.refuse_if_closing()  # it may have taken its time
         await place(visit)

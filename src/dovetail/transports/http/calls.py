@@ -129,14 +129,14 @@ class HttpCall(Posted, eq=False, kw_only=True):
 
     def close(self) -> None:
         self.open = False
-        if self.context.back is not None:
-            self.context.back.close()
+        if self.context.channel is not None:
+            self.context.channel.close()
 
     def cancel(self) -> None:
         """The client does not want the answer any more."""
         if self.open:
             self.close()
-            self.context.cancelled()
+            self.context.mark_cancelled()
             if self.task is not None:
                 self.task.cancel()
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from dovetail.engine.client_requests import Reply
+from dovetail.engine.client_requests import ClientResponse
 from dovetail.engine.dispatch import handle
 from dovetail.engine.engine import Engine
 from dovetail.engine.request_context import RequestContext
@@ -71,14 +71,14 @@ class Endpoint:
         self._changes.start()
         self._calls.start()
         if self._state.shared:
-            self._engine.elicitations.far = self._messages
+            self._engine.elicitations.shared = self._messages
 
     def stop_asking(self) -> None:
         """Answers of clients are refused from now on: a call that waits for one is told."""
         self._messages.replies.close()
 
     async def stop(self) -> None:
-        self._engine.elicitations.far = None
+        self._engine.elicitations.shared = None
         await self._changes.stop()
         await self._calls.stop()
         await self._store.stop()
@@ -142,8 +142,8 @@ class Endpoint:
             call = self._record(visit, id, context, answer, held)
             return call.serve(self._engine, call.go_on(work, waited_for))
         context.emit = to_nobody
-        if context.back is not None:
-            context.back.close()
+        if context.channel is not None:
+            context.channel.close()
         finishing = self._finish_later(made, answer, *outcome) if made else answer.finish(*outcome)
         return self._traffic.sending(finishing, visit.response)
 
@@ -251,9 +251,9 @@ class Endpoint:
         locate = partial(self._proxies.caller, visit.scope)  # asked by rate limits and the audit alone
         context = RequestContext(request, answer.emit, held, principal=visit.principal, locate=locate)
         if held is not None:
-            context.back = SessionChannel(self._messages, held, answer)
+            context.channel = SessionChannel(self._messages, held, answer)
         elif request.revision.handshake:
-            context.no_way_back = STATELESS
+            context.no_channel_reason = STATELESS
         if answer.primes:
             context.close_stream = answer.close_stream
         return context
@@ -349,12 +349,12 @@ class Endpoint:
             return
         session, replies = held.record.id, self._messages.replies
         if not message.is_notification:
-            await replies.take_anywhere(session, message.id, Reply.of(message))
+            await replies.deliver_anywhere(session, message.id, ClientResponse.from_envelope(message))
         elif message.method == "notifications/cancelled":
             if (id := inbound.cancelled_request(message)) is not None:
                 await self._calls.cancel(session, id)
         elif message.method == "notifications/progress":
-            await replies.take_anywhere(session, inbound.progressed_request(message))
+            await replies.deliver_anywhere(session, inbound.progressed_request(message))
         elif message.method == "notifications/initialized" and not held.record.initialized:
             await held.change(lambda record: record.replace(initialized=True))
 

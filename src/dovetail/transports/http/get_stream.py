@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 
 import msgspec
 
-from dovetail.engine.client_requests import CALL_IS_OVER, NOT_READY, PendingRequest, PendingRequests
+from dovetail.engine.client_requests import CALL_ENDED, NOT_INITIALIZED, PendingRequest, PendingRequests
 from dovetail.engine.concurrency import CallTimeout, with_timeout
 from dovetail.engine.handlers import change_notification
 from dovetail.engine.sessions import SessionHandle, Sessions, messages, topic
@@ -55,7 +55,7 @@ class ServerMessages:
         self._state = state
         self._keep_seconds = max(7 * 86_400.0, 2 * session_timeout)
         self.presence = Presence(state, 3 * beat)
-        self.replies = PendingRequests(state, beat=beat)
+        self.replies = PendingRequests(state, check_interval=beat)
 
     async def tell(self, held: SessionHandle, message: bytes) -> None:
         """On the GET stream of the client, now or later."""
@@ -80,23 +80,23 @@ class ServerMessages:
         """Whether it is a question that has its answer, or was called off."""
         envelope = jsonrpc.decode(message)
         is_question = isinstance(envelope, Envelope) and envelope.is_request
-        return is_question and not await self.replies.is_open(session, str(envelope.id))  # type: ignore[union-attr]
+        return is_question and not await self.replies.is_pending(session, str(envelope.id))  # type: ignore[union-attr]
 
     # ── URLs that a user was sent to: any worker may hear that the user is done there ──
 
-    async def visit_began(self, session: str, id: str) -> None:
+    async def register_elicitation(self, session: str, id: str) -> None:
         """The session that was asked with this id last is told, within a day."""
         try:
             await self._state.put(_visit(id), session.encode(), ttl=86_400.0)
         except (StoreFull, StoreUnavailable) as failure:
             log.warning("other workers do not know of an elicitation: %s", failure.message)
 
-    async def visit_ended(self, id: str) -> str | None:
+    async def unregister_elicitation(self, id: str) -> str | None:
         """The session that was asked, if it waits to be told: from now on it does not."""
         entry = await self._state.get(_visit(id))
         return entry.value.decode() if entry is not None and await self._state.delete(_visit(id)) else None
 
-    async def tell_session(self, id: str, message: bytes) -> None:
+    async def notify_session(self, id: str, message: bytes) -> None:
         held = await self._sessions.hold(id)
         if held is not None:
             await self.tell(held, message)
@@ -116,13 +116,13 @@ class SessionChannel(msgspec.Struct, eq=False):
     def pending(self, method: str, timeout: float) -> AbstractAsyncContextManager[PendingRequest]:
         """A request on the stream of the call, else on the GET stream. It fails if the client is gone for a while."""
         if (answer := self._answer) is None:
-            raise QuestionFailed(CALL_IS_OVER)
+            raise QuestionFailed(CALL_ENDED)
         messages, held = self._messages, self._session
         presence = messages.presence
 
         async def send(message: bytes) -> None:
             if not held.record.initialized and not (await held.reload() and held.record.initialized):
-                raise QuestionFailed(NOT_READY)
+                raise QuestionFailed(NOT_INITIALIZED)
             if await answer.carry(message):
                 return
             if await presence.is_heard(held.record.id):
@@ -132,14 +132,14 @@ class SessionChannel(msgspec.Struct, eq=False):
             else:  # it never could, so a function that can do without may do so
                 raise MissingCapability({method.partition("/")[0]: {}}, JSON_ONLY)
 
-        async def is_there() -> bool:
+        async def is_reachable() -> bool:
             if not answer.response.ended or await presence.is_heard(held.record.id):
                 return True
             return answer.events is not None and await presence.is_heard(answer.events.name)
 
-        return messages.replies.open(held.record.id, timeout, send, is_there)
+        return messages.replies.open(held.record.id, timeout, send, is_reachable)
 
-    async def tell(self, message: bytes) -> None:
+    async def notify(self, message: bytes) -> None:
         if self._answer is None or not await self._answer.carry(message):
             await self._messages.tell(self._session, message)
 

@@ -110,7 +110,7 @@ class SseClient:
         """The client is gone."""
         self._close()
         self._waiting.clear()
-        self.connection.abandon()
+        self.connection.cancel_calls()
         self.end()
 
     def _close(self) -> None:
@@ -128,7 +128,7 @@ class SseClient:
         self._close()
 
     def _expect_greeting(self) -> None:
-        if not self.connection.greeted.is_set():
+        if not self.connection.first_request.is_set():
             log.info("an SSE client made no request in time and was left")
             self.end()
 

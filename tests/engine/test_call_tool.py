@@ -1,4 +1,4 @@
-"""Calling tools: results in every revision, failures that tell nothing, arguments, requirements."""
+"""`tools/call`: results in every revision, failures without details, arguments, required capabilities."""
 
 import asyncio
 import re
@@ -142,7 +142,7 @@ async def test_content_of_every_kind(version: str) -> None:
 
 @pytest.mark.rule("TOOL-15")
 @pytest.mark.parametrize("failure", [ToolError("No such city."), NotFound("No such city.")])
-async def test_a_tool_error_is_told(failure: Exception) -> None:
+async def test_a_tool_error_is_sent(failure: Exception) -> None:
     result = await call(returning(failure), "2025-11-25")
     assert (result["isError"], result["content"]) == (True, [{"type": "text", "text": "No such city."}])
 
@@ -150,7 +150,7 @@ async def test_a_tool_error_is_told(failure: Exception) -> None:
 @pytest.mark.seed("S2-90")
 @pytest.mark.parametrize("kind", [RuntimeError, KeyError, ValueError, SystemExit])
 @pytest.mark.parametrize("thread", [True, False])
-async def test_other_exceptions_are_logged_and_not_told(kind: Any, thread: bool, caplog: Any) -> None:
+async def test_other_exceptions_are_logged_and_not_sent(kind: Any, thread: bool, caplog: Any) -> None:
     server = new_server()
 
     def fail() -> str:

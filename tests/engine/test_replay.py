@@ -1,4 +1,4 @@
-"""Functions of every shape that ask: what is asked together travels together, and replay gives what one run gives."""
+"""Replay: requests that are made together travel in one round, and several runs give what one run gives."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dovetail import Client, Context, Server
 from http_serving import until
-from replaying import accepted, asking_client, is_interim, messages, play
+from replaying import accepted, asking_client, is_input_required, messages, play
 
 LETTERS = {"A?": "a", "B?": "b", "C?": "c"}
 Shape = Callable[[Context], Awaitable[str]]
@@ -237,7 +237,7 @@ class Run:
 
 
 def answer(message: str, occurrence: int) -> int:
-    """Whoever is asked says the same to the same question, but something else if it is asked once more."""
+    """The same for the same question, but something else when it is asked once more."""
     return sum(message.encode()) * 7 + occurrence * 3
 
 
@@ -298,8 +298,8 @@ class Habits:
 HABITS = st.builds(Habits, st.integers(1, 3), st.booleans(), st.integers(0, 2), st.sampled_from([0, 0, 2, 3]))
 
 
-def answers_to(interim: dict[str, Any], habits: Habits) -> dict[str, Any]:
-    requests = interim["inputRequests"]
+def answers_to(result: dict[str, Any], habits: Habits) -> dict[str, Any]:
+    requests = result["inputRequests"]
     kept = list(requests)[:: habits.forgets or 1]  # always the first, so that it goes on
     return {key: accepted(answer(requests[key]["params"]["message"], int(key.rpartition("-")[2]))) for key in kept}
 
@@ -307,7 +307,7 @@ def answers_to(interim: dict[str, Any], habits: Habits) -> dict[str, Any]:
 async def by_replay(server: Server, habits: Iterator[Habits]) -> Any:
     async with asking_client(server) as client:
         result = await client.request("tools/call", {"name": "run"})
-        while is_interim(result):
+        while is_input_required(result):
             habit = next(habits)
             again = {"inputResponses": answers_to(result, habit), "requestState": result["requestState"]}
             calls = [client.request("tools/call", {"name": "run", **again}) for _ in range(habit.times)]

@@ -1,4 +1,4 @@
-"""Whatever a function raises or returns, its caller hears something, and the server goes on."""
+"""Failures of functions: every request gets a response, and the server goes on."""
 
 import asyncio
 import logging
@@ -40,11 +40,11 @@ class Signal(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("failure", "is_told"),
+    ("failure", "is_result"),
     [(KeyboardInterrupt(), True), (SystemExit(), True), (GeneratorExit(), False), (Signal(), False),
      (BaseExceptionGroup("g", [Signal()]), False)],
 )  # fmt: skip
-async def test_whatever_is_raised_is_answered(failure: BaseException, is_told: bool) -> None:
+async def test_every_exception_is_answered(failure: BaseException, is_result: bool) -> None:
     server = Server("hostile")
 
     async def on_the_loop() -> str:
@@ -65,7 +65,7 @@ async def test_whatever_is_raised_is_answered(failure: BaseException, is_told: b
     async with Wire(server, MODERN) as wire:
         for name in ("on_the_loop", "plain", "in_a_thread"):
             answer = await wire.exchange(wire.request("tools/call", {"name": name}))
-            if is_told or (name == "in_a_thread" and isinstance(failure, GeneratorExit)):
+            if is_result or (name == "in_a_thread" and isinstance(failure, GeneratorExit)):
                 text = f"The tool {name} failed. The details are in the server's log."
                 assert (answer["result"]["isError"], answer["result"]["content"][0]["text"]) == (True, text)
             else:
@@ -88,7 +88,7 @@ async def test_a_tool_that_cancels_itself_and_a_batch_are_answered() -> None:
         assert len(await wire.receive()) == 2
 
 
-async def test_names_of_undecodable_files_can_be_told() -> None:
+async def test_names_of_undecodable_files_can_be_sent() -> None:
     server = Server("files")
 
     @server.resource("x://{name}")
@@ -118,10 +118,10 @@ async def test_a_server_lives_on_one_loop_at_a_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("other", "text"),
     [(ToolError("no pepper"), "no salt\nno pepper"), (RuntimeError("inside"), "The tool cook failed. The details are")],
 )
-async def test_failures_of_a_task_group_are_told_together(other: Exception, told: str) -> None:
+async def test_failures_of_a_task_group_are_sent_together(other: Exception, text: str) -> None:
     server = Server("groups")
 
     async def fail(failure: Exception) -> None:
@@ -137,7 +137,7 @@ async def test_failures_of_a_task_group_are_told_together(other: Exception, told
     async with Wire(server, MODERN) as wire:
         result = await wire.ask("tools/call", {"name": "cook"})
         assert result["isError"] is True
-        assert result["content"][0]["text"].startswith(told)
+        assert result["content"][0]["text"].startswith(text)
 
 
 async def test_a_task_group_that_asks_what_its_client_can_not_answer() -> None:
@@ -199,7 +199,7 @@ async def test_an_update_during_a_read_is_not_forgotten() -> None:
         assert (await wire.ask("resources/read", {"uri": "x://y"}))["contents"][0]["text"] == "v2"
 
 
-# ── while somebody develops ──
+# ── details while a server is developed ──
 
 MASKED = "The tool fails failed. The details are in the server's log."
 
@@ -227,7 +227,7 @@ NUMBERS = {"type": "object", "additionalProperties": {"type": "integer"}}
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25", MODERN])
 @pytest.mark.parametrize("thread", [True, False])
 async def test_in_process_the_real_error_is_shown_in_one_line_without_secrets(thread: bool, version: str) -> None:
-    shown = r"KeyError: .*password=\[redacted\].* \(test_last_resort\.py, line \d+\)"
+    shown = r"KeyError: .*password=\[redacted\].* \(test_failures\.py, line \d+\)"
     async with Client(failing(thread=thread), protocol_version=version) as client:
         with pytest.raises(ToolError, match=rf"^The tool fails failed: {shown}$"):
             await client.call_tool("fails")
@@ -260,7 +260,7 @@ class Wordless(Exception):
 
 
 async def test_an_exception_that_has_no_words(caplog: pytest.LogCaptureFixture) -> None:
-    """They are not even asked for where nobody would see them."""
+    """They are not even made where no client would get them."""
     caplog.set_level(logging.CRITICAL, logger="dovetail")
     server = Server("wordless", version="1.0.0")
 
@@ -290,6 +290,6 @@ async def test_a_traceback_in_the_log_begins_with_the_users_own_function(
     for record in caplog.records:
         lines = str(record.exc_text).splitlines()
         assert lines[0] == "  Traceback (most recent call last):"
-        assert "test_last_resort.py" in lines[1]
+        assert "test_failures.py" in lines[1]
         assert not [line for line in lines if str(Path(dovetail.__file__).parent) in line]
     assert [record.message for record in caplog.records] == ["tool fails failed", "prompt fails failed"]
