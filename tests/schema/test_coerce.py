@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 import pytest
-from argument_types import compiled, nested, problems, raw_arguments
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from argument_types import compiled, nested, problems, raw_arguments
 from costs import functions_called
 from dovetail.errors import ArgumentError, SetupError
 from dovetail.schema.coerce import Coercion
