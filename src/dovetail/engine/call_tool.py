@@ -98,7 +98,7 @@ async def _wait_for_slots(engine: "Engine", context: RequestContext, tool: Tool,
 async def _count(rates: "RateLimiter", context: RequestContext, tool: Tool) -> None:
     """The rounds of one call, which comes again with the answers to what it has asked, are one call."""
     state = context.request.params.request_state
-    is_next_round = isinstance(state, str) and context.request.revision.rounds
+    is_next_round = isinstance(state, str) and context.request.revision.input_required
     if is_next_round and await rates.goes_on(state):
         return
     refusal = await rates.refusal(context)

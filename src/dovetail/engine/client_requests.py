@@ -31,7 +31,7 @@ from dovetail.errors import (
     UrlElicitationRequired,
 )
 from dovetail.protocol import jsonrpc
-from dovetail.protocol.capabilities import require_askable
+from dovetail.protocol.capabilities import require_client_support
 from dovetail.protocol.elicitation import InputRequest, InputRequired
 from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage, Envelope, encode
 from dovetail.protocol.request_state import MAX_ROUNDS
@@ -99,7 +99,7 @@ class LiveRequests:
 
     async def answer(self, inquiry: InputRequest[Any], timeout: float) -> Raw:
         """Asked once, also if the function is called again because it has asked by itself."""
-        digest = inquiry.question.digest
+        digest = inquiry.client_request.digest
         self._occurrences[digest] += 1
         place = digest, self._occurrences[digest]
         answer = self._answers.get(place)
@@ -111,7 +111,7 @@ class LiveRequests:
         return answer
 
     async def _request(self, inquiry: InputRequest[Any], timeout: float) -> Raw:
-        back, method = self._back(inquiry), inquiry.question.method
+        back, method = self._back(inquiry), inquiry.client_request.method
         if isinstance(inquiry, ElicitUrl):
             await self._remember(inquiry, back)
         params = encode(inquiry.params(self._revision))
@@ -132,11 +132,11 @@ class LiveRequests:
 
     def _back(self, inquiry: InputRequest[Any]) -> ClientChannel:
         """Raises unless there is a way, and the client understands the question."""
-        back, question = self._context.back, inquiry.question
+        back, question = self._context.back, inquiry.client_request
         if back is None:
             missing: dict[str, Any] = {path.partition(".")[0]: {} for path in question.requires}
             raise MissingCapability(missing, self._context.no_way_back)
-        require_askable(question, self._revision, self._context.request.capabilities)
+        require_client_support(question, self._revision, self._context.request.capabilities)
         return back
 
     async def _remember(self, visit: ElicitUrl, back: ClientChannel) -> None:

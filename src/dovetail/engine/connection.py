@@ -195,14 +195,14 @@ class Connection:
             raise ProtocolError("A request with this id is still in flight", code=INVALID_REQUEST)
         if len(self._calls) >= MAX_IN_FLIGHT:
             raise Busy(f"This connection has {MAX_IN_FLIGHT} requests in flight; wait for some of them")
-        opened = inbound.open_request(message)
+        opened = inbound.parse_request(message)
         if opened.method == "subscriptions/listen" and self._listens() >= MAX_LISTENS:
             raise Busy(f"This connection has {MAX_LISTENS} listens open; end some of them")
         if batched and opened.method == "initialize":
             raise ProtocolError("initialize can't be part of a batch", code=INVALID_REQUEST)
         if self._handshake_only:
             inbound.refuse_modern(opened)
-        request = inbound.modern(opened) or inbound.on_pipe(opened, self.session)
+        request = inbound.modern(opened) or inbound.on_connection(opened, self.session)
         if batched:
             inbound.allow_batch(request.revision)
         if request.method == "initialize":
@@ -317,12 +317,12 @@ class Connection:
             if self._requests is not None:
                 self._requests.take("", message.id, lazy.client_requests.Reply.of(message))
         elif message.method == "notifications/cancelled":
-            id = inbound.cancelled_request(message)
+            id = inbound.read_cancelled_id(message)
             if id is not None:
                 self._cancel(id)
         elif message.method == "notifications/progress":
             if self._requests is not None:
-                self._requests.take("", inbound.progressed_request(message))
+                self._requests.take("", inbound.read_progress_token(message))
         elif message.method == "notifications/initialized" and self.session is not None:
             self._start_operation()
 
@@ -346,7 +346,7 @@ class Connection:
 
     async def change(self, change: Callable[[Session], Session]) -> None:
         record = change(self.record)
-        record.refuse_beyond_bounds(len(msgspec.msgpack.encode(record)))
+        record.check_size(len(msgspec.msgpack.encode(record)))
         self.session = record
         if self._subscription is not None:
             for uri in record.subscriptions - self._subscription.uris:

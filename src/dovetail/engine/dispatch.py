@@ -30,7 +30,7 @@ async def handle(engine: "Engine", context: RequestContext) -> bytes:
     request = context.request
     shaper = engine.shapers[request.revision.name]
     try:
-        if request.method not in engine.open_methods:
+        if request.method not in engine.unconditional_methods:
             engine.offer_to(context).check(request.row, request.revision)
         chain = engine.chain
         result = await (HANDLERS[request.method](engine, context) if chain is None else chain(context))

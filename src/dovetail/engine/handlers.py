@@ -31,7 +31,7 @@ from dovetail.protocol.methods import (
     SetLevelParams,
     UriParams,
 )
-from dovetail.protocol.pagination import LIFETIME, decode_cursor, encode_cursor
+from dovetail.protocol.pagination import CURSOR_TTL, decode_cursor, encode_cursor
 from dovetail.protocol.results import (
     SUBSCRIPTION_KEY,
     CacheHint,
@@ -124,7 +124,7 @@ async def _page(
 
 
 def _is_fresh(kept: CachedPage, now: float) -> bool:
-    return kept.next_cursor is None or now - kept.made < LIFETIME / 2
+    return kept.next_cursor is None or now - kept.made < CURSOR_TTL / 2
 
 
 def _encoded(engine: "Engine", shaper: Shaper, key: str, page: Page[Any], hint: CacheHint, now: float) -> CachedPage:

@@ -28,8 +28,8 @@ from dovetail.engine.request_context import Mark, RequestContext, Unanswered, ru
 from dovetail.engine.request_state import BadSeal, TooLarge
 from dovetail.errors import INVALID_PARAMS, ProtocolError, SetupError, ToolError, UrlElicitationRequired
 from dovetail.protocol import jsonrpc, request_state
-from dovetail.protocol.capabilities import require_askable
-from dovetail.protocol.elicitation import MAX_QUESTIONS, ClientRequest, InputRequest, InputRequired
+from dovetail.protocol.capabilities import require_client_support
+from dovetail.protocol.elicitation import MAX_INPUT_REQUESTS, ClientRequest, InputRequest, InputRequired
 from dovetail.protocol.methods import CallToolParams, GetPromptParams, ReadResourceParams
 from dovetail.protocol.request_state import MAX_ROUNDS, Binding, Round
 from dovetail.protocol.results import InputRequiredResult
@@ -55,7 +55,7 @@ MAX_NAME = 200
 def resume(engine: "Engine", context: RequestContext) -> None:
     """A request brings a state or answers: they are opened, or refused, before the function runs."""
     params: AskingParams = context.request.params
-    if not context.request.revision.rounds or context.client_requests is not None:
+    if not context.request.revision.input_required or context.client_requests is not None:
         return  # where these fields mean nothing, or were read already
     responses = request_state.read_responses(params.input_responses)
     state = params.request_state
@@ -89,7 +89,7 @@ def _binding(engine: "Engine", context: RequestContext) -> Binding:
         name, arguments = params.uri, jsonrpc.NO_PARAMS
     else:
         name, arguments = params.name, params.arguments
-    return Binding.of(context.request.method, name, arguments, context.owner, engine.info.name)
+    return Binding.from_request(context.request.method, name, arguments, context.owner, engine.info.name)
 
 
 def interim(context: RequestContext) -> InputRequiredResult:
@@ -154,7 +154,7 @@ class ReplayedRequests:
 
     async def answer(self, inquiry: InputRequest[Any], timeout: float) -> Raw:
         await self._go_on()
-        place = self._place(inquiry.question)
+        place = self._place(inquiry.client_request)
         answer = self._answers.get(place)
         if answer is not None:
             self._taken.add(place)
@@ -191,11 +191,11 @@ class ReplayedRequests:
         """All of them, or none if the client can't answer one."""
         request = self._context.request
         for inquiry in inquiries.values():
-            require_askable(inquiry.question, request.revision, request.capabilities)
+            require_client_support(inquiry.client_request, request.revision, request.capabilities)
         for key, inquiry in inquiries.items():
-            if len(self._open) < MAX_QUESTIONS:  # the next round will come to the others
+            if len(self._open) < MAX_INPUT_REQUESTS:  # the next round will come to the others
                 params = inquiry.params(request.revision)
-                self._open[key] = {"method": inquiry.question.method, **({"params": params} if params else {})}
+                self._open[key] = {"method": inquiry.client_request.method, **({"params": params} if params else {})}
                 self._timeouts.append(timeout)
 
     async def ask_together(self, required: InputRequired) -> None:
@@ -212,7 +212,7 @@ class ReplayedRequests:
         await self._go_on()
         answered: list[bool] = []
         for inquiry in required.elicitations:
-            place = self._place(inquiry.question)
+            place = self._place(inquiry.client_request)
             if (answer := self._answers.get(place)) is not None:
                 self._taken.add(place)
                 answered.append(inquiry.read(answer, self._context.request.revision).accepted)

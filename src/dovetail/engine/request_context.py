@@ -182,9 +182,9 @@ def client_requests_of(engine: "Engine", context: RequestContext) -> "ClientRequ
     """The interview of a call, begun if there is none."""
     if context.client_requests is None:
         request = context.request
-        if not request.row.asks:
+        if not request.row.interactive:
             raise RuntimeError(f"{request.method}: only tools, prompts and resources can ask the client or take steps")
-        if request.revision.rounds:
+        if request.revision.input_required:
             context.client_requests = lazy.input_required.ReplayedRequests(engine, context)
         else:
             context.client_requests = lazy.client_requests.LiveRequests(engine, context)

@@ -37,7 +37,7 @@ class ServerCapabilities(msgspec.Struct, frozen=True, kw_only=True):
         """
         return msgspec.structs.replace(self, names=self.names - {"logging"}, list_changed=False, sessions=False)
 
-    def capabilities(self, revision: Revision) -> dict[str, Any]:
+    def for_revision(self, revision: Revision) -> dict[str, Any]:
         """As `initialize` and `server/discover` show it; a feature that is not offered is left out altogether."""
         changes = {"listChanged": True} if self.list_changed else {}
         updates = {"subscribe": True} if self.sessions else {}
@@ -57,16 +57,16 @@ class ServerCapabilities(msgspec.Struct, frozen=True, kw_only=True):
             shown["extensions"] = dict(self.extensions)
         return shown
 
-    def open_methods(self) -> frozenset[str]:
+    def unconditional_methods(self) -> frozenset[str]:
         """The methods that pass `check` in every revision that has them, for clients with and without a session."""
         names = self.without_sessions().names
         return frozenset(
-            row.name for row in REQUESTS if not row.in_session and (row.capability is None or row.capability in names)
+            row.name for row in REQUESTS if not row.stateful and (row.capability is None or row.capability in names)
         )
 
     def check(self, row: Method, revision: Revision) -> None:
         """A method behind a capability that is not offered is not there at all."""
-        if row.in_session and not self.sessions:
+        if row.stateful and not self.sessions:
             text = f"Method not found: {row.name} needs a session, and this server keeps none"
             raise ProtocolError(text, code=METHOD_NOT_FOUND)
         if row.capability is None or row.capability in self.names:
@@ -98,7 +98,7 @@ _KNOWN_SINCE = {
 }
 
 
-def require_askable(question: ClientRequest, revision: Revision, declared: Mapping[str, Any]) -> None:
+def require_client_support(question: ClientRequest, revision: Revision, declared: Mapping[str, Any]) -> None:
     """Raises MissingCapability unless the client can be asked this."""
     needed = question.requires
     if not revision.rich_sampling:  # before, every client that samples might include context

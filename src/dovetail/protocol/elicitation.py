@@ -15,7 +15,7 @@ from dovetail.errors import QuestionFailed, SetupError
 from dovetail.protocol.revisions import Revision
 
 T_co = TypeVar("T_co", covariant=True)
-MAX_QUESTIONS = 100  # in one round
+MAX_INPUT_REQUESTS = 100  # in one round
 MAX_KEY = 256
 _sorted_json = msgspec.json.Encoder(order="sorted").encode
 
@@ -43,7 +43,7 @@ class InputRequest(Protocol[T_co]):
     """A question together with how it is put, and how its answer is read."""
 
     @property
-    def question(self) -> ClientRequest: ...
+    def client_request(self) -> ClientRequest: ...
 
     def params(self, revision: Revision) -> dict[str, Any]:
         """As the client's revision spells it."""
@@ -65,10 +65,10 @@ class InputRequired(msgspec.Struct, frozen=True):
         given: Any = self.requests
         if not given and self.state is UNSET:
             raise SetupError("InputRequired needs questions, or state= to be called again with")
-        if not isinstance(given, Mapping) or len(given) > MAX_QUESTIONS or not all(map(_is_named, given.items())):
+        if not isinstance(given, Mapping) or len(given) > MAX_INPUT_REQUESTS or not all(map(_is_named, given.items())):
             raise SetupError(
-                f"InputRequired takes up to {MAX_QUESTIONS} questions (Elicit, ElicitUrl, Sample, Roots) in a dict, by "
-                f'keys of your own of up to {MAX_KEY} characters, as in {{"name": Elicit(…)}}'
+                f"InputRequired takes up to {MAX_INPUT_REQUESTS} questions (Elicit, ElicitUrl, Sample, Roots) in a "
+                f'dict, by keys of your own of up to {MAX_KEY} characters, as in {{"name": Elicit(…)}}'
             )
 
 
@@ -77,7 +77,7 @@ def _is_named(item: tuple[Any, Any]) -> bool:
     return (
         isinstance(key, str)
         and 0 < len(key) <= MAX_KEY
-        and isinstance(getattr(inquiry, "question", None), ClientRequest)
+        and isinstance(getattr(inquiry, "client_request", None), ClientRequest)
     )
 
 

@@ -20,7 +20,7 @@ from dovetail.protocol.methods import REQUESTS, Method
 from dovetail.protocol.revisions import Revision
 
 # method: the field of its params that `Mcp-Name` mirrors
-MCP_NAME_FIELDS = {row.name: row.named_by for row in REQUESTS if row.named_by is not None}
+MCP_NAME_FIELDS = {row.name: row.name_field for row in REQUESTS if row.name_field is not None}
 PARAMETER_TYPES = frozenset({"string", "integer", "boolean"})
 LARGEST_INTEGER = 2**53 - 1  # what every client can hold
 
@@ -157,9 +157,9 @@ def agree(raw: Mapping[bytes, bytes], revision: Revision, row: Method, params: o
     """
     if raw.get(b"mcp-protocol-version") != revision.header or raw.get(b"mcp-method") != row.header:
         return False
-    if row.named_by is None:
+    if row.name_field is None:
         return True
-    name = getattr(params, row.named_by, "")
+    name = getattr(params, row.name_field, "")
     return raw.get(b"mcp-name") == name.encode() and _is_plain(name) is not None
 
 

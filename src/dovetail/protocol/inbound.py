@@ -1,6 +1,6 @@
 """Which revision a message belongs to, and what is malformed about it: messages and headers in, requests out.
 
-`modern` decides everything that carries its own version in `_meta`; what it leaves (None) is for `on_pipe` or
+`modern` decides everything that carries its own version in `_meta`; what it leaves (None) is for `on_connection` or
 `on_http`, which know the handshake era. Errors are raised as ProtocolError with the HTTP status they deserve.
 """
 
@@ -80,7 +80,7 @@ class Request(msgspec.Struct, kw_only=True):
         return meta if isinstance(meta, dict) else {}
 
 
-class Opened(msgspec.Struct, frozen=True):
+class ParsedRequest(msgspec.Struct, frozen=True):
     """A request whose params have been read once; `problem` says in words why they don't fit the method."""
 
     id: RequestId
@@ -90,7 +90,7 @@ class Opened(msgspec.Struct, frozen=True):
     raw: Raw
     problem: str | None = None
 
-    def refuse_misfit(self) -> None:
+    def refuse_bad_params(self) -> None:
         """Raises if the params don't fit."""
         if self.problem is not None:
             raise _bad_params(self.problem)
@@ -101,17 +101,17 @@ class Opened(msgspec.Struct, frozen=True):
             raise _bad_params(self.problem, http_status=400)
 
 
-def open_request(message: Envelope) -> Opened:
+def parse_request(message: Envelope) -> ParsedRequest:
     """Read a request's params by the shape of its method. Raises BadMessage if they are not even JSON."""
     row = REQUEST_ROWS.get(message.method)  # type: ignore[arg-type]  # a request has a method
     try:
         params = read_params(message.params) if row is None else row.read(message.params)
     except UNREADABLE as failure:
         return _open_carefully(message, row, failure)
-    return Opened(message.id, message.method, row, params, message.params)  # type: ignore[arg-type]  # and an id
+    return ParsedRequest(message.id, message.method, row, params, message.params)  # type: ignore[arg-type]  # and an id
 
 
-def _open_carefully(message: Envelope, row: Method | None, failure: Exception) -> Opened:
+def _open_carefully(message: Envelope, row: Method | None, failure: Exception) -> ParsedRequest:
     """The params don't fit, but the era, and so the right error, is still decided by what can be read of `_meta`."""
     assert isinstance(message.id, (int, str))
     assert isinstance(message.method, str)
@@ -120,19 +120,19 @@ def _open_carefully(message: Envelope, row: Method | None, failure: Exception) -
     except BadMessage as bad:
         raise BadMessage(bad.code, bad.message, message.id) from None
     if value is None:  # some clients spell "no params" so
-        return open_request(msgspec.structs.replace(message, params=jsonrpc.NO_PARAMS))
+        return parse_request(msgspec.structs.replace(message, params=jsonrpc.NO_PARAMS))
     found = value.get("_meta") if isinstance(value, dict) else None
     meta: dict[str, Any] = found if isinstance(found, dict) else {}
     if VERSION_KEY not in meta and meta.keys() & MODERN_KEYS:
-        plain = open_request(msgspec.structs.replace(message, params=_without_modern_keys(message.params)))
+        plain = parse_request(msgspec.structs.replace(message, params=_without_modern_keys(message.params)))
         return msgspec.structs.replace(plain, raw=message.params)
     version, capabilities = meta.get(VERSION_KEY), meta.get(CAPABILITIES_KEY)
     readable = RequestMeta(
         version=version if isinstance(version, str) else UNSET,
         capabilities=AnyObject() if isinstance(capabilities, dict) else UNSET,
     )
-    problem = jsonrpc.in_words(failure)
-    return Opened(message.id, message.method, row, Params(meta=readable), message.params, problem)
+    problem = jsonrpc.describe_decode_error(failure)
+    return ParsedRequest(message.id, message.method, row, Params(meta=readable), message.params, problem)
 
 
 def _without_modern_keys(params: Raw) -> Raw:
@@ -143,7 +143,7 @@ def _without_modern_keys(params: Raw) -> Raw:
     return Raw(jsonrpc.encode(members))
 
 
-def modern(opened: Opened, headers: Headers | None = None) -> Request | None:
+def modern(opened: ParsedRequest, headers: Headers | None = None) -> Request | None:
     """Rows 3 to 10 of the HTTP table and row 3 of the pipe's: None if the request names no version of its own."""
     params = opened.params
     meta = params.meta
@@ -172,7 +172,7 @@ def modern(opened: Opened, headers: Headers | None = None) -> Request | None:
     )
 
 
-def _refusal(opened: Opened, version: str, headers: Headers | None) -> ProtocolError:
+def _refusal(opened: ParsedRequest, version: str, headers: Headers | None) -> ProtocolError:
     """What is wrong with a request of an unknown version or method, or with params that don't fit; first things first.
 
     What its headers say of it comes before all but the version.
@@ -184,12 +184,12 @@ def _refusal(opened: Opened, version: str, headers: Headers | None) -> ProtocolE
     opened.refuse_bad_meta()
     if opened.params.meta.capabilities is UNSET:
         return _missing_meta(opened.params.meta)
-    if opened.row is None or version not in opened.row.since:
+    if opened.row is None or version not in opened.row.versions:
         return method_not_found(opened.method, http_status=404)
     return _bad_params(opened.problem or "")
 
 
-def _check_headers(opened: Opened, version: str, headers: Headers) -> None:
+def _check_headers(opened: ParsedRequest, version: str, headers: Headers) -> None:
     """Raises unless they mirror the body; a version that nobody knows comes before what else may be wrong."""
     header_rules.check_version(headers, version)
     if version not in revisions.MODERN:
@@ -199,7 +199,7 @@ def _check_headers(opened: Opened, version: str, headers: Headers) -> None:
     header_rules.check_standard(headers, method=opened.method, name=name)
 
 
-def on_pipe(opened: Opened, session: Session | None) -> Request:
+def on_connection(opened: ParsedRequest, session: Session | None) -> Request:
     """Rows 4 to 10 of the pipe's table: a request that names no version of its own."""
     if opened.method == "initialize":
         if session is not None:
@@ -216,7 +216,7 @@ def on_pipe(opened: Opened, session: Session | None) -> Request:
     return _handshake(opened, revisions.HANDSHAKE[session.version], session)
 
 
-def on_http(opened: Opened, headers: Headers, session: Session | None, *, stateless: bool = False) -> Request:
+def on_http(opened: ParsedRequest, headers: Headers, session: Session | None, *, stateless: bool = False) -> Request:
     """Rows 12 to 18 of the HTTP table: a request that names no version of its own.
 
     `session` is the record that `Mcp-Session-Id` names, or None if there is none.
@@ -231,11 +231,11 @@ def on_http(opened: Opened, headers: Headers, session: Session | None, *, statel
     if session is not None:
         revision = revisions.HANDSHAKE[session.version]
     else:
-        known_session(headers, None, stateless)
+        require_session(headers, None, stateless)
     return _handshake(opened, revision, session, headers)
 
 
-def notice_on_http(
+def accept_on_http(
     message: Envelope, headers: Headers, session: Session | None, *, stateless: bool = False
 ) -> Session | None:
     """Rows 19 to 21 of the HTTP table: a notification or an answer. Unless this raises it is accepted, with 202.
@@ -250,14 +250,14 @@ def notice_on_http(
             return None  # none is defined over HTTP, and neither are headers for them: nothing to check
         text = f"A client must not send responses in {revision.name}; answers belong into the next request"
         raise ProtocolError(text, code=INVALID_REQUEST, http_status=400)
-    return known_session(headers, session, stateless)
+    return require_session(headers, session, stateless)
 
 
 def _named_revision(headers: Headers) -> Revision:
     """Row 13: the revision that the header names; without the header, the last one that did not have it."""
     sent = headers.raw.get(b"mcp-protocol-version")
     if sent is None:
-        return revisions.UNNAMED
+        return revisions.HTTP_DEFAULT
     revision = revisions.BY_HEADER.get(sent.strip(b" \t"))
     if revision is None:
         raise unsupported(headers["mcp-protocol-version"])
@@ -273,7 +273,7 @@ def _own_revision(message: Envelope) -> Revision | None:
     return None if isinstance(version, UnsetType) else revisions.MODERN.get(version)
 
 
-def known_session(headers: Headers, session: Session | None, stateless: bool) -> Session | None:
+def require_session(headers: Headers, session: Session | None, stateless: bool) -> Session | None:
     """Rows 15 to 18: the session, or None where the server keeps none."""
     if session is not None or stateless:
         return session
@@ -283,12 +283,12 @@ def known_session(headers: Headers, session: Session | None, stateless: bool) ->
     raise ProtocolError(message, code=INVALID_REQUEST, http_status=400)
 
 
-def session_of_verb(headers: Headers, session: Session | None) -> None:
+def check_get_or_delete(headers: Headers, session: Session | None) -> None:
     """GET and DELETE, which only sessions have: raises unless the version (row 13) and the session are known."""
     named = _named_revision(headers)
     if not named.handshake:
         raise unsupported(named.name)
-    known_session(headers, session, stateless=False)
+    require_session(headers, session, stateless=False)
 
 
 def allow_batch(revision: Revision | None) -> None:
@@ -300,26 +300,28 @@ def allow_batch(revision: Revision | None) -> None:
 def http_batch_revision(headers: Headers, session: Session | None) -> Revision | None:
     """The revision that decides whether an HTTP body may be an array: the session's, unless the header denies it."""
     version = headers.get("mcp-protocol-version")
-    named = revisions.UNNAMED if version is None else revisions.BY_NAME.get(version)
+    named = revisions.HTTP_DEFAULT if version is None else revisions.BY_NAME.get(version)
     if session is None or named is None or not named.handshake:
         return named
     return session.revision
 
 
-def _initialize(opened: Opened, headers: Headers | None = None) -> Request:
-    opened.refuse_misfit()
+def _initialize(opened: ParsedRequest, headers: Headers | None = None) -> Request:
+    opened.refuse_bad_params()
     assert isinstance(opened.params, InitializeParams)
     # A version that we don't know, or that has no handshake, is answered with the newest that has one.
     revision = revisions.HANDSHAKE.get(opened.params.protocol_version, revisions.LATEST_HANDSHAKE)
     return _handshake(opened, revision, None, headers)
 
 
-def _handshake(opened: Opened, revision: Revision, session: Session | None, headers: Headers | None = None) -> Request:
+def _handshake(
+    opened: ParsedRequest, revision: Revision, session: Session | None, headers: Headers | None = None
+) -> Request:
     row = opened.row
-    if row is None or revision.name not in row.since:
+    if row is None or revision.name not in row.versions:
         raise method_not_found(opened.method)
     if opened.problem is not None:
-        opened.refuse_misfit()
+        opened.refuse_bad_params()
     return Request(
         id=opened.id,
         method=opened.method,
@@ -332,7 +334,7 @@ def _handshake(opened: Opened, revision: Revision, session: Session | None, head
     )
 
 
-def cancelled_request(message: Envelope) -> RequestId | None:
+def read_cancelled_id(message: Envelope) -> RequestId | None:
     """The id that a `notifications/cancelled` names; None if it is malformed, for such are ignored."""
     try:
         params = DECODERS[CancelledParams].decode(message.params)
@@ -349,7 +351,7 @@ class _ProgressParams(Params, frozen=True):
 _progress_decoder = msgspec.json.Decoder(_ProgressParams)
 
 
-def progressed_request(message: Envelope) -> RequestId | None:
+def read_progress_token(message: Envelope) -> RequestId | None:
     """Which request of ours a client's `notifications/progress` is about; None if it is malformed."""
     try:
         token = _progress_decoder.decode(message.params).progress_token
@@ -363,11 +365,11 @@ def method_not_found(method: str, *, http_status: int = 200) -> ProtocolError:
     return ProtocolError(f"Method not found: {shown}", code=METHOD_NOT_FOUND, http_status=http_status)
 
 
-def refuse_modern(opened: Opened) -> None:
+def refuse_modern(opened: ParsedRequest) -> None:
     """Raises if a request names a version of its own: HTTP+SSE is older than that."""
     version = opened.params.meta.version
     if not isinstance(version, UnsetType):
-        raise unsupported(version, revisions.BY_HANDSHAKE)
+        raise unsupported(version, revisions.HANDSHAKE_VERSIONS)
 
 
 def unsupported(requested: str, supported: Sequence[str] = revisions.SUPPORTED) -> ProtocolError:

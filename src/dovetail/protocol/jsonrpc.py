@@ -272,7 +272,7 @@ _MISSING = r"Object missing required field `([^`]*)`(?: - at `([^`]*)`)?\Z"
 _PLACE = r" - at `([^`]*)`\Z"  # at the end: what stands before it may hold the caller's own words
 
 
-def in_words(failure: Exception) -> str:
+def describe_decode_error(failure: Exception) -> str:
     """What a typed reading of params complained about, in words for the caller and without the library's."""
     text = str(failure)
     if found := re.match(_MISSING, text):

@@ -19,7 +19,7 @@ def decode_base64url(text: str) -> bytes:
     return data
 
 
-LIFETIME = 24 * 3600  # seconds; a client that pages is done long before
+CURSOR_TTL = 24 * 3600  # seconds; a client that pages is done long before
 CLOCK_SKEW = 60  # seconds that another worker's clock may be ahead
 _BODY = struct.Struct(">QI")  # registration number of the last item sent, time of issue
 _SIGNATURE = 16
@@ -44,7 +44,7 @@ def decode_cursor(cursor: str | None, *, scope: str, keys: Sequence[bytes], now:
 
     # Made again and compared as a whole: Base64 has several spellings of the same bytes, and only ours is valid.
     ours = any(hmac.compare_digest(given, _signed(body, scope, key)) for key in keys)
-    if not ours or not -CLOCK_SKEW <= now - issued <= LIFETIME:
+    if not ours or not -CLOCK_SKEW <= now - issued <= CURSOR_TTL:
         raise _invalid()
     return int(position)
 

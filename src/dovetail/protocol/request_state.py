@@ -27,7 +27,7 @@ class Binding(msgspec.Struct, frozen=True):
     server: str
 
     @classmethod
-    def of(cls, method: str, name: str, arguments: Raw, principal: str | None, server: str) -> "Binding":
+    def from_request(cls, method: str, name: str, arguments: Raw, principal: str | None, server: str) -> "Binding":
         """The order of members makes no difference; nor do no arguments, none at all and null."""
         return cls(_digest(method), _digest(name), _arguments(arguments), _digest(principal), _digest(server))
 

@@ -238,7 +238,7 @@ class InitializeResult(msgspec.Struct, frozen=True):
     def encode(self, shaper: Shaper) -> bytes:
         fields: dict[str, Any] = {
             "protocolVersion": shaper.revision.name,
-            "capabilities": self.offer.capabilities(shaper.revision),
+            "capabilities": self.offer.for_revision(shaper.revision),
             "serverInfo": shaper.info,
         }
         return encode(fields if self.instructions is None else {**fields, "instructions": self.instructions})
@@ -254,7 +254,7 @@ class DiscoverResult(msgspec.Struct, frozen=True):
     def encode(self, shaper: Shaper) -> bytes:
         fields: dict[str, Any] = {
             "supportedVersions": list(revisions.SUPPORTED),
-            "capabilities": self.offer.capabilities(shaper.revision),
+            "capabilities": self.offer.for_revision(shaper.revision),
         }
         if self.instructions is not None:
             fields["instructions"] = self.instructions

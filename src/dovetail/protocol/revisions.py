@@ -35,7 +35,9 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     log_on_request: bool = False  # logs only for a request that asked, at the level it asked for
     listens: bool = False  # changes go to `subscriptions/listen`; otherwise to the session
     # how a server asks its client
-    rounds: bool = False  # a question ends the call, which comes again with the answer; otherwise it is a request
+    input_required: bool = (
+        False  # a question ends the call, which comes again with the answer; otherwise it is a request
+    )
     elicitation: bool = True
     url_elicitation: bool = True
     elicitation_ids: bool = False  # of URLs to open: the client is told when the user is done there
@@ -88,7 +90,7 @@ R2026_07_28 = Revision(
     disconnect_cancels=True,
     log_on_request=True,
     listens=True,
-    rounds=True,
+    input_required=True,
 )
 
 ALL = (R2024_11_05, R2025_03_26, R2025_06_18, R2025_11_25, R2026_07_28)  # oldest first
@@ -97,13 +99,13 @@ BY_HEADER = {revision.header: revision for revision in ALL}
 HANDSHAKE = {revision.name: revision for revision in ALL if revision.handshake}
 MODERN = {revision.name: revision for revision in ALL if not revision.handshake}
 SUPPORTED = tuple(revision.name for revision in reversed(ALL))  # newest first, as clients are told
-BY_HANDSHAKE = tuple(name for name in SUPPORTED if name in HANDSHAKE)
+HANDSHAKE_VERSIONS = tuple(name for name in SUPPORTED if name in HANDSHAKE)
 LATEST = ALL[-1]
 LATEST_HANDSHAKE = R2025_11_25
-UNNAMED = R2025_03_26  # what an HTTP request without a version header is taken for
+HTTP_DEFAULT = R2025_03_26  # what an HTTP request without a version header is taken for
 
 
-def at_least(first: Revision, last: Revision | None = None) -> frozenset[str]:
+def versions_between(first: Revision, last: Revision | None = None) -> frozenset[str]:
     """The names of all revisions from `first` to `last`, both included: how the tables say since when."""
     names = [revision.name for revision in ALL]
     end = len(names) if last is None else names.index(last.name) + 1

@@ -71,7 +71,7 @@ class SamplingMessage(msgspec.Struct, frozen=True, omit_defaults=True):
         return [block for block in self.blocks if isinstance(block, ToolUseContent)]
 
     @property
-    def tool_outcomes(self) -> list[ToolResultContent]:
+    def tool_results(self) -> list[ToolResultContent]:
         return [block for block in self.blocks if isinstance(block, ToolResultContent)]
 
 
@@ -118,7 +118,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     @property
     def requires(self) -> tuple[str, ...]:
         """What a client must declare before it is asked."""
-        tools_in_messages = any(message.tool_uses or message.tool_outcomes for message in self.messages)
+        tools_in_messages = any(message.tool_uses or message.tool_results for message in self.messages)
         parts = {
             "sampling": True,
             "sampling.tools": tools_in_messages or self.tools is not None or self.tool_choice is not None,
@@ -136,9 +136,9 @@ def check_conversation(messages: Mapping[int, SamplingMessage]) -> None:
     for number, message in messages.items():
         if message.tool_uses and message.role != "assistant":
             raise SetupError(f'message {number}: only the model uses tools; one with ToolUse has role="assistant"')
-        if message.tool_outcomes and (message.role != "user" or len(message.tool_outcomes) != len(message.blocks)):
+        if message.tool_results and (message.role != "user" or len(message.tool_results) != len(message.blocks)):
             raise SetupError(f'message {number}: one with ToolOutcome has role="user", and may hold nothing else')
-        given = [outcome.tool_use_id for outcome in message.tool_outcomes]
+        given = [outcome.tool_use_id for outcome in message.tool_results]
         if missing := set(uses).difference(given):
             raise _unanswered(asked_by, missing)
         if len(given) != len(uses):

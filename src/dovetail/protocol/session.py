@@ -40,8 +40,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions: frozenset[str] = frozenset()
     announced: frozenset[str] = frozenset()  # the lists whose changes it was promised to hear of
     owner: str | None = None  # who opened it; nobody else may use it
-    unheard_since: int | None = None  # where a stream of changes begins if the client does not say
-    unheard_message: int = 0  # the same, in what is said to this session alone
+    resume_change: int | None = None  # where a stream of changes begins if the client does not say
+    resume_message: int = 0  # the same, in what is said to this session alone
 
     @classmethod
     def open(
@@ -52,7 +52,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         *,
         announced: Iterable[str] = (),
         owner: str | None = None,
-        unheard_since: int | None = None,
+        resume_change: int | None = None,
     ) -> "Session":
         """The session that an accepted `initialize` begins. Raises ProtocolError if the client says too much."""
         capabilities = bytes(memoryview(jsonrpc.encode(params.capabilities)))  # which has room for more than it holds
@@ -63,14 +63,14 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
             capabilities=capabilities,
             announced=frozenset(announced),
             owner=owner,
-            unheard_since=unheard_since,
+            resume_change=resume_change,
         )
 
     @property
     def revision(self) -> Revision:
         return revisions.HANDSHAKE[self.version]
 
-    def refuse_beyond_bounds(self, size: int) -> None:
+    def check_size(self, size: int) -> None:
         """`size`: of the encoded record. Raises ProtocolError if that is more than any session may hold."""
         if size > MAX_RECORD or len(self.subscriptions) > MAX_SUBSCRIPTIONS:
             text = f"A session may hold {MAX_RECORD} bytes and {MAX_SUBSCRIPTIONS} subscriptions"

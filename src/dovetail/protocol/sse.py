@@ -65,7 +65,7 @@ class EventId(NamedTuple):
         return self.stream[:12]
 
     @classmethod
-    def read(cls, id: str) -> "EventId":
+    def parse(cls, id: str) -> "EventId":
         """Raises if it can't be one of our ids."""
         found = _EVENT_ID.fullmatch(id)
         if found is None:

@@ -222,7 +222,7 @@ def shape_annotations(annotations: Annotations, revision: Revision) -> Annotatio
 WRAPPED_KEY = "dovetail/wrapped"  # in a tool's `_meta`: its structured values come as {"result": value}
 UNSAFE_KEY = "dovetail/unsafe"  # in a template's: the variables whose values may lead anywhere
 TAGS_KEY = "dovetail/tags"  # in the `_meta` of anything: the words its author sorted it under
-LONGEST_URI = 8_192  # characters; what is longer is not looked at
+MAX_URI_LENGTH = 8_192  # characters; what is longer is not looked at
 CacheScope = Literal["public", "private"]
 
 
@@ -256,7 +256,7 @@ class ToolHints(NamedTuple):
     open_world: bool
 
     @classmethod
-    def of(cls, read_only: object, destructive: object, idempotent: object, open_world: object) -> "ToolHints":
+    def from_values(cls, read_only: object, destructive: object, idempotent: object, open_world: object) -> "ToolHints":
         """From what a tool says; anything but true and false says nothing."""
         is_destructive = destructive is not False and read_only is not True
         return cls(read_only is True, is_destructive, idempotent is True, open_world is not False)
@@ -276,7 +276,9 @@ class ToolDefinition(msgspec.Struct, frozen=True, omit_defaults=True, rename="ca
     def hints(self) -> ToolHints:
         """With the defaults of the specification; nothing of them is sent."""
         said = self.annotations or ToolAnnotations()
-        return ToolHints.of(said.read_only_hint, said.destructive_hint, said.idempotent_hint, said.open_world_hint)
+        return ToolHints.from_values(
+            said.read_only_hint, said.destructive_hint, said.idempotent_hint, said.open_world_hint
+        )
 
 
 class ResourceDefinition(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):

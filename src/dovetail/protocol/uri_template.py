@@ -27,7 +27,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from dovetail.errors import SetupError
-from dovetail.protocol.types import LONGEST_URI
+from dovetail.protocol.types import MAX_URI_LENGTH
 
 Value = str | list[str]
 
@@ -87,7 +87,7 @@ def is_template(text: str) -> bool:
     return "{" in text or "}" in text
 
 
-def valid_uri(text: str, *, max_length: int = LONGEST_URI) -> bool:
+def valid_uri(text: str, *, max_length: int = MAX_URI_LENGTH) -> bool:
     """Tell whether the text is a URI with a scheme; other scripts may come raw, spaces and controls may not."""
     return len(text) <= max_length and _URI.fullmatch(text) is not None
 
