@@ -123,12 +123,16 @@ class CancelledParams(Params, frozen=True):
     reason: Any = None  # only shown in a log
 
 
+class ProgressParams(Params, frozen=True):
+    progress_token: RequestId | UnsetType = UNSET
+
+
 # One compiled decoder for each type of params: a typed reading costs a single pass.
 DECODERS: dict[type[Params], "msgspec.json.Decoder[Params]"] = {
     type_: msgspec.json.Decoder(type_)
     for type_ in (
         *(Params, InitializeParams, ListParams, CallToolParams, UriParams, ReadResourceParams, GetPromptParams),
-        *(CompleteParams, SetLevelParams, ListenParams, CancelledParams),
+        *(CompleteParams, SetLevelParams, ListenParams, CancelledParams, ProgressParams),
     )
 }
 read_params = DECODERS[Params].decode
@@ -181,7 +185,7 @@ REQUESTS = (
 NOTIFICATIONS = (
     Method("notifications/initialized", HANDSHAKE),
     Method("notifications/cancelled", EVERY, CancelledParams),
-    Method("notifications/progress", HANDSHAKE),
+    Method("notifications/progress", HANDSHAKE, ProgressParams),
     Method("notifications/roots/list_changed", HANDSHAKE),
 )
 # From the server to its client:
