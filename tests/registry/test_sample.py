@@ -118,7 +118,7 @@ BAD_MESSAGES: dict[str, tuple[Any, str]] = {
         "message 1: structured can't be sent: .* no JSON",
     ),
     "mixed": ([USE, SamplingMessage("user", [ToolResultContent("u1", "x"), "so?"])], "message 1: .* nothing else"),
-    "no outcome": (["hi", USE, "well?"], "message 1: the next message must hold a ToolOutcome .* 'u1'"),
+    "no outcome": (["hi", USE, "well?"], "message 1: the next message must hold a ToolResultContent .* 'u1'"),
     "counted as given": (
         [USE, OTHER_USE, ToolResultContent("u1", "x"), ToolResultContent("u2", "x"), USE],
         "message 4: the next",

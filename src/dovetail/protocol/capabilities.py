@@ -45,9 +45,8 @@ class ServerCapabilities(msgspec.Struct, frozen=True, kw_only=True):
             "resources": {**updates, **changes},
             "tools": changes,
         }
-        shown = {name: parts for name, parts in possible.items() if name in self.names}
-        if not revision.completions_capability:
-            shown.pop("completions", None)
+        names = self.names if revision.completions_capability else self.names - {"completions"}
+        shown = {name: parts for name, parts in possible.items() if name in names}
         if self.experimental:
             shown["experimental"] = dict(self.experimental)
         if self.extensions and revision.extensions:
@@ -72,7 +71,7 @@ class ServerCapabilities(msgspec.Struct, frozen=True, kw_only=True):
         raise ProtocolError(f"Method not found: {row.name}", code=METHOD_NOT_FOUND, http_status=status)
 
 
-def require_capabilities(required: Collection[str], declared: Mapping[str, Any]) -> None:
+def require_capabilities(required: Collection[str], declared: Mapping[str, Any], why: str | None = None) -> None:
     """Raises MissingCapability with all that the client did not declare; `sampling.tools` is a part of `sampling`."""
     missing: dict[str, Any] = {}
     for path in required:
@@ -81,7 +80,7 @@ def require_capabilities(required: Collection[str], declared: Mapping[str, Any])
         if have is None or (part and not _has_part(name, part, have)):
             missing.setdefault(name, {}).update({part: {}} if part else {})
     if missing:
-        raise MissingCapability(missing)
+        raise MissingCapability(missing, why)
 
 
 # The field of a revision that says whether its clients can declare this capability.
@@ -98,13 +97,10 @@ def require_client_support(request: ClientRequest, revision: Revision, declared:
     needed = request.requires
     if not revision.rich_sampling:  # older clients that sample may always include context
         needed = tuple(path for path in needed if path != "sampling.context")
-    unknown = {path for path in needed if not getattr(revision, _REVISION_FIELDS.get(path, "name"))}
-    try:
-        require_capabilities(needed, {} if unknown else declared)
-    except MissingCapability as missing:
-        if unknown:
-            raise MissingCapability(missing.required, f"{revision.name} does not know that") from None
-        raise
+    if all(getattr(revision, _REVISION_FIELDS.get(path, "name")) for path in needed):
+        require_capabilities(needed, declared)
+    else:
+        require_capabilities(needed, {}, f"{revision.name} does not know that")
 
 
 def _has_part(name: str, part: str, declared: Any) -> bool:

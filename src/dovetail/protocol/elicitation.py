@@ -78,9 +78,6 @@ def _is_named(item: tuple[Any, Any]) -> bool:
     return is_request and isinstance(key, str) and 0 < len(key) <= MAX_KEY
 
 
-# ── forms ──
-
-
 def render_form(schema: JsonObject, revision: Revision) -> JsonObject:
     """The `requestedSchema` for a client of a revision."""
     if revision.rich_forms:
@@ -118,9 +115,6 @@ def _plain(part: JsonObject) -> JsonObject:
         plain["enum"] = [option["const"] for option in part["oneOf"]]
         plain["enumNames"] = [option["title"] for option in part["oneOf"]]
     return plain
-
-
-# ── multi-selects ──
 
 
 def _all_switches(properties: Mapping[str, JsonObject]) -> dict[str, Switches]:

@@ -7,7 +7,7 @@ import re
 from base64 import b64encode
 from binascii import Error as Base64Error
 from binascii import a2b_base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -83,10 +83,7 @@ def _text(value: bytes) -> str:
     return value.strip(b" \t").decode("latin-1")
 
 
-# --- values
-
-
-def decode_value(raw: str, *, header: str = "a header") -> str:
+def decode_value(raw: str, header: str = "a header") -> str:
     """Trims a header value and undoes its Base64 form. Raises HeaderError."""
     text = _trim(raw, header)
     if not (text.startswith(_PREFIX) and text.endswith(_SUFFIX) and len(text) >= len(_PREFIX + _SUFFIX)):
@@ -128,7 +125,7 @@ def encode_argument(value: str | int | bool) -> str:
 
 def matches(raw: str, value: object, *, header: str = "a header") -> bool:
     """Whether a header value equals an argument; numbers are compared as numbers."""
-    text = decode_value(raw, header=header)
+    text = decode_value(raw, header)
     if isinstance(value, bool):
         return text == encode_argument(value)
     if isinstance(value, str):
@@ -137,9 +134,6 @@ def matches(raw: str, value: object, *, header: str = "a header") -> bool:
         number = _INTEGER.fullmatch(text)
         return number is not None and int(number[1]) == value and abs(value) <= LARGEST_INTEGER
     return False
-
-
-# --- the standard headers
 
 
 def agree(raw: Mapping[bytes, bytes], revision: Revision, row: Method, params: object) -> bool:
@@ -154,33 +148,23 @@ def agree(raw: Mapping[bytes, bytes], revision: Revision, row: Method, params: o
 
 def check_version(headers: Mapping[str, str], version: str) -> None:
     """Raises unless `MCP-Protocol-Version` equals the version in the body's `_meta`."""
-    _check_plain(headers, "MCP-Protocol-Version", version)
+    _check(headers, "MCP-Protocol-Version", version, _trim)
 
 
 def check_standard(headers: Mapping[str, str], *, method: str, name: str | None) -> None:
     """Raises unless `Mcp-Method` and, where the body has a name, `Mcp-Name` equal the body."""
-    _check_plain(headers, "Mcp-Method", method)
+    _check(headers, "Mcp-Method", method, _trim)
     if name is not None:
-        _compare("Mcp-Name", decode_value(_required(headers, "Mcp-Name"), header="Mcp-Name"), name)
+        _check(headers, "Mcp-Name", name, decode_value)
 
 
-def _check_plain(headers: Mapping[str, str], header: str, expected: str) -> None:
-    _compare(header, _trim(_required(headers, header), header), expected)
-
-
-def _compare(header: str, value: str, expected: str) -> None:
+def _check(headers: Mapping[str, str], header: str, expected: str, read: Callable[[str, str], str]) -> None:
+    raw = headers.get(header.lower())
+    if raw is None:
+        raise HeaderError(f"{header} is missing")
+    value = read(raw, header)
     if value != expected:
         raise HeaderError(f"{header} is {value[:_MAX_SHOWN]!r}, but the body says {expected[:_MAX_SHOWN]!r}")
-
-
-def _required(headers: Mapping[str, str], header: str) -> str:
-    value = headers.get(header.lower())
-    if value is None:
-        raise HeaderError(f"{header} is missing")
-    return value
-
-
-# --- the parameters of a tool
 
 
 class HeaderParameter(msgspec.Struct, frozen=True):

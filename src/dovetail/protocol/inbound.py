@@ -14,7 +14,7 @@ from dovetail.errors import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, U
 from dovetail.protocol import headers as header_rules
 from dovetail.protocol import jsonrpc, revisions
 from dovetail.protocol.headers import Headers
-from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage, Envelope
+from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage, Envelope, invalid_params
 from dovetail.protocol.methods import (
     DECODERS,
     REQUEST_ROWS,
@@ -35,9 +35,7 @@ from dovetail.protocol.session import MAX_CLIENT, Session, bounded_client
 VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
 CLIENT_KEY = "io.modelcontextprotocol/clientInfo"
-MODERN_KEYS = frozenset(
-    field.encode_name for field in msgspec.structs.fields(RequestMeta) if field.encode_name != "progressToken"
-)
+MODERN_KEYS = frozenset(RequestMeta.__struct_encode_fields__) - {"progressToken"}
 HOW_TO_START = (
     f"Send initialize first, or put {VERSION_KEY} and {CAPABILITIES_KEY} into params._meta; "
     f"supported versions: {', '.join(revisions.SUPPORTED)}"
@@ -91,14 +89,10 @@ class ParsedRequest(msgspec.Struct, frozen=True):
     raw: Raw
     problem: str | None = None
 
-    def refuse_bad_params(self) -> None:
-        if self.problem is not None:
-            raise _bad_params(self.problem)
-
     def refuse_bad_meta(self) -> None:
         """Raises if the problem is in `_meta`, which a request without a handshake needs."""
         if self.problem is not None and self.problem.startswith("_meta"):
-            raise _bad_params(self.problem, http_status=400)
+            raise invalid_params(self.problem, http_status=400)
 
 
 def parse_request(message: Envelope) -> ParsedRequest:
@@ -185,7 +179,7 @@ def _refusal(parsed: ParsedRequest, version: str, headers: Headers | None) -> Pr
         return _missing_meta(parsed.params.meta)
     if parsed.row is None or version not in parsed.row.versions:
         return method_not_found(parsed.method, http_status=404)
-    return _bad_params(parsed.problem or "")
+    return invalid_params(parsed.problem or "")
 
 
 def _check_headers(parsed: ParsedRequest, version: str, headers: Headers) -> None:
@@ -275,8 +269,7 @@ def require_session(headers: Headers, session: Session | None, stateless: bool) 
         return session
     if b"mcp-session-id" in headers.raw:
         raise ProtocolError("There is no such session; it may have ended", code=INVALID_REQUEST, http_status=404)
-    message = f"Mcp-Session-Id is missing. {HOW_TO_START}"
-    raise ProtocolError(message, code=INVALID_REQUEST, http_status=400)
+    raise ProtocolError(f"Mcp-Session-Id is missing. {HOW_TO_START}", code=INVALID_REQUEST, http_status=400)
 
 
 def check_get_or_delete(headers: Headers, session: Session | None) -> None:
@@ -303,7 +296,8 @@ def http_batch_revision(headers: Headers, session: Session | None) -> Revision |
 
 
 def _initialize(parsed: ParsedRequest, headers: Headers | None = None) -> Request:
-    parsed.refuse_bad_params()
+    if parsed.problem is not None:
+        raise invalid_params(parsed.problem)
     assert isinstance(parsed.params, InitializeParams)
     # For an unknown version, or one without a handshake, the response offers the newest with one.
     revision = revisions.HANDSHAKE.get(parsed.params.protocol_version, revisions.LATEST_HANDSHAKE)
@@ -317,7 +311,7 @@ def _handshake(
     if row is None or revision.name not in row.versions:
         raise method_not_found(parsed.method)
     if parsed.problem is not None:
-        parsed.refuse_bad_params()
+        raise invalid_params(parsed.problem)
     return Request(
         id=parsed.id,
         method=parsed.method,
@@ -374,8 +368,4 @@ def unsupported(requested: str, supported: Sequence[str] = revisions.SUPPORTED) 
 def _missing_meta(meta: RequestMeta) -> ProtocolError:
     found = {VERSION_KEY: meta.version, CAPABILITIES_KEY: meta.capabilities}
     missing = " and ".join(key for key, value in found.items() if value is UNSET)
-    return _bad_params(f"_meta must hold {missing}. {HOW_TO_START}", http_status=400)
-
-
-def _bad_params(words: str, *, http_status: int = 200) -> ProtocolError:
-    return ProtocolError(f"Invalid params: {words}", code=INVALID_PARAMS, http_status=http_status)
+    return invalid_params(f"_meta must hold {missing}. {HOW_TO_START}", http_status=400)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from dovetail.errors import INVALID_REQUEST, PARSE_ERROR, ProtocolError
+from dovetail.errors import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, ProtocolError
 from dovetail.protocol.methods import CHOICES, RequestId
 
 NO_PARAMS = Raw(b"{}")
@@ -56,6 +56,10 @@ class BadMessage(ProtocolError):
     def __init__(self, code: int, message: str, id: RequestId | None = None) -> None:
         super().__init__(message, code=code, http_status=400)
         self.id = id
+
+
+def invalid_params(words: str, *, http_status: int = 200) -> ProtocolError:
+    return ProtocolError(f"Invalid params: {words}", code=INVALID_PARAMS, http_status=http_status)
 
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # what bad bytes raise in a decoder

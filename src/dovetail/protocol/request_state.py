@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from dovetail.errors import INVALID_PARAMS, ProtocolError
 from dovetail.protocol import jsonrpc
-from dovetail.protocol.jsonrpc import UNREADABLE
+from dovetail.protocol.jsonrpc import UNREADABLE, invalid_params
 
 MAX_ROUNDS = 32
 MAX_WASTED = 3  # rounds in a row whose responses no run used
@@ -80,14 +79,10 @@ def read_responses(raw: Raw | UnsetType) -> dict[str, Raw]:
     except UNREADABLE:
         if bytes(raw) == b"null":
             return {}
-        raise _bad("inputResponses must be an object") from None
+        raise invalid_params("inputResponses must be an object") from None
     if len(responses) > MAX_RESPONSES:
-        raise _bad(f"inputResponses may hold {MAX_RESPONSES} answers at most")
+        raise invalid_params(f"inputResponses may hold {MAX_RESPONSES} answers at most")
     for key, response in responses.items():
         if memoryview(response)[0] != ord("{"):
-            raise _bad(f"inputResponses.{key[:100]} must be an object")
+            raise invalid_params(f"inputResponses.{key[:100]} must be an object")
     return responses
-
-
-def _bad(words: str) -> ProtocolError:
-    return ProtocolError(f"Invalid params: {words}", code=INVALID_PARAMS)

@@ -47,13 +47,8 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "header", self.name.encode())
 
 
-R2025_06_18 = Revision(
-    name="2025-06-18",
-    icons=False,
-    server_details=False,
-    url_elicitation=False,
-    rich_forms=False,
-    rich_sampling=False,
+R2025_06_18 = Revision(  # without what 2025-11-25 brought
+    name="2025-06-18", icons=False, server_details=False, url_elicitation=False, rich_forms=False, rich_sampling=False
 )
 R2025_03_26 = replace(  # without what 2025-06-18 brought
     R2025_06_18,
