@@ -107,7 +107,7 @@ def _wrap(middleware: Middleware, inner: Step) -> Step:
             if context.client_requests is not None:  # it makes the request twice
                 context.client_requests.begin_again()
             result = await inner(context)
-            return result.opened() if isinstance(result, ToolResult) else result
+            return result.decoded() if isinstance(result, ToolResult) else result
 
         context.keep_arrived()
         return await middleware(context.request, call_next)

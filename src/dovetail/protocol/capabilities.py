@@ -22,7 +22,7 @@ DEPRECATED = {
 
 
 class ServerCapabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """The names of a server's capabilities, and what comes with them."""
+    """The capabilities of a server: their names, and what it can notify of and remember."""
 
     names: frozenset[str]
     list_changed: bool = True  # clients are notified when a list changes

@@ -20,7 +20,7 @@ MAX_KEY = 256  # characters
 _sorted_json = msgspec.json.Encoder(order="sorted").encode
 
 JsonObject = dict[str, Any]
-Switches = dict[str, str]  # the name of a switch -> the choice it stands for
+Switches = dict[str, str]  # from the name of a switch to its choice
 
 
 class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):

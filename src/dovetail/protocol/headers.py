@@ -30,7 +30,7 @@ _INTEGER = re.compile(r"(-?[0-9]{1,16})(?:\.0{1,16})?")
 
 
 class HeaderError(ProtocolError):
-    """A header is missing, malformed, or says something else than the body."""
+    """A header is missing, malformed, or differs from the body."""
 
     code = HEADER_MISMATCH
 

@@ -187,8 +187,7 @@ def _check_headers(parsed: ParsedRequest, version: str, headers: Headers) -> Non
     header_rules.check_version(headers, version)
     if version not in revisions.MODERN:
         raise unsupported(version)
-    field = header_rules.MCP_NAME_FIELDS.get(parsed.method)
-    name = None if field is None else getattr(parsed.params, field, None)
+    name = getattr(parsed.params, header_rules.MCP_NAME_FIELDS.get(parsed.method, ""), None)
     header_rules.check_standard(headers, method=parsed.method, name=name)
 
 

@@ -25,7 +25,7 @@ class AnyObject(msgspec.Struct, frozen=True):
 
 
 class RequestMeta(msgspec.Struct, frozen=True):
-    """The keys of a request's `_meta` that mean something to a server; all others stay in the raw params."""
+    """The keys of a request's `_meta` that a server reads; others are only in the raw params."""
 
     progress_token: int | str | UnsetType = msgspec.field(name="progressToken", default=UNSET)
     version: str | UnsetType = msgspec.field(name="io.modelcontextprotocol/protocolVersion", default=UNSET)
@@ -106,7 +106,7 @@ class SetLevelParams(Params, frozen=True):
 
 
 class ListenFilter(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Which changes a `subscriptions/listen` asks for; the acknowledgement holds the part that is honoured."""
+    """The notifications that a `subscriptions/listen` requests; the acknowledgement holds the accepted part."""
 
     tools_list_changed: bool = False
     prompts_list_changed: bool = False

@@ -61,7 +61,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     wrap: bool = False  # the schema describes no object, so older revisions get {"result": value}
     text_copy: bool = True  # a structured value is also sent as text
 
-    def opened(self) -> "ToolResult":
+    def decoded(self) -> "ToolResult":
         """With the structured value decoded, for code that reads it."""
         if not isinstance(self.structured, Raw):
             return self

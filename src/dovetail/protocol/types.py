@@ -349,9 +349,8 @@ def _without_boolean_schemas(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or not any(isinstance(value, bool) for value in properties.values()):
         return schema
-    objects = {
-        name: {} if value is True else {"not": {}} if value is False else value for name, value in properties.items()
-    }
+    as_object: dict[bool, Any] = {True: {}, False: {"not": {}}}
+    objects = {name: as_object[value] if isinstance(value, bool) else value for name, value in properties.items()}
     return {**schema, "properties": objects}
 
 

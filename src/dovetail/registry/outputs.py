@@ -217,7 +217,7 @@ class FencedResult(ToolResult, frozen=True, kw_only=True):
         """What is sent as content: older revisions have text in place of some of it."""
         if self.content or self.structured is UNSET or not (self.text_copy or shaper.copies_text):
             return shape_content(self.content, shaper.revision)
-        value = self.opened().structured
+        value = self.decoded().structured
         return (Text(value if isinstance(value, str) else encode(self.structured).decode()),)
 
 
