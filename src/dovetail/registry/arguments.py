@@ -19,14 +19,7 @@ from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.registry.functions import FunctionInfo, Parameter, passing
 from dovetail.schema.annotations import Constraints
 from dovetail.schema.decode import DecoderBuilder, check_default, with_class_defaults
-from dovetail.schema.explain import (
-    DOES_NOT_FIT,
-    INCOMPLETE,
-    MAX_SHOWN,
-    Budget,
-    problem_line,
-    problems_in,
-)
+from dovetail.schema.explain import DOES_NOT_FIT, INCOMPLETE, MAX_SHOWN, Budget, problem_line, problems_in
 from dovetail.schema.generate import JsonSchema, SchemaWriter, default_keyword
 from dovetail.schema.shapes import Alternatives, Anything, Reference, Shape, is_null
 from dovetail.schema.types import ShapeBuilder, nullable
