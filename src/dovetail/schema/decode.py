@@ -24,13 +24,13 @@ from dovetail.schema.shapes import (
     Array,
     Choice,
     Definition,
+    Dictionary,
     FixedArray,
     PydanticShape,
     Record,
     Reference,
     Scalar,
     Shape,
-    Table,
     is_null,
     is_plain,
     is_recursive,
@@ -91,7 +91,7 @@ class DecoderBuilder:
                 return self._limited(self._array(shape), shape.constraints)
             case FixedArray():
                 return _subscript(tuple, [self.make(item) for item in shape.items] or [()])
-            case Table():
+            case Dictionary():
                 return self._limited(dict[self.make(shape.key), self.make(shape.value)], shape.constraints)  # type: ignore[misc]
             case Alternatives():
                 return self._alternatives(shape)
@@ -181,11 +181,11 @@ class DecoderBuilder:
         if self.for_output:
             self.exact = False
             return Any
-        shape.model.refuse_doubling()
+        shape.type.refuse_doubling()
         if shape.altered:
-            return self._stand_in("Foreign", shape.model.read)
-        self._hooks[shape.model.annotation] = shape.model.read
-        return shape.model.annotation
+            return self._stand_in("Foreign", shape.type.read)
+        self._hooks[shape.type.annotation] = shape.type.read
+        return shape.type.annotation
 
     # Definitions
 
