@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNS := .venv/.installed
 STAMP := .venv/.installed-dev
-INNER := $(addprefix tests/,protocol registry engine state auth transports client cli) tests/test_architecture.py \
+INNER := $(addprefix tests/,protocol schema registry engine state auth transports client cli) tests/test_architecture.py \
 	tests/test_imports.py tests/test_server.py
 unexport PYTHONDONTWRITEBYTECODE  # compiling everything in every process would take a third of the time
 

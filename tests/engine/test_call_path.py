@@ -107,7 +107,7 @@ async def test_the_engine_s_part_of_it_is_a_handful_of_functions(kind: Any) -> N
     tool.__annotations__["return"] = kind
     server.add_tool(tool, name="t0")
     message = jsonrpc.decode(CALL % (1, MODERN.encode()))
-    request = inbound.modern(inbound.open_request(message))
+    request = inbound.modern(inbound.parse_request(message))
     emit: Any = None
     await server.engine.start(server)
     bodies = [await handle(server.engine, RequestContext(request, emit))]

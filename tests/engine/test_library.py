@@ -13,7 +13,7 @@ from dovetail import Context, Server, SetupError
 from dovetail.engine import file_watcher
 from dovetail.engine.resources import Resources
 from dovetail.protocol.results import CacheHint
-from dovetail.protocol.types import LONGEST_URI
+from dovetail.protocol.types import MAX_URI_LENGTH
 from http_serving import until
 from wire import MODERN, Wire
 
@@ -369,8 +369,8 @@ async def test_a_template_that_refuses_a_value_leaves_it_to_no_other() -> None:
 
 # ── URIs that are too long to be looked at ──
 
-LONGEST = "n://" + "a" * (LONGEST_URI - 4)
-TOO_LONG = ["n://" + "%C3%A9" * 2_000, LONGEST + "a", "é" * (LONGEST_URI + 1)]
+LONGEST = "n://" + "a" * (MAX_URI_LENGTH - 4)
+TOO_LONG = ["n://" + "%C3%A9" * 2_000, LONGEST + "a", "é" * (MAX_URI_LENGTH + 1)]
 
 
 @pytest.mark.parametrize("uri", TOO_LONG)
@@ -397,5 +397,5 @@ async def test_a_uri_that_is_too_long_is_neither_found_nor_echoed(uri: str) -> N
         new.send(new.request("subscriptions/listen", {"notifications": {"resourceSubscriptions": [uri]}}))
         assert (await new.receive())["params"]["notifications"] == {}
         assert await old.ask("resources/unsubscribe", {"uri": uri}) == {}
-        assert await text(new, LONGEST) == str(LONGEST_URI - 4)
+        assert await text(new, LONGEST) == str(MAX_URI_LENGTH - 4)
         server.engine.hub.end_all()

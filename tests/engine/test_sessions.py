@@ -45,7 +45,7 @@ class Book:
         """What `initialize` does."""
         client = client or {"name": "x"}
         params = InitializeParams(protocol_version="2025-06-18", capabilities={}, client_info=client)
-        return await self.sessions.open(params, R2025_06_18, owner=owner, unheard_since=7, caller=caller)
+        return await self.sessions.open(params, R2025_06_18, owner=owner, resume_change=7, caller=caller)
 
     async def find(self, held: SessionHandle, owner: str | None = None) -> Any:
         return await self.sessions.find(held.record.id, owner)
@@ -93,7 +93,7 @@ async def test_what_was_opened_is_found() -> None:
     held = await book.open()
     found = await book.find(held)
     assert found.record == held.record
-    assert (found.record.version, found.record.unheard_since) == ("2025-06-18", 7)
+    assert (found.record.version, found.record.resume_change) == ("2025-06-18", 7)
     assert (found.record.announced, found.record.initialized) == ({"resources"}, False)
 
 

@@ -59,8 +59,8 @@ def from_pipe(data: bytes, live: Session | None = None) -> Request | Batch:
     if isinstance(received, list):
         inbound.allow_batch(None if live is None else live.revision)
         return received
-    opened = inbound.open_request(received)
-    return inbound.modern(opened) or inbound.on_pipe(opened, live)
+    opened = inbound.parse_request(received)
+    return inbound.modern(opened) or inbound.on_connection(opened, live)
 
 
 def from_post(
@@ -71,7 +71,7 @@ def from_post(
     if isinstance(received, list):
         inbound.allow_batch(inbound.http_batch_revision(sent, live))
         return received
-    opened = inbound.open_request(received)
+    opened = inbound.parse_request(received)
     return inbound.modern(opened, sent) or inbound.on_http(opened, sent, live, stateless=stateless)
 
 
@@ -118,7 +118,7 @@ def notice(
 ) -> Session | None:
     received = jsonrpc.decode(data)
     assert isinstance(received, Envelope)
-    return inbound.notice_on_http(received, as_sent(headers), live, stateless=stateless)
+    return inbound.accept_on_http(received, as_sent(headers), live, stateless=stateless)
 
 
 NOTIFICATION = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}'
@@ -233,7 +233,7 @@ def test_pipe_cancellation_names_an_id_or_is_ignored(params: Any, id: Any) -> No
         json.dumps({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}).encode()
     )
     assert isinstance(notice, Envelope)
-    found = inbound.cancelled_request(notice)
+    found = inbound.read_cancelled_id(notice)
     assert found == id
     assert type(found) is type(id)
 
@@ -318,7 +318,7 @@ def test_bad_progress_tokens(token: Any) -> None:
 def test_params_that_are_not_json_are_a_parse_error_with_the_id() -> None:
     envelope = Envelope("2.0", id="a", method="tools/list", params=Raw(b'{"cursor":"\xff"}'))
     with pytest.raises(BadMessage) as caught:
-        inbound.open_request(envelope)
+        inbound.parse_request(envelope)
     assert (caught.value.code, caught.value.id, caught.value.http_status) == (PARSE_ERROR, "a", 400)
 
 
@@ -541,7 +541,7 @@ def served_or_refused(act: Any, *arguments: Any) -> None:
         return
     assert isinstance(request, Request)
     assert isinstance(request.params, Params)
-    assert request.revision.name in request.row.since
+    assert request.revision.name in request.row.versions
     assert request.revision.handshake == (VERSION_KEY not in request.meta)
     assert isinstance(request.capabilities, dict)
     assert request.client is None or isinstance(request.client, dict)

@@ -374,7 +374,7 @@ def complaint(method_params: str, raw: bytes) -> str:
     shape = next(shape for shape in DECODERS if shape.__name__ == method_params)
     with pytest.raises((msgspec.DecodeError, UnicodeDecodeError)) as caught:
         DECODERS[shape].decode(raw)
-    return jsonrpc.in_words(caught.value)
+    return jsonrpc.describe_decode_error(caught.value)
 
 
 LEVELS = "debug, info, notice, warning, error, critical, alert, emergency"
@@ -409,7 +409,7 @@ def test_complaints_never_show_the_library(shape: str, value: Any) -> None:
     try:
         decoder.decode(json.dumps(value).encode())
     except msgspec.DecodeError as failure:
-        words = jsonrpc.in_words(failure)
+        words = jsonrpc.describe_decode_error(failure)
         assert "`" not in words
         assert "Expected" not in words
         assert "$" not in words
@@ -417,7 +417,7 @@ def test_complaints_never_show_the_library(shape: str, value: Any) -> None:
 
 @given(st.text())
 def test_any_text_of_the_library_becomes_words(text: str) -> None:
-    words = jsonrpc.in_words(ValueError(text))
+    words = jsonrpc.describe_decode_error(ValueError(text))
     assert "`" not in words
     assert words
 

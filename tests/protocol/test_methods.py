@@ -10,7 +10,14 @@ from msgspec import UNSET
 import official
 from dovetail.protocol import methods as m
 from dovetail.protocol import revisions as r
-from dovetail.protocol.methods import DECODERS, NOTIFICATION_ROWS, NOTIFICATIONS, REQUEST_ROWS, REQUESTS, TO_CLIENT
+from dovetail.protocol.methods import (
+    DECODERS,
+    NOTIFICATIONS,
+    REQUEST_ROWS,
+    REQUESTS,
+    SERVER_NOTIFICATIONS,
+    SERVER_REQUESTS,
+)
 
 NAMES = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 
@@ -39,7 +46,7 @@ CELLS: dict[str, tuple[object, ...]] = {
     "resumable": (False, False, False, True, False),
     "log_on_request": (False, False, False, False, True),
     "listens": (False, False, False, False, True),
-    "rounds": (False, False, False, False, True),
+    "input_required": (False, False, False, False, True),
     "elicitation": (False, False, True, True, True),
     "url_elicitation": (False, False, False, True, True),
     "elicitation_ids": (False, False, False, True, False),
@@ -68,7 +75,7 @@ def test_names() -> None:
 @pytest.mark.rule("LIFE-5", "MH-17")
 def test_what_stands_in_for_an_unknown_or_unnamed_version() -> None:
     assert r.LATEST_HANDSHAKE.name == "2025-11-25"
-    assert r.UNNAMED.name == "2025-03-26"
+    assert r.HTTP_DEFAULT.name == "2025-03-26"
 
 
 CACHEABLE = {
@@ -78,7 +85,7 @@ CACHEABLE = {
 
 @pytest.mark.rule("BASE-16", "MH-9", "STDIO-4", "MRTR-1")
 def test_the_newest_revision_sends_no_requests_to_the_client() -> None:
-    assert not [row.name for row in TO_CLIENT if row.request and "2026-07-28" in row.since]
+    assert not [row.name for row in SERVER_REQUESTS if "2026-07-28" in row.versions]
 
 
 @pytest.mark.rule("CACHE-1", "PR-10")
@@ -101,8 +108,8 @@ def test_the_capability_behind_a_method_is_the_first_part_of_its_name() -> None:
     [
         ("ClientRequest", REQUESTS),
         ("ClientNotification", NOTIFICATIONS),
-        ("ServerNotification", [row for row in TO_CLIENT if not row.request]),
-        ("ServerRequest", [row for row in TO_CLIENT if row.request]),
+        ("ServerNotification", SERVER_NOTIFICATIONS),
+        ("ServerRequest", SERVER_REQUESTS),
     ],
     ids=["requests", "notifications", "server-notifications", "server-requests"],
 )
@@ -115,13 +122,12 @@ def test_the_official_unions(revision: str, union: str, rows: Any) -> None:
     kinds = [definitions[member["$ref"].split("/")[-1]] if "$ref" in member else member for member in members]
     known = {kind["properties"]["method"]["const"] for kind in kinds}
     known = {name for name in known if "tasks/" not in name}  # an experiment of 2025-11-25
-    assert {row.name for row in rows if revision in row.since} == known
-    assert {(row.request, row.to_server) for row in rows} == {("Request" in union, "Client" in union)}
+    assert {row.name for row in rows if revision in row.versions} == known
+    assert {row.name.startswith("notifications/") for row in rows} == {"Notification" in union}
 
 
 def test_rows_are_found_by_name() -> None:
     assert all(REQUEST_ROWS[row.name] is row for row in REQUESTS)
-    assert all(NOTIFICATION_ROWS[row.name] is row for row in NOTIFICATIONS)
     assert all(row.params in DECODERS for row in (*REQUESTS, *NOTIFICATIONS))
 
 
@@ -129,7 +135,7 @@ def test_rows_are_found_by_name() -> None:
 
 
 def read(method: str, params: Any) -> Any:
-    row = REQUEST_ROWS.get(method) or NOTIFICATION_ROWS[method]
+    row = next(row for row in (*REQUESTS, *NOTIFICATIONS) if row.name == method)
     return DECODERS[row.params].decode(json.dumps(params).encode())
 
 

@@ -128,7 +128,7 @@ def test_requests(file: Path) -> None:
     wanted = load(file)
     message = jsonrpc.decode(file.read_bytes())
     assert isinstance(message, Envelope)
-    request = inbound.modern(inbound.open_request(message))
+    request = inbound.modern(inbound.parse_request(message))
     assert isinstance(request, Request)
     assert request.client == {"name": "ExampleClient", "version": "1.0.0"}
     params = json.loads(jsonrpc.encode(request.params))
@@ -221,7 +221,7 @@ def test_capabilities(file: Path) -> None:
     wanted = load(file)
     if file.stem in ("resources-minimum-baseline-support", "resources-list-changed-notifications-only"):
         return  # whoever has resources here can also be subscribed to
-    assert CAPABILITIES[file.stem].capabilities(R2026_07_28) == wanted
+    assert CAPABILITIES[file.stem].for_revision(R2026_07_28) == wanted
 
 
 @examples(*BARE_ERRORS)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dovetail.errors import INVALID_PARAMS, ProtocolError
 from dovetail.protocol.pagination import (
     CLOCK_SKEW,
-    LIFETIME,
+    CURSOR_TTL,
     decode_base64url,
     decode_cursor,
     encode_base64url,
@@ -39,7 +39,7 @@ def refused(cursor: str, **where: object) -> bool:
 
 
 @pytest.mark.rule("PAGE-2", "PAGE-8")
-@given(POSITIONS, st.text(), st.binary(min_size=1), st.floats(0, 2**32 - 1), st.floats(-CLOCK_SKEW + 1, LIFETIME - 1))
+@given(POSITIONS, st.text(), st.binary(min_size=1), st.floats(0, 2**32 - 1), st.floats(-CLOCK_SKEW + 1, CURSOR_TTL - 1))
 def test_round_trip(position: int, scope: str, key: bytes, now: float, later: float) -> None:
     cursor = encode_cursor(position, scope=scope, key=key, now=now)
     assert cursor.isascii()
@@ -102,7 +102,7 @@ def test_a_key_that_was_replaced_is_good_until_it_is_retired() -> None:
 @pytest.mark.rule("PAGE-2", "PAGE-3")
 @pytest.mark.parametrize(
     ("age", "good"),
-    [(0, True), (LIFETIME - 1, True), (LIFETIME + 1, False), (10 * LIFETIME, False), (-59, True), (-120, False)],
+    [(0, True), (CURSOR_TTL - 1, True), (CURSOR_TTL + 1, False), (10 * CURSOR_TTL, False), (-59, True), (-120, False)],
 )
 def test_a_cursor_lives_for_a_day(age: float, good: bool) -> None:
     cursor = make(3)

@@ -120,11 +120,17 @@ BAD: dict[str, tuple[list[SamplingMessage], str]] = {
     "text follows": ([assistant(USE), user("well")], r"message 0: the next message must hold .* none for 'u1'"),
     "assistant follows": ([assistant(USE), assistant("b"), user(OUTCOME)], r"message 0: the next message must hold"),
     "one is missing": ([assistant(USE, OTHER_USE), user(OUTCOME)], r"message 0: .* there is none for 'u2'"),
-    "one too many": ([assistant(USE), user(OUTCOME, OTHER_OUTCOME)], "message 1: it must hold a ToolOutcome for each"),
-    "out of the blue": ([user(OUTCOME)], "message 0: it must hold a ToolOutcome for each"),
-    "too late": ([assistant(USE), user(OUTCOME), user(OUTCOME)], "message 2: it must hold a ToolOutcome for each"),
-    "outcome twice": ([assistant(USE), user(OUTCOME, OUTCOME)], "message 1: it must hold a ToolOutcome for each"),
-    "use twice": ([assistant(USE, USE), user(OUTCOME)], r"message 0: two ToolUse in it have the same id"),
+    "one too many": (
+        [assistant(USE), user(OUTCOME, OTHER_OUTCOME)],
+        "message 1: it must hold a ToolResultContent for each",
+    ),
+    "out of the blue": ([user(OUTCOME)], "message 0: it must hold a ToolResultContent for each"),
+    "too late": (
+        [assistant(USE), user(OUTCOME), user(OUTCOME)],
+        "message 2: it must hold a ToolResultContent for each",
+    ),
+    "outcome twice": ([assistant(USE), user(OUTCOME, OUTCOME)], "message 1: it must hold a ToolResultContent for each"),
+    "use twice": ([assistant(USE, USE), user(OUTCOME)], r"message 0: two tool uses in it have the same id"),
     "user uses": ([user(USE), user(OUTCOME)], r'message 0: only the model uses tools; .* role="assistant"'),
     "assistant answers": ([assistant(USE), assistant(OUTCOME)], r'message 1: .* role="user"'),
 }

@@ -9,6 +9,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pydantic
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from argument_types import (
     RAW,
     TABLE,
@@ -33,9 +36,6 @@ from argument_types import (
     raw_arguments,
     read,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from dovetail.errors import ArgumentError, SetupError
 from dovetail.registry.arguments import Arguments
 from dovetail.registry.functions import inspect_function

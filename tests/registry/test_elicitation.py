@@ -30,10 +30,14 @@ def test_what_is_asked() -> None:
     form: InputRequest[Elicited[int]] = Elicit("How many?", int)
     schema = {"type": "object", "properties": {"value": {"type": "integer"}}, "required": ["value"]}
     asked = {"mode": "form", "message": "How many?", "requestedSchema": schema}
-    assert form.question == ClientRequest(method="elicitation/create", params=asked, requires=("elicitation.form",))
+    assert form.client_request == ClientRequest(
+        method="elicitation/create", params=asked, requires=("elicitation.form",)
+    )
     page: InputRequest[Elicited[None]] = ElicitUrl("Sign in, please", URL)
     asked = {"mode": "url", "message": "Sign in, please", "url": URL}
-    assert page.question == ClientRequest(method="elicitation/create", params=asked, requires=("elicitation.url",))
+    assert page.client_request == ClientRequest(
+        method="elicitation/create", params=asked, requires=("elicitation.url",)
+    )
 
 
 @pytest.mark.rule("EL-4", "EL-5")
@@ -47,7 +51,7 @@ def test_forms_are_official(response_type: Any, revision: Revision) -> None:
 
 def test_what_is_asked_is_spelled_for_the_client() -> None:
     inquiry = Elicit("Which?", {"a": "A"})
-    assert inquiry.params(R2026_07_28) == inquiry.params(R2025_11_25) == inquiry.question.params
+    assert inquiry.params(R2026_07_28) == inquiry.params(R2025_11_25) == inquiry.client_request.params
     older = {"type": "string", "enum": ["a"], "enumNames": ["A"]}
     assert inquiry.params(R2025_06_18) == {
         "message": "Which?",
@@ -58,7 +62,7 @@ def test_what_is_asked_is_spelled_for_the_client() -> None:
 def test_a_raw_schema() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "default": 2}, "t": {"type": "string"}}}
     inquiry = Elicit("?", schema=schema)
-    assert inquiry.question.params["requestedSchema"] == schema
+    assert inquiry.client_request.params["requestedSchema"] == schema
     assert inquiry.read(answer("accept", content={"t": "x"}), R2026_07_28) == Elicited("accept", {"n": 2, "t": "x"})
     with pytest.raises(SetupError, match=r"keep one of them"):
         Elicit("?", int, schema=schema)
@@ -79,7 +83,7 @@ def test_the_id_of_a_page_is_made_once_and_is_no_part_of_the_question() -> None:
     assert first.params(R2025_11_25) == first.params(R2025_11_25)
     assert first.elicitation_id != second.elicitation_id
     assert len(first.elicitation_id) >= 20
-    assert first.question.digest == second.question.digest
+    assert first.client_request.digest == second.client_request.digest
     assert ElicitUrl("?", URL, elicitation_id="mine").params(R2025_11_25)["elicitationId"] == "mine"
 
 

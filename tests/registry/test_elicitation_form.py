@@ -10,11 +10,11 @@ import annotated_types as at
 import msgspec
 import pydantic
 import pytest
-from argument_types import nested
 from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import TypeAliasType
 
+from argument_types import nested
 from dovetail import Field
 from dovetail.errors import QuestionFailed, SetupError
 from dovetail.protocol.elicitation import render_form

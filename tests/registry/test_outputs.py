@@ -14,6 +14,10 @@ from typing import Annotated, Any, Never, TypedDict
 import msgspec
 import pydantic
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typing_extensions import TypeAliasType
+
 from argument_types import (
     ID,
     TABLE,
@@ -33,10 +37,6 @@ from argument_types import (
     nested,
     read,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from typing_extensions import TypeAliasType
-
 from dovetail.errors import SetupError
 from dovetail.protocol.jsonrpc import MAX_DEPTH
 from dovetail.registry.outputs import Output, compile_output, compile_raw_output

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import official
 from dovetail.errors import MissingCapability, QuestionFailed
 from dovetail.protocol import revisions
-from dovetail.protocol.capabilities import require_askable
+from dovetail.protocol.capabilities import require_client_support
 from dovetail.protocol.elicitation import InputRequest
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.revisions import LATEST, Revision
@@ -31,11 +31,11 @@ def answer(*roots: Any) -> bytes:
 @REVISIONS
 def test_the_question(revision: Revision) -> None:
     inquiry: InputRequest[list[Root]] = Roots()
-    assert (inquiry.question.method, inquiry.question.requires) == ("roots/list", ("roots",))
+    assert (inquiry.client_request.method, inquiry.client_request.requires) == ("roots/list", ("roots",))
     assert inquiry.params(revision) == {}
-    require_askable(inquiry.question, revision, {"roots": {}})
+    require_client_support(inquiry.client_request, revision, {"roots": {}})
     with pytest.raises(MissingCapability):
-        require_askable(inquiry.question, revision, {"sampling": {}})
+        require_client_support(inquiry.client_request, revision, {"sampling": {}})
     official.demand()
     request = {"jsonrpc": "2.0", "id": 1, "method": "roots/list", "params": inquiry.params(revision)}
     official.validator_for(revision.name, "ListRootsRequest").validate(request)

@@ -210,7 +210,7 @@ def _summary(kind: str, each: Definition, room: int) -> str:
 def hints_of(tool: Definition) -> tuple[list[str], bool]:
     """What has to be assumed of it, in words; and whether it is annotated: gives at least one of the four."""
     said = mapping(tool.get("annotations"))
-    hints = types.ToolHints.of(*map(said.get, HINTS))
+    hints = types.ToolHints.from_values(*map(said.get, HINTS))
     words = [name.replace("_", "-") for name, holds in hints._asdict().items() if holds]
     return words, any(isinstance(said.get(hint), bool) for hint in HINTS)
 

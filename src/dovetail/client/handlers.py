@@ -20,7 +20,7 @@ from dovetail.client.transports.base import page_url
 from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, BadResponse, MissingCapability, ProtocolError, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.capabilities import require_capabilities
-from dovetail.protocol.jsonrpc import NO_PARAMS, UNREADABLE, encode, in_words
+from dovetail.protocol.jsonrpc import NO_PARAMS, UNREADABLE, describe_decode_error, encode
 from dovetail.protocol.revisions import Revision
 from dovetail.schema.validate import Validator
 
@@ -353,7 +353,7 @@ def _read_request(
     try:
         return read(params)
     except UNREADABLE as failure:
-        text = f"Invalid params: {in_words(failure)}"
+        text = f"Invalid params: {describe_decode_error(failure)}"
     except ProtocolError as malformed:
         text = malformed.message
     raise Unanswerable(text, INVALID_PARAMS, f"the server asks {method} in a way that can't be read: {text}")

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from dovetail.errors import BadResponse
-from dovetail.protocol.jsonrpc import UNREADABLE, in_words
+from dovetail.protocol.jsonrpc import UNREADABLE, describe_decode_error
 from dovetail.protocol.methods import LogLevel
 from dovetail.protocol.types import Content, Text
 
@@ -117,5 +117,5 @@ def decode(method: str, raw: Raw, shape: type[T]) -> T:
 
 def in_client_words(failure: Exception) -> str:
     """What does not fit in an answer."""
-    words = in_words(failure)  # whose words are for params
+    words = describe_decode_error(failure)  # whose words are for params
     return "it has an unexpected shape" if words.startswith("the params") else words.replace("params must", "it must")

@@ -202,7 +202,7 @@ class ClientSession:
 
     async def finish(self, method: str, params: Mapping[str, Any], send: Send) -> Raw:
         """The result of a request that may take several rounds of questions; `send` makes one of them."""
-        if method not in INPUT_METHODS or not self.revision.rounds:
+        if method not in INPUT_METHODS or not self.revision.input_required:
             return await send(params)
         prepare = partial(self._handlers.prepare, self.revision)
         return await in_rounds(method, params, send, prepare, self._max_rounds)
@@ -316,7 +316,7 @@ class ClientSession:
 
     def prepare(self, method: str, params: Raw) -> ClientReply:
         """Since 2026-07-28 a server does not ask like this."""
-        if self._agreement is None or self.revision.rounds:
+        if self._agreement is None or self.revision.input_required:
             raise ProtocolError(f"Method not found: {method[:100]}", code=METHOD_NOT_FOUND)
         return self._handlers.prepare(self.revision, method, params)
 

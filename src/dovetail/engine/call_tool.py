@@ -89,7 +89,7 @@ async def _wait_for_slots(engine: "Engine", context: RequestContext, tool: Tool,
 async def _check_rate(rates: "RateLimiter", context: RequestContext, tool: Tool) -> None:
     """The rounds of one call count once."""
     state = context.request.params.request_state
-    if isinstance(state, str) and context.request.revision.rounds and await rates.goes_on(state):
+    if isinstance(state, str) and context.request.revision.input_required and await rates.goes_on(state):
         return
     if (refusal := await rates.refusal(context)) is not None:
         raise errors.ToolError(refusal.words(f"The tool {tool.name}", "call"))

@@ -28,7 +28,7 @@ from dovetail.engine.request_context import (
 )
 from dovetail.engine.threads import resting, waiting_thread
 from dovetail.protocol import jsonrpc
-from dovetail.protocol.capabilities import require_askable
+from dovetail.protocol.capabilities import require_client_support
 from dovetail.protocol.elicitation import InputRequest, InputRequired
 from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage, Envelope, encode
 from dovetail.protocol.request_state import MAX_ROUNDS
@@ -93,7 +93,7 @@ class LiveRequests:
 
     async def request(self, input_request: InputRequest[Any], timeout: float) -> Raw:
         """Sent once, also if the function runs again because it has returned InputRequired."""
-        digest = input_request.question.digest
+        digest = input_request.client_request.digest
         self._occurrences[digest] += 1
         key = digest, self._occurrences[digest]
         response = self._responses.get(key)
@@ -105,7 +105,7 @@ class LiveRequests:
         return response
 
     async def _send(self, input_request: InputRequest[Any], timeout: float) -> Raw:
-        channel, method = self._channel_for(input_request), input_request.question.method
+        channel, method = self._channel_for(input_request), input_request.client_request.method
         if isinstance(input_request, ElicitUrl):
             await self._register_url(input_request, channel)
         params = encode(input_request.params(self._revision))
@@ -126,11 +126,11 @@ class LiveRequests:
 
     def _channel_for(self, input_request: InputRequest[Any]) -> ClientChannel:
         """Raises unless the client can be reached and has the capabilities that the request needs."""
-        channel, request = self._context.channel, input_request.question
+        channel, request = self._context.channel, input_request.client_request
         if channel is None:
             missing: dict[str, Any] = {path.partition(".")[0]: {} for path in request.requires}
             raise errors.MissingCapability(missing, self._context.no_channel_reason)
-        require_askable(request, self._revision, self._context.request.capabilities)
+        require_client_support(request, self._revision, self._context.request.capabilities)
         return channel
 
     async def _register_url(self, input_request: ElicitUrl, channel: ClientChannel) -> None:

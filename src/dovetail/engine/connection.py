@@ -169,14 +169,14 @@ class Connection:
             raise ProtocolError("A request with this id is still in flight", code=INVALID_REQUEST)
         if len(self._calls) >= limits.in_flight:
             raise Busy(f"This connection has {limits.in_flight} requests in flight; wait for some of them")
-        opened = inbound.open_request(message)
+        opened = inbound.parse_request(message)
         if opened.method == LISTEN and self._listens() >= limits.listens:
             raise Busy(f"This connection has {limits.listens} listens open; end some of them")
         if batched and opened.method == "initialize":
             raise ProtocolError("initialize can't be part of a batch", code=INVALID_REQUEST)
         if self._handshake_only:
             inbound.refuse_modern(opened)
-        request = inbound.modern(opened) or inbound.on_pipe(opened, self.session)
+        request = inbound.modern(opened) or inbound.on_connection(opened, self.session)
         if batched:
             inbound.allow_batch(request.revision)
         if request.method == "initialize":
@@ -216,12 +216,12 @@ class Connection:
                 response = lazy.client_requests.ClientResponse.from_envelope(message)
                 self._client_requests.deliver("", message.id, response)
         elif message.method == "notifications/cancelled":
-            id = inbound.cancelled_request(message)
+            id = inbound.read_cancelled_id(message)
             if id is not None:
                 self._cancel(id)
         elif message.method == "notifications/progress":
             if self._client_requests is not None:
-                self._client_requests.deliver("", inbound.progressed_request(message))
+                self._client_requests.deliver("", inbound.read_progress_token(message))
         elif message.method == "notifications/initialized" and self.session is not None:
             self._on_initialized()
 
@@ -311,7 +311,7 @@ class Connection:
 
     async def change(self, change: Callable[[Session], Session]) -> None:
         record = change(self.record)
-        record.refuse_beyond_bounds(len(msgspec.msgpack.encode(record)))
+        record.check_size(len(msgspec.msgpack.encode(record)))
         self.session = record
         self._update_subscription()
 

@@ -326,13 +326,13 @@ class Context:
         The options are those of `Sample`: `max_tokens`, `system_prompt`, `temperature` and others. `tools` are offered
         to the model where the client allows that; it is you who runs those that it chooses.
         """
-        if self._context.request.revision.rounds:
+        if self._context.request.revision.input_required:
             warn_deprecated("sampling")
         return self._request("sample", registry.sampling.Sample(messages, **options), timeout)
 
     def list_roots(self, *, timeout: float | None = None) -> "Coro[list[Root]]":
         """The folders that the client works in. MCP 2026-07-28 deprecates this."""
-        if self._context.request.revision.rounds:
+        if self._context.request.revision.input_required:
             warn_deprecated("roots")
         return self._request("list_roots", registry.roots.Roots(), timeout)
 

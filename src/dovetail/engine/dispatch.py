@@ -30,7 +30,7 @@ async def handle(engine: "Engine", context: RequestContext) -> bytes:
     request = context.request
     shaper = engine.shapers[request.revision.name]
     try:
-        if request.method not in engine.open_methods:
+        if request.method not in engine.unconditional_methods:
             engine.offer_to(context).check(request.row, request.revision)
         chain = engine.chain
         result = await (HANDLERS[request.method](engine, context) if chain is None else chain(context))
@@ -100,7 +100,7 @@ def _wrap(middleware: Middleware, inner: Layer) -> Layer:
             if context.client_requests is not None:  # the middleware makes the request twice
                 context.client_requests.restart()
             result = await inner(context)
-            return result.opened() if isinstance(result, ToolResult) else result
+            return result.decoded() if isinstance(result, ToolResult) else result
 
         context.original_params = context.original_params or context.request.params
         return await middleware(context.request, call_next)

@@ -75,7 +75,7 @@ class Engine:
         self._middleware: list[Middleware] = []
         is_watched = options.rate_limit or self.audit is not None
         self.chain: Layer | None = compile_chain(self, ()) if is_watched else None  # if anything is in it
-        self.open_methods: frozenset[str] = frozenset()  # which nobody need be checked for; none until they are known
+        self.unconditional_methods: frozenset[str] = frozenset()  # which need no check; none until they are known
         self._offer: ServerCapabilities | None = None
         self._offer_changes = 0
         self._offer_lock = threading.Lock()
@@ -134,14 +134,14 @@ class Engine:
         )
         with self._offer_lock:
             if changes == self._offer_changes:  # else something changed meanwhile, in another thread
-                self._offer, self.open_methods = offer, offer.open_methods()
+                self._offer, self.unconditional_methods = offer, offer.unconditional_methods()
         return offer
 
     def _forget_offer(self) -> None:
         """In any thread, when what it is made of has changed."""
         with self._offer_lock:
             self._offer_changes += 1
-            self._offer, self.open_methods = None, frozenset()
+            self._offer, self.unconditional_methods = None, frozenset()
 
     def offer_to(self, context: RequestContext) -> ServerCapabilities:
         """What is offered to whoever makes a request; less where a handshake client has no session."""

@@ -21,7 +21,7 @@ from dovetail.engine.subscriptions import LIST_KINDS, Change
 from dovetail.errors import INTERNAL_ERROR, INVALID_PARAMS, ArgumentError, NotFound, ProtocolError, ToolError
 from dovetail.protocol import jsonrpc, methods, results
 from dovetail.protocol.jsonrpc import encode
-from dovetail.protocol.pagination import LIFETIME, decode_cursor, encode_cursor
+from dovetail.protocol.pagination import CURSOR_TTL, decode_cursor, encode_cursor
 from dovetail.protocol.results import Result
 from dovetail.protocol.types import Definition
 from dovetail.registry.catalog import CachedPage, Catalog
@@ -80,7 +80,7 @@ def _list(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
         # Servers may share a catalog, but not its pages: cursors are signed, and callers may see different parts.
         cache_key = ((shaper, engine.secrets, snapshot.version, visibility), after)
         cached = catalog.encoded.get(cache_key)
-        if cached is None or (cached.next_cursor is not None and now - cached.made >= LIFETIME / 2):
+        if cached is None or (cached.next_cursor is not None and now - cached.made >= CURSOR_TTL / 2):
             if snapshot.rules is None:
                 page = snapshot.page(after, size)
             else:

@@ -27,8 +27,8 @@ from dovetail.engine.request_context import Checkpoint, InputNeeded, RequestCont
 from dovetail.engine.request_state import BadSeal, TooLarge
 from dovetail.errors import INVALID_PARAMS, ProtocolError, SetupError, ToolError, UrlElicitationRequired
 from dovetail.protocol import jsonrpc, request_state
-from dovetail.protocol.capabilities import require_askable
-from dovetail.protocol.elicitation import MAX_QUESTIONS, ClientRequest, InputRequest, InputRequired
+from dovetail.protocol.capabilities import require_client_support
+from dovetail.protocol.elicitation import MAX_INPUT_REQUESTS, ClientRequest, InputRequest, InputRequired
 from dovetail.protocol.methods import CallToolParams, GetPromptParams, ReadResourceParams
 from dovetail.protocol.request_state import MAX_ROUNDS, Binding, Round
 from dovetail.protocol.results import InputRequiredResult
@@ -54,7 +54,7 @@ MAX_NAME = 200
 def resume(engine: "Engine", context: RequestContext) -> None:
     """Read the request state and the input responses of a request, or refuse them, before the function runs."""
     params: InteractiveParams = context.request.params
-    if not context.request.revision.rounds or context.client_requests is not None:
+    if not context.request.revision.input_required or context.client_requests is not None:
         return  # the revision does not have these fields, or they were read already
     responses = request_state.read_responses(params.input_responses)
     state = params.request_state
@@ -88,7 +88,7 @@ def _binding(engine: "Engine", context: RequestContext) -> Binding:
         name, arguments = params.uri, jsonrpc.NO_PARAMS
     else:
         name, arguments = params.name, params.arguments
-    return Binding.of(context.request.method, name, arguments, context.owner, engine.info.name)
+    return Binding.from_request(context.request.method, name, arguments, context.owner, engine.info.name)
 
 
 def input_required_result(context: RequestContext) -> InputRequiredResult:
@@ -149,7 +149,7 @@ class ReplayedRequests:
 
     async def request(self, input_request: InputRequest[Any], timeout: float) -> Raw:
         await self._raise_if_ended()
-        key, response = self._find_response(input_request.question)
+        key, response = self._find_response(input_request.client_request)
         if response is not None:
             return response
         self._add_pending({key: input_request}, timeout)
@@ -185,11 +185,11 @@ class ReplayedRequests:
         """Adds none of them if the client lacks a capability for one."""
         request = self._context.request
         for each in input_requests.values():
-            require_askable(each.question, request.revision, request.capabilities)
+            require_client_support(each.client_request, request.revision, request.capabilities)
         for key, each in input_requests.items():
-            if len(self._pending) < MAX_QUESTIONS:  # the others go into the next round
+            if len(self._pending) < MAX_INPUT_REQUESTS:  # the others go into the next round
                 params = each.params(request.revision)
-                self._pending[key] = {"method": each.question.method, **({"params": params} if params else {})}
+                self._pending[key] = {"method": each.client_request.method, **({"params": params} if params else {})}
                 self._timeouts.append(timeout)
 
     async def request_all(self, required: InputRequired) -> None:
@@ -206,7 +206,7 @@ class ReplayedRequests:
         await self._raise_if_ended()
         accepted: list[bool] = []
         for input_request in required.elicitations:
-            key, response = self._find_response(input_request.question)
+            key, response = self._find_response(input_request.client_request)
             if response is not None:
                 accepted.append(input_request.read(response, self._context.request.revision).accepted)
             else:

@@ -171,9 +171,9 @@ def client_requests_of(engine: "Engine", context: RequestContext) -> "ClientRequ
     """The client requests and steps of a call, made if it has none yet."""
     if context.client_requests is None:
         request = context.request
-        if not request.row.asks:
+        if not request.row.interactive:
             raise RuntimeError(f"{request.method}: only tools, prompts and resources can ask the client or take steps")
-        if request.revision.rounds:
+        if request.revision.input_required:
             context.client_requests = lazy.input_required.ReplayedRequests(engine, context)
         else:
             context.client_requests = lazy.client_requests.LiveRequests(engine, context)

@@ -16,7 +16,7 @@ from dovetail import registry
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import ArgumentError, Busy, NotFound
 from dovetail.protocol.results import CacheHint, ReadResourceResult
-from dovetail.protocol.types import LONGEST_URI, ResourceDefinition
+from dovetail.protocol.types import MAX_URI_LENGTH, ResourceDefinition
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import Invocation
 
@@ -96,8 +96,8 @@ class Resources:
 
     def _find(self, uri: str) -> "tuple[Resource | Template, dict[str, Any]]":
         """What a URI stands for, with its values: an exact one before templates. Raises NotFound."""
-        if len(uri) > LONGEST_URI:  # without an echo of it
-            raise NotFound(f"Resource not found: its URI is longer than {LONGEST_URI:,} characters")
+        if len(uri) > MAX_URI_LENGTH:  # without an echo of it
+            raise NotFound(f"Resource not found: its URI is longer than {MAX_URI_LENGTH:,} characters")
         resource, text = self.resources.get(uri), uri  # its names are normalised
         if resource is None:
             text = registry.resources.normalised(uri)

@@ -123,12 +123,12 @@ class Sessions:
     # ── room for one more ──
 
     async def open(
-        self, params: InitializeParams, revision: Revision, *, owner: str | None, unheard_since: int, caller: str = ""
+        self, params: InitializeParams, revision: Revision, *, owner: str | None, resume_change: int, caller: str = ""
     ) -> SessionHandle:
         """`caller`: whose share it counts towards."""
         id = secrets.token_urlsafe(24)
         record = Session.open(
-            id, params, revision, announced=self._engine.announced_kinds(), owner=owner, unheard_since=unheard_since
+            id, params, revision, announced=self._engine.announced_kinds(), owner=owner, resume_change=resume_change
         )
         known = self._add(id, caller, self._clock())  # it counts from now on: others may open one meanwhile
         try:
@@ -353,7 +353,7 @@ _Line = OrderedDict[str, _Known]
 
 def _encoded(record: Session) -> bytes:
     data = _codec.encode(record)
-    record.refuse_beyond_bounds(len(data))
+    record.check_size(len(data))
     return data
 
 

@@ -1,4 +1,4 @@
-"""Capabilities, log levels and completion: the small rules between a server's offer and a client's request."""
+"""Capabilities of server and client, log levels, and the limits of completion."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, get_args
@@ -22,63 +22,57 @@ DEPRECATED = {
 
 
 class ServerCapabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server offers: the names of its capabilities, and whether lists announce their changes."""
+    """The capabilities of a server: their names, and what it can notify of and remember."""
 
     names: frozenset[str]
-    list_changed: bool = True
-    sessions: bool = True  # what a client asks for can be remembered
+    list_changed: bool = True  # clients are notified when a list changes
+    sessions: bool = True  # subscriptions and log levels can be remembered
     experimental: Mapping[str, Any] = {}
     extensions: Mapping[str, Any] = {}
 
     def without_sessions(self) -> "ServerCapabilities":
-        """What is left for a client of the handshake era that has no session.
-
-        Nothing can be told unasked, and no wish is remembered: not for updates of a resource, nor for a log level.
-        """
+        """For a handshake client without a session: no notifications, no subscriptions, no log level."""
         return msgspec.structs.replace(self, names=self.names - {"logging"}, list_changed=False, sessions=False)
 
-    def capabilities(self, revision: Revision) -> dict[str, Any]:
-        """As `initialize` and `server/discover` show it; a feature that is not offered is left out altogether."""
+    def for_revision(self, revision: Revision) -> dict[str, Any]:
+        """The `capabilities` object of `initialize` and `server/discover`."""
         changes = {"listChanged": True} if self.list_changed else {}
         updates = {"subscribe": True} if self.sessions else {}
-        shapes: dict[str, dict[str, Any]] = {
+        possible: dict[str, dict[str, Any]] = {
             "logging": {},
             "completions": {},
             "prompts": changes,
             "resources": {**updates, **changes},
             "tools": changes,
         }
-        shown = {name: shape for name, shape in shapes.items() if name in self.names}
-        if not revision.completions_capability:
-            shown.pop("completions", None)
+        names = self.names if revision.completions_capability else self.names - {"completions"}
+        shown = {name: parts for name, parts in possible.items() if name in names}
         if self.experimental:
             shown["experimental"] = dict(self.experimental)
         if self.extensions and revision.extensions:
             shown["extensions"] = dict(self.extensions)
         return shown
 
-    def open_methods(self) -> frozenset[str]:
-        """The methods that pass `check` in every revision that has them, for clients with and without a session."""
-        names = self.without_sessions().names
-        return frozenset(
-            row.name for row in REQUESTS if not row.in_session and (row.capability is None or row.capability in names)
-        )
+    def unconditional_methods(self) -> frozenset[str]:
+        """The methods that need no `check`, in any revision, with or without a session."""
+        names = {None, *self.without_sessions().names}
+        return frozenset(row.name for row in REQUESTS if not row.stateful and row.capability in names)
 
     def check(self, row: Method, revision: Revision) -> None:
-        """A method behind a capability that is not offered is not there at all."""
-        if row.in_session and not self.sessions:
+        """Raises unless the server has the capability behind the method, and a session if it needs one."""
+        if row.stateful and not self.sessions:
             text = f"Method not found: {row.name} needs a session, and this server keeps none"
             raise ProtocolError(text, code=METHOD_NOT_FOUND)
         if row.capability is None or row.capability in self.names:
             return
         if row.capability == "completions" and not revision.completions_capability:
-            return  # this revision has no such capability to offer, so its clients may always ask
+            return  # this revision has no such capability, so its clients may always complete
         status = 200 if revision.handshake else 404
         raise ProtocolError(f"Method not found: {row.name}", code=METHOD_NOT_FOUND, http_status=status)
 
 
-def require_capabilities(required: Collection[str], declared: Mapping[str, Any]) -> None:
-    """Raises MissingCapability with all that the client did not declare. `sampling.tools` names a part of one."""
+def require_capabilities(required: Collection[str], declared: Mapping[str, Any], why: str | None = None) -> None:
+    """Raises MissingCapability with all that the client did not declare; `sampling.tools` is a part of `sampling`."""
     missing: dict[str, Any] = {}
     for path in required:
         name, _, part = path.partition(".")
@@ -86,11 +80,11 @@ def require_capabilities(required: Collection[str], declared: Mapping[str, Any])
         if have is None or (part and not _has_part(name, part, have)):
             missing.setdefault(name, {}).update({part: {}} if part else {})
     if missing:
-        raise MissingCapability(missing)
+        raise MissingCapability(missing, why)
 
 
-# What a revision must have before a client of it can declare these at all.
-_KNOWN_SINCE = {
+# The field of a revision that says whether its clients can declare this capability.
+_REVISION_FIELDS = {
     "elicitation.form": "elicitation",
     "elicitation.url": "url_elicitation",
     "sampling.tools": "rich_sampling",
@@ -98,25 +92,22 @@ _KNOWN_SINCE = {
 }
 
 
-def require_askable(question: ClientRequest, revision: Revision, declared: Mapping[str, Any]) -> None:
-    """Raises MissingCapability unless the client can be asked this."""
-    needed = question.requires
-    if not revision.rich_sampling:  # before, every client that samples might include context
+def require_client_support(request: ClientRequest, revision: Revision, declared: Mapping[str, Any]) -> None:
+    """Raises MissingCapability unless the client can handle the request."""
+    needed = request.requires
+    if not revision.rich_sampling:  # older clients that sample may always include context
         needed = tuple(path for path in needed if path != "sampling.context")
-    unknown = {path for path in needed if not getattr(revision, _KNOWN_SINCE.get(path, "name"))}
-    try:
-        require_capabilities(needed, {} if unknown else declared)
-    except MissingCapability as missing:
-        if unknown:
-            raise MissingCapability(missing.required, f"{revision.name} does not know that") from None
-        raise
+    if all(getattr(revision, _REVISION_FIELDS.get(path, "name")) for path in needed):
+        require_capabilities(needed, declared)
+    else:
+        require_capabilities(needed, {}, f"{revision.name} does not know that")
 
 
 def _has_part(name: str, part: str, declared: Any) -> bool:
     if not isinstance(declared, Mapping):
         return False
     if name == "elicitation" and part == "form" and not declared:
-        return True  # an empty declaration means forms, the only mode there was at first
+        return True  # an empty declaration means forms, which were the only mode once
     return part in declared
 
 
@@ -133,7 +124,7 @@ class Completion(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
 
 
 def bound_completion(completion: Completion) -> Completion:
-    """At most 100 values may be sent. How many there are is told too, unless their author says only that it is more."""
+    """At most 100 values, with their total unless the author only said that there are more."""
     values, total, has_more = list(completion.values), completion.total, completion.has_more
     if len(values) > MAX_COMPLETIONS:
         return Completion(values[:MAX_COMPLETIONS], total=max(total or 0, len(values)), has_more=True)

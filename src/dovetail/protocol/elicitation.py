@@ -1,7 +1,7 @@
-"""Requests for the client's input: what is asked, what the client must be able to do, and forms in each revision.
+"""Requests for the client's input, and elicitation forms as each revision spells them.
 
-Where a revision's forms are plain, titled choices are spelled `enumNames`, only booleans have defaults, and there is no
-choice of several: each of its choices becomes a switch, and the switches become one list again in the answer.
+Without `rich_forms`, titled choices are spelled `enumNames`, only booleans have defaults, and there are no lists: each
+choice of a multi-select becomes a switch (a boolean), and the switches become one list again in the response.
 """
 
 from base64 import urlsafe_b64encode
@@ -15,16 +15,16 @@ from dovetail.errors import QuestionFailed, SetupError
 from dovetail.protocol.revisions import Revision
 
 T_co = TypeVar("T_co", covariant=True)
-MAX_QUESTIONS = 100  # in one round
-MAX_KEY = 256
+MAX_INPUT_REQUESTS = 100  # in one round
+MAX_KEY = 256  # characters
 _sorted_json = msgspec.json.Encoder(order="sorted").encode
 
 JsonObject = dict[str, Any]
-Switches = dict[str, str]  # the name of a switch -> the choice it stands for
+Switches = dict[str, str]  # from the name of a switch to its choice
 
 
 class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One question, as it is known whatever the client's revision."""
+    """A request from the server to its client, the same for every revision."""
 
     method: str
     params: dict[str, Any]  # spelled as the newest revision does
@@ -32,30 +32,30 @@ class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """Two questions are the same if this is: any change of wording or schema makes another one."""
-        import hashlib  # late: most servers never ask, and it brings OpenSSL
+        """Identifies the request: any change of wording or schema changes it."""
+        import hashlib  # late: it brings OpenSSL, and most servers send no requests
 
         whole = hashlib.sha256(_sorted_json([self.method, self.params])).digest()
         return urlsafe_b64encode(whole[:16]).decode().rstrip("=")
 
 
 class InputRequest(Protocol[T_co]):
-    """A question together with how it is put, and how its answer is read."""
+    """A client request, its params in each revision, and how its result is read."""
 
     @property
-    def question(self) -> ClientRequest: ...
+    def client_request(self) -> ClientRequest: ...
 
     def params(self, revision: Revision) -> dict[str, Any]:
-        """As the client's revision spells it."""
+        """The params as the client's revision spells them."""
 
     def read(self, result: bytes | msgspec.Raw, revision: Revision) -> T_co:
-        """The client's result, checked. Raises QuestionFailed if it does not fit the question."""
+        """The checked result. Raises QuestionFailed if it does not fit the request."""
 
 
 class InputRequired(msgspec.Struct, frozen=True):
-    """What a function returns to ask by itself: its own keys, and a state that only the server can read.
+    """What a function returns to require input itself: requests by its own keys, and a state that is sealed.
 
-    It is called again with `ctx.input_responses`, which holds whatever the client sent, and `ctx.request_state`.
+    It is called again with the client's responses in `ctx.input_responses`, and with `ctx.request_state`.
     """
 
     requests: Mapping[str, InputRequest[Any]] = {}
@@ -65,23 +65,17 @@ class InputRequired(msgspec.Struct, frozen=True):
         given: Any = self.requests
         if not given and self.state is UNSET:
             raise SetupError("InputRequired needs questions, or state= to be called again with")
-        if not isinstance(given, Mapping) or len(given) > MAX_QUESTIONS or not all(map(_is_named, given.items())):
+        if not isinstance(given, Mapping) or len(given) > MAX_INPUT_REQUESTS or not all(map(_is_named, given.items())):
             raise SetupError(
-                f"InputRequired takes up to {MAX_QUESTIONS} questions (Elicit, ElicitUrl, Sample, Roots) in a dict, by "
-                f'keys of your own of up to {MAX_KEY} characters, as in {{"name": Elicit(…)}}'
+                f"InputRequired takes up to {MAX_INPUT_REQUESTS} questions (Elicit, ElicitUrl, Sample, Roots) in a "
+                f'dict, by keys of your own of up to {MAX_KEY} characters, as in {{"name": Elicit(…)}}'
             )
 
 
 def _is_named(item: tuple[Any, Any]) -> bool:
-    key, inquiry = item
-    return (
-        isinstance(key, str)
-        and 0 < len(key) <= MAX_KEY
-        and isinstance(getattr(inquiry, "question", None), ClientRequest)
-    )
-
-
-# ── forms ──
+    key, request = item
+    is_request = isinstance(getattr(request, "client_request", None), ClientRequest)
+    return is_request and isinstance(key, str) and 0 < len(key) <= MAX_KEY
 
 
 def render_form(schema: JsonObject, revision: Revision) -> JsonObject:
@@ -97,19 +91,19 @@ def render_form(schema: JsonObject, revision: Revision) -> JsonObject:
             rendered.update(_rendered_switches(part, switches[name], heading))
         else:
             rendered[name] = _plain(part)
-    required = [line for name in schema.get("required", ()) for line in switches.get(name, (name,))]
+    required = [switch for name in schema.get("required", ()) for switch in switches.get(name, (name,))]
     return {"type": "object", "properties": rendered} | ({"required": required} if required else {})
 
 
 def restore_content(schema: JsonObject, content: JsonObject, revision: Revision) -> JsonObject:
-    """The content of an answer as if the client had known the newest spelling. Raises QuestionFailed."""
+    """The content of a response in the newest spelling. Raises QuestionFailed."""
     if revision.rich_forms:
         return content
     switches = _all_switches(schema["properties"])
-    made_up = {switch for group in switches.values() for switch in group}
-    restored = {name: value for name, value in content.items() if name not in made_up}
+    generated = {switch for group in switches.values() for switch in group}
+    restored = {name: value for name, value in content.items() if name not in generated}
     for name, group in switches.items():
-        if any(content.get(switch) is not None for switch in group):  # else it is empty, or a list in spite of all
+        if any(content.get(switch) is not None for switch in group):  # else it is empty, or the client sent a list
             restored[name] = _switched_on(group, schema["properties"][name].get("default", ()), content)
     return restored
 
@@ -123,11 +117,8 @@ def _plain(part: JsonObject) -> JsonObject:
     return plain
 
 
-# ── several choices ──
-
-
 def _all_switches(properties: Mapping[str, JsonObject]) -> dict[str, Switches]:
-    """The switches of each property that has several choices, under names that nothing else has."""
+    """The switches of each multi-select, under names that no other property has."""
     taken = set(properties)
     return {
         name: {_free_name(f"{name}: {choice}", taken): choice for choice, _ in _choices(part)}
@@ -155,7 +146,9 @@ def _choices(part: JsonObject) -> Iterator[tuple[str, str]]:
 
 def _rendered_switches(part: JsonObject, switches: Switches, heading: str | None) -> Iterator[tuple[str, JsonObject]]:
     titles = dict(_choices(part))
-    description = " ".join(filter(None, (part.get("description"), _counted(part))))
+    limits = [f"{words} {part[keyword]}" for keyword, words in _CHOICE_LIMITS if keyword in part]
+    counted = f"(choose {', '.join(limits)})" if limits else ""  # in words: switches have no keyword for it
+    description = " ".join(filter(None, (part.get("description"), counted)))
     for switch, choice in switches.items():
         rendered = {"type": "boolean", "title": titles[choice] if heading is None else f"{heading}: {titles[choice]}"}
         if description:
@@ -163,20 +156,14 @@ def _rendered_switches(part: JsonObject, switches: Switches, heading: str | None
         yield switch, rendered | ({"default": choice in part["default"]} if "default" in part else {})
 
 
-def _counted(part: JsonObject) -> str:
-    """How many may be chosen, in words, because switches can't say it otherwise."""
-    limits = [f"{words} {part[keyword]}" for keyword, words in _LIMITS if keyword in part]
-    return f"(choose {', '.join(limits)})" if limits else ""
-
-
-_LIMITS = (("minItems", "at least"), ("maxItems", "at most"))
+_CHOICE_LIMITS = (("minItems", "at least"), ("maxItems", "at most"))
 
 
 def _switched_on(switches: Switches, default: list[str] | tuple[()], content: JsonObject) -> list[str]:
     chosen = []
     for switch, choice in switches.items():
         given = content.get(switch)
-        state = choice in default if given is None else given  # forms have no null: it is left as it was
+        state = choice in default if given is None else given  # null: the user left it as it was
         if not isinstance(state, bool):
             raise QuestionFailed(f"The answer does not fit the form: {switch}: expected true or false")
         if state:

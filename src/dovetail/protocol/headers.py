@@ -1,16 +1,13 @@
-"""The HTTP headers of a request, and those that mirror its body (2026-07-28): `Mcp-Method`, `Mcp-Name`, `Mcp-Param-*`.
+"""HTTP headers, and those of 2026-07-28 that mirror the body: `Mcp-Method`, `Mcp-Name`, `Mcp-Param-*`.
 
-In: headers with lower-case names, the request's body, a tool's input schema. Out: nothing if header and body agree,
-HeaderError if they do not; or the encoded form of a value.
-
-The body is the truth. Whatever a proxy has read from the headers must be the same, or the request is refused.
+The body is the truth. A proxy may have routed by the headers, so a request whose headers differ is refused.
 """
 
 import re
 from base64 import b64encode
 from binascii import Error as Base64Error
 from binascii import a2b_base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,21 +16,21 @@ from dovetail.errors import HEADER_MISMATCH, ProtocolError, SetupError
 from dovetail.protocol.methods import REQUESTS, Method
 from dovetail.protocol.revisions import Revision
 
-# method: the field of its params that `Mcp-Name` mirrors
-MCP_NAME_FIELDS = {row.name: row.named_by for row in REQUESTS if row.named_by is not None}
+# By method: the field of its params that `Mcp-Name` mirrors
+MCP_NAME_FIELDS = {row.name: row.name_field for row in REQUESTS if row.name_field is not None}
 PARAMETER_TYPES = frozenset({"string", "integer", "boolean"})
-LARGEST_INTEGER = 2**53 - 1  # what every client can hold
+LARGEST_INTEGER = 2**53 - 1  # beyond it JavaScript clients lose digits
 
-_SHOWN = 100  # characters of a value that an error repeats
+_MAX_SHOWN = 100  # characters of a value that an error repeats
 _PREFIX, _SUFFIX = "=?base64?", "?="
-_is_plain = re.compile(r"(?!=\?)[!-~]+").fullmatch  # it means itself as a header value
+_is_plain = re.compile(r"(?!=\?)[!-~]+").fullmatch  # needs no Base64 as a header value
 _ILLEGAL = re.compile(r"[^\t\x20-\x7e]")
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _INTEGER = re.compile(r"(-?[0-9]{1,16})(?:\.0{1,16})?")
 
 
 class HeaderError(ProtocolError):
-    """A header is missing, malformed, or says something else than the body."""
+    """A header is missing, malformed, or differs from the body."""
 
     code = HEADER_MISMATCH
 
@@ -42,10 +39,9 @@ class HeaderError(ProtocolError):
 
 
 class Headers(Mapping[str, str]):
-    """Names in lower case, values as latin-1 text, without the blanks around; what nobody asks for is not decoded.
+    """Names in lower case, values as latin-1 text without surrounding blanks, decoded when they are read.
 
-    Of a header that came twice this shows the last; `repeated` tells which those are. `raw` is for what is compared
-    with every request: bytes need not be decoded for that.
+    Of a repeated header this has the last value. `raw` spares decoding for what every request compares.
     """
 
     __slots__ = ("_given", "has_repeats", "raw")
@@ -72,7 +68,7 @@ class Headers(Mapping[str, str]):
         return default if value is None else _text(value)
 
     def all(self, name: str) -> list[str]:
-        """Every value of a header that may come more than once; none of one that was taken out of `raw`."""
+        """Every value of a header that may be repeated; none if it was taken out of `raw`."""
         wanted = name.encode("latin-1", "replace")
         return [_text(value) for key, value in self._given if key == wanted] if wanted in self.raw else []
 
@@ -87,18 +83,15 @@ def _text(value: bytes) -> str:
     return value.strip(b" \t").decode("latin-1")
 
 
-# --- values
-
-
-def decode_value(raw: str, *, header: str = "a header") -> str:
-    """Read a header value: trim it, refuse what may not stand in a header, undo the Base64 form."""
+def decode_value(raw: str, header: str = "a header") -> str:
+    """Trims a header value and undoes its Base64 form. Raises HeaderError."""
     text = _trim(raw, header)
     if not (text.startswith(_PREFIX) and text.endswith(_SUFFIX) and len(text) >= len(_PREFIX + _SUFFIX)):
         return text
     payload = text[len(_PREFIX) : -len(_SUFFIX)].encode()
     try:
         decoded = a2b_base64(payload)
-        if b64encode(decoded) == payload:  # else there were other characters in it, or the padding is wrong
+        if b64encode(decoded) == payload:  # else it had other characters, or wrong padding
             return decoded.decode()
     except (Base64Error, UnicodeDecodeError):
         pass
@@ -113,7 +106,7 @@ def _trim(raw: str, header: str) -> str:
 
 
 def encode_value(text: str) -> str:
-    """Write a text so that it survives as a header value: as it is if it can, else as Base64."""
+    """The text as a header value: as it is if that is possible, else as Base64."""
     plain = not _ILLEGAL.search(text) and text == text.strip(" \t")
     if plain and not (text.startswith(_PREFIX) and text.endswith(_SUFFIX)):
         return text
@@ -121,7 +114,6 @@ def encode_value(text: str) -> str:
 
 
 def encode_argument(value: str | int | bool) -> str:
-    """Write an argument as a header value."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -131,12 +123,9 @@ def encode_argument(value: str | int | bool) -> str:
     return str(value)
 
 
-def matches(header: str, value: object) -> bool:
-    """Tell whether a header value says the same as an argument; numbers are compared as numbers."""
-    return _same(decode_value(header), value)
-
-
-def _same(text: str, value: object) -> bool:
+def matches(raw: str, value: object, *, header: str = "a header") -> bool:
+    """Whether a header value equals an argument; numbers are compared as numbers."""
+    text = decode_value(raw, header)
     if isinstance(value, bool):
         return text == encode_argument(value)
     if isinstance(value, str):
@@ -147,75 +136,57 @@ def _same(text: str, value: object) -> bool:
     return False
 
 
-# --- the standard headers
-
-
 def agree(raw: Mapping[bytes, bytes], revision: Revision, row: Method, params: object) -> bool:
-    """Whether the headers say what the body says, in its own spelling.
-
-    If they do not, `check_version` and `check_standard` find out whether they say it in another one.
-    """
+    """Whether the headers equal the body byte for byte; if not, `check_version` and `check_standard` decide."""
     if raw.get(b"mcp-protocol-version") != revision.header or raw.get(b"mcp-method") != row.header:
         return False
-    if row.named_by is None:
+    if row.name_field is None:
         return True
-    name = getattr(params, row.named_by, "")
+    name = getattr(params, row.name_field, "")
     return raw.get(b"mcp-name") == name.encode() and _is_plain(name) is not None
 
 
 def check_version(headers: Mapping[str, str], version: str) -> None:
-    """Hold `MCP-Protocol-Version` against the version in the body's `_meta`."""
-    _check_plain(headers, "MCP-Protocol-Version", version)
+    """Raises unless `MCP-Protocol-Version` equals the version in the body's `_meta`."""
+    _check(headers, "MCP-Protocol-Version", version, _trim)
 
 
 def check_standard(headers: Mapping[str, str], *, method: str, name: str | None) -> None:
-    """Hold `Mcp-Method` and, where the body has a name, `Mcp-Name` against the body."""
-    _check_plain(headers, "Mcp-Method", method)
+    """Raises unless `Mcp-Method` and, where the body has a name, `Mcp-Name` equal the body."""
+    _check(headers, "Mcp-Method", method, _trim)
     if name is not None:
-        _compare("Mcp-Name", decode_value(_required(headers, "Mcp-Name"), header="Mcp-Name"), name)
+        _check(headers, "Mcp-Name", name, decode_value)
 
 
-def _check_plain(headers: Mapping[str, str], header: str, expected: str) -> None:
-    _compare(header, _trim(_required(headers, header), header), expected)
-
-
-def _compare(header: str, value: str, expected: str) -> None:
-    if value != expected:
-        raise HeaderError(f"{header} is {value[:_SHOWN]!r}, but the body says {expected[:_SHOWN]!r}")
-
-
-def _required(headers: Mapping[str, str], header: str) -> str:
-    value = headers.get(header.lower())
-    if value is None:
+def _check(headers: Mapping[str, str], header: str, expected: str, read: Callable[[str, str], str]) -> None:
+    raw = headers.get(header.lower())
+    if raw is None:
         raise HeaderError(f"{header} is missing")
-    return value
-
-
-# --- the parameters of a tool
+    value = read(raw, header)
+    if value != expected:
+        raise HeaderError(f"{header} is {value[:_MAX_SHOWN]!r}, but the body says {expected[:_MAX_SHOWN]!r}")
 
 
 class HeaderParameter(msgspec.Struct, frozen=True):
-    """An argument that is mirrored in a header."""
+    """A tool's argument that is mirrored in a header."""
 
     path: tuple[str, ...]  # the names of the properties that lead to it
     header: str
     type: str
-    key: str  # the header's name in lower case, as it is looked up
+    key: str  # the header in lower case
 
 
 def header_parameters(schema: Mapping[str, object], *, secrets: bool = False) -> tuple[HeaderParameter, ...]:
-    """Collect the `x-mcp-header` marks of an input schema; clients drop a tool with a wrong one, so refuse it here.
+    """The arguments with `x-mcp-header` in an input schema. Raises SetupError: clients drop a tool with a wrong one.
 
-    `secrets`: those may be marked too. A server should not do it; a client has to follow one that does.
+    `secrets` allows them on secrets: a server should not do that, but a client has to follow one that does.
     """
     found: dict[str, HeaderParameter] = {}
     for path, part in _subschemas(schema):
         if "x-mcp-header" not in part:
             continue
         header = f"Mcp-Param-{part['x-mcp-header']}"
-        problem = _problem(path, part)
-        if problem is None and not secrets:
-            problem = _secret(part)
+        problem = _problem(path, part, secrets)
         if problem is None and header.lower() in found:
             problem = f"{'.'.join(found[header.lower()].path)!r} has the same header; use another name"
         if problem is not None:
@@ -228,22 +199,22 @@ def header_parameters(schema: Mapping[str, object], *, secrets: bool = False) ->
 def check_parameters(
     headers: Mapping[str, str], parameters: Sequence[HeaderParameter], arguments: Mapping[str, object]
 ) -> None:
-    """Hold the `Mcp-Param-*` headers of a tool against the arguments of a call; other ones are ignored."""
+    """Raises unless the `Mcp-Param-*` headers of a tool equal the arguments of a call; others are ignored."""
     for parameter in parameters:
         value = _value_at(arguments, parameter.path)
         header = headers.get(parameter.key)
         if header is None:
             if isinstance(value, str | int) or (isinstance(value, float) and value.is_integer()):
                 raise HeaderError(f"{parameter.header} is missing, but the body has {'.'.join(parameter.path)!r}")
-            # null needs no header; a list or the like can't have one, and is an argument error later on
+            # null needs no header; a list can't have one, and is an argument error later
         elif value is None:
             raise HeaderError(f"{parameter.header} is there, but the body has no {'.'.join(parameter.path)!r}")
-        elif not _same(decode_value(header, header=parameter.header), value):
+        elif not matches(header, value, header=parameter.header):
             raise HeaderError(f"{parameter.header} is not what the body says in {'.'.join(parameter.path)!r}")
 
 
 def argument_headers(parameters: Sequence[HeaderParameter], arguments: Mapping[str, object]) -> dict[str, str]:
-    """Write the `Mcp-Param-*` headers that go with the arguments of a call."""
+    """The `Mcp-Param-*` headers for the arguments of a call."""
     headers: dict[str, str] = {}
     for parameter in parameters:
         value = _value_at(arguments, parameter.path)
@@ -261,7 +232,7 @@ def _value_at(arguments: Mapping[str, object], path: tuple[str, ...]) -> object:
     return value
 
 
-def _problem(path: tuple[str, ...] | None, part: Mapping[str, object]) -> str | None:
+def _problem(path: tuple[str, ...] | None, part: Mapping[str, object], secrets: bool) -> str | None:
     name, kind = part["x-mcp-header"], part.get("type")
     if not path:
         return "only a property that is reached through `properties` alone can have it; move it there"
@@ -270,11 +241,7 @@ def _problem(path: tuple[str, ...] | None, part: Mapping[str, object]) -> str | 
     if not isinstance(kind, str) or kind not in PARAMETER_TYPES:
         hint = ", with a default that is not None" if "anyOf" in part else ""
         return f"the property's type is {kind!r}; it must be 'string', 'integer' or 'boolean' alone{hint}"
-    return None
-
-
-def _secret(part: Mapping[str, object]) -> str | None:
-    if part.get("writeOnly") is True or part.get("format") == "password":
+    if not secrets and (part.get("writeOnly") is True or part.get("format") == "password"):
         return "the property holds a secret, and proxies log headers; drop the mark"
     return None
 
@@ -290,15 +257,15 @@ _Place = tuple[tuple[str, ...] | None, Mapping[str, object]]
 
 
 def _subschemas(schema: Mapping[str, object]) -> Iterator[_Place]:
-    """Walk every schema inside a schema: the names of the properties that alone lead to it (None: others do too)."""
-    waiting: list[_Place] = [((), schema)]
-    while waiting:
-        path, part = waiting.pop()
+    """Every schema inside a schema, with its path of properties; None if other keywords lead there too."""
+    stack: list[_Place] = [((), schema)]
+    while stack:
+        path, part = stack.pop()
         yield path, part
-        waiting.extend(reversed([*_below(path, part)]))
+        stack.extend(reversed([*_children(path, part)]))
 
 
-def _below(path: tuple[str, ...] | None, part: Mapping[str, object]) -> Iterator[_Place]:
+def _children(path: tuple[str, ...] | None, part: Mapping[str, object]) -> Iterator[_Place]:
     for keyword, held in part.items():
         if keyword in _NAMED_SCHEMAS and isinstance(held, Mapping):
             for name, inner in held.items():

@@ -1,7 +1,7 @@
-"""Which revision a message belongs to, and what is malformed about it: messages and headers in, requests out.
+"""Classification of inbound messages: their revision, and what is malformed about them.
 
-`modern` decides everything that carries its own version in `_meta`; what it leaves (None) is for `on_pipe` or
-`on_http`, which know the handshake era. Errors are raised as ProtocolError with the HTTP status they deserve.
+`modern` handles every request that carries its version in `_meta`. For others it returns None, and `on_connection` or
+`on_http` classify them by their session. Errors are ProtocolErrors with their HTTP status.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from dovetail.errors import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, U
 from dovetail.protocol import headers as header_rules
 from dovetail.protocol import jsonrpc, revisions
 from dovetail.protocol.headers import Headers
-from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage, Envelope
+from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage, Envelope, invalid_params
 from dovetail.protocol.methods import (
     DECODERS,
     REQUEST_ROWS,
@@ -24,6 +24,7 @@ from dovetail.protocol.methods import (
     LogLevel,
     Method,
     Params,
+    ProgressParams,
     RequestId,
     RequestMeta,
     read_params,
@@ -34,9 +35,7 @@ from dovetail.protocol.session import MAX_CLIENT, Session, bounded_client
 VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
 CLIENT_KEY = "io.modelcontextprotocol/clientInfo"
-MODERN_KEYS = frozenset(
-    field.encode_name for field in msgspec.structs.fields(RequestMeta) if field.encode_name != "progressToken"
-)
+MODERN_KEYS = frozenset(RequestMeta.__struct_encode_fields__) - {"progressToken"}
 HOW_TO_START = (
     f"Send initialize first, or put {VERSION_KEY} and {CAPABILITIES_KEY} into params._meta; "
     f"supported versions: {', '.join(revisions.SUPPORTED)}"
@@ -49,16 +48,16 @@ class Request(msgspec.Struct, kw_only=True):
     id: RequestId
     method: str
     row: Method
-    params: Any  # of the shape that the row names
+    params: Any  # of the type that the row names
     raw_params: Raw
     revision: Revision
-    log_level: LogLevel | None = None  # of this request; a session's own level is in the session
+    log_level: LogLevel | None = None  # of this request; a session has its own
     session: Session | None = None
     headers: Headers | None = None
 
     @property
     def capabilities(self) -> dict[str, Any]:
-        """Without a session, what the request says of itself; up to 2025-11-25 that may be anything."""
+        """Those of the session, else of the request's `_meta`, which up to 2025-11-25 is not checked."""
         session = self.session
         found = self.meta.get(CAPABILITIES_KEY) if session is None else jsonrpc.parse(session.capabilities)
         return found if isinstance(found, dict) else {}
@@ -71,17 +70,17 @@ class Request(msgspec.Struct, kw_only=True):
 
     @property
     def meta(self) -> dict[str, Any]:
-        """The whole `_meta` as it came."""
+        """The whole `_meta`, as the client sent it."""
         try:
             params = jsonrpc.parse(self.raw_params)
-        except BadMessage:  # in a part that nobody has read so far
+        except BadMessage:  # in a part that has not been decoded so far
             return {}
         meta = params.get("_meta") if isinstance(params, dict) else None
         return meta if isinstance(meta, dict) else {}
 
 
-class Opened(msgspec.Struct, frozen=True):
-    """A request whose params have been read once; `problem` says in words why they don't fit the method."""
+class ParsedRequest(msgspec.Struct, frozen=True):
+    """A request with decoded params; `problem` says in words why they don't fit the method."""
 
     id: RequestId
     method: str
@@ -90,29 +89,24 @@ class Opened(msgspec.Struct, frozen=True):
     raw: Raw
     problem: str | None = None
 
-    def refuse_misfit(self) -> None:
-        """Raises if the params don't fit."""
-        if self.problem is not None:
-            raise _bad_params(self.problem)
-
     def refuse_bad_meta(self) -> None:
-        """Raises if the trouble is in `_meta`, which a revision without a handshake can't do without."""
+        """Raises if the problem is in `_meta`, which a request without a handshake needs."""
         if self.problem is not None and self.problem.startswith("_meta"):
-            raise _bad_params(self.problem, http_status=400)
+            raise invalid_params(self.problem, http_status=400)
 
 
-def open_request(message: Envelope) -> Opened:
-    """Read a request's params by the shape of its method. Raises BadMessage if they are not even JSON."""
+def parse_request(message: Envelope) -> ParsedRequest:
+    """Decodes a request's params by the type of its method. Raises BadMessage if they are not even JSON."""
     row = REQUEST_ROWS.get(message.method)  # type: ignore[arg-type]  # a request has a method
     try:
         params = read_params(message.params) if row is None else row.read(message.params)
     except UNREADABLE as failure:
-        return _open_carefully(message, row, failure)
-    return Opened(message.id, message.method, row, params, message.params)  # type: ignore[arg-type]  # and an id
+        return _parse_carefully(message, row, failure)
+    return ParsedRequest(message.id, message.method, row, params, message.params)  # type: ignore[arg-type]  # and an id
 
 
-def _open_carefully(message: Envelope, row: Method | None, failure: Exception) -> Opened:
-    """The params don't fit, but the era, and so the right error, is still decided by what can be read of `_meta`."""
+def _parse_carefully(message: Envelope, row: Method | None, failure: Exception) -> ParsedRequest:
+    """The params don't fit, but what can be read of `_meta` still decides the revision, and so the right error."""
     assert isinstance(message.id, (int, str))
     assert isinstance(message.method, str)
     try:
@@ -120,152 +114,147 @@ def _open_carefully(message: Envelope, row: Method | None, failure: Exception) -
     except BadMessage as bad:
         raise BadMessage(bad.code, bad.message, message.id) from None
     if value is None:  # some clients spell "no params" so
-        return open_request(msgspec.structs.replace(message, params=jsonrpc.NO_PARAMS))
+        return parse_request(msgspec.structs.replace(message, params=jsonrpc.NO_PARAMS))
     found = value.get("_meta") if isinstance(value, dict) else None
     meta: dict[str, Any] = found if isinstance(found, dict) else {}
     if VERSION_KEY not in meta and meta.keys() & MODERN_KEYS:
-        plain = open_request(msgspec.structs.replace(message, params=_without_modern_keys(message.params)))
+        plain = parse_request(msgspec.structs.replace(message, params=_without_modern_keys(message.params)))
         return msgspec.structs.replace(plain, raw=message.params)
     version, capabilities = meta.get(VERSION_KEY), meta.get(CAPABILITIES_KEY)
     readable = RequestMeta(
         version=version if isinstance(version, str) else UNSET,
         capabilities=AnyObject() if isinstance(capabilities, dict) else UNSET,
     )
-    problem = jsonrpc.in_words(failure)
-    return Opened(message.id, message.method, row, Params(meta=readable), message.params, problem)
+    problem = jsonrpc.describe_decode_error(failure)
+    return ParsedRequest(message.id, message.method, row, Params(meta=readable), message.params, problem)
 
 
 def _without_modern_keys(params: Raw) -> Raw:
-    """Up to 2025-11-25 those keys have no meaning, so whatever they hold is no mistake."""
+    """Up to 2025-11-25 those keys have no meaning, so any value is allowed."""
     members = jsonrpc.members(params)
     meta = jsonrpc.members(members["_meta"])
     members["_meta"] = Raw(jsonrpc.encode({key: value for key, value in meta.items() if key not in MODERN_KEYS}))
     return Raw(jsonrpc.encode(members))
 
 
-def modern(opened: Opened, headers: Headers | None = None) -> Request | None:
-    """Rows 3 to 10 of the HTTP table and row 3 of the pipe's: None if the request names no version of its own."""
-    params = opened.params
+def modern(parsed: ParsedRequest, headers: Headers | None = None) -> Request | None:
+    """Rows 3 to 10 of the HTTP table, row 3 of the connection's: None if the request names no version."""
+    params = parsed.params
     meta = params.meta
     version = meta.version
     if version is UNSET:
         return None
-    row = opened.row
+    row = parsed.row
     revision = None if row is None else row.modern.get(version)
-    if row is None or revision is None or opened.problem is not None:
-        raise _refusal(opened, version, headers)
+    if row is None or revision is None or parsed.problem is not None:
+        raise _refusal(parsed, version, headers)
     if headers is not None and not header_rules.agree(headers.raw, revision, row, params):
-        _check_headers(opened, version, headers)
+        _check_headers(parsed, version, headers)
     if meta.capabilities is UNSET:
         raise _missing_meta(meta)
-    if len(opened.raw) > MAX_CLIENT:
-        _bound_client(opened.raw)
+    if len(parsed.raw) > MAX_CLIENT:
+        meta_members = jsonrpc.members(jsonrpc.members(parsed.raw)["_meta"])
+        client, capabilities = meta_members.get(CLIENT_KEY, b"{}"), meta_members[CAPABILITIES_KEY]
+        bounded_client(bytes(client), bytes(capabilities), http_status=400)
     return Request(
-        id=opened.id,
-        method=opened.method,
+        id=parsed.id,
+        method=parsed.method,
         row=row,
         params=params,
-        raw_params=opened.raw,
+        raw_params=parsed.raw,
         revision=revision,
         log_level=None if meta.log_level is UNSET else meta.log_level,
         headers=headers,
     )
 
 
-def _refusal(opened: Opened, version: str, headers: Headers | None) -> ProtocolError:
-    """What is wrong with a request of an unknown version or method, or with params that don't fit; first things first.
-
-    What its headers say of it comes before all but the version.
-    """
+def _refusal(parsed: ParsedRequest, version: str, headers: Headers | None) -> ProtocolError:
+    """The error of a request with an unknown version or method, or bad params; the order of checks matters."""
     if headers is not None:
-        _check_headers(opened, version, headers)
+        _check_headers(parsed, version, headers)
     if version not in revisions.MODERN:
         return unsupported(version)
-    opened.refuse_bad_meta()
-    if opened.params.meta.capabilities is UNSET:
-        return _missing_meta(opened.params.meta)
-    if opened.row is None or version not in opened.row.since:
-        return method_not_found(opened.method, http_status=404)
-    return _bad_params(opened.problem or "")
+    parsed.refuse_bad_meta()
+    if parsed.params.meta.capabilities is UNSET:
+        return _missing_meta(parsed.params.meta)
+    if parsed.row is None or version not in parsed.row.versions:
+        return method_not_found(parsed.method, http_status=404)
+    return invalid_params(parsed.problem or "")
 
 
-def _check_headers(opened: Opened, version: str, headers: Headers) -> None:
-    """Raises unless they mirror the body; a version that nobody knows comes before what else may be wrong."""
+def _check_headers(parsed: ParsedRequest, version: str, headers: Headers) -> None:
+    """Raises unless they mirror the body; an unknown version is reported before anything else."""
     header_rules.check_version(headers, version)
     if version not in revisions.MODERN:
         raise unsupported(version)
-    field = header_rules.MCP_NAME_FIELDS.get(opened.method)
-    name = None if field is None else getattr(opened.params, field, None)
-    header_rules.check_standard(headers, method=opened.method, name=name)
+    name = getattr(parsed.params, header_rules.MCP_NAME_FIELDS.get(parsed.method, ""), None)
+    header_rules.check_standard(headers, method=parsed.method, name=name)
 
 
-def on_pipe(opened: Opened, session: Session | None) -> Request:
-    """Rows 4 to 10 of the pipe's table: a request that names no version of its own."""
-    if opened.method == "initialize":
+def on_connection(parsed: ParsedRequest, session: Session | None) -> Request:
+    """Rows 4 to 10 of the connection's table: a request that names no version."""
+    if parsed.method == "initialize":
         if session is not None:
             raise ProtocolError("This connection is already initialised", code=INVALID_REQUEST)
-        return _initialize(opened)
-    if opened.method == "server/discover":
-        opened.refuse_bad_meta()
-        raise _missing_meta(opened.params.meta)
-    if session is None and opened.method == "ping":
-        return _handshake(opened, revisions.LATEST_HANDSHAKE, None)
+        return _initialize(parsed)
+    if parsed.method == "server/discover":
+        parsed.refuse_bad_meta()
+        raise _missing_meta(parsed.params.meta)
+    if session is None and parsed.method == "ping":
+        return _handshake(parsed, revisions.LATEST_HANDSHAKE, None)
     if session is None:
-        opened.refuse_bad_meta()
+        parsed.refuse_bad_meta()
         raise ProtocolError(f"Not initialised. {HOW_TO_START}", code=INVALID_PARAMS)
-    return _handshake(opened, revisions.HANDSHAKE[session.version], session)
+    return _handshake(parsed, revisions.HANDSHAKE[session.version], session)
 
 
-def on_http(opened: Opened, headers: Headers, session: Session | None, *, stateless: bool = False) -> Request:
-    """Rows 12 to 18 of the HTTP table: a request that names no version of its own.
-
-    `session` is the record that `Mcp-Session-Id` names, or None if there is none.
-    """
+def on_http(parsed: ParsedRequest, headers: Headers, session: Session | None, *, stateless: bool = False) -> Request:
+    """Rows 12 to 18 of the HTTP table: a request that names no version; `session` is what `Mcp-Session-Id` names."""
     exact = revisions.BY_HEADER.get(headers.raw.get(b"mcp-protocol-version", b""))
     revision = exact or _named_revision(headers)
     if not revision.handshake:
-        opened.refuse_bad_meta()
-        raise _missing_meta(opened.params.meta)
-    if opened.method == "initialize":
-        return _initialize(opened, headers)
+        parsed.refuse_bad_meta()
+        raise _missing_meta(parsed.params.meta)
+    if parsed.method == "initialize":
+        return _initialize(parsed, headers)
     if session is not None:
         revision = revisions.HANDSHAKE[session.version]
     else:
-        known_session(headers, None, stateless)
-    return _handshake(opened, revision, session, headers)
+        require_session(headers, None, stateless)
+    return _handshake(parsed, revision, session, headers)
 
 
-def notice_on_http(
+def accept_on_http(
     message: Envelope, headers: Headers, session: Session | None, *, stateless: bool = False
 ) -> Session | None:
-    """Rows 19 to 21 of the HTTP table: a notification or an answer. Unless this raises it is accepted, with 202.
+    """Rows 19 to 21 of the HTTP table: a notification or response, accepted with 202 unless this raises.
 
-    What is returned is the session that it belongs to; without one there is nothing to do about it.
+    Returns its session; without one there is nothing to do about the message.
     """
     revision = _named_revision(headers)
     if b"mcp-protocol-version" not in headers.raw:
-        revision = _own_revision(message) or revision
+        revision = _meta_revision(message) or revision
     if not revision.handshake:
         if message.is_notification:
-            return None  # none is defined over HTTP, and neither are headers for them: nothing to check
+            return None  # this revision defines none over HTTP, so there is nothing to check
         text = f"A client must not send responses in {revision.name}; answers belong into the next request"
         raise ProtocolError(text, code=INVALID_REQUEST, http_status=400)
-    return known_session(headers, session, stateless)
+    return require_session(headers, session, stateless)
 
 
 def _named_revision(headers: Headers) -> Revision:
-    """Row 13: the revision that the header names; without the header, the last one that did not have it."""
+    """Row 13: the revision that the header names; without the header, the last one that had no such header."""
     sent = headers.raw.get(b"mcp-protocol-version")
     if sent is None:
-        return revisions.UNNAMED
+        return revisions.HTTP_DEFAULT
     revision = revisions.BY_HEADER.get(sent.strip(b" \t"))
     if revision is None:
         raise unsupported(headers["mcp-protocol-version"])
     return revision
 
 
-def _own_revision(message: Envelope) -> Revision | None:
-    """What a notification names in its `_meta`, if that is a revision without a handshake."""
+def _meta_revision(message: Envelope) -> Revision | None:
+    """The revision in the `_meta` of a notification, if it is one without a handshake."""
     try:
         version = read_params(message.params).meta.version
     except UNREADABLE:
@@ -273,22 +262,21 @@ def _own_revision(message: Envelope) -> Revision | None:
     return None if isinstance(version, UnsetType) else revisions.MODERN.get(version)
 
 
-def known_session(headers: Headers, session: Session | None, stateless: bool) -> Session | None:
-    """Rows 15 to 18: the session, or None where the server keeps none."""
+def require_session(headers: Headers, session: Session | None, stateless: bool) -> Session | None:
+    """Rows 15 to 18: the session, or None if the server is stateless. Raises if it is missing or unknown."""
     if session is not None or stateless:
         return session
     if b"mcp-session-id" in headers.raw:
         raise ProtocolError("There is no such session; it may have ended", code=INVALID_REQUEST, http_status=404)
-    message = f"Mcp-Session-Id is missing. {HOW_TO_START}"
-    raise ProtocolError(message, code=INVALID_REQUEST, http_status=400)
+    raise ProtocolError(f"Mcp-Session-Id is missing. {HOW_TO_START}", code=INVALID_REQUEST, http_status=400)
 
 
-def session_of_verb(headers: Headers, session: Session | None) -> None:
-    """GET and DELETE, which only sessions have: raises unless the version (row 13) and the session are known."""
+def check_get_or_delete(headers: Headers, session: Session | None) -> None:
+    """Raises unless the version (row 13) and the session are known: GET and DELETE exist in sessions only."""
     named = _named_revision(headers)
     if not named.handshake:
         raise unsupported(named.name)
-    known_session(headers, session, stateless=False)
+    require_session(headers, session, stateless=False)
 
 
 def allow_batch(revision: Revision | None) -> None:
@@ -298,64 +286,59 @@ def allow_batch(revision: Revision | None) -> None:
 
 
 def http_batch_revision(headers: Headers, session: Session | None) -> Revision | None:
-    """The revision that decides whether an HTTP body may be an array: the session's, unless the header denies it."""
+    """The revision that decides whether an HTTP body may be a batch: the session's, unless the header differs."""
     version = headers.get("mcp-protocol-version")
-    named = revisions.UNNAMED if version is None else revisions.BY_NAME.get(version)
+    named = revisions.HTTP_DEFAULT if version is None else revisions.BY_NAME.get(version)
     if session is None or named is None or not named.handshake:
         return named
     return session.revision
 
 
-def _initialize(opened: Opened, headers: Headers | None = None) -> Request:
-    opened.refuse_misfit()
-    assert isinstance(opened.params, InitializeParams)
-    # A version that we don't know, or that has no handshake, is answered with the newest that has one.
-    revision = revisions.HANDSHAKE.get(opened.params.protocol_version, revisions.LATEST_HANDSHAKE)
-    return _handshake(opened, revision, None, headers)
+def _initialize(parsed: ParsedRequest, headers: Headers | None = None) -> Request:
+    if parsed.problem is not None:
+        raise invalid_params(parsed.problem)
+    assert isinstance(parsed.params, InitializeParams)
+    # For an unknown version, or one without a handshake, the response offers the newest with one.
+    revision = revisions.HANDSHAKE.get(parsed.params.protocol_version, revisions.LATEST_HANDSHAKE)
+    return _handshake(parsed, revision, None, headers)
 
 
-def _handshake(opened: Opened, revision: Revision, session: Session | None, headers: Headers | None = None) -> Request:
-    row = opened.row
-    if row is None or revision.name not in row.since:
-        raise method_not_found(opened.method)
-    if opened.problem is not None:
-        opened.refuse_misfit()
+def _handshake(
+    parsed: ParsedRequest, revision: Revision, session: Session | None, headers: Headers | None = None
+) -> Request:
+    row = parsed.row
+    if row is None or revision.name not in row.versions:
+        raise method_not_found(parsed.method)
+    if parsed.problem is not None:
+        raise invalid_params(parsed.problem)
     return Request(
-        id=opened.id,
-        method=opened.method,
+        id=parsed.id,
+        method=parsed.method,
         row=row,
-        params=opened.params,
-        raw_params=opened.raw,
+        params=parsed.params,
+        raw_params=parsed.raw,
         revision=revision,
         session=session,
         headers=headers,
     )
 
 
-def cancelled_request(message: Envelope) -> RequestId | None:
-    """The id that a `notifications/cancelled` names; None if it is malformed, for such are ignored."""
+def read_cancelled_id(message: Envelope) -> RequestId | None:
+    """The request id in a `notifications/cancelled`; None if it is malformed, which is ignored."""
+    return _read_id(message, CancelledParams, "request_id")
+
+
+def read_progress_token(message: Envelope) -> RequestId | None:
+    """The progress token in a client's `notifications/progress`; None if it is malformed."""
+    return _read_id(message, ProgressParams, "progress_token")
+
+
+def _read_id(message: Envelope, params: type[Params], field: str) -> RequestId | None:
     try:
-        params = DECODERS[CancelledParams].decode(message.params)
+        found = getattr(DECODERS[params].decode(message.params), field)
     except UNREADABLE:
         return None
-    assert isinstance(params, CancelledParams)
-    return None if isinstance(params.request_id, UnsetType) else params.request_id
-
-
-class _ProgressParams(Params, frozen=True):
-    progress_token: RequestId | UnsetType = UNSET
-
-
-_progress_decoder = msgspec.json.Decoder(_ProgressParams)
-
-
-def progressed_request(message: Envelope) -> RequestId | None:
-    """Which request of ours a client's `notifications/progress` is about; None if it is malformed."""
-    try:
-        token = _progress_decoder.decode(message.params).progress_token
-    except UNREADABLE:
-        return None
-    return None if isinstance(token, UnsetType) else token
+    return None if found is UNSET else found
 
 
 def method_not_found(method: str, *, http_status: int = 200) -> ProtocolError:
@@ -363,11 +346,11 @@ def method_not_found(method: str, *, http_status: int = 200) -> ProtocolError:
     return ProtocolError(f"Method not found: {shown}", code=METHOD_NOT_FOUND, http_status=http_status)
 
 
-def refuse_modern(opened: Opened) -> None:
-    """Raises if a request names a version of its own: HTTP+SSE is older than that."""
-    version = opened.params.meta.version
+def refuse_modern(parsed: ParsedRequest) -> None:
+    """Raises if a request names its version: HTTP+SSE knows only the handshake."""
+    version = parsed.params.meta.version
     if not isinstance(version, UnsetType):
-        raise unsupported(version, revisions.BY_HANDSHAKE)
+        raise unsupported(version, revisions.HANDSHAKE_VERSIONS)
 
 
 def unsupported(requested: str, supported: Sequence[str] = revisions.SUPPORTED) -> ProtocolError:
@@ -382,16 +365,6 @@ def unsupported(requested: str, supported: Sequence[str] = revisions.SUPPORTED) 
 
 
 def _missing_meta(meta: RequestMeta) -> ProtocolError:
-    there = {VERSION_KEY: meta.version, CAPABILITIES_KEY: meta.capabilities}
-    missing = " and ".join(key for key, value in there.items() if value is UNSET)
-    return _bad_params(f"_meta must hold {missing}. {HOW_TO_START}", http_status=400)
-
-
-def _bound_client(raw: Raw) -> None:
-    meta = jsonrpc.members(jsonrpc.members(raw)["_meta"])
-    client = bytes(meta.get(CLIENT_KEY, b"{}"))
-    bounded_client(client, bytes(meta[CAPABILITIES_KEY]), http_status=400)
-
-
-def _bad_params(words: str, *, http_status: int = 200) -> ProtocolError:
-    return ProtocolError(f"Invalid params: {words}", code=INVALID_PARAMS, http_status=http_status)
+    found = {VERSION_KEY: meta.version, CAPABILITIES_KEY: meta.capabilities}
+    missing = " and ".join(key for key, value in found.items() if value is UNSET)
+    return invalid_params(f"_meta must hold {missing}. {HOW_TO_START}", http_status=400)

@@ -1,15 +1,15 @@
-"""JSON-RPC framing: bytes to messages, and results, errors and notifications to bytes."""
+"""JSON-RPC framing: decoding of messages and batches, encoding of responses, requests and notifications."""
 
 import codecs
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from dovetail.errors import INVALID_REQUEST, PARSE_ERROR, ProtocolError
+from dovetail.errors import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, ProtocolError
 from dovetail.protocol.methods import CHOICES, RequestId
 
 NO_PARAMS = Raw(b"{}")
@@ -18,23 +18,16 @@ NO_KIND = "A message needs a method, or an id with exactly one of result and err
 
 
 def _as_builtin(value: Any) -> Any:
-    """Subclasses of the builtin types, such as a markup string, go out as what they are."""
-    for kind, plain in _BUILTINS:
-        if isinstance(value, kind):
-            return plain(value)
+    """Instances of subclasses, such as a markup string, are encoded as their builtin type."""
+    if isinstance(value, str):
+        return str.__str__(value)  # not by a `__str__` of its own
+    for builtin in _BUILTINS:
+        if isinstance(value, builtin):
+            return builtin(value)
     raise TypeError(f"can't encode {type(value).__name__}")
 
 
-_BUILTINS: tuple[tuple[type, Callable[[Any], Any]], ...] = (
-    (str, str.__str__),
-    (int, int),
-    (float, float),
-    (dict, dict),
-    (list, list),
-    (tuple, tuple),
-)
-
-
+_BUILTINS: tuple[Any, ...] = (int, float, dict, list, tuple)
 encode = msgspec.json.Encoder(enc_hook=_as_builtin).encode
 
 
@@ -58,14 +51,18 @@ class Envelope(msgspec.Struct, frozen=True):
 
 
 class BadMessage(ProtocolError):
-    """Not a JSON-RPC message. `id` is the request's id if it could be read."""
+    """Not a JSON-RPC message; `id` is the request's if it could be read."""
 
     def __init__(self, code: int, message: str, id: RequestId | None = None) -> None:
         super().__init__(message, code=code, http_status=400)
         self.id = id
 
 
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # whatever bytes can do to a decoder
+def invalid_params(words: str, *, http_status: int = 200) -> ProtocolError:
+    return ProtocolError(f"Invalid params: {words}", code=INVALID_PARAMS, http_status=http_status)
+
+
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # what bad bytes raise in a decoder
 members = msgspec.json.Decoder(dict[str, Raw]).decode  # the members of an object, each as its own bytes
 _decode_message = msgspec.json.Decoder(Envelope).decode
 _decode_batch = msgspec.json.Decoder(list[Raw]).decode
@@ -73,19 +70,19 @@ _decode_any = msgspec.json.Decoder(float_hook=float).decode  # 1e999 is JSON too
 _CHUNK = 1 << 20
 TOO_DEEP = "The JSON is nested too deeply"
 MAX_DEPTH = 500
-_SHALLOW = 2 * MAX_DEPTH  # bytes that can't be nested deeper: each level needs two
+_SHALLOW = 2 * MAX_DEPTH  # bytes; a shorter message is never too deep: each level needs two
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_STEPS = tuple({91: 1, 123: 1, 93: -1, 125: -1}.get(byte, 0) for byte in range(256))  # of [ { ] and }
+_DEPTH_STEPS = tuple({91: 1, 123: 1, 93: -1, 125: -1}.get(byte, 0) for byte in range(256))  # of [ { ] and }
 NOT_JSON = "The message is not valid JSON in UTF-8"
-# An id among the first members of a message, before anything that is nested.
+# An id among the first members of a message, before any nested one.
 _LEADING_ID = (
     rb'\s*\{(?:\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,)*\s*"id"\s*:\s*(-?[0-9]{1,300}|"[ !#-\[\]-~]{0,300}")\s*,'
 )
-_PARTS = frozenset(Envelope.__struct_fields__)
+_MEMBERS = frozenset(Envelope.__struct_fields__)
 
 
 def decode(data: bytes | bytearray | memoryview) -> Envelope | list[Envelope | BadMessage]:
-    """Read one message or one batch. Raises BadMessage; a batch holds the bad ones in their places."""
+    """Decodes a message or a batch. Raises BadMessage; a batch holds those of its bad messages instead."""
     try:
         message = _decode_message(data)
         if isinstance(data, memoryview) or not data.isascii():
@@ -95,39 +92,39 @@ def decode(data: bytes | bytearray | memoryview) -> Envelope | list[Envelope | B
     except UNREADABLE:
         return _decode_carefully(data)
     if message.method is UNSET or message.result is not UNSET or message.error is not UNSET:
-        _check_reply(message)
+        _check_response(message)
     return message
 
 
 def _check_encoding(data: bytes | bytearray | memoryview) -> None:
-    """Raises UnicodeDecodeError. The decoder does not look into what it leaves as bytes, but later readers will."""
+    """Raises UnicodeDecodeError. The decoder does not check what it leaves as `Raw`, but later decoders need it."""
     reader = codecs.getincrementaldecoder("utf-8")()
-    for start in range(0, len(data), _CHUNK):  # in pieces: the text of a large message is never there as a whole
+    for start in range(0, len(data), _CHUNK):  # in pieces, so that a large message is not copied as a whole
         reader.decode(data[start : start + _CHUNK])
     reader.decode(b"", True)
 
 
 def check_depth(data: bytes | bytearray | memoryview) -> None:
-    """Raises RecursionError; for valid JSON only. Interpreters have bounds too, but not all of them the same."""
+    """Raises RecursionError; for valid JSON only. Interpreters have limits too, but different ones."""
     text = bytes(data) if isinstance(data, memoryview) else data
-    if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:  # which is true of nearly every message
+    if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:  # true of nearly every message
         return
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
-    brackets = b"".join(text.split(b'"')[::2]).translate(None, _NO_BRACKETS)  # what stands between the strings
-    if max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > MAX_DEPTH:
+    brackets = b"".join(text.split(b'"')[::2]).translate(None, _NO_BRACKETS)  # without strings
+    if max(accumulate(map(_DEPTH_STEPS.__getitem__, brackets)), default=0) > MAX_DEPTH:
         raise RecursionError
 
 
-def _check_reply(message: Envelope) -> None:
-    """Whatever is no plain request or notification must be an answer; one without an id can only be an error."""
-    answers = (message.result is not UNSET) + (message.error is not UNSET)
+def _check_response(message: Envelope) -> None:
+    """Raises unless it is a response; one without an id can only be an error."""
+    outcomes = (message.result is not UNSET) + (message.error is not UNSET)
     if message.method is not UNSET:
         raise BadMessage(INVALID_REQUEST, "A request has neither result nor error", _known_id(message.id))
-    if answers == 0:
+    if outcomes == 0:
         raise BadMessage(INVALID_REQUEST, NO_KIND, _known_id(message.id))
-    if answers == 2 or (message.id is UNSET and message.error is UNSET):
-        raise BadMessage(INVALID_REQUEST, NO_KIND)  # its id would name a request of ours, not one of the peer's
+    if outcomes == 2 or (message.id is UNSET and message.error is UNSET):
+        raise BadMessage(INVALID_REQUEST, NO_KIND)  # without its id, which would name one of our requests
 
 
 def _known_id(id: RequestId | UnsetType) -> RequestId | None:
@@ -135,7 +132,7 @@ def _known_id(id: RequestId | UnsetType) -> RequestId | None:
 
 
 def _decode_carefully(data: bytes | bytearray | memoryview) -> Envelope | list[Envelope | BadMessage]:
-    """The fast reading failed: find out whether it is a batch, and otherwise what is wrong."""
+    """The fast decoding failed: it is a batch, or malformed."""
     try:
         value = _decode_any(data)
         check_depth(data)
@@ -143,7 +140,7 @@ def _decode_carefully(data: bytes | bytearray | memoryview) -> Envelope | list[E
         found = re.match(_LEADING_ID, bytes(data[:4096]))
         raise BadMessage(PARSE_ERROR, TOO_DEEP, _decode_any(found[1]) if found else None) from None
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise BadMessage(PARSE_ERROR, NOT_JSON, _id_beside_half_characters(data)) from None
+        raise BadMessage(PARSE_ERROR, NOT_JSON, _id_despite_surrogates(data)) from None
     if not isinstance(value, list):
         if _is_nameless_error(value):
             return Envelope("2.0", error=members(data)["error"])
@@ -155,9 +152,9 @@ def _decode_carefully(data: bytes | bytearray | memoryview) -> Envelope | list[E
     return [_decode_item(raw, item) for raw, item in zip(_decode_batch(data), value, strict=True)]
 
 
-def _id_beside_half_characters(data: bytes | bytearray | memoryview) -> RequestId | None:
-    """The id of a request that is JSON, but for an escape like `\\ud800`: programs make these by cutting an emoji."""
-    import json  # late: hardly anybody sends this
+def _id_despite_surrogates(data: bytes | bytearray | memoryview) -> RequestId | None:
+    """The id of a request that is JSON but for an escape like `\\ud800`, which programs make by cutting an emoji."""
+    import json  # late: such messages are rare
 
     try:
         value = json.loads(str(data, "utf-8"), parse_constant=_refuse_constant)
@@ -185,7 +182,7 @@ def _decode_item(raw: Raw, value: Any) -> Envelope | BadMessage:
 
 
 def parse(data: bytes | bytearray | memoryview) -> Any:
-    """Any JSON, or BadMessage(-32700)."""
+    """Any JSON value. Raises BadMessage(-32700)."""
     try:
         return _decode_any(data)
     except RecursionError:
@@ -195,8 +192,8 @@ def parse(data: bytes | bytearray | memoryview) -> Any:
 
 
 def _is_nameless_error(value: Any) -> bool:
-    """An error with a null id: the peer could not read ours. Refusing it might go back and forth for ever."""
-    if not isinstance(value, dict) or value.keys() & _PARTS != {"jsonrpc", "id", "error"}:
+    """An error with a null id: the peer could not read our message. Refusing it might start an endless exchange."""
+    if not isinstance(value, dict) or value.keys() & _MEMBERS != {"jsonrpc", "id", "error"}:
         return False
     return value["jsonrpc"] == "2.0" and value["id"] is None
 
@@ -207,7 +204,7 @@ def _explain(value: Any) -> BadMessage:
     id = value.get("id")
     readable = id if isinstance(id, (int, str)) and not isinstance(id, bool) else None
     if "method" not in value and ("result" in value or "error" in value):
-        # An answer of the peer's: its id names a request of ours, so our error must not carry it.
+        # A response: its id names one of our requests, so our error must not carry it.
         return BadMessage(INVALID_REQUEST, "The message is not a JSON-RPC response")
     if value.get("jsonrpc") != "2.0":
         return BadMessage(INVALID_REQUEST, 'jsonrpc must be "2.0"', readable)
@@ -219,37 +216,35 @@ def _explain(value: Any) -> BadMessage:
 
 
 def result(id: RequestId, body: bytes) -> bytes:
-    """The answer to a request; `body` is the encoded result."""
+    """A response; `body` is the encoded result."""
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (encode(id), body)
 
 
 def error(id: RequestId | None, failure: ProtocolError, *, id_optional: bool = True) -> bytes:
-    """The refusal of a request. Without a readable id it is left out, or null where the revision demands one."""
+    """An error response. Without an id the member is omitted, or null where the revision demands one."""
     head = b'"id":%b,' % encode(id) if id is not None else b"" if id_optional else b'"id":null,'
     body: dict[str, Any] = {"code": failure.code, "message": sendable(failure.message)}
     if failure.data is not None:
         body["data"] = failure.data
     try:
         encoded = encode(body)
-    except (TypeError, ValueError, OverflowError, RecursionError):  # its data can't be sent: the refusal still must
+    except (TypeError, ValueError, OverflowError, RecursionError):  # the data can't be sent, but the error must
         encoded = encode({"code": failure.code, "message": body["message"]})
     return b'{"jsonrpc":"2.0",%b"error":%b}' % (head, encoded)
 
 
 def sendable(text: str) -> str:
-    """Text that UTF-8 can carry: half characters, as in names of undecodable files, become question marks."""
+    """Text that UTF-8 can carry: lone surrogates, as in undecodable file names, become question marks."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def notification(method: str, params: bytes | None = None) -> bytes:
     """A notification; `params` is the encoded object."""
-    if params is None:
-        return b'{"jsonrpc":"2.0","method":"%b"}' % method.encode()
-    return b'{"jsonrpc":"2.0","method":"%b","params":%b}' % (method.encode(), params)
+    tail = b"" if params is None else b',"params":%b' % params
+    return b'{"jsonrpc":"2.0","method":"%b"%b}' % (method.encode(), tail)
 
 
 def request(id: RequestId, method: str, params: bytes | None = None) -> bytes:
-    """A request of our own."""
     tail = b"" if params is None else b',"params":%b' % params
     return b'{"jsonrpc":"2.0","id":%b,"method":%b%b}' % (encode(id), encode(method), tail)
 
@@ -269,11 +264,11 @@ _KINDS = {
 }
 _EXPECTED = r"Expected `([^`]*)`, got `([^`]*)`(?: - at `([^`]*)`)?\Z"
 _MISSING = r"Object missing required field `([^`]*)`(?: - at `([^`]*)`)?\Z"
-_PLACE = r" - at `([^`]*)`\Z"  # at the end: what stands before it may hold the caller's own words
+_PLACE = r" - at `([^`]*)`\Z"  # at the end: the text before it may quote the caller
 
 
-def in_words(failure: Exception) -> str:
-    """What a typed reading of params complained about, in words for the caller and without the library's."""
+def describe_decode_error(failure: Exception) -> str:
+    """Why params could not be decoded, in words for the client, without msgspec's."""
     text = str(failure)
     if found := re.match(_MISSING, text):
         return f"{_path(found[2], found[1])} is missing"

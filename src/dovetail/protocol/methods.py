@@ -1,4 +1,4 @@
-"""The methods as rows: name, kind, who sends it, in which revisions, shape of its params, capability behind it."""
+"""The methods as rows: name, revisions, type of the params, the capability behind them."""
 
 from collections.abc import Callable
 from typing import Any, Literal, get_args
@@ -11,7 +11,7 @@ from dovetail.protocol import revisions as r
 RequestId = int | str
 LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 TargetType = Literal["ref/prompt", "ref/resource", "ref/tool"]
-# The closed sets of values, by the last part of their place: what an error lists.
+# The closed sets of values that an error lists, by the last part of their path.
 CHOICES: dict[str, tuple[str, ...]] = {
     "level": get_args(LogLevel),
     "logLevel": get_args(LogLevel),
@@ -21,11 +21,11 @@ EMPTY_OBJECT = Raw(b"{}")
 
 
 class AnyObject(msgspec.Struct, frozen=True):
-    """A JSON object, whatever is in it: it is passed over."""
+    """A JSON object whose members are skipped."""
 
 
 class RequestMeta(msgspec.Struct, frozen=True):
-    """The keys of a request's `_meta` that mean something to a server; all others stay in the raw params."""
+    """The keys of a request's `_meta` that a server reads; others are only in the raw params."""
 
     progress_token: int | str | UnsetType = msgspec.field(name="progressToken", default=UNSET)
     version: str | UnsetType = msgspec.field(name="io.modelcontextprotocol/protocolVersion", default=UNSET)
@@ -40,7 +40,7 @@ NO_META = RequestMeta()
 
 
 class Params(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
-    """What every params object may hold, and all that is known of a method we don't know."""
+    """What every params object may hold; all that is read for an unknown method."""
 
     meta: RequestMeta = msgspec.field(name="_meta", default=NO_META)
 
@@ -79,7 +79,7 @@ class GetPromptParams(Params, frozen=True):
 
 
 class CompletionTarget(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is being completed. `ref/tool` is our own addition to the two that the specification has."""
+    """The prompt or template whose argument is completed. `ref/tool` is our addition to the specification."""
 
     type: TargetType
     name: str = ""
@@ -106,7 +106,7 @@ class SetLevelParams(Params, frozen=True):
 
 
 class ListenFilter(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Which changes a `subscriptions/listen` asks for; the acknowledgement holds the part that is honoured."""
+    """The notifications that a `subscriptions/listen` requests; the acknowledgement holds the accepted part."""
 
     tools_list_changed: bool = False
     prompts_list_changed: bool = False
@@ -120,100 +120,91 @@ class ListenParams(Params, frozen=True):
 
 class CancelledParams(Params, frozen=True):
     request_id: RequestId | UnsetType = UNSET
-    reason: Any = None  # only ever shown in a log
+    reason: Any = None  # only shown in a log
 
 
-# One compiled decoder for each shape of params: the typed reading of a request costs a single pass.
+class ProgressParams(Params, frozen=True):
+    progress_token: RequestId | UnsetType = UNSET
+
+
+# One compiled decoder for each type of params: a typed reading costs a single pass.
 DECODERS: dict[type[Params], "msgspec.json.Decoder[Params]"] = {
-    shape: msgspec.json.Decoder(shape)
-    for shape in (
+    type_: msgspec.json.Decoder(type_)
+    for type_ in (
         *(Params, InitializeParams, ListParams, CallToolParams, UriParams, ReadResourceParams, GetPromptParams),
-        *(CompleteParams, SetLevelParams, ListenParams, CancelledParams),
+        *(CompleteParams, SetLevelParams, ListenParams, CancelledParams, ProgressParams),
     )
 }
 read_params = DECODERS[Params].decode
 
 
-class Method(msgspec.Struct, frozen=True, kw_only=True):
-    """One row. `capability` is the server capability without which the method is not there at all."""
+class Method(msgspec.Struct, frozen=True):
+    """One row. `capability` is the server capability without which the method does not exist."""
 
     name: str
-    request: bool = True
-    to_server: bool = True
-    since: frozenset[str]
+    versions: frozenset[str]
     params: type[Params] = Params
-    named_by: str | None = None  # the field of its params that the header `Mcp-Name` mirrors
+    name_field: str | None = None  # the field of its params that the header `Mcp-Name` mirrors
     capability: str | None = None
-    in_session: bool = False  # it has something remembered for later, so it needs a session
+    stateful: bool = False  # the server remembers something for later, so it needs a session
     cacheable: bool = False  # the result carries cache hints where the revision has them
-    asks: bool = False  # whoever serves it may ask the client something
-    # Made of the above, for what happens with every request:
+    interactive: bool = False  # the call may require input from the client
+    # Derived, because every request needs them:
     header: bytes = b""  # the name as the header `Mcp-Method` has it
-    modern: dict[str, r.Revision] = {}  # those of `since` that have no handshake
-    read: Callable[[Raw], Params] = read_params  # params in, of the shape that the row names
+    modern: dict[str, r.Revision] = {}  # those of `versions` that have no handshake
+    read: Callable[[Raw], Params] = read_params  # decodes params of the row's type
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "header", self.name.encode())
-        modern = {name: row for name, row in r.MODERN.items() if name in self.since}
+        modern = {name: row for name, row in r.MODERN.items() if name in self.versions}
         msgspec.structs.force_setattr(self, "modern", modern)
         msgspec.structs.force_setattr(self, "read", DECODERS[self.params].decode)
 
 
-EVERY = r.at_least(r.R2024_11_05)
-HANDSHAKE = r.at_least(r.R2024_11_05, r.R2025_11_25)
-MODERN = r.at_least(r.R2026_07_28)
+EVERY = r.versions_between(r.R2024_11_05)
+HANDSHAKE = r.versions_between(r.R2024_11_05, r.R2025_11_25)
+MODERN = r.versions_between(r.R2026_07_28)
 
 REQUESTS = (
-    Method(name="initialize", since=HANDSHAKE, params=InitializeParams),
-    Method(name="ping", since=HANDSHAKE),
-    Method(name="server/discover", since=MODERN, cacheable=True),
-    Method(name="tools/list", since=EVERY, params=ListParams, capability="tools", cacheable=True),
-    Method(name="tools/call", since=EVERY, params=CallToolParams, named_by="name", capability="tools", asks=True),
-    Method(name="resources/list", since=EVERY, params=ListParams, capability="resources", cacheable=True),
-    Method(name="resources/templates/list", since=EVERY, params=ListParams, capability="resources", cacheable=True),
-    Method(
-        name="resources/read",
-        since=EVERY,
-        params=ReadResourceParams,
-        named_by="uri",
-        capability="resources",
-        cacheable=True,
-        asks=True,
-    ),
-    Method(name="resources/subscribe", since=HANDSHAKE, params=UriParams, capability="resources", in_session=True),
-    Method(name="resources/unsubscribe", since=HANDSHAKE, params=UriParams, capability="resources", in_session=True),
-    Method(name="prompts/list", since=EVERY, params=ListParams, capability="prompts", cacheable=True),
-    Method(name="prompts/get", since=EVERY, params=GetPromptParams, named_by="name", capability="prompts", asks=True),
-    Method(name="completion/complete", since=EVERY, params=CompleteParams, capability="completions"),
-    Method(name="logging/setLevel", since=HANDSHAKE, params=SetLevelParams, capability="logging", in_session=True),
-    Method(name="subscriptions/listen", since=MODERN, params=ListenParams),
+    Method("initialize", HANDSHAKE, InitializeParams),
+    Method("ping", HANDSHAKE),
+    Method("server/discover", MODERN, cacheable=True),
+    Method("tools/list", EVERY, ListParams, capability="tools", cacheable=True),
+    Method("tools/call", EVERY, CallToolParams, name_field="name", capability="tools", interactive=True),
+    Method("resources/list", EVERY, ListParams, capability="resources", cacheable=True),
+    Method("resources/templates/list", EVERY, ListParams, capability="resources", cacheable=True),
+    Method("resources/read", EVERY, ReadResourceParams, "uri", "resources", cacheable=True, interactive=True),
+    Method("resources/subscribe", HANDSHAKE, UriParams, capability="resources", stateful=True),
+    Method("resources/unsubscribe", HANDSHAKE, UriParams, capability="resources", stateful=True),
+    Method("prompts/list", EVERY, ListParams, capability="prompts", cacheable=True),
+    Method("prompts/get", EVERY, GetPromptParams, name_field="name", capability="prompts", interactive=True),
+    Method("completion/complete", EVERY, CompleteParams, capability="completions"),
+    Method("logging/setLevel", HANDSHAKE, SetLevelParams, capability="logging", stateful=True),
+    Method("subscriptions/listen", MODERN, ListenParams),
 )
 NOTIFICATIONS = (
-    Method(name="notifications/initialized", request=False, since=HANDSHAKE),
-    Method(name="notifications/cancelled", request=False, since=EVERY, params=CancelledParams),
-    Method(name="notifications/progress", request=False, since=HANDSHAKE),
-    Method(name="notifications/roots/list_changed", request=False, since=HANDSHAKE),
+    Method("notifications/initialized", HANDSHAKE),
+    Method("notifications/cancelled", EVERY, CancelledParams),
+    Method("notifications/progress", HANDSHAKE, ProgressParams),
+    Method("notifications/roots/list_changed", HANDSHAKE),
 )
-TO_CLIENT = (
-    Method(name="ping", to_server=False, since=HANDSHAKE),
-    Method(name="sampling/createMessage", to_server=False, since=HANDSHAKE),
-    Method(name="roots/list", to_server=False, since=HANDSHAKE),
-    Method(name="elicitation/create", to_server=False, since=r.at_least(r.R2025_06_18, r.R2025_11_25)),
-    Method(name="notifications/progress", to_server=False, request=False, since=EVERY),
-    Method(name="notifications/message", to_server=False, request=False, since=EVERY, capability="logging"),
-    Method(name="notifications/cancelled", to_server=False, request=False, since=EVERY),
-    Method(name="notifications/tools/list_changed", to_server=False, request=False, since=EVERY),
-    Method(name="notifications/prompts/list_changed", to_server=False, request=False, since=EVERY),
-    Method(name="notifications/resources/list_changed", to_server=False, request=False, since=EVERY),
-    Method(name="notifications/resources/updated", to_server=False, request=False, since=EVERY),
-    Method(
-        name="notifications/elicitation/complete",
-        to_server=False,
-        request=False,
-        since=r.at_least(r.R2025_11_25, r.R2025_11_25),
-    ),
-    Method(name="notifications/subscriptions/acknowledged", to_server=False, request=False, since=MODERN),
+# From the server to its client:
+SERVER_REQUESTS = (
+    Method("ping", HANDSHAKE),
+    Method("sampling/createMessage", HANDSHAKE),
+    Method("roots/list", HANDSHAKE),
+    Method("elicitation/create", r.versions_between(r.R2025_06_18, r.R2025_11_25)),
+)
+SERVER_NOTIFICATIONS = (
+    Method("notifications/progress", EVERY),
+    Method("notifications/message", EVERY, capability="logging"),
+    Method("notifications/cancelled", EVERY),
+    Method("notifications/tools/list_changed", EVERY),
+    Method("notifications/prompts/list_changed", EVERY),
+    Method("notifications/resources/list_changed", EVERY),
+    Method("notifications/resources/updated", EVERY),
+    Method("notifications/elicitation/complete", r.versions_between(r.R2025_11_25, r.R2025_11_25)),
+    Method("notifications/subscriptions/acknowledged", MODERN),
 )
 
 REQUEST_ROWS = {row.name: row for row in REQUESTS}
-NOTIFICATION_ROWS = {row.name: row for row in NOTIFICATIONS}

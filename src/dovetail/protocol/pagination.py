@@ -1,4 +1,4 @@
-"""Pagination cursors (opaque, signed, without memory on the server), and Base64 for URLs (RFC 7515, appendix C)."""
+"""Pagination cursors, signed so that the server stores nothing, and base64url (RFC 7515, appendix C)."""
 
 import base64
 import struct
@@ -12,26 +12,26 @@ def encode_base64url(data: bytes) -> str:
 
 
 def decode_base64url(text: str) -> bytes:
-    """Raises ValueError unless it is the one right spelling: others of the same bytes would make two texts of one."""
+    """Raises ValueError unless it is the canonical spelling: one value must not have two texts."""
     data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     if encode_base64url(data) != text:
         raise ValueError("no Base64 for URLs")
     return data
 
 
-LIFETIME = 24 * 3600  # seconds; a client that pages is done long before
+CURSOR_TTL = 24 * 3600  # seconds
 CLOCK_SKEW = 60  # seconds that another worker's clock may be ahead
 _BODY = struct.Struct(">QI")  # registration number of the last item sent, time of issue
-_SIGNATURE = 16
+_SIGNATURE_BYTES = 16
 
 
 def encode_cursor(position: int, *, scope: str, key: bytes, now: float) -> str:
-    """Points behind the item with registration number `position`; `scope` names the list it belongs to."""
+    """Points behind the item with registration number `position` of the list `scope`."""
     return _signed(_BODY.pack(position, int(now)), scope, key).decode()
 
 
 def decode_cursor(cursor: str | None, *, scope: str, keys: Sequence[bytes], now: float) -> int:
-    """What a cursor points behind, if one of the keys signed it; 0, the first page, for none or an empty one."""
+    """The position in a cursor that one of the keys signed; 0, the first page, for none or an empty one."""
     if not cursor:
         return 0
     try:
@@ -40,11 +40,11 @@ def decode_cursor(cursor: str | None, *, scope: str, keys: Sequence[bytes], now:
         position, issued = _BODY.unpack(body)
     except (ValueError, struct.error):
         raise _invalid() from None
-    import hmac  # late: few clients ever send a cursor, and it brings OpenSSL
+    import hmac  # late: it brings OpenSSL, and few clients send a cursor
 
-    # Made again and compared as a whole: Base64 has several spellings of the same bytes, and only ours is valid.
+    # The whole cursor is made again and compared: Base64 has several spellings of the same bytes.
     ours = any(hmac.compare_digest(given, _signed(body, scope, key)) for key in keys)
-    if not ours or not -CLOCK_SKEW <= now - issued <= LIFETIME:
+    if not ours or not -CLOCK_SKEW <= now - issued <= CURSOR_TTL:
         raise _invalid()
     return int(position)
 
@@ -52,7 +52,7 @@ def decode_cursor(cursor: str | None, *, scope: str, keys: Sequence[bytes], now:
 def _signed(body: bytes, scope: str, key: bytes) -> bytes:
     import hmac
 
-    signature = hmac.digest(key, scope.encode() + b"\0" + body, "sha256")[:_SIGNATURE]
+    signature = hmac.digest(key, scope.encode() + b"\0" + body, "sha256")[:_SIGNATURE_BYTES]
     return base64.urlsafe_b64encode(body + signature)
 
 

@@ -1,4 +1,4 @@
-"""Results of requests, and the `Shaper`, compiled once for each revision, that encodes them."""
+"""Results of requests, and the `Shaper` that encodes them for one revision."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -28,7 +28,7 @@ SERVER_INFO_KEY = "io.modelcontextprotocol/serverInfo"
 SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"
 COMPLETE = "complete"
 INPUT_REQUIRED = "input_required"
-# Parts of a tool's result, around JSON:
+# Parts of a tool's result, around encoded JSON:
 _TEXT = b'[{"type":"text","text":%b}]'
 _STRUCTURED = b',"structuredContent":'
 _WRAPPED = b'{"result":%b}'
@@ -36,7 +36,7 @@ _QUOTE, _BRACE = b'"{'
 
 
 class Style(msgspec.Struct, frozen=True, kw_only=True):
-    """The switches of the profiles that change the shape of results."""
+    """Options of a server's profile that change how results are encoded."""
 
     always_structured_content: bool = False
     empty_next_cursor: bool = False
@@ -50,19 +50,19 @@ class CacheHint(msgspec.Struct, frozen=True):
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a tool, spelled out: for tools that want to say more than a return value can."""
+    """The full result of a tool, for functions that need more than a return value can say."""
 
     content: Sequence[Content] = ()
-    structured: Any = UNSET  # a `Raw` is JSON already
+    structured: Any = UNSET  # a `Raw` is encoded already
     is_error: bool = False
     meta: Meta | None = None
     # Set by the tool's registration, not by its author:
-    has_schema: bool = False  # it declares what its structured values look like
-    wrap: bool = False  # its schema describes no object, so older revisions get {"result": value}
-    text_copy: bool = True  # a structured value also goes out as text
+    has_schema: bool = False  # the tool has an output schema
+    wrap: bool = False  # the schema describes no object, so older revisions get {"result": value}
+    text_copy: bool = True  # a structured value is also sent as text
 
-    def opened(self) -> "ToolResult":
-        """The same for whoever looks into it: the structured value as dicts, lists and so on."""
+    def decoded(self) -> "ToolResult":
+        """With the structured value decoded, for code that reads it."""
         if not isinstance(self.structured, Raw):
             return self
         return msgspec.structs.replace(self, structured=msgspec.json.decode(self.structured))
@@ -72,17 +72,16 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shaper:
-    """Encodes every kind of result as one revision wants it."""
+    """Encodes every kind of result for one revision; made once for each revision and style."""
 
     def __init__(self, revision: Revision, style: Style, info: Implementation) -> None:
         self.revision = revision
         self.style = style
         self.info = shape_implementation(info, revision)
-        self._server_meta: dict[str, Any] = (
-            {SERVER_INFO_KEY: self.info} if revision.result_type and style.server_info else {}
-        )
+        has_info = revision.result_type and style.server_info
+        self._server_meta: dict[str, Any] = {SERVER_INFO_KEY: self.info} if has_info else {}
         self.empty = self.body({})
-        # What all results of tools have in common: how they begin, and how they end if they have no meta of their own.
+        # What all results of tools have in common: their head, and their end without a `_meta` of their own.
         self._tool_head = b'{"resultType":"complete","content":' if revision.result_type else b'{"content":'
         self._tool_ends = (self._tool_end(False, None), self._tool_end(True, None))
         self._no_content = (Text(""),) if style.always_structured_content else ()
@@ -91,7 +90,7 @@ class Shaper:
         self._filler = b',"structuredContent":{}' if style.always_structured_content else b""
 
     def body(self, fields: Mapping[str, Any], meta: Meta | None = None) -> bytes:
-        """A result with what every result of this revision carries around its own fields."""
+        """A result: its own fields, and those of every result of this revision."""
         body: dict[str, Any] = {"resultType": COMPLETE} if self.revision.result_type else {}
         body.update(fields)
         if meta or self._server_meta:
@@ -106,7 +105,7 @@ class Shaper:
     def tool_result(self, result: ToolResult) -> bytes:
         end = self._tool_end(result.is_error, result.meta) if result.meta else self._tool_ends[result.is_error]
         if result.structured is UNSET:
-            filler = b"" if result.has_schema else self._filler  # it would break what the schema promises
+            filler = b"" if result.has_schema else self._filler  # a filler would not fit the schema
             blocks = result.content if self.revision.icons else shape_content(result.content, self.revision)
             return b"".join((self._tool_head, encode(blocks or self._no_content), filler, end))
         value = encode(result.structured)
@@ -127,42 +126,35 @@ class Shaper:
         return b'%b,"_meta":%b}' % (flag, encode({**self._server_meta, **(meta or {})}))
 
     def page(self, key: str, items: Sequence[Definition], next_cursor: str | None, hint: CacheHint) -> bytes:
-        """A page of a list. `key` is the name the items have in the result."""
+        """A page of a list; `key` is the name of its items in the result."""
         fields: dict[str, Any] = {key: [shape_definition(item, self.revision) for item in items]}
         if next_cursor is not None:
             fields["nextCursor"] = next_cursor
-        elif self.style.empty_next_cursor and self.revision.handshake:  # later an empty cursor is a live one
+        elif self.style.empty_next_cursor and self.revision.handshake:  # in later revisions an empty cursor is valid
             fields["nextCursor"] = ""
         return self.cacheable(fields, hint)
 
 
 class Result(Protocol):
-    """Anything that answers a request."""
-
     def encode(self, shaper: Shaper) -> bytes: ...
 
 
 class EmptyResult(msgspec.Struct, frozen=True):
-    """Nothing to say but that it is done."""
-
     def encode(self, shaper: Shaper) -> bytes:
         return shaper.empty
 
 
+LazyItems = Sequence[Definition] | Callable[[], Sequence[Definition]]  # called when `items` is read
+
+
 class ListResult:
-    """A page of a list. Untouched it goes out as the bytes kept from last time; once changed it is encoded anew."""
+    """A page of a list. It is sent as its cached bytes unless a middleware has changed it."""
 
     __slots__ = ("_encoded", "_items", "hint", "key", "next_cursor")
 
     def __init__(
-        self,
-        key: str,
-        items: Sequence[Definition] | Callable[[], Sequence[Definition]],
-        next_cursor: str | None,
-        hint: CacheHint,
-        encoded: bytes | None = None,
+        self, key: str, items: LazyItems, next_cursor: str | None, hint: CacheHint, encoded: bytes | None = None
     ) -> None:
-        """`items` may be a function: it is called only if somebody looks."""
         self.key = key
         self.next_cursor = next_cursor
         self.hint = hint
@@ -191,8 +183,6 @@ class ListResult:
 
 
 class ReadResourceResult(msgspec.Struct, frozen=True):
-    """What a resource holds."""
-
     items: Sequence[ResourceContents]
     hint: CacheHint = CacheHint()
 
@@ -221,8 +211,6 @@ def _shape_message(message: Message, revision: Revision) -> dict[str, Any]:
 
 
 class CompleteResult(msgspec.Struct, frozen=True):
-    """Suggestions for an argument."""
-
     completion: Completion
 
     def encode(self, shaper: Shaper) -> bytes:
@@ -230,31 +218,27 @@ class CompleteResult(msgspec.Struct, frozen=True):
 
 
 class InitializeResult(msgspec.Struct, frozen=True):
-    """The answer to `initialize`."""
-
-    offer: ServerCapabilities
+    capabilities: ServerCapabilities
     instructions: str | None
 
     def encode(self, shaper: Shaper) -> bytes:
         fields: dict[str, Any] = {
             "protocolVersion": shaper.revision.name,
-            "capabilities": self.offer.capabilities(shaper.revision),
+            "capabilities": self.capabilities.for_revision(shaper.revision),
             "serverInfo": shaper.info,
         }
         return encode(fields if self.instructions is None else {**fields, "instructions": self.instructions})
 
 
 class DiscoverResult(msgspec.Struct, frozen=True):
-    """The answer to `server/discover`."""
-
-    offer: ServerCapabilities
+    capabilities: ServerCapabilities
     instructions: str | None
     hint: CacheHint
 
     def encode(self, shaper: Shaper) -> bytes:
         fields: dict[str, Any] = {
             "supportedVersions": list(revisions.SUPPORTED),
-            "capabilities": self.offer.capabilities(shaper.revision),
+            "capabilities": self.capabilities.for_revision(shaper.revision),
         }
         if self.instructions is not None:
             fields["instructions"] = self.instructions
@@ -262,7 +246,7 @@ class DiscoverResult(msgspec.Struct, frozen=True):
 
 
 class InputRequiredResult(msgspec.Struct, frozen=True):
-    """Not yet a result: questions that the client answers when it makes the request again."""
+    """Not a final result: the client makes the request again, with responses to these client requests."""
 
     requests: Mapping[str, Any]  # by key: method and params
     state: str  # sealed

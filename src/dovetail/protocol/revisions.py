@@ -1,18 +1,18 @@
-"""The published revisions as rows. Code asks a row what it can do; nothing compares dates."""
+"""The published revisions as rows: code reads a row's fields and never compares dates."""
 
 import msgspec
 from msgspec.structs import replace
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
-    """One published revision. Every field is a question that some code asks."""
+    """One published revision."""
 
     name: str
-    # how a conversation starts and what a message may look like
+    # how a connection starts and what a message may look like
     handshake: bool = True  # `initialize` opens a session; otherwise every request carries its own `_meta`
     batches: bool = False  # an array of messages is legal
-    error_id_optional: bool = False  # an error whose request id could not be read leaves `id` out; before, it is null
-    # what may appear in what we send
+    error_id_optional: bool = False  # an error without a readable request id omits `id`; otherwise it is null
+    # what the server may send
     tool_annotations: bool = True
     audio: bool = True
     progress_message: bool = True
@@ -20,7 +20,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     titles: bool = True
     structured_output: bool = True
     any_structured_output: bool = False  # otherwise only objects
-    open_schemas: bool = False  # a tool's schemas may be any; otherwise those of properties and of outputs are objects
+    open_schemas: bool = False  # a tool's output schema and its properties' need not be objects
     resource_links: bool = True
     object_meta: bool = True  # `_meta` on tools, resources, prompts and content
     last_modified: bool = True
@@ -28,18 +28,18 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     server_details: bool = True  # `description`, `websiteUrl` and `icons` of the server itself
     result_type: bool = False  # `resultType`, server info and cache hints on results
     extensions: bool = False  # the `extensions` capability
-    # how things behave
+    # how the server behaves
     missing_resource_code: int = -32002
-    disconnect_cancels: bool = False  # HTTP: the client leaving is a cancellation
+    disconnect_cancels: bool = False  # HTTP: a disconnect cancels the call
     resumable: bool = False  # HTTP: priming event, `retry` and `Last-Event-ID`
-    log_on_request: bool = False  # logs only for a request that asked, at the level it asked for
-    listens: bool = False  # changes go to `subscriptions/listen`; otherwise to the session
-    # how a server asks its client
-    rounds: bool = False  # a question ends the call, which comes again with the answer; otherwise it is a request
+    log_on_request: bool = False  # log messages only for a request that names a level
+    listens: bool = False  # list changes are sent on `subscriptions/listen`; otherwise to the session
+    # how the server sends client requests
+    input_required: bool = False  # as an `input_required` result; otherwise as a JSON-RPC request
     elicitation: bool = True
     url_elicitation: bool = True
-    elicitation_ids: bool = False  # of URLs to open: the client is told when the user is done there
-    rich_forms: bool = True  # titled and several choices, defaults of every kind; otherwise `enumNames` and booleans
+    elicitation_ids: bool = False  # URL elicitations have ids, and the client is notified when the user is done
+    rich_forms: bool = True  # titled choices, multi-selects, all defaults; otherwise `enumNames` and booleans
     rich_sampling: bool = True  # tools, and several blocks in one message
     header: bytes = b""  # the name as the header `MCP-Protocol-Version` has it
 
@@ -47,13 +47,8 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "header", self.name.encode())
 
 
-R2025_06_18 = Revision(
-    name="2025-06-18",
-    icons=False,
-    server_details=False,
-    url_elicitation=False,
-    rich_forms=False,
-    rich_sampling=False,
+R2025_06_18 = Revision(  # without what 2025-11-25 brought
+    name="2025-06-18", icons=False, server_details=False, url_elicitation=False, rich_forms=False, rich_sampling=False
 )
 R2025_03_26 = replace(  # without what 2025-06-18 brought
     R2025_06_18,
@@ -88,7 +83,7 @@ R2026_07_28 = Revision(
     disconnect_cancels=True,
     log_on_request=True,
     listens=True,
-    rounds=True,
+    input_required=True,
 )
 
 ALL = (R2024_11_05, R2025_03_26, R2025_06_18, R2025_11_25, R2026_07_28)  # oldest first
@@ -96,15 +91,15 @@ BY_NAME = {revision.name: revision for revision in ALL}
 BY_HEADER = {revision.header: revision for revision in ALL}
 HANDSHAKE = {revision.name: revision for revision in ALL if revision.handshake}
 MODERN = {revision.name: revision for revision in ALL if not revision.handshake}
-SUPPORTED = tuple(revision.name for revision in reversed(ALL))  # newest first, as clients are told
-BY_HANDSHAKE = tuple(name for name in SUPPORTED if name in HANDSHAKE)
+SUPPORTED = tuple(revision.name for revision in reversed(ALL))  # newest first, as clients see them
+HANDSHAKE_VERSIONS = tuple(name for name in SUPPORTED if name in HANDSHAKE)
 LATEST = ALL[-1]
 LATEST_HANDSHAKE = R2025_11_25
-UNNAMED = R2025_03_26  # what an HTTP request without a version header is taken for
+HTTP_DEFAULT = R2025_03_26  # of an HTTP request without a version header
 
 
-def at_least(first: Revision, last: Revision | None = None) -> frozenset[str]:
-    """The names of all revisions from `first` to `last`, both included: how the tables say since when."""
+def versions_between(first: Revision, last: Revision | None = None) -> frozenset[str]:
+    """The names of all revisions from `first` to `last`, both included."""
     names = [revision.name for revision in ALL]
     end = len(names) if last is None else names.index(last.name) + 1
     return frozenset(names[names.index(first.name) : end])

@@ -1,4 +1,4 @@
-"""Sampling on the wire: the messages of a conversation with a model, their rules, and their shape by revision."""
+"""Sampling on the wire: the messages of a conversation with a model, their rules, their form by revision."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
@@ -27,18 +27,18 @@ B = TypeVar("B")
 
 
 class ToolUseContent(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="tool_use"):
-    """A model wants to know what a tool says to this input."""
+    """A model's call of a tool."""
 
     id: str
     name: str
     input: dict[str, Any]
-    meta: Meta | None = msgspec.field(name="_meta", default=None)  # goes back as it came: providers cache by it
+    meta: Meta | None = msgspec.field(name="_meta", default=None)  # returned unchanged: providers cache by it
 
 
 class ToolResultContent(
     msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_field="type", tag="tool_result"
 ):
-    """What the tool said, for the model that wanted to know."""
+    """The result of a tool use, for the model."""
 
     tool_use_id: str
     content: str | Content | Sequence[Content | str]
@@ -51,12 +51,12 @@ class ToolResultContent(
         return _as_blocks(self.content)
 
 
-Sayable = Text | Image | Audio
+PlainContent = Text | Image | Audio
 SamplingContent = Text | Image | Audio | ToolUseContent | ToolResultContent
 
 
 class SamplingMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one side of a conversation said, in one or several blocks."""
+    """One message of a conversation, with one or several blocks."""
 
     role: Role
     content: str | SamplingContent | Sequence[SamplingContent | str]
@@ -71,7 +71,7 @@ class SamplingMessage(msgspec.Struct, frozen=True, omit_defaults=True):
         return [block for block in self.blocks if isinstance(block, ToolUseContent)]
 
     @property
-    def tool_outcomes(self) -> list[ToolResultContent]:
+    def tool_results(self) -> list[ToolResultContent]:
         return [block for block in self.blocks if isinstance(block, ToolResultContent)]
 
 
@@ -84,7 +84,7 @@ def _as_blocks(content: str | B | Sequence[B | str]) -> tuple[B | Text, ...]:
 
 
 class ModelPreferences(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """Which model would do: parts of names, the best first, and how much price, speed and wits matter."""
+    """The wanted model: parts of names, the best first, and priorities from 0 to 1."""
 
     hints: Sequence[Mapping[str, Any]] | None = None
     cost_priority: Priority | None = None
@@ -97,8 +97,6 @@ class ToolChoice(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, rename="camel"):
-    """All that a client is told when it is asked to sample a model."""
-
     messages: Sequence[SamplingMessage]
     max_tokens: int
     system_prompt: str | None = None
@@ -112,13 +110,12 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
 
     @property
     def offers_tools(self) -> bool:
-        """Whether the model may use tools in its answer."""
         return bool(self.tools) and (self.tool_choice is None or self.tool_choice.mode != "none")
 
     @property
     def requires(self) -> tuple[str, ...]:
-        """What a client must declare before it is asked."""
-        tools_in_messages = any(message.tool_uses or message.tool_outcomes for message in self.messages)
+        """The capabilities that the client must have declared."""
+        tools_in_messages = any(message.tool_uses or message.tool_results for message in self.messages)
         parts = {
             "sampling": True,
             "sampling.tools": tools_in_messages or self.tools is not None or self.tool_choice is not None,
@@ -127,31 +124,32 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
         return tuple(name for name, is_needed in parts.items() if is_needed)
 
 
-# The rules of a conversation
-
-
 def check_conversation(messages: Mapping[int, SamplingMessage]) -> None:
-    """Raises SetupError, with the number of the message, unless every tool use has its outcome in the next one."""
-    asked_by, uses = 0, list[str]()
+    """Raises SetupError unless the next message holds the results of all tool uses; keys are numbers for its text."""
+    used_in, uses = 0, list[str]()
     for number, message in messages.items():
         if message.tool_uses and message.role != "assistant":
-            raise SetupError(f'message {number}: only the model uses tools; one with ToolUse has role="assistant"')
-        if message.tool_outcomes and (message.role != "user" or len(message.tool_outcomes) != len(message.blocks)):
-            raise SetupError(f'message {number}: one with ToolOutcome has role="user", and may hold nothing else')
-        given = [outcome.tool_use_id for outcome in message.tool_outcomes]
+            raise SetupError(f'message {number}: only the model uses tools; one with tool uses has role="assistant"')
+        if message.tool_results and (message.role != "user" or len(message.tool_results) != len(message.blocks)):
+            raise SetupError(f'message {number}: one with tool results has role="user", and may hold nothing else')
+        given = [result.tool_use_id for result in message.tool_results]
         if missing := set(uses).difference(given):
-            raise _unanswered(asked_by, missing)
+            raise _missing_results(used_in, missing)
         if len(given) != len(uses):
-            raise SetupError(f"message {number}: it must hold a ToolOutcome for each ToolUse before it, and no other")
-        asked_by, uses = number, [use.id for use in message.tool_uses]
+            raise SetupError(
+                f"message {number}: it must hold a ToolResultContent for each tool use before it, no other"
+            )
+        used_in, uses = number, [use.id for use in message.tool_uses]
         if len(set(uses)) != len(uses):
-            raise SetupError(f"message {number}: two ToolUse in it have the same id, so outcomes can't tell them apart")
+            raise SetupError(
+                f"message {number}: two tool uses in it have the same id, so results can't tell them apart"
+            )
     if uses:
-        raise _unanswered(asked_by, set(uses))
+        raise _missing_results(used_in, set(uses))
 
 
 def check_tool_turns(messages: Sequence[SamplingMessage], most: int = 100) -> None:
-    """Raises QuestionFailed if a model has been given tools, time and again, and still does not come to an end."""
+    """Raises QuestionFailed if the model has used tools in `most` messages and still does not end."""
     if sum(1 for message in messages if message.tool_uses) >= most:
         raise QuestionFailed(
             f"The model has used tools in {most} turns of this conversation and is not offered any more; "
@@ -159,18 +157,15 @@ def check_tool_turns(messages: Sequence[SamplingMessage], most: int = 100) -> No
         )
 
 
-def _unanswered(number: int, ids: set[str]) -> SetupError:
+def _missing_results(number: int, ids: set[str]) -> SetupError:
     return SetupError(
-        f"message {number}: the next message must hold a ToolOutcome for each ToolUse in this one; "
+        f"message {number}: the next message must hold a ToolResultContent for each tool use in this one; "
         f"there is none for {', '.join(repr(id[:80]) for id in sorted(ids)[:5])}"
     )
 
 
-# Shapes by revision
-
-
 def shape_sampling(params: SamplingParams, revision: Revision) -> SamplingParams:
-    """The question as a revision may carry it. Raises MissingCapability for tools where there are none."""
+    """The params as a revision spells them. Raises MissingCapability for tools if it has none."""
     if revision.rich_sampling:
         messages = [_shape_message(message, revision) for message in params.messages if message.blocks]
         tools = None if params.tools is None else [shape_definition(tool, revision) for tool in params.tools]
@@ -183,13 +178,13 @@ def shape_sampling(params: SamplingParams, revision: Revision) -> SamplingParams
 
 def _shape_message(message: SamplingMessage, revision: Revision) -> SamplingMessage:
     blocks = [_shape_block(block, revision) for block in message.blocks]
-    # One block goes alone: clients that have known only that for years understand it too.
+    # One block is sent without a list, as clients of older revisions expect.
     return msgspec.structs.replace(message, content=blocks[0] if len(blocks) == 1 else blocks)
 
 
 def _shape_block(block: SamplingContent, revision: Revision) -> SamplingContent:
     if not isinstance(block, ToolResultContent):
-        return block  # which every revision with several blocks carries whole
+        return block
     structured = block.structured
     if structured is not None and not isinstance(structured, Mapping) and not revision.any_structured_output:
         structured = {"result": structured}
@@ -197,5 +192,5 @@ def _shape_block(block: SamplingContent, revision: Revision) -> SamplingContent:
 
 
 def _single_blocks(message: SamplingMessage, revision: Revision) -> list[SamplingMessage]:
-    plain = [block for block in message.blocks if isinstance(block, Sayable)]  # there are no others without tools
+    plain = [block for block in message.blocks if isinstance(block, PlainContent)]  # without tools there are no others
     return [SamplingMessage(message.role, block) for block in shape_content(plain, revision)]  # type: ignore[arg-type]

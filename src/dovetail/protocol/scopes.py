@@ -1,16 +1,16 @@
-"""Scopes, the words of OAuth for what a caller may do: what authors and tokens say comes in, a checked set goes out."""
+"""OAuth scopes: checked where an author or a token gives them."""
 
 import re
 from collections.abc import Iterable
 
 from dovetail.errors import SetupError
 
-MAX_SCOPES = 1000  # of one token
+MAX_SCOPES = 1000  # in one token
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")  # RFC 6749, 3.3
 
 
 def checked_scopes(given: object, where: str) -> frozenset[str]:
-    """Raises SetupError for what can't be scopes; one string is one scope."""
+    """The scopes that an author gives; one string is one scope. Raises SetupError."""
     words = [given] if isinstance(given, str) else given
     if not isinstance(words, Iterable):
         raise SetupError(f'{where}: scopes={given!r} is not possible; write scopes=["notes:write"]')
@@ -22,7 +22,7 @@ def checked_scopes(given: object, where: str) -> frozenset[str]:
 
 
 def read_scopes(claim: object) -> frozenset[str]:
-    """What a token says: words in one string (RFC 6749), or a list of them, as some servers have it."""
+    """The scopes in a token's claim: words in one string (RFC 6749), or a list, as some servers write."""
     words = claim.split(" ") if isinstance(claim, str) else claim if isinstance(claim, list) else []
     good = [word for word in words[:MAX_SCOPES] if isinstance(word, str) and _SCOPE.fullmatch(word)]
     return frozenset(good)

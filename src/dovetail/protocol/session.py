@@ -1,6 +1,6 @@
-"""A handshake-era session as a small frozen record, so that any worker can serve it.
+"""The session of a handshake revision as a small frozen record, which any worker can load.
 
-What a client says is kept as the JSON that came, and bounded: decoded, it can take 25 times as many bytes.
+What the client sent stays encoded, because decoded it can take 25 times as many bytes, and is bounded.
 """
 
 from collections.abc import Iterable
@@ -13,13 +13,13 @@ from dovetail.protocol import jsonrpc, revisions
 from dovetail.protocol.methods import InitializeParams, LogLevel
 from dovetail.protocol.revisions import Revision
 
-MAX_CLIENT = 16 * 1024  # bytes of a client's capabilities and clientInfo together
-MAX_RECORD = 64 * 1024  # bytes: these, and the resources that it subscribes to
+MAX_CLIENT = 16 * 1024  # bytes of capabilities and clientInfo together
+MAX_RECORD = 64 * 1024  # bytes of the whole record, subscriptions included
 MAX_SUBSCRIPTIONS = 1_000  # each costs more than its bytes
 
 
 def bounded_client(client: bytes, capabilities: bytes, http_status: int = 200) -> bytes:
-    """The clientInfo, without the icons that may be many times as large where it would not fit with them."""
+    """The clientInfo, without its icons if it is too large with them. Raises ProtocolError."""
     if len(client) + len(capabilities) > MAX_CLIENT:
         client = jsonrpc.encode({name: each for name, each in jsonrpc.members(client).items() if name != "icons"})
     if len(client) + len(capabilities) > MAX_CLIENT:
@@ -29,19 +29,19 @@ def bounded_client(client: bytes, capabilities: bytes, http_status: int = 200) -
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """What `initialize` agreed on, and what the client has asked for since."""
+    """What `initialize` negotiated, and what the client has requested since."""
 
     id: str
     version: str
-    client: bytes  # JSON objects
+    client: bytes  # a JSON object, as `capabilities`
     capabilities: bytes
-    initialized: bool = False  # `notifications/initialized` has come: from here on we may speak unasked
+    initialized: bool = False  # `notifications/initialized` has arrived: the server may send requests
     log_level: LogLevel | None = None
     subscriptions: frozenset[str] = frozenset()
-    announced: frozenset[str] = frozenset()  # the lists whose changes it was promised to hear of
-    owner: str | None = None  # who opened it; nobody else may use it
-    unheard_since: int | None = None  # where a stream of changes begins if the client does not say
-    unheard_message: int = 0  # the same, in what is said to this session alone
+    announced: frozenset[str] = frozenset()  # the lists whose changes the server notifies of
+    owner: str | None = None  # the principal that opened it; no other may use it
+    resume_change: int | None = None  # where a GET stream without Last-Event-ID begins in the change log
+    resume_message: int = 0  # the same in the log of messages to this session alone
 
     @classmethod
     def open(
@@ -52,10 +52,10 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         *,
         announced: Iterable[str] = (),
         owner: str | None = None,
-        unheard_since: int | None = None,
+        resume_change: int | None = None,
     ) -> "Session":
-        """The session that an accepted `initialize` begins. Raises ProtocolError if the client says too much."""
-        capabilities = bytes(memoryview(jsonrpc.encode(params.capabilities)))  # which has room for more than it holds
+        """The session that an `initialize` opens. Raises ProtocolError if its params are too large."""
+        capabilities = bytes(memoryview(jsonrpc.encode(params.capabilities)))  # without the encoder's spare capacity
         return cls(
             id=id,
             version=revision.name,
@@ -63,15 +63,15 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
             capabilities=capabilities,
             announced=frozenset(announced),
             owner=owner,
-            unheard_since=unheard_since,
+            resume_change=resume_change,
         )
 
     @property
     def revision(self) -> Revision:
         return revisions.HANDSHAKE[self.version]
 
-    def refuse_beyond_bounds(self, size: int) -> None:
-        """`size`: of the encoded record. Raises ProtocolError if that is more than any session may hold."""
+    def check_size(self, size: int) -> None:
+        """Raises ProtocolError if the record, `size` bytes when encoded, is larger than allowed."""
         if size > MAX_RECORD or len(self.subscriptions) > MAX_SUBSCRIPTIONS:
             text = f"A session may hold {MAX_RECORD} bytes and {MAX_SUBSCRIPTIONS} subscriptions"
             raise ProtocolError(text, code=INVALID_PARAMS)

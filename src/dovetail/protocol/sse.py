@@ -1,10 +1,6 @@
-"""Server-sent events: framing only.
+"""Framing of server-sent events: the encoder, the decoder, and our event ids.
 
-Out: `encode_event` turns bytes into one event, `comment` into a line that readers skip.
-In: `SseDecoder` takes the bytes of a stream, cut anywhere, and gives back the events that are complete.
-
-Both follow the WHATWG description of `text/event-stream`. Data stays bytes from end to end: it is JSON, and whoever
-reads the JSON checks its UTF-8.
+Both follow the WHATWG description of `text/event-stream`. Data stays bytes: it is JSON, whose decoder checks UTF-8.
 """
 
 import re
@@ -16,16 +12,16 @@ _LINE_END = re.compile(rb"\r\n|\r|\n")
 _EVENT_ID = re.compile(r"([a-z0-9]{1,32})\.([0-9]{1,15})(?:-([0-9]{1,15}))?(?:\.[a-z0-9]{1,32})?", re.ASCII)
 _UNSAFE = re.compile(r"[\r\n\0]")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_LONGEST_RETRY = 10  # digits of a reconnection time in milliseconds: more than a month
+_MAX_RETRY_DIGITS = 10  # of a reconnection time in milliseconds: more than a month
 
 
 def encode_event(data: bytes, *, id: str | None = None, event: str | None = None, retry: int | None = None) -> bytes:
-    """Frame one event; line ends inside the data become line ends of the event, which readers see as `\\n`."""
+    """One event; line ends in the data become lines of the event, which clients read as `\\n`."""
     frame = b"" if id is None else _field("id", id)
     if event is not None:
         frame += _field("event", event)
     if retry is not None:
-        if not 0 <= retry < 10**_LONGEST_RETRY:
+        if not 0 <= retry < 10**_MAX_RETRY_DIGITS:
             raise ValueError("retry is a number of milliseconds, zero or more")
         frame += _field("retry", str(retry))
     if data.find(b"\n") >= 0 or data.find(b"\r") >= 0:  # twice as fast as `in`
@@ -34,12 +30,12 @@ def encode_event(data: bytes, *, id: str | None = None, event: str | None = None
 
 
 def priming_event(id: str, *, retry: int | None = None) -> bytes:
-    """Frame the event that opens a stream: it has no data, but an id to resume from."""
+    """The event that opens a stream: no data, but an id to resume from."""
     return encode_event(b"", id=id, retry=retry)
 
 
 def comment(text: str) -> bytes:
-    """Frame a line that readers skip; it keeps an idle connection open."""
+    """A line that clients skip; it keeps an idle connection open."""
     return _field("", text) + b"\n"
 
 
@@ -53,20 +49,20 @@ KEEP_ALIVE = comment("keep-alive")
 
 
 class EventId(NamedTuple):
-    """The id of an event of ours: its stream and its number, and a second number in the GET stream of a session."""
+    """The id of an event: stream and number, and in the GET stream of a session a second number."""
 
     stream: str
     number: int
-    message: int = 0  # of what was said to the session alone
+    message: int = 0  # position in the log of messages to the session alone
 
     @property
     def worker(self) -> str:
-        """The worker that serves or has served the call of the stream: its name is 12 letters long."""
+        """The worker of the stream's call: the first 12 letters."""
         return self.stream[:12]
 
     @classmethod
-    def read(cls, id: str) -> "EventId":
-        """Raises if it can't be one of our ids."""
+    def parse(cls, id: str) -> "EventId":
+        """Raises ProtocolError if it can't be one of our ids."""
         found = _EVENT_ID.fullmatch(id)
         if found is None:
             raise unknown_event()
@@ -82,32 +78,30 @@ def unknown_event() -> ProtocolError:
 
 
 class Event(NamedTuple):
-    """One event as it was read."""
-
     data: bytes
     event: str = "message"
-    id: str | None = None  # the id that this very event carries
+    id: str | None = None  # that this event itself carries
 
 
 class SseDecoder:
-    """Reads a stream piece by piece and never holds more than `max_bytes` of an unfinished event.
+    """Decodes a stream from chunks cut anywhere; an unfinished event may take `max_bytes`.
 
-    `last_event_id` and `retry` are what a client needs to connect again.
+    `last_event_id` and `retry` are what a client needs to reconnect.
     """
 
     def __init__(self, *, max_bytes: int) -> None:
         self.last_event_id = ""
         self.retry: int | None = None
         self._max_bytes = max_bytes
-        self._line = bytearray()  # the line that is not complete yet
+        self._line = bytearray()  # the incomplete line
         self._at_start = True
-        self._after_return = False  # the last piece ended in \r, so a \n that follows belongs to it
+        self._after_return = False  # the last chunk ended in \r, so a following \n belongs to it
         self._data = bytearray()  # the data lines so far, each with a \n
         self._event = ""
         self._id: str | None = None
 
     def feed(self, chunk: bytes) -> list[Event]:
-        """Take the next bytes; raise ProtocolError if an event grows beyond the limit."""
+        """The events that this chunk completes. Raises ProtocolError if one is too large."""
         if not chunk:
             return []
         if self._after_return and chunk.startswith(b"\n"):
@@ -118,7 +112,7 @@ class SseDecoder:
         if b"\n" in chunk or b"\r" in chunk:
             *lines, rest = _LINE_END.split(bytes(self._line))
             self._line.clear()
-            events = [event for line in lines if (event := self._take(line)) is not None]
+            events = [event for line in lines if (event := self._read_line(line)) is not None]
             self._line += rest
         self._check_size()
         return events
@@ -127,13 +121,12 @@ class SseDecoder:
         if len(self._line) + len(self._data) > self._max_bytes:
             raise ProtocolError(f"A server-sent event is longer than {self._max_bytes} bytes")
 
-    def _take(self, line: bytes) -> Event | None:
-        """Take one whole line; an empty one ends an event."""
+    def _read_line(self, line: bytes) -> Event | None:
         if self._at_start:
             self._at_start = False
             line = line.removeprefix(_BYTE_ORDER_MARK)
         if not line:
-            return self._finish()
+            return self._finish_event()
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":
@@ -143,13 +136,13 @@ class SseDecoder:
             self._event = value.decode(errors="replace")
         elif field == b"id" and b"\0" not in value:
             self._id = value.decode(errors="replace")
-        elif field == b"retry" and value.isdigit() and len(value) <= _LONGEST_RETRY:
+        elif field == b"retry" and value.isdigit() and len(value) <= _MAX_RETRY_DIGITS:
             self.retry = int(value)
         return None
 
-    def _finish(self) -> Event | None:
+    def _finish_event(self) -> Event | None:
         if self._id is not None:
-            self.last_event_id = self._id  # only now: what was cut off in the middle has to come again
+            self.last_event_id = self._id  # only now: an event that was cut off must be sent again
         found = Event(bytes(self._data[:-1]), self._event or "message", self._id) if self._data else None
         self._data.clear()
         self._event, self._id = "", None

@@ -1,6 +1,6 @@
-"""Wire types: content blocks, and the tools, resources, templates and prompts that a server lists.
+"""Wire types: content blocks, and the definitions of tools, resources, templates and prompts.
 
-One type for each thing, a superset of the revisions, shaped for one when it is sent.
+Each type is a superset of the revisions; the `shape_…` functions adapt it to one when it is sent.
 """
 
 import re
@@ -17,7 +17,7 @@ Meta = dict[str, Any]
 
 
 class Annotations(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """Hints for the host: who a piece of content is for, how important it is, when it changed."""
+    """Hints for the host: audience, importance and last change of a piece of content."""
 
     audience: Sequence[Role] | None = None
     priority: float | None = None
@@ -26,16 +26,12 @@ class Annotations(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     def __post_init__(self) -> None:
         if self.priority is not None and not 0 <= self.priority <= 1:
             raise ValueError(f"priority={self.priority!r} must be from 0 to 1")
-        if self.last_modified is not None and not _is_time(self.last_modified):
-            raise ValueError(f"lastModified={self.last_modified!r} must be a time such as 2026-07-28T09:30:00Z")
-
-
-def _is_time(text: str) -> bool:
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        return False
-    return True
+        if self.last_modified is not None:
+            try:
+                datetime.fromisoformat(self.last_modified)
+            except ValueError:
+                text = f"lastModified={self.last_modified!r} must be a time such as 2026-07-28T09:30:00Z"
+                raise ValueError(text) from None
 
 
 class Icon(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -49,8 +45,7 @@ class Icon(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
             raise ValueError(f"src={self.src[:80]!r} must be an https: or data: URL; clients load no other")
 
 
-def _wrong(block: msgspec.Struct, name: str, kind: str) -> TypeError:
-    """A wrong value is found where it was written, not by a client."""
+def _wrong_type(block: msgspec.Struct, name: str, kind: str) -> TypeError:
     return TypeError(f"{type(block).__name__}: {name} must be {kind}, not {type(getattr(block, name)).__name__}")
 
 
@@ -61,11 +56,11 @@ class Text(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
-            raise _wrong(self, "text", "a string")
+            raise _wrong_type(self, "text", "a string")
 
 
 class _MediaType(msgspec.StructMeta):
-    """`Image(path="a.png")` reads the file, `Image(data)` guesses its type. What comes over the wire does neither."""
+    """`Image(path="a.png")` reads the file, `Image(data)` guesses its type. Decoded messages do neither."""
 
     def __call__(cls, data: Any = None, mime_type: str = "", *more: Any, path: Any = None, **named: Any) -> Any:
         if (data is None) == (path is None):
@@ -77,10 +72,10 @@ class _MediaType(msgspec.StructMeta):
 
 
 class _Media(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", metaclass=_MediaType):
-    if TYPE_CHECKING:  # what it is called with
+    if TYPE_CHECKING:  # the parameters of the metaclass
         data: bytes = b""
         mime_type: str = ""
-    else:  # what it has
+    else:  # the fields
         data: bytes
         mime_type: str = msgspec.field(name="mimeType")
     annotations: Annotations | None = None
@@ -90,7 +85,7 @@ class _Media(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", me
 
     def __post_init__(self) -> None:
         if not isinstance(self.data, bytes):
-            raise _wrong(self, "data", "bytes")
+            raise _wrong_type(self, "data", "bytes")
 
 
 class Image(_Media, frozen=True, tag_field="type", tag="image"):
@@ -101,7 +96,7 @@ class Audio(_Media, frozen=True, tag_field="type", tag="audio"):
     """`Audio(data, "audio/wav")`, `Audio(data)` or `Audio(path="a.wav")`."""
 
 
-_BEGINNINGS = {
+_SIGNATURES = {
     "image/png": rb"\x89PNG\r\n\x1a\n",
     "image/jpeg": rb"\xff\xd8\xff",
     "image/gif": rb"GIF8[79]a",
@@ -113,19 +108,19 @@ _BEGINNINGS = {
     "audio/flac": rb"fLaC",
     "audio/mp4": rb"....ftypM4A",
 }
-_ENDINGS = {"bmp": "image/bmp", "avif": "image/avif", "ico": "image/x-icon", "tif": "image/tiff", "tiff": "image/tiff"}
-_ENDINGS |= {"aac": "audio/aac", "webm": "audio/webm", "mp3": "audio/mpeg", "m4a": "audio/mp4", "mp4": "audio/mp4"}
+_SUFFIXES = {"bmp": "image/bmp", "avif": "image/avif", "ico": "image/x-icon", "tif": "image/tiff", "tiff": "image/tiff"}
+_SUFFIXES |= {"aac": "audio/aac", "webm": "audio/webm", "mp3": "audio/mpeg", "m4a": "audio/mp4", "mp4": "audio/mp4"}
 
 
 def _guessed_type(name: str, data: object, path: object) -> str:
-    """By how the data begin, then by the path's ending. Raises ValueError if neither tells."""
+    """By the first bytes, then by the suffix of the path. Raises ValueError if neither is known."""
     if not isinstance(data, bytes):
-        return ""  # which is refused for what it is
+        return ""  # `__post_init__` refuses it
     family = f"{name.lower()}/"
-    for kind, beginning in _BEGINNINGS.items():
-        if kind.startswith(family) and re.match(beginning, data[:4096], re.DOTALL):
+    for kind, signature in _SIGNATURES.items():
+        if kind.startswith(family) and re.match(signature, data[:4096], re.DOTALL):
             return kind
-    if (kind := _ENDINGS.get(str(path).rpartition(".")[2].lower(), "")).startswith(family):
+    if (kind := _SUFFIXES.get(str(path).rpartition(".")[2].lower(), "")).startswith(family):
         return kind
     raise ValueError(f'{name}: the data do not tell their type; say it, as in {name}(data, mime_type="{family}…")')
 
@@ -145,11 +140,11 @@ class ResourceLink(
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
-            raise _wrong(self, "name", "a string")
+            raise _wrong_type(self, "name", "a string")
 
 
 class ResourceContents(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """The contents of one resource: `text` or `blob`, never both."""
+    """The contents of one resource: either `text` or `blob`."""
 
     uri: str
     mime_type: str | None = None
@@ -182,7 +177,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 def shape_content(content: Sequence[Content], revision: Revision) -> Sequence[Content]:
-    """Content as a revision may carry it: an unknown kind would break its clients."""
+    """Content as a revision knows it: a block of an unknown kind would break its clients."""
     if revision.icons:  # the newest revisions carry everything
         return content
     return [_shape_block(block, revision) for block in content]
@@ -190,9 +185,13 @@ def shape_content(content: Sequence[Content], revision: Revision) -> Sequence[Co
 
 def _shape_block(block: Content, revision: Revision) -> Content:
     if isinstance(block, Audio) and not revision.audio:
-        block = _audio_as_text(block)
-    if isinstance(block, ResourceLink):
-        block = msgspec.structs.replace(block, icons=None) if revision.resource_links else _link_as_text(block)
+        note = f"[audio, {block.mime_type}, {len(block.data)} bytes: not part of this protocol revision]"
+        block = Text(note, annotations=block.annotations)
+    elif isinstance(block, ResourceLink) and not revision.resource_links:
+        label = block.title or block.name
+        block = Text(f"{label}: {block.uri}" if label else block.uri, annotations=block.annotations)
+    elif isinstance(block, ResourceLink):
+        block = msgspec.structs.replace(block, icons=None)
     if not revision.object_meta:
         block = msgspec.structs.replace(block, meta=None)
         if isinstance(block, EmbeddedResource) and block.resource.meta is not None:
@@ -202,16 +201,6 @@ def _shape_block(block: Content, revision: Revision) -> Content:
     return block
 
 
-def _audio_as_text(audio: Audio) -> Text:
-    note = f"[audio, {audio.mime_type}, {len(audio.data)} bytes: not part of this protocol revision]"
-    return Text(note, annotations=audio.annotations)
-
-
-def _link_as_text(link: ResourceLink) -> Text:
-    label = link.title or link.name
-    return Text(f"{label}: {link.uri}" if label else link.uri, annotations=link.annotations)
-
-
 def shape_annotations(annotations: Annotations, revision: Revision) -> Annotations | None:
     if revision.last_modified or annotations.last_modified is None:
         return annotations
@@ -219,15 +208,16 @@ def shape_annotations(annotations: Annotations, revision: Revision) -> Annotatio
     return older if older != Annotations() else None
 
 
-WRAPPED_KEY = "dovetail/wrapped"  # in a tool's `_meta`: its structured values come as {"result": value}
-UNSAFE_KEY = "dovetail/unsafe"  # in a template's: the variables whose values may lead anywhere
-TAGS_KEY = "dovetail/tags"  # in the `_meta` of anything: the words its author sorted it under
-LONGEST_URI = 8_192  # characters; what is longer is not looked at
+# Keys of `_meta`:
+WRAPPED_KEY = "dovetail/wrapped"  # of a tool: its structured values are sent as {"result": value}
+UNSAFE_KEY = "dovetail/unsafe"  # of a template: the variables whose values are not confined
+TAGS_KEY = "dovetail/tags"  # of any definition: its author's tags
+MAX_URI_LENGTH = 8_192  # characters; a longer one is never parsed
 CacheScope = Literal["public", "private"]
 
 
 class Implementation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
-    """Who a server is."""
+    """Name and version of a server."""
 
     name: str
     title: str | None = None
@@ -238,7 +228,7 @@ class Implementation(msgspec.Struct, frozen=True, omit_defaults=True, rename="ca
 
 
 class ToolAnnotations(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """Hints on what a tool does. Absent ones are not sent: clients then assume the worse."""
+    """Hints on what a tool does. For one that is not sent clients assume the worse."""
 
     title: str | None = None
     read_only_hint: bool | None = None
@@ -248,7 +238,7 @@ class ToolAnnotations(msgspec.Struct, frozen=True, omit_defaults=True, rename="c
 
 
 class ToolHints(NamedTuple):
-    """The four hints as a reader has to take them: those that a tool does not give stand for the worse."""
+    """The four hints with the defaults of the specification: an absent one means the worse."""
 
     read_only: bool
     destructive: bool
@@ -256,8 +246,8 @@ class ToolHints(NamedTuple):
     open_world: bool
 
     @classmethod
-    def of(cls, read_only: object, destructive: object, idempotent: object, open_world: object) -> "ToolHints":
-        """From what a tool says; anything but true and false says nothing."""
+    def from_values(cls, read_only: object, destructive: object, idempotent: object, open_world: object) -> "ToolHints":
+        """Values other than true and false count as absent."""
         is_destructive = destructive is not False and read_only is not True
         return cls(read_only is True, is_destructive, idempotent is True, open_world is not False)
 
@@ -274,9 +264,8 @@ class ToolDefinition(msgspec.Struct, frozen=True, omit_defaults=True, rename="ca
 
     @property
     def hints(self) -> ToolHints:
-        """With the defaults of the specification; nothing of them is sent."""
-        said = self.annotations or ToolAnnotations()
-        return ToolHints.of(said.read_only_hint, said.destructive_hint, said.idempotent_hint, said.open_world_hint)
+        own = self.annotations or ToolAnnotations()
+        return ToolHints.from_values(own.read_only_hint, own.destructive_hint, own.idempotent_hint, own.open_world_hint)
 
 
 class ResourceDefinition(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
@@ -323,14 +312,10 @@ D = TypeVar("D", bound=Definition)
 
 
 def shape_definition(definition: D, revision: Revision) -> D:
-    """A definition as a revision may carry it."""
-    changes: dict[str, Any] = {}
-    if not revision.icons and definition.icons is not None:
-        changes["icons"] = None
-    if not revision.titles and definition.title is not None:
-        changes["title"] = None
-    if not revision.object_meta and definition.meta is not None:
-        changes["meta"] = None
+    """A definition with the fields that a revision knows."""
+    known = {"icons": revision.icons, "title": revision.titles, "meta": revision.object_meta}
+    dropped = [field for field in known if not known[field] and getattr(definition, field) is not None]
+    changes: dict[str, Any] = dict.fromkeys(dropped)
     if isinstance(definition, ToolDefinition):
         changes.update(_shape_tool(definition, revision))
     elif isinstance(definition, PromptDefinition):
@@ -348,29 +333,25 @@ def _shape_tool(tool: ToolDefinition, revision: Revision) -> dict[str, Any]:
     elif not revision.titles and tool.title is not None:  # the only place such a revision has for it
         changes["annotations"] = msgspec.structs.replace(tool.annotations or ToolAnnotations(), title=tool.title)
     if not revision.open_schemas:
-        changes["input_schema"] = _spell_out_booleans(tool.input_schema)
-        if tool.output_schema is not None:
-            changes.update(_shape_output_schema(tool, tool.output_schema, revision))
+        changes["input_schema"] = _without_boolean_schemas(tool.input_schema)
+        if tool.output_schema is None or not revision.structured_output:
+            changes["output_schema"] = None
+        elif describes_object(tool.output_schema):
+            changes["output_schema"] = _without_boolean_schemas(tool.output_schema)
+        else:
+            changes["output_schema"] = wrap_schema(tool.output_schema)
+            changes["meta"] = {**(tool.meta or {}), WRAPPED_KEY: True}
     return changes
 
 
-def _shape_output_schema(tool: ToolDefinition, schema: Mapping[str, Any], revision: Revision) -> dict[str, Any]:
-    if not revision.structured_output:
-        return {"output_schema": None}
-    if describes_object(schema):
-        return {"output_schema": _spell_out_booleans(schema)}
-    return {"output_schema": wrap_schema(schema), "meta": {**(tool.meta or {}), WRAPPED_KEY: True}}
-
-
-def _spell_out_booleans(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Up to 2025-11-25 the schema of a property is an object: clients that check refuse the whole list for a `true`."""
+def _without_boolean_schemas(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Up to 2025-11-25 the schema of a property is an object: strict clients refuse the whole list for a `true`."""
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or not any(isinstance(value, bool) for value in properties.values()):
         return schema
-    spelled = {
-        name: {} if value is True else {"not": {}} if value is False else value for name, value in properties.items()
-    }
-    return {**schema, "properties": spelled}
+    as_object: dict[bool, Any] = {True: {}, False: {"not": {}}}
+    objects = {name: as_object[value] if isinstance(value, bool) else value for name, value in properties.items()}
+    return {**schema, "properties": objects}
 
 
 def describes_object(schema: Mapping[str, Any]) -> bool:
@@ -378,11 +359,11 @@ def describes_object(schema: Mapping[str, Any]) -> bool:
 
 
 def wrap_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of {"result": value}; `$schema` and `$defs` stay at the root, and references still find their aim."""
+    """The schema of {"result": value}; `$schema` and `$defs` stay at the root, and references still resolve."""
     moved = schema if "$id" in schema else _moved(schema)
-    stay = ("$schema",) if "$id" in schema else ("$schema", "$defs")  # with an `$id` it is a world of its own
-    root = {key: moved[key] for key in stay if key in moved}
-    inner = {key: value for key, value in moved.items() if key not in stay}
+    at_root = ("$schema",) if "$id" in schema else ("$schema", "$defs")  # references count from an `$id`
+    root = {key: moved[key] for key in at_root if key in moved}
+    inner = {key: value for key, value in moved.items() if key not in at_root}
     return {**root, "type": "object", "properties": {"result": inner}, "required": ["result"]}
 
 
@@ -392,7 +373,7 @@ _NAMED = ("properties", "patternProperties", "dependentSchemas", "$defs", "defin
 
 
 def _moved(node: Any, *, names: bool = False) -> Any:
-    """A part of a schema, with references from its old root made to look below `result`."""
+    """A part of a schema, with references from the old root led below `result`."""
     if isinstance(node, (list, tuple)):
         return [_moved(item) for item in node]
     if not isinstance(node, Mapping) or ("$id" in node and not names):

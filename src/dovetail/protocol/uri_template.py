@@ -1,4 +1,4 @@
-"""URI templates (RFC 6570, all four levels) that match URIs; valid and normalised URIs (RFC 3986).
+"""URI templates (RFC 6570, all levels) and how they match URIs; valid and normalised URIs (RFC 3986).
 
 A URI matches if it is an expansion of the template, but for the spelling of escapes and the order of named parameters:
 
@@ -10,12 +10,11 @@ A URI matches if it is an expansion of the template, but for the spelling of esc
     {;x} {?x} {&x}    named, any text; they may come in any order, or be missing, but no others may be there
     {;x*} {?x*} {&x*} a list: the name `x` may be repeated
 
-Reserved characters that need no escape where they stand (`bob@example.org`) may come raw, unless the template itself
+Reserved characters that need no escape in their place (`bob@example.org`) may be unescaped, unless the template itself
 uses them after the variable: in `{lat},{lon}` a comma ends `lat`.
 
 Two variables need a literal character between them that the first one can't hold; the last two may also have one that
-only the last can't hold (`{+path}/{name}`). So a URI is read in one way, and a plain regular expression takes time in
-proportion to its length.
+only the last can't hold (`{+path}/{name}`). So a URI has one reading, and matching takes linear time.
 """
 
 import re
@@ -27,7 +26,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from dovetail.errors import SetupError
-from dovetail.protocol.types import LONGEST_URI
+from dovetail.protocol.types import MAX_URI_LENGTH
 
 Value = str | list[str]
 
@@ -36,12 +35,12 @@ RESERVED = frozenset(_RESERVED_TEXT)
 UNRESERVED = frozenset(string.ascii_letters + string.digits + "-._~")
 SEGMENT = UNRESERVED | frozenset("!$&'()*+,;=:@%")  # raw in a path segment; % begins an escape
 EVERYTHING = UNRESERVED | RESERVED | {"%"}
-LONGEST_MATCHABLE = 1_000  # characters; the search for a URI that fits two templates is quadratic
-WITH_HOSTS = ("http:", "https:", "ws:", "wss:", "ftp:", "file:")  # elsewhere capitals count: notes://Ada is a name
+MAX_MATCHABLE = 1_000  # characters; the search for a URI that fits two templates is quadratic
+HOST_SCHEMES = ("http:", "https:", "ws:", "wss:", "ftp:", "file:")  # elsewhere case counts: notes://Ada is a name
 
 
 class Operator(NamedTuple):
-    """One row of the table in RFC 6570, appendix A, and what a value may hold when it is matched."""
+    """One row of the table in RFC 6570, appendix A, and the characters that a value may hold."""
 
     first: str
     separator: str
@@ -87,50 +86,51 @@ def is_template(text: str) -> bool:
     return "{" in text or "}" in text
 
 
-def valid_uri(text: str, *, max_length: int = LONGEST_URI) -> bool:
-    """Tell whether the text is a URI with a scheme; other scripts may come raw, spaces and controls may not."""
+def valid_uri(text: str, *, max_length: int = MAX_URI_LENGTH) -> bool:
+    """Whether the text is a URI with a scheme; other scripts may be unescaped, spaces and controls may not."""
     return len(text) <= max_length and _URI.fullmatch(text) is not None
 
 
 class Variable(NamedTuple):
-    """One variable of an expression, with its modifier."""
-
     name: str
     prefix: int | None
     exploded: bool
 
 
 class Expression(NamedTuple):
-    """What stands between two braces."""
-
     operator: Operator
     variables: tuple[Variable, ...]
 
 
 class UriTemplate:
-    """A template, parsed once; `check_matchable` tells whether it can match."""
+    """A parsed template; `check_matchable` raises unless it can match."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self._parts = tuple(_parse(text))
-        self.lead = _with_small_host(normal(first)) if self._parts and isinstance(first := self._parts[0], str) else ""
+        self.lead = (
+            _with_lowercase_host(normal(first)) if self._parts and isinstance(first := self._parts[0], str) else ""
+        )
         self.literal_length = sum(len(normal(part)) for part in self._parts if isinstance(part, str))
         expressions = [part for part in self._parts if isinstance(part, Expression)]
         found = [(variable, part.operator.named) for part in expressions for variable in part.variables]
         self.variables = tuple(dict.fromkeys(variable.name for variable, _ in found))
-        self.optional = frozenset(variable.name for variable, named in found if named)  # a URI may do without them
+        self.optional = frozenset(variable.name for variable, named in found if named)  # a URI may omit them
         self.exploded = frozenset(variable.name for variable, _ in found if variable.exploded)  # never single values
 
     def __repr__(self) -> str:
         return f"UriTemplate({self.text!r})"
 
     def match_normal(self, text: str) -> dict[str, Value] | None:
-        """The values in a URI that is `normalised` already, or None; takes time in proportion to its length."""
-        found = self._matcher.pattern.fullmatch(text) if text.startswith(self.lead) else None
+        """The values in a URI that is `normalised` already, or None; takes linear time."""
+        if not text.startswith(self.lead):
+            return None
+        pattern, readers = self._matcher
+        found = pattern.fullmatch(text)
         if found is None:
             return None
         values: dict[str, Value] = {}
-        for reader, part in zip(self._matcher.readers, found.groups(), strict=True):
+        for reader, part in zip(readers, found.groups(), strict=True):
             if part is not None:
                 read = reader.read(part)
                 if read is None:
@@ -139,23 +139,23 @@ class UriTemplate:
         return values
 
     def check_matchable(self) -> None:
-        """Raise SetupError if a URI could not be read back in exactly one way. Registration calls this."""
+        """Raises SetupError unless every URI has exactly one reading."""
         _ = self._matcher
 
     def overlaps(self, other: "UriTemplate") -> bool:
-        """Tell whether some URI could fit both, whatever types their variables have."""
+        """Whether some URI could match both, if their variables were all strings."""
         row, other_row = self._row, other._row
-        waiting = [(-1, -1)]
-        seen = set(waiting)
-        while waiting:
-            place, other_place = waiting.pop()
+        stack = [(-1, -1)]
+        seen = set(stack)
+        while stack:
+            place, other_place = stack.pop()
             for step in product(_following(row, place), _following(other_row, other_place)):
                 if step in seen or row[step[0]].holds.isdisjoint(other_row[step[1]].holds):
                     continue
                 if row[step[0]] is END:
                     return True
                 seen.add(step)
-                waiting.append(step)
+                stack.append(step)
         return False
 
     @cached_property
@@ -164,8 +164,14 @@ class UriTemplate:
         return [*_row(parts), END]
 
     @cached_property
-    def _matcher(self) -> "_Matcher":
-        return _Matcher.compile(self.text, self._parts, self._row)
+    def _matcher(self) -> tuple[re.Pattern[str], tuple["_Positional | _Named", ...]]:
+        """The pattern of the template, and a reader for each of its groups."""
+        expressions = [part for part in self._parts if isinstance(part, Expression)]
+        problem = _unreadable(self.text, expressions) or _ambiguous(self._row)
+        if problem:
+            raise SetupError(f"URIs can't be matched with the template {self.text!r}: {problem}.")
+        readers = tuple(reader for expression in expressions for reader in _readers(expression))
+        return re.compile("".join(cell.pattern for cell in self._row)), readers
 
 
 def _parse(text: str) -> Iterator[str | Expression]:
@@ -179,7 +185,7 @@ def _parse(text: str) -> Iterator[str | Expression]:
             wrong = _NOT_LITERAL.search(literal)
             if wrong:
                 raise _malformed(text, f"{wrong[0]!r} may not stand in a URI", f"write {quote(wrong[0], safe='')}")
-            yield _keep_reserved(literal)
+            yield _ESCAPE_OR_TEXT.sub(lambda each: each[1] or quote(each[0], safe=_RESERVED_TEXT), literal)
 
 
 def _parse_expression(text: str, inside: str) -> Expression:
@@ -200,13 +206,8 @@ def _malformed(text: str, reason: str, fix: str) -> SetupError:
     return SetupError(f"The URI template {text!r} is malformed: {reason}; {fix}.")
 
 
-def _keep_reserved(text: str) -> str:
-    """Escape all but reserved characters and what is escaped already."""
-    return _ESCAPE_OR_TEXT.sub(lambda found: found[1] or quote(found[0], safe=_RESERVED_TEXT), text)
-
-
 def normal(uri: str) -> str:
-    """Bring equal spellings together: others' scripts (and half characters) escaped, in capitals, only where needed."""
+    """Escapes only where needed, in capitals; also for other scripts and lone surrogates."""
     if "%" in uri:
         uri = _ESCAPE.sub(_normal_escape, uri)
     return uri if uri.isascii() else _NOT_ASCII.sub(lambda found: quote(found[0], errors="surrogatepass"), uri)
@@ -218,23 +219,23 @@ def _normal_escape(found: re.Match[str]) -> str:
 
 
 def normalised(uri: str) -> str:
-    """Bring the spellings of a URI together (RFC 3986, 6.2.2): case of scheme and host, escapes, dot segments."""
-    if "/." not in uri and _PLAIN.fullmatch(uri) and not uri.startswith(WITH_HOSTS):  # nearly always
+    """The one spelling of equal URIs (RFC 3986, 6.2.2): case of scheme and host, escapes, dot segments."""
+    if "/." not in uri and _PLAIN.fullmatch(uri) and not uri.startswith(HOST_SCHEMES):  # nearly always
         return uri
-    uri = _with_small_host(normal(uri))
+    uri = _with_lowercase_host(normal(uri))
     found = _START.match(uri)
     if found is None or "/." not in found[3]:
         return uri
     return uri[: found.start(3)] + _without_dot_segments(found[3]) + uri[found.end(3) :]
 
 
-def _with_small_host(text: str) -> str:
-    """The same for the beginning of a template, so a host may go on in a variable. `text` is `normal`."""
+def _with_lowercase_host(text: str) -> str:
+    """The case of scheme and host, also for the beginning of a template, where a variable may continue the host."""
     found = _START.match(text)
     if found is None:
         return text
     scheme, authority = found[1].lower(), found[2] or ""
-    if scheme in WITH_HOSTS:
+    if scheme in HOST_SCHEMES:
         user, at, host = authority.rpartition("@")
         authority = user + at + normal(host.lower())
     return scheme + authority + text[found.start(3) :]
@@ -262,8 +263,8 @@ def _decode(text: str) -> str | None:
         return None
 
 
-class _Run(NamedTuple):
-    """Reads the text of one variable that goes by its place."""
+class _Positional(NamedTuple):
+    """Decodes the text of one positional variable."""
 
     name: str
     separator: str  # "" for a single value
@@ -280,8 +281,8 @@ class _Run(NamedTuple):
         return {self.name: items} if len(items) == len(pieces) else None
 
 
-class _Pairs(NamedTuple):
-    """Reads the text of an expression whose variables go by their names."""
+class _Named(NamedTuple):
+    """Decodes the text of an expression with named variables."""
 
     operator: Operator
     variables: dict[str, Variable]
@@ -310,19 +311,19 @@ class _Pairs(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A literal character, or a run of characters that belongs to a variable (or to all of a named expression)."""
+    """A literal character, or the characters of a variable (or of all variables of a named expression)."""
 
     holds: frozenset[str]
     pattern: str  # its part of the regular expression
     owner: str = ""  # the variables; "" for a literal character
-    skip: int = 0  # how many cells a URI may leave out from here: those of an optional part
+    skip: int = 0  # the length of the optional part that begins here
 
 
 END = Cell(frozenset({""}), "")  # of the text
 
 
 def _following(row: Sequence[Cell], place: int) -> Iterator[int]:
-    """The cells that the next character of a text may belong to."""
+    """The cells that may hold the next character of a URI."""
     if place >= 0 and row[place].owner:
         yield place
     place += 1
@@ -341,7 +342,7 @@ def _run(owner: str, holds: frozenset[str], after: str = "") -> Cell:
 
 
 def _row(parts: Sequence[str | Expression]) -> list[Cell]:
-    """Lay a template out in cells, from its end: a run stops at the reserved characters that follow it."""
+    """The cells of a template, built from its end: a run stops at the reserved characters that follow it."""
     row: list[Cell] = []
     stops: frozenset[str] = frozenset()
     for part in reversed(parts):
@@ -372,24 +373,8 @@ def _positional_cells(expression: Expression, stops: frozenset[str]) -> list[Cel
     return _literal(operator.first) + cells[1:]
 
 
-class _Matcher(NamedTuple):
-    """The compiled form of a template that can match: a pattern, and a reader for each group in it."""
-
-    pattern: re.Pattern[str]
-    readers: tuple[_Run | _Pairs, ...]
-
-    @classmethod
-    def compile(cls, text: str, parts: Sequence[str | Expression], row: Sequence[Cell]) -> "_Matcher":
-        expressions = [part for part in parts if isinstance(part, Expression)]
-        problem = _unreadable(text, expressions) or _ambiguous(row)
-        if problem:
-            raise SetupError(f"URIs can't be matched with the template {text!r}: {problem}.")
-        readers = [reader for expression in expressions for reader in _readers(expression)]
-        return cls(re.compile("".join(cell.pattern for cell in row)), tuple(readers))
-
-
 def _unreadable(text: str, expressions: Sequence[Expression]) -> str | None:
-    """Say why no URI fits, or why some variable can never be read back, whatever stands around it."""
+    """Why no URI matches, or why a variable has no unique value even alone; None if neither."""
     if _DOT_SEGMENT.search(_EXPRESSION.sub("x", text)):
         return "a URI has no segments `.` and `..` any more when it is matched; leave them out"
     seen: set[str] = set()
@@ -406,10 +391,10 @@ def _unreadable(text: str, expressions: Sequence[Expression]) -> str | None:
 
 
 def _ambiguous(row: Sequence[Cell]) -> str | None:
-    if len(row) > LONGEST_MATCHABLE:
-        return f"it is longer than {LONGEST_MATCHABLE} characters; shorten it"
+    if len(row) > MAX_MATCHABLE:
+        return f"it is longer than {MAX_MATCHABLE} characters; shorten it"
     runs = [place for place, cell in enumerate(row) if cell.owner]
-    for first, second in combinations(runs, 2):  # what a URI may leave out between them keeps nothing apart
+    for first, second in combinations(runs, 2):  # an optional part between them separates nothing
         literals = [cell for cell in row[first + 1 : second] if not cell.owner and not cell.skip]
         between = {each for cell in (*literals, row[second - 1]) if not cell.owner for each in cell.holds}
         is_last = not any(cell.owner or cell.skip for cell in row[second + 1 :]) and not row[second - 1].skip
@@ -425,11 +410,11 @@ def _ambiguous(row: Sequence[Cell]) -> str | None:
     return None
 
 
-def _readers(expression: Expression) -> Iterator[_Run | _Pairs]:
+def _readers(expression: Expression) -> Iterator[_Positional | _Named]:
     operator, variables = expression
     if operator.named:
-        yield _Pairs(operator, {normal(variable.name): variable for variable in variables})
+        yield _Named(operator, {normal(variable.name): variable for variable in variables})
         return
     for name, _, is_list in variables:
         takes_slash = operator.keeps_reserved or (operator.first == "/" and is_list)
-        yield _Run(name, operator.separator if is_list else "", takes_slash)
+        yield _Positional(name, operator.separator if is_list else "", takes_slash)

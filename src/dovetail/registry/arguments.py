@@ -18,8 +18,8 @@ from dovetail.errors import ArgumentError, SetupError
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.registry.functions import FunctionInfo, Parameter, passing
 from dovetail.schema.annotations import Constraints
-from dovetail.schema.decode import DecoderBuilder, completing, refuse_misfit
-from dovetail.schema.explain import MISFIT, SHOWN, UNSAID, Budget, line, misfits
+from dovetail.schema.decode import DecoderBuilder, check_default, with_class_defaults
+from dovetail.schema.explain import DOES_NOT_FIT, INCOMPLETE, MAX_SHOWN, Budget, problem_line, problems_in
 from dovetail.schema.generate import JsonSchema, SchemaWriter, default_keyword
 from dovetail.schema.shapes import Alternatives, Anything, Reference, Shape, is_null
 from dovetail.schema.types import ShapeBuilder, nullable
@@ -55,21 +55,21 @@ class _SecondReading:
         except RecursionError:
             raise ArgumentError(self.subject, ["arguments: nested too deeply"]) from None
         except msgspec.ValidationError:  # numbers that are JSON, but more than Python can take
-            path, words = ("", "hold too large a number") if error is None else misfits(error)[0]
-            raise ArgumentError(self.subject, [line(path, words, None)]) from None
+            path, words = ("", "hold too large a number") if error is None else problems_in(error)[0]
+            raise ArgumentError(self.subject, [problem_line(path, words, None)]) from None
         except UNREADABLE:
             raise ArgumentError(self.subject, ["arguments: not valid JSON in UTF-8"]) from None
 
     def _read_again(self, raw: Raw, error: Exception | None = None) -> dict[str, Any]:
         value = self._plain(raw, error)
         if len(raw) > _LARGEST:
-            path, words = misfits(error)[0] if error else ("", MISFIT)
-            raise ArgumentError(self.subject, [line(path, words, value), f"arguments: {UNSAID}"])
+            path, words = problems_in(error)[0] if error else ("", DOES_NOT_FIT)
+            raise ArgumentError(self.subject, [problem_line(path, words, value), f"arguments: {INCOMPLETE}"])
         budget = Budget()
         try:
             value = {} if value is None else value  # some clients spell "no arguments" so
             if isinstance(value, dict):  # a string is not read as the object that it may hold
-                value = lazy_schema.coerce.Coercion(self.schema, budget).reread(value, strings=self.lenient)
+                value = lazy_schema.coerce.Coercion(self.schema, budget).coerce(value, strings=self.lenient)
                 if (arguments := self._accept(value)) is not None:
                     return arguments
             raise ArgumentError(self.subject, self._problems(value, budget))
@@ -90,7 +90,7 @@ class Arguments(_SecondReading):
         self.schema = _object_schema(SchemaWriter(info.where), shapes, info.parameters)
         self._maker = DecoderBuilder()
         self._types = {name: self._maker.make(shape) for name, shape in shapes.items()}
-        self._read = completing(self._maker.decoder(_struct(info, self._types), info.where).decode, shapes)
+        self._read = with_class_defaults(self._maker.decoder(_struct(info, self._types), info.where).decode, shapes)
         self._is_exact = self._maker.exact  # the types check all that the schema says
         checks = _object_schema(SchemaWriter(info.where, for_checks=True), shapes, info.parameters)
         self._validator = Validator(checks, where=info.where, lazy=self._is_exact)
@@ -127,14 +127,16 @@ class Arguments(_SecondReading):
         rest = [name for name in names if not any(_is_about(known, name) for known in lines)]
         told = [told for name in rest for told in self._misfits(name, value[name])]
         if told:
-            lines = [known for known in lines if known != f"arguments: {MISFIT}"]
+            lines = [known for known in lines if known != f"arguments: {DOES_NOT_FIT}"]
         return lines + told or ["arguments: they do not fit"]
 
     def _misfits(self, name: str, value: Any) -> list[str]:
         try:
             self._maker.convert(value, self._types[name])
         except _MISFITS as error:
-            return [line(f".{name}{path}", words, {name: value}) for path, words in misfits(error)[:SHOWN]]
+            return [
+                problem_line(f".{name}{path}", words, {name: value}) for path, words in problems_in(error)[:MAX_SHOWN]
+            ]
         return []
 
 
@@ -145,7 +147,7 @@ def _is_about(problem: str, name: str) -> bool:
 def _shape(reader: ShapeBuilder, parameter: Parameter, where: str) -> Shape:
     here = f"{where}, parameter {parameter.name}"
     shape = reader.read(parameter.annotation, here)
-    refuse_misfit(parameter.default, shape, here)
+    check_default(parameter.default, shape, here)
     return _described(_with_null(shape, parameter), parameter)
 
 

@@ -54,14 +54,14 @@ class Elicit(Generic[T]):
         if schema is not None and response_type is not None:
             raise SetupError("ctx.elicit: response_type and schema say the same thing; keep one of them")
         self._form = compile_form(response_type) if schema is None else compile_raw_form(schema)
-        self.question = ClientRequest(
+        self.client_request = ClientRequest(
             method=_METHOD,
             params={"mode": "form", "message": _checked(message), "requestedSchema": self._form.schema},
             requires=("elicitation.form",),
         )
 
     def params(self, revision: Revision) -> dict[str, Any]:
-        asked = self.question.params | {"requestedSchema": render_form(self._form.schema, revision)}
+        asked = self.client_request.params | {"requestedSchema": render_form(self._form.schema, revision)}
         if not revision.url_elicitation:
             del asked["mode"]  # with one mode there is no name for it
         return asked
@@ -85,7 +85,7 @@ class ElicitUrl:
 
     def __init__(self, message: str, url: str, *, elicitation_id: str | None = None) -> None:
         _refuse_unusable(url)
-        self.question = ClientRequest(
+        self.client_request = ClientRequest(
             method=_METHOD,
             params={"mode": "url", "message": _checked(message), "url": url},
             requires=("elicitation.url",),
@@ -96,7 +96,7 @@ class ElicitUrl:
 
     def params(self, revision: Revision) -> dict[str, Any]:
         named = {"elicitationId": self.elicitation_id} if revision.elicitation_ids else {}
-        return self.question.params | named
+        return self.client_request.params | named
 
     def read(self, result: bytes | Raw, revision: Revision) -> Elicited[None]:  # noqa: ARG002
         return Elicited(_read_answer(result).action)

@@ -26,7 +26,7 @@ from urllib.parse import quote, unquote_to_bytes
 import msgspec
 
 from dovetail.errors import NotFound, ProtocolError, SetupError
-from dovetail.protocol.types import LONGEST_URI
+from dovetail.protocol.types import MAX_URI_LENGTH
 from dovetail.protocol.uri_template import normalised
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Directory:
         if not _RELATIVE.fullmatch(relative):
             raise _missing(relative)
         uri = self.prefix + quote(relative)
-        if len(uri) > LONGEST_URI:  # nobody could ask for it
+        if len(uri) > MAX_URI_LENGTH:  # nobody could ask for it
             raise _missing(relative)
         return uri
 
@@ -417,7 +417,7 @@ def _checked_patterns(option: str, patterns: Sequence[str]) -> Sequence[str]:
 
 
 def _checked_uri(uri: str) -> str:
-    if len(uri) > LONGEST_URI or not _URI.fullmatch(uri):
+    if len(uri) > MAX_URI_LENGTH or not _URI.fullmatch(uri):
         raise SetupError(f"{uri!r} is not a URI: write a scheme, a colon and a path, such as 'docs://handbook'")
     return uri
 

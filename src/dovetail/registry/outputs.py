@@ -25,7 +25,7 @@ from dovetail.registry.options import UntrustedOutput
 from dovetail.schema.annotations import alias_value, is_alias
 from dovetail.schema.decode import DecoderBuilder
 from dovetail.schema.encode import OutputError, decode_json, encode_json, to_jsonable
-from dovetail.schema.explain import MISFIT, Budget, line, misfits
+from dovetail.schema.explain import DOES_NOT_FIT, Budget, problem_line, problems_in
 from dovetail.schema.generate import SchemaWriter
 from dovetail.schema.shapes import Anything, Record, reachable
 from dovetail.schema.types import ShapeBuilder
@@ -72,7 +72,7 @@ class Output:
         """The types did not let it pass: 2.0 is an integer for JSON Schema. However large: it is the author's own."""
         value = decode_json(encoded)
         try:
-            kinder = lazy_schema.coerce.Coercion(self.schema, Budget(math.inf)).reread(value, strings=False)
+            kinder = lazy_schema.coerce.Coercion(self.schema, Budget(math.inf)).coerce(value, strings=False)
             if kinder is not value:
                 value, encoded = kinder, encode_json(kinder)
                 decode(encoded)
@@ -85,8 +85,8 @@ class Output:
 
     def _misfit(self, error: Exception, value: Any) -> OutputError:
         lines = self._explainer.problems(value, root="value")
-        if not lines or lines[0].endswith(MISFIT):  # the types know more than the schema
-            lines = [line(path, words, value, root="value") for path, words in misfits(error)]
+        if not lines or lines[0].endswith(DOES_NOT_FIT):  # the types know more than the schema
+            lines = [problem_line(path, words, value, root="value") for path, words in problems_in(error)]
         return OutputError("the value does not fit its return annotation: " + "; ".join(lines))
 
     @functools.cached_property
@@ -217,7 +217,7 @@ class FencedResult(ToolResult, frozen=True, kw_only=True):
         """What is sent as content: older revisions have text in place of some of it."""
         if self.content or self.structured is UNSET or not (self.text_copy or shaper.copies_text):
             return shape_content(self.content, shaper.revision)
-        value = self.opened().structured
+        value = self.decoded().structured
         return (Text(value if isinstance(value, str) else encode(self.structured).decode()),)
 
 

@@ -12,7 +12,7 @@ from dovetail.errors import QuestionFailed
 from dovetail.protocol.elicitation import ClientRequest
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.revisions import Revision
-from dovetail.schema.explain import misfits
+from dovetail.schema.explain import problems_in
 
 METHOD = "roots/list"
 MAX_ROOTS = 1_000
@@ -90,7 +90,7 @@ _read_answer = msgspec.json.Decoder(_Answer).decode
 class Roots:
     """The question where a client works."""
 
-    question = ClientRequest(method=METHOD, params={}, requires=("roots",))
+    client_request = ClientRequest(method=METHOD, params={}, requires=("roots",))
 
     def params(self, revision: Revision) -> dict[str, Any]:  # noqa: ARG002
         """The same in every revision."""
@@ -101,6 +101,6 @@ class Roots:
         try:
             return _read_answer(result).roots
         except UNREADABLE as failure:
-            path, words = misfits(failure)[0]
+            path, words = problems_in(failure)[0]
             place = path.lstrip(".") or "the result"
             raise QuestionFailed(f"The client's answer to {METHOD} can't be used: {place}: {words}") from None

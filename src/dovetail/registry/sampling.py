@@ -39,7 +39,7 @@ from dovetail.registry.catalog import check_name
 from dovetail.registry.options import NAMES, POSITIVE_COUNT, TEXT, Kind, checked_options, convert_option
 from dovetail.registry.tools import Tool, compile_tool
 from dovetail.schema.encode import OutputError, to_jsonable
-from dovetail.schema.explain import misfits
+from dovetail.schema.explain import problems_in
 
 __all__ = ["Sample", "Sampled", "SamplingMessage", "ToolResultContent", "ToolUseContent"]
 
@@ -117,7 +117,9 @@ class Sample:
         if self._params.offers_tools:
             check_tool_turns(self._params.messages)
         try:
-            self.question = ClientRequest(method=METHOD, params=self.params(LATEST), requires=self._params.requires)
+            self.client_request = ClientRequest(
+                method=METHOD, params=self.params(LATEST), requires=self._params.requires
+            )
         except OutputError as failure:
             raise SetupError(f"sample: the question can't be sent: {failure}") from None
 
@@ -130,7 +132,7 @@ class Sample:
         try:
             answer = _reader(revision)(result)
         except UNREADABLE as failure:
-            path, words = misfits(failure)[0]
+            path, words = problems_in(failure)[0]
             raise _unusable(path.lstrip(".") or "the result", words) from None
         content = tuple(answer.content) if isinstance(answer.content, list) else (answer.content,)
         sampled = Sampled(answer.role, content, answer.model, answer.stop_reason)

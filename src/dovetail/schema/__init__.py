@@ -1,4 +1,4 @@
-"""Python types as JSON Schema: what a caller may send, decoded, checked and explained.
+"""JSON Schemas of Python types: generated, checked, explained; and decoders for the values.
 
 `coerce` is loaded with the first value that does not fit.
 """

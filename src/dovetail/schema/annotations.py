@@ -1,8 +1,8 @@
-"""What users write beside a type goes in; one record of constraints comes out.
+"""Constraints in `Annotated[…]`, and resolved type hints.
 
 Four dialects are read: our own `Field(…)`, msgspec's `Meta(…)`, pydantic's `Field(…)` and `annotated_types`. Each
-constraint is honoured or refused with a SetupError, never dropped. pydantic and annotated_types are looked up among
-the loaded modules: whoever wrote a constraint in their words has imported them.
+constraint is honoured or refused with a SetupError, never dropped. pydantic and annotated_types are looked up in
+`sys.modules`: an author who uses them has imported them.
 """
 
 import math
@@ -19,10 +19,10 @@ from dovetail.errors import SetupError
 
 
 class Constraints(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
-    """Everything that may be said about a value beside its type."""
+    """Limits on a value, and notes for the reader of its schema."""
 
     default: Any = UNSET
-    # limits on the value
+    # limits
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
@@ -32,7 +32,7 @@ class Constraints(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=
     max_length: int | None = None
     pattern: str | None = None
     tz: bool | None = None
-    # notes for the reader of the schema
+    # notes
     title: str | None = None
     description: str | None = None
     examples: list[Any] | None = None
@@ -41,42 +41,29 @@ class Constraints(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=
     deprecated: bool | None = None
     extra: dict[str, Any] | None = None
 
-    def __hash__(self) -> int:  # `Annotated[…] | None` wants one, whatever the examples and extras are
+    def __hash__(self) -> int:  # `Annotated[…] | None` needs one; examples and extra may have none
         return hash((self.title, self.description, *self.limits().values()))
 
     def limits(self) -> dict[str, Any]:
         """The limits that are set, by name."""
         return {name: value for name in LIMITS if (value := getattr(self, name)) is not None}
 
-    def notes(self) -> "Constraints":
-        """The same without its limits."""
-        return msgspec.structs.replace(self, **dict.fromkeys(LIMITS))
-
-    def labels(self) -> "Constraints":
-        """Just what names and describes the place that the value has."""
-        return self.only(LABELS)
-
-    def without_labels(self) -> "Constraints":
-        return msgspec.structs.replace(self, **dict.fromkeys(LABELS))
-
     def only(self, names: Iterable[str]) -> "Constraints":
-        """Just these, without all else."""
         return Constraints(**{name: getattr(self, name) for name in names})
+
+    def without(self, names: Iterable[str]) -> "Constraints":
+        return msgspec.structs.replace(self, **dict.fromkeys(names))
 
 
 LIMITS = ("ge", "gt", "le", "lt", "multiple_of", "min_length", "max_length", "pattern", "tz")
-LABELS = ("title", "description", "examples", "header", "deprecated")
+LABELS = ("title", "description", "examples", "header", "deprecated")  # they belong to the place, not to the type
 NO_CONSTRAINTS = Constraints()
 
-_TIGHTEST: Mapping[str, Callable[[Any, Any], Any]] = {
-    "ge": max,
-    "gt": max,
-    "le": min,
-    "lt": min,
-    "min_length": max,
-    "max_length": min,
+_TIGHTER: Mapping[str, Callable[[Any, Any], Any]] = {
+    **dict.fromkeys(("ge", "gt", "min_length"), max),
+    **dict.fromkeys(("le", "lt", "max_length"), min),
 }
-_LATEST = frozenset({"default", "title", "description", "examples", "deprecated"})
+_LATEST_WINS = frozenset({"default", "title", "description", "examples", "deprecated"})
 
 
 def Field(
@@ -129,28 +116,25 @@ def is_field(value: Any) -> bool:
 
 
 def default_of(metadata: Iterable[Any], where: str) -> tuple[Any, Callable[[], Any] | None]:
-    """The default value (or NODEFAULT) and the default factory that stand inside `Annotated[…]`."""
+    """The default value (or NODEFAULT) and the default factory in the metadata of `Annotated[…]`."""
     default: Any = NODEFAULT
     factory = None
     for item in metadata:
         if isinstance(item, Constraints) and item.default is not UNSET:
             default, factory = item.default, None
         elif _is_pydantic_field(item) and item.default_factory is not None:
-            default, factory = NODEFAULT, _plain_factory(item, where)
+            if item.default_factory_takes_validated_data:
+                raise SetupError(
+                    f"{where}: its default_factory wants values that are not there yet; give it no parameter"
+                )
+            default, factory = NODEFAULT, item.default_factory
         elif _is_pydantic_field(item) and not item.is_required():
             default, factory = item.default, None
     return default, factory
 
 
-def _plain_factory(field: Any, where: str) -> Callable[[], Any]:
-    if field.default_factory_takes_validated_data:
-        raise SetupError(f"{where}: its default_factory wants values that are not there yet; give it no parameter")
-    factory: Callable[[], Any] = field.default_factory
-    return factory
-
-
 def read_metadata(metadata: Iterable[Any], where: str) -> Constraints:
-    """All that stands beside a type in `Annotated[…]`, as one record."""
+    """The metadata of `Annotated[…]` as one record."""
     merged = NO_CONSTRAINTS
     for item in metadata:
         for found in _translate(item, where):
@@ -160,21 +144,21 @@ def read_metadata(metadata: Iterable[Any], where: str) -> Constraints:
 
 
 def only_meta(metadata: Iterable[Any]) -> bool:
-    """Whether msgspec, reading the same annotation, would see every limit in it."""
+    """Whether msgspec reads every limit in the metadata itself."""
     return not any(item for item in metadata if not isinstance(item, (msgspec.Meta, str)))
 
 
 def merge(first: Constraints, second: Constraints, where: str) -> Constraints:
-    """Both hold: the tighter limit, the later note; two that can't both hold are refused."""
+    """Both together: the tighter limit, the later note. Raises SetupError if they contradict."""
     changes: dict[str, Any] = {}
     for name in Constraints.__struct_fields__:
         old, new = getattr(first, name), getattr(second, name)
         if new is (UNSET if name == "default" else None):
             continue
-        if old is None or old == new or name in _LATEST:
+        if old is None or old == new or name in _LATEST_WINS:
             changes[name] = new
-        elif name in _TIGHTEST:
-            changes[name] = _TIGHTEST[name](old, new)
+        elif name in _TIGHTER:
+            changes[name] = _TIGHTER[name](old, new)
         elif name == "extra":
             changes[name] = {**old, **new}
         else:
@@ -182,11 +166,8 @@ def merge(first: Constraints, second: Constraints, where: str) -> Constraints:
     return msgspec.structs.replace(first, **changes) if changes else first
 
 
-# The dialects
-
-
 def _translate(item: Any, where: str, inside: str = "") -> Iterator[Constraints]:
-    """What one item says; `inside` is what the user wrote if the item is only a part of it."""
+    """The constraints of one item; `inside` names what the author wrote if the item is a part of it."""
     if item is None:
         return
     if isinstance(item, Constraints):
@@ -222,12 +203,9 @@ def _from_meta(meta: msgspec.Meta) -> Constraints:
     )
 
 
-_PYDANTIC_REFUSED = {
-    "alias": "an argument is called by its parameter's name; rename the parameter",
-    "validation_alias": "an argument is called by its parameter's name; rename the parameter",
-    "serialization_alias": "an argument is called by its parameter's name; rename the parameter",
-    "discriminator": "it works on unions of pydantic models only",
-}
+_RENAME = "an argument is called by its parameter's name; rename the parameter"
+_PYDANTIC_REFUSED = dict.fromkeys(("alias", "validation_alias", "serialization_alias"), _RENAME)
+_PYDANTIC_REFUSED["discriminator"] = "it works on unions of pydantic models only"
 
 
 def _from_pydantic_field(field: Any, where: str) -> Constraints:
@@ -246,31 +224,28 @@ def _from_pydantic_field(field: Any, where: str) -> Constraints:
     )
 
 
-_INAPPLICABLE = frozenset({"allow_inf_nan"})  # JSON has neither infinity nor NaN
-
-
 def _from_annotated_types(item: Any, where: str, inside: str) -> Constraints:
-    """Ge, MaxLen, pydantic's own bag of constraints …: each attribute is one of our limits, or is refused."""
+    """Of Ge, MaxLen, pydantic's own metadata …: each attribute is one of our limits, or is refused."""
     names = vars(item) if hasattr(item, "__dict__") else getattr(item, "__dataclass_fields__", {})
     found: dict[str, Any] = {}
     for name in names:
         value = getattr(item, name)
-        if value is None or value is False or name in _INAPPLICABLE:
+        if value is None or value is False or name == "allow_inf_nan":  # JSON has neither infinity nor NaN
             continue
         if name not in LIMITS:
             written = inside or type(item).__name__
-            shown = f"{name}=…" if written.startswith("_") else f"{written}({name}=…)"  # a class of pydantic's own
-            raise _refused(shown, where, is_strict=name == "strict")
+            shown = f"{name}=…" if written.startswith("_") else f"{written}({name}=…)"  # not pydantic's private class
+            raise _refused(shown, where, _LENIENT if name == "strict" else _CHECK)
         found[name] = value.pattern if isinstance(value, re.Pattern) else value
     return Constraints(**found)
 
 
-def _refused(shown: str, where: str, *, is_strict: bool = False) -> SetupError:
-    if is_strict:
-        return SetupError(f"{where}: {shown} can't be honoured here; use lenient_arguments=False on the server")
-    return SetupError(
-        f"{where}: {shown} can't be honoured here; check it inside the function, or put it into a pydantic model"
-    )
+_CHECK = "check it inside the function, or put it into a pydantic model"
+_LENIENT = "use lenient_arguments=False on the server"
+
+
+def _refused(shown: str, where: str, fix: str = _CHECK) -> SetupError:
+    return SetupError(f"{where}: {shown} can't be honoured here; {fix}")
 
 
 def _is_pydantic_field(item: Any) -> bool:
@@ -278,7 +253,7 @@ def _is_pydantic_field(item: Any) -> bool:
 
 
 def _is_instance(item: Any, module: str, name: str) -> bool:
-    """isinstance against a class of a module that may not be loaded, and then is not."""
+    """isinstance for a class of a module that may not be loaded."""
     cls = getattr(sys.modules.get(module), name, None)
     return cls is not None and isinstance(item, cls)
 
@@ -299,24 +274,19 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value)
 
 
-def _is_length(value: Any) -> bool:
-    return isinstance(value, int) and value >= 0
-
-
 _LIMIT_CHECKS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("ge", "gt", "le", "lt"), ("a number", _is_number)),
     "multiple_of": ("a number above 0", lambda value: _is_number(value) and value > 0),
-    **dict.fromkeys(("min_length", "max_length"), ("an integer of at least 0", _is_length)),
+    **dict.fromkeys(
+        ("min_length", "max_length"), ("an integer of at least 0", lambda value: isinstance(value, int) and value >= 0)
+    ),
     "pattern": ("a string", lambda value: isinstance(value, str)),
     "tz": ("True or False", lambda value: isinstance(value, bool)),
 }
 
 
-# ── type hints ──
-
-
 def evaluate(annotation: Any, global_names: Mapping[str, Any], local_names: Mapping[str, Any]) -> Any:
-    """`typing.get_type_hints` for a single annotation, so that an error can name its place; raises NameError."""
+    """`typing.get_type_hints` for one annotation, so that an error can name it. Raises NameError."""
 
     def holder() -> None: ...
 
@@ -325,7 +295,7 @@ def evaluate(annotation: Any, global_names: Mapping[str, Any], local_names: Mapp
 
 
 def class_hints(annotation: Any, cls: type, where: str) -> tuple[dict[str, Any], bool]:
-    """The resolved hints with type variables filled in, and whether the class's own name had to be supplied."""
+    """The hints with type variables filled in, and whether the class's own name was needed to resolve them."""
     needs_names = False
     try:
         hints = typing.get_type_hints(cls, include_extras=True)
@@ -344,7 +314,7 @@ def class_hints(annotation: Any, cls: type, where: str) -> tuple[dict[str, Any],
 
 
 def _type_variables(annotation: Any, cls: type) -> dict[Any, Any]:
-    """What the type variables of a generic class and of its generic bases stand for."""
+    """The arguments of a generic class and of its generic bases, by type variable."""
     found: dict[Any, Any] = dict(zip(getattr(cls, "__parameters__", ()), get_args(annotation), strict=False))
     for base in getattr(cls, "__orig_bases__", ()):
         origin = get_origin(base)
@@ -356,7 +326,7 @@ def _type_variables(annotation: Any, cls: type) -> dict[Any, Any]:
 
 
 def substitute(hint: Any, variables: Mapping[Any, Any]) -> Any:
-    """Fill type variables in; those that stand for nothing remain."""
+    """The hint with type variables filled in; unknown ones remain."""
     if not variables:
         return hint
     if isinstance(hint, TypeVar):
@@ -368,12 +338,12 @@ def substitute(hint: Any, variables: Mapping[Any, Any]) -> Any:
 
 
 def is_alias(annotation: Any) -> bool:
-    """Whether this is `type X = …` or a TypeAliasType, also with arguments."""
+    """Whether it is `type X = …` or a TypeAliasType, also with arguments."""
     return type(get_origin(annotation) or annotation).__name__ == "TypeAliasType"
 
 
 def alias_value(annotation: Any, where: str) -> Any:
-    """What a type alias stands for."""
+    """The type behind an alias."""
     alias = get_origin(annotation) or annotation
     names = vars(sys.modules.get(alias.__module__, typing))
     try:

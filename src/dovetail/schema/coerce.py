@@ -36,7 +36,7 @@ class Coercion:
         self._wanted_by: dict[int, frozenset[str]] = {}  # the schema's parts live as long as the schema
         self._known: dict[tuple[int, int], tuple[Any, Any]] = {}  # keeps values, whose ids it knows
 
-    def reread(self, value: Any, *, strings: bool) -> Any:
+    def coerce(self, value: Any, *, strings: bool) -> Any:
         """The value as the schema suggests; the same object if nothing is to be changed, or looking costs too much."""
         try:
             return self._reread(value, self._root, strings)

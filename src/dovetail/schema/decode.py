@@ -18,19 +18,19 @@ from msgspec import UNSET
 
 from dovetail.errors import SetupError
 from dovetail.schema.annotations import NO_CONSTRAINTS, Constraints
-from dovetail.schema.explain import UNEXPLAINED, ValidationProblem, misfits
+from dovetail.schema.explain import UNEXPLAINED, ValidationProblem, problems_in
 from dovetail.schema.shapes import (
     Alternatives,
     Array,
     Choice,
     Definition,
+    Dictionary,
     FixedArray,
     PydanticShape,
     Record,
     Reference,
     Scalar,
     Shape,
-    Table,
     is_null,
     is_plain,
     is_recursive,
@@ -91,7 +91,7 @@ class DecoderBuilder:
                 return self._limited(self._array(shape), shape.constraints)
             case FixedArray():
                 return _subscript(tuple, [self.make(item) for item in shape.items] or [()])
-            case Table():
+            case Dictionary():
                 return self._limited(dict[self.make(shape.key), self.make(shape.value)], shape.constraints)  # type: ignore[misc]
             case Alternatives():
                 return self._alternatives(shape)
@@ -109,7 +109,7 @@ class DecoderBuilder:
         try:
             return self._hooks[type_](value)
         except msgspec.ValidationError as error:  # it would lose the path that led here
-            raise ValidationProblem(misfits(error)) from None
+            raise ValidationProblem(problems_in(error)) from None
 
     def _stand_in(self, name: str, read: Read) -> type:
         stand_in = _StandInType(name, (), {})
@@ -181,11 +181,11 @@ class DecoderBuilder:
         if self.for_output:
             self.exact = False
             return Any
-        shape.model.refuse_doubling()
+        shape.type.refuse_doubling()
         if shape.altered:
-            return self._stand_in("Foreign", shape.model.read)
-        self._hooks[shape.model.annotation] = shape.model.read
-        return shape.model.annotation
+            return self._stand_in("Foreign", shape.type.read)
+        self._hooks[shape.type.annotation] = shape.type.read
+        return shape.type.annotation
 
     # Definitions
 
@@ -321,7 +321,7 @@ _PLAIN = (str, int, float, bool)  # whatever else somebody gives as a default is
 # Parameters
 
 
-def refuse_misfit(default: Any, shape: Shape, where: str) -> None:
+def check_default(default: Any, shape: Shape, where: str) -> None:
     """Raise SetupError for a plain default of the wrong type; one outside of its limits may well mean "not given"."""
     if type(default) not in _PLAIN:
         return
@@ -330,7 +330,7 @@ def refuse_misfit(default: Any, shape: Shape, where: str) -> None:
     try:
         maker.convert(default, type_)
     except _MISFITS as error:
-        words = misfits(error)[0][1]
+        words = problems_in(error)[0][1]
         reason = "" if words == UNEXPLAINED else f" ({words})"
         raise SetupError(
             f"{where}: the default {reprlib.repr(default)} does not fit its annotation"
@@ -357,7 +357,7 @@ _Plan = tuple[
 ]  # of a class: fields that msgspec may leave to it, and where to look on
 
 
-def completing(read: Callable[[Any], T], shapes: Mapping[str, Shape]) -> Callable[[Any], T]:
+def with_class_defaults(read: Callable[[Any], T], shapes: Mapping[str, Shape]) -> Callable[[Any], T]:
     """The same reading of arguments, but its dataclasses have all their fields; `read` itself if they have anyway.
 
     msgspec does not set a field whose default is a plain value, because the class has it. Reading the attribute works

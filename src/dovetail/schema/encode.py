@@ -1,4 +1,4 @@
-"""Any value that a function may return goes in; JSON text or JSON builtins come out, or an OutputError."""
+"""JSON encoding of the values that functions return."""
 
 import collections
 import datetime
@@ -20,16 +20,16 @@ PLAIN_TYPES: frozenset[type] = frozenset({types.NoneType, bool, int, float, str,
 
 
 class OutputError(ValueError):
-    """A returned value that can't be sent. The details are for the server's log, never for the client."""
+    """A returned value that can't be sent. Its text is for the server's log, never for the client."""
 
 
 def encode_json(value: Any) -> bytes:
-    """The value as JSON text; refuses NaN, infinity, lone surrogates, cycles, and what has no JSON form."""
+    """The value as JSON text. Raises OutputError for NaN, infinity, lone surrogates, cycles and unknown types."""
     try:
         encoded = _encode(value)
-        if len(encoded) > MAX_DEPTH:  # else it is not too deep
+        if len(encoded) > MAX_DEPTH:  # a shorter text is never too deep
             check_depth(encoded)
-        if encoded.find(b"null") >= 0:  # NaN and infinity are written so; `in` tries a number first, and is slow
+        if encoded.find(b"null") >= 0:  # NaN and infinity become null; `find` is faster than `in`
             _refuse_infinite(value, encoded)
         return encoded
     except OutputError:
@@ -50,7 +50,7 @@ def to_jsonable(value: Any) -> Any:
 
 
 def decode_json(encoded: bytes) -> Any:
-    """Our own JSON text back as builtins."""
+    """Builtins of JSON text that we encoded."""
     try:
         return _DECODER.decode(encoded)
     except RecursionError:
@@ -58,7 +58,7 @@ def decode_json(encoded: bytes) -> Any:
 
 
 def _simplify(value: Any) -> Any:
-    """What msgspec does not know; the first matching row wins."""
+    """The hook for types that msgspec does not know; the first matching row wins."""
     for kind, convert in _CONVERSIONS:
         if isinstance(value, kind):
             return convert(value)
@@ -71,7 +71,7 @@ def _simplify(value: Any) -> Any:
 
 _CONVERSIONS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (enum.Enum, lambda value: value.value),
-    (str, lambda value: str.__str__(value)),  # subclasses of builtins, whatever they make of themselves
+    (str, lambda value: str.__str__(value)),  # of subclasses, without their own `__str__` and the like
     (int, int.__int__),
     (float, float.__float__),
     ((bytes, bytearray), bytes),
@@ -83,21 +83,21 @@ _CONVERSIONS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (abc.Mapping, dict),
     ((abc.KeysView, abc.ValuesView, abc.ItemsView), list),
 )
-# Types that have their module loaded if there is a value of them.
+# Looked up late: if there is a value, its module is loaded.
 _AS_TEXT = (("pathlib", "PurePath"), ("ipaddress", "IPv4Address"), ("ipaddress", "IPv6Address"))
 _encode = msgspec.json.Encoder(enc_hook=_simplify).encode
 _DECODER = msgspec.json.Decoder()
 
 
 def _refuse_infinite(value: Any, encoded: bytes) -> None:
-    """Find the float that JSON can't carry, if there is one."""
+    """Raises OutputError if the value contains NaN or infinity."""
     plain = msgspec.to_builtins(value, enc_hook=_simplify, str_keys=True)
-    waiting = [] if plain == decode_json(encoded) else [plain]  # equal: nothing has turned into null
-    while waiting:
-        current = waiting.pop()
+    stack = [] if plain == decode_json(encoded) else [plain]  # equal: nothing has become null
+    while stack:
+        current = stack.pop()
         if isinstance(current, float) and not math.isfinite(current):
             raise OutputError(f"the value contains {current}, which JSON can't carry")
         if isinstance(current, dict):
-            waiting.extend(current.values())
+            stack.extend(current.values())
         elif isinstance(current, (list, tuple)):
-            waiting.extend(current)
+            stack.extend(current)

@@ -24,7 +24,7 @@ Step = str | int
 _PLAIN = frozenset({str, bool, float, NoneType})
 _NODE = 64  # characters of a text that count as one value
 _LARGEST = 14_000  # bits of an integer; beyond 4,300 digits Python and the engine lose count
-SHOWN = 20  # lines, and names or values in a line
+MAX_SHOWN = 20  # lines, and names or values in a line
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -36,8 +36,8 @@ class Problem(msgspec.Struct, frozen=True):
     values: tuple[str, ...] = ()
 
 
-MISFIT = "does not fit the schema"
-UNSAID = "there may be more that is wrong, but it is too large to be explained any further"
+DOES_NOT_FIT = "does not fit the schema"
+INCOMPLETE = "there may be more that is wrong, but it is too large to be explained any further"
 
 
 class Budget:
@@ -49,16 +49,16 @@ class Budget:
     class Spent(Exception):
         """It does not reach any further."""
 
-    def __init__(self, left: float = 100_000) -> None:
-        self.left = left
+    def __init__(self, remaining: float = 100_000) -> None:
+        self.remaining = remaining
 
     @property
     def is_spent(self) -> bool:
-        return self.left < 0
+        return self.remaining < 0
 
     def spend(self, nodes: int = 1) -> None:
-        self.left -= nodes
-        if self.left < 0:
+        self.remaining -= nodes
+        if self.remaining < 0:
             raise self.Spent
 
 
@@ -71,7 +71,7 @@ def size(value: Any) -> int:
     return 1 + len(value) // _NODE if isinstance(value, str) else 1
 
 
-def is_sound(value: Any, deepest: int, longest_name: int) -> bool:
+def is_within_limits(value: Any, deepest: int, longest_name: int) -> bool:
     """Whether the engine can be trusted with a JSON value: not too deep, no number or name that it can't handle."""
     stack: list[tuple[int, Iterable[Any]]] = [(0, (value,))]
     while stack:
@@ -110,8 +110,8 @@ def described(value: Any) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    shown = [name if len(name) <= 80 else name[:79] + "…" for name in itertools.islice(names, SHOWN + 1)]
-    return ", ".join(shown[:SHOWN] + ["…"] * (len(shown) > SHOWN))
+    shown = [name if len(name) <= 80 else name[:79] + "…" for name in itertools.islice(names, MAX_SHOWN + 1)]
+    return ", ".join(shown[:MAX_SHOWN] + ["…"] * (len(shown) > MAX_SHOWN))
 
 
 def excerpt(value: Any) -> str:
@@ -146,7 +146,7 @@ class ValidationProblem(ValueError):
         self.problems = problems
 
 
-def misfits(error: Exception) -> list[tuple[str, str]]:
+def problems_in(error: Exception) -> list[tuple[str, str]]:
     """Where a value does not fit, and why."""
     if isinstance(error, ValidationProblem):
         return error.problems
@@ -208,7 +208,7 @@ def _translated(text: str) -> str:
     return UNEXPLAINED
 
 
-def line(path: str, words: str, value: Any, *, root: str = "arguments") -> str:
+def problem_line(path: str, words: str, value: Any, *, root: str = "arguments") -> str:
     """One readable line: where, what was expected, what came."""
     here = f"{path.lstrip('.') or root}: {words}"
     if path.endswith("…") or not words.startswith(("must", "expected")):  # a path that was cut leads somewhere else
@@ -468,7 +468,7 @@ def _wrong_choice(keyword: str, argument: Any, value: Any) -> Problem:
     options = argument if isinstance(argument, list) and keyword != "const" else [argument]
     if keyword == "type":
         return _choice((), tuple(str(_TYPE_NAMES.get(name, name)) for name in options), (), value)
-    return _choice((), (), tuple(excerpt(option) for option in options[: SHOWN + 1]), value)
+    return _choice((), (), tuple(excerpt(option) for option in options[: MAX_SHOWN + 1]), value)
 
 
 def _choice(path: tuple[Step, ...], types: tuple[str, ...], values: tuple[str, ...], value: Any) -> Problem:
@@ -506,7 +506,7 @@ def _merged(path: tuple[Step, ...], choices: Iterable[Problem | None], value: An
     return _choice(path, tuple(types), tuple(dict.fromkeys(v for choice in known for v in choice.values)), value)
 
 
-def lines_of(found: list[Problem], root: str) -> list[str]:
+def problem_lines(found: list[Problem], root: str) -> list[str]:
     """Readable lines without doubles, not too many."""
     noun = root.removesuffix("s") if root == "arguments" else "property"
     lines: dict[str, None] = {}
@@ -515,6 +515,6 @@ def lines_of(found: list[Problem], root: str) -> list[str]:
         if text.startswith(_UNKNOWN) and len(problem.path) == 1:
             text = text.replace("property", noun, 1)
         lines[f"{readable(problem.path, root)}: {text}"] = None
-    kept = list(lines)[:SHOWN]
+    kept = list(lines)[:MAX_SHOWN]
     rest = len(lines) - len(kept)
     return [*kept, f"… and {'at least ' if len(found) >= _FOUND else ''}{rest} more"] if rest else kept

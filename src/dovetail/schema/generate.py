@@ -17,13 +17,13 @@ from dovetail.schema.shapes import (
     Alternatives,
     Array,
     Choice,
+    Dictionary,
     FixedArray,
     PydanticShape,
     Record,
     Reference,
     Scalar,
     Shape,
-    Table,
 )
 
 JsonSchema = dict[str, Any]
@@ -65,7 +65,7 @@ class SchemaWriter:
                 return {"type": "array", "items": self.write(shape.item), **_sizes(shape, "Items"), **unique}
             case FixedArray():
                 return _fixed([self.write(item) for item in shape.items], len(shape.items))
-            case Table():
+            case Dictionary():
                 return self._table(shape)
             case Alternatives():
                 return {"anyOf": _flat([self.write(member) for member in shape.members])}
@@ -77,7 +77,7 @@ class SchemaWriter:
                 return self._foreign(shape)
         return {}
 
-    def _table(self, shape: Table) -> JsonSchema:
+    def _table(self, shape: Dictionary) -> JsonSchema:
         schema: JsonSchema = {"type": "object"}
         keys = self.write(shape.key)
         if keys.pop("type", None) == "integer":
@@ -119,7 +119,7 @@ class SchemaWriter:
 
     def _foreign(self, shape: PydanticShape) -> JsonSchema:
         """pydantic's schema; what contains itself there moves into our `$defs`, under a name that is free."""
-        schema = self._checked_format(write_out(shape.model.schema(for_output=self.for_output), self.where))
+        schema = self._checked_format(write_out(shape.type.schema(for_output=self.for_output), self.where))
         moved = schema.pop("$defs", {})
         names = {name: self._free_name(name, moved[name]) for name in moved}
 

@@ -1,6 +1,6 @@
-"""The only module that talks to pydantic: a pydantic type goes in; its schema and a reader of JSON values come out.
+"""Pydantic types: their schemas and their validation. No other module calls pydantic.
 
-pydantic is imported only when an annotation contains one of its types, that is when it has been imported already.
+It is imported only when an annotation contains one of its types, that is when the author has imported it.
 """
 
 import functools
@@ -14,11 +14,12 @@ from dovetail.schema.annotations import Constraints, class_hints
 from dovetail.schema.explain import UNEXPLAINED, ValidationProblem
 from dovetail.schema.validate import SchemaDocument, SchemaLimits, Validator
 
-_UNCHECKED, _TOLD = 8 * 1024, 50  # bytes read without asking the schema first; errors that pydantic is asked for
+_MAX_UNCHECKED = 8 * 1024  # bytes that pydantic validates without a check against the schema first
+_MAX_ERRORS = 50  # beyond them none is explained
 
 
 def is_model(annotation: Any) -> bool:
-    """Whether pydantic defines this class, or how it is read."""
+    """Whether pydantic defines the type or its validation."""
     if "pydantic" not in sys.modules:
         return False
     if isinstance(annotation, type):
@@ -26,13 +27,13 @@ def is_model(annotation: Any) -> bool:
     return type(annotation).__name__ == "TypeAliasType" and str(annotation.__module__).startswith("pydantic.")
 
 
-class Model:
+class PydanticType:
     """A pydantic type, or a union of them, with its own validation and its own schema."""
 
     def __init__(self, annotation: Any, where: str) -> None:
         import pydantic
 
-        _refuse_unread(annotation, where, set())
+        _refuse_ignored(annotation, where, set())
         self.annotation, self.where, self._refusal = annotation, where, pydantic.ValidationError
         try:
             self._adapter: Any = pydantic.TypeAdapter(annotation)
@@ -41,7 +42,7 @@ class Model:
             raise SetupError(f"{where}: pydantic can't read {annotation!r}: {error}") from None
 
     def schema(self, *, for_output: bool, as_tried: bool = False) -> dict[str, Any]:
-        """pydantic's JSON Schema without made-up titles; `as_tried` keeps alternatives that are the same in JSON."""
+        """pydantic's JSON Schema without generated titles; `as_tried` keeps alternatives that are equal in JSON."""
         from pydantic import errors, json_schema
 
         class Untitled(json_schema.GenerateJsonSchema):
@@ -62,7 +63,7 @@ class Model:
         return schema
 
     def refuse_doubling(self) -> None:
-        """pydantic tries all members of a union: two that lead back to it double the time with each level."""
+        """Raises SetupError for a union with two members that contain it: pydantic tries both at each level."""
         document = SchemaDocument(self.schema(for_output=False, as_tried=True), self.where, SchemaLimits())
         for part in document.parts:
             again = [each for each in part.get("anyOf", ()) if document.leads_to(each, part)]
@@ -78,19 +79,18 @@ class Model:
         return Validator(self.schema(for_output=False), where=self.where)
 
     def read(self, value: Any) -> Any:
-        """Validate a JSON value as pydantic would read it from JSON text, strictly if it may; raises Misfit."""
+        """Validates a JSON value, strictly unless the author's validators coerce. Raises ValidationProblem."""
         raw = msgspec.json.encode(value)
-        if len(raw) > _UNCHECKED and (lines := self._validator.problems(value, root="")):
-            raise ValidationProblem([("", line) for line in lines])  # pydantic would keep each error with its path
+        if len(raw) > _MAX_UNCHECKED and (lines := self._validator.problems(value, root="")):
+            raise ValidationProblem([("", line) for line in lines])  # cheaper: pydantic collects every error
         try:
             return self._adapter.validate_json(raw, strict=self._strict)
         except self._refusal as error:
-            errors = error.errors(include_url=False, include_input=False) if error.error_count() <= _TOLD else []
+            errors = error.errors(include_url=False, include_input=False) if error.error_count() <= _MAX_ERRORS else []
         raise ValidationProblem([(_path(one["loc"]), _words(one)) for one in errors] or [("", UNEXPLAINED)])
 
 
 def dump_model(value: Any) -> Any:
-    """A pydantic object as JSON builtins."""
     import pydantic_core
 
     if hasattr(value, "model_dump"):
@@ -99,13 +99,13 @@ def dump_model(value: Any) -> Any:
 
 
 def _coerces(core_schema: Any) -> bool:
-    """Whether the author changes values before they are checked; what they return need not be strictly right."""
+    """Whether a validator of the author changes values before the check; its result need not be strictly typed."""
     text = repr(core_schema)
     return any(kind in text for kind in ("function-before", "function-wrap", "function-plain"))
 
 
-def _refuse_unread(annotation: Any, where: str, seen: set[int]) -> None:
-    """pydantic ignores limits that are written in words other than its own; nothing may be dropped silently."""
+def _refuse_ignored(annotation: Any, where: str, seen: set[int]) -> None:
+    """Raises SetupError for limits in another dialect, which pydantic would silently ignore."""
     if id(annotation) in seen:
         return
     seen.add(id(annotation))
@@ -114,12 +114,12 @@ def _refuse_unread(annotation: Any, where: str, seen: set[int]) -> None:
             raise SetupError(f"{where}: pydantic does not read {item!r}; use pydantic's Field inside its models")
     for name, field in getattr(annotation, "model_fields", {}).items():
         whole = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
-        _refuse_unread(whole, f"{where}, field {name} of {annotation.__name__}", seen)
+        _refuse_ignored(whole, f"{where}, field {name} of {annotation.__name__}", seen)
     for argument in get_args(annotation):
-        _refuse_unread(argument, where, seen)
+        _refuse_ignored(argument, where, seen)
     if isinstance(annotation, type) and hasattr(annotation, "__dataclass_fields__"):
         for name, hint in class_hints(annotation, annotation, where)[0].items():
-            _refuse_unread(hint, f"{where}, field {name} of {annotation.__name__}", seen)
+            _refuse_ignored(hint, f"{where}, field {name} of {annotation.__name__}", seen)
 
 
 def _path(location: tuple[int | str, ...]) -> str:
@@ -127,7 +127,7 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 def _words(error: Any) -> str:
-    """The author's own words if a validator of theirs raised, otherwise pydantic's, which are plain enough."""
+    """The text of the author's exception if a validator raised one, otherwise pydantic's."""
     own = error.get("ctx", {}).get("error")
     text = str(own) if isinstance(own, Exception) and str(own) else str(error["msg"])
     return text[:1].lower() + text[1:] if own is None else text

@@ -1,8 +1,7 @@
-"""The shape tree: the kinds of JSON value that a Python type describes, and how an annotation becomes one.
+"""The shape tree: the JSON values that a Python type describes, and the fields of classes.
 
-`ShapeBuilder` makes the tree, and refuses with the fix what has no JSON form; `schemas.py` writes it down as JSON
-Schema; `decode.py` turns it into a type that msgspec decodes. A `Definition` is a part with a name; it may contain
-itself. Classes with fields are dataclasses, TypedDicts, NamedTuples, attrs classes and msgspec Structs.
+`types.py` builds the tree from an annotation, `generate.py` writes it as JSON Schema, `decode.py` makes a type for
+msgspec of it. Classes with fields are dataclasses, TypedDicts, NamedTuples, attrs classes and msgspec Structs.
 """
 
 import datetime
@@ -11,51 +10,44 @@ import sys
 import types
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from typing import (
-    Annotated,
-    Any,
-    NotRequired,
-    Required,
-    get_args,
-    get_origin,
-)
+from typing import Annotated, Any, NotRequired, Required, get_args, get_origin
 
 import msgspec
 from msgspec import NODEFAULT, UNSET
 
 from dovetail.errors import SetupError
 from dovetail.schema.annotations import NO_CONSTRAINTS, Constraints, class_hints, is_field
-from dovetail.schema.pydantic import Model
+from dovetail.schema.pydantic import PydanticType
 
 
 class RecordField(msgspec.Struct, eq=False):
     """One field of a class."""
 
-    name: str  # how JSON calls it
-    keyword: str  # how the constructor calls it
+    name: str  # in JSON
+    keyword: str  # in the constructor
     annotation: Any
     default: Any = UNSET
     required: bool = True
     is_input: bool = True  # False: computed by the class itself
-    shape: "Shape" = msgspec.field(default_factory=lambda: Anything())  # of the annotation, once that is read
+    shape: "Shape" = msgspec.field(default_factory=lambda: Anything())  # of the annotation, set when that is read
 
 
 class RecordClass(msgspec.Struct, frozen=True, kw_only=True):
-    """What the class of a record says about it."""
+    """A class with fields."""
 
     cls: Any
     annotation: Any = None  # the class, or `Class[int]`
     fields: tuple[RecordField, ...]
     construct: Callable[..., Any]
-    by_constructor: bool = False  # msgspec would not build it the way its constructor does
+    by_constructor: bool = False  # msgspec would build it differently
     is_array: bool = False
-    closed: bool = False  # unknown keys are refused
+    closed: bool = False  # refuses unknown keys
     tag: tuple[str, str | int] | None = None
     description: str | None = None
 
 
 def read_record(annotation: Any, where: str) -> RecordClass | None:
-    """The fields of a class, in declared order; None if it is no class with fields."""
+    """A class with its fields in declared order; None if it has none."""
     cls = get_origin(annotation) or annotation
     if not isinstance(cls, type):
         return None
@@ -63,7 +55,11 @@ def read_record(annotation: Any, where: str) -> RecordClass | None:
         if is_kind(cls):
             hints, needs_names = class_hints(annotation, cls, where)
             record = read(cls, hints, where)
-            _refuse_field_defaults(record, where)
+            if wrong := next((field.name for field in record.fields if is_field(field.default)), None):
+                raise SetupError(
+                    f"{where}: {cls.__name__}.{wrong} has a Field(…) as its default, which its class does not "
+                    "understand; write Annotated[type, Field(…)] and a plain default"
+                )
             return msgspec.structs.replace(
                 record,
                 annotation=annotation,
@@ -71,9 +67,6 @@ def read_record(annotation: Any, where: str) -> RecordClass | None:
                 by_constructor=record.by_constructor or needs_names,
             )
     return None
-
-
-# One reader for each kind of class
 
 
 def _read_struct(cls: Any, hints: Mapping[str, Any], _: str) -> RecordClass:
@@ -92,7 +85,7 @@ def _read_struct(cls: Any, hints: Mapping[str, Any], _: str) -> RecordClass:
 
 
 def _read_dataclass(cls: Any, hints: Mapping[str, Any], where: str) -> RecordClass:
-    import dataclasses  # which is loaded if there is such a class
+    import dataclasses  # late: loaded anyway if there is such a class
 
     for name, pseudo in cls.__dataclass_fields__.items():
         if isinstance(pseudo.type, dataclasses.InitVar):
@@ -130,7 +123,7 @@ def _read_typed_dict(cls: Any, hints: Mapping[str, Any], _: str) -> RecordClass:
 
 
 def _unqualified(hint: Any, required: bool) -> tuple[Any, bool]:
-    """Strip Required, NotRequired and ReadOnly, also from inside Annotated."""
+    """The hint without Required, NotRequired and ReadOnly, also inside Annotated."""
     origin = get_origin(hint)
     if origin is Required or origin is NotRequired:
         return _unqualified(get_args(hint)[0], origin is Required)
@@ -160,17 +153,8 @@ _KINDS: tuple[tuple[Callable[[Any], bool], Callable[[Any, Mapping[str, Any], str
 )
 
 
-def _refuse_field_defaults(record: RecordClass, where: str) -> None:
-    for field in record.fields:
-        if is_field(field.default):
-            raise SetupError(
-                f"{where}: {record.cls.__name__}.{field.name} has a Field(…) as its default, which its class does not "
-                "understand; write Annotated[type, Field(…)] and a plain default"
-            )
-
-
 def class_description(cls: Any) -> str | None:
-    """The class's own docstring, unless its decorator made it up."""
+    """The class's own docstring, unless its decorator generated it."""
     text = vars(cls).get("__doc__")
     if not isinstance(text, str) or text.startswith(f"{cls.__name__}("):
         return None
@@ -184,10 +168,10 @@ CLOCK = frozenset({"tz"})
 
 
 class Shape(msgspec.Struct, eq=False, kw_only=True):
-    """One place in a value."""
+    """A JSON value, or a part of one."""
 
     constraints: Constraints = NO_CONSTRAINTS
-    altered: bool = False  # msgspec, reading the annotation by itself, would read something else
+    altered: bool = False  # msgspec would read the annotation differently
 
 
 class Anything(Shape):
@@ -195,13 +179,13 @@ class Anything(Shape):
 
 
 class ScalarKind(msgspec.Struct, frozen=True):
-    """A row of the table below."""
+    """A row of `SCALARS`."""
 
     type: type
     json: str  # the JSON type
-    keywords: Mapping[str, Any] = {}  # what the schema says beside the type
-    limits: frozenset[str] = frozenset()  # the constraints that make sense
-    read: Callable[[Any], Any] | None = None  # for what msgspec does not know: from a string
+    keywords: Mapping[str, Any] = {}  # of the schema, beside the type
+    limits: frozenset[str] = frozenset()  # the constraints that apply
+    read: Callable[[Any], Any] | None = None  # from a string, for types that msgspec does not know
 
 
 class Scalar(Shape):
@@ -214,12 +198,12 @@ class Choice(Shape):
     """One of a few values: `Literal` or `Enum`."""
 
     pairs: tuple[tuple[Any, Any], ...]  # (in JSON, in Python), in declared order
-    native: Any = None  # the type for msgspec, if it can read the choice
-    description: str | None = None  # the class's own
+    native: Any = None  # the type for msgspec, if it can decode the choice
+    description: str | None = None  # of the class
 
 
 class Array(Shape):
-    """Any number of alike items."""
+    """Any number of items of one shape."""
 
     item: Shape
     container: Callable[[Any], Any]
@@ -231,8 +215,8 @@ class FixedArray(Shape):
     items: tuple[Shape, ...]
 
 
-class Table(Shape):
-    """An object with free keys."""
+class Dictionary(Shape):
+    """An object with arbitrary keys."""
 
     key: Shape
     value: Shape
@@ -255,13 +239,13 @@ class Alternatives(Shape):
 
 
 class PydanticShape(Shape):
-    """A pydantic type, which brings its own schema and its own reading."""
+    """A pydantic type, with its own schema and validation."""
 
-    model: Model
+    type: PydanticType
 
 
 class Definition(msgspec.Struct, eq=False):
-    """A named part: a class, or a type alias."""
+    """A named part, which may contain itself: a class, or a type alias."""
 
     name: str
     body: Shape
@@ -282,8 +266,9 @@ def _from_text(make: Callable[[str], Any]) -> Callable[[Any], Any]:
     return read
 
 
-def _scalars() -> dict[Any, ScalarKind]:
-    rows = [
+SCALARS = {
+    row.type: row
+    for row in (
         ScalarKind(types.NoneType, "null"),
         ScalarKind(bool, "boolean"),
         ScalarKind(int, "integer", limits=NUMBER),
@@ -297,40 +282,34 @@ def _scalars() -> dict[Any, ScalarKind]:
         ScalarKind(datetime.timedelta, "string", {"format": "duration"}),
         ScalarKind(uuid.UUID, "string", {"format": "uuid"}),
         ScalarKind(decimal.Decimal, "string", {"format": "decimal"}),
-    ]
-    return {row.type: row for row in rows}
-
-
-SCALARS = _scalars()
-# Whoever writes one of these has loaded its module: a server without them need not. Each with its format in schemas.
-_OTHERS = {
+    )
+}
+# More scalars with their formats; their modules are loaded if an author uses them.
+_LATE_SCALARS = {
     "ipaddress": {"IPv4Address": "ipv4", "IPv6Address": "ipv6"},
     "pathlib": dict.fromkeys(("Path", "PurePath", "PurePosixPath", "PureWindowsPath", "PosixPath"), "path"),
 }
 
 
 def scalar_kind(cls: type) -> ScalarKind | None:
-    """The row of a type; None if it is no scalar."""
+    """The kind of a scalar type; None for other types."""
     if cls in SCALARS:
         return SCALARS[cls]
-    for module, formats in _OTHERS.items():
+    for module, formats in _LATE_SCALARS.items():
         for name, text_format in formats.items():
             if cls is getattr(sys.modules.get(module), name, None):
                 return ScalarKind(cls, "string", {"format": text_format}, read=_from_text(cls))
     return None
 
 
-# Walks over the tree
-
-
 def children(shape: Shape) -> Iterator[Shape]:
-    """The shapes directly inside this one; a reference leads to its definition's body."""
+    """The shapes directly inside this one; for a reference, the body of its definition."""
     match shape:
         case Array():
             yield shape.item
         case FixedArray():
             yield from shape.items
-        case Table():
+        case Dictionary():
             yield shape.key
             yield shape.value
         case Alternatives():
@@ -345,46 +324,44 @@ def children(shape: Shape) -> Iterator[Shape]:
 def reachable(shape: Shape) -> Iterator[Shape]:
     """This shape and everything inside it, each once."""
     seen: set[int] = set()
-    waiting = [shape]
-    while waiting:
-        current = waiting.pop()
+    stack = [shape]
+    while stack:
+        current = stack.pop()
         if id(current) in seen:
             continue
         seen.add(id(current))
         yield current
-        waiting.extend(children(current))
+        stack.extend(children(current))
 
 
 def is_recursive(definition: Definition) -> bool:
-    """Whether a definition contains itself."""
     inside = (part for child in children(definition.body) for part in reachable(child))
     return any(part is definition.body for part in inside)
 
 
 def is_hashable(shape: Shape) -> bool:
-    """Whether the values of a shape can be items of a set."""
+    """Whether values of the shape can be items of a set."""
     for part in reachable(shape):
         match part:
-            case Table():
+            case Dictionary():
                 return False
             case Array() if part.container not in (tuple, frozenset):
                 return False
             case Record() if part.source.cls.__hash__ is None:
                 return False
-            case PydanticShape() if getattr(part.model.annotation, "__hash__", None) is None:
+            case PydanticShape() if getattr(part.type.annotation, "__hash__", None) is None:
                 return False
     return True
 
 
 def is_plain(shape: Shape) -> bool:
-    """Whether msgspec reads this, with everything inside, from the original annotation just as we would."""
-    return not any(
-        part.altered or (isinstance(part, Record) and part.source.by_constructor) for part in reachable(shape)
-    )
+    """Whether msgspec decodes the original annotation just as our own types."""
+    parts = reachable(shape)
+    return not any(part.altered or (isinstance(part, Record) and part.source.by_constructor) for part in parts)
 
 
 def json_kinds(shape: Shape) -> frozenset[str]:
-    """The kinds of JSON value that msgspec tells apart in a union; "custom" for what it leaves to a hook."""
+    """The kinds of JSON value that msgspec distinguishes in a union; "custom" for those of a hook."""
     match shape:
         case Scalar():
             return frozenset({"custom" if shape.kind.read else shape.kind.json})
@@ -393,7 +370,7 @@ def json_kinds(shape: Shape) -> frozenset[str]:
             return frozenset("string" if t is str else "integer" for t in types_) if shape.native else _CUSTOM
         case Array() | FixedArray():
             return frozenset({"array"})
-        case Table():
+        case Dictionary():
             return frozenset({"object"})
         case Reference() if isinstance(shape.definition.body, Record):
             return frozenset({"array" if shape.definition.body.source.is_array else "object"})
@@ -404,7 +381,7 @@ _CUSTOM = frozenset({"custom"})
 
 
 def needs_trial(members: tuple[Shape, ...]) -> bool:
-    """Whether msgspec can't tell the members of a union apart by their JSON kind alone."""
+    """Whether msgspec can't choose a member of the union by the kind of JSON value alone."""
     solid = [member for member in members if not is_null(member)]
     kinds = [kind for member in solid for kind in json_kinds(member)]
     if "custom" in kinds:

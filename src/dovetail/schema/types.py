@@ -1,4 +1,4 @@
-"""From an annotation to its shape; what has no JSON form is refused with the fix."""
+"""Shapes of annotations; a type without a JSON form is refused, with the fix."""
 
 import collections
 import enum
@@ -9,22 +9,14 @@ import re
 import types
 from collections import abc
 from collections.abc import Callable, Hashable
-from typing import (
-    Annotated,
-    Any,
-    Final,
-    ForwardRef,
-    Literal,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-)
+from typing import Annotated, Any, Final, ForwardRef, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
 from dovetail.errors import SetupError
 from dovetail.schema.annotations import (
+    LABELS,
+    LIMITS,
     NO_CONSTRAINTS,
     Constraints,
     alias_value,
@@ -34,7 +26,7 @@ from dovetail.schema.annotations import (
     read_metadata,
 )
 from dovetail.schema.encode import OutputError, encode_json
-from dovetail.schema.pydantic import Model, is_model
+from dovetail.schema.pydantic import PydanticType, is_model
 from dovetail.schema.shapes import (
     LENGTH,
     SCALARS,
@@ -43,14 +35,13 @@ from dovetail.schema.shapes import (
     Array,
     Choice,
     Definition,
+    Dictionary,
     FixedArray,
     PydanticShape,
     Record,
-    RecordClass,
     Reference,
     Scalar,
     Shape,
-    Table,
     class_description,
     is_hashable,
     is_null,
@@ -60,8 +51,8 @@ from dovetail.schema.shapes import (
 )
 from dovetail.schema.validate import Pattern
 
-_DEFINITIONS = 500
-_NESTING = 50  # a generic class that contains ever new variants of itself ends here
+_MAX_DEFINITIONS = 500
+_MAX_NESTING = 50  # of classes: stops a generic class that contains ever new variants of itself
 
 _ARRAYS: dict[Any, Callable[[Any], Any]] = {
     list: list,
@@ -77,47 +68,39 @@ _ARRAYS: dict[Any, Callable[[Any], Any]] = {
     abc.MutableSet: set,
 }
 _UNKNOWN_TO_MSGSPEC = frozenset({collections.deque, abc.Iterable})
-_TABLES = frozenset({dict, abc.Mapping, abc.MutableMapping})
+_DICTIONARIES = frozenset({dict, abc.Mapping, abc.MutableMapping})
 _ANYTHING = (Any, object, inspect.Parameter.empty)
 
 
 def constrain(shape: Shape, constraints: Constraints, where: str, *, native: bool = False) -> Shape:
-    """The shape with constraints applied; `native` if msgspec sees the same ones in the annotation."""
-    _refuse_unusable(constraints, where)
-    limits = frozenset(constraints.limits())
-    leftover = limits - _applicable(shape)
-    if leftover:
-        names = ", ".join(sorted(leftover))
-        raise SetupError(f"{where}: {names} can't constrain this type; remove it, or check it inside the function")
-    if isinstance(shape, Alternatives) and limits:
-        shape = Alternatives(
-            members=tuple(
-                constrain(member, constraints.only(limits & _applicable(member)), where) for member in shape.members
-            ),
-            constraints=shape.constraints,
-            altered=True,
-        )
-        constraints = constraints.notes()
-    changed = bool(limits) and not (native and constraints.pattern is None and constraints.multiple_of is None)
-    return msgspec.structs.replace(
-        shape, constraints=merge(shape.constraints, constraints, where), altered=shape.altered or changed
-    )
-
-
-def _refuse_unusable(constraints: Constraints, where: str) -> None:
+    """The shape with constraints applied; `native` if msgspec reads the same ones in the annotation."""
     if constraints.pattern is not None:
         Pattern(constraints.pattern, where=where)
     try:
         encode_json([constraints.examples, constraints.extra])
     except OutputError as error:
         raise SetupError(f"{where}: its examples or extra keywords can't be sent: {error}") from None
+    limits = frozenset(constraints.limits())
+    leftover = limits - _applicable(shape)
+    if leftover:
+        names = ", ".join(sorted(leftover))
+        raise SetupError(f"{where}: {names} can't constrain this type; remove it, or check it inside the function")
+    if isinstance(shape, Alternatives) and limits:
+        own = [constraints.only(limits & _applicable(member)) for member in shape.members]
+        members = tuple(constrain(member, each, where) for member, each in zip(shape.members, own, strict=True))
+        shape = Alternatives(members=members, constraints=shape.constraints, altered=True)
+        constraints = constraints.without(LIMITS)
+    changed = bool(limits) and not (native and constraints.pattern is None and constraints.multiple_of is None)
+    return msgspec.structs.replace(
+        shape, constraints=merge(shape.constraints, constraints, where), altered=shape.altered or changed
+    )
 
 
 def _applicable(shape: Shape) -> frozenset[str]:
     match shape:
         case Scalar():
             return shape.kind.limits
-        case Array() | Table():
+        case Array() | Dictionary():
             return LENGTH
         case Alternatives():
             return frozenset[str]().union(*map(_applicable, shape.members))
@@ -125,14 +108,14 @@ def _applicable(shape: Shape) -> frozenset[str]:
 
 
 class ShapeBuilder:
-    """Reads annotations that share their definitions, such as the parameters of one function."""
+    """Builds the shapes of annotations that share definitions, such as the parameters of a function."""
 
     def __init__(self) -> None:
         self.definitions: dict[Hashable, Definition] = {}
-        self.nesting = 0
+        self._nesting = 0
 
     def read(self, annotation: Any, where: str) -> Shape:
-        """The shape of the values that an annotation allows; raises SetupError."""
+        """The shape of an annotation. Raises SetupError."""
         origin = get_origin(annotation)
         if origin is Annotated:
             return self._annotated(annotation, where)
@@ -145,8 +128,8 @@ class ShapeBuilder:
         if origin is Literal:
             return _literal(get_args(annotation), where)
         if is_model(annotation):
-            is_class = hasattr(annotation, "model_fields")  # which msgspec leaves to us; anything else it might know
-            return PydanticShape(model=Model(annotation, where), altered=not is_class)
+            is_class = hasattr(annotation, "model_fields")  # for which msgspec calls our hook
+            return PydanticShape(type=PydanticType(annotation, where), altered=not is_class)
         for read in (self._indirect, self._class, self._collection, self._record):
             shape = read(annotation, where)
             if shape is not None:
@@ -161,16 +144,16 @@ class ShapeBuilder:
         try:
             constraints = read_metadata(metadata, where)
             if constraints.limits():
-                while is_alias(inner):  # limits belong to what the alias stands for
+                while is_alias(inner):  # limits constrain the type behind it
                     inner = alias_value(inner, where)
             return constrain(self.read(inner, where), constraints, where, native=only_meta(metadata))
         except SetupError:
             if not _only_models(inner):
                 raise
-            return PydanticShape(model=Model(annotation, where), altered=True)  # pydantic knows what to do with it
+            return PydanticShape(type=PydanticType(annotation, where), altered=True)  # pydantic reads the metadata
 
     def _indirect(self, annotation: Any, where: str) -> Shape | None:
-        """What only stands for another type."""
+        """Of type variables, new types and aliases."""
         if isinstance(annotation, TypeVar):
             bound = annotation.__bound__
             choices = annotation.__constraints__
@@ -186,9 +169,9 @@ class ShapeBuilder:
             )
         if not is_alias(annotation):
             return None
-        definition = self._known(annotation)
+        definition = self.definitions.get(_identity(annotation))
         if definition is None:
-            definition = self._define(annotation, _class_name(annotation), Anything(), where)
+            definition = self._define(annotation, Anything(), where)
             definition.body = self.read(alias_value(annotation, where), where)
         return Reference(definition=definition, altered=True)
 
@@ -205,7 +188,7 @@ class ShapeBuilder:
         arguments = tuple(member for member in get_args(annotation) if member is not msgspec.UnsetType)
         models = [member for member in arguments if is_model(member)]
         if len(models) > 1 and _only_models(annotation):
-            return PydanticShape(model=Model(annotation, where), altered=True)
+            return PydanticShape(type=PydanticType(annotation, where), altered=True)
         members = tuple(self.read(member, where) for member in arguments)
         if len(members) == 1:
             return members[0]
@@ -225,9 +208,9 @@ class ShapeBuilder:
             if _ARRAYS[origin] in (set, frozenset) and not is_hashable(item):
                 raise SetupError(f"{where}: {_shown(arguments[0])} can't be the item of a set; use a list")
             return Array(item=item, container=_ARRAYS[origin], altered=origin in _UNKNOWN_TO_MSGSPEC)
-        if origin in _TABLES:
+        if origin in _DICTIONARIES:
             key, value = arguments or (str, Any)
-            return Table(key=self._key(key, where), value=self.read(value, where))
+            return Dictionary(key=self._key(key, where), value=self.read(value, where))
         return None
 
     def _key(self, annotation: Any, where: str) -> Shape:
@@ -242,52 +225,42 @@ class ShapeBuilder:
         raise SetupError(f"{where}: {_shown(annotation)} can't be the key of a JSON object; use str, int or Literal")
 
     def _record(self, annotation: Any, where: str) -> Shape | None:
-        known = self._known(annotation)
-        if known is not None:
-            return Reference(definition=known)
+        definition = self.definitions.get(_identity(annotation))
+        if definition is not None:
+            return Reference(definition=definition)
         source = read_record(annotation, where)
         if source is None:
             return None
-        body = Record(source=source)
-        definition = self._define(annotation, _class_name(annotation), body, where)
-        self._read_fields(source, where.partition(", field ")[0])
-        return Reference(definition=definition)
-
-    def _read_fields(self, source: RecordClass, where: str) -> None:
-        name = source.cls.__name__
-        self.nesting += 1
-        if self.nesting > _NESTING:
-            raise SetupError(f"{where}: {name} is nested more than {_NESTING} classes deep; use simpler ones")
+        definition = self._define(annotation, Record(source=source), where)
+        name, where = source.cls.__name__, where.partition(", field ")[0]
+        self._nesting += 1
+        if self._nesting > _MAX_NESTING:
+            raise SetupError(f"{where}: {name} is nested more than {_MAX_NESTING} classes deep; use simpler ones")
         for field in source.fields:
             field.shape = self.read(field.annotation, f"{where}, field {field.name} of {name}")
-        self.nesting -= 1
+        self._nesting -= 1
+        return Reference(definition=definition)
 
-    def _known(self, annotation: Any) -> Definition | None:
-        return self.definitions.get(_identity(annotation))
-
-    def _define(self, annotation: Any, name: str, body: Shape, where: str) -> Definition:
-        if len(self.definitions) >= _DEFINITIONS:
-            raise SetupError(f"{where}: {name} contains more than {_DEFINITIONS} types; use simpler ones")
+    def _define(self, annotation: Any, body: Shape, where: str) -> Definition:
+        name = _class_name(annotation)
+        if len(self.definitions) >= _MAX_DEFINITIONS:
+            raise SetupError(f"{where}: {name} contains more than {_MAX_DEFINITIONS} types; use simpler ones")
         taken = {definition.name for definition in self.definitions.values()}
-        unique = next(n for n in (name, *(f"{name}_{i}" for i in range(2, _DEFINITIONS + 2))) if n not in taken)
+        unique = next(n for n in (name, *(f"{name}_{i}" for i in range(2, _MAX_DEFINITIONS + 2))) if n not in taken)
         definition = self.definitions[_identity(annotation)] = Definition(unique, body)
         return definition
 
 
-# Alternatives and choices
-
-
 def nullable(shape: Shape) -> Shape:
-    """The shape, or null."""
     return _alternatives((shape, Scalar(kind=SCALARS[types.NoneType])))
 
 
 def _alternatives(members: tuple[Shape, ...]) -> Shape:
-    """A union. If it is one shape or null, the labels of that shape are the labels of the whole."""
+    """A union. If it is one shape or null, it takes over the labels of that shape."""
     solid = [member for member in members if not is_null(member)]
-    labels = solid[0].constraints.labels() if len(solid) == 1 else NO_CONSTRAINTS
+    labels = solid[0].constraints.only(LABELS) if len(solid) == 1 else NO_CONSTRAINTS
     if labels != NO_CONSTRAINTS:
-        bare = msgspec.structs.replace(solid[0], constraints=solid[0].constraints.without_labels())
+        bare = msgspec.structs.replace(solid[0], constraints=solid[0].constraints.without(LABELS))
         members = tuple(bare if member is solid[0] else member for member in members)
     return Alternatives(members=members, altered=needs_trial(members), constraints=labels)
 
@@ -324,16 +297,10 @@ def _refuse_unscalar(choice: Choice, name: str, where: str) -> None:
             raise SetupError(f"{where}: {python!r} of {name} has no JSON form; use strings or numbers as values")
 
 
-# Names
-
-
 def _only_models(annotation: Any) -> bool:
     members = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
-    return all(member is types.NoneType or _model_inside(member) for member in members)
-
-
-def _model_inside(annotation: Any) -> bool:
-    return is_model(annotation.__origin__ if get_origin(annotation) is Annotated else annotation)
+    bare = [member.__origin__ if get_origin(member) is Annotated else member for member in members]
+    return all(member is types.NoneType or is_model(member) for member in bare)
 
 
 def _class_name(annotation: Any) -> str:
@@ -347,7 +314,7 @@ def _identity(annotation: Any) -> Hashable:
         hash(annotation)
     except TypeError:
         return repr(annotation)
-    return (annotation,)  # a tuple, so that no annotation is taken for another's repr
+    return (annotation,)  # a tuple, so that a string annotation never equals a repr
 
 
 def _shown(annotation: Any) -> str:

@@ -14,14 +14,14 @@ import msgspec
 
 from dovetail.errors import SetupError
 from dovetail.schema.explain import (
-    MISFIT,
+    DOES_NOT_FIT,
+    INCOMPLETE,
     PARTNERS,
-    UNSAID,
     Budget,
     Explanation,
     excerpt,
-    is_sound,
-    lines_of,
+    is_within_limits,
+    problem_lines,
     readable,
 )
 
@@ -329,7 +329,7 @@ class Validator:
     def is_valid(self, instance: Any) -> bool:
         engine = self._engine = self._engine or SchemaEngine(self._document)
         try:
-            return is_sound(instance, self._document.deepest, engine.longest_name) and engine.fits(instance)
+            return is_within_limits(instance, self._document.deepest, engine.longest_name) and engine.fits(instance)
         except (ValueError, RuntimeError):  # something that JSON does not have, or the engine gave up
             return False
 
@@ -337,7 +337,7 @@ class Validator:
         """One line for each thing that is wrong; empty if all is well."""
         engine = self._engine = self._engine or SchemaEngine(self._document)
         deepest, budget = self._document.deepest, budget or Budget()
-        if not is_sound(instance, deepest, engine.longest_name):
+        if not is_within_limits(instance, deepest, engine.longest_name):
             return [f"{root}: is nested deeper than {deepest} levels, or holds too large a number or too long a name"]
         try:
             if engine.fits(instance):
@@ -345,8 +345,8 @@ class Validator:
             found = Explanation(self._document, engine, budget).of(instance)
         except (ValueError, RuntimeError):  # something that JSON does not have, or the engine gave up
             found = []
-        rest = [f"{root}: {UNSAID}"] if budget.is_spent else []
-        return (lines_of(found, root) or [f"{root}: {MISFIT}"]) + rest
+        rest = [f"{root}: {INCOMPLETE}"] if budget.is_spent else []
+        return (problem_lines(found, root) or [f"{root}: {DOES_NOT_FIT}"]) + rest
 
 
 class Pattern:

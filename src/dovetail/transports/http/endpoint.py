@@ -14,7 +14,7 @@ from dovetail.engine.subscriptions import ChangeLog, ChangesMade
 from dovetail.engine.workers import WorkerLease
 from dovetail.errors import INVALID_REQUEST, ProtocolError
 from dovetail.protocol import inbound, jsonrpc, revisions
-from dovetail.protocol.inbound import Opened, Request
+from dovetail.protocol.inbound import ParsedRequest, Request
 from dovetail.protocol.jsonrpc import BadMessage, Envelope
 from dovetail.protocol.methods import InitializeParams, RequestId
 from dovetail.state.base import StateBackend
@@ -117,7 +117,7 @@ class Endpoint:
     def _request(self, visit: HttpRequest, message: Envelope) -> Awaitable[object]:
         assert isinstance(message.id, (int, str))
         try:
-            opened = inbound.open_request(message)
+            opened = inbound.parse_request(message)
             request = inbound.modern(opened, visit.headers)
             return self._in_session(visit, opened) if request is None else self._modern(visit, request)
         except ProtocolError as failure:
@@ -191,7 +191,7 @@ class Endpoint:
 
     # ── up to 2025-11-25: in sessions, or without if the server keeps none ──
 
-    async def _in_session(self, visit: HttpRequest, opened: Opened) -> None:
+    async def _in_session(self, visit: HttpRequest, opened: ParsedRequest) -> None:
         try:
             held = await self._session(visit)
             self._traffic.refuse_if_closing()
@@ -218,7 +218,7 @@ class Endpoint:
         position = await self._changes.position()
         caller = share_of(visit, self._proxies)
         held = await self.sessions.open(
-            request.params, request.revision, owner=visit.owner, unheard_since=position, caller=caller
+            request.params, request.revision, owner=visit.owner, resume_change=position, caller=caller
         )
         request.session = held.record
         return held
@@ -290,7 +290,7 @@ class Endpoint:
         revision = inbound.http_batch_revision(visit.headers, record)
         inbound.allow_batch(revision)
         assert revision is not None
-        inbound.known_session(visit.headers, record, self._options.stateless)
+        inbound.require_session(visit.headers, record, self._options.stateless)
         requests = tuple(each.id for each in messages if isinstance(each, Envelope) and each.is_request)
         answer = self._answer(visit, revision, held, requests)  # type: ignore[arg-type]  # a request has an id
         batch = HttpBatch(answer, visit.receive, held, self._beat)
@@ -318,7 +318,7 @@ class Endpoint:
             return self._notice_in_batch(visit, message, held)
         assert isinstance(message.id, (int, str))
         try:
-            opened = inbound.open_request(message)
+            opened = inbound.parse_request(message)
             if opened.method == "initialize":
                 raise ProtocolError("initialize can't be part of a batch", code=INVALID_REQUEST)
             record = None if held is None else held.record
@@ -344,17 +344,17 @@ class Endpoint:
     async def _take_notice(self, visit: HttpRequest, message: Envelope, held: SessionHandle | None) -> None:
         """Raises if it is not acceptable. Unknown and malformed notifications are ignored, as they have no answer."""
         record = None if held is None else held.record
-        inbound.notice_on_http(message, visit.headers, record, stateless=self._options.stateless)
+        inbound.accept_on_http(message, visit.headers, record, stateless=self._options.stateless)
         if held is None:
             return
         session, replies = held.record.id, self._messages.replies
         if not message.is_notification:
             await replies.deliver_anywhere(session, message.id, ClientResponse.from_envelope(message))
         elif message.method == "notifications/cancelled":
-            if (id := inbound.cancelled_request(message)) is not None:
+            if (id := inbound.read_cancelled_id(message)) is not None:
                 await self._calls.cancel(session, id)
         elif message.method == "notifications/progress":
-            await replies.deliver_anywhere(session, inbound.progressed_request(message))
+            await replies.deliver_anywhere(session, inbound.read_progress_token(message))
         elif message.method == "notifications/initialized" and not held.record.initialized:
             await held.change(lambda record: record.replace(initialized=True))
 
@@ -385,7 +385,7 @@ class Endpoint:
 
     async def _own_session(self, visit: HttpRequest) -> SessionHandle:
         held = await self._session(visit)
-        inbound.session_of_verb(visit.headers, None if held is None else held.record)
+        inbound.check_get_or_delete(visit.headers, None if held is None else held.record)
         assert held is not None
         return held
 

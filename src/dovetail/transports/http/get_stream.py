@@ -239,13 +239,13 @@ class SessionSource:
         """A client that comes again without saying what it has is told the rest."""
         with suppress(ProtocolError):  # no room for it: then it is told some things twice
             await self._held.change(
-                lambda record: record.replace(unheard_since=sent.number, unheard_message=sent.message)
+                lambda record: record.replace(resume_change=sent.number, resume_message=sent.message)
             )
             self.has_news = sent != self.place
 
 
 def _noted(held: SessionHandle) -> EventId:
-    return EventId(CHANGES, held.record.unheard_since or 0, held.record.unheard_message)
+    return EventId(CHANGES, held.record.resume_change or 0, held.record.resume_message)
 
 
 class CallSource:
@@ -438,7 +438,7 @@ class GetStreams:
     async def serve(self, visit: HttpRequest, held: SessionHandle, caller: str) -> None:
         """`caller`: whose share of the streams it counts towards."""
         id = visit.headers.get("last-event-id", "")
-        place = EventId.read(id) if id else None
+        place = EventId.parse(id) if id else None
         if place is None or place.stream == CHANGES:
             source: SessionSource | CallSource = SessionSource(self._changes, self._messages, held, place)
         else:
@@ -451,7 +451,7 @@ class GetStreams:
         stream = GetStream(source, held, visit.response, listener, self._messages.presence)
         try:
             if not await held.reload():  # it has ended before there was a listener to hear of it
-                inbound.session_of_verb(visit.headers, None)
+                inbound.check_get_or_delete(visit.headers, None)
             end = (lambda _grace: None) if ends_itself else stream.close
             self._traffic.open_stream(stream, end, stream.client_left, caller)
             await visit.while_welcome(self._run(visit, stream), stream.close)

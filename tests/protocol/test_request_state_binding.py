@@ -22,7 +22,7 @@ def binding(**changes: Any) -> Binding:
     given: dict[str, Any] = {
         "method": "tools/call", "name": "pay", "arguments": raw({"amount": 1}), "principal": "ada", "server": "bank",
     }  # fmt: skip
-    return Binding.of(**{**given, **changes})
+    return Binding.from_request(**{**given, **changes})
 
 
 # ── what a state belongs to ──

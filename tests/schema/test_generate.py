@@ -12,10 +12,10 @@ import annotated_types as at
 import msgspec
 import pydantic
 import pytest
-from argument_types import Json, Node, Place, schema_for
 from msgspec import NODEFAULT
 from typing_extensions import Doc, TypeAliasType
 
+from argument_types import Json, Node, Place, schema_for
 from dovetail.errors import SetupError
 from dovetail.schema.annotations import Constraints, Field, default_of, read_metadata
 from stable_ids import stable

@@ -11,10 +11,10 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from argument_types import nested
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from argument_types import nested
 from costs import functions_called
 from dovetail.errors import SetupError
 from dovetail.schema.validate import DIALECTS, Pattern, SchemaLimits, Validator

@@ -272,7 +272,7 @@ def test_initialize(revision: revisions.Revision, instructions: str | None) -> N
     )
     assert shown["protocolVersion"] == revision.name
     assert shown["serverInfo"]["name"] == "s"
-    assert shown["capabilities"] == OFFER.capabilities(revision)
+    assert shown["capabilities"] == OFFER.for_revision(revision)
     assert shown.get("instructions") == instructions
     assert set(shown) <= {"protocolVersion", "capabilities", "serverInfo", "instructions"}
 
@@ -285,7 +285,7 @@ def test_discover(instructions: str | None) -> None:
         results.DiscoverResult(OFFER, instructions, HINT).encode(shaper(revision)), revision, "DiscoverResult"
     )
     assert shown["supportedVersions"] == NAMES[::-1]
-    assert shown["capabilities"] == OFFER.capabilities(revision)
+    assert shown["capabilities"] == OFFER.for_revision(revision)
     assert shown.get("instructions") == instructions
     assert "serverInfo" not in shown
     assert shown["_meta"][SERVER_INFO_KEY]["name"] == "s"

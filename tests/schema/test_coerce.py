@@ -11,14 +11,14 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 import pytest
-from argument_types import compiled, nested, problems, raw_arguments
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from argument_types import compiled, nested, problems, raw_arguments
 from costs import functions_called
 from dovetail.errors import ArgumentError, SetupError
 from dovetail.schema.coerce import Coercion
-from dovetail.schema.explain import UNSAID, Budget, size
+from dovetail.schema.explain import INCOMPLETE, Budget, size
 from dovetail.schema.validate import Validator
 
 CALLS = 20  # of functions, for one node that is looked at
@@ -228,7 +228,7 @@ def test_above_64_kilobytes_the_first_problem_is_told(lenient: bool) -> None:
     arguments = compiled(Comment, lenient=lenient)
     first, second = problems(lambda: arguments.decode(encoded(x=thread(2, 4000, 1))))
     assert first == "x.replies[4000].replies[4000].text: expected a string, got the integer 1"
-    assert second == f"arguments: {UNSAID}"
+    assert second == f"arguments: {INCOMPLETE}"
     deep = problems(lambda: arguments.decode(encoded(x=thread(90, 200, 1))))
     assert deep[0].startswith("x.replies[200]")
     assert deep[0].endswith("…: expected a string")  # the path is cut, so what came there is not shown
@@ -249,7 +249,7 @@ def test_where_the_budget_ends_what_was_found_is_told() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "null"}, "b": {"items": {"anyOf": kinds}}}}
     value = {"a": 1, "b": [{"kind": 49, "size": 1} for _ in range(1_000)] + [{"kind": 49, "size": "x"}]}
     lines = Validator(schema, where="tool").problems(value)
-    assert lines == ["a: expected null, got the integer 1", f"arguments: {UNSAID}"]
+    assert lines == ["a: expected null, got the integer 1", f"arguments: {INCOMPLETE}"]
 
 
 @pytest.mark.parametrize("keyword", ["items", "contains"])
@@ -257,7 +257,7 @@ def test_a_long_enum_is_paid_for_at_every_look(keyword: str) -> None:
     schema = {"type": "object", "properties": {"a": {keyword: {"enum": [[n] for n in range(2_000)]}}}}
     value = {"a": [[-1] for _ in range(90)]}
     with functions_called() as called:
-        assert Validator(schema, where="tool").problems(value, budget=Budget(5_000))[-1] == f"arguments: {UNSAID}"
+        assert Validator(schema, where="tool").problems(value, budget=Budget(5_000))[-1] == f"arguments: {INCOMPLETE}"
     assert called.count("breaks") <= 60
     assert Validator(schema, where="tool").problems({"a": [[-1]]})[0].startswith(("a[0]: must", "a: must"))
 
@@ -328,8 +328,8 @@ def cost(schema: dict[str, Any], validator: Validator, value: Any) -> int:
     for _ in range(2):  # keywords are compiled once
         budget = Budget()
         with functions_called() as called:
-            validator.problems(Coercion(schema, budget).reread(value, strings=True), budget=budget)
-    assert len(called) <= CALLS * (Budget().left - budget.left) + 4 * size(value) + 200
+            validator.problems(Coercion(schema, budget).coerce(value, strings=True), budget=budget)
+    assert len(called) <= CALLS * (Budget().remaining - budget.remaining) + 4 * size(value) + 200
     return len(called)
 
 

@@ -30,7 +30,7 @@ ROWS = pytest.mark.parametrize("revision", revisions.ALL, ids=lambda row: row.na
 @ROWS
 def test_everything_that_is_offered_is_shown(revision: revisions.Revision) -> None:
     offer = ServerCapabilities(names=EVERYTHING, experimental={"x": {}}, extensions={"com.example/y": {"z": 1}})
-    shown = offer.capabilities(revision)
+    shown = offer.for_revision(revision)
     wanted: dict[str, Any] = {
         "tools": {"listChanged": True}, "resources": {"subscribe": True, "listChanged": True},
         "prompts": {"listChanged": True}, "logging": {}, "experimental": {"x": {}},
@@ -47,9 +47,9 @@ def test_everything_that_is_offered_is_shown(revision: revisions.Revision) -> No
 @pytest.mark.rule("TOOL-1", "BASE-19")
 @ROWS
 def test_what_is_not_offered_is_not_shown(revision: revisions.Revision) -> None:
-    assert ServerCapabilities(names=frozenset()).capabilities(revision) == {}
-    assert ServerCapabilities(names=frozenset({"tools"}), list_changed=False).capabilities(revision) == {"tools": {}}
-    resources = ServerCapabilities(names=frozenset({"resources"}), list_changed=False).capabilities(revision)
+    assert ServerCapabilities(names=frozenset()).for_revision(revision) == {}
+    assert ServerCapabilities(names=frozenset({"tools"}), list_changed=False).for_revision(revision) == {"tools": {}}
+    resources = ServerCapabilities(names=frozenset({"resources"}), list_changed=False).for_revision(revision)
     assert resources == {"resources": {"subscribe": True}}
 
 

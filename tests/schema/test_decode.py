@@ -12,9 +12,9 @@ import attrs
 import msgspec
 import pydantic
 import pytest
-from argument_types import Bounded, Colour, Dog, Level, Limit, Model, Point, compiled
 from typing_extensions import TypeAliasType
 
+from argument_types import Bounded, Colour, Dog, Level, Limit, Model, Point, compiled
 from dovetail.errors import SetupError
 from dovetail.schema.annotations import Field
 from dovetail.schema.encode import to_jsonable
