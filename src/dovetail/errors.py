@@ -37,7 +37,7 @@ MISSING_CAPABILITY = -32021
 UNSUPPORTED_VERSION = -32022
 URL_ELICITATION_REQUIRED = -32042  # in 2025-11-25; forbidden since
 
-BUSY_SECONDS = 1  # after which one may try again; nobody knows how long the calls take that are running
+BUSY_RETRY_AFTER = 1  # after which one may try again; nobody knows how long the calls take that are running
 
 
 class DovetailError(Exception):
@@ -129,7 +129,7 @@ class ServerBusy(Busy, RateLimited):
     """All slots of the server are taken and its queue is full."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, retry_after=BUSY_SECONDS)
+        super().__init__(message, retry_after=BUSY_RETRY_AFTER)
 
 
 class ToolBusy(Busy, ToolError):

@@ -16,7 +16,7 @@ from dovetail.engine.subscriptions import Change
 from dovetail.errors import SetupError
 from dovetail.protocol.types import Icon, Implementation
 from dovetail.registry.catalog import Catalog
-from dovetail.registry.functions import called
+from dovetail.registry.functions import qualified_name
 from dovetail.registry.options import checked_options, convert_option
 from dovetail.registry.tools import Tool, ToolOptions, compile_tool
 from dovetail.transports import http
@@ -86,7 +86,7 @@ class Server:
         )
         for feature in {name.partition(".")[0] for name in tool.requires} & {"sampling", "roots"}:
             warn_deprecated(feature)
-        self.engine.tools.add(tool.name, tool, where=called(function))
+        self.engine.tools.add(tool.name, tool, where=qualified_name(function))
 
     def remove_tool(self, name: str) -> bool:
         """Tells whether there was such a tool."""
@@ -107,7 +107,7 @@ class Server:
 
     def add_resource(self, uri: str, function: Callable[..., Any], **options: "Unpack[ResourceOptions]") -> None:
         compiled = registry.resources.compile_resource(uri, function, options, injectable=INJECTABLE)
-        self.engine.library.add(compiled, where=called(function))
+        self.engine.library.add(compiled, where=qualified_name(function))
 
     def add_file(self, path: "str | Path", *, uri: str | None = None, **options: "Unpack[ResourceOptions]") -> None:
         """Offer one file; subscribers hear when it changes."""
@@ -154,7 +154,7 @@ class Server:
 
     def add_prompt(self, function: Callable[..., Any], **options: "Unpack[PromptOptions]") -> None:
         prompt = registry.prompts.compile_prompt(function, options, injectable=INJECTABLE)
-        self.engine.prompts.add(prompt.name, prompt, where=called(function))
+        self.engine.prompts.add(prompt.name, prompt, where=qualified_name(function))
 
     def remove_prompt(self, name: str) -> bool:
         return self.engine.prompts.remove(name)

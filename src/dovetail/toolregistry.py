@@ -13,12 +13,12 @@ from dovetail.engine.engine import INJECTABLE
 from dovetail.errors import SetupError
 from dovetail.protocol.pagination import decode_cursor, encode_cursor
 from dovetail.registry.catalog import Catalog
-from dovetail.registry.functions import called
+from dovetail.registry.functions import qualified_name
 from dovetail.registry.options import checked_options
-from dovetail.registry.tools import Tool, ToolTraits, compile_tool
+from dovetail.registry.tools import CommonToolOptions, Tool, compile_tool
 
 REQUIRED = ("name", "input_schema", "handler")
-NAMES = {name: name for name in (*REQUIRED, "description", *sorted(ToolTraits.__optional_keys__))}
+NAMES = {name: name for name in (*REQUIRED, "description", *sorted(CommonToolOptions.__optional_keys__))}
 KEYS = {re.sub("_(.)", lambda found: found[1].upper(), name): name for name in NAMES} | {"_meta": "meta"}
 
 
@@ -42,7 +42,7 @@ class ToolRegistry:
         description: str | None = None,
         input_schema: Mapping[str, Any] | None = None,
         handler: Callable[..., Any] | None = None,
-        **traits: Unpack[ToolTraits],
+        **traits: Unpack[CommonToolOptions],
     ) -> Tool:
         """Register a tool by its parts, or by one mapping of them: `name`, `inputSchema`, `handler` and so on.
 
@@ -62,7 +62,7 @@ class ToolRegistry:
         if "output_schema" not in options:  # what is not declared here is not guessed from the handler's annotation
             options.setdefault("output", "text")
         tool = compile_tool(options.pop("handler"), options, injectable=INJECTABLE)
-        self.catalog.add(tool.name, tool, where=called(tool.handler))
+        self.catalog.add(tool.name, tool, where=qualified_name(tool.handler))
         return tool
 
     def unregister_tool(self, name: str) -> bool:

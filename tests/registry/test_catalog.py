@@ -150,55 +150,55 @@ def test_a_change_drops_what_was_kept_and_listeners_hear_of_it_once(change: str,
     catalog = filled("a", "b")
     heard: list[int] = []
     catalog.on_change(lambda: heard.append(len(catalog.all())))  # a listener may look at the catalogue
-    catalog.keep(("2026-07-28", 0), kept(), catalog.version)
-    assert catalog.encoded
+    catalog.cache_page(("2026-07-28", 0), kept(), catalog.version)
+    assert catalog.pages
     before = catalog.version
     getattr(catalog, change)(*arguments)
-    assert not catalog.encoded
+    assert not catalog.pages
     assert catalog.version > before
     assert len(heard) == told
-    catalog.keep(("2026-07-28", 0), kept(), before)
-    assert not catalog.encoded, "a page that was made before the change"
+    catalog.cache_page(("2026-07-28", 0), kept(), before)
+    assert not catalog.pages, "a page that was made before the change"
 
 
 def test_what_changes_nothing_drops_nothing() -> None:
     catalog = filled("a")
     heard: list[int] = []
     catalog.on_change(lambda: heard.append(1))
-    catalog.keep(("2026-07-28", 0), kept(), catalog.version)
+    catalog.cache_page(("2026-07-28", 0), kept(), catalog.version)
     assert not catalog.remove("x")
     catalog.replace("x", "")
     assert (catalog.get("x"), catalog.page(0, 9).items) == (None, ["A"])
-    assert catalog.encoded
+    assert catalog.pages
     assert not heard
 
 
 def test_an_edition_stays_as_it_is() -> None:
     catalog = filled("a")
-    before = catalog.edition
-    assert catalog.edition is before
+    before = catalog.snapshot
+    assert catalog.snapshot is before
     catalog.add("b", "B")
     assert before.items == ["A"]
-    assert before.version < catalog.edition.version
-    assert list(catalog.edition.behind(0)) == [(1, "A"), (2, "B")]
-    assert list(catalog.edition.behind(1)) == [(2, "B")]
+    assert before.version < catalog.snapshot.version
+    assert list(catalog.snapshot.items_after(0)) == [(1, "A"), (2, "B")]
+    assert list(catalog.snapshot.items_after(1)) == [(2, "B")]
 
 
 def test_the_oldest_pages_make_room() -> None:
     catalog: Catalog[str] = Catalog("tool", max_pages=3, max_bytes=100)
     for place in range(5):
-        catalog.keep(("", place), kept(b"x" * 10), catalog.version)
-    assert [place for _, place in catalog.encoded] == [2, 3, 4], "in number"
-    catalog.keep(("", 5), kept(b"x" * 85), catalog.version)
-    assert [place for _, place in catalog.encoded] == [4, 5], "in bytes"
-    catalog.keep(("", 5), kept(b"x" * 10), catalog.version)
-    catalog.keep(("", 6), kept(b"x" * 80), catalog.version)
-    assert [place for _, place in catalog.encoded] == [4, 5, 6], "one in the place of another counts once"
-    catalog.keep(("", 7), kept(b"x" * 101), catalog.version)
-    assert len(catalog.encoded) == 3, "what is larger than all together may be is not kept"
+        catalog.cache_page(("", place), kept(b"x" * 10), catalog.version)
+    assert [place for _, place in catalog.pages] == [2, 3, 4], "in number"
+    catalog.cache_page(("", 5), kept(b"x" * 85), catalog.version)
+    assert [place for _, place in catalog.pages] == [4, 5], "in bytes"
+    catalog.cache_page(("", 5), kept(b"x" * 10), catalog.version)
+    catalog.cache_page(("", 6), kept(b"x" * 80), catalog.version)
+    assert [place for _, place in catalog.pages] == [4, 5, 6], "one in the place of another counts once"
+    catalog.cache_page(("", 7), kept(b"x" * 101), catalog.version)
+    assert len(catalog.pages) == 3, "what is larger than all together may be is not kept"
     catalog.add("a", "A")
-    catalog.keep(("", 0), kept(b"x" * 100), catalog.version)
-    assert len(catalog.encoded) == 1, "a change empties it, and nothing is counted any more"
+    catalog.cache_page(("", 0), kept(b"x" * 100), catalog.version)
+    assert len(catalog.pages) == 1, "a change empties it, and nothing is counted any more"
 
 
 def test_who_no_longer_listens_is_not_told() -> None:
@@ -235,7 +235,7 @@ def test_threads_may_register_and_remove_while_others_page() -> None:
                 seen = [item for page in pages(catalog, 7) for item in page if item != "guest"]
                 if set(seen) != fixed or len(seen) != len(fixed):
                     failures.append(seen)
-                catalog.keep(("2026-07-28", 0), kept(), version)
+                catalog.cache_page(("2026-07-28", 0), kept(), version)
         except Exception as failure:
             failures.append(failure)
 

@@ -15,7 +15,7 @@ from dovetail.errors import SetupError, ToolError
 from dovetail.protocol import revisions
 from dovetail.protocol.results import Shaper, Style
 from dovetail.protocol.types import Implementation
-from dovetail.registry.outputs import marked
+from dovetail.registry.outputs import mark_untrusted
 from wire import MODERN, Wire
 
 REVISIONS = ["2025-03-26", "2025-11-25", MODERN]
@@ -218,7 +218,7 @@ def texts_of(result: ToolResult, shaper: Shaper) -> list[str]:
 
 def test_every_result_has_a_boundary_that_nobody_can_foretell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    shape = marked(lambda value: ToolResult(content=(Text(value),)), "fence")
+    shape = mark_untrusted(lambda value: ToolResult(content=(Text(value),)), "fence")
     found = set()
     for _ in range(100):
         (text,) = texts_of(shape("hello"), SHAPERS[-1])
@@ -231,6 +231,6 @@ def test_every_result_has_a_boundary_that_nobody_can_foretell(monkeypatch: pytes
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=3), st.sampled_from(SHAPERS))
 def test_what_is_between_is_what_the_tool_gave(texts: list[str], shaper: Shaper) -> None:
-    shape = marked(lambda value: ToolResult(content=tuple(map(Text, value))), "fence")
+    shape = mark_untrusted(lambda value: ToolResult(content=tuple(map(Text, value))), "fence")
     for given_text, text in zip(texts, texts_of(shape(texts), shaper), strict=True):
         assert text == (fenced(given_text) if given_text else "")

@@ -12,7 +12,7 @@ from dovetail.engine.concurrency import with_timeout
 from dovetail.engine.request_context import RequestContext
 from dovetail.errors import Unauthorized
 from dovetail.registry.catalog import Page, Snapshot
-from dovetail.registry.options import AccessRule, Authorize, Rules
+from dovetail.registry.options import AccessRule, AccessRules, Authorize
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
@@ -95,7 +95,7 @@ async def readable(engine: "Engine", context: RequestContext, rules: Mapping[str
     return [uri for uri, rule in rules.items() if rule is None or await caller.may_use(rule)]
 
 
-def sight(rules: Rules, principal: "Principal | None") -> Hashable | None:
+def sight(rules: AccessRules, principal: "Principal | None") -> Hashable | None:
     """What decides which part of a list a caller sees: the same for all who see the same. None if nobody knows."""
     if not rules.has_keys:
         return None
@@ -115,7 +115,7 @@ async def visible_page(
     caller = Caller(engine, context.principal)
     shown: list[Any] = []
     last = after
-    for number, item in edition.behind(after):
+    for number, item in edition.items_after(after):
         if item.access is not None and not await caller.may_use(item.access):
             continue
         if len(shown) == size:  # there is one more

@@ -96,7 +96,7 @@ class Engine:
 
     def scopes_in_use(self) -> frozenset[str]:
         """All that any tool, resource or prompt needs."""
-        rules = [rules for catalog, _ in self._catalogs() if (rules := catalog.edition.rules) is not None]
+        rules = [rules for catalog, _ in self._catalogs() if (rules := catalog.snapshot.rules) is not None]
         return frozenset[str]().union(*(each.scopes for each in rules))
 
     def _catalog_changed(self, kind: ChangeKind, *, by_files: bool = False) -> None:

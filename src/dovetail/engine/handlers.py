@@ -104,14 +104,14 @@ async def _page(
     engine: "Engine", context: RequestContext, key: str, catalog: Catalog[Any], after: int, now: float
 ) -> ListResult:
     """What the caller sees behind position `after`, with the bytes it had last time if nothing has changed since."""
-    edition, shaper = catalog.edition, engine.shapers[context.request.revision.name]
+    edition, shaper = catalog.snapshot, engine.shapers[context.request.revision.name]
     size, hint, sight = engine.options.page_size, engine.options.hint, EVERYBODY
     if edition.rules is not None:
         sight = lazy.access.sight(edition.rules, context.principal)
         hint = msgspec.structs.replace(hint, scope="private")
     # Servers may share a catalogue, but not its pages, which are signed; nor may callers who do not see the same.
     place = ((shaper, engine.secrets, edition.version, sight), after)
-    kept = catalog.encoded.get(place)
+    kept = catalog.pages.get(place)
     if kept is None or not _is_fresh(kept, now):
         if edition.rules is None:
             page = edition.page(after, size)
@@ -119,12 +119,12 @@ async def _page(
             page = await lazy.access.visible_page(engine, context, edition, after, size)
         kept = _encoded(engine, shaper, key, page, hint, now)
         if sight is not None:  # else nobody knows who sees the same
-            catalog.keep(place, kept, edition.version)
+            catalog.cache_page(place, kept, edition.version)
     return ListResult(key, partial(_definitions, kept.items), kept.next_cursor, hint, kept.body)
 
 
 def _is_fresh(kept: CachedPage, now: float) -> bool:
-    return kept.next_cursor is None or now - kept.made < LIFETIME / 2
+    return kept.next_cursor is None or now - kept.issued_at < LIFETIME / 2
 
 
 def _encoded(engine: "Engine", shaper: Shaper, key: str, page: Page[Any], hint: CacheHint, now: float) -> CachedPage:
@@ -287,7 +287,7 @@ async def complete(engine: "Engine", context: RequestContext) -> Result:
     if completer is None:
         if ref.type == "ref/resource" and (paths := await engine.library.paths_in(name)):
             choices = {"path": paths}
-        return CompleteResult(registry.prompts.suggest(choices.get(argument.name, ()), argument.value))
+        return CompleteResult(registry.prompts.complete_choice(choices.get(argument.name, ()), argument.value))
     arguments: dict[str, Any] = {"value": argument.value}
     if completer.takes_arguments:
         arguments["arguments"] = dict(params.context.arguments)

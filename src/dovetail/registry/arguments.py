@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 from dovetail import schema as lazy_schema
 from dovetail.errors import ArgumentError, SetupError
 from dovetail.protocol.jsonrpc import UNREADABLE
-from dovetail.registry.functions import FunctionInfo, Parameter, passing
+from dovetail.registry.functions import FunctionInfo, Parameter, argument_style
 from dovetail.schema.annotations import Constraints
 from dovetail.schema.decode import DecoderBuilder, completing, refuse_misfit
 from dovetail.schema.explain import MISFIT, SHOWN, UNSAID, Budget, line, misfits
@@ -216,7 +216,7 @@ class RawArguments(_SecondReading):
         self.subject = info.name
         self.lenient = lenient
         self._validator = Validator(self.schema, where=where)
-        self.by_name, self._names = passing(info, self.schema)
+        self.by_name, self._names = argument_style(info, self.schema)
         properties = self.schema.get("properties", {}).items()
         defaults = ((name, part) for name, part in properties if isinstance(part, Mapping) and "default" in part)
         self._defaults = {name: part["default"] for name, part in defaults}

@@ -13,8 +13,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from dovetail.errors import SetupError
-from dovetail.registry.functions import called
-from dovetail.registry.options import Rules
+from dovetail.registry.functions import qualified_name
+from dovetail.registry.options import AccessRules
 
 T = TypeVar("T")
 log = logging.getLogger("dovetail")
@@ -33,7 +33,7 @@ class CachedPage(msgspec.Struct, frozen=True):
 
     body: bytes
     next_cursor: str | None
-    made: float
+    issued_at: float
     items: Sequence[Any] = ()  # what is in it, if that is not what everybody sees
 
 
@@ -43,7 +43,7 @@ class Snapshot(msgspec.Struct, Generic[T], frozen=True, eq=False):
     version: int
     numbers: list[int]
     items: list[T]
-    rules: Rules | None  # None: everybody may use everything
+    rules: AccessRules | None  # None: everybody may use everything
 
     def page(self, after: int, size: int) -> Page[T]:
         """Up to `size` items registered after number `after`."""
@@ -51,7 +51,7 @@ class Snapshot(msgspec.Struct, Generic[T], frozen=True, eq=False):
         end = start + size
         return Page(self.items[start:end], self.numbers[end - 1] if end < len(self.items) else None)
 
-    def behind(self, after: int) -> Iterator[tuple[int, T]]:
+    def items_after(self, after: int) -> Iterator[tuple[int, T]]:
         """All items registered after number `after`, each with its own."""
         start = bisect_right(self.numbers, after)
         return ((self.numbers[place], self.items[place]) for place in range(start, len(self.items)))
@@ -68,14 +68,12 @@ class Catalog(Generic[T]):
         self._max_pages, self._max_bytes = max_pages, max_bytes  # of what is kept
         self.ever_used = False
         self.version = 0  # counts the changes
-        self.encoded: dict[
-            tuple[Hashable, int], CachedPage
-        ] = {}  # (who encoded it, position) -> what was sent last time
+        self.pages: dict[tuple[Hashable, int], CachedPage] = {}  # (who encoded it, position) -> what was sent last time
         self._items: dict[str, T] = {}
         self.get: Callable[[str], T | None] = self._items.get  # the dict's own: every call looks up its tool
         self._numbers: dict[str, int] = {}
-        self._edition: Snapshot[T] | None = None
-        self._kept_bytes = 0
+        self._snapshot: Snapshot[T] | None = None
+        self._cached_bytes = 0
         self._last_number = 0
         self._listeners: list[Callable[[], object]] = []
         self._lock = threading.Lock()  # tools in worker threads may register tools
@@ -84,7 +82,7 @@ class Catalog(Generic[T]):
         return len(self._items)
 
     def all(self) -> list[T]:
-        return list(self.edition.items)
+        return list(self.snapshot.items)
 
     def names(self) -> list[str]:
         return list(self._items)
@@ -130,36 +128,36 @@ class Catalog(Generic[T]):
 
     def page(self, after: int, size: int) -> Page[T]:
         """Up to `size` items registered after number `after`."""
-        return self.edition.page(after, size)
+        return self.snapshot.page(after, size)
 
     @property
-    def edition(self) -> Snapshot[T]:
+    def snapshot(self) -> Snapshot[T]:
         """The newest; made when somebody looks."""
-        return self._edition or self._make_edition()
+        return self._snapshot or self._make_snapshot()
 
-    def _make_edition(self) -> Snapshot[T]:
+    def _make_snapshot(self) -> Snapshot[T]:
         with self._lock:
-            if self._edition is None:
+            if self._snapshot is None:
                 items = list(self._items.values())
                 rules = [rule for item in items if (rule := getattr(item, "access", None)) is not None]
-                together = Rules.of(rules) if rules else None
-                self._edition = Snapshot(self.version, list(self._numbers.values()), items, together)
-            return self._edition
+                together = AccessRules.combine(rules) if rules else None
+                self._snapshot = Snapshot(self.version, list(self._numbers.values()), items, together)
+            return self._snapshot
 
-    def keep(self, place: tuple[Hashable, int], page: CachedPage, version: int) -> None:
+    def cache_page(self, place: tuple[Hashable, int], page: CachedPage, version: int) -> None:
         """Remember a page that was made when the catalogue had this version; the oldest make room for it."""
         with self._lock:
             if version != self.version or len(page.body) > self._max_bytes:
                 return  # it changed meanwhile, in another thread, or nothing else would have room
             self._drop(place)
-            self.encoded[place] = page
-            self._kept_bytes += len(page.body)
-            while len(self.encoded) > self._max_pages or self._kept_bytes > self._max_bytes:
-                self._drop(next(iter(self.encoded)))
+            self.pages[place] = page
+            self._cached_bytes += len(page.body)
+            while len(self.pages) > self._max_pages or self._cached_bytes > self._max_bytes:
+                self._drop(next(iter(self.pages)))
 
     def _drop(self, place: tuple[Hashable, int]) -> None:
-        old = self.encoded.pop(place, None)
-        self._kept_bytes -= 0 if old is None else len(old.body)
+        old = self.pages.pop(place, None)
+        self._cached_bytes -= 0 if old is None else len(old.body)
 
     def on_change(self, listener: Callable[[], object]) -> None:
         self._listeners.append(listener)
@@ -173,13 +171,13 @@ class Catalog(Generic[T]):
             try:
                 listener()
             except Exception:
-                log.exception("the listener %s of changes of %ss failed", called(listener), self.noun)
+                log.exception("the listener %s of changes of %ss failed", qualified_name(listener), self.noun)
 
     def _forget_pages(self) -> None:
         self.version += 1
-        self._edition = None
-        self._kept_bytes = 0
-        self.encoded.clear()
+        self._snapshot = None
+        self._cached_bytes = 0
+        self.pages.clear()
 
 
 def check_name(name: str, where: str) -> str:

@@ -134,7 +134,7 @@ def inspect_function(
     With `open_ended`, `*args` and `**kwargs` are passed over: something else describes the arguments.
     """
     inner, bound = _innermost(function)
-    where = f"{kind} {name or _name_of(inner)} ({called(inner)})"
+    where = f"{kind} {name or _name_of(inner)} ({qualified_name(inner)})"
     _refuse_uncallable(function, inner, where)
     shown = name or _name_of(inner)
     if shown == "<lambda>":
@@ -353,7 +353,7 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | msgspec.UnsetType | None = msgspec.UNSET  # UNSET: the server's own
 
     @classmethod
-    def of(
+    def from_info(
         cls,
         info: FunctionInfo,
         *,
@@ -374,13 +374,13 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def called(function: Callable[..., Any]) -> str:
+def qualified_name(function: Callable[..., Any]) -> str:
     """How an error names a function to the one who wrote it."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
 
 
-def passing(info: FunctionInfo, schema: Mapping[str, Any]) -> tuple[bool, frozenset[str] | None]:
+def argument_style(info: FunctionInfo, schema: Mapping[str, Any]) -> tuple[bool, frozenset[str] | None]:
     """Whether a handler takes the arguments of its own schema by name, and the only ones that it takes (None: all).
 
     By name if it has `**kwargs` or if all its parameters are properties of the schema; otherwise one parameter

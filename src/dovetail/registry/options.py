@@ -67,7 +67,7 @@ KINDS = {
 def checked_options(options: Given, known: Iterable[str], where: str, kinds: Mapping[str, Kind] = KINDS) -> Given:
     """The options that were given; None means "not given", unless it is one of the values an option may have."""
     if unknown := sorted(set(options) - set(known)):
-        named = ", ".join(name + meant(name, known) for name in unknown)
+        named = ", ".join(name + did_you_mean(name, known) for name in unknown)
         raise SetupError(f"{where}: unknown options {named}; known are {', '.join(sorted(known))}")
     given = {}
     for name, value in options.items():
@@ -79,7 +79,7 @@ def checked_options(options: Given, known: Iterable[str], where: str, kinds: Map
     return given  # type: ignore[return-value]
 
 
-def meant(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """What a message adds to a name that is not among the known ones."""
     import difflib  # late: names are mostly right
 
@@ -124,7 +124,7 @@ class AccessRule(msgspec.Struct, frozen=True, eq=False):
     key: Callable[[Any], Hashable] | None = None
 
 
-class Rules(msgspec.Struct, frozen=True, eq=False):
+class AccessRules(msgspec.Struct, frozen=True, eq=False):
     """Of several rules together: the scopes that any of them names, and the keys that their functions declare."""
 
     scopes: frozenset[str]
@@ -132,7 +132,7 @@ class Rules(msgspec.Struct, frozen=True, eq=False):
     has_keys: bool  # of every `authorize`; else nobody knows who is alike
 
     @classmethod
-    def of(cls, rules: Iterable[AccessRule]) -> "Rules":
+    def combine(cls, rules: Iterable[AccessRule]) -> "AccessRules":
         rules = list(rules)
         asking = [rule for rule in rules if rule.authorize is not None]
         return cls(
@@ -142,7 +142,7 @@ class Rules(msgspec.Struct, frozen=True, eq=False):
         )
 
 
-def access_of(options: AccessOptions, where: str) -> AccessRule | None:
+def access_rule(options: AccessOptions, where: str) -> AccessRule | None:
     """None for what everybody may use. Raises SetupError."""
     needed = options.get("scopes")
     scopes = frozenset[str]() if needed is None else checked_scopes(needed, where)

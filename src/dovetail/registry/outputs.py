@@ -181,7 +181,7 @@ FENCED = (
 )
 
 
-def marked(shape: ResultShape, how: UntrustedOutput) -> ResultShape:
+def mark_untrusted(shape: ResultShape, how: UntrustedOutput) -> ResultShape:
     """Shapes like `shape`, and says of every result that it is not to be trusted."""
 
     def mark(value: Any) -> ToolResult:

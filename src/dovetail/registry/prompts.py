@@ -14,8 +14,8 @@ from dovetail.protocol.types import CONTENT_TYPES, Icon, Message, Meta, PromptAr
 from dovetail.registry.arguments import Arguments
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import Invocation, inspect_function
-from dovetail.registry.options import AccessOptions, access_of, checked_options, meant
-from dovetail.registry.tools import closed_choices, described_by
+from dovetail.registry.options import AccessOptions, access_rule, checked_options, did_you_mean
+from dovetail.registry.tools import closed_choices, definition_fields
 
 if TYPE_CHECKING:
     from dovetail.registry.options import AccessRule
@@ -70,12 +70,12 @@ def compile_prompt(
     ]
     return Prompt(
         definition=PromptDefinition(
-            arguments=arguments or None, **described_by(options, info.where, info.name, info.summary)
+            arguments=arguments or None, **definition_fields(options, info.where, info.name, info.summary)
         ),
-        invocation=Invocation.of(info, thread=options.get("thread"), timeout=options.get("timeout", UNSET)),
+        invocation=Invocation.from_info(info, thread=options.get("thread"), timeout=options.get("timeout", UNSET)),
         decode=strings.decode,
         choices=closed_choices(strings.schema),
-        access=access_of(options, info.where),
+        access=access_rule(options, info.where),
     )
 
 
@@ -108,9 +108,9 @@ class Completer(msgspec.Struct, frozen=True, kw_only=True):
         """Raises SetupError if the catalogue has no such thing; an argument that it does not list is only logged."""
         thing = catalog.get(name)
         if thing is None:
-            raise SetupError(f"{self.where}: there is no {catalog.noun} {name}{meant(name, catalog.names())}")
+            raise SetupError(f"{self.where}: there is no {catalog.noun} {name}{did_you_mean(name, catalog.names())}")
         if argument not in (names := thing.argument_names):
-            known = f"{meant(argument, names)}; it has {', '.join(names) or 'none'}"
+            known = f"{did_you_mean(argument, names)}; it has {', '.join(names) or 'none'}"
             log.warning("%s: the %s %s has no argument %s%s", self.where, catalog.noun, name, argument, known)
 
 
@@ -121,7 +121,7 @@ def compile_completer(function: Callable[..., Any], subject: str, *, injectable:
     if "value" not in names or names - {"value", "arguments"}:
         shown = ", ".join(sorted(names))
         raise SetupError(f"{info.where}: a completion takes (value) or (value, arguments), not ({shown})")
-    return Completer(invocation=Invocation.of(info), takes_arguments="arguments" in names, where=info.where)
+    return Completer(invocation=Invocation.from_info(info), takes_arguments="arguments" in names, where=info.where)
 
 
 def shape_completion(value: Any) -> Completion:
@@ -133,7 +133,7 @@ def shape_completion(value: Any) -> Completion:
     return Completion([str(item) for item in value])
 
 
-def suggest(choices: Sequence[str], value: str) -> Completion:
+def complete_choice(choices: Sequence[str], value: str) -> Completion:
     """The choices that begin with what was typed; case does not matter."""
     typed = value.casefold()
     return Completion([choice for choice in choices if choice.casefold().startswith(typed)])

@@ -29,8 +29,8 @@ from dovetail.protocol.uri_template import normalised as normalised
 from dovetail.registry.arguments import Arguments
 from dovetail.registry.files import Directory, File, FileContents, FileEntry, type_of_uri
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function, members
-from dovetail.registry.options import AccessOptions, access_of, checked_options, convert_option
-from dovetail.registry.tools import closed_choices, described_by
+from dovetail.registry.options import AccessOptions, access_rule, checked_options, convert_option
+from dovetail.registry.tools import closed_choices, definition_fields
 from dovetail.schema.encode import encode_json
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class ResourceOptions(AccessOptions, total=False):
 TEXT, BYTES, JSON = "text/plain", "application/octet-stream", "application/json"
 BINARY = (bytes, bytearray, memoryview)
 FILE_OPTIONS = ResourceOptions.__optional_keys__ - {"size", "thread", "unsafe"}  # files know these better
-_LEADS_OUT = re.compile(r"\x00|(?:^|[/\\])\.\.(?:[/\\]|\Z)|^[/\\]|^[A-Za-z]:")
+_ESCAPING = re.compile(r"\x00|(?:^|[/\\])\.\.(?:[/\\]|\Z)|^[/\\]|^[A-Za-z]:")
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,15 +100,15 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     def uri(self) -> str:
         return self.definition.uri_template
 
-    def leading_out(self, values: Mapping[str, Any]) -> str | None:
+    def escaping_variable(self, values: Mapping[str, Any]) -> str | None:
         """The variable with which a function that takes its value for a path would leave the folder that it means."""
-        return next((n for n, own in self.guarded.items() if values.get(n, own) != own and _leads_out(values[n])), None)
+        return next((n for n, own in self.guarded.items() if values.get(n, own) != own and _escapes(values[n])), None)
 
     @property
     def argument_names(self) -> Sequence[str]:
         return self.template.variables
 
-    def texts_in(self, text: str) -> dict[str, Value] | None:
+    def match(self, text: str) -> dict[str, Value] | None:
         """The texts of its values in a normalised URI, or None: it has not the template's shape."""
         texts = self.template.match_normal(text)
         if texts is None or self.directory is None or self.directory.spells(text, str(texts["path"])):
@@ -128,7 +128,7 @@ def compile_resource(
     if not isinstance(uri, str):
         raise SetupError(f"{info.where}: the URI must be a string, not {type(uri).__name__}")
     common: dict[str, Any] = {
-        "invocation": Invocation.of(info, thread=options.get("thread"), timeout=options.get("timeout", UNSET)),
+        "invocation": Invocation.from_info(info, thread=options.get("thread"), timeout=options.get("timeout", UNSET)),
         "mime_type": options.get("mime_type") or type_of_uri(uri),
         **_shared_with(options, info.where),
     }
@@ -199,26 +199,26 @@ def _compile_template(uri: str, info: FunctionInfo, options: ResourceOptions, co
     )
 
 
-def _leads_out(value: Any, left: int = 8) -> bool:
+def _escapes(value: Any, left: int = 8) -> bool:
     """`..` as a segment, an absolute path, a drive letter or NUL, also if it is escaped again, or too often to tell."""
     if not isinstance(value, (str, PurePath)):
         items = (*value, *value.values()) if isinstance(value, Mapping) else value
-        return isinstance(value, Collection) and any(map(_leads_out, items))
+        return isinstance(value, Collection) and any(map(_escapes, items))
     text, decoded = str(value), unquote(str(value))
-    return _LEADS_OUT.search(text) is not None or (decoded != text and (left == 0 or _leads_out(decoded, left - 1)))
+    return _ESCAPING.search(text) is not None or (decoded != text and (left == 0 or _escapes(decoded, left - 1)))
 
 
 def _described(
     options: ResourceOptions, where: str, name: str, mime_type: str | None, summary: str | None = None
 ) -> dict[str, Any]:
     annotations = convert_option(options.get("annotations"), Annotations, where, "annotations")
-    described = described_by(options, where, options.get("name", name), summary)
+    described = definition_fields(options, where, options.get("name", name), summary)
     return {**described, "mime_type": mime_type, "annotations": annotations}
 
 
 def _shared_with(options: ResourceOptions, where: str) -> dict[str, Any]:
     """Who may read it, and whether what one has read may be shown to others."""
-    access = access_of(options, where)
+    access = access_rule(options, where)
     if access is not None and options.get("cache_scope") == "public":
         raise SetupError(f'{where}: not everybody may read it, so cache_scope="public" is not possible; leave it out')
     is_hinted = "ttl_ms" in options or "cache_scope" in options
@@ -322,7 +322,7 @@ def shape_contents(value: Any, uri: str, mime_type: str | None) -> list[Resource
 Identity = tuple[int, int]  # device and inode
 
 
-def check_rules(source: Resource | Template, others: Iterable[Resource | Template], where: str) -> None:
+def check_overlaps(source: Resource | Template, others: Iterable[Resource | Template], where: str) -> None:
     """Raise SetupError if a URI could be meant for the source as well as for another one with another rule."""
     for other in others:
         if other.uri != source.uri and not _is_same_rule(source.access, other.access) and _conflicts(source, other):
@@ -362,17 +362,19 @@ class FileGuard(msgspec.Struct, frozen=True, eq=False):
     folders: frozenset[Path]
 
     @classmethod
-    def of(cls, folder: "Template", resources: Iterable["Resource"], templates: Iterable["Template"]) -> "FileGuard":
+    def for_folder(
+        cls, folder: "Template", resources: Iterable["Resource"], templates: Iterable["Template"]
+    ) -> "FileGuard":
         assert folder.directory is not None
         files = (
             each.path
             for each in resources
-            if each.path is not None and each.folder is None and _asks_for_more(each.access, folder.access)
+            if each.path is not None and each.folder is None and _is_stricter(each.access, folder.access)
         )
         folders = (
             each.directory.root
             for each in templates
-            if each.directory is not None and _asks_for_more(each.access, folder.access)
+            if each.directory is not None and _is_stricter(each.access, folder.access)
         )
         return cls(folder.directory.root, frozenset(files), frozenset(folders))
 
@@ -392,7 +394,7 @@ class FileGuard(msgspec.Struct, frozen=True, eq=False):
         return {path for path in paths if path in files or _identity(path) in files or is_left(path.parent)}
 
 
-def _asks_for_more(rule: "AccessRule | None", than: "AccessRule | None") -> bool:
+def _is_stricter(rule: "AccessRule | None", than: "AccessRule | None") -> bool:
     """Tell whether somebody may pass the other rule, but not this one, as far as can be seen."""
     if rule is None or than is None:
         return rule is not None

@@ -21,19 +21,26 @@ from dovetail.registry.options import (
     AccessOptions,
     OutputPolicy,
     UntrustedOutput,
-    access_of,
+    access_rule,
     checked_options,
     convert_option,
     parse_rates,
 )
-from dovetail.registry.outputs import Output, ResultShape, compile_output, compile_raw_output, marked, open_world
+from dovetail.registry.outputs import (
+    Output,
+    ResultShape,
+    compile_output,
+    compile_raw_output,
+    mark_untrusted,
+    open_world,
+)
 from dovetail.schema.encode import PLAIN_TYPES, OutputError, encode_json, to_jsonable
 
 if TYPE_CHECKING:
     from dovetail.registry.options import AccessRule, Rate
 
 
-class ToolTraits(AccessOptions, total=False):
+class CommonToolOptions(AccessOptions, total=False):
     """What may be said about any tool, however it is registered."""
 
     title: str
@@ -52,7 +59,7 @@ class ToolTraits(AccessOptions, total=False):
     untrusted_output: UntrustedOutput
 
 
-class ToolOptions(ToolTraits, total=False):
+class ToolOptions(CommonToolOptions, total=False):
     """What `@server.tool(...)` takes."""
 
     name: str
@@ -135,13 +142,13 @@ def compile_tool(
     untrusted = options.get("untrusted_output", False)
     return Tool(
         definition=_definition(name, info, options, arguments.schema, output_schema),
-        invocation=Invocation.of(
+        invocation=Invocation.from_info(
             info, by_name=arguments.by_name, thread=options.get("thread"), timeout=options.get("timeout", UNSET)
         ),
         decode=arguments.decode,
-        shape=marked(shape, untrusted) if untrusted else shape,
+        shape=mark_untrusted(shape, untrusted) if untrusted else shape,
         label=f"tool {name}",
-        access=access_of(options, info.where),
+        access=access_rule(options, info.where),
         requires=frozenset(options.get("requires", ())),
         is_limited=bool(rates) or options.get("max_concurrency") is not None,
         max_concurrency=options.get("max_concurrency"),
@@ -164,11 +171,11 @@ def _definition(
     annotations = convert_option(options.get("annotations"), ToolAnnotations, info.where, "annotations")
     if options.get("untrusted_output"):
         annotations = open_world(annotations)
-    described = described_by(options, info.where, name, info.summary)
+    described = definition_fields(options, info.where, name, info.summary)
     return ToolDefinition(input_schema=input_schema, output_schema=output_schema, annotations=annotations, **described)
 
 
-def described_by(options: Mapping[str, Any], where: str, name: str, summary: str | None) -> dict[str, Any]:
+def definition_fields(options: Mapping[str, Any], where: str, name: str, summary: str | None) -> dict[str, Any]:
     """What every definition holds. Tags travel in `_meta`, where middleware and hosts see them; a set is sorted."""
     meta, tags = options.get("meta"), options.get("tags", ())
     return {
