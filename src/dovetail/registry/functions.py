@@ -1,7 +1,4 @@
-"""Python callables: their signature, type hints and docstring, and how they are to be called.
-
-Nothing here knows JSON. What can't be served is refused with the function, the parameter and the fix.
-"""
+"""Signature, type hints and docstring of a callable, and how the engine calls it. Nothing here knows JSON."""
 
 import functools
 import inspect
@@ -12,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
-from msgspec import NODEFAULT
+from msgspec import NODEFAULT, UNSET, UnsetType
 
 from dovetail.errors import SetupError
-from dovetail.schema.annotations import default_of, evaluate, is_field
+from dovetail.schema.annotations import alias_value, default_of, evaluate, is_alias, is_field
 
 _ARGUMENTS = ("args", "arguments", "parameters", "params", "keyword args", "keyword arguments", "other parameters")
 _DROPPED = ("returns", "return", "yields", "yield", "raises", "raise", "except", "exceptions")
@@ -31,12 +28,12 @@ _SPHINX_DROPPED = frozenset({"type", "return", "returns", "rtype", "raises", "ra
 
 
 def split_docstring(text: str) -> tuple[str | None, dict[str, str]]:
-    """The prose (None if there is none) and what the docstring says about each parameter."""
+    """The prose (None if there is none) and the description of each parameter."""
     descriptions: dict[str, str] = {}
 
     def take(section: re.Match[str]) -> str:
         if section["title"].lower() in _ARGUMENTS:
-            descriptions.update(_described(section["body"].splitlines()))
+            descriptions.update(_section_entries(section["body"].splitlines()))
         return ""
 
     text += "\n"
@@ -46,13 +43,10 @@ def split_docstring(text: str) -> tuple[str | None, dict[str, str]]:
     return re.sub(r"\n{3,}", "\n\n", prose).strip() or None, descriptions
 
 
-def _described(lines: list[str]) -> dict[str, str]:
+def _section_entries(lines: list[str]) -> dict[str, str]:
     """The entries of an argument section: `name (type): text`, or `name : type` with the text indented below."""
     filled = [line for line in lines if line.strip()]
-    if not filled:
-        return {}
-    margin = min(len(line) - len(line.lstrip()) for line in filled)
-    is_numpy = margin == 0
+    margin = min((len(line) - len(line.lstrip()) for line in filled), default=0)
     texts: dict[str, list[str]] = {}
     current: list[str] = []
     for line in filled:
@@ -60,20 +54,16 @@ def _described(lines: list[str]) -> dict[str, str]:
             current.append(line.strip())
             continue
         current = []
-        match = re.match(_NUMPY_ENTRY if is_numpy else _GOOGLE_ENTRY, line.strip())
-        if match is None:
-            continue
-        if is_numpy:
-            names = [name.strip(" *") for name in match["names"].split(",")]
-        else:
-            names = [match["name"]]
+        if margin == 0 and (match := re.match(_NUMPY_ENTRY, line.strip())):
+            texts.update((name.strip(" *"), current) for name in match["names"].split(","))
+        elif margin and (match := re.match(_GOOGLE_ENTRY, line.strip())):
             current.append(match["text"].strip())
-        texts.update(dict.fromkeys(names, current))
+            texts[match["name"]] = current
     return {name: joined for name, parts in texts.items() if (joined := " ".join(parts).strip())}
 
 
 def _without_sphinx_fields(lines: list[str], descriptions: dict[str, str]) -> Iterator[str]:
-    """The lines that are no `:param x:`-like field; those fields fill `descriptions`."""
+    """The lines without fields such as `:param x:`, whose texts are added to `descriptions`."""
     inside, name = False, ""
     for line in lines:
         match = re.match(_SPHINX_FIELD, line) if line.startswith(":") else None
@@ -91,11 +81,11 @@ def _without_sphinx_fields(lines: list[str], descriptions: dict[str, str]) -> It
             yield line
 
 
-_FRAMES_SEARCHED = 64  # how far up the stack the function that defines a local type is looked for
+_MAX_FRAMES = 64  # searched upward for the function that defines a local type
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """One argument that a caller may give."""
+    """One argument that a client may send."""
 
     name: str
     annotation: Any
@@ -109,7 +99,7 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class FunctionInfo(msgspec.Struct, frozen=True):
-    """What a callable says about itself."""
+    """A callable, inspected."""
 
     function: Callable[..., Any]
     name: str
@@ -117,7 +107,7 @@ class FunctionInfo(msgspec.Struct, frozen=True):
     summary: str | None
     is_async: bool
     parameters: tuple[Parameter, ...]
-    injected: dict[str, type]  # parameter -> the injectable class it asks for
+    injected: dict[str, type]  # the injectable class of each parameter that has one
     returns: Any = inspect.Signature.empty
 
 
@@ -129,14 +119,14 @@ def inspect_function(
     name: str | None = None,
     open_ended: bool = False,
 ) -> FunctionInfo:
-    """Read a callable's signature, type hints and docstring; raises SetupError for what can't be served.
+    """Inspect a callable; raises SetupError, which names the function, the parameter and the fix.
 
-    With `open_ended`, `*args` and `**kwargs` are passed over: something else describes the arguments.
+    With `open_ended`, `*args` and `**kwargs` are allowed: a raw schema describes the arguments.
     """
     inner, bound = _innermost(function)
-    where = f"{kind} {name or _name_of(inner)} ({qualified_name(inner)})"
+    shown = name or str(getattr(inner, "__name__", None) or type(inner).__name__)
+    where = f"{kind} {shown} ({qualified_name(inner)})"
     _refuse_uncallable(function, inner, where)
-    shown = name or _name_of(inner)
     if shown == "<lambda>":
         raise SetupError(f'{where}: a lambda has no name; pass name="…", or write a def')
     summary, descriptions = split_docstring(inspect.getdoc(_documented(inner)) or "")
@@ -154,7 +144,9 @@ def inspect_function(
         if wanted is not None:
             injected[declared.name] = wanted
             continue
-        _refuse_forgotten_annotation(declared, injectable, here)
+        if injectable and declared.name == "ctx" and declared.annotation is inspect.Parameter.empty:
+            fix = f"write ctx: {injectable[0].__name__} to have it passed in, or rename the parameter"
+            raise SetupError(f"{here}: {fix}")
         parameters.append(_parameter(declared, annotation, descriptions.get(declared.name), here))
     return FunctionInfo(
         function=function,
@@ -164,7 +156,7 @@ def inspect_function(
         is_async=inspect.iscoroutinefunction(_outermost(function)),
         parameters=tuple(parameters),
         injected=injected,
-        returns=_returned(signature, namespace, where),
+        returns=namespace.resolve(signature.return_annotation, f"{where}, return annotation"),
     )
 
 
@@ -181,11 +173,8 @@ def _parameter(declared: inspect.Parameter, annotation: Any, description: str | 
     return Parameter(declared.name, annotation, default, description, factory)
 
 
-# What may be registered
-
-
 def _innermost(function: Any) -> tuple[Any, frozenset[str]]:
-    """The function that was written, and the parameters that a `functools.partial` has filled by name."""
+    """The function without wrappers and partials, and the parameters that a `functools.partial` has filled by name."""
     bound: set[str] = set()
     while isinstance(function, functools.partial):
         bound.update(function.keywords)
@@ -194,7 +183,7 @@ def _innermost(function: Any) -> tuple[Any, frozenset[str]]:
 
 
 def _outermost(function: Any) -> Any:
-    """What a call really runs: the partial's function, or a callable object's `__call__`."""
+    """The function that a call runs: that of a partial, or the `__call__` of a callable object."""
     while isinstance(function, functools.partial):
         function = function.func
     return function if inspect.isroutine(function) else type(function).__call__
@@ -206,10 +195,6 @@ def _documented(function: Any) -> Any:
         return function
     call = type(function).__call__
     return call if call.__doc__ else type(function)
-
-
-def _name_of(function: Any) -> str:
-    return str(getattr(function, "__name__", None) or type(function).__name__)
 
 
 def _refuse_uncallable(function: Any, inner: Any, where: str) -> None:
@@ -243,7 +228,8 @@ _REFUSED_KINDS = {
 
 
 def _refuse_kind(declared: inspect.Parameter, function: Any, where: str) -> None:
-    if declared.kind is inspect.Parameter.POSITIONAL_ONLY and not _is_written_in_python(function):
+    is_builtin = inspect.isbuiltin(function) or inspect.ismethoddescriptor(function)
+    if declared.kind is inspect.Parameter.POSITIONAL_ONLY and is_builtin:
         raise SetupError(f"{where}: a builtin does not take it by name; wrap it in a def with annotations")
     if declared.kind in _REFUSED_KINDS:
         raise SetupError(f"{where}: {_REFUSED_KINDS[declared.kind]}")
@@ -253,15 +239,8 @@ def _refuse_kind(declared: inspect.Parameter, function: Any, where: str) -> None
             raise SetupError(f"{where}: this is a method without its object; register the bound method, object.method")
 
 
-def _is_written_in_python(function: Any) -> bool:
-    return not (inspect.isbuiltin(function) or inspect.ismethoddescriptor(function))
-
-
-# Injection
-
-
 def _injectable_in(annotation: Any, injectable: tuple[type, ...], where: str) -> type | None:
-    """The injectable class that a parameter asks for, as `Context`, `Context | None` or `Annotated[Context, …]`."""
+    """The injectable class in an annotation: `Context`, `Context | None` or `Annotated[Context, …]`."""
     classes = [get_origin(member) or member for member in members(annotation) if member is not type(None)]
     for wanted in injectable:
         hits = [cls for cls in classes if isinstance(cls, type) and issubclass(cls, wanted)]
@@ -272,7 +251,15 @@ def _injectable_in(annotation: Any, injectable: tuple[type, ...], where: str) ->
     return None
 
 
+def bare_type(annotation: Any, where: str) -> Any:
+    """The type behind aliases and `Annotated`."""
+    while is_alias(annotation) or get_origin(annotation) is Annotated:
+        annotation = alias_value(annotation, where) if is_alias(annotation) else annotation.__origin__
+    return annotation
+
+
 def members(annotation: Any) -> tuple[Any, ...]:
+    """The types of a union, else the type itself; without `Annotated`."""
     while get_origin(annotation) is Annotated:
         annotation = annotation.__origin__
     if get_origin(annotation) in (Union, types.UnionType):
@@ -280,17 +267,8 @@ def members(annotation: Any) -> tuple[Any, ...]:
     return (annotation,)
 
 
-def _refuse_forgotten_annotation(declared: inspect.Parameter, injectable: tuple[type, ...], where: str) -> None:
-    if injectable and declared.name == "ctx" and declared.annotation is inspect.Parameter.empty:
-        wanted = injectable[0].__name__
-        raise SetupError(f"{where}: write ctx: {wanted} to have it passed in, or rename the parameter")
-
-
-# Type hints
-
-
 class _Namespace:
-    """Where the names in a function's annotations are looked up."""
+    """The names that a function's annotations may use."""
 
     def __init__(self, function: Any) -> None:
         if not inspect.isroutine(function):
@@ -328,7 +306,7 @@ class _Namespace:
         """The locals of the function that defines this one, if it is still running (a decorator runs inside it)."""
         enclosing, inside, _ = getattr(self.function, "__qualname__", "").rpartition(".<locals>.")
         frame = sys._getframe() if inside else None
-        for _ in range(_FRAMES_SEARCHED):
+        for _ in range(_MAX_FRAMES):
             if frame is None:
                 break
             if frame.f_globals is self.globals and frame.f_code.co_name == enclosing.rpartition(".")[2]:
@@ -337,30 +315,21 @@ class _Namespace:
         return {}
 
 
-def _returned(signature: inspect.Signature, namespace: _Namespace, where: str) -> Any:
-    return namespace.resolve(signature.return_annotation, f"{where}, return annotation")
-
-
 class Invocation(msgspec.Struct, frozen=True, kw_only=True):
-    """A function and the way to call it; the engine does the calling."""
+    """A function and the way in which the engine calls it."""
 
     function: Callable[..., Any]
     is_async: bool
     in_thread: bool
     context_names: tuple[str, ...] = ()  # the parameters that take the injected context
     by_name: bool = True  # arguments as keywords, or all of them as one mapping
-    is_direct: bool = False  # an `async def` that takes its arguments by name, and nothing besides
-    timeout: float | msgspec.UnsetType | None = msgspec.UNSET  # UNSET: the server's own
+    is_direct: bool = False  # an `async def` that takes its arguments by name, and no context
+    timeout: float | UnsetType | None = UNSET  # UNSET: that of the server
 
     @classmethod
-    def from_info(
-        cls,
-        info: FunctionInfo,
-        *,
-        by_name: bool = True,
-        thread: bool | None = None,
-        timeout: float | msgspec.UnsetType | None = msgspec.UNSET,
-    ) -> "Invocation":
+    def from_info(cls, info: FunctionInfo, options: Mapping[str, Any], *, by_name: bool = True) -> "Invocation":
+        """`options` may hold `thread` and `timeout`."""
+        thread = options.get("thread")
         if info.is_async and thread:
             raise SetupError(f"{info.where}: thread=True makes no sense on an async def; remove it")
         return cls(
@@ -370,21 +339,21 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
             context_names=tuple(info.injected),
             by_name=by_name,
             is_direct=info.is_async and by_name and not info.injected,
-            timeout=timeout,
+            timeout=options.get("timeout", UNSET),
         )
 
 
 def qualified_name(function: Callable[..., Any]) -> str:
-    """How an error names a function to the one who wrote it."""
+    """Module and name of a function, for messages to its author."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
 
 
 def argument_style(info: FunctionInfo, schema: Mapping[str, Any]) -> tuple[bool, frozenset[str] | None]:
-    """Whether a handler takes the arguments of its own schema by name, and the only ones that it takes (None: all).
+    """Whether a handler with a raw schema takes its arguments by name, and their names (None: all that are sent).
 
     By name if it has `**kwargs` or if all its parameters are properties of the schema; otherwise one parameter
-    of any other name takes them all as a mapping. Raises SetupError if neither works.
+    of any other name takes all arguments as a mapping. Raises SetupError if neither works.
     """
     declared = inspect.signature(info.function).parameters.values()
     parameters = {each.name: each for each in declared if each.name not in info.injected}
@@ -393,11 +362,11 @@ def argument_style(info: FunctionInfo, schema: Mapping[str, Any]) -> tuple[bool,
         return True, None
     if len(parameters) == 1 and not parameters.keys() & properties.keys():
         return False, None
-    given = {name for name, part in properties.items() if isinstance(part, Mapping) and "default" in part}
-    needed = {name for name, each in parameters.items() if each.default is each.empty}
-    if unsure := sorted(needed - given.union(schema.get("required", ()))):
+    defaults = {name for name, part in properties.items() if isinstance(part, Mapping) and "default" in part}
+    required = {name for name, each in parameters.items() if each.default is each.empty}
+    if uncertain := sorted(required - defaults.union(schema.get("required", ()))):
         raise SetupError(
-            f"{info.where}: input_schema does not require {unsure}, without which the function can't be called; "
+            f"{info.where}: input_schema does not require {uncertain}, without which the function can't be called; "
             "require them there, give them defaults, or take one parameter (a dict) for all arguments"
         )
     if missing := sorted(properties.keys() - parameters.keys()):

@@ -11,7 +11,7 @@ import math
 import types
 from collections import abc
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Never, NoReturn, Union, get_args, get_origin
+from typing import Any, Never, NoReturn, Union, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET
@@ -21,8 +21,8 @@ from dovetail.errors import SetupError
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.results import Shaper, ToolResult
 from dovetail.protocol.types import Content, Text, ToolAnnotations, shape_content
+from dovetail.registry.functions import bare_type
 from dovetail.registry.options import UntrustedOutput
-from dovetail.schema.annotations import alias_value, is_alias
 from dovetail.schema.decode import DecoderBuilder
 from dovetail.schema.encode import OutputError, decode_json, encode_json, to_jsonable
 from dovetail.schema.explain import MISFIT, Budget, line, misfits
@@ -142,7 +142,7 @@ def compile_raw_output(schema: Mapping[str, Any], *, where: str) -> Output:
 
 
 def _is_unstructured(annotation: Any, content: tuple[type, ...], where: str) -> bool:
-    annotation = _bare(annotation, where)
+    annotation = bare_type(annotation, where)
     if any(annotation is one for one in _WITHOUT_SCHEMA) or _is_content(annotation, content):
         return True
     if get_origin(annotation) in (Union, types.UnionType):
@@ -157,15 +157,9 @@ def _is_unstructured(annotation: Any, content: tuple[type, ...], where: str) -> 
 
 def _mentions(annotation: Any, content: tuple[type, ...], where: str) -> bool:
     """Whether content occurs in an annotation, alone or in a union."""
-    annotation = _bare(annotation, where)
+    annotation = bare_type(annotation, where)
     parts = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else ()
     return _is_content(annotation, content) or any(_mentions(part, content, where) for part in parts)
-
-
-def _bare(annotation: Any, where: str) -> Any:
-    while get_origin(annotation) is Annotated or is_alias(annotation):
-        annotation = alias_value(annotation, where) if is_alias(annotation) else annotation.__origin__
-    return annotation
 
 
 def _is_content(annotation: Any, content: tuple[type, ...]) -> bool:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
-from msgspec import UNSET
 
 from dovetail.errors import SetupError
 from dovetail.protocol.capabilities import Completion
@@ -72,7 +71,7 @@ def compile_prompt(
         definition=PromptDefinition(
             arguments=arguments or None, **definition_fields(options, info.where, info.name, info.summary)
         ),
-        invocation=Invocation.from_info(info, thread=options.get("thread"), timeout=options.get("timeout", UNSET)),
+        invocation=Invocation.from_info(info, options),
         decode=strings.decode,
         choices=closed_choices(strings.schema),
         access=access_rule(options, info.where),
@@ -121,7 +120,7 @@ def compile_completer(function: Callable[..., Any], subject: str, *, injectable:
     if "value" not in names or names - {"value", "arguments"}:
         shown = ", ".join(sorted(names))
         raise SetupError(f"{info.where}: a completion takes (value) or (value, arguments), not ({shown})")
-    return Completer(invocation=Invocation.from_info(info), takes_arguments="arguments" in names, where=info.where)
+    return Completer(invocation=Invocation.from_info(info, {}), takes_arguments="arguments" in names, where=info.where)
 
 
 def shape_completion(value: Any) -> Completion:

@@ -128,7 +128,7 @@ def compile_resource(
     if not isinstance(uri, str):
         raise SetupError(f"{info.where}: the URI must be a string, not {type(uri).__name__}")
     common: dict[str, Any] = {
-        "invocation": Invocation.from_info(info, thread=options.get("thread"), timeout=options.get("timeout", UNSET)),
+        "invocation": Invocation.from_info(info, options),
         "mime_type": options.get("mime_type") or type_of_uri(uri),
         **_shared_with(options, info.where),
     }

@@ -142,9 +142,7 @@ def compile_tool(
     untrusted = options.get("untrusted_output", False)
     return Tool(
         definition=_definition(name, info, options, arguments.schema, output_schema),
-        invocation=Invocation.from_info(
-            info, by_name=arguments.by_name, thread=options.get("thread"), timeout=options.get("timeout", UNSET)
-        ),
+        invocation=Invocation.from_info(info, options, by_name=arguments.by_name),
         decode=arguments.decode,
         shape=mark_untrusted(shape, untrusted) if untrusted else shape,
         label=f"tool {name}",
