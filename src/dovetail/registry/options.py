@@ -1,4 +1,4 @@
-"""Options of registrations, checked: access rules (`scopes=`, `authorize=`) and rate limits among them."""
+"""Checks of registration options, with access rules (`scopes=`, `authorize=`) and rate limits."""
 
 import inspect
 import re
@@ -15,18 +15,18 @@ from dovetail.protocol.types import CacheScope
 Given = TypeVar("Given", bound=Mapping[str, Any])
 OutputPolicy = Literal["auto", "text", "structured", "both"]
 UntrustedOutput = bool | Literal["fence"]
-Authorize = Callable[[Any], bool | Awaitable[bool]]  # it gets the principal, or None where nobody is known
+Authorize = Callable[[Any], bool | Awaitable[bool]]  # it gets the principal, or None if the caller is unknown
 
 
 class AccessOptions(TypedDict, total=False):
-    """What `@server.tool(...)`, `@server.resource(...)` and `@server.prompt(...)` take about who may use it."""
+    """Options of `@server.tool`, `@server.resource` and `@server.prompt` about who may use it."""
 
     scopes: Sequence[str]
     authorize: Authorize
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """What an option may be: as a type, and in words."""
+    """The values that an option may have: as a type, and in words."""
 
     type: Any
     words: str
@@ -65,10 +65,10 @@ KINDS = {
 
 
 def checked_options(options: Given, known: Iterable[str], where: str, kinds: Mapping[str, Kind] = KINDS) -> Given:
-    """The options that were given; None means "not given", unless it is one of the values an option may have."""
+    """The given options; None means "not given", unless None is a value of the option. Raises SetupError."""
     if unknown := sorted(set(options) - set(known)):
-        named = ", ".join(name + did_you_mean(name, known) for name in unknown)
-        raise SetupError(f"{where}: unknown options {named}; known are {', '.join(sorted(known))}")
+        names = ", ".join(name + did_you_mean(name, known) for name in unknown)
+        raise SetupError(f"{where}: unknown options {names}; known are {', '.join(sorted(known))}")
     given = {}
     for name, value in options.items():
         kind = kinds.get(name)
@@ -80,7 +80,7 @@ def checked_options(options: Given, known: Iterable[str], where: str, kinds: Map
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """What a message adds to a name that is not among the known ones."""
+    """For the message about an unknown name: a known one that is similar, if there is one."""
     import difflib  # late: names are mostly right
 
     near = difflib.get_close_matches(name, known, n=1)
@@ -97,7 +97,7 @@ def _fits(value: Any, kind: Kind) -> bool:
 
 
 def convert_option(value: Any, kind: Any, where: str, option: str) -> Any:
-    """An option given as plain data becomes its type; unknown keys are mistakes and are named."""
+    """The option as a value of its type. Raises SetupError, also for unknown keys."""
     if value is None:
         return None
     try:
@@ -114,9 +114,9 @@ def convert_option(value: Any, kind: Any, where: str, option: str) -> Any:
 
 
 class AccessRule(msgspec.Struct, frozen=True, eq=False):
-    """All `scopes` are needed, and `authorize` has to agree; it is asked only about callers that have the scopes.
+    """A caller needs all `scopes`; then `authorize` has to agree too.
 
-    `key` is what `authorize` has declared (`authorize.key = function`): callers for whom it gives the same are alike.
+    `key` is `authorize.key` if the author set it: `authorize` decides the same for all callers with the same key.
     """
 
     scopes: frozenset[str] = frozenset()
@@ -125,11 +125,11 @@ class AccessRule(msgspec.Struct, frozen=True, eq=False):
 
 
 class AccessRules(msgspec.Struct, frozen=True, eq=False):
-    """Of several rules together: the scopes that any of them names, and the keys that their functions declare."""
+    """Several rules together: the scopes that any of them names, and the keys of their `authorize` functions."""
 
     scopes: frozenset[str]
     keys: tuple[Callable[[Any], Hashable], ...]
-    has_keys: bool  # of every `authorize`; else nobody knows who is alike
+    has_keys: bool  # every `authorize` has one, so callers can be told apart by scopes and keys
 
     @classmethod
     def combine(cls, rules: Iterable[AccessRule]) -> "AccessRules":
@@ -143,9 +143,9 @@ class AccessRules(msgspec.Struct, frozen=True, eq=False):
 
 
 def access_rule(options: AccessOptions, where: str) -> AccessRule | None:
-    """None for what everybody may use. Raises SetupError."""
-    needed = options.get("scopes")
-    scopes = frozenset[str]() if needed is None else checked_scopes(needed, where)
+    """The rule of these options; None if every caller is allowed. Raises SetupError."""
+    required = options.get("scopes")
+    scopes = frozenset[str]() if required is None else checked_scopes(required, where)
     authorize = options.get("authorize")
     if authorize is None:
         return AccessRule(scopes) if scopes else None
@@ -159,17 +159,17 @@ def access_rule(options: AccessOptions, where: str) -> AccessRule | None:
 
 
 def _check_function(given: object, where: str, option: str) -> None:
-    """It can be called with a principal, and with nothing else."""
+    """Raises SetupError unless the option can be called with a principal."""
     if not callable(given):
         raise SetupError(f"{where}: {option}={given!r} is not callable; give it a function of the principal")
     try:
         signature = inspect.signature(given)
-    except (ValueError, TypeError):  # some that are not written in Python have none
+    except (ValueError, TypeError):  # some builtins have none
         return
     try:
         signature.bind(None)
     except TypeError as problem:
-        fix = "let it take one argument, the principal (None where nobody is known)"
+        fix = "let it take one argument, the principal (None if the caller is unknown)"
         raise SetupError(f"{where}: {option}={given!r} can't be called: {problem}; {fix}") from None
 
 
@@ -177,11 +177,7 @@ Unit = Literal["second", "minute", "hour", "day"]
 Per = Literal["all", "principal", "address"]
 
 UNIT_SECONDS: dict[Unit, int] = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
-WHOSE: dict[Per, str] = {
-    "all": "from all callers together",
-    "principal": "from each caller",
-    "address": "from each address",
-}
+_PER_WORDS = {"all": "from all callers together", "principal": "from each caller", "address": "from each address"}
 _RATE = re.compile(rf"([1-9][0-9]{{0,8}})/({'|'.join(UNIT_SECONDS)})(?: per (principal|address))?", re.ASCII)
 _RATE_FIX = (
     'write it as "60/minute": a whole number from 1, a slash, and second, minute, hour or day, '
@@ -190,7 +186,7 @@ _RATE_FIX = (
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """So many calls in each second, minute, hour or day, of all callers together or of each."""
+    """A number of calls per second, minute, hour or day, for all callers together or for each."""
 
     count: int
     unit: Unit
@@ -201,22 +197,22 @@ class Rate(msgspec.Struct, frozen=True):
         return UNIT_SECONDS[self.unit]
 
     def words(self, noun: str) -> str:
-        return f"{self.count} {noun}{'' if self.count == 1 else 's'} per {self.unit} {WHOSE[self.per]}"
+        return f"{self.count} {noun}{'' if self.count == 1 else 's'} per {self.unit} {_PER_WORDS[self.per]}"
 
 
 def parse_rates(given: str | Sequence[str] | None, where: str) -> tuple[Rate, ...]:
-    """One rate, or a list of several that all hold; None is none."""
+    """One rate, or several that all apply. Raises SetupError."""
     if given is None:
         return ()
     if not isinstance(given, (str, list, tuple)):
         raise SetupError(f"{where}: rate_limit={given!r} is not possible; {_RATE_FIX}, or a list of such strings")
-    rates = tuple(_parse(each, where) for each in ([given] if isinstance(given, str) else given))
+    rates = tuple(_parse_rate(each, where) for each in ([given] if isinstance(given, str) else given))
     if len({(rate.unit, rate.per) for rate in rates}) < len(rates):
         raise SetupError(f"{where}: rate_limit={given!r} limits the same thing twice; keep the lower one")
     return rates
 
 
-def _parse(text: Any, where: str) -> Rate:
+def _parse_rate(text: Any, where: str) -> Rate:
     match = _RATE.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise SetupError(f"{where}: rate_limit={text!r} is not possible; {_RATE_FIX}")

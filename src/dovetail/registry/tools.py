@@ -1,4 +1,4 @@
-"""From a Python function, or a raw schema and a handler, to a compiled `Tool`: decode, invoke, shape."""
+"""`Tool`, compiled from a function or from a raw schema and a handler: decode arguments, invoke, shape the result."""
 
 import functools
 import operator
@@ -26,14 +26,7 @@ from dovetail.registry.options import (
     convert_option,
     parse_rates,
 )
-from dovetail.registry.outputs import (
-    Output,
-    ResultShape,
-    compile_output,
-    compile_raw_output,
-    mark_untrusted,
-    open_world,
-)
+from dovetail.registry.outputs import Output, ResultShape, compile_output, compile_raw_output, mark_untrusted
 from dovetail.schema.encode import PLAIN_TYPES, OutputError, encode_json, to_jsonable
 
 if TYPE_CHECKING:
@@ -41,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class CommonToolOptions(AccessOptions, total=False):
-    """What may be said about any tool, however it is registered."""
+    """Options of every tool, registered by a decorator or in a `ToolRegistry`."""
 
     title: str
     annotations: Mapping[str, Any] | ToolAnnotations
@@ -60,7 +53,7 @@ class CommonToolOptions(AccessOptions, total=False):
 
 
 class ToolOptions(CommonToolOptions, total=False):
-    """What `@server.tool(...)` takes."""
+    """Options of `@server.tool`."""
 
     name: str
     description: str
@@ -68,16 +61,16 @@ class ToolOptions(CommonToolOptions, total=False):
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool, ready to be called."""
+    """One compiled tool."""
 
     definition: ToolDefinition
     invocation: Invocation
     decode: Callable[[bytes | Raw], dict[str, Any]]
     shape: Callable[[Any], ToolResult]
     label: str  # for the log
-    access: "AccessRule | None" = None  # None: everybody may call it
+    access: "AccessRule | None" = None  # None: every caller may call it
     requires: frozenset[str] = frozenset()
-    is_limited: bool = False  # whether it has one of these two
+    is_limited: bool = False  # whether it has one of the next two
     max_concurrency: int | None = None
     rates: "tuple[Rate, ...]" = ()
     headers: tuple[HeaderParameter, ...] = ()
@@ -124,7 +117,7 @@ def compile_tool(
     output: OutputPolicy = "auto",
     lenient: bool = True,
 ) -> Tool:
-    """Everything that can be known before the first call is found out here; raises SetupError."""
+    """Compile all that is known before the first call; raises SetupError."""
     raw_schema = options.get("input_schema")
     info = inspect_function(
         function, kind="tool", injectable=injectable, name=options.get("name"), open_ended=raw_schema is not None
@@ -168,13 +161,15 @@ def _definition(
 ) -> ToolDefinition:
     annotations = convert_option(options.get("annotations"), ToolAnnotations, info.where, "annotations")
     if options.get("untrusted_output"):
-        annotations = open_world(annotations)
-    described = definition_fields(options, info.where, name, info.summary)
-    return ToolDefinition(input_schema=input_schema, output_schema=output_schema, annotations=annotations, **described)
+        annotations = annotations or ToolAnnotations()
+        if annotations.open_world_hint is None:  # the author may say otherwise
+            annotations = msgspec.structs.replace(annotations, open_world_hint=True)
+    fields = definition_fields(options, info.where, name, info.summary)
+    return ToolDefinition(input_schema=input_schema, output_schema=output_schema, annotations=annotations, **fields)
 
 
 def definition_fields(options: Mapping[str, Any], where: str, name: str, summary: str | None) -> dict[str, Any]:
-    """What every definition holds. Tags travel in `_meta`, where middleware and hosts see them; a set is sorted."""
+    """The fields of all definitions. Tags are in `_meta`, where middleware and hosts see them; a set is sorted."""
     meta, tags = options.get("meta"), options.get("tags", ())
     return {
         "name": name,
@@ -186,13 +181,13 @@ def definition_fields(options: Mapping[str, Any], where: str, name: str, summary
 
 
 def closed_choices(schema: Mapping[str, Any]) -> dict[str, Sequence[str]]:
-    """The arguments that take one of a few values: they can be completed without anyone writing a function."""
+    """The arguments with a closed set of values, which can be completed without a function of the author's."""
     found = {name: _choices(part) for name, part in schema.get("properties", {}).items()}
     return {name: choices for name, choices in found.items() if choices}
 
 
 def _choices(schema: Any) -> list[str] | None:
-    """All values that a schema takes, but for null; None if they are not a few strings."""
+    """All values of a schema except null; None if they are not a closed set of strings."""
     if not isinstance(schema, Mapping):
         return None
     if schema.get("type") in ("boolean", "null"):
@@ -239,15 +234,15 @@ def _output_for(info: FunctionInfo, policy: OutputPolicy, raw: Mapping[str, Any]
     if raw is not None:
         return compile_raw_output(raw, where=f"{info.where}, output_schema")
     unstructured = (*CONTENT_TYPES, ToolResult)
-    returns = _in_the_end(info.returns)
+    returns = _without_input_required(info.returns)
     output = compile_output(returns, where=info.where, unstructured=unstructured)
     if output is None and policy in ("structured", "both") and returns is str:
         return compile_raw_output({"type": "string"}, where=info.where)
     return output
 
 
-def _in_the_end(returns: Any) -> Any:
-    """What a function returns when it is done: `InputRequired` is a question and no result."""
+def _without_input_required(returns: Any) -> Any:
+    """The return annotation without `InputRequired`, which asks the client and is no output."""
     if returns is InputRequired:
         return None
     if get_origin(returns) not in (Union, UnionType) or InputRequired not in get_args(returns):
@@ -266,7 +261,7 @@ def _check_explicit(result: ToolResult, output: Output, wrap: bool, text_copy: b
 
 
 def shape_unstructured(value: Any) -> ToolResult:
-    """A value for which no schema was declared, as content."""
+    """A value without an output schema, as content."""
     if isinstance(value, str):
         return ToolResult(content=(_text(value),))
     if isinstance(value, ToolResult):
@@ -283,7 +278,7 @@ def shape_unstructured(value: Any) -> ToolResult:
 
 
 def shape_as_text(value: Any) -> ToolResult:
-    """The same, without structured content even if the function gives some."""
+    """The same, without structured content even if the function returns some."""
     result = shape_unstructured(value)
     if result.structured is UNSET:
         return result
@@ -292,7 +287,7 @@ def shape_as_text(value: Any) -> ToolResult:
 
 
 def _complete(result: ToolResult) -> ToolResult:
-    """A result as its author wrote it, with everything in a form that can be sent; raises OutputError."""
+    """The author's `ToolResult` with all its parts as JSON types and content blocks; raises OutputError."""
     content: Any = result.content
     if isinstance(content, (str, *CONTENT_TYPES)):
         content = (content,)
@@ -312,7 +307,7 @@ def _as_content(item: Any) -> Content:
 
 def _text(value: str) -> Text:
     if not value.isascii():
-        encode_json(value)  # raises for half characters, which file names may hold
+        encode_json(value)  # raises for lone surrogates, which file names may hold
     return Text(value)
 
 
@@ -324,15 +319,12 @@ def _is_wire_result(value: Any) -> bool:
 
 
 def _wire_result(value: Mapping[str, Any]) -> ToolResult:
-    """A result spelled as on the wire: `{"content": [...], "isError": …}`."""
+    """A result in the form of the wire: `{"content": [...], "isError": …}`."""
     try:
         content = msgspec.convert(to_jsonable(value["content"]), list[Content])
     except msgspec.ValidationError as failure:
         raise OutputError(f"the returned content is not right: {failure}") from None
-    result = ToolResult(
-        content=content or (Text(""),),
-        structured=value.get("structuredContent", UNSET),
-        is_error=value.get("isError") is True,
-        meta=value.get("_meta"),
+    structured, is_error = value.get("structuredContent", UNSET), value.get("isError") is True
+    return _complete(
+        ToolResult(content=content or (Text(""),), structured=structured, is_error=is_error, meta=value.get("_meta"))
     )
-    return _complete(result)
