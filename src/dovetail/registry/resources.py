@@ -111,7 +111,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     def match(self, text: str) -> dict[str, Value] | None:
         """The texts of its values in a normalised URI, or None: it has not the template's shape."""
         texts = self.template.match_normal(text)
-        if texts is None or self.directory is None or self.directory.spells(text, str(texts["path"])):
+        if texts is None or self.directory is None or self.directory.has_same_slashes(text, str(texts["path"])):
             return texts
         return None
 
