@@ -91,13 +91,9 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?:[\w.~!$&'()*+,;=:@/?\[\]-]|%[0-9A
 _NOT_A_PATH = re.compile(r"[?#]|%(?![0-9A-Fa-f]{2})")
 
 
-def _flags(*names: str) -> int:
-    """The open flags of these names, as far as this system has them."""
-    return sum(getattr(os, name, 0) for name in names)
-
-
-_READ = _flags("O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_BINARY")  # O_NONBLOCK: opening a fifo returns at once
-_FOLDER = _flags("O_CLOEXEC", "O_PATH", "O_DIRECTORY", "O_NOFOLLOW")
+# Open flags, as far as this system has them. O_NONBLOCK: opening a fifo returns at once.
+_READ = sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_BINARY"))
+_FOLDER = sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_PATH", "O_DIRECTORY", "O_NOFOLLOW"))
 _NOT_FOUND = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENAMETOOLONG}
 
 _TEXTUAL = re.compile(r"text/.*|application/(json|jsonl|toml|yaml|xml|sql|graphql|javascript)|.*\+(json|xml|yaml)")

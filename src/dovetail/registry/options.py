@@ -2,15 +2,14 @@
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence, Set
 from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 import msgspec
-from msgspec import Meta
 
 from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes
-from dovetail.protocol.types import CacheScope
+from dovetail.protocol.types import CacheScope, Icon, Meta
 
 Given = TypeVar("Given", bound=Mapping[str, Any])
 OutputPolicy = Literal["auto", "text", "structured", "both"]
@@ -18,9 +17,15 @@ UntrustedOutput = bool | Literal["fence"]
 Authorize = Callable[[Any], bool | Awaitable[bool]]  # it gets the principal, or None if the caller is unknown
 
 
-class AccessOptions(TypedDict, total=False):
-    """Options of `@server.tool`, `@server.resource` and `@server.prompt` about who may use it."""
+class CommonOptions(TypedDict, total=False):
+    """Options of tools, resources and prompts."""
 
+    title: str
+    icons: Sequence[Icon | Mapping[str, Any]]
+    tags: Sequence[str] | Set[str]
+    meta: Meta
+    timeout: float | None
+    thread: bool
     scopes: Sequence[str]
     authorize: Authorize
 
@@ -34,10 +39,10 @@ class Kind(msgspec.Struct, frozen=True):
 
 TEXT = Kind(str, "a string")
 SWITCH = Kind(bool, "True or False")
-COUNT = Kind(Annotated[int, Meta(ge=0)], "a whole number, 0 or more")
-POSITIVE_COUNT = Kind(Annotated[int, Meta(ge=1)], "a whole number, 1 or more")
-SECONDS = Kind(Annotated[float, Meta(gt=0)], "a number of seconds above 0")
-LIMIT_SECONDS = Kind(Annotated[float, Meta(gt=0)] | None, "a number of seconds above 0, or None for no limit")
+COUNT = Kind(Annotated[int, msgspec.Meta(ge=0)], "a whole number, 0 or more")
+POSITIVE_COUNT = Kind(Annotated[int, msgspec.Meta(ge=1)], "a whole number, 1 or more")
+SECONDS = Kind(Annotated[float, msgspec.Meta(gt=0)], "a number of seconds above 0")
+LIMIT_SECONDS = Kind(Annotated[float, msgspec.Meta(gt=0)] | None, "a number of seconds above 0, or None for no limit")
 NAMES = Kind(list[str], "a list of strings")
 SCOPE = Kind(CacheScope, '"public" or "private"')
 OUTPUT = Kind(OutputPolicy, '"auto", "text", "structured" or "both"')
@@ -142,7 +147,7 @@ class AccessRules(msgspec.Struct, frozen=True, eq=False):
         )
 
 
-def access_rule(options: AccessOptions, where: str) -> AccessRule | None:
+def access_rule(options: CommonOptions, where: str) -> AccessRule | None:
     """The rule of these options; None if every caller is allowed. Raises SetupError."""
     required = options.get("scopes")
     scopes = frozenset[str]() if required is None else checked_scopes(required, where)

@@ -24,14 +24,12 @@ from dovetail.protocol.types import Content, Text, shape_content
 from dovetail.registry.functions import bare_type
 from dovetail.registry.options import UntrustedOutput
 from dovetail.schema.decode import DecoderBuilder
-from dovetail.schema.encode import OutputError, decode_json, encode_json, to_jsonable
+from dovetail.schema.encode import OutputError, decode_json, encode_json
 from dovetail.schema.explain import MISFIT, Budget, line, misfits
 from dovetail.schema.generate import SchemaWriter
 from dovetail.schema.shapes import Anything, Record, reachable
 from dovetail.schema.types import ShapeBuilder
 from dovetail.schema.validate import Validator
-
-__all__ = ["Output", "OutputError", "compile_output", "compile_raw_output", "encode_json", "to_jsonable"]
 
 _WITHOUT_SCHEMA = (inspect.Signature.empty, None, types.NoneType, Any, object, str, Never, NoReturn)
 _DECODE_ERRORS = (msgspec.DecodeError, ValueError, TypeError, RecursionError)

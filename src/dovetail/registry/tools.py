@@ -13,12 +13,12 @@ from dovetail.errors import SetupError
 from dovetail.protocol.elicitation import InputRequired
 from dovetail.protocol.headers import HeaderParameter, header_parameters
 from dovetail.protocol.results import ToolResult
-from dovetail.protocol.types import CONTENT_TYPES, TAGS_KEY, Content, Icon, Meta, Text, ToolAnnotations, ToolDefinition
+from dovetail.protocol.types import CONTENT_TYPES, TAGS_KEY, Content, Icon, Text, ToolAnnotations, ToolDefinition
 from dovetail.registry.arguments import Arguments, RawArguments
 from dovetail.registry.catalog import check_name
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function
 from dovetail.registry.options import (
-    AccessOptions,
+    CommonOptions,
     OutputPolicy,
     UntrustedOutput,
     access_rule,
@@ -33,18 +33,12 @@ if TYPE_CHECKING:
     from dovetail.registry.options import AccessRule, Rate
 
 
-class CommonToolOptions(AccessOptions, total=False):
+class CommonToolOptions(CommonOptions, total=False):
     """Options of every tool, registered by a decorator or in a `ToolRegistry`."""
 
-    title: str
     annotations: Mapping[str, Any] | ToolAnnotations
-    icons: Sequence[Icon | Mapping[str, Any]]
-    tags: Sequence[str] | Set[str]
-    meta: Meta
-    timeout: float | None
     max_concurrency: int
     rate_limit: str | Sequence[str]
-    thread: bool
     requires: Sequence[str]
     output: OutputPolicy
     structured_output: bool
@@ -129,6 +123,10 @@ def compile_tool(
         arguments = Arguments(info, lenient=lenient)
     else:
         arguments = RawArguments(raw_schema, where=f"{info.where}, input_schema", info=info, lenient=lenient)
+    try:
+        headers = header_parameters(arguments.schema)
+    except SetupError as problem:
+        raise SetupError(f"{info.where}: {problem}") from None
     policy = options.get("output", "text" if options.get("structured_output") is False else output)
     output_schema, shape = _compile_result(info, policy, options.get("output_schema"))
     rates = parse_rates(options["rate_limit"], info.where) if "rate_limit" in options else ()
@@ -144,16 +142,9 @@ def compile_tool(
         is_limited=bool(rates) or options.get("max_concurrency") is not None,
         max_concurrency=options.get("max_concurrency"),
         rates=rates,
-        headers=_headers(arguments.schema, info.where),
+        headers=headers,
         choices=closed_choices(arguments.schema),
     )
-
-
-def _headers(schema: Mapping[str, Any], where: str) -> tuple[HeaderParameter, ...]:
-    try:
-        return header_parameters(schema)
-    except SetupError as problem:
-        raise SetupError(f"{where}: {problem}") from None
 
 
 def _definition(
