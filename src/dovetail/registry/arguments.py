@@ -153,11 +153,10 @@ def _shape(builder: ShapeBuilder, parameter: Parameter, where: str) -> Shape:
 
 
 def _takes_null(shape: Shape) -> bool:
-    match shape:
-        case Reference():
-            return _takes_null(shape.definition.body)
-        case Alternatives():
-            return any(map(_takes_null, shape.members))
+    if isinstance(shape, Reference):
+        return _takes_null(shape.definition.body)
+    if isinstance(shape, Alternatives):
+        return any(map(_takes_null, shape.members))
     return isinstance(shape, Anything) or is_null(shape)
 
 

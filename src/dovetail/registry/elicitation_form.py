@@ -348,7 +348,7 @@ def _decode(arguments: Arguments, given: FormContent, root: str) -> Any:
 def _raw_form(text: bytes) -> Form:
     schema = decode_json(text)
     _check_flat(schema)
-    properties, required = schema["properties"], schema.get("required", ())
+    properties = schema["properties"]
     validator = Validator({"type": "object", "properties": properties}, where=_SCHEMA)
     fields = _fields(properties, _SCHEMA, {})
     defaults = {name: part["default"] for name, part in properties.items() if part.get("default") is not None}
@@ -361,7 +361,7 @@ def _raw_form(text: bytes) -> Form:
             raise _form_error(*problems)
         return content | copy.deepcopy(defaults) | filled
 
-    return _form(fields, required, build)
+    return _form(fields, schema.get("required", ()), build)
 
 
 def _check_flat(schema: JsonSchema) -> None:

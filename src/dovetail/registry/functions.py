@@ -130,7 +130,10 @@ def inspect_function(
     if shown == "<lambda>":
         raise SetupError(f'{where}: a lambda has no name; pass name="…", or write a def')
     summary, descriptions = split_docstring(inspect.getdoc(_documented(inner)) or "")
-    signature = _signature(function, where)
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError, NameError) as error:
+        raise SetupError(f"{where}: its signature can't be read ({error}); wrap it in a def with annotations") from None
     namespace = _Namespace(inner)
     injected: dict[str, type] = {}
     parameters: list[Parameter] = []
@@ -204,19 +207,9 @@ def _refuse_uncallable(function: Any, inner: Any, where: str) -> None:
         raise SetupError(f"{where}: a class is not a function; register a function, or an object with __call__")
     if not callable(function):
         raise SetupError(f"{where}: {type(function).__name__} can't be called; register a function")
-    if any(map(_yields, (inner, _outermost(inner), _outermost(function)))):
-        raise SetupError(f"{where}: generators are not supported; return a list instead of using yield")
-
-
-def _yields(function: Any) -> bool:
-    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-
-
-def _signature(function: Callable[..., Any], where: str) -> inspect.Signature:
-    try:
-        return inspect.signature(function)
-    except (ValueError, TypeError, NameError) as error:
-        raise SetupError(f"{where}: its signature can't be read ({error}); wrap it in a def with annotations") from None
+    for each in (inner, _outermost(inner), _outermost(function)):
+        if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):
+            raise SetupError(f"{where}: generators are not supported; return a list instead of using yield")
 
 
 _OPEN_KINDS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import msgspec
 
@@ -13,11 +13,8 @@ from dovetail.protocol.types import CONTENT_TYPES, Message, PromptArgument, Prom
 from dovetail.registry.arguments import Arguments
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import Invocation, inspect_function
-from dovetail.registry.options import CommonOptions, access_rule, checked_options, did_you_mean
+from dovetail.registry.options import AccessRule, CommonOptions, access_rule, checked_options, did_you_mean
 from dovetail.registry.tools import closed_choices, definition_fields
-
-if TYPE_CHECKING:
-    from dovetail.registry.options import AccessRule
 
 ROLES = get_args(Role)
 
@@ -38,7 +35,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     invocation: Invocation
     decode: Callable[[bytes | msgspec.Raw], dict[str, Any]]
     choices: Mapping[str, Sequence[str]] = {}
-    access: "AccessRule | None" = None  # None: every caller may get it
+    access: AccessRule | None = None  # None: every caller may get it
 
     @property
     def name(self) -> str:

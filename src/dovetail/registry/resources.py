@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from inspect import Signature
 from pathlib import Path, PurePath
 from types import NoneType
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import Any, get_args, get_origin
 from urllib.parse import unquote
 
 import msgspec
@@ -27,12 +27,9 @@ from dovetail.protocol.uri_template import normalised as normalised
 from dovetail.registry.arguments import Arguments
 from dovetail.registry.files import Directory, File, FileContents, FileEntry, type_of_uri
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function, members
-from dovetail.registry.options import CommonOptions, access_rule, checked_options, convert_option
+from dovetail.registry.options import AccessRule, CommonOptions, access_rule, checked_options, convert_option
 from dovetail.registry.tools import closed_choices, definition_fields
 from dovetail.schema.encode import encode_json
-
-if TYPE_CHECKING:
-    from dovetail.registry.options import AccessRule
 
 
 class ResourceOptions(CommonOptions, total=False):
@@ -66,7 +63,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     describe: Callable[[], ResourceDefinition] | None = None  # for each listing, since a file's size and time change
     folder: str | None = None  # the template of the folder that lists it
     mime_type: str | None = None  # of its contents; None: by the type of the return value
-    access: "AccessRule | None" = None  # None: every caller may read it
+    access: AccessRule | None = None  # None: every caller may read it
 
     @property
     def uri(self) -> str:
@@ -85,7 +82,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     directory: Directory | None = None
     choices: Mapping[str, Sequence[str]] = {}
     mime_type: str | None = None
-    access: "AccessRule | None" = None
+    access: AccessRule | None = None
     guarded: Mapping[str, Any] = {}  # variables whose values must not escape from a folder, and the author's defaults
 
     @property
@@ -327,7 +324,7 @@ def _conflicts(one: Resource | Template, other: Resource | Template) -> bool:
     return inner.access is None  # else the inner folder goes first, and the outer one does not offer its files
 
 
-def _is_same_rule(one: "AccessRule | None", other: "AccessRule | None") -> bool:
+def _is_same_rule(one: AccessRule | None, other: AccessRule | None) -> bool:
     if one is None or other is None:
         return one is other
     return one.scopes == other.scopes and one.authorize == other.authorize
@@ -341,9 +338,7 @@ class FileGuard(msgspec.Struct, frozen=True, eq=False):
     folders: frozenset[Path]
 
     @classmethod
-    def for_folder(
-        cls, folder: "Template", resources: Iterable["Resource"], templates: Iterable["Template"]
-    ) -> "FileGuard":
+    def for_folder(cls, folder: Template, resources: Iterable[Resource], templates: Iterable[Template]) -> "FileGuard":
         assert folder.directory is not None
         strict_files = [each for each in resources if _is_stricter(each.access, folder.access)]
         strict_folders = [each for each in templates if _is_stricter(each.access, folder.access)]
@@ -367,7 +362,7 @@ class FileGuard(msgspec.Struct, frozen=True, eq=False):
         return {path for path in paths if path in files or _identity(path) in files or is_covered(path.parent)}
 
 
-def _is_stricter(rule: "AccessRule | None", than: "AccessRule | None") -> bool:
+def _is_stricter(rule: AccessRule | None, than: AccessRule | None) -> bool:
     """True if some caller may satisfy the other rule, but not this one."""
     if rule is None or than is None:
         return rule is not None

@@ -4,7 +4,7 @@ import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence, Set
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -18,8 +18,10 @@ from dovetail.registry.arguments import Arguments, RawArguments
 from dovetail.registry.catalog import check_name
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function
 from dovetail.registry.options import (
+    AccessRule,
     CommonOptions,
     OutputPolicy,
+    Rate,
     UntrustedOutput,
     access_rule,
     checked_options,
@@ -28,9 +30,6 @@ from dovetail.registry.options import (
 )
 from dovetail.registry.outputs import Output, ResultShape, compile_output, compile_raw_output, mark_untrusted
 from dovetail.schema.encode import PLAIN_TYPES, OutputError, encode_json, to_jsonable
-
-if TYPE_CHECKING:
-    from dovetail.registry.options import AccessRule, Rate
 
 
 class CommonToolOptions(CommonOptions, total=False):
@@ -62,11 +61,11 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     decode: Callable[[bytes | Raw], dict[str, Any]]
     shape: Callable[[Any], ToolResult]
     label: str  # for the log
-    access: "AccessRule | None" = None  # None: every caller may call it
+    access: AccessRule | None = None  # None: every caller may call it
     requires: frozenset[str] = frozenset()
     is_limited: bool = False  # whether it has one of the next two
     max_concurrency: int | None = None
-    rates: "tuple[Rate, ...]" = ()
+    rates: tuple[Rate, ...] = ()
     headers: tuple[HeaderParameter, ...] = ()
     choices: Mapping[str, Sequence[str]] = {}  # arguments whose values are a closed set, for completion
 
@@ -208,13 +207,19 @@ def _compile_result(
         return whole
 
     def explicit(value: Any) -> ToolResult | None:
-        if isinstance(value, ToolResult):
-            return _check_explicit(value, output, wrap, text_copy)
         if raw is not None and _is_wire_result(value):
-            return _check_explicit(_wire_result(value), output, wrap, text_copy)
+            value = _wire_result(value)
         if isinstance(value, CONTENT_TYPES):
             raise OutputError(f"{info.where} declares structured output but returned only content")
-        return None
+        if not isinstance(value, ToolResult):
+            return None
+        result = _complete(value)
+        if result.is_error:
+            return result
+        if result.structured is UNSET:
+            raise OutputError("a ToolResult without structured content, although an output schema is declared")
+        structured = Raw(encode(result.structured))
+        return msgspec.structs.replace(result, structured=structured, wrap=wrap, text_copy=text_copy)
 
     return output.schema, shape
 
@@ -239,16 +244,6 @@ def _without_input_required(returns: Any) -> Any:
     if get_origin(returns) not in (Union, UnionType) or InputRequired not in get_args(returns):
         return returns
     return functools.reduce(operator.or_, (member for member in get_args(returns) if member is not InputRequired))
-
-
-def _check_explicit(result: ToolResult, output: Output, wrap: bool, text_copy: bool) -> ToolResult:
-    result = _complete(result)
-    if result.is_error:
-        return result
-    if result.structured is UNSET:
-        raise OutputError("a ToolResult without structured content, although an output schema is declared")
-    structured = Raw(output.encode(result.structured))
-    return msgspec.structs.replace(result, structured=structured, wrap=wrap, text_copy=text_copy)
 
 
 def shape_unstructured(value: Any) -> ToolResult:
