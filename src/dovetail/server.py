@@ -9,9 +9,9 @@ import msgspec
 
 import dovetail
 from dovetail import registry, transports
-from dovetail.engine.context import warn_deprecated
+from dovetail.engine.context import Context, warn_deprecated
 from dovetail.engine.dispatch import Middleware
-from dovetail.engine.engine import INJECTABLE, Engine
+from dovetail.engine.engine import Engine
 from dovetail.engine.options import Options, ServerOptions
 from dovetail.engine.subscriptions import Change
 from dovetail.errors import SetupError
@@ -74,7 +74,7 @@ class Server:
         """Register a function as a tool, at any time; clients that subscribed to changes are notified."""
         settings = self.engine.options
         tool = compile_tool(
-            function, options, injectable=INJECTABLE, output=settings.output, lenient=settings.lenient_arguments
+            function, options, injectable=Context, output=settings.output, lenient=settings.lenient_arguments
         )
         for feature in {name.partition(".")[0] for name in tool.requires} & {"sampling", "roots"}:
             warn_deprecated(feature)
@@ -98,7 +98,7 @@ class Server:
         return register
 
     def add_resource(self, uri: str, function: Callable[..., Any], **options: "Unpack[ResourceOptions]") -> None:
-        compiled = registry.resources.compile_resource(uri, function, options, injectable=INJECTABLE)
+        compiled = registry.resources.compile_resource(uri, function, options, injectable=Context)
         self.engine.library.add(compiled, where=qualified_name(function))
 
     def add_file(self, path: "str | Path", *, uri: str | None = None, **options: "Unpack[ResourceOptions]") -> None:
@@ -135,7 +135,7 @@ class Server:
         return _decorate("prompt", self.add_prompt, function, options)
 
     def add_prompt(self, function: Callable[..., Any], **options: "Unpack[PromptOptions]") -> None:
-        prompt = registry.prompts.compile_prompt(function, options, injectable=INJECTABLE)
+        prompt = registry.prompts.compile_prompt(function, options, injectable=Context)
         self.engine.prompts.add(prompt.name, prompt, where=qualified_name(function))
 
     def remove_prompt(self, name: str) -> bool:
@@ -152,7 +152,7 @@ class Server:
         ((kind, name),) = given
 
         def register(function: F) -> F:
-            completer = registry.prompts.compile_completer(function, f"{name}, {argument}", injectable=INJECTABLE)
+            completer = registry.prompts.compile_completer(function, f"{name}, {argument}", injectable=Context)
             self.engine.add_completer(kind, name, argument, completer)
             return function
 

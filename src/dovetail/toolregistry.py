@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 import msgspec
 
-from dovetail.engine.engine import INJECTABLE
+from dovetail.engine.context import Context
 from dovetail.errors import SetupError
 from dovetail.protocol.pagination import decode_cursor, encode_cursor
 from dovetail.registry.catalog import Catalog
@@ -61,7 +61,7 @@ class ToolRegistry:
             raise SetupError(f"tool {given.get('name')}: {missing[0]} is missing{hint}")
         if "output_schema" not in options:  # the handler's annotation declares no output schema here
             options.setdefault("output", "text")
-        tool = compile_tool(options.pop("handler"), options, injectable=INJECTABLE)
+        tool = compile_tool(options.pop("handler"), options, injectable=Context)
         self.catalog.add(tool.name, tool, where=qualified_name(tool.handler))
         return tool
 

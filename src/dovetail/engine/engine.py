@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from dovetail import engine as lazy
 from dovetail import state as lazy_state
 from dovetail.engine.concurrency import Limit, ToolLimits
-from dovetail.engine.context import Context
 from dovetail.engine.dispatch import Middleware, Step, compile_chain
 from dovetail.engine.handlers import guarded
 from dovetail.engine.options import Options
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from dovetail.registry.resources import Template
     from dovetail.state.base import StateBackend
 
-INJECTABLE = (Context,)
 MAX_STEPS = 500_000  # that are kept in mind, unless they need more memory than a MemoryState takes
 log = logging.getLogger("dovetail")
 

@@ -128,16 +128,15 @@ class Arguments(_LenientDecoder):
             for name in names
             if not any(each.startswith((f"{name}:", f"{name}.", f"{name}[")) for each in problems)
         ]
-        if more := [problem for name in unexplained for problem in self._type_problems(name, value[name])]:
+        more: list[str] = []
+        for name in unexplained:
+            try:
+                self._builder.convert(value[name], self._types[name])
+            except _DECODE_ERRORS as error:
+                more += [line(f".{name}{path}", words, {name: value[name]}) for path, words in misfits(error)[:SHOWN]]
+        if more:
             problems = [problem for problem in problems if problem != f"arguments: {MISFIT}"]
         return problems + more or ["arguments: they do not fit"]
-
-    def _type_problems(self, name: str, value: Any) -> list[str]:
-        try:
-            self._builder.convert(value, self._types[name])
-        except _DECODE_ERRORS as error:
-            return [line(f".{name}{path}", words, {name: value}) for path, words in misfits(error)[:SHOWN]]
-        return []
 
 
 def _shape(builder: ShapeBuilder, parameter: Parameter, where: str) -> Shape:
@@ -165,10 +164,9 @@ def _object_schema(writer: SchemaWriter, shapes: Mapping[str, Shape], parameters
         parameter.name: writer.write(shapes[parameter.name]) | default_keyword(parameter.default)
         for parameter in parameters
     }
-    schema: JsonSchema = {"type": "object", "properties": properties}
-    if required := [parameter.name for parameter in parameters if parameter.required]:
-        schema["required"] = required
-    return writer.finish(schema | {"additionalProperties": False})
+    names = [parameter.name for parameter in parameters if parameter.required]
+    required = {"required": names} if names else {}
+    return writer.finish({"type": "object", "properties": properties, **required, "additionalProperties": False})
 
 
 def _struct(info: FunctionInfo, types: Mapping[str, Any]) -> Any:

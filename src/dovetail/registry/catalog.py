@@ -50,8 +50,8 @@ class Snapshot(msgspec.Struct, Generic[T], frozen=True, eq=False):
 
     def items_after(self, after: int) -> Iterator[tuple[int, T]]:
         """All items registered after number `after`, each with its own number."""
-        start = bisect_right(self.numbers, after)
-        return ((self.numbers[index], self.items[index]) for index in range(start, len(self.items)))
+        indexes = range(bisect_right(self.numbers, after), len(self.items))
+        return ((self.numbers[index], self.items[index]) for index in indexes)
 
 
 class Catalog(Generic[T]):
@@ -179,8 +179,6 @@ def check_name(name: str, where: str) -> str:
     """Raises SetupError unless every client accepts the name."""
     if not NAME.match(name):
         shown = name if len(name) <= 60 else name[:60] + "…"
-        raise SetupError(
-            f"{where}: the name {shown!r} is not allowed; use 1 to 128 of A-Z a-z 0-9 _ - . "
-            "(pass name=… to choose another one)"
-        )
+        fix = "use 1 to 128 of A-Z a-z 0-9 _ - . (pass name=… to choose another one)"
+        raise SetupError(f"{where}: the name {shown!r} is not allowed; {fix}")
     return name

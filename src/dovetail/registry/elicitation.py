@@ -54,11 +54,8 @@ class Elicit(Generic[T]):
         if schema is not None and response_type is not None:
             raise SetupError("ctx.elicit: response_type and schema say the same thing; keep one of them")
         self._form = compile_form(response_type) if schema is None else compile_raw_form(schema)
-        self.question = ClientRequest(
-            method=_METHOD,
-            params={"mode": "form", "message": _checked_text(message), "requestedSchema": self._form.schema},
-            requires=("elicitation.form",),
-        )
+        params = {"mode": "form", "message": _checked_text(message), "requestedSchema": self._form.schema}
+        self.question = ClientRequest(method=_METHOD, params=params, requires=("elicitation.form",))
 
     def params(self, revision: Revision) -> dict[str, Any]:
         params = self.question.params | {"requestedSchema": render_form(self._form.schema, revision)}
@@ -85,11 +82,8 @@ class ElicitUrl:
 
     def __init__(self, message: str, url: str, *, elicitation_id: str | None = None) -> None:
         _check_url(url)
-        self.question = ClientRequest(
-            method=_METHOD,
-            params={"mode": "url", "message": _checked_text(message), "url": url},
-            requires=("elicitation.url",),
-        )
+        params = {"mode": "url", "message": _checked_text(message), "url": url}
+        self.question = ClientRequest(method=_METHOD, params=params, requires=("elicitation.url",))
         chosen_id = secrets.token_urlsafe(16) if elicitation_id is None else elicitation_id
         self.elicitation_id = _checked_text(chosen_id, "elicitation_id", 256)
 
@@ -115,10 +109,8 @@ def _check_url(url: str) -> None:
     if not isinstance(url, str):
         raise TypeError(f"the url of an elicitation must be a string, not {type(url).__name__}")
     if not url.startswith(("https://", "http://")) or not url.isascii() or not valid_uri(url):
-        raise SetupError(
-            f"{url[:80]!r} must be a whole URL, such as https://example.com/sign-in, below 8 KiB, with spaces and "
-            "other scripts percent-encoded"
-        )
+        fix = "such as https://example.com/sign-in, below 8 KiB, with spaces and other scripts percent-encoded"
+        raise SetupError(f"{url[:80]!r} must be a whole URL, {fix}")
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -133,12 +125,10 @@ def _check_url(url: str) -> None:
 
 
 def _is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
     try:
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    except ValueError:  # a name
+        return host == "localhost" or host.endswith(".localhost")
 
 
 @functools.lru_cache(maxsize=1024)

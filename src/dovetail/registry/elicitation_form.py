@@ -46,7 +46,7 @@ _NULLS = {"anyOf": {"type": "null"}, "type": "null", "enum": None}  # how each k
 _PARAMETER = "response_type"
 _TYPE = f"ctx.elicit, parameter {_PARAMETER}"
 _SCHEMA = "ctx.elicit, parameter schema"
-_ONLY_FIELD = "value"  # the name of the field of a form that is no object
+_VALUE = "value"  # the name of the field of a form that is no object
 _MAX_CACHED_FORMS = 256
 _ROOT_KEYWORDS = frozenset(
     {"type", "properties", "required", "additionalProperties", "title", "description", "$schema", "$id", "$comment"}
@@ -145,15 +145,12 @@ def _without_null(schema: JsonSchema) -> tuple[JsonSchema, bool]:
 def _plain(name: str, body: JsonSchema, where: str) -> JsonSchema:
     kind = body.get("type")
     if not isinstance(kind, str) or kind not in _KINDS or kind == "array" or "contentEncoding" in body:
-        raise SetupError(
-            f"{where}: a form is flat and has strings, numbers, booleans, dates and choices such as Literal['a', 'b'] "
-            "or a list of them; put the fields of an object beside the others, or ask several times"
-        )
+        kinds = "strings, numbers, booleans, dates and choices such as Literal['a', 'b'] or a list of them"
+        fix = "put the fields of an object beside the others, or ask several times"
+        raise SetupError(f"{where}: a form is flat and has {kinds}; {fix}")
     if kind != "boolean" and _asks_for_secret(name, body):
-        raise SetupError(
-            f"{where}: a form must not ask for secrets, because clients and models see what is filled in; "
-            "send the user to a page of yours with ctx.elicit_url"
-        )
+        fix = "send the user to a page of yours with ctx.elicit_url"
+        raise SetupError(f"{where}: a form must not ask for secrets, which clients and models would see; {fix}")
     sent = {"type": kind} | {keyword: body[keyword] for keyword in (*_NOTES, *_KINDS[kind][2]) if keyword in body}
     if kind == "string" and body.get("format") in ("email", "uri", "date", "date-time"):
         sent["format"] = body["format"]
@@ -259,9 +256,12 @@ class Form(msgspec.Struct, frozen=True, eq=False):
                 problems.append(f"{field.name}: is required, but missing")
         if problems:
             raise _form_error(*problems)
-        decoded: FormContent = {field.name: field.decode(given) for field, given in filled.items()}
-        empty = {name: None for name in self.nullable if name not in decoded}
-        value = self.build(decoded | empty)
+        decoded: FormContent = {}
+        for field, given in filled.items():
+            decoded[field.name] = field.decode(given)
+        for name in self.nullable:
+            decoded.setdefault(name, None)
+        value = self.build(decoded)
         for field in filled:  # types check some formats less strictly, and others not at all
             if "format" in field.schema:
                 problems += _format(field.schema["format"]).problems(decoded[field.name], root=field.name)
@@ -311,7 +311,7 @@ def _type_form(response_type: Any, _repr: str) -> Form:
     if get_origin(response_type) is Annotated:
         default, factory = default_of(response_type.__metadata__, _TYPE)
     parameter = Parameter(_PARAMETER, response_type, default, None, factory)
-    info = FunctionInfo(_type_form, "the form", "ctx.elicit", None, False, (parameter,), {})
+    info = FunctionInfo(_type_form, "the form", "ctx.elicit", None, False, (parameter,), ())
     arguments = Arguments(info, lenient=False)
     schema = arguments.schema["properties"][_PARAMETER]
     if schema.get("type") == "object" and "properties" in schema:
@@ -322,13 +322,11 @@ def _type_form(response_type: Any, _repr: str) -> Form:
         fields = _fields(parts, _TYPE, _annotations(response_type))
         required = schema.get("required", ())
         return _form(fields, required, lambda content: _decode(arguments, {_PARAMETER: tag | content}, "answer"))
-    fields = [_form_field(_ONLY_FIELD, schema, _TYPE, response_type)]
-    required = [_ONLY_FIELD] if parameter.required else []
-
-    def build(content: FormContent) -> Any:
-        return _decode(arguments, {_PARAMETER: content[_ONLY_FIELD]} if content else {}, _ONLY_FIELD)
-
-    return _form(fields, required, build)
+    fields = [_form_field(_VALUE, schema, _TYPE, response_type)]
+    required = [_VALUE] if parameter.required else []
+    return _form(
+        fields, required, lambda given: _decode(arguments, {_PARAMETER: given[_VALUE]} if given else {}, _VALUE)
+    )
 
 
 def _fields(parts: Mapping[str, JsonSchema], where: str, annotations: Mapping[str, Any]) -> list[FormField]:
@@ -347,8 +345,14 @@ def _decode(arguments: Arguments, given: FormContent, root: str) -> Any:
 @functools.lru_cache(_MAX_CACHED_FORMS)
 def _raw_form(text: bytes) -> Form:
     schema = decode_json(text)
-    _check_flat(schema)
-    properties = schema["properties"]
+    if unknown := sorted(schema.keys() - _ROOT_KEYWORDS):
+        raise SetupError(f"{_SCHEMA}: a form is a flat object, where {listed(unknown)} has no place; remove it")
+    properties, required = schema.get("properties"), schema.get("required", [])
+    parts = properties.values() if isinstance(properties, dict) else [None]
+    if schema.get("type") != "object" or not all(isinstance(part, dict) for part in parts):
+        raise SetupError(f'{_SCHEMA}: it must be flat: {{"type": "object", "properties": {{"name": {{…}}}}}}')
+    if not isinstance(required, list) or not all(name in [*properties] for name in required):
+        raise SetupError(f"{_SCHEMA}: required must list names of its properties, not {excerpt(required)}")
     validator = Validator({"type": "object", "properties": properties}, where=_SCHEMA)
     fields = _fields(properties, _SCHEMA, {})
     defaults = {name: part["default"] for name, part in properties.items() if part.get("default") is not None}
@@ -361,32 +365,18 @@ def _raw_form(text: bytes) -> Form:
             raise _form_error(*problems)
         return content | copy.deepcopy(defaults) | filled
 
-    return _form(fields, schema.get("required", ()), build)
-
-
-def _check_flat(schema: JsonSchema) -> None:
-    if unknown := sorted(schema.keys() - _ROOT_KEYWORDS):
-        raise SetupError(f"{_SCHEMA}: a form is a flat object, where {listed(unknown)} has no place; remove it")
-    properties, required = schema.get("properties"), schema.get("required", [])
-    parts = properties.values() if isinstance(properties, dict) else [None]
-    if schema.get("type") != "object" or not all(isinstance(part, dict) for part in parts):
-        raise SetupError(f'{_SCHEMA}: it must be flat: {{"type": "object", "properties": {{"name": {{…}}}}}}')
-    if not isinstance(required, list) or not all(name in [*(properties or ())] for name in required):
-        raise SetupError(f"{_SCHEMA}: required must list names of its properties, not {excerpt(required)}")
+    return _form(fields, required, build)
 
 
 def _choice_form(choices: list[Any] | Mapping[Any, Any]) -> Form:
     several = isinstance(choices, list) and len(choices) == 1 and isinstance(choices[0], (list, Mapping))
     given = choices[0] if several else choices
-    titles = map(_title, given.values()) if isinstance(given, Mapping) else [None] * len(given)
+    titles: list[Any] = [None] * len(given)
+    if isinstance(given, Mapping):
+        titles = [each.get("title") if isinstance(each, Mapping) else each for each in given.values()]
+        if wrong := [title for title in titles if not isinstance(title, str)]:
+            raise SetupError(f'{_TYPE}: the title {wrong[0]!r} must be a string, as in {{"low": "Low priority"}}')
     options = list(zip(given, titles, strict=True))
-    field = FormField(_ONLY_FIELD, *_choice({}, options, _TYPE, several=several))
+    field = FormField(_VALUE, *_choice({}, options, _TYPE, several=several))
     encode_json(field.schema)  # raises OutputError if it can't be sent
-    return _form([field], [_ONLY_FIELD], lambda content: content[_ONLY_FIELD])
-
-
-def _title(given: Any) -> str:
-    title = given.get("title") if isinstance(given, Mapping) else given
-    if not isinstance(title, str):
-        raise SetupError(f'{_TYPE}: the title {title!r} must be a string, as in {{"low": "Low priority"}}')
-    return title
+    return _form([field], [_VALUE], lambda content: content[_VALUE])

@@ -1,11 +1,9 @@
 """Files and folders as resources, and their MIME types.
 
 Relative paths come from clients and are not trusted. A file that is outside the root, hidden, excluded or not regular
-is `NotFound`, always with the same message, and no error shows an absolute path.
-
-Patterns are like those of .gitignore: without a slash they match a name at any depth, with one they start at the root,
-and `**` spans folders. `include` must match the file itself; `exclude` also covers everything below a folder that it
-matches, and ignores case, since some file systems do.
+is `NotFound`, always with the same message, and no error shows an absolute path. Patterns are like those of .gitignore:
+without a slash they match a name at any depth, with one they start at the root, and `**` spans folders. `include` must
+match the file itself; `exclude` also covers all files below a folder that it matches, and ignores case.
 """
 
 import errno
@@ -75,7 +73,6 @@ def guess_mime_type(name: str) -> str:
 
 
 log = logging.getLogger("dovetail.files")
-
 MAX_BYTES = 10_000_000
 MAX_PATH = 4096
 NAMES_PER_FILE = 10  # a listing scans at most this many names for each file that it may return
@@ -225,14 +222,9 @@ class Directory:
         relative = uri.removeprefix(self.prefix)
         if relative == uri or _NOT_A_PATH.search(relative):
             return None
-        try:
+        with suppress(NotFound, UnicodeError):
             return self.resolve(unquote_to_bytes(relative).decode())
-        except (NotFound, UnicodeError):
-            return None
-
-    def has_same_slashes(self, uri: str, relative: str) -> bool:
-        """False if a slash of the relative path is percent-encoded in the URI."""
-        return uri.count("/") == self.prefix.count("/") + relative.count("/")
+        return None
 
     def _covered_by_others(self, paths: Iterable[Path]) -> set[Path]:
         guard = None if self.guard is None else self.guard()

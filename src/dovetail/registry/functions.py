@@ -6,6 +6,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
@@ -107,7 +108,7 @@ class FunctionInfo(msgspec.Struct, frozen=True):
     summary: str | None
     is_async: bool
     parameters: tuple[Parameter, ...]
-    injected: dict[str, type]  # the injectable class of each parameter that has one
+    injected: tuple[str, ...]  # the parameters that take the injectable class
     returns: Any = inspect.Signature.empty
 
 
@@ -115,7 +116,7 @@ def inspect_function(
     function: Callable[..., Any],
     *,
     kind: str = "tool",
-    injectable: tuple[type, ...] = (),
+    injectable: type | None = None,
     name: str | None = None,
     open_ended: bool = False,
 ) -> FunctionInfo:
@@ -135,7 +136,7 @@ def inspect_function(
     except (ValueError, TypeError, NameError) as error:
         raise SetupError(f"{where}: its signature can't be read ({error}); wrap it in a def with annotations") from None
     namespace = _Namespace(inner)
-    injected: dict[str, type] = {}
+    injected: list[str] = []
     parameters: list[Parameter] = []
     for declared in signature.parameters.values():
         if declared.name in bound or (open_ended and declared.kind in _OPEN_KINDS):
@@ -143,14 +144,12 @@ def inspect_function(
         here = f"{where}, parameter {declared.name}"
         _refuse_kind(declared, inner, here)
         annotation = namespace.resolve(declared.annotation, here)
-        wanted = _injectable_in(annotation, injectable, here)
-        if wanted is not None:
-            injected[declared.name] = wanted
-            continue
-        if injectable and declared.name == "ctx" and declared.annotation is inspect.Parameter.empty:
-            fix = f"write ctx: {injectable[0].__name__} to have it passed in, or rename the parameter"
-            raise SetupError(f"{here}: {fix}")
-        parameters.append(_parameter(declared, annotation, descriptions.get(declared.name), here))
+        if injectable is not None and _is_injected(annotation, injectable, here):
+            injected.append(declared.name)
+        elif injectable is not None and declared.name == "ctx" and annotation is inspect.Parameter.empty:
+            raise SetupError(f"{here}: write ctx: {injectable.__name__} to have it passed in, or rename the parameter")
+        else:
+            parameters.append(_parameter(declared, annotation, descriptions.get(declared.name), here))
     return FunctionInfo(
         function=function,
         name=shown,
@@ -158,7 +157,7 @@ def inspect_function(
         summary=summary,
         is_async=inspect.iscoroutinefunction(_outermost(function)),
         parameters=tuple(parameters),
-        injected=injected,
+        injected=tuple(injected),
         returns=namespace.resolve(signature.return_annotation, f"{where}, return annotation"),
     )
 
@@ -232,16 +231,13 @@ def _refuse_kind(declared: inspect.Parameter, function: Any, where: str) -> None
             raise SetupError(f"{where}: this is a method without its object; register the bound method, object.method")
 
 
-def _injectable_in(annotation: Any, injectable: tuple[type, ...], where: str) -> type | None:
-    """The injectable class in an annotation: `Context`, `Context | None` or `Annotated[Context, …]`."""
+def _is_injected(annotation: Any, injectable: type, where: str) -> bool:
+    """Whether it is `Context`, `Context | None` or `Annotated[Context, …]`."""
     classes = [get_origin(member) or member for member in members(annotation) if member is not type(None)]
-    for wanted in injectable:
-        hits = [cls for cls in classes if isinstance(cls, type) and issubclass(cls, wanted)]
-        if hits and len(classes) > 1:
-            raise SetupError(f"{where}: {wanted.__name__} can't share a parameter with other types; give it its own")
-        if hits:
-            return wanted
-    return None
+    found = any(isinstance(cls, type) and issubclass(cls, injectable) for cls in classes)
+    if found and len(classes) > 1:
+        raise SetupError(f"{where}: {injectable.__name__} can't share a parameter with other types; give it its own")
+    return found
 
 
 def bare_type(annotation: Any, where: str) -> Any:
@@ -264,8 +260,7 @@ class _Namespace:
     """The names that a function's annotations may use."""
 
     def __init__(self, function: Any) -> None:
-        if not inspect.isroutine(function):
-            function = type(function).__call__
+        function = _outermost(function)
         self.function = inspect.unwrap(getattr(function, "__func__", function))
         self.globals: dict[str, Any] = getattr(self.function, "__globals__", {})
 
@@ -280,19 +275,15 @@ class _Namespace:
                 failure = error
             except Exception as error:
                 raise SetupError(f"{where}: the annotation {annotation!r} can't be read: {error}") from None
-        raise SetupError(
-            f"{where}: the annotation {annotation!r} can't be resolved ({failure}); "
-            "import or define that type at module level, not under TYPE_CHECKING or inside a function"
-        )
+        fix = "import or define that type at module level, not under TYPE_CHECKING or inside a function"
+        raise SetupError(f"{where}: the annotation {annotation!r} can't be resolved ({failure}); {fix}")
 
     def _closure(self) -> dict[str, Any]:
         names = getattr(getattr(self.function, "__code__", None), "co_freevars", ())
         found = {p.__name__: p for p in getattr(self.function, "__type_params__", ())}
         for name, cell in zip(names, getattr(self.function, "__closure__", None) or (), strict=False):
-            try:
+            with suppress(ValueError):  # not assigned yet
                 found[name] = cell.cell_contents
-            except ValueError:  # not assigned yet
-                continue
         return found
 
     def _defining_frame(self) -> Mapping[str, Any]:
@@ -329,7 +320,7 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
             function=info.function,
             is_async=info.is_async,
             in_thread=not info.is_async and thread is not False,
-            context_names=tuple(info.injected),
+            context_names=info.injected,
             by_name=by_name,
             is_direct=info.is_async and by_name and not info.injected,
             timeout=options.get("timeout", UNSET),
@@ -363,8 +354,6 @@ def argument_style(info: FunctionInfo, schema: Mapping[str, Any]) -> tuple[bool,
             "require them there, give them defaults, or take one parameter (a dict) for all arguments"
         )
     if missing := sorted(properties.keys() - parameters.keys()):
-        raise SetupError(
-            f"{info.where}: input_schema has {missing}, which the function does not take; "
-            "add the parameters, or take one parameter (a dict) for all arguments"
-        )
+        fix = "add the parameters, or take one parameter (a dict) for all arguments"
+        raise SetupError(f"{info.where}: input_schema has {missing}, which the function does not take; {fix}")
     return True, frozenset(parameters)

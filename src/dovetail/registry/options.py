@@ -48,23 +48,16 @@ SCOPE = Kind(CacheScope, '"public" or "private"')
 OUTPUT = Kind(OutputPolicy, '"auto", "text", "structured" or "both"')
 
 KINDS = {
-    "name": TEXT,
-    "title": TEXT,
-    "description": TEXT,
-    "mime_type": TEXT,
-    "tags": NAMES,
-    "requires": NAMES,
-    "unsafe": NAMES,
+    **dict.fromkeys(("name", "title", "description", "mime_type"), TEXT),
+    **dict.fromkeys(("tags", "requires", "unsafe"), NAMES),
+    **dict.fromkeys(("thread", "structured_output"), SWITCH),
+    **dict.fromkeys(("size", "ttl_ms"), COUNT),
     "meta": Kind(dict[str, Any], "a dict with string keys"),
     "timeout": LIMIT_SECONDS,
     "max_concurrency": POSITIVE_COUNT,
-    "thread": SWITCH,
-    "structured_output": SWITCH,
     "output": OUTPUT,
     "untrusted_output": Kind(UntrustedOutput, 'True, False or "fence"'),
-    "size": COUNT,
     "cache": SECONDS,
-    "ttl_ms": COUNT,
     "cache_scope": SCOPE,
 }
 
@@ -211,15 +204,13 @@ def parse_rates(given: str | Sequence[str] | None, where: str) -> tuple[Rate, ..
         return ()
     if not isinstance(given, (str, list, tuple)):
         raise SetupError(f"{where}: rate_limit={given!r} is not possible; {_RATE_FIX}, or a list of such strings")
-    rates = tuple(_parse_rate(each, where) for each in ([given] if isinstance(given, str) else given))
+    rates = []
+    for text in [given] if isinstance(given, str) else given:
+        match = _RATE.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise SetupError(f"{where}: rate_limit={text!r} is not possible; {_RATE_FIX}")
+        count, unit, per = match.groups(default="all")
+        rates.append(msgspec.convert({"count": int(count), "unit": unit, "per": per}, Rate))
     if len({(rate.unit, rate.per) for rate in rates}) < len(rates):
         raise SetupError(f"{where}: rate_limit={given!r} limits the same thing twice; keep the lower one")
-    return rates
-
-
-def _parse_rate(text: Any, where: str) -> Rate:
-    match = _RATE.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
-        raise SetupError(f"{where}: rate_limit={text!r} is not possible; {_RATE_FIX}")
-    count, unit, per = match.groups(default="all")
-    return msgspec.convert({"count": int(count), "unit": unit, "per": per}, Rate)
+    return tuple(rates)

@@ -17,7 +17,6 @@ from dovetail.registry.options import AccessRule, CommonOptions, access_rule, ch
 from dovetail.registry.tools import closed_choices, definition_fields
 
 ROLES = get_args(Role)
-
 log = logging.getLogger("dovetail")
 
 
@@ -46,9 +45,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
         return [argument.name for argument in self.definition.arguments or ()]
 
 
-def compile_prompt(
-    function: Callable[..., Any], options: PromptOptions, *, injectable: tuple[type, ...] = ()
-) -> Prompt:
+def compile_prompt(function: Callable[..., Any], options: PromptOptions, *, injectable: type | None = None) -> Prompt:
     """Compile a prompt. On the wire its arguments are strings, also for a parameter of another type."""
     info = inspect_function(function, kind="prompt", injectable=injectable, name=options.get("name"))
     options = checked_options(options, PromptOptions.__optional_keys__, info.where)
@@ -103,7 +100,7 @@ class Completer(msgspec.Struct, frozen=True, kw_only=True):
             log.warning("%s: the %s %s has no argument %s%s", self.where, catalog.noun, name, argument, known)
 
 
-def compile_completer(function: Callable[..., Any], subject: str, *, injectable: tuple[type, ...] = ()) -> Completer:
+def compile_completer(function: Callable[..., Any], subject: str, *, injectable: type | None = None) -> Completer:
     """Compile a function that takes `value`, and optionally `arguments` and a context. Raises SetupError."""
     info = inspect_function(function, kind="completion of", injectable=injectable, name=subject)
     names = {parameter.name for parameter in info.parameters}

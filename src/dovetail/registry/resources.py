@@ -100,16 +100,17 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     def match(self, text: str) -> dict[str, Value] | None:
         """The values of the variables in a normalised URI, as text; None if it does not match."""
         texts = self.template.match_normal(text)
-        if texts is None or self.directory is None or self.directory.has_same_slashes(text, str(texts["path"])):
+        if texts is None or self.directory is None:
             return texts
-        return None
+        slashes = self.directory.prefix.count("/") + str(texts["path"]).count("/")
+        return texts if slashes == text.count("/") else None  # a slash of the path must not be percent-encoded
 
     def path_of(self, uri: str) -> Path | None:
         return None if self.directory is None else self.directory.path_of(uri)
 
 
 def compile_resource(
-    uri: str, function: Callable[..., Any], options: ResourceOptions, *, injectable: tuple[type, ...] = ()
+    uri: str, function: Callable[..., Any], options: ResourceOptions, *, injectable: type | None = None
 ) -> Resource | Template:
     """Compile a template if the URI has `{variables}`, else a resource; raises SetupError."""
     info = inspect_function(function, kind="resource", injectable=injectable, name=options.get("name"))
@@ -123,19 +124,16 @@ def compile_resource(
     }
     if is_template(uri):
         return _compile_template(uri, info, options, common)
-    if info.parameters:
-        names = ", ".join(parameter.name for parameter in info.parameters)
-        raise SetupError(
-            f"{info.where}: the parameters {names} have no {{variable}} in the URI {uri!r}; add them there"
-        )
+    if names := ", ".join(parameter.name for parameter in info.parameters):
+        raise SetupError(f"{info.where}: the parameters {names} have no {{variable}} in {uri!r}; add them there")
     if "unsafe" in options:
         raise SetupError(f"{info.where}: unsafe= is for the variables of a template, and {uri!r} has none")
     if not valid_uri(uri):
         shown = uri if len(uri) <= 80 else uri[:80] + "…"
-        raise SetupError(
-            f"{info.where}: {shown!r} is not a URI; it begins with a scheme, as in notes://all, has no spaces or "
-            "control characters, and writes others as %20"
+        fix = (
+            "it begins with a scheme, as in notes://all, has no spaces or control characters, and writes others as %20"
         )
+        raise SetupError(f"{info.where}: {shown!r} is not a URI; {fix}")
     mime_type = common["mime_type"] or _mime_type_of(info.returns)
     described = _described(options, info.where, info.name, mime_type, info.summary)
     return Resource(definition=ResourceDefinition(uri=uri, size=options.get("size"), **described), **common)
@@ -205,7 +203,9 @@ def _described(
 def _access_and_cache(options: ResourceOptions, where: str) -> dict[str, Any]:
     access = access_rule(options, where)
     if access is not None and options.get("cache_scope") == "public":
-        raise SetupError(f'{where}: not everybody may read it, so cache_scope="public" is not possible; leave it out')
+        raise SetupError(
+            f'{where}: not every caller may read it, so cache_scope="public" is not possible; leave it out'
+        )
     is_hinted = "ttl_ms" in options or "cache_scope" in options
     hint = CacheHint(options.get("ttl_ms", 0), options.get("cache_scope", "private")) if is_hinted else None
     return {"access": access, "hint": hint, "cache": options.get("cache")}
@@ -302,10 +302,9 @@ def check_overlaps(source: Resource | Template, others: Iterable[Resource | Temp
     """Raise SetupError if a URI could match both the source and another one with another rule."""
     for other in others:
         if other.uri != source.uri and not _is_same_rule(source.access, other.access) and _conflicts(source, other):
-            raise SetupError(
-                f"{where or 'resource'}: {source.uri!r} overlaps {other.uri!r}, which has another rule; give both the "
-                "same scopes= and authorize=, or write one of them so that no URI fits both"
-            )
+            problem = f"{where or 'resource'}: {source.uri!r} overlaps {other.uri!r}, which has another rule"
+            fix = "give both the same scopes= and authorize=, or write one of them so that no URI fits both"
+            raise SetupError(f"{problem}; {fix}")
 
 
 def _conflicts(one: Resource | Template, other: Resource | Template) -> bool:

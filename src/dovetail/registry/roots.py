@@ -40,16 +40,12 @@ class Root(msgspec.Struct, frozen=True, omit_defaults=True):
     def path(self) -> Path:
         """The path on this machine; raises ValueError if the URI names another machine, or no path of this system.
 
-        On Windows that is a path on a drive, as in `file:///C:/work`. A share (`file://host/share`) or a device has
-        no path: to open it would contact the host that the client names.
+        A share or a device of Windows has none: to open it would contact the host that the client names.
         """
         return Path(local_path(self.uri, windows=_ON_WINDOWS))
 
     def contains(self, path: str | os.PathLike[str]) -> bool:
-        """Whether a path, absolute or relative to the root, leads to the root or below it after all symlinks.
-
-        A root without a path contains nothing; on Windows, no root contains a share or a device.
-        """
+        """Whether a path, absolute or relative to the root, leads to the root or below it after all symlinks."""
         return uri_contains(self.uri, path, windows=_ON_WINDOWS)
 
 

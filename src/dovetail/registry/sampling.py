@@ -125,7 +125,8 @@ class Sample:
     def read(self, result: bytes | msgspec.Raw, revision: Revision) -> Sampled:
         """Raises QuestionFailed if the result does not fit the request."""
         try:
-            answer = _decoder(revision)(result)
+            decode = _decode_rich if revision.rich_sampling else _decode_plain if revision.audio else _decode_oldest
+            answer = decode(result)
         except UNREADABLE as failure:
             path, words = misfits(failure)[0]
             raise _unusable(path.lstrip(".") or "the result", words) from None
@@ -257,16 +258,10 @@ class _Result(msgspec.Struct, Generic[C], frozen=True, rename="camel"):
 
 _Block = Text | Image | Audio | ToolUseContent
 _Blocks = Annotated[list[_Block], msgspec.Meta(max_length=1_000)]
-_decode_without_audio = msgspec.json.Decoder(_Result[Text | Image]).decode
-_decode_plain = msgspec.json.Decoder(_Result[Text | Image | Audio]).decode
-_decode_rich = msgspec.json.Decoder(_Result[_Block | _Blocks]).decode
-
-
-def _decoder(revision: Revision) -> Callable[[bytes | msgspec.Raw], _Result[Any]]:
-    """For the content types of the client's revision."""
-    if revision.rich_sampling:
-        return _decode_rich
-    return _decode_plain if revision.audio else _decode_without_audio
+_Decode = Callable[[bytes | msgspec.Raw], _Result[Any]]
+_decode_oldest: _Decode = msgspec.json.Decoder(_Result[Text | Image]).decode
+_decode_plain: _Decode = msgspec.json.Decoder(_Result[Text | Image | Audio]).decode
+_decode_rich: _Decode = msgspec.json.Decoder(_Result[_Block | _Blocks]).decode
 
 
 def _unusable(place: str, words: str) -> QuestionFailed:

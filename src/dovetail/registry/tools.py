@@ -106,7 +106,7 @@ def compile_tool(
     function: Callable[..., Any],
     options: ToolOptions,
     *,
-    injectable: tuple[type, ...] = (),
+    injectable: type | None = None,
     output: OutputPolicy = "auto",
     lenient: bool = True,
 ) -> Tool:
@@ -131,7 +131,12 @@ def compile_tool(
     rates = parse_rates(options["rate_limit"], info.where) if "rate_limit" in options else ()
     untrusted = options.get("untrusted_output", False)
     return Tool(
-        definition=_definition(name, info, options, arguments.schema, output_schema),
+        definition=ToolDefinition(
+            input_schema=arguments.schema,
+            output_schema=output_schema,
+            annotations=_annotations(options, info.where),
+            **definition_fields(options, info.where, name, info.summary),
+        ),
         invocation=Invocation.from_info(info, options, by_name=arguments.by_name),
         decode=arguments.decode,
         shape=mark_untrusted(shape, untrusted) if untrusted else shape,
@@ -146,16 +151,12 @@ def compile_tool(
     )
 
 
-def _definition(
-    name: str, info: FunctionInfo, options: ToolOptions, input_schema: dict[str, Any], output_schema: Any
-) -> ToolDefinition:
-    annotations = convert_option(options.get("annotations"), ToolAnnotations, info.where, "annotations")
-    if options.get("untrusted_output"):
-        annotations = annotations or ToolAnnotations()
-        if annotations.open_world_hint is None:  # the author may say otherwise
-            annotations = msgspec.structs.replace(annotations, open_world_hint=True)
-    fields = definition_fields(options, info.where, name, info.summary)
-    return ToolDefinition(input_schema=input_schema, output_schema=output_schema, annotations=annotations, **fields)
+def _annotations(options: ToolOptions, where: str) -> ToolAnnotations | None:
+    given: ToolAnnotations | None = convert_option(options.get("annotations"), ToolAnnotations, where, "annotations")
+    if not options.get("untrusted_output"):
+        return given
+    annotations = given or ToolAnnotations()
+    return msgspec.structs.replace(annotations, open_world_hint=annotations.open_world_hint is not False)
 
 
 def definition_fields(options: Mapping[str, Any], where: str, name: str, summary: str | None) -> dict[str, Any]:
