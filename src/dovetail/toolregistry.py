@@ -81,7 +81,7 @@ class ToolRegistry:
         self.catalog.clear()
 
     def list_tools(self, cursor: str | None = None, page_size: int = 50) -> ToolPage:
-        """A page of tools in the order of registration; raises ProtocolError for a cursor that is not ours."""
+        """A page of tools in the order of registration; raises ProtocolError for a cursor of another registry."""
         now = time.time()
         after = decode_cursor(cursor, scope="tools", keys=(self._secret,), now=now)
         page = self.catalog.page(after, max(1, page_size))

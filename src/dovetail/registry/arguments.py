@@ -133,10 +133,10 @@ class Arguments(_LenientDecoder):
             try:
                 self._builder.convert(value[name], self._types[name])
             except _DECODE_ERRORS as error:
-                more += [line(f".{name}{path}", words, {name: value[name]}) for path, words in misfits(error)[:SHOWN]]
-        if more:
-            problems = [problem for problem in problems if problem != f"arguments: {MISFIT}"]
-        return problems + more or ["arguments: they do not fit"]
+                found = misfits(error)[:SHOWN]
+                more += [line(f".{name}{path}", words, {name: value[name]}) for path, words in found]
+        specific = [problem for problem in problems if not more or problem != f"arguments: {MISFIT}"]
+        return specific + more or ["arguments: they do not fit"]
 
 
 def _shape(builder: ShapeBuilder, parameter: Parameter, where: str) -> Shape:

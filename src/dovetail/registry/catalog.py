@@ -1,4 +1,4 @@
-"""The ordered catalog of tools, prompts, resources or templates: lookup by name, pages, cached encoded pages."""
+"""The ordered catalog of tools, prompts, resources or templates: lookup by name, pages, caching."""
 
 import logging
 import re
@@ -43,7 +43,6 @@ class Snapshot(msgspec.Struct, Generic[T], frozen=True, eq=False):
     rules: AccessRules | None  # None: every caller may use every item
 
     def page(self, after: int, size: int) -> Page[T]:
-        """Up to `size` items registered after number `after`."""
         start = bisect_right(self.numbers, after)
         end = start + size
         return Page(self.items[start:end], self.numbers[end - 1] if end < len(self.items) else None)

@@ -64,17 +64,17 @@ class Elicit(Generic[T]):
         return params
 
     def read(self, result: bytes | Raw, revision: Revision) -> Elicited[T]:
-        answer = _decode_result(result)
-        if answer.action != "accept":
-            return Elicited(answer.action)
-        is_empty = not self._form.fields and bytes(answer.content) == b"null"
+        decoded = _decode_result(result)
+        if decoded.action != "accept":
+            return Elicited(decoded.action)
+        is_empty = not self._form.fields and bytes(decoded.content) == b"null"
         try:
-            content = {} if is_empty else _decode_content(answer.content)
+            content = {} if is_empty else _decode_content(decoded.content)
         except UNREADABLE:
             raise QuestionFailed(
                 "The client accepted, but its answer has no content that can be read; it must be an object"
             ) from None
-        return Elicited(answer.action, self._form.decode(restore_content(self._form.schema, content, revision)))
+        return Elicited("accept", self._form.decode(restore_content(self._form.schema, content, revision)))
 
 
 class ElicitUrl:

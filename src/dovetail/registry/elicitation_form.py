@@ -1,4 +1,4 @@
-"""Elicitation forms, compiled from a Python type, from choices or from a raw schema; and how content is decoded.
+"""Elicitation forms, compiled from a Python type, from choices or from a raw schema.
 
 A type becomes JSON Schema like that of any argument, and each property is reduced to the keywords that forms have.
 Other keywords (patterns, other formats) are not sent, but still checked in the content. Choices are sent as strings,

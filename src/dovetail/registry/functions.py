@@ -1,4 +1,4 @@
-"""Signature, type hints and docstring of a callable, and how the engine calls it. Nothing here knows JSON."""
+"""Signature, type hints and docstring of a callable, and how the engine calls it."""
 
 import functools
 import inspect

@@ -127,16 +127,16 @@ class AccessRules(msgspec.Struct, frozen=True, eq=False):
 
     scopes: frozenset[str]
     keys: tuple[Callable[[Any], Hashable], ...]
-    has_keys: bool  # every `authorize` has one, so callers can be told apart by scopes and keys
+    has_keys: bool  # every `authorize` has one, so that scopes and keys decide what a caller may use
 
     @classmethod
     def combine(cls, rules: Iterable[AccessRule]) -> "AccessRules":
         rules = list(rules)
-        asking = [rule for rule in rules if rule.authorize is not None]
+        with_function = [rule for rule in rules if rule.authorize is not None]
         return cls(
             scopes=frozenset().union(*(rule.scopes for rule in rules)),
-            keys=tuple({id(rule.key): rule.key for rule in asking if rule.key is not None}.values()),
-            has_keys=all(rule.key is not None for rule in asking),
+            keys=tuple({id(rule.key): rule.key for rule in with_function if rule.key is not None}.values()),
+            has_keys=all(rule.key is not None for rule in with_function),
         )
 
 

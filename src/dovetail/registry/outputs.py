@@ -1,4 +1,4 @@
-"""Structured content from return values, checked by an annotation or a raw JSON Schema; untrusted results.
+"""Structured content from return values, checked by their schema; untrusted results.
 
 A mark in `_meta` tells the host that a result holds text from untrusted sources. A fence is for the model: each text
 gets a random boundary line before and after it, and a sentence that says that the text between is data. Fences are

@@ -1,4 +1,4 @@
-"""Resources and templates, compiled from functions, files and folders, and the access rules of those that overlap."""
+"""Resources and templates, compiled from functions, files and folders; overlapping access rules."""
 
 import os
 import re
@@ -351,7 +351,7 @@ class FileGuard(msgspec.Struct, frozen=True, eq=False):
             return set()
         files = self.files | {_identity(path) for path in self.files} - {None}
         folders = self.folders | {_identity(path) for path in self.folders} - {None}
-        known = {self.root: False, Path(self.root.anchor): False}  # a folder that is offered twice is meant to be
+        known = {self.root: False, Path(self.root.anchor): False}  # an author may offer the same folder twice
 
         def is_covered(folder: Path) -> bool:
             if folder not in known:

@@ -115,9 +115,10 @@ class Sample:
         if self._params.offers_tools:
             check_tool_turns(self._params.messages)
         try:
-            self.question = ClientRequest(method=METHOD, params=self.params(LATEST), requires=self._params.requires)
+            params = self.params(LATEST)
         except OutputError as failure:
             raise SetupError(f"sample: the question can't be sent: {failure}") from None
+        self.question = ClientRequest(method=METHOD, params=params, requires=self._params.requires)
 
     def params(self, revision: Revision) -> dict[str, Any]:
         return to_jsonable(shape_sampling(self._params, revision))  # type: ignore[no-any-return]
@@ -126,12 +127,12 @@ class Sample:
         """Raises QuestionFailed if the result does not fit the request."""
         try:
             decode = _decode_rich if revision.rich_sampling else _decode_plain if revision.audio else _decode_oldest
-            answer = decode(result)
+            decoded = decode(result)
         except UNREADABLE as failure:
             path, words = misfits(failure)[0]
             raise _unusable(path.lstrip(".") or "the result", words) from None
-        content = tuple(answer.content) if isinstance(answer.content, list) else (answer.content,)
-        sampled = Sampled(answer.role, content, answer.model, answer.stop_reason)
+        content = tuple(decoded.content) if isinstance(decoded.content, list) else (decoded.content,)
+        sampled = Sampled(decoded.role, content, decoded.model, decoded.stop_reason)
         ids = [use.id for use in sampled.tool_uses]
         if ids and not self._params.offers_tools:
             raise _unusable("content", "the model uses tools, but was offered none")

@@ -1,4 +1,4 @@
-"""`Tool`, compiled from a function or from a raw schema and a handler: decode arguments, invoke, shape the result."""
+"""`Tool`, compiled from a function, or from a raw schema and a handler."""
 
 import functools
 import operator
