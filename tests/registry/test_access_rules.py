@@ -1,4 +1,4 @@
-"""`scopes=` and `authorize=` at registration: the rules they make, the words for what can't work, and what is kept."""
+"""`scopes=` and `authorize=` at registration: the rules, errors for those that can't work, and the snapshot."""
 
 from pathlib import Path
 from typing import Any

@@ -28,7 +28,7 @@ BINARY = "application/octet-stream"
 
 
 def planted(base: Path) -> Path:
-    """A root with a bit of everything, next to files that nobody may see."""
+    """A root with a bit of everything, next to files that no client may see."""
     root = base / "root"
     for name, text in {
         "notes.md": "# Notes\n", "docs/a.txt": "alpha", "docs/deep/b.py": "print()", "build/out.json": "{}",
@@ -111,7 +111,7 @@ def test_a_wrong_setup_names_the_fix(
     assert [word for word in words if word not in str(caught.value)] == []
 
 
-# What is not there, whatever the file system says
+# Paths that are not found, also if the file system has them
 
 
 TRAVERSAL = [
@@ -362,7 +362,7 @@ def test_a_long_listing_is_cut_and_said_once(tree: Path, caplog: pytest.LogCaptu
     assert "max_files" in caplog.text
 
 
-def test_a_listing_does_not_look_at_everything_for_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_listing_scans_a_limited_number_of_names(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(30):
         (tmp_path / f"{number}.no").touch()
     assert Directory(tmp_path, include=["*.yes"], max_files=2).entries() == []

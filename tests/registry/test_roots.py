@@ -149,7 +149,7 @@ def test_roots_that_are_elsewhere(uri: str, posix: str | None, monkeypatch: pyte
 
 
 @given(st.text("/\\:|?.%5CcFf2evil", max_size=16))
-def test_whatever_has_a_path_on_windows_is_on_a_drive(text: str) -> None:
+def test_every_path_on_windows_is_on_a_drive(text: str) -> None:
     path = path_or_none(f"file://{text}", windows=True)
     assert path is None or re.fullmatch("[A-Za-z]:", PureWindowsPath(path).drive)
 
@@ -205,7 +205,7 @@ def test_links_lead_where_they_lead(tmp_path: Path) -> None:
     assert not root.contains("away/x")
     assert root.contains(outside / "back" / "x")
     assert Root((tmp_path / "alias").as_uri()).contains(inside / "x")
-    root.contains("loop/x")  # whatever it says, it says it
+    root.contains("loop/x")  # it returns, true or false
 
 
 def path_or_none(uri: str, windows: bool) -> str | None:

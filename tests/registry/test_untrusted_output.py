@@ -168,11 +168,11 @@ async def test_what_the_server_itself_says_is_not_marked(how: Any, version: str)
         raise ToolError("There is no such page.")
 
     async with Wire(server, version) as wire:
-        told = await wire.ask("tools/call", {"name": "fails"})
-        misfit = await wire.ask("tools/call", {"name": "fails", "arguments": {"number": "x"}})
-    assert told["content"][0]["text"] == "There is no such page."
-    assert misfit["content"][0]["text"].startswith("Invalid arguments for fails")
-    for result in (told, misfit):
+        failed = await wire.ask("tools/call", {"name": "fails"})
+        refused = await wire.ask("tools/call", {"name": "fails", "arguments": {"number": "x"}})
+    assert failed["content"][0]["text"] == "There is no such page."
+    assert refused["content"][0]["text"].startswith("Invalid arguments for fails")
+    for result in (failed, refused):
         assert result["isError"] is True
         assert "dovetail/untrusted" not in result.get("_meta", {})
 
@@ -216,7 +216,7 @@ def texts_of(result: ToolResult, shaper: Shaper) -> list[str]:
     return [block["text"] for block in json.loads(result.encode(shaper))["content"]]
 
 
-def test_every_result_has_a_boundary_that_nobody_can_foretell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_result_has_a_random_boundary(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     shape = mark_untrusted(lambda value: ToolResult(content=(Text(value),)), "fence")
     found = set()
