@@ -132,7 +132,7 @@ def lazy_by_folder() -> dict[str, list[str]]:
 
 
 def test_only_folders_load_late_and_only_their_own_modules() -> None:
-    """So the staircase holds: whoever may import the folder may import what it offers."""
+    """So the staircase holds: a module that may import the folder may import its lazy modules."""
     assert {"dovetail.registry", "dovetail.engine", "dovetail.transports"} <= lazy_by_folder().keys()
     for folder, offered in lazy_by_folder().items():
         assert MODULES[folder].name == "__init__.py", f"{folder} is no folder"
@@ -146,7 +146,7 @@ def test_only_folders_load_late_and_only_their_own_modules() -> None:
 
 
 def test_what_is_late_is_not_loaded_with_a_server() -> None:
-    """One ordinary import on the way would make it early again, and nobody would notice."""
+    """One ordinary import on the way would load it early again, without any other sign."""
     edges: dict[str, set[str]] = {}
     for module, target, _, typing_only in own_imports():
         if not typing_only:

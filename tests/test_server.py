@@ -100,13 +100,13 @@ async def test_what_a_handler_may_be(handler: Callable[..., Any]) -> None:
         assert result == {"content": [{"type": "text", "text": "1+1"}], "isError": False}
 
 
-async def test_a_handler_may_promise_its_output() -> None:
+async def test_a_handler_may_declare_its_output_schema() -> None:
     registry = ToolRegistry()
-    promise = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    registry.register_tool("good", "d", {"type": "object"}, lambda args: {"n": 1}, output_schema=promise)
-    registry.register_tool("bad", "d", {"type": "object"}, lambda args: {"n": "x"}, output_schema=promise)
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    registry.register_tool("good", "d", {"type": "object"}, lambda args: {"n": 1}, output_schema=schema)
+    registry.register_tool("bad", "d", {"type": "object"}, lambda args: {"n": "x"}, output_schema=schema)
     wire_form = {"content": [{"type": "text", "text": "t"}], "structuredContent": {"n": 2}}
-    registry.register_tool("both", "d", {"type": "object"}, lambda args: wire_form, output_schema=promise)
+    registry.register_tool("both", "d", {"type": "object"}, lambda args: wire_form, output_schema=schema)
     async with Wire(Server("calc", version="1.0.0", tools=registry), "2025-11-25") as wire:
         good = await wire.ask("tools/call", {"name": "good"})
         assert (good["structuredContent"], good["content"][0]["text"]) == ({"n": 1}, '{"n":1}')
@@ -172,18 +172,18 @@ BESIDE = "can't be given beside a mapping"
         ({}, {"handler": evaluate, "timeout": 5}, f"tool calculate: handler, timeout {BESIDE}"),
     ],
 )
-def test_a_wrong_object_is_told(definition: dict[str, Any], beside: dict[str, Any], words: str) -> None:
+def test_a_wrong_object_is_refused(definition: dict[str, Any], beside: dict[str, Any], words: str) -> None:
     with pytest.raises(SetupError, match=re.escape(words)):
         ToolRegistry().register_tool({**DEFINITION, **definition}, **beside)
 
 
-def test_a_misspelled_parameter_is_told() -> None:
+def test_a_misspelled_parameter_is_refused() -> None:
     with pytest.raises(SetupError, match=re.escape("tool t: unknown options inputSchema (did you mean input_schema?)")):
         ToolRegistry().register_tool("t", "d", inputSchema=EXPRESSION, handler=evaluate)  # type: ignore[call-arg]
 
 
 @pytest.mark.seed("S4-31")
-async def test_a_listener_that_raises_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_listener_that_raises_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
     registry = ToolRegistry()
     heard: list[str] = []
 

@@ -62,8 +62,8 @@ def test_every_file_of_the_package_is_in_the_wheel_as_it_is_and_nothing_else(pac
     assert {name for name, body in tree.items() if packed.get(name) != body} == set()
     foreign = packed.keys() - tree.keys()
     assert {name.split("/")[0].split("-")[0] for name in foreign} == {"dovetail_mcp"}
-    told = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
-    assert {name.partition("/")[2] for name in foreign} == told
+    expected = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
+    assert {name.partition("/")[2] for name in foreign} == expected
 
 
 def test_nothing_of_the_package_is_ignored_by_git() -> None:
@@ -114,8 +114,8 @@ def test_running_needs_no_development_tools(tmp_path: Path) -> None:
         shutil.copy(ROOT / name, tmp_path / name)
 
     def installs(*goals: str) -> list[str]:
-        told = subprocess.run(["make", "-n", *goals], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-        return re.findall(r"scripts/setup (\w+)", told)
+        text = subprocess.run(["make", "-n", *goals], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        return re.findall(r"scripts/setup (\w+)", text)
 
     assert (installs("run"), installs("lint")) == (["client"], ["dev"])
     (tmp_path / ".venv").mkdir()

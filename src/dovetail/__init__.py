@@ -1,6 +1,6 @@
 """Dovetail: plain Python functions, served to every MCP client.
 
-The public names and nothing else. Each is loaded when it is first asked for, so that a program pays for what it uses.
+The public names and nothing else. Each is loaded at its first use, so that a program pays only for what it uses.
 """
 
 import gc
@@ -84,15 +84,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_NAMES = {
     "client": [
-        "CallToolResult",
-        "Client",
-        "ElicitRequest",
-        "ElicitResult",
-        "ListPage",
-        "Listening",
-        "LogMessage",
+        "CallToolResult", "Client", "ElicitRequest", "ElicitResult", "ListPage", "Listening", "LogMessage",
         "SamplingRequest",
     ],
     "client.group": ["Clients"],
@@ -103,74 +97,49 @@ _HOMES = {
     "engine.request_context": ["Cancellation"],
     "engine.subscriptions": ["Change"],
     "errors": [
-        "AnswerTimeout",
-        "ArgumentError",
-        "BadResponse",
-        "Busy",
-        "ConnectionLost",
-        "DovetailError",
-        "MissingCapability",
-        "NotApproved",
-        "NotFound",
-        "NotSignedIn",
-        "ProtocolError",
-        "QuestionFailed",
-        "ServerError",
-        "SetupError",
-        "TooManyRequests",
-        "ToolError",
-        "UrlElicitationRequired",
+        "AnswerTimeout", "ArgumentError", "BadResponse", "Busy", "ConnectionLost", "DovetailError",
+        "MissingCapability", "NotApproved", "NotFound", "NotSignedIn", "ProtocolError", "QuestionFailed",
+        "ServerError", "SetupError", "TooManyRequests", "ToolError", "UrlElicitationRequired",
     ],
     "protocol.capabilities": ["Completion"],
-    "protocol.inbound": ["Request"],
     "protocol.elicitation": ["InputRequired"],
+    "protocol.inbound": ["Request"],
     "protocol.results": ["InputRequiredResult", "ListResult", "PromptResult", "Result", "ToolResult"],
     "protocol.sampling": ["SamplingMessage", "ToolResultContent", "ToolUseContent"],
     "protocol.types": [
-        "Annotations",
-        "Audio",
-        "EmbeddedResource",
-        "Icon",
-        "Image",
-        "Message",
-        "PromptDefinition",
-        "ResourceContents",
-        "ResourceDefinition",
-        "ResourceLink",
-        "TemplateDefinition",
-        "Text",
-        "ToolAnnotations",
+        "Annotations", "Audio", "EmbeddedResource", "Icon", "Image", "Message", "PromptDefinition",
+        "ResourceContents", "ResourceDefinition", "ResourceLink", "TemplateDefinition", "Text", "ToolAnnotations",
         "ToolDefinition",
     ],
     "registry.elicitation": ["Elicit", "ElicitUrl", "Elicited"],
-    "schema.annotations": ["Field"],
     "registry.roots": ["Root", "Roots"],
     "registry.sampling": ["Sample", "Sampled"],
+    "schema.annotations": ["Field"],
     "server": ["Server"],
     "toolregistry": ["ToolPage", "ToolRegistry"],
     "transports.http.app": ["HttpApp"],
     "transports.http.routes": ["PageRequest", "PageResponse"],
-}
-_HOME_OF = {name: f"dovetail.{module}" for module, names in _HOMES.items() for name in names}
-__all__ = sorted(_HOME_OF)
+}  # fmt: skip
+_MODULES = {name: f"dovetail.{module}" for module, names in _NAMES.items() for name in names}
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module 'dovetail' has no attribute {name!r}")
-    value = globals()[name] = getattr(_load(home), name)
+    value = globals()[name] = getattr(_load(module), name)
     return value
 
 
 def _load(module: str) -> ModuleType:
-    """Loading makes many objects and hardly any garbage: it is quicker if the collector does not look for it."""
-    collects = gc.isenabled()
+    """An import makes many objects and hardly any garbage: it is quicker without the garbage collector."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         return import_module(module)
     finally:
-        if collects:
+        if was_enabled:
             gc.enable()
 
 

@@ -1,7 +1,7 @@
-"""Modules that are loaded when they are first used: a folder's `__init__` names them, and nobody else does.
+"""Modules that are loaded at their first use; the `__init__` of their package lists them.
 
-`registry.files.File(path)` after `from dovetail import registry` is what an import of `dovetail.registry.files` inside
-a function would be, but stands where all imports stand. So a server pays at its start for what every server needs.
+`registry.files.File(path)` after `from dovetail import registry` does what an import of `dovetail.registry.files`
+inside a function would do, with the import at the top of the file. So a server starts with what every server needs.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from types import ModuleType
 
 
 def lazy_modules(package: str, *modules: str) -> Callable[[str], ModuleType]:
-    """The `__getattr__` of a package that offers these modules of its own. Python asks it once for each."""
+    """The `__getattr__` of a package for these submodules. Python calls it once for each."""
 
     def load(name: str) -> ModuleType:
         if name not in modules:

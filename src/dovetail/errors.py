@@ -1,26 +1,26 @@
-"""Every exception that this package raises on purpose, as one tree.
+"""All exceptions that this package raises on purpose, as one tree.
 
 DovetailError
   ProtocolError           code, message, data, http_status; becomes a JSON-RPC error
     NotFound              raised by a resource function that finds nothing
-    MissingCapability     the client did not declare what a call needs
-    Busy                  too much at once; to be tried again later
+    MissingCapability     the client did not declare a capability that a call needs
+    Busy                  a limit is reached; the client may try again later
       ServerBusy          all slots of the server are taken and its queue is full; a RateLimited too
-      ToolBusy            the same of one tool; a ToolError too, so that the model is told
-    RateLimited           the server takes no more for now; says when to try again
-    Unauthorized          nobody knows who is asking, or it may not do this; carries what would help
-  ToolError               raised by users; becomes a result with isError
-    ArgumentError         the arguments of a call do not fit; says all that is wrong
-    QuestionFailed        the client could not, or would not, answer a question
-      AnswerTimeout       nor did it say so in time
-  UrlElicitationRequired  raised by users: the user has to open a URL before the call can be made
+      ToolBusy            the same for one tool; a ToolError too, so that the model sees it
+    RateLimited           the server accepts no more requests for now; says when to try again
+    Unauthorized          the caller is unknown, or lacks scopes; carries what a challenge needs
+  ToolError               raised by authors; becomes a result with isError
+    ArgumentError         the arguments of a call do not fit; lists all problems
+    QuestionFailed        the client could not, or would not, answer a request of the server
+      AnswerTimeout       the client did not answer in time
+  UrlElicitationRequired  raised by authors: the user has to open a URL before the call can be made
   SetupError              a wrong registration; names the function, the parameter and the fix
-  ServerError             (client side) the server answered with a JSON-RPC error
-    TooManyRequests       the server takes no more for now, and has begun nothing; says when to try again
-  BadAnswer               (client side) the server answered with something that can't be used
-  ConnectionLost          (client side) the server went away before it answered
+  ServerError             (client side) the server responded with a JSON-RPC error
+    TooManyRequests       the server accepts no more requests for now, and has started nothing; says when to try again
+  BadResponse             (client side) the server sent a response that can't be used
+  ConnectionLost          (client side) the connection ended before the response
   NotApproved             (client side) `approve=` said no, so the tool was not called
-  NotSignedIn             (client side) the server wants a token, and there is none that it takes; says why
+  NotSignedIn             (client side) the server needs a token, and accepts none of the client's; says why
 """
 
 import operator
@@ -37,15 +37,15 @@ MISSING_CAPABILITY = -32021
 UNSUPPORTED_VERSION = -32022
 URL_ELICITATION_REQUIRED = -32042  # in 2025-11-25; forbidden since
 
-BUSY_SECONDS = 1  # after which one may try again; nobody knows how long the calls take that are running
+BUSY_RETRY_AFTER = 1  # seconds; how long the running calls will take is unknown
 
 
 class DovetailError(Exception):
-    """Anything this package raises on purpose."""
+    """The base of all errors that this package raises on purpose."""
 
 
 class ProtocolError(DovetailError):
-    """Becomes a JSON-RPC error; `http_status` counts only where HTTP carries it."""
+    """Becomes a JSON-RPC error; `http_status` is used only over HTTP."""
 
     code = INTERNAL_ERROR
 
@@ -68,7 +68,7 @@ class NotFound(ProtocolError):
 
 
 class MissingCapability(ProtocolError):
-    """The client did not declare a capability that the call can't do without."""
+    """The client did not declare a capability that the call needs."""
 
     code = MISSING_CAPABILITY
 
@@ -81,13 +81,13 @@ class MissingCapability(ProtocolError):
 
 
 class Busy(ProtocolError):
-    """Too much at once: a limit is reached, and its queue is full if it has one; the caller may try again later."""
+    """A limit is reached, and its queue is full if it has one; the client may try again later."""
 
     code = INTERNAL_ERROR
 
 
 class RateLimited(ProtocolError):
-    """The server takes no more for now, and nothing was begun; good again in `retry_after` seconds."""
+    """The server accepts no more for now, and has started nothing; it may be tried again in `retry_after` seconds."""
 
     def __init__(self, message: str, *, retry_after: int) -> None:
         super().__init__(message, data={"retryAfter": retry_after}, http_status=429)
@@ -95,20 +95,15 @@ class RateLimited(ProtocolError):
 
 
 class Unauthorized(ProtocolError):
-    """Nobody knows who is asking (401), or it is known and may not do this (403).
+    """The caller is unknown (401), or lacks scopes (403). A transport makes a challenge of `error` and `scopes`.
 
-    `error` is the word that OAuth has for it, `scopes` are all that are needed; a transport makes a challenge of them.
+    `error` is OAuth's error code, `scopes` are all that the request needs.
     """
 
     code = INVALID_REQUEST
 
     def __init__(
-        self,
-        message: str,
-        *,
-        error: str | None = None,
-        scopes: frozenset[str] = frozenset(),
-        http_status: int = 401,
+        self, message: str, *, error: str | None = None, scopes: frozenset[str] = frozenset(), http_status: int = 401
     ) -> None:
         super().__init__(message, http_status=http_status)
         self.error = error
@@ -116,7 +111,7 @@ class Unauthorized(ProtocolError):
 
     @classmethod
     def for_scopes(cls, scopes: frozenset[str]) -> "Unauthorized":
-        """Whoever asks is known, but lacks some of the scopes that this needs."""
+        """The refusal of a known caller who lacks some of these scopes."""
         words = " ".join(sorted(scopes))
         return cls(f"This needs the scopes: {words}", error="insufficient_scope", scopes=scopes, http_status=403)
 
@@ -129,15 +124,15 @@ class ServerBusy(Busy, RateLimited):
     """All slots of the server are taken and its queue is full."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, retry_after=BUSY_SECONDS)
+        super().__init__(message, retry_after=BUSY_RETRY_AFTER)
 
 
 class ToolBusy(Busy, ToolError):
-    """The same of one tool. Other tools can be called, so it is the model's to wait, or to do something else."""
+    """All slots of one tool are taken and its queue is full. The model may wait, or call another tool."""
 
 
 class ArgumentError(ToolError):
-    """The arguments of a call do not fit; `problems` holds one readable line for each thing that is wrong."""
+    """The arguments of a call do not fit; `problems` holds one readable line for each problem."""
 
     def __init__(self, subject: str, problems: list[str]) -> None:
         self.problems = problems
@@ -146,7 +141,7 @@ class ArgumentError(ToolError):
 
 
 class QuestionFailed(ToolError):
-    """A question to the client has no usable answer: refused, or not what was asked for. `code` is the client's own."""
+    """The client refused a request of the server (`code` is its error code), or its response can't be used."""
 
     def __init__(self, message: str, *, code: int | None = None) -> None:
         super().__init__(message)
@@ -154,20 +149,20 @@ class QuestionFailed(ToolError):
 
 
 class AnswerTimeout(QuestionFailed, TimeoutError):
-    """The client did not answer a question in time."""
+    """The client did not answer a request of the server in time."""
 
 
-class _Page(Protocol):
-    """What an `ElicitUrl` is, seen from here."""
+class _ElicitUrl(Protocol):
+    """The part of `ElicitUrl` that is needed here: this module imports none of the others."""
 
     @property
     def elicitation_id(self) -> str: ...
 
 
 class UrlElicitationRequired(DovetailError):
-    """Nothing can be done before the user has been at a URL, to sign in for example; takes one or more `ElicitUrl`."""
+    """The user has to open a URL before the call can be made, to sign in for example; takes one or more `ElicitUrl`."""
 
-    def __init__(self, *elicitations: _Page) -> None:
+    def __init__(self, *elicitations: _ElicitUrl) -> None:
         super().__init__("The user has to open a URL first")
         if not elicitations or not all(hasattr(each, "elicitation_id") for each in elicitations):
             raise SetupError('UrlElicitationRequired takes pages: UrlElicitationRequired(ElicitUrl("Sign in", url), …)')
@@ -179,7 +174,7 @@ class SetupError(DovetailError):
 
 
 class ServerError(DovetailError):
-    """The server answered a client's request with a JSON-RPC error."""
+    """The server responded to a client's request with a JSON-RPC error."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(f"{message} ({code})")
@@ -189,7 +184,7 @@ class ServerError(DovetailError):
 
 
 class TooManyRequests(ServerError):
-    """The server takes no more for now, and has begun nothing; good again in `retry_after` seconds, if it says so."""
+    """The server accepts no more for now, and has started nothing; `retry_after` seconds if it says when to retry."""
 
     def __init__(self, code: int, message: str, data: Any = None, *, retry_after: float | None = None) -> None:
         super().__init__(code, message, data)
@@ -197,11 +192,11 @@ class TooManyRequests(ServerError):
 
 
 class ConnectionLost(DovetailError):
-    """The server went away before it answered."""
+    """The connection to the server ended before its response."""
 
 
 class BadResponse(DovetailError):
-    """The server answered with something that this client can't use."""
+    """The server sent a response that this client can't use."""
 
 
 class NotApproved(DovetailError):
@@ -209,4 +204,4 @@ class NotApproved(DovetailError):
 
 
 class NotSignedIn(DovetailError):
-    """The server wants a token, and there is none that it takes. The message says why, and holds no secret."""
+    """The server needs a token, and accepts none of the client's. The message says why, and holds no secret."""

@@ -2,21 +2,22 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 import msgspec
 
 import dovetail
 from dovetail import registry, transports
-from dovetail.engine.context import warn_deprecated
+from dovetail.engine.context import Context, warn_deprecated
 from dovetail.engine.dispatch import Middleware
-from dovetail.engine.engine import INJECTABLE, Engine
+from dovetail.engine.engine import Engine
 from dovetail.engine.options import Options, ServerOptions
 from dovetail.engine.subscriptions import Change
 from dovetail.errors import SetupError
 from dovetail.protocol.types import Icon, Implementation
 from dovetail.registry.catalog import Catalog
-from dovetail.registry.functions import called
+from dovetail.registry.functions import qualified_name
 from dovetail.registry.options import checked_options, convert_option
 from dovetail.registry.tools import Tool, ToolOptions, compile_tool
 from dovetail.transports import http
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from dovetail.transports.http.options import AsgiOptions, HttpOptions, RunOptions
 
 Transport = Literal["stdio", "http", "streamable-http", "sse"]
-HTTP_NAMES = ("http", "streamable-http", "sse")  # the names that others have for it; one server answers them all
+HTTP_NAMES = ("http", "streamable-http", "sse")  # what other frameworks call it; one endpoint serves them all
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -50,7 +51,7 @@ class Server:
     def __init__(self, name: str, *, tools: "ToolRegistry | None" = None, **options: Unpack[ServerOptions]) -> None:
         settings = Options.of(options)
         self.engine = Engine(_implementation(name, settings), settings, _catalog(tools))
-        self._pages: dict[str, tuple[Callable[..., Any], Sequence[str]]] = {}
+        self._routes: dict[str, tuple[Callable[..., Any], Sequence[str]]] = {}
 
     @property
     def name(self) -> str:
@@ -67,29 +68,20 @@ class Server:
     def tool(self, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
     def tool(self, function: Any = None, /, **options: Any) -> Any:  # type: ignore[misc]  # mypy and Unpack
         """Register a function as a tool; bare, or with options. The function stays as it is."""
-        if function is not None:
-            _refuse_uncalled(function, "tool")
-            self.add_tool(function, **options)
-            return function
-
-        def register(function: F) -> F:
-            self.add_tool(function, **options)
-            return function
-
-        return register
+        return _decorate("tool", self.add_tool, function, options)
 
     def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
-        """Register a function as a tool, at any time; every client that asked is told."""
+        """Register a function as a tool, at any time; clients that subscribed to changes are notified."""
         settings = self.engine.options
         tool = compile_tool(
-            function, options, injectable=INJECTABLE, output=settings.output, lenient=settings.lenient_arguments
+            function, options, injectable=Context, output=settings.output, lenient=settings.lenient_arguments
         )
         for feature in {name.partition(".")[0] for name in tool.requires} & {"sampling", "roots"}:
             warn_deprecated(feature)
-        self.engine.tools.add(tool.name, tool, where=called(function))
+        self.engine.tools.add(tool.name, tool, where=qualified_name(function))
 
     def remove_tool(self, name: str) -> bool:
-        """Tells whether there was such a tool."""
+        """True if there was such a tool."""
         return self.engine.tools.remove(name)
 
     # ── resources ──
@@ -106,14 +98,13 @@ class Server:
         return register
 
     def add_resource(self, uri: str, function: Callable[..., Any], **options: "Unpack[ResourceOptions]") -> None:
-        compiled = registry.resources.compile_resource(uri, function, options, injectable=INJECTABLE)
-        self.engine.library.add(compiled, where=called(function))
+        compiled = registry.resources.compile_resource(uri, function, options, injectable=Context)
+        self.engine.library.add(compiled, where=qualified_name(function))
 
     def add_file(self, path: "str | Path", *, uri: str | None = None, **options: "Unpack[ResourceOptions]") -> None:
-        """Offer one file; subscribers hear when it changes."""
+        """Offer one file; subscribers are notified when it changes."""
         file = registry.files.File(path, uri=uri, mime_type=options.get("mime_type"))
-        resource = registry.resources.compile_file(file, options)
-        self.engine.library.add(resource)
+        self.engine.library.add(registry.resources.compile_file(file, options))
 
     def add_directory(
         self,
@@ -125,12 +116,12 @@ class Server:
         hidden: bool = False,
         **options: "Unpack[ResourceOptions]",
     ) -> None:
-        """Offer the files below a folder: listed, readable, watched. Nothing outside of it can be reached."""
+        """Offer the files below a folder: listed, readable, watched. No path leads out of the folder."""
         directory = registry.files.Directory(path, uri=uri, include=include, exclude=exclude, hidden=hidden)
         self.engine.library.add_folder(registry.resources.compile_directory(directory, options))
 
     def remove_resource(self, uri: str) -> bool:
-        """Tells whether there was such a resource or template."""
+        """True if there was such a resource or template."""
         return self.engine.library.remove(uri)
 
     # ── prompts and completions ──
@@ -141,20 +132,11 @@ class Server:
     def prompt(self, **options: "Unpack[PromptOptions]") -> Callable[[F], F]: ...
     def prompt(self, function: Any = None, /, **options: Any) -> Any:  # type: ignore[misc]  # mypy and Unpack
         """Register a function as a prompt; bare, or with options."""
-        if function is not None:
-            _refuse_uncalled(function, "prompt")
-            self.add_prompt(function, **options)
-            return function
-
-        def register(function: F) -> F:
-            self.add_prompt(function, **options)
-            return function
-
-        return register
+        return _decorate("prompt", self.add_prompt, function, options)
 
     def add_prompt(self, function: Callable[..., Any], **options: "Unpack[PromptOptions]") -> None:
-        prompt = registry.prompts.compile_prompt(function, options, injectable=INJECTABLE)
-        self.engine.prompts.add(prompt.name, prompt, where=called(function))
+        prompt = registry.prompts.compile_prompt(function, options, injectable=Context)
+        self.engine.prompts.add(prompt.name, prompt, where=qualified_name(function))
 
     def remove_prompt(self, name: str) -> bool:
         return self.engine.prompts.remove(name)
@@ -163,14 +145,14 @@ class Server:
         self, *, argument: str, prompt: str | None = None, resource: str | None = None, tool: str | None = None
     ) -> Callable[[F], F]:
         """Register a function that suggests values for one argument of a prompt, a template or a tool."""
-        named = {"ref/prompt": prompt, "ref/resource": resource, "ref/tool": tool}
-        given = [(kind, name) for kind, name in named.items() if name is not None]
+        references = {"ref/prompt": prompt, "ref/resource": resource, "ref/tool": tool}
+        given = [(kind, name) for kind, name in references.items() if name is not None]
         if len(given) != 1:
             raise SetupError("@server.completion needs exactly one of prompt=, resource= and tool=")
-        (kind, name) = given[0]
+        ((kind, name),) = given
 
         def register(function: F) -> F:
-            completer = registry.prompts.compile_completer(function, f"{name}, {argument}", injectable=INJECTABLE)
+            completer = registry.prompts.compile_completer(function, f"{name}, {argument}", injectable=Context)
             self.engine.add_completer(kind, name, argument, completer)
             return function
 
@@ -179,52 +161,51 @@ class Server:
     # ── everything else ──
 
     def middleware(self, function: Middleware) -> Middleware:
-        """Register `async def m(request, call_next)`; it sees every request of every method once."""
+        """Register `async def m(request, call_next)`; it is called once for every request of every method."""
         if not inspect.iscoroutinefunction(function if inspect.isroutine(function) else type(function).__call__):
             raise SetupError(f"@server.middleware: {function!r} must be `async def m(request, call_next)`")
         self.engine.use(function)
         return function
 
     def notify_resource_updated(self, uri: str) -> None:
-        """Tell every client that asked; from any thread, also outside of a call."""
+        """Notify every client that subscribed; from any thread, also outside of a call."""
         self.engine.publish(Change("updated", uri))
 
     def on_refresh(self, function: F) -> F:
-        """Register a function, plain or async, that changes what is offered; `refresh` runs it at every worker."""
+        """Register a function, plain or async, that changes the catalogs; `refresh` runs it in every worker."""
         if not callable(function):
             raise SetupError(f"server.on_refresh: {function!r} is not callable; give it a function")
         self.engine.on_refresh(function)
         return function
 
     async def refresh(self) -> None:
-        """Run the functions of `on_refresh` at every worker that shares the state; then clients hear of it, once."""
+        """Run the functions of `on_refresh` in every worker that shares the state; then notify clients, once."""
         if self.engine.refresher is not None:
             await self.engine.refresher.refresh()
 
     async def complete_elicitation(self, elicitation_id: str) -> bool:
-        """The user is done at the URL of a `ctx.elicit_url`: tell the client that showed it, if it wants to hear that.
+        """The user is done at the URL of a `ctx.elicit_url`: notify its client. False if there is no such client.
 
-        Only clients of 2025-11-25 do. False if there is none that was asked.
+        Only 2025-11-25 has such a notification.
         """
         return await self.engine.elicitations.complete(elicitation_id)
 
     # ── serving ──
 
     def asgi(self, **options: "Unpack[AsgiOptions]") -> "HttpApp":
-        """The server as an ASGI callable: mount it anywhere, no lifespan wiring needed."""
+        """The server as an ASGI app: mount it anywhere, no lifespan wiring needed."""
         return http.app.HttpApp(self.engine, self.http_options(options), owner=self)
 
     def well_known(self, **options: "Unpack[AsgiOptions]") -> "App":
-        """What to mount at `/.well-known` of the origin, if the server itself is mounted below it and has `auth=`.
+        """The app to mount at `/.well-known` of the origin, if the server has `auth=` and is mounted below a path.
 
-        Some clients look there for the way to a token, without having been told. It needs a `public_url`, or the
-        whole `path=` of the endpoint.
+        Some clients look for the metadata there without a challenge that names its URL. It needs a `public_url`, or
+        the whole `path=` of the endpoint.
         """
-        app = http.app.HttpApp(self.engine, self.http_options(options), owner=self)
-        return app.well_known(is_placed="path" in options)
+        return self.asgi(**options).well_known(is_placed="path" in options)
 
     def run(self, transport: Transport = "stdio", **options: "Unpack[RunOptions]") -> None:
-        """Serve until the client leaves or a signal comes. Over HTTP both old and new clients find their way."""
+        """Serve until stdin closes or a signal arrives. Over HTTP one endpoint serves old and new clients."""
         if transport in HTTP_NAMES:
             transports.serve.serve_http(self.engine, self.http_options(options, running=True), owner=self)
         elif transport != "stdio":
@@ -236,32 +217,42 @@ class Server:
             transports.stdio.serve_stdio(self.engine, owner=self)
 
     def custom_route(self, path: str, *, methods: Sequence[str] = ("GET",)) -> Callable[[F], F]:
-        """Register a page of your own beside the MCP endpoint."""
+        """Register an HTTP route of your own beside the MCP endpoint."""
 
         def register(function: F) -> F:
             http.routes.check_page(function, methods)
-            if path in self._pages:
+            if path in self._routes:
                 raise SetupError(f"@server.custom_route: there is already a page at {path}")
-            self._pages[path] = (function, methods)
+            self._routes[path] = (function, methods)
             return function
 
         return register
 
     def http_options(self, given: "AsgiOptions", *, running: bool = False) -> "HttpOptions":
-        """Checked options, with the pages of `custom_route`; `running` if they are those of `run`."""
+        """Checked options, with the routes of `custom_route`; `running` if they are those of `run`."""
         options = http.options.HttpOptions.of(given, running=running)
-        run, most, seconds = self.engine.threads.run, options.max_body_bytes, options.body_timeout
-        as_app = http.routes.route_app
-        pages = {
-            path: as_app(function, methods, max_body_bytes=most, run_in_thread=run, body_timeout=seconds)
-            for path, (function, methods) in self._pages.items()
-        }
-        return msgspec.structs.replace(options, routes={**pages, **options.routes})
+        route_app = partial(
+            http.routes.route_app,
+            max_body_bytes=options.max_body_bytes,
+            run_in_thread=self.engine.threads.run,
+            body_timeout=options.body_timeout,
+        )
+        routes = {path: route_app(function, methods) for path, (function, methods) in self._routes.items()}
+        return msgspec.structs.replace(options, routes={**routes, **options.routes})
 
 
-def _refuse_uncalled(function: Any, decorator: str) -> None:
+def _decorate(name: str, add: Callable[..., None], function: Any, options: Any) -> Any:
+    """Both ways to use a decorator: `@server.tool` registers the function, `@server.tool(…)` gives a decorator."""
+
+    def register(function: F) -> F:
+        add(function, **options)
+        return function
+
+    if function is None:
+        return register
     if not callable(function):
-        raise SetupError(f"@server.{decorator}: write @server.{decorator} or @server.{decorator}(name={function!r})")
+        raise SetupError(f"@server.{name}: write @server.{name} or @server.{name}(name={function!r})")
+    return register(function)
 
 
 def _catalog(tools: Any) -> Catalog[Tool]:

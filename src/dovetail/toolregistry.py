@@ -1,4 +1,4 @@
-"""`ToolRegistry`: the catalogue of tools on its own, for people who like explicit calls."""
+"""`ToolRegistry`: a catalog of tools on its own, filled by explicit calls."""
 
 import inspect
 import os
@@ -9,28 +9,28 @@ from typing import Any, Unpack
 
 import msgspec
 
-from dovetail.engine.engine import INJECTABLE
+from dovetail.engine.context import Context
 from dovetail.errors import SetupError
 from dovetail.protocol.pagination import decode_cursor, encode_cursor
 from dovetail.registry.catalog import Catalog
-from dovetail.registry.functions import called
+from dovetail.registry.functions import qualified_name
 from dovetail.registry.options import checked_options
-from dovetail.registry.tools import Tool, ToolTraits, compile_tool
+from dovetail.registry.tools import CommonToolOptions, Tool, compile_tool
 
 REQUIRED = ("name", "input_schema", "handler")
-NAMES = {name: name for name in (*REQUIRED, "description", *sorted(ToolTraits.__optional_keys__))}
+NAMES = {name: name for name in (*REQUIRED, "description", *sorted(CommonToolOptions.__optional_keys__))}
 KEYS = {re.sub("_(.)", lambda found: found[1].upper(), name): name for name in NAMES} | {"_meta": "meta"}
 
 
 class ToolPage(msgspec.Struct, frozen=True):
-    """Some tools, and the cursor of the next page (None at the end)."""
+    """A page of tools, and the cursor of the next page (None at the end)."""
 
     tools: list[Tool]
     next_cursor: str | None
 
 
 class ToolRegistry:
-    """Register tools by hand, list them in pages, hear of changes; `Server(tools=registry)` serves them."""
+    """Register tools by hand, list them in pages, listen for changes; `Server(tools=registry)` serves them."""
 
     def __init__(self) -> None:
         self.catalog: Catalog[Tool] = Catalog("tool")
@@ -42,9 +42,9 @@ class ToolRegistry:
         description: str | None = None,
         input_schema: Mapping[str, Any] | None = None,
         handler: Callable[..., Any] | None = None,
-        **traits: Unpack[ToolTraits],
+        **traits: Unpack[CommonToolOptions],
     ) -> Tool:
-        """Register a tool by its parts, or by one mapping of them: `name`, `inputSchema`, `handler` and so on.
+        """Register a tool by its parts, or by one mapping with `name`, `inputSchema`, `handler` and so on.
 
         The handler takes the arguments as one dict, or each by its name.
         """
@@ -59,10 +59,10 @@ class ToolRegistry:
         if missing := [key for key, part in known.items() if part in REQUIRED and not options.get(part)]:
             hint = "; no arguments: {'type': 'object'}" if known[missing[0]] == "input_schema" else ""
             raise SetupError(f"tool {given.get('name')}: {missing[0]} is missing{hint}")
-        if "output_schema" not in options:  # what is not declared here is not guessed from the handler's annotation
+        if "output_schema" not in options:  # the handler's annotation declares no output schema here
             options.setdefault("output", "text")
-        tool = compile_tool(options.pop("handler"), options, injectable=INJECTABLE)
-        self.catalog.add(tool.name, tool, where=called(tool.handler))
+        tool = compile_tool(options.pop("handler"), options, injectable=Context)
+        self.catalog.add(tool.name, tool, where=qualified_name(tool.handler))
         return tool
 
     def unregister_tool(self, name: str) -> bool:
@@ -81,16 +81,16 @@ class ToolRegistry:
         self.catalog.clear()
 
     def list_tools(self, cursor: str | None = None, page_size: int = 50) -> ToolPage:
-        """A page of tools in the order of registration; raises ProtocolError for a cursor that is not ours."""
+        """A page of tools in the order of registration; raises ProtocolError for a cursor of another registry."""
         now = time.time()
         after = decode_cursor(cursor, scope="tools", keys=(self._secret,), now=now)
         page = self.catalog.page(after, max(1, page_size))
-        following = page.next_after
-        encoded = None if following is None else encode_cursor(following, scope="tools", key=self._secret, now=now)
-        return ToolPage(page.items, encoded)
+        if page.next_after is None:
+            return ToolPage(page.items, None)
+        return ToolPage(page.items, encode_cursor(page.next_after, scope="tools", key=self._secret, now=now))
 
     def on_tools_changed(self, listener: Callable[[], object]) -> None:
-        """Call a plain function after each change. One that raises is logged, and harms nobody else."""
+        """Call a plain function after each change. If it raises, that is logged and the other listeners still run."""
         if any(map(inspect.iscoroutinefunction, (listener, type(listener).__call__))) or not callable(listener):
             raise SetupError(f"on_tools_changed: {listener!r} is no plain function; give it a def without arguments")
         self.catalog.on_change(listener)

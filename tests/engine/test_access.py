@@ -357,7 +357,7 @@ async def test_rules_are_looked_at_once_for_all_who_see_the_same() -> None:
             assert len(await lists(server, Principal(subject=user, scopes=scopes))) == 167
         assert len(await lists(server, caller("s0", "s1"))) == 334
         assert await lists(server, None) == await lists(server, caller("other")) == []
-    assert len(server.engine.tools.encoded) == 3
+    assert len(server.engine.tools.pages) == 3
     server.add_tool(lambda: "", name="new", scopes=["s0"])
     assert len(await lists(server, caller("s0"))) == 168
 
@@ -417,4 +417,4 @@ async def test_a_key_that_fails_keeps_nothing(key: Any, caplog: pytest.LogCaptur
     assert await lists(server, ANN) == ["x"]
     assert await lists(server, EVE) == []
     assert "a key failed" in caplog.text
-    assert not server.engine.tools.encoded
+    assert not server.engine.tools.pages

@@ -87,7 +87,7 @@ async def test_a_list_is_encoded_anew_only_if_it_was_changed() -> None:
 
     async with Wire(server, MODERN) as wire:
         await wire.ask("tools/list")
-        (kept,) = [page.body for page in server.engine.tools.encoded.values()]
+        (kept,) = [page.body for page in server.engine.tools.pages.values()]
         await wire.ask("tools/list")
         hiding = True
         assert [tool["name"] for tool in (await wire.ask("tools/list"))["tools"]] == ["say"]

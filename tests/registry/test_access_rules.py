@@ -1,4 +1,4 @@
-"""`scopes=` and `authorize=` at registration: the rules they make, the words for what can't work, and what is kept."""
+"""`scopes=` and `authorize=` at registration: the rules, errors for those that can't work, and the snapshot."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from dovetail import Server, SetupError, ToolRegistry
 from dovetail.registry.catalog import Catalog
-from dovetail.registry.options import AccessRule, Rules, access_of
+from dovetail.registry.options import AccessRule, AccessRules, access_rule
 
 
 def agreeing(**attributes: Any) -> Any:
@@ -45,7 +45,7 @@ def function() -> str:
     ],
 )
 def test_a_rule(options: Any, scopes: set[str], authorize: Any, has_key: bool) -> None:
-    rule = access_of(options, "tool t")
+    rule = access_rule(options, "tool t")
     assert rule is not None
     assert (rule.scopes, rule.authorize, rule.key is not None) == (scopes, authorize, has_key)
 
@@ -57,7 +57,7 @@ def test_what_everybody_may_use_has_no_rule(options: Any) -> None:
     tool = server.engine.tools.get("function")
     assert tool is not None
     assert tool.access is None
-    assert server.engine.tools.edition.rules is None
+    assert server.engine.tools.snapshot.rules is None
 
 
 def test_every_kind_takes_a_rule(tmp_path: Path) -> None:
@@ -83,11 +83,11 @@ def test_every_kind_takes_a_rule(tmp_path: Path) -> None:
 def test_all_rules_together() -> None:
     first, second = AccessRule(frozenset("ab")), AccessRule(frozenset("bc"), keyed, keyed.key)
     third = AccessRule(frozenset(), keyed, keyed.key)
-    together = Rules.of([first, second, third])
+    together = AccessRules.combine([first, second, third])
     assert together.scopes == frozenset("abc")
     assert len(together.keys) == 1
     assert together.has_keys
-    assert not Rules.of([first, AccessRule(frozenset(), agree)]).has_keys
+    assert not AccessRules.combine([first, AccessRule(frozenset(), agree)]).has_keys
 
 
 def test_the_scopes_of_a_server() -> None:

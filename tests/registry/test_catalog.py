@@ -1,4 +1,4 @@
-"""The catalogue: its order, its pages while it changes, what it keeps and whom it tells."""
+"""The catalog: its order, its pages while it changes, its cache and its listeners."""
 
 import threading
 from typing import Any
@@ -31,7 +31,7 @@ def pages(catalog: Catalog[str], size: int) -> list[list[str]]:
     return seen
 
 
-def kept(body: bytes = b"{}") -> CachedPage:
+def cached_page(body: bytes = b"{}") -> CachedPage:
     return CachedPage(body, None, 0.0)
 
 
@@ -138,70 +138,70 @@ WalkWhileItChanges.TestCase.settings = settings(max_examples=60, stateful_step_c
 TestWalkWhileItChanges = pytest.mark.rule("PAGE-2", "PAGE-8")(WalkWhileItChanges.TestCase)
 
 
-# ── kept pages ──
+# ── cached pages ──
 
 
 @pytest.mark.rule("TOOL-5", "RES-3", "PR-3")
 @pytest.mark.parametrize(
-    ("change", "arguments", "told"),
+    ("change", "arguments", "calls"),
     [("add", ["new", "NEW"], 1), ("remove", ["a"], 1), ("clear", [], 1), ("replace", ["a", "other"], 0)],
 )
-def test_a_change_drops_what_was_kept_and_listeners_hear_of_it_once(change: str, arguments: Any, told: int) -> None:
+def test_a_change_drops_the_cached_pages_and_calls_listeners_once(change: str, arguments: Any, calls: int) -> None:
     catalog = filled("a", "b")
     heard: list[int] = []
-    catalog.on_change(lambda: heard.append(len(catalog.all())))  # a listener may look at the catalogue
-    catalog.keep(("2026-07-28", 0), kept(), catalog.version)
-    assert catalog.encoded
+    catalog.on_change(lambda: heard.append(len(catalog.all())))  # a listener may use the catalog
+    catalog.cache_page(("2026-07-28", 0), cached_page(), catalog.version)
+    assert catalog.pages
     before = catalog.version
     getattr(catalog, change)(*arguments)
-    assert not catalog.encoded
+    assert not catalog.pages
     assert catalog.version > before
-    assert len(heard) == told
-    catalog.keep(("2026-07-28", 0), kept(), before)
-    assert not catalog.encoded, "a page that was made before the change"
+    assert len(heard) == calls
+    catalog.cache_page(("2026-07-28", 0), cached_page(), before)
+    assert not catalog.pages, "a page that was made before the change"
 
 
 def test_what_changes_nothing_drops_nothing() -> None:
     catalog = filled("a")
     heard: list[int] = []
     catalog.on_change(lambda: heard.append(1))
-    catalog.keep(("2026-07-28", 0), kept(), catalog.version)
+    catalog.cache_page(("2026-07-28", 0), cached_page(), catalog.version)
     assert not catalog.remove("x")
     catalog.replace("x", "")
     assert (catalog.get("x"), catalog.page(0, 9).items) == (None, ["A"])
-    assert catalog.encoded
+    assert catalog.pages
     assert not heard
 
 
-def test_an_edition_stays_as_it_is() -> None:
+def test_a_snapshot_stays_as_it_is() -> None:
     catalog = filled("a")
-    before = catalog.edition
-    assert catalog.edition is before
+    before = catalog.snapshot
+    assert catalog.snapshot is before
     catalog.add("b", "B")
     assert before.items == ["A"]
-    assert before.version < catalog.edition.version
-    assert list(catalog.edition.behind(0)) == [(1, "A"), (2, "B")]
-    assert list(catalog.edition.behind(1)) == [(2, "B")]
+    assert before.version < catalog.snapshot.version
+    assert list(catalog.snapshot.items_after(0)) == [(1, "A"), (2, "B")]
+    assert list(catalog.snapshot.items_after(1)) == [(2, "B")]
 
 
 def test_the_oldest_pages_make_room() -> None:
     catalog: Catalog[str] = Catalog("tool", max_pages=3, max_bytes=100)
     for place in range(5):
-        catalog.keep(("", place), kept(b"x" * 10), catalog.version)
-    assert [place for _, place in catalog.encoded] == [2, 3, 4], "in number"
-    catalog.keep(("", 5), kept(b"x" * 85), catalog.version)
-    assert [place for _, place in catalog.encoded] == [4, 5], "in bytes"
-    catalog.keep(("", 5), kept(b"x" * 10), catalog.version)
-    catalog.keep(("", 6), kept(b"x" * 80), catalog.version)
-    assert [place for _, place in catalog.encoded] == [4, 5, 6], "one in the place of another counts once"
-    catalog.keep(("", 7), kept(b"x" * 101), catalog.version)
-    assert len(catalog.encoded) == 3, "what is larger than all together may be is not kept"
+        catalog.cache_page(("", place), cached_page(b"x" * 10), catalog.version)
+    assert [place for _, place in catalog.pages] == [2, 3, 4], "in number"
+    catalog.cache_page(("", 5), cached_page(b"x" * 85), catalog.version)
+    assert [place for _, place in catalog.pages] == [4, 5], "in bytes"
+    catalog.cache_page(("", 5), cached_page(b"x" * 10), catalog.version)
+    catalog.cache_page(("", 6), cached_page(b"x" * 80), catalog.version)
+    assert [place for _, place in catalog.pages] == [4, 5, 6], "one in the place of another counts once"
+    catalog.cache_page(("", 7), cached_page(b"x" * 101), catalog.version)
+    assert len(catalog.pages) == 3, "what is larger than all together may be is not cached"
     catalog.add("a", "A")
-    catalog.keep(("", 0), kept(b"x" * 100), catalog.version)
-    assert len(catalog.encoded) == 1, "a change empties it, and nothing is counted any more"
+    catalog.cache_page(("", 0), cached_page(b"x" * 100), catalog.version)
+    assert len(catalog.pages) == 1, "a change empties it, and nothing is counted any more"
 
 
-def test_who_no_longer_listens_is_not_told() -> None:
+def test_a_removed_listener_is_not_called() -> None:
     catalog = filled("a")
     heard: list[str] = []
 
@@ -235,7 +235,7 @@ def test_threads_may_register_and_remove_while_others_page() -> None:
                 seen = [item for page in pages(catalog, 7) for item in page if item != "guest"]
                 if set(seen) != fixed or len(seen) != len(fixed):
                     failures.append(seen)
-                catalog.keep(("2026-07-28", 0), kept(), version)
+                catalog.cache_page(("2026-07-28", 0), cached_page(), version)
         except Exception as failure:
             failures.append(failure)
 

@@ -113,7 +113,7 @@ def test_messages_that_say_nothing(ask: Any) -> None:
     ],
     ids=lambda url: repr(url)[:40],
 )  # fmt: skip
-def test_urls_that_nobody_should_open(url: str) -> None:
+def test_urls_that_no_client_should_open(url: str) -> None:
     with pytest.raises(SetupError) as failure:
         ElicitUrl("Sign in, please", url)
     assert len(str(failure.value)) < 300

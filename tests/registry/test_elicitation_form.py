@@ -235,7 +235,7 @@ def test_answers_that_do_not_fit(type_: Any, answer: Any, words: str) -> None:
 
 @pytest.mark.parametrize("type_", [int, float, str, bool, Size, list[Size]], ids=stable)
 def test_a_number_beyond_measure_is_refused(type_: Any) -> None:
-    for number in (10**5000, [10**5000]):  # which nobody can print
+    for number in (10**5000, [10**5000]):  # too long to be printed
         with pytest.raises(QuestionFailed, match=r"form: value: "):
             compile_form(type_).decode({"value": number})
 

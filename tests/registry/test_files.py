@@ -12,8 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import NotFound, ProtocolError, SetupError
-from dovetail.registry import files
-from dovetail.registry.files import Directory, File, guess_mime_type
+from dovetail.registry.files import (
+    Directory,
+    File,
+    OpenFile,
+    guess_mime_type,
+    open_and_compare,
+    open_by_folder,
+)
 
 needs_posix = pytest.mark.skipif(os.name == "nt", reason="needs symlinks and special files")
 pytestmark = pytest.mark.timeout(30)  # only to catch what would never end
@@ -22,7 +28,7 @@ BINARY = "application/octet-stream"
 
 
 def planted(base: Path) -> Path:
-    """A root with a bit of everything, next to files that nobody may see."""
+    """A root with a bit of everything, next to files that no client may see."""
     root = base / "root"
     for name, text in {
         "notes.md": "# Notes\n", "docs/a.txt": "alpha", "docs/deep/b.py": "print()", "build/out.json": "{}",
@@ -105,7 +111,7 @@ def test_a_wrong_setup_names_the_fix(
     assert [word for word in words if word not in str(caught.value)] == []
 
 
-# What is not there, whatever the file system says
+# Paths that are not found, also if the file system has them
 
 
 TRAVERSAL = [
@@ -186,21 +192,15 @@ def swap(tree: Path, what: str) -> None:
 @pytest.mark.rule("RES-10")
 @needs_posix
 @pytest.mark.parametrize("what", ["parent", "file", "fifo"])
-@pytest.mark.parametrize("descend", [True, False])
-def test_a_swap_between_the_check_and_the_opening_finds_nothing(
-    tree: Path, monkeypatch: pytest.MonkeyPatch, what: str, descend: bool
-) -> None:
-    monkeypatch.setattr(files, "_CAN_DESCEND", descend)
-    directory = Directory(tree)
-    assert directory.read("docs/a.txt").data == "alpha"
-    resolve = directory.resolve
+@pytest.mark.parametrize("open_file", [open_by_folder, open_and_compare])
+def test_a_swap_between_the_check_and_the_opening_finds_nothing(tree: Path, what: str, open_file: OpenFile) -> None:
+    assert Directory(tree, open_file=open_file).read("docs/a.txt").data == "alpha"
 
-    def resolve_then_swap(relative: str) -> Path:
-        path = resolve(relative)
+    def swap_then_open(root: Path, path: Path) -> int:
         swap(tree, what)
-        return path
+        return open_file(root, path)
 
-    monkeypatch.setattr(directory, "resolve", resolve_then_swap)
+    directory = Directory(tree, open_file=swap_then_open)
     open_before = len(os.listdir("/dev/fd"))
     with pytest.raises(NotFound):
         directory.read("docs/a.txt")
@@ -343,15 +343,12 @@ def test_a_file_longer_than_it_says_is_still_bounded() -> None:
         File("/proc/self/status", max_bytes=100).read()
 
 
-def test_an_unreadable_file_says_so_without_its_path(
-    tree: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unreadable_file_says_so_without_its_path(tree: Path, caplog: pytest.LogCaptureFixture) -> None:
     def refuse(*_: object) -> int:
         raise PermissionError(13, "Permission denied", str(tree / "notes.md"))
 
-    monkeypatch.setattr(files, "_open_below", refuse)
     with pytest.raises(ProtocolError) as caught:
-        Directory(tree).read("notes.md")
+        Directory(tree, open_file=refuse).read("notes.md")
     assert not isinstance(caught.value, NotFound)
     assert caught.value.message == "The file 'notes.md' can't be read"
     assert "Permission denied" in caplog.text
@@ -365,7 +362,7 @@ def test_a_long_listing_is_cut_and_said_once(tree: Path, caplog: pytest.LogCaptu
     assert "max_files" in caplog.text
 
 
-def test_a_listing_does_not_look_at_everything_for_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_listing_scans_a_limited_number_of_names(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(30):
         (tmp_path / f"{number}.no").touch()
     assert Directory(tmp_path, include=["*.yes"], max_files=2).entries() == []

@@ -76,15 +76,15 @@ def test_a_plain_function() -> None:
     assert (info.name, info.where, info.summary) == ("add", f"tool add ({__name__}.add)", "Add two numbers.")
     assert info.parameters == (Parameter("a", int, NODEFAULT, "The first."), Parameter("b", int, 2))
     assert [parameter.required for parameter in info.parameters] == [True, False]
-    assert (info.returns, info.injected, info.is_async) == (int, {}, False)
+    assert (info.returns, info.injected, info.is_async) == (int, (), False)
     assert info.function is add
 
 
 def test_an_async_function_with_an_injected_parameter() -> None:
-    info = inspect_function(fetch, kind="resource", injectable=(Context,))
+    info = inspect_function(fetch, kind="resource", injectable=Context)
     assert info.is_async
     assert info.where.startswith("resource fetch (")
-    assert info.injected == {"ctx": Context}
+    assert info.injected == ("ctx",)
     assert [parameter.name for parameter in info.parameters] == ["url"]
 
 
@@ -158,8 +158,8 @@ def test_injection(annotation: Any) -> None:
     def tool(x: int, ctx=None): ...  # type: ignore[no-untyped-def]
 
     tool.__annotations__["ctx"] = annotation
-    info = inspect_function(tool, injectable=(Context,))
-    assert info.injected == {"ctx": Context}
+    info = inspect_function(tool, injectable=Context)
+    assert info.injected == ("ctx",)
     assert [parameter.name for parameter in info.parameters] == ["x"]
 
 
@@ -225,7 +225,7 @@ def mixed(value: Context | int) -> None: ...
 )
 def test_refused(function: Any, words: list[str]) -> None:
     with pytest.raises(SetupError) as caught:
-        inspect_function(function, injectable=(Context,))
+        inspect_function(function, injectable=Context)
     message = str(caught.value)
     assert message.startswith("tool ")
     assert [word for word in words if word not in message] == []

@@ -59,7 +59,7 @@ class Tagged(msgspec.Struct, tag_field="kind", tag="tagged", omit_defaults=True)
 CONTENT = (Text, Image)
 
 
-def promised(annotation: Any, *content: type) -> Output:
+def compiled(annotation: Any, *content: type) -> Output:
     output = compile_output(annotation, where="tool t", unstructured=content)
     assert output is not None
     return output
@@ -232,7 +232,7 @@ def test_width_and_brackets_in_strings_are_no_depth(value: Any) -> None:
     ],
     ids=stable,
 )  # fmt: skip
-def test_no_promise(annotation: Any) -> None:
+def test_annotations_without_an_output_schema(annotation: Any) -> None:
     annotation = inspect.Signature.empty if annotation is ... else annotation
     assert compile_output(annotation, where="tool t", unstructured=CONTENT) is None
 
@@ -272,8 +272,8 @@ def test_what_is_read_can_be_returned_and_what_is_refused_can_not(row: tuple[Any
     ],
     ids=stable,
 )
-def test_promises(annotation: Any, schema: Any, good: list[tuple[Any, Any]], bad: list[Any]) -> None:
-    output = promised(annotation, *CONTENT)
+def test_output_schemas(annotation: Any, schema: Any, good: list[tuple[Any, Any]], bad: list[Any]) -> None:
+    output = compiled(annotation, *CONTENT)
     assert output.schema == schema
     assert output.is_object is (schema.get("type") == "object")
     for value, expected in good:
@@ -283,13 +283,13 @@ def test_promises(annotation: Any, schema: Any, good: list[tuple[Any, Any]], bad
             structure(output, value)
 
 
-def test_recursive_promises() -> None:
-    output = promised(Node)
+def test_recursive_output_schemas() -> None:
+    output = compiled(Node)
     assert output.is_object
     assert structure(output, Node(1, [Node(2)])) == {"value": 1, "children": [{"value": 2, "children": []}]}
     with pytest.raises(OutputError, match=r"children\[0\]"):
         structure(output, Node(1, [Node("a")]))  # type: ignore[arg-type]
-    anything = promised(dict[str, Json])
+    anything = compiled(dict[str, Json])
     assert structure(anything, {"a": [None, {"b": "c"}]}) == {"a": [None, {"b": "c"}]}
     with pytest.raises(OutputError):
         structure(anything, {"a": 1.5})
@@ -311,12 +311,12 @@ def test_recursive_promises() -> None:
 )
 def test_the_error_names_what_is_wrong(annotation: Any, value: Any, words: str) -> None:
     with pytest.raises(OutputError, match=words):
-        structure(promised(annotation), value)
+        structure(compiled(annotation), value)
 
 
 @pytest.mark.long
 def test_a_large_result_is_read_to_its_end() -> None:
-    output = promised(list[int])
+    output = compiled(list[int])
     assert structure(output, [1] * 120_000 + [2.0])[-1] == 2
     with pytest.raises(OutputError, match=r'\[200000\]: expected an integer, got the string "x"'):
         structure(output, [1] * 200_000 + ["x"])
@@ -326,7 +326,7 @@ def test_a_large_result_is_read_to_its_end() -> None:
 def test_a_deep_result_that_is_wrong(depth: int, words: str) -> None:
     node = nested(depth, lambda inner: Node(1, [inner]), Node("x"))  # type: ignore[arg-type]
     with pytest.raises(OutputError, match=words):
-        structure(promised(Node), node)
+        structure(compiled(Node), node)
 
 
 @pytest.mark.parametrize("annotation", [complex, list[complex], type[int], dict[float, int]], ids=stable)
@@ -335,7 +335,7 @@ def test_refused(annotation: Any) -> None:
         compile_output(annotation, where="tool t")
 
 
-def test_raw_promises() -> None:
+def test_raw_output_schemas() -> None:
     schema = record(["a"], a=INTEGER)
     output = compile_raw_output(schema, where="tool t")
     assert (output.schema, output.is_object) == (schema, True)
@@ -356,19 +356,19 @@ def test_raw_promises() -> None:
     ],
     ids=stable,
 )  # fmt: skip
-def test_content_where_any_value_is_promised(annotation: Any, value: Any) -> None:
+def test_content_where_any_value_is_declared(annotation: Any, value: Any) -> None:
     words = r"contains (Image|Text|Tagged), .*-> list\[(Image|Text|Tagged)\].*ToolResult"
     with pytest.raises(OutputError, match=words):
-        promised(annotation, *CONTENT, Tagged).encode(value)
+        compiled(annotation, *CONTENT, Tagged).encode(value)
 
 
-def test_content_where_it_is_promised_and_values_that_look_like_content() -> None:
-    assert structure(promised(Album, *CONTENT), {"cover": Image(b"a"), "more": 1}) == {
+def test_content_where_it_is_declared_and_values_that_look_like_content() -> None:
+    assert structure(compiled(Album, *CONTENT), {"cover": Image(b"a"), "more": 1}) == {
         "cover": {"data": "YQ=="},
         "more": 1,
     }
     alike = {"a": {"kind": "tagged", "text": "a"}, "b": {"data": "YQ=="}, "c": [{"text": '{"data":'}]}
-    assert structure(promised(dict[str, Any], *CONTENT, Tagged), alike) == alike
+    assert structure(compiled(dict[str, Any], *CONTENT, Tagged), alike) == alike
 
 
 VALUES = st.recursive(

@@ -15,7 +15,7 @@ from dovetail.errors import SetupError, ToolError
 from dovetail.protocol import revisions
 from dovetail.protocol.results import Shaper, Style
 from dovetail.protocol.types import Implementation
-from dovetail.registry.outputs import marked
+from dovetail.registry.outputs import mark_untrusted
 from wire import MODERN, Wire
 
 REVISIONS = ["2025-03-26", "2025-11-25", MODERN]
@@ -168,11 +168,11 @@ async def test_what_the_server_itself_says_is_not_marked(how: Any, version: str)
         raise ToolError("There is no such page.")
 
     async with Wire(server, version) as wire:
-        told = await wire.ask("tools/call", {"name": "fails"})
-        misfit = await wire.ask("tools/call", {"name": "fails", "arguments": {"number": "x"}})
-    assert told["content"][0]["text"] == "There is no such page."
-    assert misfit["content"][0]["text"].startswith("Invalid arguments for fails")
-    for result in (told, misfit):
+        failed = await wire.ask("tools/call", {"name": "fails"})
+        refused = await wire.ask("tools/call", {"name": "fails", "arguments": {"number": "x"}})
+    assert failed["content"][0]["text"] == "There is no such page."
+    assert refused["content"][0]["text"].startswith("Invalid arguments for fails")
+    for result in (failed, refused):
         assert result["isError"] is True
         assert "dovetail/untrusted" not in result.get("_meta", {})
 
@@ -216,9 +216,9 @@ def texts_of(result: ToolResult, shaper: Shaper) -> list[str]:
     return [block["text"] for block in json.loads(result.encode(shaper))["content"]]
 
 
-def test_every_result_has_a_boundary_that_nobody_can_foretell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_result_has_a_random_boundary(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    shape = marked(lambda value: ToolResult(content=(Text(value),)), "fence")
+    shape = mark_untrusted(lambda value: ToolResult(content=(Text(value),)), "fence")
     found = set()
     for _ in range(100):
         (text,) = texts_of(shape("hello"), SHAPERS[-1])
@@ -231,6 +231,6 @@ def test_every_result_has_a_boundary_that_nobody_can_foretell(monkeypatch: pytes
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=3), st.sampled_from(SHAPERS))
 def test_what_is_between_is_what_the_tool_gave(texts: list[str], shaper: Shaper) -> None:
-    shape = marked(lambda value: ToolResult(content=tuple(map(Text, value))), "fence")
+    shape = mark_untrusted(lambda value: ToolResult(content=tuple(map(Text, value))), "fence")
     for given_text, text in zip(texts, texts_of(shape(texts), shaper), strict=True):
         assert text == (fenced(given_text) if given_text else "")

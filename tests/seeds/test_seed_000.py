@@ -81,7 +81,7 @@ async def test_a_server_that_announces_nothing_does_not_say_that_it_would() -> N
         for _ in range(2):
             await client.call_tool("one")
     asked = [method for method in sent if method in ("tools/list", "tools/call")]
-    assert asked[-2:] == ["tools/list", "tools/call"]  # a list that nobody watches is read before each call
+    assert asked[-2:] == ["tools/list", "tools/call"]  # a list without a subscription is read before each call
 
 
 @pytest.mark.seed("S0-26")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail.engine.request_context import RequestContext
 from dovetail.errors import Unauthorized
 from dovetail.registry.catalog import Page, Snapshot
-from dovetail.registry.options import AccessRule, Authorize, Rules
+from dovetail.registry.options import AccessRule, AccessRules, Authorize
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
@@ -78,7 +78,7 @@ async def readable_uris(engine: "Engine", context: RequestContext, rules: Mappin
     return [uri for uri, rule in rules.items() if rule is None or await caller.may_use(rule)]
 
 
-def visibility(rules: Rules, principal: "Principal | None") -> Hashable | None:
+def visibility(rules: AccessRules, principal: "Principal | None") -> Hashable | None:
     """A cache key: callers that see the same part of a list have the same. None if that can't be known."""
     if not rules.has_keys:
         return None
@@ -98,7 +98,7 @@ async def visible_page(
     caller = Caller(engine, context.principal)
     visible: list[Any] = []
     last = after
-    for number, item in snapshot.behind(after):
+    for number, item in snapshot.items_after(after):
         if item.access is not None and not await caller.may_use(item.access):
             continue
         if len(visible) == size:  # there is one more

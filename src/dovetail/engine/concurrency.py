@@ -22,7 +22,7 @@ from msgspec import UNSET
 from dovetail import engine as lazy
 from dovetail import state as lazy_state
 from dovetail.engine import workers
-from dovetail.errors import BUSY_SECONDS, Busy, ServerBusy, ToolBusy
+from dovetail.errors import BUSY_RETRY_AFTER, Busy, ServerBusy, ToolBusy
 
 if TYPE_CHECKING:
     from dovetail.engine.options import Options
@@ -86,7 +86,7 @@ class Limit:
         await self._until(self._stand_in_line())
 
     def _refusal(self, why: str) -> Busy:
-        return self._busy(f"{self._subject} is busy: {why}; try again in {BUSY_SECONDS} s.")
+        return self._busy(f"{self._subject} is busy: {why}; try again in {BUSY_RETRY_AFTER} s.")
 
     async def reclaim(self) -> None:
         """Take a slot again that was given back for a while: in line like everybody, but however long the line is.

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from dovetail import engine as lazy
 from dovetail import state as lazy_state
 from dovetail.engine.concurrency import Limit, ToolLimits
-from dovetail.engine.context import Context
 from dovetail.engine.dispatch import Layer, Middleware, compile_chain
 from dovetail.engine.handlers import call_function
 from dovetail.engine.options import Options
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from dovetail.registry.resources import Template
     from dovetail.state.base import StateBackend
 
-INJECTABLE = (Context,)
 MAX_STEPS = 500_000  # that are kept in mind, unless they need more memory than a MemoryState takes
 log = logging.getLogger("dovetail")
 
@@ -96,7 +94,7 @@ class Engine:
 
     def scopes_in_use(self) -> frozenset[str]:
         """All that any tool, resource or prompt needs."""
-        rules = [rules for catalog, _ in self._catalogs() if (rules := catalog.edition.rules) is not None]
+        rules = [rules for catalog, _ in self._catalogs() if (rules := catalog.snapshot.rules) is not None]
         return frozenset[str]().union(*(each.scopes for each in rules))
 
     def _catalog_changed(self, kind: ChangeKind, *, by_files: bool = False) -> None:

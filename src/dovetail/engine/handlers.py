@@ -72,15 +72,15 @@ def _list(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
             await engine.library.refresh_files()
         now = time.time()
         after = decode_cursor(params.cursor, scope=key, keys=engine.secrets, now=now)
-        snapshot, shaper = catalog.edition, engine.shapers[context.request.revision.name]
+        snapshot, shaper = catalog.snapshot, engine.shapers[context.request.revision.name]
         size, hint, visibility = engine.options.page_size, engine.options.hint, ALL_CALLERS
         if snapshot.rules is not None:
             visibility = lazy.access.visibility(snapshot.rules, context.principal)
             hint = msgspec.structs.replace(hint, scope="private")
         # Servers may share a catalog, but not its pages: cursors are signed, and callers may see different parts.
         cache_key = ((shaper, engine.secrets, snapshot.version, visibility), after)
-        cached = catalog.encoded.get(cache_key)
-        if cached is None or (cached.next_cursor is not None and now - cached.made >= CURSOR_TTL / 2):
+        cached = catalog.pages.get(cache_key)
+        if cached is None or (cached.next_cursor is not None and now - cached.issued_at >= CURSOR_TTL / 2):
             if snapshot.rules is None:
                 page = snapshot.page(after, size)
             else:
@@ -89,7 +89,7 @@ def _list(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
             cursor = None if last is None else encode_cursor(last, scope=key, key=engine.secrets[0], now=now)
             cached = CachedPage(shaper.page(key, _definitions(page.items), cursor, hint), cursor, now, page.items)
             if visibility is not None:  # else it is unknown which callers see the same
-                catalog.keep(cache_key, cached, snapshot.version)
+                catalog.cache_page(cache_key, cached, snapshot.version)
         return results.ListResult(key, partial(_definitions, cached.items), cached.next_cursor, hint, cached.body)
 
     return handler
@@ -246,7 +246,7 @@ async def complete(engine: "Engine", context: RequestContext) -> Result:
     if completer is None:
         if ref.type == "ref/resource" and (paths := await engine.library.paths_in(name)):
             choices = {"path": paths}
-        return results.CompleteResult(registry.prompts.suggest(choices.get(argument.name, ()), argument.value))
+        return results.CompleteResult(registry.prompts.complete_choice(choices.get(argument.name, ()), argument.value))
     arguments: dict[str, Any] = {"value": argument.value}
     if completer.takes_arguments:
         arguments["arguments"] = dict(params.context.arguments)

@@ -85,11 +85,11 @@ class Resources:
             if isinstance(source, registry.resources.Template):
                 if source.access is not None or self._has_rules():
                     chosen = [each for each in self.resources.all() if each.folder is None]
-                    registry.resources.check_rules(source, [*chosen, *self.templates.all()], where)
+                    registry.resources.check_overlaps(source, [*chosen, *self.templates.all()], where)
                 self.templates.add(source.uri, source, where=where)
             else:
                 if source.access is not None:
-                    registry.resources.check_rules(source, self.templates.all(), where)
+                    registry.resources.check_overlaps(source, self.templates.all(), where)
                 self.resources.add(registry.resources.normalised(source.uri), source, where=where)
         if source.access is not None:
             self.look_again()  # a folder may list less now
@@ -110,7 +110,7 @@ class Resources:
         """Guarded templates before open ones, then the one with most literal characters, then the first."""
         misfit: ArgumentError | None = None
         for template in self._ordered():
-            texts = template.texts_in(text)
+            texts = template.match(text)
             if texts is None:
                 continue
             try:
@@ -122,14 +122,14 @@ class Resources:
 
     def _ordered(self) -> "list[Template]":
         edition, templates = self._in_order
-        if edition is not self.templates.edition:
-            edition = self.templates.edition
+        if edition is not self.templates.snapshot:
+            edition = self.templates.snapshot
             templates = sorted(edition.items, key=lambda each: (each.access is None, -each.template.literal_length))
             self._in_order = edition, templates
         return templates
 
     def _has_rules(self) -> bool:
-        return self.resources.edition.rules is not None or self.templates.edition.rules is not None
+        return self.resources.snapshot.rules is not None or self.templates.snapshot.rules is not None
 
     def get(self, uri: str) -> "Resource | Template | None":
         """What a URI stands for."""
@@ -167,7 +167,7 @@ class Resources:
             return kept.contents
         changes = self._changes
         source, values = self._find(uri)
-        if isinstance(source, registry.resources.Template) and (name := source.leading_out(values)) is not None:
+        if isinstance(source, registry.resources.Template) and (name := source.escaping_variable(values)) is not None:
             log.info("%s: a value of %s leads out of a folder: not found; unsafe=[%r] takes it", source.uri, name, name)
             raise NotFound(uri=uri)
         if source.access is not None and not await may_read(source.access):
@@ -226,10 +226,10 @@ class Resources:
         """None if everybody may read everything. In any thread."""
         if not self._has_rules():
             return None
-        editions = self.resources.edition, self.templates.edition
+        editions = self.resources.snapshot, self.templates.snapshot
         known = self._file_guards.get(folder.uri)
         if known is None or known[:2] != editions:
-            guard = registry.resources.FileGuard.of(folder, editions[0].items, editions[1].items)
+            guard = registry.resources.FileGuard.for_folder(folder, editions[0].items, editions[1].items)
             self._file_guards[folder.uri] = known = (*editions, guard)
         return known[2]
 

@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
-from dovetail.errors import BUSY_SECONDS, Busy, ToolBusy
+from dovetail.errors import BUSY_RETRY_AFTER, Busy, ToolBusy
 
 T = TypeVar("T")
 
@@ -264,7 +264,7 @@ class ThreadPool:
         if (stuck := len(self._stuck)) >= self._max_stuck:
             return Busy(f"{label} can't run: {stuck} {why} later")
         if stuck >= self._share <= sum(job.holds_share for job in self._stuck if job.label == label):
-            return ToolBusy(f"The {label} is busy: {self._share} of its {why} in {BUSY_SECONDS} s.")
+            return ToolBusy(f"The {label} is busy: {self._share} of its {why} in {BUSY_RETRY_AFTER} s.")
         return None
 
     # ── on the loop ──

@@ -1,4 +1,4 @@
-"""What a server offers, compiled at registration. A server that has only tools does not load the rest."""
+"""Registrations, compiled: tools, and when they are first used resources, prompts and client requests."""
 
 from typing import TYPE_CHECKING
 

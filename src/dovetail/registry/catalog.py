@@ -1,7 +1,4 @@
-"""The ordered catalogue of one kind of thing: items in, pages out, looked up by name in constant time.
-
-An `Snapshot` is all of it at one moment, with what decides who sees what of it.
-"""
+"""The ordered catalog of tools, prompts, resources or templates: lookup by name, pages, caching."""
 
 import logging
 import re
@@ -13,8 +10,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from dovetail.errors import SetupError
-from dovetail.registry.functions import called
-from dovetail.registry.options import Rules
+from dovetail.registry.functions import qualified_name
+from dovetail.registry.options import AccessRules
 
 T = TypeVar("T")
 log = logging.getLogger("dovetail")
@@ -22,7 +19,7 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}\Z")
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
-    """Some items, and the registration number behind which the next page begins (None at the end)."""
+    """Items of one page, and the registration number after which the next page begins (None at the end)."""
 
     items: list[T]
     next_after: int | None
@@ -33,49 +30,46 @@ class CachedPage(msgspec.Struct, frozen=True):
 
     body: bytes
     next_cursor: str | None
-    made: float
-    items: Sequence[Any] = ()  # what is in it, if that is not what everybody sees
+    issued_at: float
+    items: Sequence[Any] = ()  # the items in it, where access rules hide some from some callers
 
 
 class Snapshot(msgspec.Struct, Generic[T], frozen=True, eq=False):
-    """All items of a catalogue as they were at one moment, by their numbers."""
+    """All items of a catalog at one moment, by their registration numbers."""
 
     version: int
     numbers: list[int]
     items: list[T]
-    rules: Rules | None  # None: everybody may use everything
+    rules: AccessRules | None  # None: every caller may use every item
 
     def page(self, after: int, size: int) -> Page[T]:
-        """Up to `size` items registered after number `after`."""
         start = bisect_right(self.numbers, after)
         end = start + size
         return Page(self.items[start:end], self.numbers[end - 1] if end < len(self.items) else None)
 
-    def behind(self, after: int) -> Iterator[tuple[int, T]]:
-        """All items registered after number `after`, each with its own."""
-        start = bisect_right(self.numbers, after)
-        return ((self.numbers[place], self.items[place]) for place in range(start, len(self.items)))
+    def items_after(self, after: int) -> Iterator[tuple[int, T]]:
+        """All items registered after number `after`, each with its own number."""
+        indexes = range(bisect_right(self.numbers, after), len(self.items))
+        return ((self.numbers[index], self.items[index]) for index in indexes)
 
 
 class Catalog(Generic[T]):
-    """Items in the order of their registration. Every change drops what was kept and tells the listeners.
+    """Items in the order of their registration. Every change drops the cached pages and calls the listeners.
 
-    An item's registration number is never given again, so a cursor that holds one stays right while items come and go.
+    A registration number is never reused, so a cursor that holds one stays right while items are added and removed.
     """
 
     def __init__(self, noun: str, *, max_pages: int = 256, max_bytes: int = 64 * 1024 * 1024) -> None:
         self.noun = noun
-        self._max_pages, self._max_bytes = max_pages, max_bytes  # of what is kept
+        self._max_pages, self._max_bytes = max_pages, max_bytes  # of the cache
         self.ever_used = False
         self.version = 0  # counts the changes
-        self.encoded: dict[
-            tuple[Hashable, int], CachedPage
-        ] = {}  # (who encoded it, position) -> what was sent last time
+        self.pages: dict[tuple[Hashable, int], CachedPage] = {}  # the cache, by encoder and position
         self._items: dict[str, T] = {}
         self.get: Callable[[str], T | None] = self._items.get  # the dict's own: every call looks up its tool
         self._numbers: dict[str, int] = {}
-        self._edition: Snapshot[T] | None = None
-        self._kept_bytes = 0
+        self._snapshot: Snapshot[T] | None = None
+        self._cached_bytes = 0
         self._last_number = 0
         self._listeners: list[Callable[[], object]] = []
         self._lock = threading.Lock()  # tools in worker threads may register tools
@@ -84,82 +78,80 @@ class Catalog(Generic[T]):
         return len(self._items)
 
     def all(self) -> list[T]:
-        return list(self.edition.items)
+        return list(self.snapshot.items)
 
     def names(self) -> list[str]:
         return list(self._items)
 
     def add(self, name: str, item: T, *, where: str = "") -> None:
-        """Raises SetupError for a name that is taken; `where` says who wants it."""
+        """Raises SetupError for a name that is taken; `where` names the function for the message."""
         if not self.swap((), {name: item}):
             taken = f"there is already a {self.noun} {name!r}; remove it first or choose another name"
             raise SetupError(f"{where}: {taken}" if where else taken)
         self._announce()
 
     def replace(self, name: str, item: T) -> None:
-        """Put another item in the place of one that offers the same; its number stays, and nobody is told."""
+        """Put a new version of an item in its place: its number stays, and no listener is called."""
         with self._lock:
-            if name not in self._items:
-                return
-            self._items[name] = item
-            self._forget_pages()
+            if name in self._items:
+                self._items[name] = item
+                self._drop_pages()
 
     def remove(self, name: str) -> bool:
-        if is_there := self.swap((name,), {}):
+        if found := self.swap((name,), {}):
             self._announce()
-        return is_there
+        return found
 
     def clear(self) -> None:
         if self.swap(tuple(self._items), {}):
             self._announce()
 
-    def swap(self, gone: Iterable[str], new: Mapping[str, T]) -> bool:
-        """Take some away and add others whose names are free. Tells whether anything changed, but not the listeners."""
+    def swap(self, removed: Iterable[str], new: Mapping[str, T]) -> bool:
+        """Remove items, and add those whose names are free. True if anything changed; no listener is called."""
         with self._lock:
-            left = [name for name in gone if name in self._items]
-            for name in left:
+            found = [name for name in removed if name in self._items]
+            for name in found:
                 del self._items[name], self._numbers[name]
             added = {name: item for name, item in new.items() if name not in self._items}
             self._items.update(added)
             self._numbers.update((name, number) for number, name in enumerate(added, self._last_number + 1))
             self._last_number += len(added)
-            if left or added:
+            if found or added:
                 self.ever_used = True
-                self._forget_pages()
-            return bool(left or added)
+                self._drop_pages()
+            return bool(found or added)
 
     def page(self, after: int, size: int) -> Page[T]:
-        """Up to `size` items registered after number `after`."""
-        return self.edition.page(after, size)
+        return self.snapshot.page(after, size)
 
     @property
-    def edition(self) -> Snapshot[T]:
-        """The newest; made when somebody looks."""
-        return self._edition or self._make_edition()
+    def snapshot(self) -> Snapshot[T]:
+        """All items as they are now; made at the first use after a change."""
+        return self._snapshot or self._make_snapshot()
 
-    def _make_edition(self) -> Snapshot[T]:
+    def _make_snapshot(self) -> Snapshot[T]:
         with self._lock:
-            if self._edition is None:
+            if self._snapshot is None:
                 items = list(self._items.values())
                 rules = [rule for item in items if (rule := getattr(item, "access", None)) is not None]
-                together = Rules.of(rules) if rules else None
-                self._edition = Snapshot(self.version, list(self._numbers.values()), items, together)
-            return self._edition
+                combined = AccessRules.combine(rules) if rules else None
+                self._snapshot = Snapshot(self.version, list(self._numbers.values()), items, combined)
+            return self._snapshot
 
-    def keep(self, place: tuple[Hashable, int], page: CachedPage, version: int) -> None:
-        """Remember a page that was made when the catalogue had this version; the oldest make room for it."""
+    def cache_page(self, key: tuple[Hashable, int], page: CachedPage, version: int) -> None:
+        """Cache a page of this version of the catalog; the oldest pages are evicted for it."""
         with self._lock:
             if version != self.version or len(page.body) > self._max_bytes:
-                return  # it changed meanwhile, in another thread, or nothing else would have room
-            self._drop(place)
-            self.encoded[place] = page
-            self._kept_bytes += len(page.body)
-            while len(self.encoded) > self._max_pages or self._kept_bytes > self._max_bytes:
-                self._drop(next(iter(self.encoded)))
+                return  # another thread has changed the catalog, or the page alone would fill the cache
+            self._evict(key)
+            self.pages[key] = page
+            self._cached_bytes += len(page.body)
+            while len(self.pages) > self._max_pages or self._cached_bytes > self._max_bytes:
+                self._evict(next(iter(self.pages)))
 
-    def _drop(self, place: tuple[Hashable, int]) -> None:
-        old = self.encoded.pop(place, None)
-        self._kept_bytes -= 0 if old is None else len(old.body)
+    def _evict(self, key: tuple[Hashable, int]) -> None:
+        if (old := self.pages.pop(key, None)) is not None:
+            self._cached_bytes -= len(old.body)
 
     def on_change(self, listener: Callable[[], object]) -> None:
         self._listeners.append(listener)
@@ -169,25 +161,23 @@ class Catalog(Generic[T]):
             self._listeners.remove(listener)
 
     def _announce(self) -> None:
-        for listener in list(self._listeners):  # without the lock: a listener may well look at the catalogue
+        for listener in list(self._listeners):  # without the lock: a listener may use the catalog
             try:
                 listener()
             except Exception:
-                log.exception("the listener %s of changes of %ss failed", called(listener), self.noun)
+                log.exception("the listener %s of changes of %ss failed", qualified_name(listener), self.noun)
 
-    def _forget_pages(self) -> None:
+    def _drop_pages(self) -> None:
         self.version += 1
-        self._edition = None
-        self._kept_bytes = 0
-        self.encoded.clear()
+        self._snapshot = None
+        self._cached_bytes = 0
+        self.pages.clear()
 
 
 def check_name(name: str, where: str) -> str:
-    """Raises SetupError unless the name is one that every client accepts."""
+    """Raises SetupError unless every client accepts the name."""
     if not NAME.match(name):
         shown = name if len(name) <= 60 else name[:60] + "…"
-        raise SetupError(
-            f"{where}: the name {shown!r} is not allowed; use 1 to 128 of A-Z a-z 0-9 _ - . "
-            "(pass name=… to choose another one)"
-        )
+        fix = "use 1 to 128 of A-Z a-z 0-9 _ - . (pass name=… to choose another one)"
+        raise SetupError(f"{where}: the name {shown!r} is not allowed; {fix}")
     return name

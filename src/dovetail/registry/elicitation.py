@@ -1,4 +1,4 @@
-"""`Elicit` and `ElicitUrl`: questions to the user, and how the client's answer is read."""
+"""`Elicit` and `ElicitUrl`: requests for the user's input, and how the client's result is read."""
 
 import functools
 import ipaddress
@@ -27,7 +27,7 @@ log = logging.getLogger("dovetail")
 
 
 class Elicited(msgspec.Struct, Generic[T], frozen=True):
-    """What the user did, and what they filled in if they accepted."""
+    """The user's action, and the data they filled in if they accepted."""
 
     action: Action
     data: T | None = None
@@ -54,58 +54,47 @@ class Elicit(Generic[T]):
         if schema is not None and response_type is not None:
             raise SetupError("ctx.elicit: response_type and schema say the same thing; keep one of them")
         self._form = compile_form(response_type) if schema is None else compile_raw_form(schema)
-        self.client_request = ClientRequest(
-            method=_METHOD,
-            params={"mode": "form", "message": _checked(message), "requestedSchema": self._form.schema},
-            requires=("elicitation.form",),
-        )
+        params = {"mode": "form", "message": _checked_text(message), "requestedSchema": self._form.schema}
+        self.client_request = ClientRequest(method=_METHOD, params=params, requires=("elicitation.form",))
 
     def params(self, revision: Revision) -> dict[str, Any]:
-        asked = self.client_request.params | {"requestedSchema": render_form(self._form.schema, revision)}
+        params = self.client_request.params | {"requestedSchema": render_form(self._form.schema, revision)}
         if not revision.url_elicitation:
-            del asked["mode"]  # with one mode there is no name for it
-        return asked
+            del params["mode"]  # older revisions have only forms, and no such member
+        return params
 
     def read(self, result: bytes | Raw, revision: Revision) -> Elicited[T]:
-        answer = _read_answer(result)
-        if answer.action != "accept":
-            return Elicited(answer.action)
-        is_empty = not self._form.fields and bytes(answer.content) == b"null"
+        decoded = _decode_result(result)
+        if decoded.action != "accept":
+            return Elicited(decoded.action)
+        is_empty = not self._form.fields and bytes(decoded.content) == b"null"
         try:
-            content = {} if is_empty else _decode_content(answer.content)
+            content = {} if is_empty else _decode_content(decoded.content)
         except UNREADABLE:
             raise QuestionFailed(
                 "The client accepted, but its answer has no content that can be read; it must be an object"
             ) from None
-        return Elicited(answer.action, self._form.decode(restore_content(self._form.schema, content, revision)))
+        return Elicited("accept", self._form.decode(restore_content(self._form.schema, content, revision)))
 
 
 class ElicitUrl:
-    """A page that the user should open, for whatever must not pass through the client: signing in, paying, secrets."""
+    """A page that the user should open, for data that must not pass through the client: sign-in, payment, secrets."""
 
     def __init__(self, message: str, url: str, *, elicitation_id: str | None = None) -> None:
-        _refuse_unusable(url)
-        self.client_request = ClientRequest(
-            method=_METHOD,
-            params={"mode": "url", "message": _checked(message), "url": url},
-            requires=("elicitation.url",),
-        )
-        self.elicitation_id = _checked(
-            secrets.token_urlsafe(16) if elicitation_id is None else elicitation_id, "elicitation_id", 256
-        )
+        _check_url(url)
+        params = {"mode": "url", "message": _checked_text(message), "url": url}
+        self.client_request = ClientRequest(method=_METHOD, params=params, requires=("elicitation.url",))
+        chosen_id = secrets.token_urlsafe(16) if elicitation_id is None else elicitation_id
+        self.elicitation_id = _checked_text(chosen_id, "elicitation_id", 256)
 
     def params(self, revision: Revision) -> dict[str, Any]:
-        named = {"elicitationId": self.elicitation_id} if revision.elicitation_ids else {}
-        return self.client_request.params | named
+        return self.client_request.params | ({"elicitationId": self.elicitation_id} if revision.elicitation_ids else {})
 
     def read(self, result: bytes | Raw, revision: Revision) -> Elicited[None]:  # noqa: ARG002
-        return Elicited(_read_answer(result).action)
+        return Elicited(_decode_result(result).action)
 
 
-# ── questions ──
-
-
-def _checked(text: str, name: str = "message", longest: int = 64 * 1024) -> str:
+def _checked_text(text: str, name: str = "message", longest: int = 64 * 1024) -> str:
     if not isinstance(text, str):
         raise TypeError(f"an elicitation's {name} must be a string, not {type(text).__name__}")
     if not text.strip() or len(text) > longest:
@@ -115,18 +104,13 @@ def _checked(text: str, name: str = "message", longest: int = 64 * 1024) -> str:
     return text
 
 
-# ── URLs ──
-
-
-def _refuse_unusable(url: str) -> None:
-    """Raises, in words, for what no client should open."""
+def _check_url(url: str) -> None:
+    """Raises TypeError or SetupError for a URL that no client should open."""
     if not isinstance(url, str):
         raise TypeError(f"the url of an elicitation must be a string, not {type(url).__name__}")
     if not url.startswith(("https://", "http://")) or not url.isascii() or not valid_uri(url):
-        raise SetupError(
-            f"{url[:80]!r} must be a whole URL, such as https://example.com/sign-in, below 8 KiB, with spaces and "
-            "other scripts percent-encoded"
-        )
+        fix = "such as https://example.com/sign-in, below 8 KiB, with spaces and other scripts percent-encoded"
+        raise SetupError(f"{url[:80]!r} must be a whole URL, {fix}")
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -141,35 +125,30 @@ def _refuse_unusable(url: str) -> None:
 
 
 def _is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
     try:
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    except ValueError:  # a name
+        return host == "localhost" or host.endswith(".localhost")
 
 
 @functools.lru_cache(maxsize=1024)
 def _warn_of_plain_http(host: str) -> None:
-    """Once for each host: what is known already is not done again."""
-    log.warning("users are sent to http://%s, which anybody on the way can read and change; use https", host)
+    """Once for each host, thanks to the cache."""
+    log.warning("users are sent to http://%s, where others can read and change the traffic; use https", host)
 
 
-# ── answers ──
-
-
-class _Answer(msgspec.Struct):
+class _Result(msgspec.Struct):
     action: Action
-    content: Raw = Raw(b"null")  # read only if it counts
+    content: Raw = Raw(b"null")  # decoded only if the user accepted
 
 
-_decode_answer = msgspec.json.Decoder(_Answer).decode
+_result_decoder = msgspec.json.Decoder(_Result)
 _decode_content = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def _read_answer(result: bytes | Raw) -> _Answer:
+def _decode_result(result: bytes | Raw) -> _Result:
     try:
-        return _decode_answer(result)
+        return _result_decoder.decode(result)
     except UNREADABLE:
         raise QuestionFailed(
             'The client\'s answer can\'t be read: it must be an object whose action is "accept", "decline" or "cancel"'

@@ -1,8 +1,8 @@
-"""Elicitation forms: a Python type, choices or a raw schema becomes a form, and an answer becomes its value.
+"""Elicitation forms, compiled from a Python type, from choices or from a raw schema.
 
-A type is written as JSON Schema like that of any argument, and each property is cut down to what forms know. What has
-no place there (patterns, other formats) is not sent, but still checked in the answer. Choices are strings on the way,
-whatever they stand for, and null is leaving a field empty.
+A type becomes JSON Schema like that of any argument, and each property is reduced to the keywords that forms have.
+Other keywords (patterns, other formats) are not sent, but still checked in the content. Choices are sent as strings,
+also those that stand for numbers, and an empty field means null.
 """
 
 import copy
@@ -18,25 +18,25 @@ from msgspec import NODEFAULT
 
 from dovetail.errors import ArgumentError, QuestionFailed, SetupError
 from dovetail.registry.arguments import Arguments
-from dovetail.registry.functions import FunctionInfo, Parameter
-from dovetail.schema.annotations import alias_value, default_of, is_alias
+from dovetail.registry.functions import FunctionInfo, Parameter, bare_type
+from dovetail.schema.annotations import default_of
 from dovetail.schema.encode import OutputError, decode_json, encode_json
 from dovetail.schema.explain import described, excerpt, listed
 from dovetail.schema.generate import JsonSchema
 from dovetail.schema.shapes import read_record
 from dovetail.schema.validate import Validator
 
-_LONGEST = 64 * 1024  # bytes of a string in an answer
+_MAX_TEXT_BYTES = 64 * 1024  # of a string in the content
 _NUMBERS = (int, float)
 _NOTES = ("title", "description")
-_KINDS: dict[str, tuple[str, tuple[type, ...], tuple[str, ...]]] = {  # in words, in Python, and which keywords are sent
+_KINDS: dict[str, tuple[str, tuple[type, ...], tuple[str, ...]]] = {  # in words, Python types, keywords that are sent
     "string": ("a string", (str,), ("minLength", "maxLength")),
     "integer": ("an integer", _NUMBERS, ("minimum", "maximum")),  # 3.0 is one
     "number": ("a number", _NUMBERS, ("minimum", "maximum")),
     "boolean": ("true or false", (bool,), ()),
     "array": ("a list of choices", (list,), ()),
 }
-_SECRETS = frozenset({
+_SECRET_NAMES = frozenset({
     "password", "passwd", "pwd", "passphrase", "passcode", "secret", "clientsecret", "secretkey", "privatekey",
     "apikey", "apisecret", "apitoken", "token", "accesskey", "accesstoken", "refreshtoken", "authtoken", "bearertoken",
     "creditcard", "creditcardnumber", "cardnumber", "cvv", "cvc",
@@ -46,19 +46,19 @@ _NULLS = {"anyOf": {"type": "null"}, "type": "null", "enum": None}  # how each k
 _PARAMETER = "response_type"
 _TYPE = f"ctx.elicit, parameter {_PARAMETER}"
 _SCHEMA = "ctx.elicit, parameter schema"
-_ALONE = "value"  # the only field of a form that asks for one thing
-_REMEMBERED = 256  # forms
+_VALUE = "value"  # the name of the field of a form that is no object
+_MAX_CACHED_FORMS = 256
 _ROOT_KEYWORDS = frozenset(
     {"type", "properties", "required", "additionalProperties", "title", "description", "$schema", "$id", "$comment"}
 )
 
-Answer = dict[str, Any]  # JSON values by the names of fields
+FormContent = dict[str, Any]  # JSON values by the names of fields
 Options = list[tuple[Any, str | None]]  # the values that may be chosen, with their titles
 
 
 def _titles(annotation: Any) -> dict[Any, str]:
-    """The names of those Enum members in an annotation whose values say nothing to a person, as no schema has them."""
-    annotation = _bare(annotation)
+    """Names of Enum members whose values are no strings: they serve as titles, which the schema does not have."""
+    annotation = bare_type(annotation, _TYPE)
     if isinstance(annotation, enum.Enum | enum.EnumType):  # one member in a Literal, or all of them
         members = [annotation] if isinstance(annotation, enum.Enum) else list(annotation)
         return {each.value: each.name for each in members if not isinstance(each.value, str)}
@@ -67,7 +67,7 @@ def _titles(annotation: Any) -> dict[Any, str]:
 
 def _annotations(response_type: Any) -> dict[str, Any]:
     """The annotation of each field of a class, by its name in JSON."""
-    cls = _bare(response_type)
+    cls = bare_type(response_type, _TYPE)
     fields = getattr(get_origin(cls) or cls, "__pydantic_fields__", None)
     if fields is not None:
         aliases = {name: info.validation_alias for name, info in fields.items()}
@@ -76,91 +76,81 @@ def _annotations(response_type: Any) -> dict[str, Any]:
     return {} if record is None else {field.name: field.annotation for field in record.fields}
 
 
-def _bare(annotation: Any) -> Any:
-    """What an alias or an annotated type is about."""
-    while is_alias(annotation) or get_origin(annotation) is Annotated:
-        annotation = alias_value(annotation, _TYPE) if is_alias(annotation) else annotation.__origin__
-    return annotation
-
-
 class FormField(msgspec.Struct, frozen=True, eq=False):
     """One property of a form."""
 
     name: str
     schema: JsonSchema  # as it is sent
-    options: Mapping[str, Any] | None = None  # of a choice: what is sent -> what it stands for
-    nullable: bool = False  # may be left empty, and is null then
+    options: Mapping[str, Any] | None = None  # of a choice: its value for each string that is sent
+    nullable: bool = False  # may be left empty, which means null
 
-    def read(self, given: Any) -> Any:
-        """The JSON value that was meant; raises QuestionFailed."""
+    def decode(self, given: Any) -> Any:
+        """The JSON value of the field; raises QuestionFailed."""
         if isinstance(given, _NUMBERS) and not abs(given) <= sys.float_info.max:
-            raise unfit(f"{self.name}: is not a number of sensible size")
+            raise _form_error(f"{self.name}: is not a number of sensible size")
         words, types, _ = _KINDS[self.schema["type"]]
         if type(given) not in types:
-            raise unfit(f"{self.name}: expected {words}, got {described(given)}")
+            raise _form_error(f"{self.name}: expected {words}, got {described(given)}")
         if type(given) is list:
             if any(type(each) is not str for each in given):
-                raise unfit(f"{self.name}: each choice must be a string")
-            return [self._text(each) for each in dict.fromkeys(given)]
+                raise _form_error(f"{self.name}: each choice must be a string")
+            return [self._decode_text(each) for each in dict.fromkeys(given)]
         if type(given) is str:
-            return self._text(given)
+            return self._decode_text(given)
         return int(given) if self.schema["type"] == "integer" and given % 1 == 0 else given
 
-    def _text(self, given: str) -> Any:
-        """A string itself, or what the choice stands for."""
+    def _decode_text(self, given: str) -> Any:
+        """The string itself, or the value of the choice."""
         if self.options is not None:
-            if given not in self.options:
-                raise unfit(f"{self.name}: must be one of {listed(map(excerpt, self.options))}, got {excerpt(given)}")
-            return self.options[given]
+            if given in self.options:
+                return self.options[given]
+            choices = listed(map(excerpt, self.options))
+            raise _form_error(f"{self.name}: must be one of {choices}, got {excerpt(given)}")
         if not given.isascii() and given.encode("utf-8", "replace").decode() != given:
-            raise unfit(f"{self.name}: holds half a surrogate pair, which is not a character")
-        if len(given) > _LONGEST or len(given.encode()) > _LONGEST:
-            raise unfit(f"{self.name}: is longer than {_LONGEST // 1024} KiB")
+            raise _form_error(f"{self.name}: holds half a surrogate pair, which is not a character")
+        if len(given.encode()) > _MAX_TEXT_BYTES:
+            raise _form_error(f"{self.name}: is longer than {_MAX_TEXT_BYTES // 1024} KiB")
         return given
 
 
-def unfit(*lines: str) -> QuestionFailed:
-    return QuestionFailed("The answer does not fit the form: " + "; ".join(lines))
+def _form_error(*problems: str) -> QuestionFailed:
+    return QuestionFailed("The answer does not fit the form: " + "; ".join(problems))
 
 
-def form_field(name: str, schema: JsonSchema, where: str, annotation: Any = None) -> FormField:
-    """The property as a form has it. What a form has no place for is not sent."""
+def _form_field(name: str, schema: JsonSchema, where: str, annotation: Any = None) -> FormField:
     body, nullable = _without_null(schema)
     several = body.get("type") == "array"
     options = _options(body.get("items") if several else body, where)
     if options is None:
         return FormField(name, _plain(name, body, where), None, nullable)
-    titles = _titles(annotation)  # those of the author's own go first
+    titles = _titles(annotation)  # only for choices without a title of the author's own
     options = [(value, title or titles.get(value)) for value, title in options] if titles else options
     return FormField(name, *_choice(body, options, where, several=several), nullable)
 
 
 def _without_null(schema: JsonSchema) -> tuple[JsonSchema, bool]:
-    """The schema of all but null, and whether null was welcome."""
+    """The schema without null, and whether it accepted null."""
     for keyword, null in _NULLS.items():
         members = schema.get(keyword)
         if isinstance(members, list):
-            solid = [member for member in members if member != null]
+            kept = [member for member in members if member != null]
             others = {name: part for name, part in schema.items() if name != keyword}
-            rest: JsonSchema = {keyword: solid}
-            if len(solid) == 1 and keyword != "enum":
-                rest = solid[0] if isinstance(solid[0], dict) else {keyword: solid[0]}
-            return rest | others, len(solid) < len(members)
+            body: JsonSchema = {keyword: kept}
+            if len(kept) == 1 and keyword != "enum":
+                body = kept[0] if isinstance(kept[0], dict) else {keyword: kept[0]}
+            return body | others, len(kept) < len(members)
     return schema, False
 
 
 def _plain(name: str, body: JsonSchema, where: str) -> JsonSchema:
     kind = body.get("type")
     if not isinstance(kind, str) or kind not in _KINDS or kind == "array" or "contentEncoding" in body:
-        raise SetupError(
-            f"{where}: a form is flat and has strings, numbers, booleans, dates and choices such as Literal['a', 'b'] "
-            "or a list of them; put the fields of an object beside the others, or ask several times"
-        )
+        kinds = "strings, numbers, booleans, dates and choices such as Literal['a', 'b'] or a list of them"
+        fix = "put the fields of an object beside the others, or ask several times"
+        raise SetupError(f"{where}: a form is flat and has {kinds}; {fix}")
     if kind != "boolean" and _asks_for_secret(name, body):
-        raise SetupError(
-            f"{where}: a form must not ask for secrets, because clients and models see what is filled in; "
-            "send the user to a page of yours with ctx.elicit_url"
-        )
+        fix = "send the user to a page of yours with ctx.elicit_url"
+        raise SetupError(f"{where}: a form must not ask for secrets, which clients and models would see; {fix}")
     sent = {"type": kind} | {keyword: body[keyword] for keyword in (*_NOTES, *_KINDS[kind][2]) if keyword in body}
     if kind == "string" and body.get("format") in ("email", "uri", "date", "date-time"):
         sent["format"] = body["format"]
@@ -172,21 +162,20 @@ def _plain(name: str, body: JsonSchema, where: str) -> JsonSchema:
 
 @functools.cache
 def _format(name: str) -> Validator:
-    """One of the four that forms know."""
     return Validator({"format": name}, where="a form")
 
 
 def _asks_for_secret(name: str, body: JsonSchema) -> bool:
-    """`userPassword` does, `password_hint` does not."""
+    """True for `userPassword`, false for `password_hint`."""
     if body.get("format") == "password" or body.get("writeOnly") is True:
         return True
     texts = [text for text in (name, body.get("title")) if isinstance(text, str)]
     words = [_BETWEEN_WORDS.sub(" ", text).lower().split() for text in texts]
-    return any("".join(each[-count:]) in _SECRETS for each in words for count in (1, 2, 3))  # none has more
+    return any("".join(each[-count:]) in _SECRET_NAMES for each in words for count in (1, 2, 3))  # none has more words
 
 
 def _options(schema: Any, where: str) -> Options | None:
-    """What may be chosen, in any spelling; None if the schema is not a choice."""
+    """The choices of a schema: `const`, `enum`, `oneOf` or `anyOf`; None if it is no choice."""
     if not isinstance(schema, dict):
         return None
     if "const" in schema:
@@ -207,20 +196,21 @@ def _options(schema: Any, where: str) -> Options | None:
 
 
 def _choice(body: JsonSchema, options: Options, where: str, *, several: bool) -> tuple[JsonSchema, dict[str, Any]]:
-    known = _spelled(options, where)
+    known = _by_text(options, where)
     values: JsonSchema = {"type": "string", "enum": list(known)}
     if any(title is not None for _, title in options):
         titled = [{"const": text, "title": title or text} for text, (_, title) in zip(known, options, strict=True)]
-        values = {"anyOf": titled} if several else {"type": "string", "oneOf": titled}
-        if "enumNames" in body and not several:  # the older spelling, which every revision still knows
-            values = {"type": "string", "enum": list(known), "enumNames": [option["title"] for option in titled]}
+        if "enumNames" in body and not several:  # the older keyword, which every revision still has
+            values["enumNames"] = [option["title"] for option in titled]
+        else:
+            values = {"anyOf": titled} if several else {"type": "string", "oneOf": titled}
     sent = {"type": "array", "items": values} if several else values
     sent |= {keyword: body[keyword] for keyword in (*_NOTES, "minItems", "maxItems") if keyword in body}
     default = body.get("default")
     chosen = default if several and isinstance(default, list) else [default]
-    texts = {_spelling(value) for value in chosen}
+    texts = {_text_of(value) for value in chosen}
     if default is not None and texts <= known.keys():
-        in_order = [text for text in known if text in texts]  # that of a set differs from process to process
+        in_order = [text for text in known if text in texts]  # the order of a set differs between processes
         if not several:
             sent["default"] = in_order[0]
         elif body.get("minItems", 0) <= len(in_order) <= body.get("maxItems", len(known)):
@@ -228,13 +218,13 @@ def _choice(body: JsonSchema, options: Options, where: str, *, several: bool) ->
     return sent, known
 
 
-def _spelled(options: Options, where: str) -> dict[str, Any]:
-    """Each choice as it is sent, with its value."""
+def _by_text(options: Options, where: str) -> dict[str, Any]:
+    """The value of each choice, by the string that is sent."""
     known: dict[str, Any] = {}
     for value, _ in options:
         if not isinstance(value, (str, int, float)):
             raise SetupError(f"{where}: {excerpt(value)} can't be a choice; use strings or numbers")
-        text = _spelling(value)
+        text = _text_of(value)
         if text in known:
             raise SetupError(f"{where}: two choices are spelled {excerpt(text)}; keep one of them")
         known[text] = value
@@ -243,45 +233,45 @@ def _spelled(options: Options, where: str) -> dict[str, Any]:
     return known
 
 
-def _spelling(value: Any) -> str:
+def _text_of(value: Any) -> str:
     return str.__str__(value) if isinstance(value, str) else encode_json(value).decode()
 
 
 class Form(msgspec.Struct, frozen=True, eq=False):
-    """What a user is asked to fill in. `schema` is spelled as the newest revision does."""
+    """A form for the user. `schema` is the one of the newest revision."""
 
     schema: JsonSchema
     fields: tuple[FormField, ...]
-    build: Callable[[Answer], Any]  # from the fields that were filled in, among them all that are required
-    empty: Collection[str]  # what the author wants to find, and may be null
+    build: Callable[[FormContent], Any]  # from the fields that were filled in, among them all that are required
+    nullable: Collection[str]  # required by the author's type, but may be null
 
     def decode(self, content: dict[str, Any]) -> Any:
-        """The value that the author asked for; raises QuestionFailed, which names the field."""
+        """A value of the author's type; raises QuestionFailed, which names the field."""
         required, filled, problems = self.schema.get("required", ()), dict[FormField, Any](), list[str]()
-        for field in self.fields:  # and no others: a client may add its own
+        for field in self.fields:  # others are ignored: a client may add its own
             given = content.get(field.name)
             if given is not None:
                 filled[field] = given
             elif field.name in required and "default" not in field.schema:
                 problems.append(f"{field.name}: is required, but missing")
         if problems:
-            raise unfit(*problems)
-        answer: Answer = {}
+            raise _form_error(*problems)
+        decoded: FormContent = {}
         for field, given in filled.items():
-            answer[field.name] = field.read(given)
-        for name in self.empty:
-            answer.setdefault(name, None)
-        value = self.build(answer)
-        for field in filled:  # types read some formats less narrowly, and others not at all
+            decoded[field.name] = field.decode(given)
+        for name in self.nullable:
+            decoded.setdefault(name, None)
+        value = self.build(decoded)
+        for field in filled:  # types check some formats less strictly, and others not at all
             if "format" in field.schema:
-                problems += _format(field.schema["format"]).problems(answer[field.name], root=field.name)
+                problems += _format(field.schema["format"]).problems(decoded[field.name], root=field.name)
         if problems:
-            raise unfit(*problems)
+            raise _form_error(*problems)
         return value
 
 
 def compile_form(response_type: Any) -> Form:
-    """The form for a type, or for a list or dict of choices; None only asks for consent. Raises SetupError."""
+    """The form for a type, or for a list or dict of choices; None asks only for consent. Raises SetupError."""
     if response_type is None or response_type is type(None):
         return _form((), (), lambda _: None)
     if isinstance(response_type, (tuple, set, frozenset, str, bytes, int, float)):
@@ -289,16 +279,16 @@ def compile_form(response_type: Any) -> Form:
     try:
         if isinstance(response_type, (list, Mapping)):
             return _choice_form(response_type)
-        try:  # the spelling counts too: Literal["a", "b"] equals Literal["b", "a"]
+        try:  # cached by its repr too: Literal["a", "b"] equals Literal["b", "a"]
             return _type_form(response_type, repr(response_type))
-        except TypeError:  # it can't be hashed
+        except TypeError:  # it can't be hashed, so it is not cached
             return _type_form.__wrapped__(response_type, "")
     except OutputError as error:
         raise SetupError(f"{_TYPE}: it can't be sent: {error}") from None
 
 
 def compile_raw_form(schema: Mapping[str, Any]) -> Form:
-    """The form for a JSON Schema that the author wrote; its answers are dicts. Raises SetupError."""
+    """The form for a JSON Schema that the author wrote; its values are dicts. Raises SetupError."""
     if not isinstance(schema, Mapping):
         raise SetupError(f"{_SCHEMA}: it must be a dict, not {type(schema).__name__}")
     try:
@@ -307,7 +297,7 @@ def compile_raw_form(schema: Mapping[str, Any]) -> Form:
         raise SetupError(f"{_SCHEMA}: it can't be sent: {error}") from None
 
 
-def _form(fields: Collection[FormField], required: Collection[str], build: Callable[[Answer], Any]) -> Form:
+def _form(fields: Collection[FormField], required: Collection[str], build: Callable[[FormContent], Any]) -> Form:
     schema: JsonSchema = {"type": "object", "properties": {field.name: field.schema for field in fields}}
     wanted = [field for field in fields if field.name in required]
     if names := [field.name for field in wanted if not field.nullable]:
@@ -315,84 +305,78 @@ def _form(fields: Collection[FormField], required: Collection[str], build: Calla
     return Form(schema, tuple(fields), build, [field.name for field in wanted if field.nullable])
 
 
-@functools.lru_cache(_REMEMBERED)
-def _type_form(response_type: Any, _text: str) -> Form:
+@functools.lru_cache(_MAX_CACHED_FORMS)
+def _type_form(response_type: Any, _repr: str) -> Form:
     default, factory = NODEFAULT, None
     if get_origin(response_type) is Annotated:
         default, factory = default_of(response_type.__metadata__, _TYPE)
     parameter = Parameter(_PARAMETER, response_type, default, None, factory)
-    info = FunctionInfo(_type_form, "the form", "ctx.elicit", None, False, (parameter,), {})
+    info = FunctionInfo(_type_form, "the form", "ctx.elicit", None, False, (parameter,), ())
     arguments = Arguments(info, lenient=False)
     schema = arguments.schema["properties"][_PARAMETER]
     if schema.get("type") == "object" and "properties" in schema:
         config = getattr(get_origin(response_type) or response_type, "__struct_config__", None)
-        # What tells a Struct from others is not for the user to fill in.
+        # The tag of a tagged Struct is not for the user to fill in.
         tag = {} if config is None or config.tag is None else {config.tag_field: config.tag}
         parts = {name: part for name, part in schema["properties"].items() if name not in tag}
         fields = _fields(parts, _TYPE, _annotations(response_type))
         required = schema.get("required", ())
-        return _form(fields, required, lambda answer: _read(arguments, {_PARAMETER: tag | answer}, "answer"))
-    fields = [form_field(_ALONE, schema, _TYPE, response_type)]
-    required = [_ALONE] if parameter.required else []
-    return _form(fields, required, lambda given: _read(arguments, {_PARAMETER: given[_ALONE]} if given else {}, _ALONE))
+        return _form(fields, required, lambda content: _decode(arguments, {_PARAMETER: tag | content}, "answer"))
+    fields = [_form_field(_VALUE, schema, _TYPE, response_type)]
+    required = [_VALUE] if parameter.required else []
+    return _form(
+        fields, required, lambda given: _decode(arguments, {_PARAMETER: given[_VALUE]} if given else {}, _VALUE)
+    )
 
 
 def _fields(parts: Mapping[str, JsonSchema], where: str, annotations: Mapping[str, Any]) -> list[FormField]:
-    return [form_field(name, part, f"{where}, field {name}", annotations.get(name)) for name, part in parts.items()]
+    return [_form_field(name, part, f"{where}, field {name}", annotations.get(name)) for name, part in parts.items()]
 
 
-def _read(arguments: Arguments, given: Answer, root: str) -> Any:
-    """An answer is read as the argument of a function would be; `root` is its name in what is wrong with it."""
+def _decode(arguments: Arguments, given: FormContent, root: str) -> Any:
+    """The content, decoded like the argument of a function; `root` is its name in problems."""
     try:
         return arguments.decode(msgspec.json.encode(given))[_PARAMETER]
     except ArgumentError as error:
         places = [line.removeprefix(_PARAMETER) for line in error.problems]
-        raise unfit(*(place[1:] if place.startswith(".") else root + place for place in places)) from None
+        raise _form_error(*(place[1:] if place.startswith(".") else root + place for place in places)) from None
 
 
-@functools.lru_cache(_REMEMBERED)
+@functools.lru_cache(_MAX_CACHED_FORMS)
 def _raw_form(text: bytes) -> Form:
     schema = decode_json(text)
-    _refuse_nested(schema)
-    properties, required = schema["properties"], schema.get("required", ())
-    validator = Validator({"type": "object", "properties": properties}, where=_SCHEMA)
-    fields = _fields(properties, _SCHEMA, {})
-    defaults = {name: part["default"] for name, part in properties.items() if part.get("default") is not None}
-    if wrong := validator.problems(defaults, root="default"):
-        raise SetupError(f"{_SCHEMA}: its defaults do not fit: {'; '.join(wrong)}")
-
-    def build(answer: Answer) -> Answer:
-        filled = {name: value for name, value in answer.items() if value is not None}
-        if problems := validator.problems(filled, root="answer"):
-            raise unfit(*problems)
-        return answer | copy.deepcopy(defaults) | filled
-
-    return _form(fields, required, build)
-
-
-def _refuse_nested(schema: JsonSchema) -> None:
     if unknown := sorted(schema.keys() - _ROOT_KEYWORDS):
         raise SetupError(f"{_SCHEMA}: a form is a flat object, where {listed(unknown)} has no place; remove it")
     properties, required = schema.get("properties"), schema.get("required", [])
     parts = properties.values() if isinstance(properties, dict) else [None]
     if schema.get("type") != "object" or not all(isinstance(part, dict) for part in parts):
         raise SetupError(f'{_SCHEMA}: it must be flat: {{"type": "object", "properties": {{"name": {{…}}}}}}')
-    if not isinstance(required, list) or not all(name in [*(properties or ())] for name in required):
+    if not isinstance(required, list) or not all(name in [*properties] for name in required):
         raise SetupError(f"{_SCHEMA}: required must list names of its properties, not {excerpt(required)}")
+    validator = Validator({"type": "object", "properties": properties}, where=_SCHEMA)
+    fields = _fields(properties, _SCHEMA, {})
+    defaults = {name: part["default"] for name, part in properties.items() if part.get("default") is not None}
+    if wrong := validator.problems(defaults, root="default"):
+        raise SetupError(f"{_SCHEMA}: its defaults do not fit: {'; '.join(wrong)}")
+
+    def build(content: FormContent) -> FormContent:
+        filled = {name: value for name, value in content.items() if value is not None}
+        if problems := validator.problems(filled, root="answer"):
+            raise _form_error(*problems)
+        return content | copy.deepcopy(defaults) | filled
+
+    return _form(fields, required, build)
 
 
 def _choice_form(choices: list[Any] | Mapping[Any, Any]) -> Form:
     several = isinstance(choices, list) and len(choices) == 1 and isinstance(choices[0], (list, Mapping))
     given = choices[0] if several else choices
-    titles = map(_title, given.values()) if isinstance(given, Mapping) else [None] * len(given)
+    titles: list[Any] = [None] * len(given)
+    if isinstance(given, Mapping):
+        titles = [each.get("title") if isinstance(each, Mapping) else each for each in given.values()]
+        if wrong := [title for title in titles if not isinstance(title, str)]:
+            raise SetupError(f'{_TYPE}: the title {wrong[0]!r} must be a string, as in {{"low": "Low priority"}}')
     options = list(zip(given, titles, strict=True))
-    field = FormField(_ALONE, *_choice({}, options, _TYPE, several=several))
-    encode_json(field.schema)
-    return _form([field], [_ALONE], lambda answer: answer[_ALONE])
-
-
-def _title(given: Any) -> str:
-    title = given.get("title") if isinstance(given, Mapping) else given
-    if not isinstance(title, str):
-        raise SetupError(f'{_TYPE}: the title {title!r} must be a string, as in {{"low": "Low priority"}}')
-    return title
+    field = FormField(_VALUE, *_choice({}, options, _TYPE, several=several))
+    encode_json(field.schema)  # raises OutputError if it can't be sent
+    return _form([field], [_VALUE], lambda content: content[_VALUE])

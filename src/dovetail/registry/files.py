@@ -1,11 +1,9 @@
 """Files and folders as resources, and their MIME types.
 
-The relative paths come from clients and are not trusted. What lies outside the root, is hidden, is excluded or is no
-regular file simply does not exist here (`NotFound`, always in the same words), and no error shows an absolute path.
-
-Patterns read as in a .gitignore: without a slash they fit a name at any depth, with one they start at the root, and
-`**` spans folders. `include` must fit the file itself; `exclude` also covers all that lies below a folder it fits, and
-ignores case, since some file systems do.
+Relative paths come from clients and are not trusted. A file that is outside the root, hidden, excluded or not regular
+is `NotFound`, always with the same message, and no error shows an absolute path. Patterns are like those of .gitignore:
+without a slash they match a name at any depth, with one they start at the root, and `**` spans folders. `include` must
+match the file itself; `exclude` also covers all files below a folder that it matches, and ignores case.
 """
 
 import errno
@@ -32,7 +30,7 @@ from dovetail.protocol.uri_template import normalised
 if TYPE_CHECKING:
     from dovetail.registry.resources import FileGuard
 
-# The standard library's table differs between systems and versions; this one does not. "type:ending,ending …"
+# The standard library's table differs between systems and versions, this one does not. "type:extension,extension …"
 _TYPE_TABLE = {
     "text/": "plain:txt,text,log,cfg,conf,ini,properties,lock,rst,adoc,tex,srt,license,licence,copying,notice,authors,"
     "readme,changelog,todo,makefile,dockerfile,gitignore,gitattributes,dockerignore,editorconfig "
@@ -55,60 +53,55 @@ _TYPE_TABLE = {
     "font/": "woff:woff woff2:woff2 ttf:ttf otf:otf",
 }
 _TYPES = {
-    ending: family + kind
+    extension: family + kind
     for family, kinds in _TYPE_TABLE.items()
-    for kind, _, endings in (each.partition(":") for each in kinds.split())
-    for ending in endings.split(",")
+    for kind, _, extensions in (each.partition(":") for each in kinds.split())
+    for extension in extensions.split(",")
 }
 
 
 def type_of_uri(uri: str) -> str | None:
-    """The type that a URI's ending stands for; None if it has none that is known."""
+    """The MIME type of a URI's extension; None if it has no known one."""
     name = re.split("[?#]", uri)[0].rpartition("/")[2]
     return _TYPES.get(name.rpartition(".")[2].lower()) if "." in name else None
 
 
 def guess_mime_type(name: str) -> str:
-    """The type that the ending (or, for Makefile, LICENSE and the like, the whole name) stands for, on every system."""
-    ending = name.rpartition("/")[2].rpartition(".")[2]
-    return _TYPES.get(ending.lower(), "application/octet-stream")
+    """The MIME type of the extension, or of the whole name for Makefile, LICENSE and the like."""
+    extension = name.rpartition("/")[2].rpartition(".")[2]
+    return _TYPES.get(extension.lower(), "application/octet-stream")
 
 
 log = logging.getLogger("dovetail.files")
-
 MAX_BYTES = 10_000_000
 MAX_PATH = 4096
-LOOKS_PER_FILE = 10  # a listing looks at no more than this many names for each file it may return
+NAMES_PER_FILE = 10  # a listing scans at most this many names for each file that it may return
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_SECOND = 253_402_300_799  # of the year 9999
 
-# A name is neither "." nor ".." nor starts with a drive letter, and holds no slash of any kind, NUL or half character.
-_STREAMS = ":" if os.name == "nt" else ""  # Windows: "file:stream" is another way to say "file"
+# A name is neither "." nor "..", starts with no drive letter, and holds no slash, backslash, NUL or lone surrogate.
+_STREAMS = ":" if os.name == "nt" else ""  # Windows: "file:stream" is another name of "file"
 _NAME = rf"(?!\.\.?(?:/|\Z))(?![A-Za-z]:)[^/\\\0\ud800-\udfff{_STREAMS}]+"
 _RELATIVE = re.compile(f"{_NAME}(?:/{_NAME})*")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?:[\w.~!$&'()*+,;=:@/?\[\]-]|%[0-9A-Fa-f]{2})*", re.ASCII)
 _NOT_A_PATH = re.compile(r"[?#]|%(?![0-9A-Fa-f]{2})")
 
 
-def _flags(*names: str) -> int:
-    """The open flags of these names, as far as this system has them."""
-    return sum(getattr(os, name, 0) for name in names)
-
-
-_READ = _flags("O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_BINARY")  # O_NONBLOCK: opening a fifo returns at once
-_FOLDER = _flags("O_CLOEXEC", "O_PATH", "O_DIRECTORY", "O_NOFOLLOW")
-_CAN_DESCEND = hasattr(os, "O_NOFOLLOW") and os.open in os.supports_dir_fd
-_GONE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENAMETOOLONG}
+# Open flags, as far as this system has them. O_NONBLOCK: opening a fifo returns at once.
+_READ = sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_BINARY"))
+_FOLDER = sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_PATH", "O_DIRECTORY", "O_NOFOLLOW"))
+_NOT_FOUND = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENAMETOOLONG}
 
 _TEXTUAL = re.compile(r"text/.*|application/(json|jsonl|toml|yaml|xml|sql|graphql|javascript)|.*\+(json|xml|yaml)")
 
 Matcher = Callable[[str], object]
-_NOTHING = re.compile("(?!)").match  # fits no name: the glob is used up
+_MATCH_NOTHING: Matcher = re.compile("(?!)").match
+OpenFile = Callable[[Path, Path], int]  # a descriptor for a real path below a root
 
 
 class FileEntry(msgspec.Struct, frozen=True):
-    """What a listing says about a file; `path` is for the server only."""
+    """A file in a listing; `path` is for the server only."""
 
     uri: str
     name: str
@@ -119,14 +112,44 @@ class FileEntry(msgspec.Struct, frozen=True):
 
 
 class FileContents(msgspec.Struct, frozen=True):
-    """A file as it was read: text where its type is textual and its bytes are UTF-8, else bytes."""
+    """The contents of a file: text if its type is textual and its bytes are UTF-8, else bytes."""
 
     entry: FileEntry
     data: str | bytes
 
 
+def open_by_folder(root: Path, path: Path) -> int:
+    """Open each folder on the way, so that no symlink is followed that was made since the path was resolved."""
+    *folders, name = path.relative_to(root).parts
+    folder = os.open(root, _FOLDER)
+    try:
+        for each in folders:
+            inner = os.open(each, _FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        return os.open(name, _READ | os.O_NOFOLLOW, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def open_and_compare(_root: Path, path: Path) -> int:
+    """For systems where folders can't be opened: open, then check that the path still leads to the same file."""
+    descriptor = os.open(path, _READ)
+    try:
+        if os.path.realpath(path) != str(path) or not os.path.samestat(os.fstat(descriptor), os.lstat(path)):
+            raise FileNotFoundError(errno.ENOENT, "replaced while it was opened")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+_CAN_OPEN_FOLDERS = hasattr(os, "O_NOFOLLOW") and os.open in os.supports_dir_fd
+open_below: OpenFile = open_by_folder if _CAN_OPEN_FOLDERS else open_and_compare
+
+
 class Directory:
-    """The files below a root, each with a URI; see the module for what counts as offered."""
+    """The files below a root, each with a URI; the module says which of them are offered."""
 
     def __init__(
         self,
@@ -138,6 +161,7 @@ class Directory:
         hidden: bool = False,
         max_bytes: int = MAX_BYTES,
         max_files: int = 10_000,
+        open_file: OpenFile = open_below,
     ) -> None:
         if not os.path.isdir(root):
             raise SetupError(f"There is no directory {str(root)!r}: create it first, or name one that exists")
@@ -151,20 +175,21 @@ class Directory:
         self._hidden = hidden
         self._include = [_compile_glob(pattern) for pattern in _checked_patterns("include", include)]
         self._exclude = [[*_compile_glob(_fold(each)), None] for each in _checked_patterns("exclude", exclude)]
-        self._said_cut = False
-        self.guard: Callable[[], FileGuard | None] | None = None  # None: no other file or folder has a rule
+        self._open_file = open_file
+        self._has_warned = False
+        self.guard: Callable[[], FileGuard | None] | None = None  # None: no other file or folder has an access rule
 
     def entries(self) -> list[FileEntry]:
-        """All offered files, sorted by name, at most `max_files`. Folders behind a symlink are not entered."""
+        """All offered files, sorted by name, at most `max_files`. Symlinks to folders are not followed."""
         found = list(islice(self._walk(), self.max_files + 1))
         if len(found) > self.max_files:
-            self._say_cut()
-        others = self._left_to_others(entry.path for entry in found)
-        shown = [entry for entry in found[: self.max_files] if entry.path not in others]
+            self._warn_of_limit()
+        covered = self._covered_by_others(entry.path for entry in found)
+        shown = [entry for entry in found[: self.max_files] if entry.path not in covered]
         return sorted(shown, key=lambda entry: entry.name)
 
     def resolve(self, relative: str) -> Path:
-        """The real path of an offered file. `relative` is percent-decoded already and is never decoded again."""
+        """The real path of an offered file. `relative` is percent-decoded already."""
         try:
             parts = _split(relative)
             path = Path(os.path.realpath(self.root.joinpath(*parts), strict=True))
@@ -172,81 +197,74 @@ class Directory:
             offered = self.offers(parts) and self.offers(real_parts) and stat.S_ISREG(os.lstat(path).st_mode)
         except (OSError, ValueError):
             offered = False
-        if not offered or self._left_to_others([path]):
+        if not offered or self._covered_by_others([path]):
             raise _missing(relative)
         return path
 
     def read(self, relative: str) -> FileContents:
-        """The contents of an offered file; too large is a `ProtocolError`."""
+        """The contents of an offered file; raises ProtocolError if it is too large."""
         path = self.resolve(relative)
-        with _plain_errors(relative):
-            status, data = _read_regular(_open_below(self.root, path), relative, self.max_bytes)
+        with _translated_errors(relative):
+            status, data = _read_regular(self._open_file(self.root, path), relative, self.max_bytes)
         return _contents(_entry(self.uri_of(relative), relative, path, status), data)
 
     def uri_of(self, relative: str) -> str:
         """The URI of a relative path, whether or not there is a file."""
-        if not _RELATIVE.fullmatch(relative):
-            raise _missing(relative)
-        uri = self.prefix + quote(relative)
-        if len(uri) > MAX_URI_LENGTH:  # nobody could ask for it
+        uri = self.prefix + quote(relative) if _RELATIVE.fullmatch(relative) else None
+        if uri is None or len(uri) > MAX_URI_LENGTH:  # no request could name it
             raise _missing(relative)
         return uri
 
     def path_of(self, uri: str) -> Path | None:
-        """The file behind a URI, the root for the directory's own URI, or None."""
+        """The path of an offered file, or the root for the directory's own URI; else None."""
         if uri in (self.uri, self.prefix):
             return self.root
         relative = uri.removeprefix(self.prefix)
         if relative == uri or _NOT_A_PATH.search(relative):
             return None
-        try:
+        with suppress(NotFound, UnicodeError):
             return self.resolve(unquote_to_bytes(relative).decode())
-        except (NotFound, UnicodeError):
-            return None
+        return None
 
-    def spells(self, uri: str, relative: str) -> bool:
-        """Tell whether each slash of the relative path is one in the URI too."""
-        return uri.count("/") == self.prefix.count("/") + relative.count("/")
-
-    def _left_to_others(self, paths: Iterable[Path]) -> set[Path]:
+    def _covered_by_others(self, paths: Iterable[Path]) -> set[Path]:
         guard = None if self.guard is None else self.guard()
         return set() if guard is None else guard.covered(paths)
 
     def offers(self, parts: Sequence[str]) -> bool:
-        return self._admits(parts) and any(_fits(glob, parts) for glob in self._include)
+        return self._admits(parts) and any(_matches(glob, parts) for glob in self._include)
 
     def _admits(self, parts: Sequence[str]) -> bool:
-        """Neither hidden nor excluded: holds for files and for the folders on the way to them."""
+        """True for a file or folder that is neither hidden nor excluded."""
         if not self._hidden and any(part.startswith(".") for part in parts):
             return False
         folded = [_fold(part) for part in parts] if self._exclude else []
-        return not any(_fits(glob, folded) for glob in self._exclude)
+        return not any(_matches(glob, folded) for glob in self._exclude)
 
     def _walk(self) -> Iterator[FileEntry]:
-        looks_left = self.max_files * LOOKS_PER_FILE
-        waiting: list[tuple[str, ...]] = [()]
-        while waiting and looks_left > 0:
-            folder = waiting.pop()
+        remaining = self.max_files * NAMES_PER_FILE
+        pending: list[tuple[str, ...]] = [()]
+        while pending and remaining > 0:
+            folder = pending.pop()
             inner: list[tuple[str, ...]] = []
-            for item, is_folder in self._scan(folder, looks_left):
-                looks_left -= 1
+            for item, is_folder in self._scan(folder, remaining):
+                remaining -= 1
                 parts = (*folder, item.name)
                 if not is_folder and (entry := self._entry_of(item, parts)) is not None:
                     yield entry
                 elif is_folder and self._admits(parts):
                     inner.append(parts)
-            waiting.extend(reversed(inner))
-        if looks_left <= 0:
-            self._say_cut()
+            pending.extend(reversed(inner))
+        if remaining <= 0:
+            self._warn_of_limit()
 
     def _scan(self, parts: tuple[str, ...], limit: int) -> list[tuple[os.DirEntry[str], bool]]:
         folder = str(self.root.joinpath(*parts))
         try:
-            if os.path.realpath(folder) != folder:  # a junction, or swapped for a symlink since it was listed
+            if os.path.realpath(folder) != folder:  # a junction, or replaced by a symlink since it was listed
                 return []
             with os.scandir(folder) as items:
                 found = [(item, item.is_dir(follow_symlinks=False)) for item in islice(items, limit)]
-        except OSError:  # gone meanwhile, or not ours to read
+        except OSError:  # deleted meanwhile, or not readable
             return []
         return sorted(found, key=lambda each: each[0].name)
 
@@ -261,14 +279,14 @@ class Directory:
             return None
         return _entry(uri, name, path, status) if stat.S_ISREG(status.st_mode) else None
 
-    def _say_cut(self) -> None:
-        if not self._said_cut:
-            self._said_cut = True
+    def _warn_of_limit(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
             log.warning("%s has more files than a listing shows; raise max_files or narrow the patterns", self.root)
 
 
 class File:
-    """A single file as a resource. The developer chose it, so it may be hidden, or a symlink to anywhere."""
+    """A single file as a resource. The author chose it, so it may be hidden, or a symlink to any file."""
 
     def __init__(
         self, path: str | Path, uri: str | None = None, mime_type: str | None = None, max_bytes: int = MAX_BYTES
@@ -283,14 +301,14 @@ class File:
         self.max_bytes = max_bytes
 
     def entry(self) -> FileEntry:
-        with _plain_errors(self.name):
+        with _translated_errors(self.name):
             status = os.stat(self.path)
         if not stat.S_ISREG(status.st_mode):
             raise _missing(self.name)
         return _entry(self.uri, self.name, self.path, status, self.mime_type)
 
     def read(self) -> FileContents:
-        with _plain_errors(self.name):
+        with _translated_errors(self.name):
             status, data = _read_regular(os.open(self.path, _READ), self.name, self.max_bytes)
         return _contents(_entry(self.uri, self.name, self.path, status, self.mime_type), data)
 
@@ -314,36 +332,8 @@ def _contents(entry: FileEntry, data: bytes) -> FileContents:
     return FileContents(entry, data)
 
 
-def _open_below(root: Path, path: Path) -> int:
-    """Open a real path without following any symlink that came to be since it was resolved."""
-    if not _CAN_DESCEND:
-        return _open_and_compare(path)
-    *folders, name = path.relative_to(root).parts
-    folder = os.open(root, _FOLDER)
-    try:
-        for each in folders:
-            inner = os.open(each, _FOLDER, dir_fd=folder)
-            os.close(folder)
-            folder = inner
-        return os.open(name, _READ | os.O_NOFOLLOW, dir_fd=folder)
-    finally:
-        os.close(folder)
-
-
-def _open_and_compare(path: Path) -> int:
-    """Where folders can't be opened one by one: open, then see that the path still leads to the same file."""
-    descriptor = os.open(path, _READ)
-    try:
-        if os.path.realpath(path) != str(path) or not os.path.samestat(os.fstat(descriptor), os.lstat(path)):
-            raise FileNotFoundError(errno.ENOENT, "replaced while it was opened")
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
 def _read_regular(descriptor: int, name: str, max_bytes: int) -> tuple[os.stat_result, bytes]:
-    """Read and close. One byte more than allowed is asked for, so that a file that grows meanwhile is found out."""
+    """Read and close. It reads one byte more than allowed, to notice a file that grows meanwhile."""
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -351,30 +341,30 @@ def _read_regular(descriptor: int, name: str, max_bytes: int) -> tuple[os.stat_r
         with os.fdopen(descriptor, "rb", closefd=False) as stream:
             data = stream.read(max_bytes + 1 if status.st_size <= max_bytes else 0)
         if max(status.st_size, len(data)) > max_bytes:
-            raise ProtocolError(f"The file {_shown(name)} is larger than the limit of {max_bytes:,} bytes")
+            raise ProtocolError(f"The file {_excerpt(name)} is larger than the limit of {max_bytes:,} bytes")
         return status, data
     finally:
         os.close(descriptor)
 
 
 @contextmanager
-def _plain_errors(name: str) -> Iterator[None]:
-    """Say what the operating system says in words that name the file as the client knows it."""
+def _translated_errors(name: str) -> Iterator[None]:
+    """Errors of the operating system become errors for the client, with the file's name and without its path."""
     try:
         yield
     except OSError as problem:
-        if problem.errno in _GONE:
+        if problem.errno in _NOT_FOUND:
             raise _missing(name) from None
-        log.warning("%s can't be read: %s", _shown(name), problem.strerror)
-        raise ProtocolError(f"The file {_shown(name)} can't be read") from None
+        log.warning("%s can't be read: %s", _excerpt(name), problem.strerror)
+        raise ProtocolError(f"The file {_excerpt(name)} can't be read") from None
 
 
 def _missing(name: str) -> NotFound:
-    return NotFound(f"There is no file {_shown(name)}")
+    return NotFound(f"There is no file {_excerpt(name)}")
 
 
-def _shown(name: str) -> str:
-    """A client's text, short and fit for UTF-8."""
+def _excerpt(name: str) -> str:
+    """A client's text, shortened and encodable as UTF-8."""
     return repr(name if len(name) <= 200 else f"{name[:200]}…").encode(errors="replace").decode()
 
 
@@ -390,12 +380,12 @@ def _compile_glob(pattern: str) -> list[Matcher | None]:
     return [None if name == "**" else re.compile(fnmatch.translate(name)).match for name in names]
 
 
-def _fits(glob: Sequence[Matcher | None], parts: Sequence[str]) -> bool:
-    """Walk both side by side; on a mismatch let the last `**` take one part more. Never exponential."""
+def _matches(glob: Sequence[Matcher | None], parts: Sequence[str]) -> bool:
+    """On a mismatch the last `**` takes one part more: quadratic at worst, never exponential."""
     at = part = 0
     retry: tuple[int, int] | None = None
     while part < len(parts):
-        matcher = glob[at] if at < len(glob) else _NOTHING
+        matcher = glob[at] if at < len(glob) else _MATCH_NOTHING
         if matcher is None:
             at += 1
             retry = at, part

@@ -1,7 +1,4 @@
-"""Python callables: their signature, type hints and docstring, and how they are to be called.
-
-Nothing here knows JSON. What can't be served is refused with the function, the parameter and the fix.
-"""
+"""Signature, type hints and docstring of a callable, and how the engine calls it."""
 
 import functools
 import inspect
@@ -9,13 +6,14 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
-from msgspec import NODEFAULT
+from msgspec import NODEFAULT, UNSET, UnsetType
 
 from dovetail.errors import SetupError
-from dovetail.schema.annotations import default_of, evaluate, is_field
+from dovetail.schema.annotations import alias_value, default_of, evaluate, is_alias, is_field
 
 _ARGUMENTS = ("args", "arguments", "parameters", "params", "keyword args", "keyword arguments", "other parameters")
 _DROPPED = ("returns", "return", "yields", "yield", "raises", "raise", "except", "exceptions")
@@ -31,12 +29,12 @@ _SPHINX_DROPPED = frozenset({"type", "return", "returns", "rtype", "raises", "ra
 
 
 def split_docstring(text: str) -> tuple[str | None, dict[str, str]]:
-    """The prose (None if there is none) and what the docstring says about each parameter."""
+    """The prose (None if there is none) and the description of each parameter."""
     descriptions: dict[str, str] = {}
 
     def take(section: re.Match[str]) -> str:
         if section["title"].lower() in _ARGUMENTS:
-            descriptions.update(_described(section["body"].splitlines()))
+            descriptions.update(_section_entries(section["body"].splitlines()))
         return ""
 
     text += "\n"
@@ -46,13 +44,10 @@ def split_docstring(text: str) -> tuple[str | None, dict[str, str]]:
     return re.sub(r"\n{3,}", "\n\n", prose).strip() or None, descriptions
 
 
-def _described(lines: list[str]) -> dict[str, str]:
+def _section_entries(lines: list[str]) -> dict[str, str]:
     """The entries of an argument section: `name (type): text`, or `name : type` with the text indented below."""
     filled = [line for line in lines if line.strip()]
-    if not filled:
-        return {}
-    margin = min(len(line) - len(line.lstrip()) for line in filled)
-    is_numpy = margin == 0
+    margin = min((len(line) - len(line.lstrip()) for line in filled), default=0)
     texts: dict[str, list[str]] = {}
     current: list[str] = []
     for line in filled:
@@ -60,20 +55,16 @@ def _described(lines: list[str]) -> dict[str, str]:
             current.append(line.strip())
             continue
         current = []
-        match = re.match(_NUMPY_ENTRY if is_numpy else _GOOGLE_ENTRY, line.strip())
-        if match is None:
-            continue
-        if is_numpy:
-            names = [name.strip(" *") for name in match["names"].split(",")]
-        else:
-            names = [match["name"]]
+        if margin == 0 and (match := re.match(_NUMPY_ENTRY, line.strip())):
+            texts.update((name.strip(" *"), current) for name in match["names"].split(","))
+        elif margin and (match := re.match(_GOOGLE_ENTRY, line.strip())):
             current.append(match["text"].strip())
-        texts.update(dict.fromkeys(names, current))
+            texts[match["name"]] = current
     return {name: joined for name, parts in texts.items() if (joined := " ".join(parts).strip())}
 
 
 def _without_sphinx_fields(lines: list[str], descriptions: dict[str, str]) -> Iterator[str]:
-    """The lines that are no `:param x:`-like field; those fields fill `descriptions`."""
+    """The lines without fields such as `:param x:`, whose texts are added to `descriptions`."""
     inside, name = False, ""
     for line in lines:
         match = re.match(_SPHINX_FIELD, line) if line.startswith(":") else None
@@ -91,11 +82,11 @@ def _without_sphinx_fields(lines: list[str], descriptions: dict[str, str]) -> It
             yield line
 
 
-_FRAMES_SEARCHED = 64  # how far up the stack the function that defines a local type is looked for
+_MAX_FRAMES = 64  # searched upward for the function that defines a local type
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """One argument that a caller may give."""
+    """One argument that a client may send."""
 
     name: str
     annotation: Any
@@ -109,7 +100,7 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class FunctionInfo(msgspec.Struct, frozen=True):
-    """What a callable says about itself."""
+    """A callable, inspected."""
 
     function: Callable[..., Any]
     name: str
@@ -117,7 +108,7 @@ class FunctionInfo(msgspec.Struct, frozen=True):
     summary: str | None
     is_async: bool
     parameters: tuple[Parameter, ...]
-    injected: dict[str, type]  # parameter -> the injectable class it asks for
+    injected: tuple[str, ...]  # the parameters that take the injectable class
     returns: Any = inspect.Signature.empty
 
 
@@ -125,24 +116,27 @@ def inspect_function(
     function: Callable[..., Any],
     *,
     kind: str = "tool",
-    injectable: tuple[type, ...] = (),
+    injectable: type | None = None,
     name: str | None = None,
     open_ended: bool = False,
 ) -> FunctionInfo:
-    """Read a callable's signature, type hints and docstring; raises SetupError for what can't be served.
+    """Inspect a callable; raises SetupError, which names the function, the parameter and the fix.
 
-    With `open_ended`, `*args` and `**kwargs` are passed over: something else describes the arguments.
+    With `open_ended`, `*args` and `**kwargs` are allowed: a raw schema describes the arguments.
     """
     inner, bound = _innermost(function)
-    where = f"{kind} {name or _name_of(inner)} ({called(inner)})"
+    shown = name or str(getattr(inner, "__name__", None) or type(inner).__name__)
+    where = f"{kind} {shown} ({qualified_name(inner)})"
     _refuse_uncallable(function, inner, where)
-    shown = name or _name_of(inner)
     if shown == "<lambda>":
         raise SetupError(f'{where}: a lambda has no name; pass name="…", or write a def')
     summary, descriptions = split_docstring(inspect.getdoc(_documented(inner)) or "")
-    signature = _signature(function, where)
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError, NameError) as error:
+        raise SetupError(f"{where}: its signature can't be read ({error}); wrap it in a def with annotations") from None
     namespace = _Namespace(inner)
-    injected: dict[str, type] = {}
+    injected: list[str] = []
     parameters: list[Parameter] = []
     for declared in signature.parameters.values():
         if declared.name in bound or (open_ended and declared.kind in _OPEN_KINDS):
@@ -150,12 +144,12 @@ def inspect_function(
         here = f"{where}, parameter {declared.name}"
         _refuse_kind(declared, inner, here)
         annotation = namespace.resolve(declared.annotation, here)
-        wanted = _injectable_in(annotation, injectable, here)
-        if wanted is not None:
-            injected[declared.name] = wanted
-            continue
-        _refuse_forgotten_annotation(declared, injectable, here)
-        parameters.append(_parameter(declared, annotation, descriptions.get(declared.name), here))
+        if injectable is not None and _is_injected(annotation, injectable, here):
+            injected.append(declared.name)
+        elif injectable is not None and declared.name == "ctx" and annotation is inspect.Parameter.empty:
+            raise SetupError(f"{here}: write ctx: {injectable.__name__} to have it passed in, or rename the parameter")
+        else:
+            parameters.append(_parameter(declared, annotation, descriptions.get(declared.name), here))
     return FunctionInfo(
         function=function,
         name=shown,
@@ -163,8 +157,8 @@ def inspect_function(
         summary=summary,
         is_async=inspect.iscoroutinefunction(_outermost(function)),
         parameters=tuple(parameters),
-        injected=injected,
-        returns=_returned(signature, namespace, where),
+        injected=tuple(injected),
+        returns=namespace.resolve(signature.return_annotation, f"{where}, return annotation"),
     )
 
 
@@ -181,11 +175,8 @@ def _parameter(declared: inspect.Parameter, annotation: Any, description: str | 
     return Parameter(declared.name, annotation, default, description, factory)
 
 
-# What may be registered
-
-
 def _innermost(function: Any) -> tuple[Any, frozenset[str]]:
-    """The function that was written, and the parameters that a `functools.partial` has filled by name."""
+    """The function without wrappers and partials, and the parameters that a `functools.partial` has filled by name."""
     bound: set[str] = set()
     while isinstance(function, functools.partial):
         bound.update(function.keywords)
@@ -194,7 +185,7 @@ def _innermost(function: Any) -> tuple[Any, frozenset[str]]:
 
 
 def _outermost(function: Any) -> Any:
-    """What a call really runs: the partial's function, or a callable object's `__call__`."""
+    """The function that a call runs: that of a partial, or the `__call__` of a callable object."""
     while isinstance(function, functools.partial):
         function = function.func
     return function if inspect.isroutine(function) else type(function).__call__
@@ -208,10 +199,6 @@ def _documented(function: Any) -> Any:
     return call if call.__doc__ else type(function)
 
 
-def _name_of(function: Any) -> str:
-    return str(getattr(function, "__name__", None) or type(function).__name__)
-
-
 def _refuse_uncallable(function: Any, inner: Any, where: str) -> None:
     if isinstance(function, classmethod):
         raise SetupError(f"{where}: a classmethod can't be called from inside its class; register Class.method instead")
@@ -219,19 +206,9 @@ def _refuse_uncallable(function: Any, inner: Any, where: str) -> None:
         raise SetupError(f"{where}: a class is not a function; register a function, or an object with __call__")
     if not callable(function):
         raise SetupError(f"{where}: {type(function).__name__} can't be called; register a function")
-    if any(map(_yields, (inner, _outermost(inner), _outermost(function)))):
-        raise SetupError(f"{where}: generators are not supported; return a list instead of using yield")
-
-
-def _yields(function: Any) -> bool:
-    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-
-
-def _signature(function: Callable[..., Any], where: str) -> inspect.Signature:
-    try:
-        return inspect.signature(function)
-    except (ValueError, TypeError, NameError) as error:
-        raise SetupError(f"{where}: its signature can't be read ({error}); wrap it in a def with annotations") from None
+    for each in (inner, _outermost(inner), _outermost(function)):
+        if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):
+            raise SetupError(f"{where}: generators are not supported; return a list instead of using yield")
 
 
 _OPEN_KINDS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -243,7 +220,8 @@ _REFUSED_KINDS = {
 
 
 def _refuse_kind(declared: inspect.Parameter, function: Any, where: str) -> None:
-    if declared.kind is inspect.Parameter.POSITIONAL_ONLY and not _is_written_in_python(function):
+    is_builtin = inspect.isbuiltin(function) or inspect.ismethoddescriptor(function)
+    if declared.kind is inspect.Parameter.POSITIONAL_ONLY and is_builtin:
         raise SetupError(f"{where}: a builtin does not take it by name; wrap it in a def with annotations")
     if declared.kind in _REFUSED_KINDS:
         raise SetupError(f"{where}: {_REFUSED_KINDS[declared.kind]}")
@@ -253,26 +231,24 @@ def _refuse_kind(declared: inspect.Parameter, function: Any, where: str) -> None
             raise SetupError(f"{where}: this is a method without its object; register the bound method, object.method")
 
 
-def _is_written_in_python(function: Any) -> bool:
-    return not (inspect.isbuiltin(function) or inspect.ismethoddescriptor(function))
-
-
-# Injection
-
-
-def _injectable_in(annotation: Any, injectable: tuple[type, ...], where: str) -> type | None:
-    """The injectable class that a parameter asks for, as `Context`, `Context | None` or `Annotated[Context, …]`."""
+def _is_injected(annotation: Any, injectable: type, where: str) -> bool:
+    """Whether it is `Context`, `Context | None` or `Annotated[Context, …]`."""
     classes = [get_origin(member) or member for member in members(annotation) if member is not type(None)]
-    for wanted in injectable:
-        hits = [cls for cls in classes if isinstance(cls, type) and issubclass(cls, wanted)]
-        if hits and len(classes) > 1:
-            raise SetupError(f"{where}: {wanted.__name__} can't share a parameter with other types; give it its own")
-        if hits:
-            return wanted
-    return None
+    found = any(isinstance(cls, type) and issubclass(cls, injectable) for cls in classes)
+    if found and len(classes) > 1:
+        raise SetupError(f"{where}: {injectable.__name__} can't share a parameter with other types; give it its own")
+    return found
+
+
+def bare_type(annotation: Any, where: str) -> Any:
+    """The type behind aliases and `Annotated`."""
+    while is_alias(annotation) or get_origin(annotation) is Annotated:
+        annotation = alias_value(annotation, where) if is_alias(annotation) else annotation.__origin__
+    return annotation
 
 
 def members(annotation: Any) -> tuple[Any, ...]:
+    """The types of a union, else the type itself; without `Annotated`."""
     while get_origin(annotation) is Annotated:
         annotation = annotation.__origin__
     if get_origin(annotation) in (Union, types.UnionType):
@@ -280,21 +256,11 @@ def members(annotation: Any) -> tuple[Any, ...]:
     return (annotation,)
 
 
-def _refuse_forgotten_annotation(declared: inspect.Parameter, injectable: tuple[type, ...], where: str) -> None:
-    if injectable and declared.name == "ctx" and declared.annotation is inspect.Parameter.empty:
-        wanted = injectable[0].__name__
-        raise SetupError(f"{where}: write ctx: {wanted} to have it passed in, or rename the parameter")
-
-
-# Type hints
-
-
 class _Namespace:
-    """Where the names in a function's annotations are looked up."""
+    """The names that a function's annotations may use."""
 
     def __init__(self, function: Any) -> None:
-        if not inspect.isroutine(function):
-            function = type(function).__call__
+        function = _outermost(function)
         self.function = inspect.unwrap(getattr(function, "__func__", function))
         self.globals: dict[str, Any] = getattr(self.function, "__globals__", {})
 
@@ -309,26 +275,22 @@ class _Namespace:
                 failure = error
             except Exception as error:
                 raise SetupError(f"{where}: the annotation {annotation!r} can't be read: {error}") from None
-        raise SetupError(
-            f"{where}: the annotation {annotation!r} can't be resolved ({failure}); "
-            "import or define that type at module level, not under TYPE_CHECKING or inside a function"
-        )
+        fix = "import or define that type at module level, not under TYPE_CHECKING or inside a function"
+        raise SetupError(f"{where}: the annotation {annotation!r} can't be resolved ({failure}); {fix}")
 
     def _closure(self) -> dict[str, Any]:
         names = getattr(getattr(self.function, "__code__", None), "co_freevars", ())
         found = {p.__name__: p for p in getattr(self.function, "__type_params__", ())}
         for name, cell in zip(names, getattr(self.function, "__closure__", None) or (), strict=False):
-            try:
+            with suppress(ValueError):  # not assigned yet
                 found[name] = cell.cell_contents
-            except ValueError:  # not assigned yet
-                continue
         return found
 
     def _defining_frame(self) -> Mapping[str, Any]:
         """The locals of the function that defines this one, if it is still running (a decorator runs inside it)."""
         enclosing, inside, _ = getattr(self.function, "__qualname__", "").rpartition(".<locals>.")
         frame = sys._getframe() if inside else None
-        for _ in range(_FRAMES_SEARCHED):
+        for _ in range(_MAX_FRAMES):
             if frame is None:
                 break
             if frame.f_globals is self.globals and frame.f_code.co_name == enclosing.rpartition(".")[2]:
@@ -337,54 +299,45 @@ class _Namespace:
         return {}
 
 
-def _returned(signature: inspect.Signature, namespace: _Namespace, where: str) -> Any:
-    return namespace.resolve(signature.return_annotation, f"{where}, return annotation")
-
-
 class Invocation(msgspec.Struct, frozen=True, kw_only=True):
-    """A function and the way to call it; the engine does the calling."""
+    """A function and the way in which the engine calls it."""
 
     function: Callable[..., Any]
     is_async: bool
     in_thread: bool
     context_names: tuple[str, ...] = ()  # the parameters that take the injected context
     by_name: bool = True  # arguments as keywords, or all of them as one mapping
-    is_direct: bool = False  # an `async def` that takes its arguments by name, and nothing besides
-    timeout: float | msgspec.UnsetType | None = msgspec.UNSET  # UNSET: the server's own
+    is_direct: bool = False  # an `async def` that takes its arguments by name, and no context
+    timeout: float | UnsetType | None = UNSET  # UNSET: that of the server
 
     @classmethod
-    def of(
-        cls,
-        info: FunctionInfo,
-        *,
-        by_name: bool = True,
-        thread: bool | None = None,
-        timeout: float | msgspec.UnsetType | None = msgspec.UNSET,
-    ) -> "Invocation":
+    def from_info(cls, info: FunctionInfo, options: Mapping[str, Any], *, by_name: bool = True) -> "Invocation":
+        """`options` may hold `thread` and `timeout`."""
+        thread = options.get("thread")
         if info.is_async and thread:
             raise SetupError(f"{info.where}: thread=True makes no sense on an async def; remove it")
         return cls(
             function=info.function,
             is_async=info.is_async,
             in_thread=not info.is_async and thread is not False,
-            context_names=tuple(info.injected),
+            context_names=info.injected,
             by_name=by_name,
             is_direct=info.is_async and by_name and not info.injected,
-            timeout=timeout,
+            timeout=options.get("timeout", UNSET),
         )
 
 
-def called(function: Callable[..., Any]) -> str:
-    """How an error names a function to the one who wrote it."""
+def qualified_name(function: Callable[..., Any]) -> str:
+    """Module and name of a function, for messages to its author."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
 
 
-def passing(info: FunctionInfo, schema: Mapping[str, Any]) -> tuple[bool, frozenset[str] | None]:
-    """Whether a handler takes the arguments of its own schema by name, and the only ones that it takes (None: all).
+def argument_style(info: FunctionInfo, schema: Mapping[str, Any]) -> tuple[bool, frozenset[str] | None]:
+    """Whether a handler with a raw schema takes its arguments by name, and their names (None: all that are sent).
 
     By name if it has `**kwargs` or if all its parameters are properties of the schema; otherwise one parameter
-    of any other name takes them all as a mapping. Raises SetupError if neither works.
+    of any other name takes all arguments as a mapping. Raises SetupError if neither works.
     """
     declared = inspect.signature(info.function).parameters.values()
     parameters = {each.name: each for each in declared if each.name not in info.injected}
@@ -393,16 +346,14 @@ def passing(info: FunctionInfo, schema: Mapping[str, Any]) -> tuple[bool, frozen
         return True, None
     if len(parameters) == 1 and not parameters.keys() & properties.keys():
         return False, None
-    given = {name for name, part in properties.items() if isinstance(part, Mapping) and "default" in part}
-    needed = {name for name, each in parameters.items() if each.default is each.empty}
-    if unsure := sorted(needed - given.union(schema.get("required", ()))):
+    defaults = {name for name, part in properties.items() if isinstance(part, Mapping) and "default" in part}
+    required = {name for name, each in parameters.items() if each.default is each.empty}
+    if uncertain := sorted(required - defaults.union(schema.get("required", ()))):
         raise SetupError(
-            f"{info.where}: input_schema does not require {unsure}, without which the function can't be called; "
+            f"{info.where}: input_schema does not require {uncertain}, without which the function can't be called; "
             "require them there, give them defaults, or take one parameter (a dict) for all arguments"
         )
     if missing := sorted(properties.keys() - parameters.keys()):
-        raise SetupError(
-            f"{info.where}: input_schema has {missing}, which the function does not take; "
-            "add the parameters, or take one parameter (a dict) for all arguments"
-        )
+        fix = "add the parameters, or take one parameter (a dict) for all arguments"
+        raise SetupError(f"{info.where}: input_schema has {missing}, which the function does not take; {fix}")
     return True, frozenset(parameters)

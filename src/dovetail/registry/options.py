@@ -1,32 +1,37 @@
-"""Options of registrations, checked: access rules (`scopes=`, `authorize=`) and rate limits among them."""
+"""Checks of registration options, with access rules (`scopes=`, `authorize=`) and rate limits."""
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence, Set
 from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 import msgspec
-from msgspec import Meta
 
 from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes
-from dovetail.protocol.types import CacheScope
+from dovetail.protocol.types import CacheScope, Icon, Meta
 
 Given = TypeVar("Given", bound=Mapping[str, Any])
 OutputPolicy = Literal["auto", "text", "structured", "both"]
 UntrustedOutput = bool | Literal["fence"]
-Authorize = Callable[[Any], bool | Awaitable[bool]]  # it gets the principal, or None where nobody is known
+Authorize = Callable[[Any], bool | Awaitable[bool]]  # it gets the principal, or None if the caller is unknown
 
 
-class AccessOptions(TypedDict, total=False):
-    """What `@server.tool(...)`, `@server.resource(...)` and `@server.prompt(...)` take about who may use it."""
+class CommonOptions(TypedDict, total=False):
+    """Options of tools, resources and prompts."""
 
+    title: str
+    icons: Sequence[Icon | Mapping[str, Any]]
+    tags: Sequence[str] | Set[str]
+    meta: Meta
+    timeout: float | None
+    thread: bool
     scopes: Sequence[str]
     authorize: Authorize
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """What an option may be: as a type, and in words."""
+    """The values that an option may have: as a type, and in words."""
 
     type: Any
     words: str
@@ -34,41 +39,34 @@ class Kind(msgspec.Struct, frozen=True):
 
 TEXT = Kind(str, "a string")
 SWITCH = Kind(bool, "True or False")
-COUNT = Kind(Annotated[int, Meta(ge=0)], "a whole number, 0 or more")
-POSITIVE_COUNT = Kind(Annotated[int, Meta(ge=1)], "a whole number, 1 or more")
-SECONDS = Kind(Annotated[float, Meta(gt=0)], "a number of seconds above 0")
-LIMIT_SECONDS = Kind(Annotated[float, Meta(gt=0)] | None, "a number of seconds above 0, or None for no limit")
+COUNT = Kind(Annotated[int, msgspec.Meta(ge=0)], "a whole number, 0 or more")
+POSITIVE_COUNT = Kind(Annotated[int, msgspec.Meta(ge=1)], "a whole number, 1 or more")
+SECONDS = Kind(Annotated[float, msgspec.Meta(gt=0)], "a number of seconds above 0")
+LIMIT_SECONDS = Kind(Annotated[float, msgspec.Meta(gt=0)] | None, "a number of seconds above 0, or None for no limit")
 NAMES = Kind(list[str], "a list of strings")
 SCOPE = Kind(CacheScope, '"public" or "private"')
 OUTPUT = Kind(OutputPolicy, '"auto", "text", "structured" or "both"')
 
 KINDS = {
-    "name": TEXT,
-    "title": TEXT,
-    "description": TEXT,
-    "mime_type": TEXT,
-    "tags": NAMES,
-    "requires": NAMES,
-    "unsafe": NAMES,
+    **dict.fromkeys(("name", "title", "description", "mime_type"), TEXT),
+    **dict.fromkeys(("tags", "requires", "unsafe"), NAMES),
+    **dict.fromkeys(("thread", "structured_output"), SWITCH),
+    **dict.fromkeys(("size", "ttl_ms"), COUNT),
     "meta": Kind(dict[str, Any], "a dict with string keys"),
     "timeout": LIMIT_SECONDS,
     "max_concurrency": POSITIVE_COUNT,
-    "thread": SWITCH,
-    "structured_output": SWITCH,
     "output": OUTPUT,
     "untrusted_output": Kind(UntrustedOutput, 'True, False or "fence"'),
-    "size": COUNT,
     "cache": SECONDS,
-    "ttl_ms": COUNT,
     "cache_scope": SCOPE,
 }
 
 
 def checked_options(options: Given, known: Iterable[str], where: str, kinds: Mapping[str, Kind] = KINDS) -> Given:
-    """The options that were given; None means "not given", unless it is one of the values an option may have."""
+    """The given options; None means "not given", unless None is a value of the option. Raises SetupError."""
     if unknown := sorted(set(options) - set(known)):
-        named = ", ".join(name + meant(name, known) for name in unknown)
-        raise SetupError(f"{where}: unknown options {named}; known are {', '.join(sorted(known))}")
+        names = ", ".join(name + did_you_mean(name, known) for name in unknown)
+        raise SetupError(f"{where}: unknown options {names}; known are {', '.join(sorted(known))}")
     given = {}
     for name, value in options.items():
         kind = kinds.get(name)
@@ -79,8 +77,8 @@ def checked_options(options: Given, known: Iterable[str], where: str, kinds: Map
     return given  # type: ignore[return-value]
 
 
-def meant(name: str, known: Iterable[str]) -> str:
-    """What a message adds to a name that is not among the known ones."""
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """For the message about an unknown name: a known one that is similar, if there is one."""
     import difflib  # late: names are mostly right
 
     near = difflib.get_close_matches(name, known, n=1)
@@ -97,7 +95,7 @@ def _fits(value: Any, kind: Kind) -> bool:
 
 
 def convert_option(value: Any, kind: Any, where: str, option: str) -> Any:
-    """An option given as plain data becomes its type; unknown keys are mistakes and are named."""
+    """The option as a value of its type. Raises SetupError, also for unknown keys."""
     if value is None:
         return None
     try:
@@ -114,9 +112,9 @@ def convert_option(value: Any, kind: Any, where: str, option: str) -> Any:
 
 
 class AccessRule(msgspec.Struct, frozen=True, eq=False):
-    """All `scopes` are needed, and `authorize` has to agree; it is asked only about callers that have the scopes.
+    """A caller needs all `scopes`; then `authorize` has to agree too.
 
-    `key` is what `authorize` has declared (`authorize.key = function`): callers for whom it gives the same are alike.
+    `key` is `authorize.key` if the author set it: `authorize` decides the same for all callers with the same key.
     """
 
     scopes: frozenset[str] = frozenset()
@@ -124,28 +122,28 @@ class AccessRule(msgspec.Struct, frozen=True, eq=False):
     key: Callable[[Any], Hashable] | None = None
 
 
-class Rules(msgspec.Struct, frozen=True, eq=False):
-    """Of several rules together: the scopes that any of them names, and the keys that their functions declare."""
+class AccessRules(msgspec.Struct, frozen=True, eq=False):
+    """Several rules together: the scopes that any of them names, and the keys of their `authorize` functions."""
 
     scopes: frozenset[str]
     keys: tuple[Callable[[Any], Hashable], ...]
-    has_keys: bool  # of every `authorize`; else nobody knows who is alike
+    has_keys: bool  # every `authorize` has one, so that scopes and keys decide what a caller may use
 
     @classmethod
-    def of(cls, rules: Iterable[AccessRule]) -> "Rules":
+    def combine(cls, rules: Iterable[AccessRule]) -> "AccessRules":
         rules = list(rules)
-        asking = [rule for rule in rules if rule.authorize is not None]
+        with_function = [rule for rule in rules if rule.authorize is not None]
         return cls(
             scopes=frozenset().union(*(rule.scopes for rule in rules)),
-            keys=tuple({id(rule.key): rule.key for rule in asking if rule.key is not None}.values()),
-            has_keys=all(rule.key is not None for rule in asking),
+            keys=tuple({id(rule.key): rule.key for rule in with_function if rule.key is not None}.values()),
+            has_keys=all(rule.key is not None for rule in with_function),
         )
 
 
-def access_of(options: AccessOptions, where: str) -> AccessRule | None:
-    """None for what everybody may use. Raises SetupError."""
-    needed = options.get("scopes")
-    scopes = frozenset[str]() if needed is None else checked_scopes(needed, where)
+def access_rule(options: CommonOptions, where: str) -> AccessRule | None:
+    """The rule of these options; None if every caller is allowed. Raises SetupError."""
+    required = options.get("scopes")
+    scopes = frozenset[str]() if required is None else checked_scopes(required, where)
     authorize = options.get("authorize")
     if authorize is None:
         return AccessRule(scopes) if scopes else None
@@ -159,17 +157,17 @@ def access_of(options: AccessOptions, where: str) -> AccessRule | None:
 
 
 def _check_function(given: object, where: str, option: str) -> None:
-    """It can be called with a principal, and with nothing else."""
+    """Raises SetupError unless the option can be called with a principal."""
     if not callable(given):
         raise SetupError(f"{where}: {option}={given!r} is not callable; give it a function of the principal")
     try:
         signature = inspect.signature(given)
-    except (ValueError, TypeError):  # some that are not written in Python have none
+    except (ValueError, TypeError):  # some builtins have none
         return
     try:
         signature.bind(None)
     except TypeError as problem:
-        fix = "let it take one argument, the principal (None where nobody is known)"
+        fix = "let it take one argument, the principal (None if the caller is unknown)"
         raise SetupError(f"{where}: {option}={given!r} can't be called: {problem}; {fix}") from None
 
 
@@ -177,11 +175,7 @@ Unit = Literal["second", "minute", "hour", "day"]
 Per = Literal["all", "principal", "address"]
 
 UNIT_SECONDS: dict[Unit, int] = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
-WHOSE: dict[Per, str] = {
-    "all": "from all callers together",
-    "principal": "from each caller",
-    "address": "from each address",
-}
+_PER_WORDS = {"all": "from all callers together", "principal": "from each caller", "address": "from each address"}
 _RATE = re.compile(rf"([1-9][0-9]{{0,8}})/({'|'.join(UNIT_SECONDS)})(?: per (principal|address))?", re.ASCII)
 _RATE_FIX = (
     'write it as "60/minute": a whole number from 1, a slash, and second, minute, hour or day, '
@@ -190,7 +184,7 @@ _RATE_FIX = (
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """So many calls in each second, minute, hour or day, of all callers together or of each."""
+    """A number of calls per second, minute, hour or day, for all callers together or for each."""
 
     count: int
     unit: Unit
@@ -201,24 +195,22 @@ class Rate(msgspec.Struct, frozen=True):
         return UNIT_SECONDS[self.unit]
 
     def words(self, noun: str) -> str:
-        return f"{self.count} {noun}{'' if self.count == 1 else 's'} per {self.unit} {WHOSE[self.per]}"
+        return f"{self.count} {noun}{'' if self.count == 1 else 's'} per {self.unit} {_PER_WORDS[self.per]}"
 
 
 def parse_rates(given: str | Sequence[str] | None, where: str) -> tuple[Rate, ...]:
-    """One rate, or a list of several that all hold; None is none."""
+    """One rate, or several that all apply. Raises SetupError."""
     if given is None:
         return ()
     if not isinstance(given, (str, list, tuple)):
         raise SetupError(f"{where}: rate_limit={given!r} is not possible; {_RATE_FIX}, or a list of such strings")
-    rates = tuple(_parse(each, where) for each in ([given] if isinstance(given, str) else given))
+    rates = []
+    for text in [given] if isinstance(given, str) else given:
+        match = _RATE.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise SetupError(f"{where}: rate_limit={text!r} is not possible; {_RATE_FIX}")
+        count, unit, per = match.groups(default="all")
+        rates.append(msgspec.convert({"count": int(count), "unit": unit, "per": per}, Rate))
     if len({(rate.unit, rate.per) for rate in rates}) < len(rates):
         raise SetupError(f"{where}: rate_limit={given!r} limits the same thing twice; keep the lower one")
-    return rates
-
-
-def _parse(text: Any, where: str) -> Rate:
-    match = _RATE.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
-        raise SetupError(f"{where}: rate_limit={text!r} is not possible; {_RATE_FIX}")
-    count, unit, per = match.groups(default="all")
-    return msgspec.convert({"count": int(count), "unit": unit, "per": per}, Rate)
+    return tuple(rates)

@@ -1,8 +1,8 @@
-"""Return values to structured content: a check compiled of an annotation or a raw JSON Schema; untrusted results.
+"""Structured content from return values, checked by their schema; untrusted results.
 
-A mark in `_meta` tells the host that a result holds what strangers wrote. A fence is for the model: around each text
-stand two lines that nobody can foretell, and a sentence before them says that what is between is data. It is put up
-when the result is encoded, so middleware sees the text as the tool gave it, and what it makes of it is fenced too.
+A mark in `_meta` tells the host that a result holds text from untrusted sources. A fence is for the model: each text
+gets a random boundary line before and after it, and a sentence that says that the text between is data. Fences are
+added when the result is encoded: middleware sees the text without them, and text that middleware adds is fenced too.
 """
 
 import functools
@@ -11,7 +11,7 @@ import math
 import types
 from collections import abc
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Never, NoReturn, Union, get_args, get_origin
+from typing import Any, Never, NoReturn, Union, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET
@@ -20,39 +20,36 @@ from dovetail import schema as lazy_schema
 from dovetail.errors import SetupError
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.results import Shaper, ToolResult
-from dovetail.protocol.types import Content, Text, ToolAnnotations, shape_content
+from dovetail.protocol.types import Content, Text, shape_content
+from dovetail.registry.functions import bare_type
 from dovetail.registry.options import UntrustedOutput
-from dovetail.schema.annotations import alias_value, is_alias
 from dovetail.schema.decode import DecoderBuilder
-from dovetail.schema.encode import OutputError, decode_json, encode_json, to_jsonable
+from dovetail.schema.encode import OutputError, decode_json, encode_json
 from dovetail.schema.explain import DOES_NOT_FIT, Budget, problem_line, problems_in
 from dovetail.schema.generate import SchemaWriter
 from dovetail.schema.shapes import Anything, Record, reachable
 from dovetail.schema.types import ShapeBuilder
 from dovetail.schema.validate import Validator
 
-__all__ = ["Output", "OutputError", "compile_output", "compile_raw_output", "encode_json", "to_jsonable"]
-
 _WITHOUT_SCHEMA = (inspect.Signature.empty, None, types.NoneType, Any, object, str, Never, NoReturn)
-_MISFITS = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
+_DECODE_ERRORS = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
 _SEQUENCES = (list, tuple, abc.Sequence, abc.Iterable, abc.Collection)
+
+Decode = Callable[[bytes], Any]
+ResultShape = Callable[[Any], ToolResult]
 
 
 class Output:
-    """What a function promises to return."""
+    """The output schema of a function, and the check of its return values."""
 
     def __init__(
-        self,
-        schema: dict[str, Any],
-        validator: Validator | None,
-        decoder: msgspec.json.Decoder[Any] | None,
-        content: tuple[type, ...] = (),
+        self, schema: dict[str, Any], validator: Validator | None, decode: Decode | None, content: tuple[type, ...] = ()
     ) -> None:
         self.schema = schema
         self.is_object = schema.get("type") == "object"
-        self._validator = validator  # None if the types say all that the schema says
-        self._decode = decoder.decode if decoder is not None else None
-        self._content = content  # which some part of the types would let pass
+        self._validator = validator  # None if the types check all that the schema says
+        self._decode = decode
+        self._content = content  # types of content blocks that the decoder would accept as plain values
 
     def encode(self, value: Any) -> bytes:
         """The value as JSON text, checked against the schema; raises OutputError."""
@@ -62,48 +59,40 @@ class Output:
         if self._decode is not None:
             try:
                 self._decode(encoded)
-            except _MISFITS as error:
-                encoded = self._read_kindly(encoded, self._decode, error)
-        if self._validator is not None:
-            _check_schema(decode_json(encoded), self._validator)
+            except _DECODE_ERRORS as error:
+                encoded = self._encode_leniently(encoded, self._decode, error)
+        if self._validator is not None and not self._validator.is_valid(value := decode_json(encoded)):
+            problems = self._validator.problems(value, root="value")
+            raise OutputError("the value does not fit its output schema: " + "; ".join(problems))
         return encoded
 
-    def _read_kindly(self, encoded: bytes, decode: Callable[[bytes], Any], error: Exception) -> bytes:
-        """The types did not let it pass: 2.0 is an integer for JSON Schema. However large: it is the author's own."""
+    def _encode_leniently(self, encoded: bytes, decode: Decode, error: Exception) -> bytes:
+        """The types refuse 2.0 for an integer, JSON Schema accepts it. No budget: the value is the author's own."""
         value = decode_json(encoded)
         try:
-            kinder = lazy_schema.coerce.Coercion(self.schema, Budget(math.inf)).coerce(value, strings=False)
-            if kinder is not value:
-                value, encoded = kinder, encode_json(kinder)
+            coerced = lazy_schema.coerce.Coercion(self.schema, Budget(math.inf)).coerce(value, strings=False)
+            if coerced is not value:
+                value, encoded = coerced, encode_json(coerced)
                 decode(encoded)
                 return encoded
         except RecursionError:
             raise OutputError("the value is nested too deeply") from None
-        except _MISFITS as second:
+        except _DECODE_ERRORS as second:
             error = second
-        raise self._misfit(error, value) from None
-
-    def _misfit(self, error: Exception, value: Any) -> OutputError:
-        lines = self._explainer.problems(value, root="value")
-        if not lines or lines[0].endswith(DOES_NOT_FIT):  # the types know more than the schema
-            lines = [problem_line(path, words, value, root="value") for path, words in problems_in(error)]
-        return OutputError("the value does not fit its return annotation: " + "; ".join(lines))
+        problems = self._explainer.problems(value, root="value")
+        if not problems or problems[0].endswith(DOES_NOT_FIT):  # the types check more than the schema
+            problems = [problem_line(path, words, value, root="value") for path, words in problems_in(error)]
+        raise OutputError("the value does not fit its return annotation: " + "; ".join(problems)) from None
 
     @functools.cached_property
     def _explainer(self) -> Validator:
         return Validator(self.schema, where="its output schema")
 
 
-def _check_schema(value: Any, validator: Validator) -> None:
-    if not validator.is_valid(value):
-        lines = validator.problems(value, root="value")
-        raise OutputError("the value does not fit its output schema: " + "; ".join(lines))
-
-
 def compile_output(annotation: Any, *, where: str, unstructured: tuple[type, ...] = ()) -> Output | None:
-    """The promise that a return annotation makes; None if it makes none. Raises SetupError.
+    """The output schema of a return annotation; None if it has none. Raises SetupError.
 
-    `unstructured` are the types of content blocks and whole results, which go to the client as they are.
+    `unstructured` are the types of content blocks and whole results, which are sent as they are.
     """
     where = f"{where}, return annotation"
     if _is_unstructured(annotation, unstructured, where):
@@ -114,27 +103,26 @@ def compile_output(annotation: Any, *, where: str, unstructured: tuple[type, ...
         raise SetupError(f'{error}; or annotate it -> Any, or pass output="text"') from None
     writer = SchemaWriter(where, for_output=True)
     checks = SchemaWriter(where, for_output=True, for_checks=True)
-    maker = DecoderBuilder(for_output=True)
-    decoder = maker.decoder(maker.make(shape), where)
-    validator = None if maker.exact else Validator(checks.finish(checks.write(shape)), where=where)
+    builder = DecoderBuilder(for_output=True)
+    decode = builder.decoder(builder.make(shape), where).decode
+    validator = None if builder.exact else Validator(checks.finish(checks.write(shape)), where=where)
     parts = list(reachable(shape))
-    named = any(isinstance(part, Record) and issubclass(part.source.cls, unstructured) for part in parts)
-    passes = not named and any(isinstance(part, Anything) for part in parts)
-    return Output(writer.finish(writer.write(shape)), validator, decoder, unstructured if passes else ())
+    declares_content = any(isinstance(part, Record) and issubclass(part.source.cls, unstructured) for part in parts)
+    accepts_content = not declares_content and any(isinstance(part, Anything) for part in parts)
+    return Output(writer.finish(writer.write(shape)), validator, decode, unstructured if accepts_content else ())
 
 
 def _refuse_content(value: Any, content: tuple[type, ...]) -> None:
-    """Images, links and so on among plain values would go out as base64, which a model can't see."""
+    """Images, links and so on among plain values would be sent as base64, which a model can't see."""
     items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
     for kind in set(map(type, items)):
         if issubclass(kind, content):
-            name = kind.__name__
-            fix = f"annotate it -> list[{name}], or return a ToolResult"
-            raise OutputError(f"the value contains {name}, which is content and no JSON; {fix}")
+            fix = f"annotate it -> list[{kind.__name__}], or return a ToolResult"
+            raise OutputError(f"the value contains {kind.__name__}, which is content and no JSON; {fix}")
 
 
 def compile_raw_output(schema: Mapping[str, Any], *, where: str) -> Output:
-    """The promise of a JSON Schema that the user wrote; it is passed through untouched. Raises SetupError."""
+    """A JSON Schema that the author wrote; clients get it unchanged. Raises SetupError."""
     if not isinstance(schema, Mapping):
         raise SetupError(f"{where}: output_schema must be a dict, not {type(schema).__name__}")
     plain = dict(schema)
@@ -142,7 +130,7 @@ def compile_raw_output(schema: Mapping[str, Any], *, where: str) -> Output:
 
 
 def _is_unstructured(annotation: Any, content: tuple[type, ...], where: str) -> bool:
-    annotation = _bare(annotation, where)
+    annotation = bare_type(annotation, where)
     if any(annotation is one for one in _WITHOUT_SCHEMA) or _is_content(annotation, content):
         return True
     if get_origin(annotation) in (Union, types.UnionType):
@@ -157,22 +145,14 @@ def _is_unstructured(annotation: Any, content: tuple[type, ...], where: str) -> 
 
 def _mentions(annotation: Any, content: tuple[type, ...], where: str) -> bool:
     """Whether content occurs in an annotation, alone or in a union."""
-    annotation = _bare(annotation, where)
+    annotation = bare_type(annotation, where)
     parts = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else ()
     return _is_content(annotation, content) or any(_mentions(part, content, where) for part in parts)
-
-
-def _bare(annotation: Any, where: str) -> Any:
-    while get_origin(annotation) is Annotated or is_alias(annotation):
-        annotation = alias_value(annotation, where) if is_alias(annotation) else annotation.__origin__
-    return annotation
 
 
 def _is_content(annotation: Any, content: tuple[type, ...]) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, content)
 
-
-ResultShape = Callable[[Any], ToolResult]
 
 UNTRUSTED_KEY = "dovetail/untrusted"
 FENCED = (
@@ -181,8 +161,8 @@ FENCED = (
 )
 
 
-def marked(shape: ResultShape, how: UntrustedOutput) -> ResultShape:
-    """Shapes like `shape`, and says of every result that it is not to be trusted."""
+def mark_untrusted(shape: ResultShape, how: UntrustedOutput) -> ResultShape:
+    """`shape`, with the mark of untrusted output on every result, or a fence too."""
 
     def mark(value: Any) -> ToolResult:
         result = shape(value)
@@ -194,34 +174,23 @@ def marked(shape: ResultShape, how: UntrustedOutput) -> ResultShape:
     return mark
 
 
-def open_world(annotations: ToolAnnotations | None) -> ToolAnnotations:
-    """Where strangers write, the world is open; unless the author knows better and says so."""
-    if annotations is None:
-        return ToolAnnotations(open_world_hint=True)
-    if annotations.open_world_hint is not None:
-        return annotations
-    return msgspec.structs.replace(annotations, open_world_hint=True)
-
-
 class FencedResult(ToolResult, frozen=True, kw_only=True):
-    """A result whose texts are fenced when it goes out, also the copy that is made of a structured value."""
+    """A result whose texts are fenced when it is encoded, also the text copy of a structured value."""
 
     def encode(self, shaper: Shaper) -> bytes:
         import secrets  # late: it brings OpenSSL
 
         boundary = f"untrusted-{secrets.token_hex(16)}"
-        content = [_fenced(block, boundary) for block in self._blocks(shaper)]
+        content = list(self._blocks(shaper))
+        for index, block in enumerate(content):
+            if isinstance(block, Text) and block.text:
+                fenced = FENCED.format(boundary=boundary, text=block.text)
+                content[index] = msgspec.structs.replace(block, text=fenced)
         return shaper.tool_result(msgspec.structs.replace(self, content=content))
 
     def _blocks(self, shaper: Shaper) -> Sequence[Content]:
-        """What is sent as content: older revisions have text in place of some of it."""
+        """The content as it is sent: older revisions have text in place of some types."""
         if self.content or self.structured is UNSET or not (self.text_copy or shaper.copies_text):
             return shape_content(self.content, shaper.revision)
         value = self.decoded().structured
         return (Text(value if isinstance(value, str) else encode(self.structured).decode()),)
-
-
-def _fenced(block: Content, boundary: str) -> Content:
-    if not isinstance(block, Text) or not block.text:
-        return block
-    return msgspec.structs.replace(block, text=FENCED.format(boundary=boundary, text=block.text))

@@ -1,51 +1,40 @@
-"""From Python functions to compiled prompts and completions."""
+"""Prompts and completions, compiled from functions."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, get_args
 
 import msgspec
-from msgspec import UNSET
 
 from dovetail.errors import SetupError
 from dovetail.protocol.capabilities import Completion
 from dovetail.protocol.results import PromptResult
-from dovetail.protocol.types import CONTENT_TYPES, Icon, Message, Meta, PromptArgument, PromptDefinition, Role
+from dovetail.protocol.types import CONTENT_TYPES, Message, PromptArgument, PromptDefinition, Role
 from dovetail.registry.arguments import Arguments
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import Invocation, inspect_function
-from dovetail.registry.options import AccessOptions, access_of, checked_options, meant
-from dovetail.registry.tools import closed_choices, described_by
-
-if TYPE_CHECKING:
-    from dovetail.registry.options import AccessRule
+from dovetail.registry.options import AccessRule, CommonOptions, access_rule, checked_options, did_you_mean
+from dovetail.registry.tools import closed_choices, definition_fields
 
 ROLES = get_args(Role)
-
 log = logging.getLogger("dovetail")
 
 
-class PromptOptions(AccessOptions, total=False):
-    """What `@server.prompt(...)` takes."""
+class PromptOptions(CommonOptions, total=False):
+    """Options of `@server.prompt`."""
 
     name: str
-    title: str
     description: str
-    icons: Sequence[Icon | Mapping[str, Any]]
-    tags: Sequence[str] | Set[str]
-    meta: Meta
-    timeout: float | None
-    thread: bool
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt, ready to be asked for."""
+    """One compiled prompt."""
 
     definition: PromptDefinition
     invocation: Invocation
     decode: Callable[[bytes | msgspec.Raw], dict[str, Any]]
     choices: Mapping[str, Sequence[str]] = {}
-    access: "AccessRule | None" = None  # None: everybody may ask for it
+    access: AccessRule | None = None  # None: every caller may get it
 
     @property
     def name(self) -> str:
@@ -56,31 +45,28 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
         return [argument.name for argument in self.definition.arguments or ()]
 
 
-def compile_prompt(
-    function: Callable[..., Any], options: PromptOptions, *, injectable: tuple[type, ...] = ()
-) -> Prompt:
-    """A prompt's arguments are strings on the wire, whatever the function takes; raises SetupError."""
+def compile_prompt(function: Callable[..., Any], options: PromptOptions, *, injectable: type | None = None) -> Prompt:
+    """Compile a prompt. On the wire its arguments are strings, also for a parameter of another type."""
     info = inspect_function(function, kind="prompt", injectable=injectable, name=options.get("name"))
     options = checked_options(options, PromptOptions.__optional_keys__, info.where)
-    strings = Arguments(info)
-    described = {name: part.get("description") for name, part in strings.schema["properties"].items()}
-    arguments = [
-        PromptArgument(name=each.name, description=described[each.name], required=each.required)
+    arguments = Arguments(info)
+    properties = arguments.schema["properties"]
+    described = [
+        PromptArgument(name=each.name, description=properties[each.name].get("description"), required=each.required)
         for each in info.parameters
     ]
+    fields = definition_fields(options, info.where, info.name, info.summary)
     return Prompt(
-        definition=PromptDefinition(
-            arguments=arguments or None, **described_by(options, info.where, info.name, info.summary)
-        ),
-        invocation=Invocation.of(info, thread=options.get("thread"), timeout=options.get("timeout", UNSET)),
-        decode=strings.decode,
-        choices=closed_choices(strings.schema),
-        access=access_of(options, info.where),
+        definition=PromptDefinition(arguments=described or None, **fields),
+        invocation=Invocation.from_info(info, options),
+        decode=arguments.decode,
+        choices=closed_choices(arguments.schema),
+        access=access_rule(options, info.where),
     )
 
 
 def shape_prompt(value: Any, description: str | None) -> PromptResult:
-    """Text, a message, content, or a list of them; text speaks for the user."""
+    """Text, a message, content, or a list of them; text becomes a message of the user."""
     if isinstance(value, PromptResult):
         value, description = value.messages, value.description
     items = value if isinstance(value, (list, tuple)) else [value]
@@ -101,31 +87,30 @@ class Completer(msgspec.Struct, frozen=True, kw_only=True):
     """A function that suggests values for one argument."""
 
     invocation: Invocation
-    takes_arguments: bool  # also the values that the user has already chosen for other arguments
+    takes_arguments: bool  # the values that the user has already chosen for other arguments
     where: str  # for error messages: "completion of trip, city (mymodule.cities)"
 
     def check(self, catalog: Catalog[Any], name: str, argument: str) -> None:
-        """Raises SetupError if the catalogue has no such thing; an argument that it does not list is only logged."""
-        thing = catalog.get(name)
-        if thing is None:
-            raise SetupError(f"{self.where}: there is no {catalog.noun} {name}{meant(name, catalog.names())}")
-        if argument not in (names := thing.argument_names):
-            known = f"{meant(argument, names)}; it has {', '.join(names) or 'none'}"
+        """Raises SetupError if the catalog has no such item; an argument that the item does not have is only logged."""
+        item = catalog.get(name)
+        if item is None:
+            raise SetupError(f"{self.where}: there is no {catalog.noun} {name}{did_you_mean(name, catalog.names())}")
+        if argument not in (names := item.argument_names):
+            known = f"{did_you_mean(argument, names)}; it has {', '.join(names) or 'none'}"
             log.warning("%s: the %s %s has no argument %s%s", self.where, catalog.noun, name, argument, known)
 
 
-def compile_completer(function: Callable[..., Any], subject: str, *, injectable: tuple[type, ...] = ()) -> Completer:
-    """The function takes `value`, and if it wants them `arguments` and a context."""
+def compile_completer(function: Callable[..., Any], subject: str, *, injectable: type | None = None) -> Completer:
+    """Compile a function that takes `value`, and optionally `arguments` and a context. Raises SetupError."""
     info = inspect_function(function, kind="completion of", injectable=injectable, name=subject)
     names = {parameter.name for parameter in info.parameters}
     if "value" not in names or names - {"value", "arguments"}:
-        shown = ", ".join(sorted(names))
-        raise SetupError(f"{info.where}: a completion takes (value) or (value, arguments), not ({shown})")
-    return Completer(invocation=Invocation.of(info), takes_arguments="arguments" in names, where=info.where)
+        given = ", ".join(sorted(names))
+        raise SetupError(f"{info.where}: a completion takes (value) or (value, arguments), not ({given})")
+    return Completer(invocation=Invocation.from_info(info, {}), takes_arguments="arguments" in names, where=info.where)
 
 
 def shape_completion(value: Any) -> Completion:
-    """Strings, or a Completion of strings."""
     if isinstance(value, Completion):
         return msgspec.structs.replace(value, values=[str(item) for item in value.values])
     if isinstance(value, str) or not hasattr(value, "__iter__"):
@@ -133,7 +118,7 @@ def shape_completion(value: Any) -> Completion:
     return Completion([str(item) for item in value])
 
 
-def suggest(choices: Sequence[str], value: str) -> Completion:
-    """The choices that begin with what was typed; case does not matter."""
+def complete_choice(choices: Sequence[str], value: str) -> Completion:
+    """The choices that begin with the user's text; case does not matter."""
     typed = value.casefold()
     return Completion([choice for choice in choices if choice.casefold().startswith(typed)])

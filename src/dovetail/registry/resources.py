@@ -1,12 +1,12 @@
-"""Resources and templates, compiled from functions, files and folders, and the access rules of those that overlap."""
+"""Resources and templates, compiled from functions, files and folders; overlapping access rules."""
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from inspect import Signature
 from pathlib import Path, PurePath
 from types import NoneType
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import Any, get_args, get_origin
 from urllib.parse import unquote
 
 import msgspec
@@ -18,8 +18,6 @@ from dovetail.protocol.types import (
     UNSAFE_KEY,
     Annotations,
     CacheScope,
-    Icon,
-    Meta,
     ResourceContents,
     ResourceDefinition,
     TemplateDefinition,
@@ -29,52 +27,43 @@ from dovetail.protocol.uri_template import normalised as normalised
 from dovetail.registry.arguments import Arguments
 from dovetail.registry.files import Directory, File, FileContents, FileEntry, type_of_uri
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function, members
-from dovetail.registry.options import AccessOptions, access_of, checked_options, convert_option
-from dovetail.registry.tools import closed_choices, described_by
+from dovetail.registry.options import AccessRule, CommonOptions, access_rule, checked_options, convert_option
+from dovetail.registry.tools import closed_choices, definition_fields
 from dovetail.schema.encode import encode_json
 
-if TYPE_CHECKING:
-    from dovetail.registry.options import AccessRule
 
-
-class ResourceOptions(AccessOptions, total=False):
-    """What `@server.resource(uri, ...)` takes besides the URI."""
+class ResourceOptions(CommonOptions, total=False):
+    """Options of `@server.resource`."""
 
     name: str
-    title: str
     description: str
     mime_type: str
     annotations: Mapping[str, Any] | Annotations
-    icons: Sequence[Icon | Mapping[str, Any]]
-    tags: Sequence[str] | Set[str]
-    meta: Meta
     size: int
     cache: float
     ttl_ms: int
     cache_scope: CacheScope
-    timeout: float | None
-    thread: bool
     unsafe: Sequence[str]
 
 
 TEXT, BYTES, JSON = "text/plain", "application/octet-stream", "application/json"
 BINARY = (bytes, bytearray, memoryview)
-FILE_OPTIONS = ResourceOptions.__optional_keys__ - {"size", "thread", "unsafe"}  # files know these better
-_LEADS_OUT = re.compile(r"\x00|(?:^|[/\\])\.\.(?:[/\\]|\Z)|^[/\\]|^[A-Za-z]:")
+FILE_OPTIONS = ResourceOptions.__optional_keys__ - {"size", "thread", "unsafe"}  # these make no sense for files
+_ESCAPING = re.compile(r"\x00|(?:^|[/\\])\.\.(?:[/\\]|\Z)|^[/\\]|^[A-Za-z]:")
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
-    """One static URI."""
+    """A resource with a URI of its own."""
 
     definition: ResourceDefinition
     invocation: Invocation
-    cache: float | None = None  # seconds for which the contents are kept
+    cache: float | None = None  # seconds for which the contents are cached
     hint: CacheHint | None = None
     path: Path | None = None  # a file that can be watched
-    describe: Callable[[], ResourceDefinition] | None = None  # a file's size and time change: ask when listing
+    describe: Callable[[], ResourceDefinition] | None = None  # for each listing, since a file's size and time change
     folder: str | None = None  # the template of the folder that lists it
-    mime_type: str | None = None  # of its contents; None: that of what the function returns
-    access: "AccessRule | None" = None  # None: everybody may read it
+    mime_type: str | None = None  # of its contents; None: by the type of the return value
+    access: AccessRule | None = None  # None: every caller may read it
 
     @property
     def uri(self) -> str:
@@ -82,7 +71,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Template(msgspec.Struct, frozen=True, kw_only=True):
-    """A family of URIs."""
+    """A resource template, or a folder of files."""
 
     definition: TemplateDefinition
     template: UriTemplate
@@ -93,75 +82,70 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     directory: Directory | None = None
     choices: Mapping[str, Sequence[str]] = {}
     mime_type: str | None = None
-    access: "AccessRule | None" = None
-    guarded: Mapping[str, Any] = {}  # variables whose values must not lead out of a folder, and the author's defaults
+    access: AccessRule | None = None
+    guarded: Mapping[str, Any] = {}  # variables whose values must not escape from a folder, and the author's defaults
 
     @property
     def uri(self) -> str:
         return self.definition.uri_template
 
-    def leading_out(self, values: Mapping[str, Any]) -> str | None:
-        """The variable with which a function that takes its value for a path would leave the folder that it means."""
-        return next((n for n, own in self.guarded.items() if values.get(n, own) != own and _leads_out(values[n])), None)
+    def escaping_variable(self, values: Mapping[str, Any]) -> str | None:
+        """A variable whose value, used as a path by the function, would escape from a folder: path traversal."""
+        return next((n for n, own in self.guarded.items() if values.get(n, own) != own and _escapes(values[n])), None)
 
     @property
     def argument_names(self) -> Sequence[str]:
         return self.template.variables
 
-    def texts_in(self, text: str) -> dict[str, Value] | None:
-        """The texts of its values in a normalised URI, or None: it has not the template's shape."""
+    def match(self, text: str) -> dict[str, Value] | None:
+        """The values of the variables in a normalised URI, as text; None if it does not match."""
         texts = self.template.match_normal(text)
-        if texts is None or self.directory is None or self.directory.spells(text, str(texts["path"])):
+        if texts is None or self.directory is None:
             return texts
-        return None
+        slashes = self.directory.prefix.count("/") + str(texts["path"]).count("/")
+        return texts if slashes == text.count("/") else None  # a slash of the path must not be percent-encoded
 
     def path_of(self, uri: str) -> Path | None:
         return None if self.directory is None else self.directory.path_of(uri)
 
 
 def compile_resource(
-    uri: str, function: Callable[..., Any], options: ResourceOptions, *, injectable: tuple[type, ...] = ()
+    uri: str, function: Callable[..., Any], options: ResourceOptions, *, injectable: type | None = None
 ) -> Resource | Template:
-    """A URI with `{variables}` makes a template, any other a resource; raises SetupError."""
+    """Compile a template if the URI has `{variables}`, else a resource; raises SetupError."""
     info = inspect_function(function, kind="resource", injectable=injectable, name=options.get("name"))
     options = checked_options(options, ResourceOptions.__optional_keys__, info.where)
     if not isinstance(uri, str):
         raise SetupError(f"{info.where}: the URI must be a string, not {type(uri).__name__}")
     common: dict[str, Any] = {
-        "invocation": Invocation.of(info, thread=options.get("thread"), timeout=options.get("timeout", UNSET)),
+        "invocation": Invocation.from_info(info, options),
         "mime_type": options.get("mime_type") or type_of_uri(uri),
-        **_shared_with(options, info.where),
+        **_access_and_cache(options, info.where),
     }
     if is_template(uri):
         return _compile_template(uri, info, options, common)
-    if info.parameters:
-        names = ", ".join(parameter.name for parameter in info.parameters)
-        raise SetupError(
-            f"{info.where}: the parameters {names} have no {{variable}} in the URI {uri!r}; add them there"
-        )
+    if names := ", ".join(parameter.name for parameter in info.parameters):
+        raise SetupError(f"{info.where}: the parameters {names} have no {{variable}} in {uri!r}; add them there")
     if "unsafe" in options:
         raise SetupError(f"{info.where}: unsafe= is for the variables of a template, and {uri!r} has none")
-    check_uri(uri, info.where)
-    described = _described(options, info.where, info.name, common["mime_type"] or _type_of(info.returns), info.summary)
+    if not valid_uri(uri):
+        shown = uri if len(uri) <= 80 else uri[:80] + "…"
+        fix = (
+            "it begins with a scheme, as in notes://all, has no spaces or control characters, and writes others as %20"
+        )
+        raise SetupError(f"{info.where}: {shown!r} is not a URI; {fix}")
+    mime_type = common["mime_type"] or _mime_type_of(info.returns)
+    described = _described(options, info.where, info.name, mime_type, info.summary)
     return Resource(definition=ResourceDefinition(uri=uri, size=options.get("size"), **described), **common)
 
 
-def _type_of(returns: Any) -> str:
-    """Of what a function says it returns: text, unless it says for certain that it is something else."""
+def _mime_type_of(returns: Any) -> str:
+    """The MIME type for a return annotation: text, unless the annotation is certainly another type."""
     kinds = [kind for kind in members(returns) if kind is not NoneType]
     kind = (get_origin(kinds[0]) or kinds[0]) if len(kinds) == 1 else Any
     if not isinstance(kind, type) or kind in (Any, object, Signature.empty) or ResourceContents in get_args(kinds[0]):
         return TEXT
     return BYTES if issubclass(kind, BINARY) else TEXT if issubclass(kind, (str, ResourceContents)) else JSON
-
-
-def check_uri(uri: str, where: str) -> None:
-    if not valid_uri(uri):
-        shown = uri if len(uri) <= 80 else uri[:80] + "…"
-        raise SetupError(
-            f"{where}: {shown!r} is not a URI; it begins with a scheme, as in notes://all, has no spaces or control "
-            "characters, and writes others as %20"
-        )
 
 
 def _compile_template(uri: str, info: FunctionInfo, options: ResourceOptions, common: dict[str, Any]) -> Template:
@@ -170,7 +154,7 @@ def _compile_template(uri: str, info: FunctionInfo, options: ResourceOptions, co
         template.check_matchable()
     except SetupError as problem:
         raise SetupError(f"{info.where}: {problem}") from None
-    strings = Arguments(info)
+    arguments = Arguments(info)
     variables = set(template.variables)
     parameters = {parameter.name for parameter in info.parameters}
     required = {parameter.name for parameter in info.parameters if parameter.required}
@@ -178,7 +162,7 @@ def _compile_template(uri: str, info: FunctionInfo, options: ResourceOptions, co
         raise SetupError(f"{info.where}: {uri!r} has {sorted(unknown)}, which the function does not take; add them")
     if missing := required - variables:
         raise SetupError(f"{info.where}: {sorted(missing)} can't come from {uri!r}; give defaults or add variables")
-    if single := sorted(name for name in template.exploded if "array" not in strings.kinds(name)):
+    if single := sorted(name for name in template.exploded if "array" not in arguments.kinds(name)):
         raise SetupError(f"{info.where}: {single} get lists from {uri!r}; annotate them list[str], or drop the *")
     if absent := required & template.optional:
         raise SetupError(f"{info.where}: {sorted(absent)} may be missing from a URI like {uri!r}; give defaults")
@@ -187,75 +171,71 @@ def _compile_template(uri: str, info: FunctionInfo, options: ResourceOptions, co
         raise SetupError(f"{info.where}: unsafe={unsafe!r} is not possible; {uri!r} has {sorted(variables)}")
     if unsafe:
         options = {**options, "meta": {**(options.get("meta") or {}), UNSAFE_KEY: list(unsafe)}}
-    guarded = variables.difference(unsafe, choices := closed_choices(strings.schema))
+    guarded = variables.difference(unsafe, choices := closed_choices(arguments.schema))
     described = _described(options, info.where, info.name, common["mime_type"], info.summary)
     return Template(
         definition=TemplateDefinition(uri_template=uri, **described),
         template=template,
         guarded={each.name: each.default for each in info.parameters if each.name in guarded},
-        decode=strings.decode_values,
+        decode=arguments.decode_values,
         choices=choices,
         **common,
     )
 
 
-def _leads_out(value: Any, left: int = 8) -> bool:
-    """`..` as a segment, an absolute path, a drive letter or NUL, also if it is escaped again, or too often to tell."""
+def _escapes(value: Any, depth: int = 8) -> bool:
+    """`..` as a segment, an absolute path, a drive letter or NUL, also if it is percent-encoded several times."""
     if not isinstance(value, (str, PurePath)):
         items = (*value, *value.values()) if isinstance(value, Mapping) else value
-        return isinstance(value, Collection) and any(map(_leads_out, items))
+        return isinstance(value, Collection) and any(map(_escapes, items))
     text, decoded = str(value), unquote(str(value))
-    return _LEADS_OUT.search(text) is not None or (decoded != text and (left == 0 or _leads_out(decoded, left - 1)))
+    return _ESCAPING.search(text) is not None or (decoded != text and (depth == 0 or _escapes(decoded, depth - 1)))
 
 
 def _described(
     options: ResourceOptions, where: str, name: str, mime_type: str | None, summary: str | None = None
 ) -> dict[str, Any]:
     annotations = convert_option(options.get("annotations"), Annotations, where, "annotations")
-    described = described_by(options, where, options.get("name", name), summary)
+    described = definition_fields(options, where, options.get("name", name), summary)
     return {**described, "mime_type": mime_type, "annotations": annotations}
 
 
-def _shared_with(options: ResourceOptions, where: str) -> dict[str, Any]:
-    """Who may read it, and whether what one has read may be shown to others."""
-    access = access_of(options, where)
+def _access_and_cache(options: ResourceOptions, where: str) -> dict[str, Any]:
+    access = access_rule(options, where)
     if access is not None and options.get("cache_scope") == "public":
-        raise SetupError(f'{where}: not everybody may read it, so cache_scope="public" is not possible; leave it out')
+        raise SetupError(
+            f'{where}: not every caller may read it, so cache_scope="public" is not possible; leave it out'
+        )
     is_hinted = "ttl_ms" in options or "cache_scope" in options
     hint = CacheHint(options.get("ttl_ms", 0), options.get("cache_scope", "private")) if is_hinted else None
     return {"access": access, "hint": hint, "cache": options.get("cache")}
 
 
-def _reading(function: Callable[..., FileContents], options: ResourceOptions) -> Invocation:
+def _file_invocation(function: Callable[..., FileContents], options: ResourceOptions) -> Invocation:
     return Invocation(function=function, is_async=False, in_thread=True, timeout=options.get("timeout", UNSET))
 
 
 def compile_file(file: File, options: ResourceOptions) -> Resource:
-    """A single file as a resource whose size and time are looked up whenever it is listed."""
+    """A single file as a resource, with its present size and time in each listing."""
     where = f"file {file.uri}"
     options = checked_options(options, FILE_OPTIONS, where)
 
     def definition() -> ResourceDefinition:
         try:
             entry = file.entry()
-        except NotFound:  # deleted since: still listed, reading it says so
+        except NotFound:  # deleted since: it stays in the list, and reading it says so
             return base
-        return _with_file_facts(base, entry)
+        annotations = msgspec.structs.replace(base.annotations or Annotations(), last_modified=entry.last_modified)
+        return msgspec.structs.replace(base, size=entry.size, annotations=annotations)
 
     base = ResourceDefinition(uri=file.uri, **_described(options, where, file.name, file.mime_type))
     return Resource(
         definition=base,
-        invocation=_reading(file.read, options),
+        invocation=_file_invocation(file.read, options),
         path=file.path,
         describe=definition,
-        **_shared_with(options, where),
+        **_access_and_cache(options, where),
     )
-
-
-def _with_file_facts(base: ResourceDefinition, entry: FileEntry) -> ResourceDefinition:
-    known = base.annotations or Annotations()
-    annotations = msgspec.structs.replace(known, last_modified=entry.last_modified)
-    return msgspec.structs.replace(base, size=entry.size, annotations=annotations)
 
 
 def compile_directory(directory: Directory, options: ResourceOptions) -> Template:
@@ -266,16 +246,16 @@ def compile_directory(directory: Directory, options: ResourceOptions) -> Templat
     return Template(
         definition=TemplateDefinition(uri_template=directory.template, **described),
         template=UriTemplate(directory.template),
-        invocation=_reading(directory.read, options),
+        invocation=_file_invocation(directory.read, options),
         decode=lambda values: {"relative": values["path"]},
         mime_type=options.get("mime_type"),
         directory=directory,
-        **_shared_with(options, where),
+        **_access_and_cache(options, where),
     )
 
 
 def compile_entry(folder: Template, entry: FileEntry) -> Resource:
-    """A file of a folder, as the list shows it; it is read through the template of the folder."""
+    """A file of a folder for the list of resources; it is read through the folder's template."""
     return Resource(
         definition=entry_definition(folder, entry),
         invocation=folder.invocation,
@@ -289,7 +269,6 @@ def compile_entry(folder: Template, entry: FileEntry) -> Resource:
 
 
 def entry_definition(folder: Template, entry: FileEntry) -> ResourceDefinition:
-    """How a file of a directory is listed."""
     return ResourceDefinition(
         uri=entry.uri,
         name=entry.name,
@@ -300,7 +279,7 @@ def entry_definition(folder: Template, entry: FileEntry) -> ResourceDefinition:
 
 
 def shape_contents(value: Any, uri: str, mime_type: str | None) -> list[ResourceContents]:
-    """What a resource function returned: str is text, bytes are a blob, anything else is JSON text."""
+    """The contents for a return value: str becomes text, bytes a blob, any other value JSON text."""
     if isinstance(value, ResourceContents):
         return [value]
     if isinstance(value, FileContents):
@@ -311,25 +290,21 @@ def shape_contents(value: Any, uri: str, mime_type: str | None) -> list[Resource
         return [ResourceContents(uri, mime_type or BYTES, blob=bytes(value))]
     if isinstance(value, (list, tuple)) and value and all(isinstance(item, ResourceContents) for item in value):
         return list(value)
-    text = encode_json(value).decode()
-    return [ResourceContents(uri, mime_type or JSON, text=text)]
+    return [ResourceContents(uri, mime_type or JSON, text=encode_json(value).decode())]
 
 
-# Access rules that overlap. Three sentences (docs/authorization.md): a URI is normalised once on arrival; an exact URI
-# goes before templates, a guarded template before open ones, then the one with most literal characters; a template that
-# overlaps something under another rule is refused. Files and folders may overlap: each file is judged by its identity.
-
-Identity = tuple[int, int]  # device and inode
+# Overlaps of access rules, as docs/authorization.md says: a URI is normalised once on arrival; an exact URI goes before
+# templates, a template with a rule before those without, then the one with most literal characters; a template that
+# overlaps another under another rule is refused. Files and folders may overlap: files have an identity.
 
 
-def check_rules(source: Resource | Template, others: Iterable[Resource | Template], where: str) -> None:
-    """Raise SetupError if a URI could be meant for the source as well as for another one with another rule."""
+def check_overlaps(source: Resource | Template, others: Iterable[Resource | Template], where: str) -> None:
+    """Raise SetupError if a URI could match both the source and another one with another rule."""
     for other in others:
         if other.uri != source.uri and not _is_same_rule(source.access, other.access) and _conflicts(source, other):
-            raise SetupError(
-                f"{where or 'resource'}: {source.uri!r} overlaps {other.uri!r}, which has another rule; give both the "
-                "same scopes= and authorize=, or write one of them so that no URI fits both"
-            )
+            problem = f"{where or 'resource'}: {source.uri!r} overlaps {other.uri!r}, which has another rule"
+            fix = "give both the same scopes= and authorize=, or write one of them so that no URI fits both"
+            raise SetupError(f"{problem}; {fix}")
 
 
 def _conflicts(one: Resource | Template, other: Resource | Template) -> bool:
@@ -337,7 +312,7 @@ def _conflicts(one: Resource | Template, other: Resource | Template) -> bool:
         one, other = other, one
     if isinstance(one, Resource):  # two URIs
         return False
-    if isinstance(other, Resource):  # an open URI in a guarded template is what its author wants open
+    if isinstance(other, Resource):  # a URI without a rule in a template with one: the author wants it open
         is_file = one.directory is not None and other.path is not None
         return other.access is not None and not is_file and one.template.match_normal(normalised(other.uri)) is not None
     if not one.template.overlaps(other.template):
@@ -345,61 +320,56 @@ def _conflicts(one: Resource | Template, other: Resource | Template) -> bool:
     if one.directory is None or other.directory is None:
         return True
     inner = max(one, other, key=lambda folder: folder.template.literal_length)
-    return inner.access is None  # else the inner folder goes first, and the outer one leaves its files to it
+    return inner.access is None  # else the inner folder goes first, and the outer one does not offer its files
 
 
-def _is_same_rule(one: "AccessRule | None", other: "AccessRule | None") -> bool:
+def _is_same_rule(one: AccessRule | None, other: AccessRule | None) -> bool:
     if one is None or other is None:
         return one is other
     return one.scopes == other.scopes and one.authorize == other.authorize
 
 
 class FileGuard(msgspec.Struct, frozen=True, eq=False):
-    """What a folder leaves to others, since their rules ask for more: files, and folders with all that lies in them."""
+    """The files and folders that a folder does not offer, because they are offered elsewhere with stricter rules."""
 
     root: Path
     files: frozenset[Path]
     folders: frozenset[Path]
 
     @classmethod
-    def of(cls, folder: "Template", resources: Iterable["Resource"], templates: Iterable["Template"]) -> "FileGuard":
+    def for_folder(cls, folder: Template, resources: Iterable[Resource], templates: Iterable[Template]) -> "FileGuard":
         assert folder.directory is not None
-        files = (
-            each.path
-            for each in resources
-            if each.path is not None and each.folder is None and _asks_for_more(each.access, folder.access)
-        )
-        folders = (
-            each.directory.root
-            for each in templates
-            if each.directory is not None and _asks_for_more(each.access, folder.access)
-        )
+        strict_files = [each for each in resources if _is_stricter(each.access, folder.access)]
+        strict_folders = [each for each in templates if _is_stricter(each.access, folder.access)]
+        files = {each.path for each in strict_files if each.path is not None and each.folder is None}
+        folders = {each.directory.root for each in strict_folders if each.directory is not None}
         return cls(folder.directory.root, frozenset(files), frozenset(folders))
 
     def covered(self, paths: Iterable[Path]) -> set[Path]:
-        """Those of the real paths that are not the folder's to show, as the disk is now: by name and by identity."""
+        """The real paths that the folder must not offer, as the disk is now: by name and by identity."""
         if not self.files and not self.folders:
             return set()
         files = self.files | {_identity(path) for path in self.files} - {None}
         folders = self.folders | {_identity(path) for path in self.folders} - {None}
-        known = {self.root: False, Path(self.root.anchor): False}  # who offers the same folder twice means it
+        known = {self.root: False, Path(self.root.anchor): False}  # an author may offer the same folder twice
 
-        def is_left(folder: Path) -> bool:
+        def is_covered(folder: Path) -> bool:
             if folder not in known:
-                known[folder] = folder in folders or _identity(folder) in folders or is_left(folder.parent)
+                known[folder] = folder in folders or _identity(folder) in folders or is_covered(folder.parent)
             return known[folder]
 
-        return {path for path in paths if path in files or _identity(path) in files or is_left(path.parent)}
+        return {path for path in paths if path in files or _identity(path) in files or is_covered(path.parent)}
 
 
-def _asks_for_more(rule: "AccessRule | None", than: "AccessRule | None") -> bool:
-    """Tell whether somebody may pass the other rule, but not this one, as far as can be seen."""
+def _is_stricter(rule: AccessRule | None, than: AccessRule | None) -> bool:
+    """True if some caller may satisfy the other rule, but not this one."""
     if rule is None or than is None:
         return rule is not None
     return not (rule.scopes <= than.scopes and rule.authorize in (None, than.authorize))
 
 
-def _identity(path: Path) -> Identity | None:
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode."""
     try:
         status = os.stat(path)
     except OSError:

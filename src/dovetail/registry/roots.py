@@ -1,4 +1,4 @@
-"""The places that a client works in: `Roots` asks for them, each comes out as a `Root` that knows its path."""
+"""`Roots`, the request for a client's roots, and `Root`, which knows the path of its file URI."""
 
 import os
 import re
@@ -16,9 +16,9 @@ from dovetail.schema.explain import problems_in
 
 METHOD = "roots/list"
 MAX_ROOTS = 1_000
-WINDOWS = os.name == "nt"
+_ON_WINDOWS = os.name == "nt"
 
-# Host and path. What follows a ? or # would be lost on the way to a path, and a lone % means nobody knows what.
+# Host and path. A query or fragment would be lost in a path, and a lone % is no valid encoding.
 _FILE_URI = re.compile(r"(?i:file)://([A-Za-z0-9][A-Za-z0-9.-]*)?(/(?:[^?#%\0]|%(?!00)[0-9A-Fa-f]{2})*)")
 _DRIVE = re.compile(r"/([A-Za-z])[:|](/.*|)", re.DOTALL)
 
@@ -34,37 +34,37 @@ class Root(msgspec.Struct, frozen=True, omit_defaults=True):
             raise TypeError(f"Root: uri must be a string, not {type(self.uri).__name__}; Path(…).as_uri() makes one")
         if not _FILE_URI.fullmatch(self.uri):
             raise ValueError(f"uri={self.uri[:80]!r} must be a file:// URI such as file:///home/me/project")
-        self.uri.encode()  # raises for half characters
+        self.uri.encode()  # raises for lone surrogates
 
     @property
     def path(self) -> Path:
-        """Where it is on this machine; raises ValueError if it names another one, or nothing this system can name.
+        """The path on this machine; raises ValueError if the URI names another machine, or no path of this system.
 
-        On Windows that is a path on a drive, as in `file:///C:/work`. A share (`file://host/share`) or a device has
-        its `uri`, but no path: to look there would call up whatever host the client names.
+        A share or a device of Windows has none: to open it would contact the host that the client names.
         """
-        return Path(local_path(self.uri, windows=WINDOWS))
+        return Path(local_path(self.uri, windows=_ON_WINDOWS))
 
     def contains(self, path: str | os.PathLike[str]) -> bool:
-        """Whether a path, from here or from the top, leads to this root or below it, once all links are followed.
-
-        A root without a path contains nothing; and on Windows, nothing that is not on a drive is in any root.
-        """
-        try:
-            root = self.path.resolve()
-            asked = root / path
-            return is_on_a_drive(asked) and asked.resolve().is_relative_to(root)
-        except (OSError, ValueError, RuntimeError):  # it leads nowhere
-            return False
+        """Whether a path, absolute or relative to the root, leads to the root or below it after all symlinks."""
+        return uri_contains(self.uri, path, windows=_ON_WINDOWS)
 
 
-def is_on_a_drive(path: PurePath) -> bool:
-    """Asked before anybody looks there: a share or a device has a longer name before its path, and POSIX has none."""
+def uri_contains(uri: str, path: str | os.PathLike[str], *, windows: bool) -> bool:
+    try:
+        root = Path(local_path(uri, windows=windows)).resolve()
+        joined = root / path
+        return is_on_drive(joined) and joined.resolve().is_relative_to(root)
+    except (OSError, ValueError, RuntimeError):  # no such path, or a loop of symlinks
+        return False
+
+
+def is_on_drive(path: PurePath) -> bool:
+    """Checked before the path is resolved. A share or a device has a longer drive than `C:`, POSIX paths have none."""
     return len(path.drive) <= len("C:")
 
 
 def local_path(uri: str, *, windows: bool) -> str:
-    """The path that a file URI stands for on one of the two kinds of systems; raises ValueError if there is none."""
+    """The path of a file URI on Windows or on POSIX; raises ValueError if there is none."""
     found = _FILE_URI.fullmatch(uri)
     if found is None:
         raise ValueError(f"{uri[:80]!r} is no file:// URI")
@@ -80,26 +80,25 @@ def local_path(uri: str, *, windows: bool) -> str:
     return f"{on_drive[1]}:{on_drive[2] or '/'}"
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _Result(msgspec.Struct, frozen=True):
     roots: Annotated[list[Root], msgspec.Meta(max_length=MAX_ROOTS)]
 
 
-_read_answer = msgspec.json.Decoder(_Answer).decode
+_decode_result = msgspec.json.Decoder(_Result).decode
 
 
 class Roots:
-    """The question where a client works."""
+    """The request for the client's roots."""
 
     client_request = ClientRequest(method=METHOD, params={}, requires=("roots",))
 
     def params(self, revision: Revision) -> dict[str, Any]:  # noqa: ARG002
-        """The same in every revision."""
         return {}
 
     def read(self, result: bytes | msgspec.Raw, revision: Revision) -> list[Root]:  # noqa: ARG002
         """The client's roots. Raises QuestionFailed unless all of them are file:// URIs."""
         try:
-            return _read_answer(result).roots
+            return _decode_result(result).roots
         except UNREADABLE as failure:
             path, words = problems_in(failure)[0]
             place = path.lstrip(".") or "the result"

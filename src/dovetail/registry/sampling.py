@@ -1,4 +1,4 @@
-"""`Sample`, a question to the client's model, and `Sampled`, its checked answer."""
+"""`Sample`, a request to the client's model, and `Sampled`, its checked result."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Generic, TypedDict, TypeVar, Unpack, get_args
@@ -41,8 +41,6 @@ from dovetail.registry.tools import Tool, compile_tool
 from dovetail.schema.encode import OutputError, to_jsonable
 from dovetail.schema.explain import problems_in
 
-__all__ = ["Sample", "Sampled", "SamplingMessage", "ToolResultContent", "ToolUseContent"]
-
 Turn = str | Content | ToolUseContent | ToolResultContent | Message | SamplingMessage
 Preferences = str | Sequence[str] | Mapping[str, Any]
 OfferedTool = Callable[..., Any] | Mapping[str, Any] | ToolDefinition | Tool
@@ -58,9 +56,9 @@ _KINDS = {
 
 
 class SampleOptions(TypedDict, total=False):
-    """What `Sample` and `ctx.sample` take besides the messages."""
+    """Options of `Sample` and `ctx.sample`."""
 
-    max_tokens: int  # 1024 unless told
+    max_tokens: int  # 1024 by default
     system_prompt: str | None
     temperature: float | None
     stop_sequences: Sequence[str] | None
@@ -72,12 +70,12 @@ class SampleOptions(TypedDict, total=False):
 
 
 class Sampled(msgspec.Struct, frozen=True):
-    """What the client's model said."""
+    """The message of the client's model."""
 
     role: Role
     content: tuple[Text | Image | Audio | ToolUseContent, ...]
     model: str
-    stop_reason: str | None = None  # endTurn, stopSequence, maxTokens, toolUse, or whatever the provider says
+    stop_reason: str | None = None  # endTurn, stopSequence, maxTokens, toolUse, or the provider's own
 
     @property
     def text(self) -> str:
@@ -86,21 +84,21 @@ class Sampled(msgspec.Struct, frozen=True):
 
     @property
     def tool_uses(self) -> list[ToolUseContent]:
-        """What the model wants to know; each gets a `ToolResultContent` in the next message."""
+        """The tools that the model uses; each gets a `ToolResultContent` in the next message."""
         return [block for block in self.content if isinstance(block, ToolUseContent)]
 
     @property
     def message(self) -> SamplingMessage:
-        """The same, to go on with the conversation."""
+        """The same as a message, to continue the conversation."""
         return SamplingMessage(self.role, self.content)
 
 
 class Sample:
-    """A question to the client's model.
+    """A request to the client's model.
 
-    `messages` is what was said so far: a string or block is a message of the user's, a `SamplingMessage` may be of
-    either side and hold several blocks. Outcomes of tools in a row are one message. `tools` are functions, dicts with
-    name, description and inputSchema, or definitions; they are offered to the model, and run by nobody but you.
+    `messages` is the conversation so far: a string or block is a message of the user, a `SamplingMessage` may be of
+    either role and hold several blocks. Results of tools in a row become one message. `tools` are functions, dicts with
+    name, description and inputSchema, or definitions; they are offered to the model, and only the author runs them.
     """
 
     def __init__(self, messages: Turn | Sequence[Turn], **options: Unpack[SampleOptions]) -> None:
@@ -117,25 +115,24 @@ class Sample:
         if self._params.offers_tools:
             check_tool_turns(self._params.messages)
         try:
-            self.client_request = ClientRequest(
-                method=METHOD, params=self.params(LATEST), requires=self._params.requires
-            )
+            params = self.params(LATEST)
         except OutputError as failure:
             raise SetupError(f"sample: the question can't be sent: {failure}") from None
+        self.client_request = ClientRequest(method=METHOD, params=params, requires=self._params.requires)
 
     def params(self, revision: Revision) -> dict[str, Any]:
-        """As the client's revision spells it."""
         return to_jsonable(shape_sampling(self._params, revision))  # type: ignore[no-any-return]
 
     def read(self, result: bytes | msgspec.Raw, revision: Revision) -> Sampled:
-        """What the model said. Raises QuestionFailed if it does not fit the question."""
+        """Raises QuestionFailed if the result does not fit the request."""
         try:
-            answer = _reader(revision)(result)
+            decode = _decode_rich if revision.rich_sampling else _decode_plain if revision.audio else _decode_oldest
+            decoded = decode(result)
         except UNREADABLE as failure:
             path, words = problems_in(failure)[0]
             raise _unusable(path.lstrip(".") or "the result", words) from None
-        content = tuple(answer.content) if isinstance(answer.content, list) else (answer.content,)
-        sampled = Sampled(answer.role, content, answer.model, answer.stop_reason)
+        content = tuple(decoded.content) if isinstance(decoded.content, list) else (decoded.content,)
+        sampled = Sampled(decoded.role, content, decoded.model, decoded.stop_reason)
         ids = [use.id for use in sampled.tool_uses]
         if ids and not self._params.offers_tools:
             raise _unusable("content", "the model uses tools, but was offered none")
@@ -146,11 +143,8 @@ class Sample:
         return sampled
 
 
-# What was said
-
-
 def _conversation(given: Turn | Sequence[Turn]) -> tuple[SamplingMessage, ...]:
-    """Messages as they go out; problems are told by the numbers that they have in what was given."""
+    """The messages as they are sent; errors name them by their position in the author's list."""
     turns: Sequence[Any] = given if isinstance(given, (list, tuple)) else [given]
     messages: dict[int, SamplingMessage] = {}
     previous: Any = None
@@ -187,38 +181,31 @@ def _message(turn: Any, number: int) -> SamplingMessage:
 
 def _block(block: Any, where: str) -> SamplingContent:
     if not isinstance(block, SamplingContent):
-        shown = type(block).__name__
-        raise SetupError(
-            f"{where}: {shown} can't be part of it; use a string, Text, Image, Audio, ToolUse, ToolOutcome"
-        )
+        kinds = "a string, Text, Image, Audio, ToolUseContent, ToolResultContent"
+        raise SetupError(f"{where}: {type(block).__name__} can't be part of it; use {kinds}")
     if not isinstance(block, ToolResultContent):
         return block
     if not isinstance(block.tool_use_id, str):
-        raise SetupError(f"{where}: tool_use_id must be the id of a ToolUse, not {type(block.tool_use_id).__name__}")
-    if wrong := [part for part in block.blocks if not isinstance(part, CONTENT_TYPES)]:
-        shown = type(wrong[0]).__name__
-        raise SetupError(
-            f"{where}: the content of a ToolOutcome can't be {shown}; use strings and blocks, or structured="
-        )
+        raise SetupError(f"{where}: tool_use_id must be the id of a tool use, not {type(block.tool_use_id).__name__}")
+    if wrong := [type(part).__name__ for part in block.blocks if not isinstance(part, CONTENT_TYPES)]:
+        fix = "use strings and blocks, or structured="
+        raise SetupError(f"{where}: the content of a ToolResultContent can't be {wrong[0]}; {fix}")
     try:
         return msgspec.structs.replace(block, content=block.blocks, structured=to_jsonable(block.structured))
     except OutputError as failure:
         raise SetupError(f"{where}: structured can't be sent: {failure}") from None
 
 
-# What is wished for
-
-
 def _preferences(given: Preferences | None) -> ModelPreferences | None:
     if given is None:
         return None
-    wishes: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"hints": given}
-    if (hints := wishes.get("hints")) is not None:
+    members: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"hints": given}
+    if (hints := members.get("hints")) is not None:
         hints = hints if isinstance(hints, (list, tuple)) else [hints]
-        wishes["hints"] = [hint if isinstance(hint, Mapping) else {"name": hint} for hint in hints]
-        if not all(isinstance(hint.get("name", ""), str) for hint in wishes["hints"]):
+        members["hints"] = [hint if isinstance(hint, Mapping) else {"name": hint} for hint in hints]
+        if not all(isinstance(hint.get("name", ""), str) for hint in members["hints"]):
             raise SetupError(f"sample: model_preferences: hints={hints!r} must be names of models, or parts of names")
-    preferences: ModelPreferences = convert_option(wishes, ModelPreferences, "sample", "model_preferences")
+    preferences: ModelPreferences = convert_option(members, ModelPreferences, "sample", "model_preferences")
     return preferences
 
 
@@ -237,7 +224,7 @@ def _definitions(tools: Sequence[OfferedTool] | None) -> list[ToolDefinition] | 
 def _definition(tool: OfferedTool, number: int) -> ToolDefinition:
     where = f"sample, tool {number}"
     if callable(tool):
-        tool = compile_tool(tool, {"output": "text"})  # a model makes nothing of output schemas
+        tool = compile_tool(tool, {"output": "text"})  # a model gets no output schemas
     if isinstance(tool, Tool):
         return tool.definition
     if not isinstance(tool, (ToolDefinition, Mapping)):
@@ -260,12 +247,10 @@ def _choice(given: ToolMode | Mapping[str, Any] | None, tools: Sequence[OfferedT
     return ToolChoice(mode)
 
 
-# What came back
-
 C = TypeVar("C")
 
 
-class _Answer(msgspec.Struct, Generic[C], frozen=True, rename="camel"):
+class _Result(msgspec.Struct, Generic[C], frozen=True, rename="camel"):
     role: Role
     content: C
     model: str
@@ -274,16 +259,10 @@ class _Answer(msgspec.Struct, Generic[C], frozen=True, rename="camel"):
 
 _Block = Text | Image | Audio | ToolUseContent
 _Blocks = Annotated[list[_Block], msgspec.Meta(max_length=1_000)]
-_read_first = msgspec.json.Decoder(_Answer[Text | Image]).decode
-_read_plain = msgspec.json.Decoder(_Answer[Text | Image | Audio]).decode
-_read_rich = msgspec.json.Decoder(_Answer[_Block | _Blocks]).decode
-
-
-def _reader(revision: Revision) -> Callable[[bytes | msgspec.Raw], _Answer[Any]]:
-    """Only what the client's own revision has."""
-    if revision.rich_sampling:
-        return _read_rich
-    return _read_plain if revision.audio else _read_first
+_Decode = Callable[[bytes | msgspec.Raw], _Result[Any]]
+_decode_oldest: _Decode = msgspec.json.Decoder(_Result[Text | Image]).decode
+_decode_plain: _Decode = msgspec.json.Decoder(_Result[Text | Image | Audio]).decode
+_decode_rich: _Decode = msgspec.json.Decoder(_Result[_Block | _Blocks]).decode
 
 
 def _unusable(place: str, words: str) -> QuestionFailed:

@@ -1,10 +1,10 @@
-"""From a Python function, or a raw schema and a handler, to a compiled `Tool`: decode, invoke, shape."""
+"""`Tool`, compiled from a function, or from a raw schema and a handler."""
 
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence, Set
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -13,38 +13,31 @@ from dovetail.errors import SetupError
 from dovetail.protocol.elicitation import InputRequired
 from dovetail.protocol.headers import HeaderParameter, header_parameters
 from dovetail.protocol.results import ToolResult
-from dovetail.protocol.types import CONTENT_TYPES, TAGS_KEY, Content, Icon, Meta, Text, ToolAnnotations, ToolDefinition
+from dovetail.protocol.types import CONTENT_TYPES, TAGS_KEY, Content, Icon, Text, ToolAnnotations, ToolDefinition
 from dovetail.registry.arguments import Arguments, RawArguments
 from dovetail.registry.catalog import check_name
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function
 from dovetail.registry.options import (
-    AccessOptions,
+    AccessRule,
+    CommonOptions,
     OutputPolicy,
+    Rate,
     UntrustedOutput,
-    access_of,
+    access_rule,
     checked_options,
     convert_option,
     parse_rates,
 )
-from dovetail.registry.outputs import Output, ResultShape, compile_output, compile_raw_output, marked, open_world
+from dovetail.registry.outputs import Output, ResultShape, compile_output, compile_raw_output, mark_untrusted
 from dovetail.schema.encode import PLAIN_TYPES, OutputError, encode_json, to_jsonable
 
-if TYPE_CHECKING:
-    from dovetail.registry.options import AccessRule, Rate
 
+class CommonToolOptions(CommonOptions, total=False):
+    """Options of every tool, registered by a decorator or in a `ToolRegistry`."""
 
-class ToolTraits(AccessOptions, total=False):
-    """What may be said about any tool, however it is registered."""
-
-    title: str
     annotations: Mapping[str, Any] | ToolAnnotations
-    icons: Sequence[Icon | Mapping[str, Any]]
-    tags: Sequence[str] | Set[str]
-    meta: Meta
-    timeout: float | None
     max_concurrency: int
     rate_limit: str | Sequence[str]
-    thread: bool
     requires: Sequence[str]
     output: OutputPolicy
     structured_output: bool
@@ -52,8 +45,8 @@ class ToolTraits(AccessOptions, total=False):
     untrusted_output: UntrustedOutput
 
 
-class ToolOptions(ToolTraits, total=False):
-    """What `@server.tool(...)` takes."""
+class ToolOptions(CommonToolOptions, total=False):
+    """Options of `@server.tool`."""
 
     name: str
     description: str
@@ -61,18 +54,18 @@ class ToolOptions(ToolTraits, total=False):
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool, ready to be called."""
+    """One compiled tool."""
 
     definition: ToolDefinition
     invocation: Invocation
     decode: Callable[[bytes | Raw], dict[str, Any]]
     shape: Callable[[Any], ToolResult]
     label: str  # for the log
-    access: "AccessRule | None" = None  # None: everybody may call it
+    access: AccessRule | None = None  # None: every caller may call it
     requires: frozenset[str] = frozenset()
-    is_limited: bool = False  # whether it has one of these two
+    is_limited: bool = False  # whether it has one of the next two
     max_concurrency: int | None = None
-    rates: "tuple[Rate, ...]" = ()
+    rates: tuple[Rate, ...] = ()
     headers: tuple[HeaderParameter, ...] = ()
     choices: Mapping[str, Sequence[str]] = {}  # arguments whose values are a closed set, for completion
 
@@ -113,11 +106,11 @@ def compile_tool(
     function: Callable[..., Any],
     options: ToolOptions,
     *,
-    injectable: tuple[type, ...] = (),
+    injectable: type | None = None,
     output: OutputPolicy = "auto",
     lenient: bool = True,
 ) -> Tool:
-    """Everything that can be known before the first call is found out here; raises SetupError."""
+    """Compile all that is known before the first call; raises SetupError."""
     raw_schema = options.get("input_schema")
     info = inspect_function(
         function, kind="tool", injectable=injectable, name=options.get("name"), open_ended=raw_schema is not None
@@ -129,47 +122,45 @@ def compile_tool(
         arguments = Arguments(info, lenient=lenient)
     else:
         arguments = RawArguments(raw_schema, where=f"{info.where}, input_schema", info=info, lenient=lenient)
+    try:
+        headers = header_parameters(arguments.schema)
+    except SetupError as problem:
+        raise SetupError(f"{info.where}: {problem}") from None
     policy = options.get("output", "text" if options.get("structured_output") is False else output)
     output_schema, shape = _compile_result(info, policy, options.get("output_schema"))
     rates = parse_rates(options["rate_limit"], info.where) if "rate_limit" in options else ()
     untrusted = options.get("untrusted_output", False)
     return Tool(
-        definition=_definition(name, info, options, arguments.schema, output_schema),
-        invocation=Invocation.of(
-            info, by_name=arguments.by_name, thread=options.get("thread"), timeout=options.get("timeout", UNSET)
+        definition=ToolDefinition(
+            input_schema=arguments.schema,
+            output_schema=output_schema,
+            annotations=_annotations(options, info.where),
+            **definition_fields(options, info.where, name, info.summary),
         ),
+        invocation=Invocation.from_info(info, options, by_name=arguments.by_name),
         decode=arguments.decode,
-        shape=marked(shape, untrusted) if untrusted else shape,
+        shape=mark_untrusted(shape, untrusted) if untrusted else shape,
         label=f"tool {name}",
-        access=access_of(options, info.where),
+        access=access_rule(options, info.where),
         requires=frozenset(options.get("requires", ())),
         is_limited=bool(rates) or options.get("max_concurrency") is not None,
         max_concurrency=options.get("max_concurrency"),
         rates=rates,
-        headers=_headers(arguments.schema, info.where),
+        headers=headers,
         choices=closed_choices(arguments.schema),
     )
 
 
-def _headers(schema: Mapping[str, Any], where: str) -> tuple[HeaderParameter, ...]:
-    try:
-        return header_parameters(schema)
-    except SetupError as problem:
-        raise SetupError(f"{where}: {problem}") from None
+def _annotations(options: ToolOptions, where: str) -> ToolAnnotations | None:
+    given: ToolAnnotations | None = convert_option(options.get("annotations"), ToolAnnotations, where, "annotations")
+    if not options.get("untrusted_output"):
+        return given
+    annotations = given or ToolAnnotations()
+    return msgspec.structs.replace(annotations, open_world_hint=annotations.open_world_hint is not False)
 
 
-def _definition(
-    name: str, info: FunctionInfo, options: ToolOptions, input_schema: dict[str, Any], output_schema: Any
-) -> ToolDefinition:
-    annotations = convert_option(options.get("annotations"), ToolAnnotations, info.where, "annotations")
-    if options.get("untrusted_output"):
-        annotations = open_world(annotations)
-    described = described_by(options, info.where, name, info.summary)
-    return ToolDefinition(input_schema=input_schema, output_schema=output_schema, annotations=annotations, **described)
-
-
-def described_by(options: Mapping[str, Any], where: str, name: str, summary: str | None) -> dict[str, Any]:
-    """What every definition holds. Tags travel in `_meta`, where middleware and hosts see them; a set is sorted."""
+def definition_fields(options: Mapping[str, Any], where: str, name: str, summary: str | None) -> dict[str, Any]:
+    """The fields of all definitions. Tags are in `_meta`, where middleware and hosts see them; a set is sorted."""
     meta, tags = options.get("meta"), options.get("tags", ())
     return {
         "name": name,
@@ -181,13 +172,13 @@ def described_by(options: Mapping[str, Any], where: str, name: str, summary: str
 
 
 def closed_choices(schema: Mapping[str, Any]) -> dict[str, Sequence[str]]:
-    """The arguments that take one of a few values: they can be completed without anyone writing a function."""
+    """The arguments with a closed set of values, which can be completed without a function of the author's."""
     found = {name: _choices(part) for name, part in schema.get("properties", {}).items()}
     return {name: choices for name, choices in found.items() if choices}
 
 
 def _choices(schema: Any) -> list[str] | None:
-    """All values that a schema takes, but for null; None if they are not a few strings."""
+    """All values of a schema except null; None if they are not a closed set of strings."""
     if not isinstance(schema, Mapping):
         return None
     if schema.get("type") in ("boolean", "null"):
@@ -217,13 +208,19 @@ def _compile_result(
         return whole
 
     def explicit(value: Any) -> ToolResult | None:
-        if isinstance(value, ToolResult):
-            return _check_explicit(value, output, wrap, text_copy)
         if raw is not None and _is_wire_result(value):
-            return _check_explicit(_wire_result(value), output, wrap, text_copy)
+            value = _wire_result(value)
         if isinstance(value, CONTENT_TYPES):
             raise OutputError(f"{info.where} declares structured output but returned only content")
-        return None
+        if not isinstance(value, ToolResult):
+            return None
+        result = _complete(value)
+        if result.is_error:
+            return result
+        if result.structured is UNSET:
+            raise OutputError("a ToolResult without structured content, although an output schema is declared")
+        structured = Raw(encode(result.structured))
+        return msgspec.structs.replace(result, structured=structured, wrap=wrap, text_copy=text_copy)
 
     return output.schema, shape
 
@@ -234,15 +231,15 @@ def _output_for(info: FunctionInfo, policy: OutputPolicy, raw: Mapping[str, Any]
     if raw is not None:
         return compile_raw_output(raw, where=f"{info.where}, output_schema")
     unstructured = (*CONTENT_TYPES, ToolResult)
-    returns = _in_the_end(info.returns)
+    returns = _without_input_required(info.returns)
     output = compile_output(returns, where=info.where, unstructured=unstructured)
     if output is None and policy in ("structured", "both") and returns is str:
         return compile_raw_output({"type": "string"}, where=info.where)
     return output
 
 
-def _in_the_end(returns: Any) -> Any:
-    """What a function returns when it is done: `InputRequired` is a question and no result."""
+def _without_input_required(returns: Any) -> Any:
+    """The return annotation without `InputRequired`, which asks the client and is no output."""
     if returns is InputRequired:
         return None
     if get_origin(returns) not in (Union, UnionType) or InputRequired not in get_args(returns):
@@ -250,18 +247,8 @@ def _in_the_end(returns: Any) -> Any:
     return functools.reduce(operator.or_, (member for member in get_args(returns) if member is not InputRequired))
 
 
-def _check_explicit(result: ToolResult, output: Output, wrap: bool, text_copy: bool) -> ToolResult:
-    result = _complete(result)
-    if result.is_error:
-        return result
-    if result.structured is UNSET:
-        raise OutputError("a ToolResult without structured content, although an output schema is declared")
-    structured = Raw(output.encode(result.structured))
-    return msgspec.structs.replace(result, structured=structured, wrap=wrap, text_copy=text_copy)
-
-
 def shape_unstructured(value: Any) -> ToolResult:
-    """A value for which no schema was declared, as content."""
+    """A value without an output schema, as content."""
     if isinstance(value, str):
         return ToolResult(content=(_text(value),))
     if isinstance(value, ToolResult):
@@ -278,7 +265,7 @@ def shape_unstructured(value: Any) -> ToolResult:
 
 
 def shape_as_text(value: Any) -> ToolResult:
-    """The same, without structured content even if the function gives some."""
+    """The same, without structured content even if the function returns some."""
     result = shape_unstructured(value)
     if result.structured is UNSET:
         return result
@@ -287,7 +274,7 @@ def shape_as_text(value: Any) -> ToolResult:
 
 
 def _complete(result: ToolResult) -> ToolResult:
-    """A result as its author wrote it, with everything in a form that can be sent; raises OutputError."""
+    """The author's `ToolResult` with all its parts as JSON types and content blocks; raises OutputError."""
     content: Any = result.content
     if isinstance(content, (str, *CONTENT_TYPES)):
         content = (content,)
@@ -307,7 +294,7 @@ def _as_content(item: Any) -> Content:
 
 def _text(value: str) -> Text:
     if not value.isascii():
-        encode_json(value)  # raises for half characters, which file names may hold
+        encode_json(value)  # raises for lone surrogates, which file names may hold
     return Text(value)
 
 
@@ -319,15 +306,12 @@ def _is_wire_result(value: Any) -> bool:
 
 
 def _wire_result(value: Mapping[str, Any]) -> ToolResult:
-    """A result spelled as on the wire: `{"content": [...], "isError": …}`."""
+    """A result in the form of the wire: `{"content": [...], "isError": …}`."""
     try:
         content = msgspec.convert(to_jsonable(value["content"]), list[Content])
     except msgspec.ValidationError as failure:
         raise OutputError(f"the returned content is not right: {failure}") from None
-    result = ToolResult(
-        content=content or (Text(""),),
-        structured=value.get("structuredContent", UNSET),
-        is_error=value.get("isError") is True,
-        meta=value.get("_meta"),
+    structured, is_error = value.get("structuredContent", UNSET), value.get("isError") is True
+    return _complete(
+        ToolResult(content=content or (Text(""),), structured=structured, is_error=is_error, meta=value.get("_meta"))
     )
-    return _complete(result)

@@ -139,7 +139,7 @@ class PageFunction(NamedTuple):
 
 def check_page(function: Callable[..., Any], methods: Sequence[str]) -> PageFunction:
     """Raises SetupError, with the function, the parameter and the fix."""
-    info = inspect_function(function, kind="page", injectable=(PageRequest,))
+    info = inspect_function(function, kind="page", injectable=PageRequest)
     return PageFunction(
         function, info.where, _request_parameter(info), info.is_async, _checked_methods(methods, info.where)
     )
