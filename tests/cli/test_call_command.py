@@ -11,8 +11,8 @@ from command_stage import Run, running
 
 from dovetail import Context, Server
 from dovetail.cli.arguments import GivenArguments
-from dovetail.cli.connect import named
-from dovetail.cli.output import DECLINED, FAILED, WRONG_USE, CommandExit
+from dovetail.cli.connect import find_by_name
+from dovetail.cli.output import DECLINED, FAILED, USAGE_ERROR, CommandExit
 from dovetail.protocol.types import ToolDefinition
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates:DeprecationWarning")
@@ -166,10 +166,10 @@ SHOWN = "fa Error: \N{REPLACEMENT CHARACTER}[31mke"
 def test_names_of_a_server_stay_in_their_line(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in ("tool", "prompt"):
         with pytest.raises(CommandExit) as ended:
-            named("faError: ke", [ToolDefinition(name=NAME, input_schema={})], kind)
+            find_by_name("faError: ke", [ToolDefinition(name=NAME, input_schema={})], kind)
         assert ended.value.message == f"there is no {kind} faError: ke; did you mean {SHOWN}?"
     with pytest.raises(CommandExit) as ended:
-        GivenArguments.read(["faError: ke=1"]).typed({"properties": {NAME: {}}}, "t")
+        GivenArguments.from_words(["faError: ke=1"]).typed({"properties": {NAME: {}}}, "t")
     assert ended.value.message.splitlines()[0] == f"t takes no faError: ke; did you mean {SHOWN}?"
 
     async def speak(ctx: Context) -> None:
@@ -216,7 +216,7 @@ def test_what_a_server_does_not_have_at_all(monkeypatch: pytest.MonkeyPatch) -> 
     server.tool(lambda: "hi", name="greet")
     for line in ("read notes://all", "prompt greet", "complete prompt:greet name"):
         done = running(server, monkeypatch)(*line.split())
-        assert (done.exit_code, done.stdout, " at all" in done.stderr) == (WRONG_USE, "", True), line
+        assert (done.exit_code, done.stdout, " at all" in done.stderr) == (USAGE_ERROR, "", True), line
 
 
 # ── prompts and completions ──

@@ -18,7 +18,7 @@ import example_server
 import pytest
 from command_stage import BIN, PROMPTLY, environment, serve_in_process, spawned, typed
 
-from dovetail.cli.output import FAILED, READER_LEFT, WRONG_USE
+from dovetail.cli.output import BROKEN_PIPE, FAILED, USAGE_ERROR
 from process_stage import is_there, pid_in, shell
 
 pytestmark = pytest.mark.long
@@ -285,8 +285,8 @@ FULL = b"Error: the result can't be written: No space left on device\n"
 @pytest.mark.parametrize(
     ("line", "code", "told"),
     [
-        ("dovetail call --help", READER_LEFT, b""),
-        ("dovetail list dovetail.reference", READER_LEFT, b""),
+        ("dovetail call --help", BROKEN_PIPE, b""),
+        ("dovetail list dovetail.reference", BROKEN_PIPE, b""),
         ("dovetail list dovetail.reference > /dev/full", FAILED, FULL),
         ("dovetail --help > /dev/full", FAILED, FULL),
         ("dovetail call server.py add a=2 b=3 <&- 2>&-", 0, b""),
@@ -296,7 +296,7 @@ def test_streams_that_nobody_reads_are_full_or_closed(folder: Path, line: str, c
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing) as left:
-        done = in_shell(folder, line, left if code == READER_LEFT else subprocess.PIPE)
+        done = in_shell(folder, line, left if code == BROKEN_PIPE else subprocess.PIPE)
     assert (done.returncode, done.stderr, done.stdout or b"") == (code, told, b"" if code else b"5\n")
 
 
@@ -318,7 +318,7 @@ def test_every_text_can_be_written(folder: Path, env: dict[str, str], shown: byt
 def test_bytes_that_are_no_text_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     serve_in_process(example_server.server, monkeypatch)
     done = typed(folder, "call", "server.py", "summarise", "text=\udcff")  # as Python reads the byte FF
-    assert (done.returncode, b"of the command line is no text in UTF-8" in done.stderr) == (WRONG_USE, True)
+    assert (done.returncode, b"of the command line is no text in UTF-8" in done.stderr) == (USAGE_ERROR, True)
 
 
 # ── signals: nothing that was started is left behind ──

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from command_stage import furnish, typed
 
 from dovetail.cli import hosts
-from dovetail.cli.install import masked, write_file
+from dovetail.cli.install import mask_secrets, write_file
 from dovetail.cli.main import main
 
 SH = shutil.which("sh")
@@ -85,15 +85,15 @@ def test_where_the_files_are_elsewhere(home: Path, monkeypatch: pytest.MonkeyPat
     for host, variable in variables.items():
         for place, folder in (("~/work", "work"), ("../work", "work"), ("", "")):
             monkeypatch.setenv(variable, place)
-            assert hosts.file_of(hosts.HOSTS[host], "user") == home / folder / FILES[host, "user"]
+            assert hosts.config_path(hosts.HOSTS[host], "user") == home / folder / FILES[host, "user"]
     for name in ("APPDATA", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     desktop, name = hosts.HOSTS["claude-desktop"], "Claude/claude_desktop_config.json"
-    assert hosts.file_of(desktop, "user", "darwin") == home / "Library/Application Support" / name
-    assert hosts.file_of(desktop, "user", "win32") == home / "AppData/Roaming" / name
+    assert hosts.config_path(desktop, "user", "darwin") == home / "Library/Application Support" / name
+    assert hosts.config_path(desktop, "user", "win32") == home / "AppData/Roaming" / name
     packaged = home / "AppData/Local/Packages/Claude_one/LocalCache/Roaming"
     (packaged / "Claude").mkdir(parents=True)
-    assert hosts.file_of(desktop, "user", "win32") == packaged / name
+    assert hosts.config_path(desktop, "user", "win32") == packaged / name
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_file_that_is_read_only_or_was_just_written_is_left_alone(home: Path) 
     path = cursor_file(home)
     file = hosts.ConfigFile.read(path, "mcpServers")
     path.write_text('{"mcpServers": {"theirs": {}}}')
-    with pytest.raises(hosts.UnusableFile, match="by another program meanwhile"):
+    with pytest.raises(hosts.ConfigFileError, match="by another program meanwhile"):
         write_file(file, "{}", is_private=True)
     path.chmod(0o400)
     done = install("server.py", "--host", "cursor", "--yes")
@@ -269,7 +269,7 @@ def test_of_secrets_only_names_are_shown(home: Path, monkeypatch: pytest.MonkeyP
     secrets = [
         {key: value} for key in ("env", "headers", "oauth", "x") for value in ({"name": "hush"}, ["hush"], "hush")
     ]
-    assert "hush" not in json.dumps([masked({**each, "command": "sh"}) for each in secrets])
+    assert "hush" not in json.dumps([mask_secrets({**each, "command": "sh"}) for each in secrets])
 
 
 def test_another_server_of_the_name_is_not_replaced_unasked(home: Path) -> None:
@@ -325,7 +325,7 @@ def test_a_person_is_asked(home: Path, monkeypatch: pytest.MonkeyPatch, says_yes
         asked.append(words)
         return says_yes
 
-    monkeypatch.setattr("dovetail.cli.install.can_ask", lambda: True)
+    monkeypatch.setattr("dovetail.cli.install.is_interactive", lambda: True)
     monkeypatch.setattr("dovetail.cli.ask.confirm", confirm)
     path = cursor_file(home)
     done = install("server.py", "--host", "cursor")

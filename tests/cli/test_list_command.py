@@ -17,7 +17,7 @@ from documented import load
 from dovetail import Client, Server
 from dovetail.cli.arguments import Argument, GivenArguments, parameter_lines
 from dovetail.cli.commands import MAX_PAGES
-from dovetail.cli.lint import Catalogue, findings_of
+from dovetail.cli.lint import Catalog, check_catalog
 from dovetail.cli.output import CommandExit
 from dovetail.cli.show import details, lines
 from dovetail.protocol.revisions import SUPPORTED
@@ -113,7 +113,7 @@ def test_a_hostile_schema_is_looked_at_once(schema: dict[str, Any]) -> None:
         lambda: parameter_lines(schema),
         lambda: given.typed(schema, "t"),
         lambda: nested.typed(schema, "t"),
-        lambda: findings_of(Catalogue(tools=[tool])),
+        lambda: check_catalog(Catalog(tools=[tool])),
     ):
         with functions_called() as called, contextlib.suppress(CommandExit):
             look()

@@ -13,7 +13,7 @@ import click
 
 from dovetail import cli
 from dovetail.cli import output as terminal
-from dovetail.cli.options import ServerCommand, ServerTarget, on_server
+from dovetail.cli.options import ServerCommand, ServerTarget, server_options
 from dovetail.errors import DovetailError
 from dovetail.transports.http.origin import is_loopback
 
@@ -73,7 +73,7 @@ class Measurement:
         return {name: self.times[round(part * last)] for name, part in PERCENTILES.items()} | {"max": self.slowest}
 
     def note(self, failure: Exception) -> None:
-        words = f"{type(failure).__name__}: {terminal.in_line(str(failure), 200)}"
+        words = f"{type(failure).__name__}: {terminal.one_line(str(failure), 200)}"
         self.errors[words if words in self.errors or len(self.errors) < 100 else "others"] += 1
 
 
@@ -114,7 +114,7 @@ async def _call_until(end: float, client: "Client", ask: Ask, found: Measurement
 
 
 @click.command("bench", cls=ServerCommand, epilog=EXAMPLES)
-@on_server
+@server_options
 @click.option("--tool", metavar="NAME", help="Call this tool.")
 @click.option("--args", "given", metavar="JSON", help="The arguments of each call, as JSON, @file, or - for stdin.")
 @click.option(
@@ -142,9 +142,9 @@ def command(
     arguments = {} if given is None else cli.arguments.json_object(given, "--args")
     if server.is_url and not yes and not is_loopback(urlsplit(str(server.address)).hostname or ""):
         raise terminal.CommandExit(
-            f"{terminal.in_line(server.shown, 200)} is another machine; --yes loads it all the same", terminal.DECLINED
+            f"{terminal.one_line(server.shown, 200)} is another machine; --yes loads it all the same", terminal.DECLINED
         )
-    document, found = terminal.finish(_bench(server, tool, arguments, seconds, clients, yes))
+    document, found = terminal.run_async(_bench(server, tool, arguments, seconds, clients, yes))
     if as_document:
         terminal.out_json(document)
     else:
@@ -157,11 +157,11 @@ async def _bench(
     server: ServerTarget, tool: str | None, arguments: Mapping[str, Any], seconds: float, clients: int, yes: bool
 ) -> tuple[dict[str, Any], Measurement]:
     async with cli.connect.connected(server) as first:
-        cli.connect.require(first, "tools", server)
+        cli.connect.require_capability(first, "tools", server)
         label, ask = await _asked(first, tool, arguments, yes)
         await ask(first)  # what can't be done at all is told as an error, and not ten thousand times
         revision = first.protocol_version
-        terminal.tell(f"{label} of {terminal.in_line(server.shown, 200)}, {revision}, {clients} in flight", dim=True)
+        terminal.err(f"{label} of {terminal.one_line(server.shown, 200)}, {revision}, {clients} in flight", dim=True)
         found = await _load(server, first, ask, clients, seconds)
     document = {
         "target": server.shown,
@@ -181,13 +181,13 @@ async def _bench(
 async def _asked(client: "Client", tool: str | None, arguments: Mapping[str, Any], yes: bool) -> tuple[str, Ask]:
     """What is asked of the server, again and again, and what it is called."""
     tools = await client.list_tools()
-    chosen = cli.connect.named(tool, tools, "tool") if tool else _harmless(tools)
+    chosen = cli.connect.find_by_name(tool, tools, "tool") if tool else _harmless(tools)
     if chosen is None:
         return "tools/list", lambda client: client.request("tools/list", {})
     said, name = chosen.annotations, chosen.name
     if said is not None and said.destructive_hint and not yes:
         raise terminal.CommandExit(f"{name} is marked destructive; --yes calls it all the same", terminal.DECLINED)
-    return terminal.in_line(name, 100), lambda client: client.call_tool(name, arguments)
+    return terminal.one_line(name, 100), lambda client: client.call_tool(name, arguments)
 
 
 def _harmless(tools: list["ToolDefinition"]) -> "ToolDefinition | None":
@@ -206,4 +206,4 @@ def _show(found: Measurement) -> None:
     if latency := found.percentiles():
         terminal.out("   ".join(f"{name} {terminal.milliseconds(value)}" for name, value in latency.items()))
     for words, count in found.errors.most_common(5):
-        terminal.tell(f"{count:,} x {words}", fg="red")
+        terminal.err(f"{count:,} x {words}", fg="red")

@@ -8,7 +8,7 @@ import click
 
 from dovetail import cli
 from dovetail.cli import output as terminal
-from dovetail.cli.options import InteractionOptions, ServerCommand, ServerTarget, on_server, with_interaction
+from dovetail.cli.options import InteractionOptions, ServerCommand, ServerTarget, interaction_options, server_options
 from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, URL_ELICITATION_REQUIRED, ServerError
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ output = click.option("--output", "-o", metavar="PATH", help="Save what is no te
 
 def _given(words: Sequence[str], whole: str | None = None) -> "GivenArguments":
     """Read before an event loop runs: while one waits for stdin, no signal would get through."""
-    with terminal.ended_by_signals():
-        return cli.arguments.GivenArguments.read(words, whole)
+    with terminal.interrupt_on_signals():
+        return cli.arguments.GivenArguments.from_words(words, whole)
 
 
 # ── call ──
@@ -53,14 +53,14 @@ Arguments get the types that the tool asks for:
 
 
 @click.command("call", cls=ServerCommand, epilog=CALL_EXAMPLES)
-@on_server
+@server_options
 @click.argument("tool", metavar="TOOL")
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--args", "whole", metavar="JSON", help="All arguments, as JSON, @file, or - for stdin; sent unchecked.")
 @click.option("--yes", "-y", is_flag=True, help="Call a tool that is marked destructive without asking.")
 @output
 @as_document
-@with_interaction
+@interaction_options
 def call(
     server: ServerTarget,
     tool: str,
@@ -73,7 +73,7 @@ def call(
 
     Progress is shown as a bar, and what the server asks is asked here.
     """
-    terminal.finish(_call(server, tool, _given(arguments, whole), interaction, **how))
+    terminal.run_async(_call(server, tool, _given(arguments, whole), interaction, **how))
 
 
 async def _call(
@@ -85,9 +85,9 @@ async def _call(
     output: str | None,
     as_document: bool,
 ) -> None:
-    async with server.started() as running, cli.connect.interacting(running, interaction) as talk:
-        cli.connect.require(talk.client, "tools", server)
-        tool = cli.connect.named(name, await talk.client.list_tools(), "tool")
+    async with server.started() as running, cli.connect.interactive_client(running, interaction) as talk:
+        cli.connect.require_capability(talk.client, "tools", server)
+        tool = cli.connect.find_by_name(name, await talk.client.list_tools(), "tool")
         arguments = given.typed(tool.input_schema, name)
         if not yes:
             await _ask_before(tool, arguments, is_quiet=interaction.is_quiet)
@@ -103,19 +103,19 @@ async def _call(
 
 async def _ask_before(tool: "ToolDefinition", arguments: dict[str, Any], *, is_quiet: bool) -> None:
     """A tool that its server calls destructive runs only after a yes. One that says nothing may be so, too."""
-    name = terminal.in_line(tool.name)
+    name = terminal.one_line(tool.name)
     if tool.annotations is None or not tool.annotations.destructive_hint:
         if tool.hints.destructive and not is_quiet:
-            terminal.tell(f"{name} does not say whether it is destructive", dim=True)
+            terminal.err(f"{name} does not say whether it is destructive", dim=True)
         return
-    if not terminal.can_ask():
+    if not terminal.is_interactive():
         words = f"{name} is marked destructive, and nobody is here to agree"
         raise terminal.CommandExit(words, terminal.DECLINED, "--yes calls it all the same")
     words = "these arguments:" if arguments else "no arguments."
-    terminal.tell(f"{name} is marked destructive. It would be called with {words}", fg="yellow")
-    shown = {key: terminal.in_line(terminal.as_json(value, indent=False), 300) for key, value in arguments.items()}
-    for line in terminal.aligned([(terminal.in_line(key), text) for key, text in shown.items()]):
-        terminal.tell(f"  {line}", fg="yellow")
+    terminal.err(f"{name} is marked destructive. It would be called with {words}", fg="yellow")
+    shown = {key: terminal.one_line(terminal.as_json(value, indent=False), 300) for key, value in arguments.items()}
+    for line in terminal.align([(terminal.one_line(key), text) for key, text in shown.items()]):
+        terminal.err(f"  {line}", fg="yellow")
     if not await cli.ask.confirm("Call it?"):
         raise terminal.CommandExit(f"{name} was not called", terminal.DECLINED)
 
@@ -124,7 +124,7 @@ def _pages_to_open(data: Any) -> str:
     """What a server of 2025-11-25 wants to be opened first."""
     listed = data.get("elicitations") if isinstance(data, dict) else None
     pages = [str(page.get("url")) for page in listed if isinstance(page, dict)] if isinstance(listed, list) else []
-    return "\n".join(["Open this first, and call it again:", *(terminal.in_line(page, 2_000) for page in pages)])
+    return "\n".join(["Open this first, and call it again:", *(terminal.one_line(page, 2_000) for page in pages)])
 
 
 def _show_call(result: "CallToolResult", output: str | None, as_document: bool) -> None:
@@ -138,10 +138,10 @@ def _show_call(result: "CallToolResult", output: str | None, as_document: bool) 
         terminal.out_json({"content": result.content} | present)
     elif not result.is_error:
         is_whole = output is not None or not sys.stdout.isatty()
-        cli.show.show(cli.show.pieces_of_result(result, is_whole=is_whole), output)
+        cli.show.show(cli.show.result_pieces(result, is_whole=is_whole), output)
     if result.is_error:
         words = result.text or "The tool failed and did not say why"
-        raise terminal.CommandExit("the tool failed" if as_document else terminal.plain(words))
+        raise terminal.CommandExit("the tool failed" if as_document else terminal.sanitize(words))
 
 
 # ── read ──
@@ -158,30 +158,30 @@ Examples:
 
 
 @click.command("read", cls=ServerCommand, epilog=READ_EXAMPLES)
-@on_server
+@server_options
 @click.argument("uri", metavar="URI")
 @click.option("--output", "-o", metavar="PATH", help="Save it: to a file, or into a folder.")
 @as_document
-@with_interaction
+@interaction_options
 def read(server: ServerTarget, uri: str, interaction: InteractionOptions, **how: Any) -> None:
     """Read the resource URI of the server at TARGET.
 
     What is piped into a file or a program is just what came, bytes or text.
     """
-    terminal.finish(_read(server, uri, interaction, **how))
+    terminal.run_async(_read(server, uri, interaction, **how))
 
 
 async def _read(
     server: ServerTarget, uri: str, interaction: InteractionOptions, output: str | None, as_document: bool
 ) -> None:
-    async with server.started() as running, cli.connect.interacting(running, interaction) as talk:
-        cli.connect.require(talk.client, "resources", server)
+    async with server.started() as running, cli.connect.interactive_client(running, interaction) as talk:
+        cli.connect.require_capability(talk.client, "resources", server)
         contents = await _contents(talk.client, uri)
         talk.line.clear()
         if as_document:
             terminal.out_json({"contents": contents})
         else:
-            cli.show.show(map(cli.show.piece_of_contents, contents), output, exact=True)
+            cli.show.show(map(cli.show.resource_piece, contents), output, exact=True)
 
 
 async def _contents(client: "Client", uri: str) -> list["ResourceContents"]:
@@ -206,17 +206,17 @@ Examples:
 
 
 @click.command("prompt", cls=ServerCommand, epilog=PROMPT_EXAMPLES)
-@on_server
+@server_options
 @click.argument("name", metavar="NAME")
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
 @output
 @as_document
-@with_interaction
+@interaction_options
 def prompt(
     server: ServerTarget, name: str, arguments: tuple[str, ...], interaction: InteractionOptions, **how: Any
 ) -> None:
     """Get the prompt NAME of the server at TARGET. All arguments are text; KEY=@FILE takes that of a file."""
-    terminal.finish(_prompt(server, name, _given(arguments), interaction, **how))
+    terminal.run_async(_prompt(server, name, _given(arguments), interaction, **how))
 
 
 async def _prompt(
@@ -227,9 +227,9 @@ async def _prompt(
     output: str | None,
     as_document: bool,
 ) -> None:
-    async with server.started() as running, cli.connect.interacting(running, interaction) as talk:
-        cli.connect.require(talk.client, "prompts", server)
-        definition = cli.connect.named(name, await talk.client.list_prompts(), "prompt")
+    async with server.started() as running, cli.connect.interactive_client(running, interaction) as talk:
+        cli.connect.require_capability(talk.client, "prompts", server)
+        definition = cli.connect.find_by_name(name, await talk.client.list_prompts(), "prompt")
         allowed = {argument.name: argument.required for argument in definition.arguments or ()}
         result = await talk.client.get_prompt(name, given.texts(allowed, name))
         talk.line.clear()
@@ -239,7 +239,7 @@ async def _prompt(
             return
         for number, message in enumerate(result.messages):
             terminal.out(("\n" if number else "") + terminal.styled(f"{message.role}:", bold=True))
-            piece = cli.show.piece_of(message.content)
+            piece = cli.show.content_piece(message.content)
             cli.show.show([piece], output if isinstance(piece, cli.show.Binary) else None)
 
 
@@ -257,7 +257,7 @@ Examples:
 
 
 @click.command("complete", cls=ServerCommand, epilog=COMPLETE_EXAMPLES)
-@on_server
+@server_options
 @click.argument("of", metavar="prompt:NAME|tool:NAME|URI-TEMPLATE")
 @click.argument("argument")
 @click.argument("value", default="")
@@ -267,7 +267,7 @@ def complete(server: ServerTarget, of: str, context: tuple[str, ...], **how: Any
     """Ask the server at TARGET what an ARGUMENT that begins with VALUE could be."""
     if "{" not in of and ":" not in of:
         raise click.UsageError(f"{of}: write prompt:{of} or tool:{of}, or a template such as notes://{{name}}")
-    terminal.finish(_complete(server, of, _given(context).texts() or None, **how))
+    terminal.run_async(_complete(server, of, _given(context).texts() or None, **how))
 
 
 async def _complete(
@@ -276,17 +276,17 @@ async def _complete(
     kind, _, name = of.partition(":")
     reference: dict[str, Any] = {kind: name} if kind in ("prompt", "tool") else {"resource": of}
     async with server.started() as running, cli.connect.connected(running) as client:
-        cli.connect.require(client, "completions", server)
+        cli.connect.require_capability(client, "completions", server)
         found = await client.complete(argument=argument, value=value, context=context, **reference)
     if as_document:
         terminal.out_json({"completion": found})
         return
     for suggestion in found.values:
-        terminal.out(terminal.in_line(suggestion, 2_000))
+        terminal.out(terminal.one_line(suggestion, 2_000))
     if not found.values:
-        terminal.tell("no suggestions", dim=True)
+        terminal.err("no suggestions", dim=True)
     if found.has_more or (found.total or 0) > len(found.values):
-        terminal.tell(f"… of {found.total}" if found.total else "… and more", dim=True)
+        terminal.err(f"… of {found.total}" if found.total else "… and more", dim=True)
 
 
 # ── list ──
@@ -326,13 +326,13 @@ KINDS = {
 
 
 @click.command("list", cls=ServerCommand, epilog=LIST_EXAMPLES)
-@on_server
+@server_options
 @click.argument("kind", type=click.Choice(list(KINDS)), required=False)
 @click.option("--verbose", "-v", is_flag=True, help="Show whole descriptions, and schemas.")
 @click.option("--json", "as_document", is_flag=True, help="Print the definitions as JSON, as they came.")
 def list_(server: ServerTarget, kind: str | None, verbose: bool, as_document: bool) -> None:
     """List what the server at TARGET offers: a URL, a Python program, mcp.json:name, or a command after `--`."""
-    terminal.finish(_list(server, [kind] if kind else list(KINDS), verbose, as_document))
+    terminal.run_async(_list(server, [kind] if kind else list(KINDS), verbose, as_document))
 
 
 async def _list(server: ServerTarget, kinds: Sequence[str], verbose: bool, as_document: bool) -> None:
@@ -343,14 +343,14 @@ async def _list(server: ServerTarget, kinds: Sequence[str], verbose: bool, as_do
         return
     cli.show.show_definitions(found, verbose=verbose)
     if not any(found.values()):
-        terminal.tell(f"{server.shown} offers no {kinds[0]}" if len(kinds) == 1 else f"{server.shown} offers nothing")
+        terminal.err(f"{server.shown} offers no {kinds[0]}" if len(kinds) == 1 else f"{server.shown} offers nothing")
 
 
 async def _well_formed(client: "Client", listed: Listed) -> list[Mapping[str, Any]]:
     found = await definitions(client, listed)
     if found.malformed:
         more = f" (and {len(found.malformed) - 1} more)" if len(found.malformed) > 1 else ""
-        terminal.tell(f"{listed.method}: {found.malformed[0]}; it is left out{more}", fg="yellow")
+        terminal.err(f"{listed.method}: {found.malformed[0]}; it is left out{more}", fg="yellow")
     return found.definitions
 
 
@@ -371,18 +371,18 @@ async def definitions(client: "Client", listed: Listed) -> AllPages:
         cursor = page.get("nextCursor")
         if not isinstance(cursor, str) or not cursor:
             return found
-    terminal.tell(f"{listed.method} has no end: what comes after {MAX_PAGES} pages is left out", fg="yellow")
+    terminal.err(f"{listed.method} has no end: what comes after {MAX_PAGES} pages is left out", fg="yellow")
     return found
 
 
 def _sort(items: Any, found: AllPages) -> None:
-    type_of = cli.arguments.type_of
+    json_type = cli.arguments.json_type
     if not isinstance(items, list):
-        found.malformed.append(f"{type_of(items)} in the place of the list")
+        found.malformed.append(f"{json_type(items)} in the place of the list")
         return
     for item in items:
         if isinstance(item, dict):
             found.definitions.append(item)
         else:
             number = len(found.definitions) + len(found.malformed) + 1
-            found.malformed.append(f"{type_of(item)} in the place of definition {number}")
+            found.malformed.append(f"{json_type(item)} in the place of definition {number}")

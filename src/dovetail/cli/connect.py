@@ -14,9 +14,9 @@ import click
 
 import dovetail.client
 from dovetail.cli import output as terminal
-from dovetail.cli.ask import Respondent, confirm
-from dovetail.cli.options import USUAL_LEVEL, InteractionOptions, ServerTarget
-from dovetail.cli.target import CANT_LOAD, NOT_FOUND, stdio_command
+from dovetail.cli.ask import TerminalHandlers, confirm
+from dovetail.cli.options import DEFAULT_LOG_LEVEL, InteractionOptions, ServerTarget
+from dovetail.cli.target import LOAD_FAILED, NOT_FOUND, stdio_command
 from dovetail.client import Client, LogMessage
 from dovetail.client.config import ListedServer, all_servers
 from dovetail.client.transports.base import OutgoingMessage, Receiver, ServerUrl, Transport, page_url
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 GIVE_TOKEN = "give a token with --token, or set DOVETAIL_CLIENT_TOKEN"
 MCP_STATUSES = (403, 429)  # with which a server that knows MCP may refuse the first request
 MAX_NAMED = 20  # tools, prompts or servers that an error lists
-REPORTED_BY_CHILD = {NOT_FOUND: terminal.WRONG_USE, CANT_LOAD: terminal.UNREACHED}  # by a process that has said why
+REPORTED_BY_CHILD = {
+    NOT_FOUND: terminal.USAGE_ERROR,
+    LOAD_FAILED: terminal.NO_CONNECTION,
+}  # by a process that has said why
 OPTIONS = (  # what `Client` says, and what was typed; the first that fits
     (r"^Client: protocol_version=", "--revision "),
     (r"^Client: headers=\{(.+?): …\}", r"--header \1"),
@@ -79,7 +82,7 @@ def client_for(server: ServerTarget, handlers: dict[str, Any]) -> Client:
         options["auth"] = terminal_sign_in()
     if server.process is None:
         return dovetail.Client(server.address, **options)
-    return dovetail.Client(StartedProgram(server.process, server.shown), **{**options, "env": None, "cwd": None})
+    return dovetail.Client(StartedProcess(server.process, server.shown), **{**options, "env": None, "cwd": None})
 
 
 def _unreached(server: ServerTarget, lost: ConnectionLost) -> Exception:
@@ -88,7 +91,7 @@ def _unreached(server: ServerTarget, lost: ConnectionLost) -> Exception:
     if code in REPORTED_BY_CHILD and server.address == stdio_command(server.shown):
         return click.exceptions.Exit(REPORTED_BY_CHILD[code])
     if server.is_url:
-        lost.add_note(f"start the server, or correct {'its' if server.is_listed else 'the'} URL")
+        lost.add_note(f"start the server, or correct {'its' if server.is_from_file else 'the'} URL")
     return lost
 
 
@@ -109,11 +112,11 @@ def _in_words_of_the_command_line(server: ServerTarget) -> Iterator[None]:
 
 def _without_address(failure: Exception, server: ServerTarget) -> str:
     """The target as it was typed in the place of a command, or of a URL that a file gives."""
-    if isinstance(failure, NotStarted) and server.is_listed:
+    if isinstance(failure, NotStarted) and server.is_from_file:
         return f"the command of {server.shown} can't be started: {failure.why}"
     if not isinstance(server.address, str):
         return str(failure).replace(repr(server.address[0]), server.shown)
-    shown = ServerUrl.of(server.address).shown if server.is_listed else server.shown
+    shown = ServerUrl.of(server.address).shown if server.is_from_file else server.shown
     return str(failure).replace(shown, server.shown)
 
 
@@ -129,8 +132,8 @@ def terminal_sign_in() -> Any:
             page = page_url(provider.metadata.authorization_endpoint or "")
             if page is None:  # what is shown has to be what is opened
                 raise NotSignedIn(f"The server names no page to sign in at that can be shown; {GIVE_TOKEN}")
-            host = terminal.in_line(urlsplit(page).netloc, 300)
-            if not terminal.can_ask():
+            host = terminal.one_line(urlsplit(page).netloc, 300)
+            if not terminal.is_interactive():
                 advice = f"run the command in a terminal to sign in, or {GIVE_TOKEN}"
                 raise NotSignedIn(f"The server wants somebody to sign in at {host}; {advice}")
             if not await confirm(f"The server wants you to sign in at {host}. Open the browser?", default=True):
@@ -142,11 +145,11 @@ def terminal_sign_in() -> Any:
 
 
 def _open_browser(url: str) -> None:
-    terminal.tell(f"If the browser does not open by itself, open\n{terminal.in_line(url, 10_000)}", dim=True)
+    terminal.err(f"If the browser does not open by itself, open\n{terminal.one_line(url, 10_000)}", dim=True)
     webbrowser.open(url)
 
 
-class StartedProgram(Transport):
+class StartedProcess(Transport):
     """One message per line on the stdin and stdout of a program that was started before the client was loaded."""
 
     def __init__(self, process: asyncio.subprocess.Process, shown: str) -> None:
@@ -199,49 +202,49 @@ async def _end(process: asyncio.subprocess.Process | None) -> None:
 # ── a server of an mcp.json; names alone get into messages, for all else may be secret ──
 
 
-def listed_server(path: str, name: str) -> ListedServer:
+def configured_server(path: str, name: str) -> ListedServer:
     """The name may be left out where there is one server."""
     try:
         known = all_servers(path)
     except SetupError as failure:
-        raise terminal.CommandExit(str(failure), terminal.WRONG_USE) from None
+        raise terminal.CommandExit(str(failure), terminal.USAGE_ERROR) from None
     servers = [each for each, listed in known.items() if not listed.is_off]
     if not name and len(servers) == 1:
         (name,) = servers
     if name not in known:
         words = f"has no server {name}" if name else "has several servers" if servers else "names no servers"
-        which = [f"  {terminal.in_line(shlex.quote(f'{path}:{each}'), 200)}" for each in servers[:MAX_NAMED]]
+        which = [f"  {terminal.one_line(shlex.quote(f'{path}:{each}'), 200)}" for each in servers[:MAX_NAMED]]
         problem = "\n".join([f"{path} {words}{'; say which:' if which else ''}", *which])
     elif known[name].is_off:
         problem = f"{path}:{name} is switched off: the file says that it is disabled"
     else:
         problem = known[name].problem
     if problem:
-        raise terminal.CommandExit(problem, terminal.WRONG_USE)
+        raise terminal.CommandExit(problem, terminal.USAGE_ERROR)
     return known[name]
 
 
 # ── what the server has ──
 
 
-def require(client: Client, feature: str, server: ServerTarget) -> None:
+def require_capability(client: Client, feature: str, server: ServerTarget) -> None:
     """Before a request that could only be refused: does the server have such things at all?"""
     undeclared = feature == "completions" and not revisions.BY_NAME[client.protocol_version].completions_capability
     if feature not in client.capabilities and not undeclared:
         words = f"{server.shown} has no {feature} at all; `dovetail inspect` tells what it has"
-        raise terminal.CommandExit(words, terminal.WRONG_USE)
+        raise terminal.CommandExit(words, terminal.USAGE_ERROR)
 
 
-def named(name: str, known: Iterable[N], kind: str) -> N:
+def find_by_name(name: str, known: Iterable[N], kind: str) -> N:
     """The definition of that name. If there is none, the error says what could be meant."""
     by_name = {each.name: each for each in known}
     if name in by_name:
         return by_name[name]
     near = difflib.get_close_matches(name, by_name, n=1)
-    names = ", ".join(terminal.in_line(each, 60) for each in list(by_name)[:MAX_NAMED])
+    names = ", ".join(terminal.one_line(each, 60) for each in list(by_name)[:MAX_NAMED])
     others = f"it has {names}" if names else f"it has no {kind}s at all"
-    hint = f"did you mean {terminal.in_line(near[0], 60)}?" if near else others
-    raise terminal.CommandExit(f"there is no {kind} {name}; {hint}", terminal.WRONG_USE)
+    hint = f"did you mean {terminal.one_line(near[0], 60)}?" if near else others
+    raise terminal.CommandExit(f"there is no {kind} {name}; {hint}", terminal.USAGE_ERROR)
 
 
 # ── interaction ──
@@ -251,22 +254,22 @@ class Interaction(NamedTuple):
     """A connected client, and what a person sees meanwhile."""
 
     client: Client
-    line: terminal.ProgressLine
+    line: terminal.ProgressBar
 
 
 @asynccontextmanager
-async def interacting(server: ServerTarget, interaction: InteractionOptions) -> AsyncIterator[Interaction]:
+async def interactive_client(server: ServerTarget, interaction: InteractionOptions) -> AsyncIterator[Interaction]:
     """Connected, with handlers for logs, progress and questions."""
-    line = terminal.ProgressLine(hidden=interaction.is_quiet)
-    respondent = Respondent(server.shown, interaction.answers, line)
-    least: Any = interaction.log_level or USUAL_LEVEL
+    line = terminal.ProgressBar(hidden=interaction.is_quiet)
+    respondent = TerminalHandlers(server.shown, interaction.answers, line)
+    least: Any = interaction.log_level or DEFAULT_LOG_LEVEL
 
     def show_log(message: LogMessage) -> None:
         if passes_level(message.level, least):
             said = message.data if isinstance(message.data, str) else terminal.as_json(message.data, indent=False)
             source = f"{message.level} {message.logger}" if message.logger else message.level
-            terminal.tell(
-                f"{terminal.in_line(source, 200)}: {terminal.plain(said[:10_000])}",
+            terminal.err(
+                f"{terminal.one_line(source, 200)}: {terminal.sanitize(said[:10_000])}",
                 fg=terminal.LEVEL_COLOURS.get(message.level),
                 dim=True,
             )

@@ -24,20 +24,20 @@ import click
 
 import dovetail
 from dovetail import cli
-from dovetail.cli.output import CommandExit, ended_by_signals, in_line, plain, tell
-from dovetail.cli.target import load_target, split_target, traceback_of, what_is_missing
+from dovetail.cli.output import CommandExit, err, interrupt_on_signals, one_line, sanitize
+from dovetail.cli.target import load_target, split_target, target_problem, traceback_of
 from dovetail.engine.subscriptions import LIST_KINDS, Change
 from dovetail.errors import SetupError
 from dovetail.state.base import open_state
 from dovetail.transports.http.options import KINDS, HttpOptions
 from dovetail.transports.serve import ANY_IPV4, ANY_IPV6, bind, port_of, serve_http, url_of
 
-DRAIN_SECONDS = 3.0  # for calls in flight
-END_SECONDS = 8.0  # for the end of a child, besides those
+DRAIN_TIMEOUT = 3.0  # for calls in flight
+EXIT_TIMEOUT = 8.0  # for the end of a child, besides those
 ENDINGS = (".py", ".toml")
 IGNORED = {"__pycache__", "node_modules", "venv", "site-packages", "build", "dist"}  # and hidden ones
-POLL_SECONDS = 0.4
-PASSED = tuple(
+POLL_INTERVAL = 0.4
+CHILD_VARIABLES = tuple(
     f"DOVETAIL_{name}" for name in ("HOST", "PORT", "PATH", "STATE", "WORKERS", "DRAIN_DELAY", "DRAIN_TIMEOUT")
 )  # the options that a child has in its environment
 CONSOLE = "/console/"
@@ -73,7 +73,7 @@ def command(target: str, opens: bool, watch: tuple[Path, ...], **given: Any) -> 
 
     Sessions outlive the restart.
     """
-    if missing := what_is_missing(target):
+    if missing := target_problem(target):
         raise click.UsageError(missing)
     chosen: Any = {name: value for name, value in given.items() if value is not None}
     try:
@@ -91,15 +91,15 @@ def command(target: str, opens: bool, watch: tuple[Path, ...], **given: Any) -> 
         own_state = f"sqlite:///{Path(folder).as_posix().lstrip('/')}/state.db?prefix=dev"
         reloader = Reloader(target, options, sockets, options.state or own_state, watch)
         stack.callback(reloader.end)
-        with ended_by_signals(), suppress(KeyboardInterrupt):
+        with interrupt_on_signals(), suppress(KeyboardInterrupt):
             reloader.run(lambda: _announce(reloader, options, opens))
 
 
 def _announce(reloader: "Reloader", options: HttpOptions, opens: bool) -> None:
     base = url_of("localhost" if options.host in (ANY_IPV4, ANY_IPV6) else options.host, reloader.port)
-    tell(f"MCP      {base}{options.path}", bold=True)
-    tell(f"Console  {base}{CONSOLE}", bold=True)
-    tell(f"Changes in {in_line(str(reloader.folder), 200)} restart it; Ctrl-C ends it.", dim=True)
+    err(f"MCP      {base}{options.path}", bold=True)
+    err(f"Console  {base}{CONSOLE}", bold=True)
+    err(f"Changes in {one_line(str(reloader.folder), 200)} restart it; Ctrl-C ends it.", dim=True)
     if opens:
         webbrowser.open(f"{base}{CONSOLE}")
 
@@ -119,14 +119,14 @@ class Reloader:
         self._target = target
         self._sockets = sockets
         self._watched = WatchedFiles([self.folder, *watch])
-        self._drain = options.drain_timeout if "DOVETAIL_DRAIN_TIMEOUT" in os.environ else DRAIN_SECONDS
+        self._drain = options.drain_timeout if "DOVETAIL_DRAIN_TIMEOUT" in os.environ else DRAIN_TIMEOUT
         self._child: subprocess.Popen[bytes] | None = None
         shares = os.name == "posix"
         for each in sockets:
             each.listen(options.backlog) if shares else each.close()  # on Windows each child binds its own
         self._descriptors = [each.fileno() for each in sockets] if shares else []
         served = (options.host, self.port, options.path, state, 1, 0.0, self._drain)
-        self._variables = dict(zip(PASSED, map(str, served), strict=True))
+        self._variables = dict(zip(CHILD_VARIABLES, map(str, served), strict=True))
 
     def run(self, announce: Callable[[], None]) -> None:
         """Until it is interrupted."""
@@ -135,11 +135,11 @@ class Reloader:
         while True:
             time.sleep(self._watched.pause)
             if self._child is not None and self._child.poll() is not None:
-                tell(f"The server has ended, with code {self._child.returncode}; a change starts it again", fg="yellow")
+                err(f"The server has ended, with code {self._child.returncode}; a change starts it again", fg="yellow")
                 self._child = None
             if changed := self._watched.changed():
-                named = ", ".join(in_line(os.path.basename(path), 100) for path in changed[:3])
-                tell(f"{named}{' and more' if len(changed) > 3 else ''} changed", dim=True)
+                named = ", ".join(one_line(os.path.basename(path), 100) for path in changed[:3])
+                err(f"{named}{' and more' if len(changed) > 3 else ''} changed", dim=True)
                 self._end_child()
                 self._start(is_restart=True)
 
@@ -162,7 +162,7 @@ class Reloader:
             child.stdin.close()
         try:
             with suppress(subprocess.TimeoutExpired):
-                child.wait(self._drain + END_SECONDS)
+                child.wait(self._drain + EXIT_TIMEOUT)
         finally:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL) if os.name == "posix" else child.kill()
@@ -181,7 +181,7 @@ class WatchedFiles:
 
     def __init__(self, places: Sequence[Path]) -> None:
         self._places = places
-        self.pause = POLL_SECONDS  # until the next look
+        self.pause = POLL_INTERVAL  # until the next look
         self._last = self._look()
 
     def changed(self) -> list[str]:
@@ -196,7 +196,7 @@ class WatchedFiles:
             with suppress(OSError):  # gone, which is seen by its absence
                 about = os.stat(path)
                 found[path] = (about.st_mtime_ns, about.st_size)
-        self.pause = max(POLL_SECONDS, 30 * (time.perf_counter() - began))  # so that it takes 3 % of a processor
+        self.pause = max(POLL_INTERVAL, 30 * (time.perf_counter() - began))  # so that it takes 3 % of a processor
         return found
 
     def _paths(self) -> Iterator[str]:
@@ -217,7 +217,7 @@ def serve_child(target: str, began: str, *descriptors: str) -> None:
     parent = os.fdopen(os.dup(0), "rb")
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)  # stdin is not the program's
-    threading.Thread(target=_end_with, args=(parent,), name="dovetail-parent", daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(parent,), name="dovetail-parent", daemon=True).start()
     try:
         server = load_target(target)
         engine = server.engine
@@ -228,20 +228,20 @@ def serve_child(target: str, began: str, *descriptors: str) -> None:
             for kind in LIST_KINDS:
                 engine.publish(Change(kind))  # sessions look at the lists again
             if began:
-                tell(f"restarted in {time.time() - float(began):.1f} s", fg="green")
+                err(f"restarted in {time.time() - float(began):.1f} s", fg="green")
 
         options = server.http_options({"routes": dovetail.Console(server).routes()}, running=True)
-        for each in PASSED:
+        for each in CHILD_VARIABLES:
             os.environ.pop(each, None)  # what the program starts has no use for them
         sockets = [Socket(fileno=int(each)) for each in descriptors]
         serve_http(engine, options, owner=server, sockets=sockets, started=started)
     except (Exception, SystemExit) as failure:
         words = f"Error: {failure}" if isinstance(failure, SetupError) else traceback_of(failure)
-        tell(plain(words), fg="red")
+        err(sanitize(words), fg="red")
         sys.exit(1)
 
 
-def _end_with(parent: BinaryIO) -> None:
+def _exit_with_parent(parent: BinaryIO) -> None:
     """End this process when the parent closes its end, or is gone."""
     parent.read()
     if os.name == "posix":

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import click
 
 from dovetail import __version__
-from dovetail.cli.hosts import HOSTS, PROJECT, USER, ConfigFile, Host, UnusableFile, file_of
-from dovetail.cli.output import FAILED, aligned, in_line, out, out_json, plain, styled
+from dovetail.cli.hosts import HOSTS, PROJECT, USER, ConfigFile, ConfigFileError, Host, config_path
+from dovetail.cli.output import FAILED, align, one_line, out, out_json, sanitize, styled
 from dovetail.client.config import read_file
 from dovetail.errors import DovetailError, SetupError
 from dovetail.state.base import open_state
@@ -37,7 +37,7 @@ EXTRAS = {
 PREFIX = "DOVETAIL_"
 OTHERS = ("TRANSPORT", "CONSOLE", "CONSOLE_REMOTE", "LOG_LEVEL", "SECRET", "TOKEN", "CLIENT_TOKEN", "API_KEYS")
 KNOWN = {name.upper() for name in (*KINDS, *OTHERS)}
-STATE_SECONDS = 5.0
+STATE_TIMEOUT = 5.0
 
 EXAMPLES = """
 \b
@@ -50,7 +50,7 @@ The exit code is 1 if there is a problem. Values of variables, passwords and the
 """
 
 
-class HealthNote(NamedTuple):
+class CheckResult(NamedTuple):
     """The result of one check."""
 
     level: str  # OK, WARNING or PROBLEM
@@ -69,7 +69,14 @@ class HealthNote(NamedTuple):
 def command(port: int | None, state: str | None, as_document: bool) -> None:
     """Look at this machine, and say what to fix. `dovetail inspect` looks at a server."""
     url = state or os.environ.get("DOVETAIL_STATE")
-    notes = [*packages(), *on_path(), *variables(), *port_in_use(port or _usual_port()), *state_store(url), *hosts()]
+    notes = [
+        *check_packages(),
+        *check_path(),
+        *check_variables(),
+        *check_port(port or _usual_port()),
+        *check_state(url),
+        *check_hosts(),
+    ]
     problems, warnings = (sum(note.level == level for note in notes) for level in (PROBLEM, WARNING))
     if as_document:
         out_json({"notes": [note._asdict() for note in notes], "problems": problems, "warnings": warnings})
@@ -84,12 +91,12 @@ def _usual_port() -> int:
     return int(given) if given.isdecimal() and 0 < int(given) < 65536 else DEFAULT_PORT
 
 
-def _show(notes: list[HealthNote], problems: int, warnings: int) -> None:
-    rows = [(styled(note.level, fg=COLOURS[note.level]), note.subject, plain(note.text)) for note in notes]
-    for note, line in zip(notes, aligned(rows), strict=True):
+def _show(notes: list[CheckResult], problems: int, warnings: int) -> None:
+    rows = [(styled(note.level, fg=COLOURS[note.level]), note.subject, sanitize(note.text)) for note in notes]
+    for note, line in zip(notes, align(rows), strict=True):
         out(line)
         if note.fix:
-            out(f"         {styled('fix:', bold=True)} {plain(note.fix)}")
+            out(f"         {styled('fix:', bold=True)} {sanitize(note.fix)}")
     counts = ((problems, PROBLEM), (warnings, WARNING))
     words = " and ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts if count)
     out()
@@ -99,16 +106,16 @@ def _show(notes: list[HealthNote], problems: int, warnings: int) -> None:
 # ── Python, packages, variables ──
 
 
-def packages() -> Iterator[HealthNote]:
+def check_packages() -> Iterator[CheckResult]:
     python = f"{platform.python_implementation()} {platform.python_version()}"
-    yield HealthNote(OK, "Python", f"{python} on {platform.platform(terse=True)}")
-    yield HealthNote(OK, "Dovetail", f"{__version__}, in {Path(__file__).parents[1]}")
+    yield CheckResult(OK, "Python", f"{python} on {platform.platform(terse=True)}")
+    yield CheckResult(OK, "Dovetail", f"{__version__}, in {Path(__file__).parents[1]}")
     for name in (*NEEDED, *(("uvloop",) if os.name == "posix" else ())):
-        missing = HealthNote(PROBLEM, name, "not installed, but needed", f"pip install {name}")
-        yield HealthNote(OK, name, version) if (version := _version(name)) else missing
+        missing = CheckResult(PROBLEM, name, "not installed, but needed", f"pip install {name}")
+        yield CheckResult(OK, name, version) if (version := _version(name)) else missing
     for name, (extra, purpose) in EXTRAS.items():
         lacking = f"not installed; for {purpose}: pip install 'dovetail-mcp[{extra}]'"
-        yield HealthNote(OK, name, _version(name) or lacking)
+        yield CheckResult(OK, name, _version(name) or lacking)
 
 
 def _version(name: str) -> str | None:
@@ -118,77 +125,77 @@ def _version(name: str) -> str | None:
         return None
 
 
-def on_path() -> Iterator[HealthNote]:
+def check_path() -> Iterator[CheckResult]:
     """Hosts start `dovetail` by its name, and then get the one that is found first."""
     found, own = shutil.which("dovetail"), Path(sys.executable).parent
     if found is None:
         fix = f"add {own} to PATH, or write the whole path in the settings of hosts"
-        yield HealthNote(WARNING, "Command", "dovetail is not on the PATH", fix)
+        yield CheckResult(WARNING, "Command", "dovetail is not on the PATH", fix)
     elif Path(found).resolve().parent not in (own, own.resolve()):
         fix = f"activate the environment at {own.parent}, or write {own / 'dovetail'}"
-        yield HealthNote(WARNING, "Command", f"the PATH leads to another dovetail, {found}", fix)
+        yield CheckResult(WARNING, "Command", f"the PATH leads to another dovetail, {found}", fix)
     else:
-        yield HealthNote(OK, "Command", found)
+        yield CheckResult(OK, "Command", found)
 
 
-def variables(environ: Mapping[str, str] = os.environ) -> Iterator[HealthNote]:
+def check_variables(environ: Mapping[str, str] = os.environ) -> Iterator[CheckResult]:
     """Values are never shown: some are secrets, and a URL may hold a password."""
     for name in sorted(name for name in environ if name.startswith(PREFIX)):
-        yield _variable(in_line(name, 100), environ[name])
+        yield _variable(one_line(name, 100), environ[name])
 
 
-def _variable(name: str, value: str) -> HealthNote:
+def _variable(name: str, value: str) -> CheckResult:
     if name.removeprefix(PREFIX) not in KNOWN:
         near = difflib.get_close_matches(name.removeprefix(PREFIX), KNOWN, n=1)
         fix = f"did you mean {PREFIX}{near[0]}?" if near else "unset it, if it is not your program's own"
-        return HealthNote(WARNING, name, "Dovetail does not know this variable", fix)
+        return CheckResult(WARNING, name, "Dovetail does not know this variable", fix)
     option = name.removeprefix(PREFIX).lower()
     if option in KINDS and value:
         try:
             read_option(value, KINDS[option], name)
         except SetupError as failure:
-            return HealthNote(PROBLEM, name, in_line(str(failure).replace(repr(value), "…")), "correct or unset it")
-    return HealthNote(OK, name, "set")
+            return CheckResult(PROBLEM, name, one_line(str(failure).replace(repr(value), "…")), "correct or unset it")
+    return CheckResult(OK, name, "set")
 
 
 # ── the machine ──
 
 
-def port_in_use(number: int) -> Iterator[HealthNote]:
+def check_port(number: int) -> Iterator[CheckResult]:
     subject = f"Port {number}"
     try:
         sockets = bind("127.0.0.1", number)
     except SetupError:
         fix = "end the program that has it, or choose another with --port; 0 is any"
-        yield HealthNote(WARNING, subject, "in use, or not allowed", fix)
+        yield CheckResult(WARNING, subject, "in use, or not allowed", fix)
         return
     for each in sockets:
         each.close()
-    yield HealthNote(OK, subject, "free")
+    yield CheckResult(OK, subject, "free")
 
 
-def state_store(url: str | None) -> Iterator[HealthNote]:
+def check_state(url: str | None) -> Iterator[CheckResult]:
     if not url:
-        yield HealthNote(OK, "State", "in the process, or shared by its workers; none is set")
+        yield CheckResult(OK, "State", "in the process, or shared by its workers; none is set")
         return
-    scheme = in_line(url.partition(":")[0], 20)
+    scheme = one_line(url.partition(":")[0], 20)
     fix = "see that the store runs and has room, that the host and the password are right, or the file can be written"
     try:
         asyncio.run(_check_state(url))
     except TimeoutError:
-        yield HealthNote(PROBLEM, "State", f"{scheme}: no answer within {STATE_SECONDS:g} s", fix)
+        yield CheckResult(PROBLEM, "State", f"{scheme}: no answer within {STATE_TIMEOUT:g} s", fix)
     except SetupError as failure:
-        yield HealthNote(PROBLEM, "State", in_line(str(failure)), "correct --state or DOVETAIL_STATE")
+        yield CheckResult(PROBLEM, "State", one_line(str(failure)), "correct --state or DOVETAIL_STATE")
     except (DovetailError, OSError) as failure:
-        yield HealthNote(PROBLEM, "State", f"{scheme}: {in_line(str(failure))}", fix)
+        yield CheckResult(PROBLEM, "State", f"{scheme}: {one_line(str(failure))}", fix)
     else:
-        yield HealthNote(OK, "State", f"{scheme}: answers, and takes what is written")
+        yield CheckResult(OK, "State", f"{scheme}: answers, and takes what is written")
 
 
 async def _check_state(url: str) -> None:
     backend = open_state(url, "doctor")
     try:
-        async with asyncio.timeout(STATE_SECONDS):
+        async with asyncio.timeout(STATE_TIMEOUT):
             await backend.check()
     finally:
         with suppress(DovetailError, OSError):
@@ -198,33 +205,33 @@ async def _check_state(url: str) -> None:
 # ── hosts ──
 
 
-def hosts() -> Iterator[HealthNote]:
+def check_hosts() -> Iterator[CheckResult]:
     scopes = [(host, scope) for host in HOSTS.values() for scope in (USER, PROJECT) if scope == USER or host.project]
-    found = [(host, path) for host, scope in scopes if (path := file_of(host, scope)).exists()]
+    found = [(host, path) for host, scope in scopes if (path := config_path(host, scope)).exists()]
     for host, path in found:
         yield from _host(host, path)
     if not found:
-        yield HealthNote(OK, "Hosts", "none that `dovetail install` knows has a configuration here")
+        yield CheckResult(OK, "Hosts", "none that `dovetail install` knows has a configuration here")
 
 
-def _host(host: Host, path: Path) -> Iterator[HealthNote]:
-    subject, place = host.title, in_line(str(path), 300)
+def _host(host: Host, path: Path) -> Iterator[CheckResult]:
+    subject, place = host.title, one_line(str(path), 300)
     try:
         servers = ConfigFile.read(path, host.section).servers
-    except UnusableFile as failure:
+    except ConfigFileError as failure:
         level, fix = PROBLEM, "correct the file, or who may read it"
         if isinstance(failure.__cause__, JSONDecodeError):
             with suppress(SetupError):  # the host can't read it either
                 read_file(path)
                 level, fix = WARNING, "`dovetail install` writes plain JSON only; comments have to go for it"
-        yield HealthNote(level, subject, in_line(str(failure)), fix)
+        yield CheckResult(level, subject, one_line(str(failure)), fix)
         return
     lacking = [(name, words) for name, entry in servers.items() if (words := _lacks(entry))]
     for name, words in lacking[:100]:
         fix = "correct its entry; `dovetail install` writes whole paths"
-        yield HealthNote(WARNING, subject, f"{in_line(name, 100)} in {place}: {words}", fix)
+        yield CheckResult(WARNING, subject, f"{one_line(name, 100)} in {place}: {words}", fix)
     if not lacking:
-        yield HealthNote(OK, subject, f"{place}, {len(servers)} {'server' if len(servers) == 1 else 'servers'}")
+        yield CheckResult(OK, subject, f"{place}, {len(servers)} {'server' if len(servers) == 1 else 'servers'}")
 
 
 def _lacks(entry: Any) -> str | None:
@@ -232,9 +239,9 @@ def _lacks(entry: Any) -> str | None:
     if not isinstance(entry, Mapping) or not isinstance(command := entry.get("command"), str):
         return None
     if shutil.which(command) is None:
-        return f"there is no program {in_line(command, 200)}"
+        return f"there is no program {one_line(command, 200)}"
     words = entry.get("args")
     for word in words if isinstance(words, list) else []:
         if isinstance(word, str) and word.endswith(".py") and Path(word).is_absolute() and not Path(word).exists():
-            return f"there is no file {in_line(word, 200)}"
+            return f"there is no file {one_line(word, 200)}"
     return None

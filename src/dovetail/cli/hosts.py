@@ -130,7 +130,7 @@ def remove_command(name: str, scope: str, called: str) -> list[str] | None:
 # ── files of the hosts ──
 
 
-def file_of(host: Host, scope: str, platform: str = sys.platform) -> Path:
+def config_path(host: Host, scope: str, platform: str = sys.platform) -> Path:
     """A packaged app of Windows sees a folder of its own in the place of the user's, once it has written there."""
     if scope == PROJECT:
         assert host.project is not None
@@ -155,7 +155,7 @@ def config_folder(platform: str = sys.platform) -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
 
 
-class UnusableFile(Exception):
+class ConfigFileError(Exception):
     """The file can't be read or written; it is as it was."""
 
 
@@ -174,14 +174,14 @@ class ConfigFile(NamedTuple):
         try:
             content = place.read_bytes() if place.exists() else None
         except OSError as failure:
-            raise UnusableFile(f"{path} can't be read: {failure.strerror or failure}") from None
+            raise ConfigFileError(f"{path} can't be read: {failure.strerror or failure}") from None
         try:
             document = json.loads((content or b"").decode("utf-8-sig") or "{}", object_pairs_hook=_without_twins)
         except (ValueError, RecursionError) as bad:
             why = f"{bad.msg} at line {bad.lineno}" if isinstance(bad, json.JSONDecodeError) else str(bad)
-            raise UnusableFile(f"{path} is not plain JSON: {why}") from bad
+            raise ConfigFileError(f"{path} is not plain JSON: {why}") from bad
         if not isinstance(document, dict) or not isinstance(document.get(section, {}), dict):
-            raise UnusableFile(f"{path} has no object {json.dumps(section)}, but something else")
+            raise ConfigFileError(f"{path} has no object {json.dumps(section)}, but something else")
         return cls(place, content, document, section)
 
     @property

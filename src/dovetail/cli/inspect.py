@@ -15,17 +15,17 @@ import msgspec
 
 from dovetail import cli
 from dovetail.cli.commands import KINDS
-from dovetail.cli.lint import Catalogue, brief, catalogue_of, cost, findings_of, report, summary
-from dovetail.cli.options import ServerCommand, ServerTarget, on_server
-from dovetail.cli.output import aligned, finish, in_line, milliseconds, out, out_json, plain, styled
-from dovetail.cli.show import hints_of
+from dovetail.cli.lint import Catalog, brief_lines, check_catalog, fetch_catalog, report, summary, token_summary
+from dovetail.cli.options import ServerCommand, ServerTarget, server_options
+from dovetail.cli.output import align, milliseconds, one_line, out, out_json, run_async, sanitize, styled
+from dovetail.cli.show import tool_hints
 from dovetail.errors import DovetailError
 from dovetail.protocol.revisions import BY_NAME, SUPPORTED
 
 if TYPE_CHECKING:
     from dovetail.client import Client
 
-PROBE_SECONDS = 10.0  # for each try of a revision or a transport
+PROBE_TIMEOUT = 10.0  # for each try of a revision or a transport
 MAX_LINES = 12  # of instructions that are shown
 
 EXAMPLES = """
@@ -41,20 +41,20 @@ Every revision of MCP is tried, so a program is started several times.
 
 
 @click.command("inspect", cls=ServerCommand, epilog=EXAMPLES)
-@on_server
+@server_options
 @click.option("--json", "as_document", is_flag=True, help="Print all of it as JSON.")
 def command(server: ServerTarget, as_document: bool) -> None:
     """Tell what the server at TARGET is, speaks and offers, and what `dovetail lint` makes of it."""
-    document, catalogue = finish(_inspect(server))
+    document, catalog = run_async(_inspect(server))
     if as_document:
         out_json(document)
     else:
-        _show(document, catalogue)
+        _show(document, catalog)
 
 
-async def _inspect(server: ServerTarget) -> tuple[dict[str, Any], Catalogue]:
+async def _inspect(server: ServerTarget) -> tuple[dict[str, Any], Catalog]:
     async with cli.connect.connected(server) as client:
-        catalogue = await catalogue_of(client)
+        catalog = await fetch_catalog(client)
         answer = await _answer_seconds(client)
         info, capabilities = client.server_info, client.capabilities
         instructions, revision = client.instructions, client.protocol_version
@@ -69,17 +69,17 @@ async def _inspect(server: ServerTarget) -> tuple[dict[str, Any], Catalogue]:
         "transports": transports,
         "capabilities": capabilities,
         "extensions": [*(extensions if isinstance(extensions, Mapping) else ()), *({"tasks"} & capabilities.keys())],
-        "counts": {kind: len(getattr(catalogue, kind)) for kind in KINDS},
-        "hints": _hints(catalogue),
+        "counts": {kind: len(getattr(catalog, kind)) for kind in KINDS},
+        "hints": _hints(catalog),
         "seconds": {"ready": revisions[revision]["seconds"], "answer": answer},
-        "lint": report(catalogue, findings_of(catalogue)),
+        "lint": report(catalog, check_catalog(catalog)),
     }
-    return document, catalogue
+    return document, catalog
 
 
-def _hints(catalogue: Catalogue) -> dict[str, int]:
+def _hints(catalog: Catalog) -> dict[str, int]:
     """Of how many tools each has to be assumed, and how many give none."""
-    found = [hints_of(tool) for tool in catalogue.tools]
+    found = [tool_hints(tool) for tool in catalog.tools]
     silent = ["not annotated" for _, is_said in found if not is_said]
     return dict(Counter([word for words, _ in found for word in words] + silent))
 
@@ -101,11 +101,11 @@ async def _answer_seconds(client: "Client") -> float | None:
 async def _try(server: ServerTarget, **pinned: Any) -> dict[str, Any]:
     """Whether it speaks that, the seconds that it took, and why not."""
     begin = time.perf_counter()
-    limit = min(PROBE_SECONDS, server.options["timeout"])
-    plain = {"protocol_version": None, "transport": server.options["transport"], "timeout": limit}
+    limit = min(PROBE_TIMEOUT, server.options["timeout"])
+    sanitize = {"protocol_version": None, "transport": server.options["transport"], "timeout": limit}
     why = ""
     try:
-        async with asyncio.timeout(limit + 1), cli.connect.connected(server, **{**plain, **pinned}):
+        async with asyncio.timeout(limit + 1), cli.connect.connected(server, **{**sanitize, **pinned}):
             pass
     except (DovetailError, TimeoutError) as failure:
         why = str(failure) or "no answer in time"
@@ -115,26 +115,26 @@ async def _try(server: ServerTarget, **pinned: Any) -> dict[str, Any]:
 # ── the report ──
 
 
-def _show(found: Mapping[str, Any], catalogue: Catalogue) -> None:
-    about, findings = found["server"], findings_of(catalogue)
-    name = in_line(str(about.get("title") or about.get("name") or "It does not say who it is"), 200)
-    out(styled(" ".join(filter(None, (name, in_line(str(about.get("version", "")), 100)))), bold=True))
+def _show(found: Mapping[str, Any], catalog: Catalog) -> None:
+    about, findings = found["server"], check_catalog(catalog)
+    name = one_line(str(about.get("title") or about.get("name") or "It does not say who it is"), 200)
+    out(styled(" ".join(filter(None, (name, one_line(str(about.get("version", "")), 100)))), bold=True))
     offers = [f"{count} {kind[:-1] if count == 1 else kind}" for kind, count in found["counts"].items()]
     rows = [
         ("Speaks", _tried(found["revisions"])),
         ("Transports", _tried(found["transports"], " at this address")),
         ("Capabilities", _capabilities(found["capabilities"])),
-        ("Extensions", in_line(", ".join(map(str, found["extensions"])))),
+        ("Extensions", one_line(", ".join(map(str, found["extensions"])))),
         ("Offers", ", ".join(offers)),
         ("Hints", ", ".join(f"{count} {word}" for word, count in found["hints"].items())),
         ("Answers", _times(**found["seconds"])),
-        ("Costs", cost(catalogue) if catalogue.tools else ""),
+        ("Costs", token_summary(catalog) if catalog.tools else ""),
         ("Lint", summary(findings)),
-        *(("", line) for line in brief(findings)),
+        *(("", line) for line in brief_lines(findings)),
         ("", "`dovetail lint` says why, and how to mend it" if findings else ""),
     ]
-    out("\n".join(aligned([(styled(label, fg="cyan"), text) for label, text in rows if text])))
-    lines = plain(found["instructions"] or "").splitlines()
+    out("\n".join(align([(styled(label, fg="cyan"), text) for label, text in rows if text])))
+    lines = sanitize(found["instructions"] or "").splitlines()
     if lines:
         out(styled("Instructions", fg="cyan"))
     for line in lines[:MAX_LINES]:
@@ -158,7 +158,7 @@ def _capabilities(said: Mapping[str, Any]) -> str:
         on = [str(key) for key, value in details.items() if value] if isinstance(details, Mapping) else []
         if name != "extensions":
             shown.append(f"{name} ({', '.join(on)})" if on else name)
-    return in_line(", ".join(shown)) or "none"
+    return one_line(", ".join(shown)) or "none"
 
 
 def _times(ready: float, answer: float | None) -> str:

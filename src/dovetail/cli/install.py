@@ -19,9 +19,9 @@ import click
 
 from dovetail import cli
 from dovetail.cli import hosts
-from dovetail.cli.options import COMMAND_WORDS, ServerCommand, pairs
-from dovetail.cli.output import DECLINED, CommandExit, can_ask, finish, in_line, out, plain, styled, tell
-from dovetail.cli.target import what_is_missing
+from dovetail.cli.options import COMMAND_WORDS, ServerCommand, parse_pairs
+from dovetail.cli.output import DECLINED, CommandExit, err, is_interactive, one_line, out, run_async, sanitize, styled
+from dovetail.cli.target import target_problem
 
 PLAIN_STEMS = ("server", "main", "app", "mcp", "__init__", "__main__")  # they say nothing about the server
 URL, PROGRAM, COMMAND, REMOVAL = "a URL", "a Python program", "a command after --", "--remove"
@@ -88,10 +88,10 @@ def command(
     if scope == hosts.PROJECT and host.project is None:
         raise click.UsageError(f"{host_name} has no configuration for a project; leave --scope out")
     behind = ctx.meta.get(COMMAND_WORDS, [])
-    wanted = WantedServer("" if behind else target or "", behind, **given)
+    wanted = ServerSpec("" if behind else target or "", behind, **given)
     if remove:
         wanted.check_options(REMOVAL, {"--force": force, COMMAND: behind})
-    called = name or usual_name(wanted)
+    called = name or default_name(wanted)
     entry = None if remove else _entry(host, wanted, called, scope)
     try:
         change = _planned(host_name, scope, called, entry)
@@ -100,14 +100,14 @@ def command(
             if not dry_run:
                 _agree(change, may_replace=force, is_confirmed=yes)
                 _apply(change)
-    except hosts.UnusableFile as bad:
+    except hosts.ConfigFileError as bad:
         raise CommandExit(f"{bad}; nothing was changed", hint=_by_hand(host, called, entry)) from None
 
 
 # ── the server ──
 
 
-class WantedServer(NamedTuple):
+class ServerSpec(NamedTuple):
     """What was typed."""
 
     target: str = ""
@@ -135,7 +135,7 @@ class WantedServer(NamedTuple):
                 raise click.UsageError(f"{option} does not go with {kind}, which takes {' and '.join(FITTING[kind])}")
 
 
-def usual_name(wanted: WantedServer) -> str:
+def default_name(wanted: ServerSpec) -> str:
     """After its file, or the folder of one that is called like all others, or after its address."""
     if wanted.kind == COMMAND or not wanted.target:
         raise click.UsageError("--name says what the server is called there")
@@ -151,7 +151,7 @@ def usual_name(wanted: WantedServer) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", told).strip("-").lower()[:64] or "server"
 
 
-def _entry(host: hosts.Host, wanted: WantedServer, called: str, scope: str) -> dict[str, Any]:
+def _entry(host: hosts.Host, wanted: ServerSpec, called: str, scope: str) -> dict[str, Any]:
     wanted.check()
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", called):
         raise click.UsageError(f"--name {called!r}: use letters, digits, - and _, at most 64 of them")
@@ -164,7 +164,7 @@ def _entry(host: hosts.Host, wanted: WantedServer, called: str, scope: str) -> d
     else:
         entry = hosts.program_entry(host, *_started(wanted, host.here if scope == hosts.PROJECT else None))
     for remark in _remarks(wanted, entry, is_shared=scope == hosts.PROJECT):
-        tell(remark, fg="yellow")
+        err(remark, fg="yellow")
     return entry
 
 
@@ -179,7 +179,7 @@ def _check_url(url: str) -> None:
         raise click.UsageError("that is no URL; write it as https://example.com/mcp")
 
 
-def _started(wanted: WantedServer, here: str | None) -> tuple[list[str], dict[str, str]]:
+def _started(wanted: ServerSpec, here: str | None) -> tuple[list[str], dict[str, str]]:
     """The command and its variables. Hosts start it in a folder of their own choice, so full paths are written.
 
     `here` stands for the current folder in what is shared with others.
@@ -188,7 +188,7 @@ def _started(wanted: WantedServer, here: str | None) -> tuple[list[str], dict[st
     if wanted.kind == COMMAND:
         program = wanted.behind[0] if here else shutil.which(wanted.behind[0]) or wanted.behind[0]
         return [_located(word, here) for word in (program, *wanted.behind[1:])], env
-    if missing := what_is_missing(wanted.target, elsewhere=wanted.with_uv):
+    if missing := target_problem(wanted.target, elsewhere=wanted.with_uv):
         raise click.UsageError(f"{missing}; {WAYS}")
     place, colon, inner = wanted.target.rpartition(":") if ".py:" in wanted.target else (wanted.target, "", "")
     path = Path(os.path.abspath(place)) if place.endswith(".py") else None
@@ -227,17 +227,17 @@ def _variables(given: Sequence[str]) -> dict[str, str]:
 def _headers(given: Sequence[str]) -> dict[str, str]:
     if any(map(_CONTROL.search, given)):
         raise click.UsageError("--header: write it as NAME:VALUE, in one line")  # the value may be secret
-    return pairs(given, ":", "--header")
+    return parse_pairs(given, ":", "--header")
 
 
-def _remarks(wanted: WantedServer, entry: Mapping[str, Any], *, is_shared: bool) -> Iterator[str]:
+def _remarks(wanted: ServerSpec, entry: Mapping[str, Any], *, is_shared: bool) -> Iterator[str]:
     """Before the yes; `is_shared` if it is in a file for all who work in this folder."""
-    if is_shared and masked(entry) != entry:
+    if is_shared and mask_secrets(entry) != entry:
         yield "Whoever gets this folder gets the hidden values too, which may be secrets."
     place = next(filter(os.path.isabs, [entry.get("command", ""), *entry.get("args", ())]), None)
     if is_shared and place is not None:
         better = "; --uv starts it wherever this folder is" if wanted.kind == PROGRAM and not wanted.with_uv else ""
-        yield f"Others who get this folder have no {in_line(place)}{better}."
+        yield f"Others who get this folder have no {one_line(place)}{better}."
 
 
 # ── the change ──
@@ -262,43 +262,43 @@ class PlannedChange(NamedTuple):
 def _planned(host_name: str, scope: str, name: str, entry: dict[str, Any] | None) -> PlannedChange | None:
     """None if there is nothing to do."""
     host = hosts.HOSTS[host_name]
-    path = hosts.file_of(host, scope)
+    path = hosts.config_path(host, scope)
     remover = hosts.remove_command(host_name, scope, name)
     own = remover if entry is None else hosts.add_command(host_name, scope, name, entry)
     try:
         file = hosts.ConfigFile.read(path, host.section)
-    except hosts.UnusableFile:
+    except hosts.ConfigFileError:
         if own is None:
             raise
         return PlannedChange(host, None, path, scope, name, entry, own)  # the host can read it
     old = file.servers.get(name)
     if entry is None and name not in file.servers:
-        known = f"; it has {in_line(', '.join(list(file.servers)[:20]))}" if file.servers else ""
-        tell(f"{path} has no server called {in_line(name)}{known}")
+        known = f"; it has {one_line(', '.join(list(file.servers)[:20]))}" if file.servers else ""
+        err(f"{path} has no server called {one_line(name)}{known}")
         return None
     if entry is not None and isinstance(old, Mapping):  # what the host or its user has put there stays
         entry = {**entry, **{key: value for key, value in old.items() if key not in hosts.OWN_KEYS}}
         if entry == old:
-            tell(f"{host.title} has {name} already, just like this: {path}")
+            err(f"{host.title} has {name} already, just like this: {path}")
             return None
     if own is None or (entry is not None and name in file.servers):  # hosts refuse to replace a server
         if file.content is not None and not os.access(path, os.W_OK):
-            raise hosts.UnusableFile(f"{path} is read-only")
+            raise hosts.ConfigFileError(f"{path} is read-only")
         own = None
     return PlannedChange(host, file, path, scope, name, entry, own)
 
 
 def _show(change: PlannedChange, *, is_result: bool) -> None:
     """What changes in the file. It is the result of a dry run; else it is told before the question."""
-    say, stream = (out, sys.stdout) if is_result else (tell, sys.stderr)
-    quoted = json.dumps(in_line(change.name, 100), ensure_ascii=False)
+    say, stream = (out, sys.stdout) if is_result else (err, sys.stderr)
+    quoted = json.dumps(one_line(change.name, 100), ensure_ascii=False)
     say(f"{change.path}, {json.dumps(change.host.section)}:")
     if change.is_there:
         say(styled(f"- {quoted}: …", stream, fg="red"))  # what is in it may be secret
     if change.entry is not None:
-        lines = json.dumps(masked(change.entry), indent=2, ensure_ascii=False).split("\n")
+        lines = json.dumps(mask_secrets(change.entry), indent=2, ensure_ascii=False).split("\n")
         for line in (f"{quoted}: {lines[0]}", *lines[1:]):
-            say(styled(plain(f"+ {line}"), stream, fg="green"))
+            say(styled(sanitize(f"+ {line}"), stream, fg="green"))
     if change.command is not None:
         say(f"by {_shown(change.command)}")
 
@@ -307,7 +307,7 @@ def _shown(words: Sequence[str]) -> str:
     return f"`{os.path.basename(words[0])} {' '.join(words[1:3])}`"
 
 
-def masked(entry: Mapping[str, Any]) -> dict[str, Any]:
+def mask_secrets(entry: Mapping[str, Any]) -> dict[str, Any]:
     """The entry with `***` for values of variables and headers, and for what we did not write; `${NAME}` is shown."""
     return {key: value if key in hosts.OWN_KEYS and key not in ("env", "headers") else _masked(value)
             for key, value in entry.items()}  # fmt: skip
@@ -324,20 +324,22 @@ def _by_hand(host: hosts.Host, name: str, entry: Mapping[str, Any] | None) -> st
     """What to paste."""
     if entry is None:
         return None
-    return "To add it by hand:\n" + json.dumps({host.section: {name: masked(entry)}}, indent=2, ensure_ascii=False)
+    return "To add it by hand:\n" + json.dumps(
+        {host.section: {name: mask_secrets(entry)}}, indent=2, ensure_ascii=False
+    )
 
 
 def _agree(change: PlannedChange, *, may_replace: bool, is_confirmed: bool) -> None:
     is_replacing = change.entry is not None and change.is_there
-    if is_replacing and not may_replace and (is_confirmed or not can_ask()):
+    if is_replacing and not may_replace and (is_confirmed or not is_interactive()):
         words = f"{change.path} has another server called {change.name}; nothing was changed"
         raise CommandExit(words, DECLINED, "--force replaces it, --name gives this one another name")
     if is_confirmed:
         return
-    if not can_ask():
+    if not is_interactive():
         words = "nobody is here to say yes; nothing was changed"
         raise CommandExit(words, DECLINED, "--yes changes it without asking")
-    if not finish(cli.ask.confirm("Replace that server?" if is_replacing else "Change it?")):
+    if not run_async(cli.ask.confirm("Replace that server?" if is_replacing else "Change it?")):
         raise CommandExit("nothing was changed", DECLINED)
 
 
@@ -349,15 +351,15 @@ def _apply(change: PlannedChange) -> None:
         servers = {name: entry for name, entry in change.file.servers.items() if name != change.name or change.entry}
         if change.entry is not None:
             servers[change.name] = change.entry
-        has_values = change.entry is not None and masked(change.entry) != change.entry
+        has_values = change.entry is not None and mask_secrets(change.entry) != change.entry
         backup = write_file(
             change.file, change.file.text_with(servers), is_private=change.scope == hosts.USER or has_values
         )
         kept = f"; as it was: {backup}" if backup else ""
     place = "is out of" if change.entry is None else "is in"
-    tell(f"{in_line(change.name)} {place} {change.path}{kept}", fg="green")
+    err(f"{one_line(change.name)} {place} {change.path}{kept}", fg="green")
     again = f"{change.host.title} may have to be started again to forget it."
-    tell(again if change.entry is None else change.host.then)
+    err(again if change.entry is None else change.host.then)
 
 
 def _run(change: PlannedChange, words: list[str]) -> None:
@@ -371,7 +373,7 @@ def _run(change: PlannedChange, words: list[str]) -> None:
         why = str(failure)
     if why:
         hint = _by_hand(change.host, change.name, change.entry)
-        raise CommandExit(f"{_shown(words)} failed: {plain(why[-2_000:])}", hint=hint)
+        raise CommandExit(f"{_shown(words)} failed: {sanitize(why[-2_000:])}", hint=hint)
 
 
 def write_file(file: hosts.ConfigFile, text: str, *, is_private: bool) -> Path | None:
@@ -391,7 +393,7 @@ def write_file(file: hosts.ConfigFile, text: str, *, is_private: bool) -> Path |
             elif not is_private:
                 os.chmod(temporary, 0o644)
             if (place.read_bytes() if place.exists() else None) != file.content:
-                raise hosts.UnusableFile(f"{place} was changed by another program meanwhile")
+                raise hosts.ConfigFileError(f"{place} was changed by another program meanwhile")
             backup = None if file.content is None else _backed_up(place, file.content)
             os.replace(temporary, place)
         except BaseException:
@@ -399,7 +401,9 @@ def write_file(file: hosts.ConfigFile, text: str, *, is_private: bool) -> Path |
                 os.unlink(temporary)
             raise
     except (OSError, UnicodeEncodeError) as failure:
-        raise hosts.UnusableFile(f"{place} can't be written: {getattr(failure, 'strerror', None) or failure}") from None
+        raise hosts.ConfigFileError(
+            f"{place} can't be written: {getattr(failure, 'strerror', None) or failure}"
+        ) from None
     return backup
 
 

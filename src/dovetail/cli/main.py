@@ -7,7 +7,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from dovetail import __version__, cli
-from dovetail.cli.output import INTERRUPTED, prepare_streams, styled, writing_result
+from dovetail.cli.output import INTERRUPTED, prepare_streams, styled, writing_stdout
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -62,7 +62,7 @@ class Commands(click.Group):
         return super().main(*args, **options)
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
-        with writing_result():  # of --help and --version
+        with writing_stdout():  # of --help and --version
             return super().make_context(*args, **options)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -72,7 +72,7 @@ class Commands(click.Group):
             wrong.message = styled(wrong.message, sys.stderr, fg="red")  # type: ignore[misc]  # click shows it
             raise
         except BrokenPipeError:  # of the help of a command
-            with writing_result():
+            with writing_stdout():
                 raise
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED) from None

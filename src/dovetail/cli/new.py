@@ -12,7 +12,7 @@ from typing import NamedTuple
 import click
 
 import dovetail
-from dovetail.cli.output import CommandExit, in_line, out, tell
+from dovetail.cli.output import CommandExit, err, one_line, out
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")  # so that no line of the project is too long
 TEMPLATES = Path(__file__).parent / "templates"
@@ -29,7 +29,7 @@ Nothing is ever overwritten.
 """
 
 
-class OfferedPart(NamedTuple):
+class Feature(NamedTuple):
     """One kind of thing that a server offers: what is imported for it, and how to try it out."""
 
     in_server: tuple[str, ...]
@@ -37,12 +37,10 @@ class OfferedPart(NamedTuple):
     trial: str
 
 
-PARTS = {
-    "tool": OfferedPart(
-        ("ToolError",), ("ToolError",), 'dovetail call server.py count_words text="to be or not to be"'
-    ),
-    "resource": OfferedPart(("NotFound",), ("ServerError",), "dovetail read server.py poems://night"),
-    "prompt": OfferedPart((), ("Text",), 'dovetail prompt server.py write_poem about="the sea"'),
+FEATURES = {
+    "tool": Feature(("ToolError",), ("ToolError",), 'dovetail call server.py count_words text="to be or not to be"'),
+    "resource": Feature(("NotFound",), ("ServerError",), "dovetail read server.py poems://night"),
+    "prompt": Feature((), ("Text",), 'dovetail prompt server.py write_poem about="the sea"'),
 }
 
 
@@ -50,25 +48,25 @@ class ProjectPlan(NamedTuple):
     """What a project shall have."""
 
     name: str  # of the package
-    parts: Collection[str] = tuple(PARTS)
+    parts: Collection[str] = tuple(FEATURES)
     transport: str = "stdio"
     has_docker: bool = False
     has_ci: bool = False
 
     @property
     def ordered(self) -> list[str]:
-        return [part for part in PARTS if part in self.parts]
+        return [part for part in FEATURES if part in self.parts]
 
     @property
     def trials(self) -> list[str]:
         """How to try what is offered."""
-        return [PARTS[part].trial for part in self.ordered]
+        return [FEATURES[part].trial for part in self.ordered]
 
 
 @click.command("new", epilog=EXAMPLES)
 @click.argument("name")
 @click.option(
-    "--with", "parts", multiple=True, type=click.Choice(list(PARTS)),
+    "--with", "parts", multiple=True, type=click.Choice(list(FEATURES)),
     help="What the server offers at first. Repeat for more.  [default: one of each]",
 )  # fmt: skip
 @click.option("--transport", type=click.Choice(["stdio", "http"]), default="stdio", help="How it is served.")
@@ -82,14 +80,14 @@ def command(
     """Begin a project in the folder NAME: a server with a tool, a resource and a prompt, and its tests."""
     folder = _folder_for(name, force)
     wanted = project_name(folder.resolve().name)
-    free = free_name(wanted)
+    free = available_name(wanted)
     if free != wanted:
-        tell(f"there is a package {wanted} already, so the project is called {free}", fg="yellow")
-    plan = ProjectPlan(free, parts or list(PARTS), transport, docker, ci == "github")
-    _make(folder, files_of(plan))
-    tell("\nNow:", bold=True)
+        err(f"there is a package {wanted} already, so the project is called {free}", fg="yellow")
+    plan = ProjectPlan(free, parts or list(FEATURES), transport, docker, ci == "github")
+    _make(folder, project_files(plan))
+    err("\nNow:", bold=True)
     for line in (f"cd {shlex.quote(str(folder))}", *plan.trials, "dovetail dev server.py"):
-        tell(f"  {line}")
+        err(f"  {line}")
 
 
 def _folder_for(name: str, is_forced: bool) -> Path:
@@ -102,7 +100,7 @@ def _folder_for(name: str, is_forced: bool) -> Path:
             raise click.UsageError(f"{folder} is a file; choose another name")
         there = sorted({each.name for each in folder.iterdir()} - {"__pycache__"}) if folder.is_dir() else []
     if there and not is_forced:
-        shown = in_line(", ".join(there), 100)
+        shown = one_line(", ".join(there), 100)
         raise click.UsageError(f"{folder} is not empty: {shown}. --force adds what is missing, and overwrites nothing")
     return folder
 
@@ -124,7 +122,7 @@ def _make(folder: Path, files: dict[str, str]) -> None:
                 with place.open("x", encoding="utf-8") as file:
                     file.write(text)
             except FileExistsError:
-                tell(f"{place} was there already, and is as it was", fg="yellow")
+                err(f"{place} was there already, and is as it was", fg="yellow")
             else:
                 out(str(place))
 
@@ -132,7 +130,7 @@ def _make(folder: Path, files: dict[str, str]) -> None:
 # ── its files ──
 
 
-def files_of(plan: ProjectPlan) -> dict[str, str]:
+def project_files(plan: ProjectPlan) -> dict[str, str]:
     """The text of each file, by its path in the project."""
     files = {
         "pyproject.toml": _template("pyproject.toml", NAME=plan.name, VERSION=dovetail.__version__),
@@ -156,7 +154,7 @@ def _template(name: str, **values: str) -> str:
 
 
 def _server(plan: ProjectPlan) -> str:
-    imported = sorted({"Server", *(name for part in plan.ordered for name in PARTS[part].in_server)})
+    imported = sorted({"Server", *(name for part in plan.ordered for name in FEATURES[part].in_server)})
     head = f'"""An MCP server."""\n\nfrom dovetail import {", ".join(imported)}\n\n'
     pieces = [
         f'server = Server("{plan.name}", version="0.1.0")\n',
@@ -168,7 +166,7 @@ def _server(plan: ProjectPlan) -> str:
 
 
 def _tests(plan: ProjectPlan) -> str:
-    imported = sorted({"Client", *(name for part in plan.ordered for name in PARTS[part].in_tests)})
+    imported = sorted({"Client", *(name for part in plan.ordered for name in FEATURES[part].in_tests)})
     tests = "\n".join(_template(f"test_{part}.py") for part in plan.ordered)
     pytest = "import pytest\n" if "pytest." in tests else ""
     return f"{pytest}from dovetail import {', '.join(imported)}\n\nfrom server import server\n\n{tests}"
@@ -190,7 +188,7 @@ def project_name(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "server"
 
 
-def free_name(name: str) -> str:
+def available_name(name: str) -> str:
     """The same, or with `-server` behind it if there is such a package: a project can't need itself."""
     return f"{name}-server" if _is_taken(name) else name
 

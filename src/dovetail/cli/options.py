@@ -15,8 +15,8 @@ import click
 from click.core import ParameterSource
 
 from dovetail import cli
-from dovetail.cli.output import ended_by_signals
-from dovetail.cli.target import in_list, stdio_command, what_is_missing
+from dovetail.cli.output import interrupt_on_signals
+from dovetail.cli.target import split_config_target, stdio_command, target_problem
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from dovetail.cli.arguments import GivenArguments
 
 TIMEOUT = 30.0
-LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-USUAL_LEVEL = "info"
+LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+DEFAULT_LOG_LEVEL = "info"
 COMMAND_WORDS = "dovetail.command"  # in the context: the words after `--`
 AUTHORIZATION = "authorization"
 _BEHIND = "\0"  # stands where TARGET would, if the server is given behind `--`; it can't be typed
@@ -60,7 +60,7 @@ class ServerTarget(NamedTuple):
     shown: str  # as the user wrote it, but for what may be secret
     options: Mapping[str, Any] = {}  # of `Client`
     signs_in: bool = False
-    is_listed: bool = False  # in a file, whose values are not to be shown
+    is_from_file: bool = False  # in a file, whose values are not to be shown
     process: "Process | None" = None  # its program, if that runs already
 
     @property
@@ -93,16 +93,16 @@ class ServerTarget(NamedTuple):
                     os.killpg(process.pid, signal.SIGKILL)
 
 
-def _server_at(ctx: click.Context, words: str) -> ServerTarget:
+def _parse_target(ctx: click.Context, words: str) -> ServerTarget:
     if words == _BEHIND:
         command: list[str] = ctx.meta[COMMAND_WORDS]
         return ServerTarget(command, command[0] if len(command) == 1 else f"{command[0]} …")  # others may be secret
     if "://" in words:
         return ServerTarget(words, _public(ctx, words))
-    if (found := in_list(words)) is not None:
-        listed = cli.connect.listed_server(*found)
-        return ServerTarget(listed.target, words, listed.options, is_listed=True)
-    if missing := what_is_missing(words):
+    if (found := split_config_target(words)) is not None:
+        listed = cli.connect.configured_server(*found)
+        return ServerTarget(listed.target, words, listed.options, is_from_file=True)
+    if missing := target_problem(words):
         ways = "a URL with its http://, a Python program, an mcp.json, or a command after --"
         raise click.UsageError(f"{_public(ctx, missing)}; give {ways}", ctx)
     return ServerTarget(stdio_command(words), words)
@@ -148,14 +148,14 @@ class ConnectOptions(NamedTuple):
     def server(self, ctx: click.Context, target: str) -> ServerTarget:
         if not 0 < self.timeout <= 1e9:
             raise click.UsageError(f"--timeout {self.timeout:g}: give a number of seconds above 0", ctx)
-        found = _server_at(ctx, target)
+        found = _parse_target(ctx, target)
         self._refuse_what_does_not_fit(ctx, found)
         headers = self._headers(ctx, found.options.get("headers") or {})
         has_credentials = AUTHORIZATION in map(str.lower, headers)
         options = {
             "headers": headers or None,
             "auth": self.token if found.is_url and self.token and not has_credentials else None,
-            "env": {**found.options.get("env", {}), **pairs(self.env, "=", "--env")} or None,
+            "env": {**found.options.get("env", {}), **parse_pairs(self.env, "=", "--env")} or None,
             "cwd": found.options.get("cwd"),
             "timeout": self.timeout,
             "protocol_version": self.revision,
@@ -173,7 +173,7 @@ class ConnectOptions(NamedTuple):
 
     def _headers(self, ctx: click.Context, of_file: Mapping[str, str]) -> dict[str, str]:
         """Those that were typed go before those of a file; a token that was typed is such a header."""
-        given = pairs(self.headers, ":", "--header")
+        given = parse_pairs(self.headers, ":", "--header")
         replaced = {name.lower() for name in given}
         if _is_typed(ctx, "token"):
             if AUTHORIZATION in replaced:
@@ -182,7 +182,7 @@ class ConnectOptions(NamedTuple):
         return {name: value for name, value in of_file.items() if name.lower() not in replaced} | given
 
 
-def pairs(given: Iterable[str], sign: str, option: str) -> dict[str, str]:
+def parse_pairs(given: Iterable[str], sign: str, option: str) -> dict[str, str]:
     found = {}
     for each in given:
         name, divided, value = each.partition(sign)
@@ -196,7 +196,7 @@ def _is_typed(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def on_server(command: Function) -> Function:
+def server_options(command: Function) -> Function:
     """Gives a command of the class `ServerCommand` its TARGET and the options for it, as the parameter `server`."""
 
     @click.pass_context
@@ -229,13 +229,13 @@ INTERACTION_OPTIONS = (
     click.option("--answers", metavar="JSON", help="Several of them, as JSON or @file."),
     click.option("--root", "roots", multiple=True, metavar="FOLDER",
                  help="Tell the server of this folder, if it asks."),
-    click.option("--log-level", type=click.Choice(LEVELS),
-                 help=f"What to hear of the server's log.  [default: {USUAL_LEVEL}]"),
+    click.option("--log-level", type=click.Choice(LOG_LEVELS),
+                 help=f"What to hear of the server's log.  [default: {DEFAULT_LOG_LEVEL}]"),
     click.option("--quiet", "-q", is_flag=True, help="Show neither progress nor logs."),
 )  # fmt: skip
 
 
-def with_interaction(command: Function) -> Function:
+def interaction_options(command: Function) -> Function:
     """Gives a command these options, as the parameter `interaction`."""
 
     @wraps(command)
@@ -257,5 +257,5 @@ def with_interaction(command: Function) -> Function:
 
 
 def _answers(words: tuple[str, ...], whole: str | None) -> "GivenArguments":
-    with ended_by_signals():  # stdin may be read
-        return cli.arguments.GivenArguments.read(words, whole, "--answers")
+    with interrupt_on_signals():  # stdin may be read
+        return cli.arguments.GivenArguments.from_words(words, whole, "--answers")

@@ -1,6 +1,6 @@
 """Output of the commands: results on stdout, messages for people on stderr, exit codes.
 
-stdout holds the result and nothing else, so that it can be piped. What a server wrote passes `plain` before it reaches
+stdout holds the result and nothing else, so that it can be piped. What a server wrote is sanitized before it reaches
 a terminal, because a terminal obeys escape sequences.
 """
 
@@ -22,14 +22,14 @@ from dovetail.errors import BadResponse, ConnectionLost, DovetailError, NotAppro
 if TYPE_CHECKING:
     from types import FrameType
 
-FAILED, WRONG_USE, UNREACHED, LATE, DECLINED = 1, 2, 3, 4, 5
+FAILED, USAGE_ERROR, NO_CONNECTION, TIMED_OUT, DECLINED = 1, 2, 3, 4, 5
 INTERRUPTED = 130
-READER_LEFT = 141  # as a shell reports SIGPIPE: 128 and its number
-CODES: dict[type[Exception], int] = {
-    SetupError: WRONG_USE,
-    ConnectionLost: UNREACHED,
-    BadResponse: UNREACHED,
-    TimeoutError: LATE,
+BROKEN_PIPE = 141  # as a shell reports SIGPIPE: 128 and its number
+EXIT_CODES: dict[type[Exception], int] = {
+    SetupError: USAGE_ERROR,
+    ConnectionLost: NO_CONNECTION,
+    BadResponse: NO_CONNECTION,
+    TimeoutError: TIMED_OUT,
     NotApproved: DECLINED,
     NotSignedIn: DECLINED,
 }
@@ -69,14 +69,14 @@ def _discard(stream: TextIO) -> None:
 
 
 @contextmanager
-def writing_result() -> Iterator[None]:
+def writing_stdout() -> Iterator[None]:
     """Inside, stdout is written. A reader that has left ends the command silently, a full disk with an error."""
     try:
         yield
     except OSError as failure:
         _discard(sys.stdout)
         if isinstance(failure, BrokenPipeError) or (os.name == "nt" and failure.errno == errno.EINVAL):
-            raise click.exceptions.Exit(READER_LEFT) from None
+            raise click.exceptions.Exit(BROKEN_PIPE) from None
         raise click.ClickException(f"the result can't be written: {failure.strerror}") from None
 
 
@@ -87,34 +87,34 @@ class CommandExit(click.ClickException):
     """Ends the command with a message on stderr and an exit code."""
 
     def __init__(self, message: str, code: int = FAILED, hint: str | None = None) -> None:
-        super().__init__(plain(message if hint is None else f"{message}\n{hint}"))  # it may repeat a server's words
+        super().__init__(sanitize(message if hint is None else f"{message}\n{hint}"))  # it may repeat a server's words
         self.exit_code = code  # type: ignore[misc]  # click reads it of the instance
 
     def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002
-        tell(f"Error: {self.message}", fg="red")
+        err(f"Error: {self.message}", fg="red")
 
     @classmethod
     def from_failure(cls, failure: Exception) -> "CommandExit":
-        code = next((code for kind, code in CODES.items() if isinstance(failure, kind)), FAILED)
-        notes = ["--timeout SECONDS waits longer"] if code == LATE else getattr(failure, "__notes__", [])
+        code = next((code for kind, code in EXIT_CODES.items() if isinstance(failure, kind)), FAILED)
+        notes = ["--timeout SECONDS waits longer"] if code == TIMED_OUT else getattr(failure, "__notes__", [])
         return cls(str(failure) or type(failure).__name__, code, "\n".join(notes) or None)
 
 
-def finish(task: Coroutine[Any, Any, T]) -> T:
+def run_async(task: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end. Foreseen failures become a `CommandExit`, Ctrl-C the exit code 130."""
     import asyncio  # late: `--help` does not need it
 
-    with ended_by_signals():
+    with interrupt_on_signals():
         try:
             return asyncio.run(task)
         except (DovetailError, TimeoutError) as failure:
             raise CommandExit.from_failure(failure) from None
         except UnicodeEncodeError:  # so Python keeps bytes that it can't read
-            raise CommandExit("a word of the command line is no text in UTF-8", WRONG_USE) from None
+            raise CommandExit("a word of the command line is no text in UTF-8", USAGE_ERROR) from None
 
 
 @contextmanager
-def ended_by_signals() -> Iterator[None]:
+def interrupt_on_signals() -> Iterator[None]:
     """Inside, SIGTERM and SIGHUP interrupt as Ctrl-C does, so that a program that was started is ended first."""
     import signal  # late: `--help` needs neither
     import threading
@@ -145,14 +145,14 @@ def ended_by_signals() -> Iterator[None]:
 # ── text ──
 
 
-def plain(text: str) -> str:
+def sanitize(text: str) -> str:
     """Text of a server without control characters: no escape sequences, no bells, nothing that rewrites a line."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def in_line(text: str, longest: int = 500) -> str:
+def one_line(text: str, longest: int = 500) -> str:
     """The same as one line, and cut if it takes more columns than that."""
-    return cut(" ".join(plain(text[: 4 * longest]).split()), longest)
+    return truncate(" ".join(sanitize(text[: 4 * longest]).split()), longest)
 
 
 def as_json(value: Any, *, indent: bool) -> str:
@@ -168,7 +168,7 @@ def milliseconds(value: float) -> str:
     return f"{value:.3g} ms" if value < 1_000 else f"{value / 1_000:.2f} s"
 
 
-def width_of(text: str) -> int:
+def display_width(text: str) -> int:
     """Columns that it takes, without its colours."""
     shown = click.unstyle(text)
     return len(shown) if shown.isascii() else sum(map(_columns, shown))
@@ -182,9 +182,9 @@ def _columns(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-def cut(text: str, width: int) -> str:
+def truncate(text: str, width: int) -> str:
     """As much of it as fits in so many columns, with a mark if that is not all."""
-    if width_of(text) <= width:
+    if display_width(text) <= width:
         return text
     place, room = 0, width - 1
     while (room := room - _columns(text[place])) >= 0:
@@ -192,11 +192,11 @@ def cut(text: str, width: int) -> str:
     return text[:place] + ELLIPSIS
 
 
-def aligned(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
+def align(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
     """A line for each row, in columns. A column without text takes no room."""
-    widths = [max(map(width_of, column), default=0) for column in zip(*rows, strict=True)]
+    widths = [max(map(display_width, column), default=0) for column in zip(*rows, strict=True)]
     kept = [index for index, width in enumerate(widths) if width]
-    padded = ([row[index] + " " * (widths[index] - width_of(row[index])) for index in kept] for row in rows)
+    padded = ([row[index] + " " * (widths[index] - display_width(row[index])) for index in kept] for row in rows)
     return [gap.join(cells).rstrip() for cells in padded]
 
 
@@ -218,7 +218,7 @@ def styled(text: str, stream: TextIO | None = None, **style: Any) -> str:
     return click.style(text, **style) if is_wanted else text
 
 
-def columns() -> int | None:
+def terminal_width() -> int | None:
     """How wide the terminal is; None if stdout is none, so that nothing has to be cut."""
     return _width(sys.stdout) if sys.stdout.isatty() else None
 
@@ -235,21 +235,21 @@ def _width(stream: TextIO) -> int:
 
 def out(text: str = "") -> None:
     """A line of the result."""
-    with writing_result():
+    with writing_stdout():
         click.echo(text, color=has_colours(sys.stdout))
 
 
 def out_text(text: str) -> None:
-    """Text of a server and a line end: `plain` on a terminal, else just as it came."""
+    """Text of a server and a line end: `sanitize` on a terminal, else just as it came."""
     is_terminal = sys.stdout.isatty()
-    shown = plain(text) if is_terminal else text
-    with writing_result():
+    shown = sanitize(text) if is_terminal else text
+    with writing_stdout():
         click.echo(shown, nl=not (is_terminal and shown.endswith("\n")), color=True)
 
 
 def out_bytes(content: bytes) -> None:
     """Just these bytes."""
-    with writing_result():
+    with writing_stdout():
         sys.stdout.flush()
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
@@ -263,17 +263,17 @@ def out_json(value: Any) -> None:
 # ── messages for people, on stderr ──
 
 
-def tell(text: str, **style: Any) -> None:
+def err(text: str, **style: Any) -> None:
     """A line above the bar or the open question, if there is one."""
     lines = list(_last_line)
     for line in lines:
         line.wipe()
-    put(f"{styled(text, sys.stderr, **style)}\n")
+    write_err(f"{styled(text, sys.stderr, **style)}\n")
     for line in lines:
         line.draw()
 
 
-def put(text: str) -> None:
+def write_err(text: str) -> None:
     """A part of a line. If stderr can't be written, the command goes on."""
     try:
         click.echo(text, nl=False, err=True, color=sys.stderr.isatty() or has_colours(sys.stderr))
@@ -281,33 +281,33 @@ def put(text: str) -> None:
         _discard(sys.stderr)
 
 
-def can_ask() -> bool:
+def is_interactive() -> bool:
     """Whether a person is there to answer."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-class OpenQuestion:
+class PromptLine:
     """The last line of a terminal while the answer to it is typed."""
 
     def __init__(self, words: str) -> None:
         self._words = words
 
     def draw(self) -> None:
-        put(styled(self._words, sys.stderr, bold=True))
+        write_err(styled(self._words, sys.stderr, bold=True))
         _last_line[:] = [self]
 
     def wipe(self) -> None:
-        put("\n" if os.environ.get("TERM") == "dumb" else _CLEAR_LINE)
+        write_err("\n" if os.environ.get("TERM") == "dumb" else _CLEAR_LINE)
         _last_line.clear()
 
     def close(self, *, is_answered: bool) -> None:
         """After an answer the cursor is on the next line already."""
         _last_line.clear()
         if not is_answered:
-            put("\n")
+            write_err("\n")
 
 
-class ProgressLine:
+class ProgressBar:
     """A progress bar as the last line of a terminal; elsewhere nothing is drawn."""
 
     def __init__(self, *, hidden: bool = False) -> None:
@@ -316,7 +316,7 @@ class ProgressLine:
         self._drawn_at = 0.0
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """Inside, a person is asked, and nothing is drawn."""
         self.wipe()
         shown, self._is_shown = self._is_shown, False
@@ -335,12 +335,12 @@ class ProgressLine:
     def draw(self) -> None:
         if self._is_shown and self._words:
             self._drawn_at = time.monotonic()
-            put(_CLEAR_LINE + styled(cut(self._words, _width(sys.stderr) - 1), sys.stderr, fg="cyan"))
+            write_err(_CLEAR_LINE + styled(truncate(self._words, _width(sys.stderr) - 1), sys.stderr, fg="cyan"))
             _last_line[:] = [self]
 
     def wipe(self) -> None:
         if self in _last_line:
-            put(_CLEAR_LINE)
+            write_err(_CLEAR_LINE)
             _last_line.clear()
 
     def clear(self) -> None:
@@ -349,12 +349,12 @@ class ProgressLine:
         self._words = ""
 
 
-_last_line: list[OpenQuestion | ProgressLine] = []  # one at most
+_last_line: list[PromptLine | ProgressBar] = []  # one at most
 
 
 def bar(progress: float, total: float | None, message: str | None) -> str:
     """One line: how far it has come, and the server's message."""
-    words = "" if not message else " " + " ".join(plain(message).split())
+    words = "" if not message else " " + " ".join(sanitize(message).split())
     if total is None or total <= 0 or not (isfinite(progress) and isfinite(total)):
         return f"{ELLIPSIS} {progress:g}{words}"
     part = min(max(progress / total, 0.0), 1.0)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from dovetail.cli import output as terminal
-from dovetail.cli.arguments import MAX_DESCRIBED, Schema, described, mapping, properties, required, text_of
+from dovetail.cli.arguments import MAX_PARAMETERS, Schema, as_object, describe_type, get_text, properties, required
 from dovetail.protocol import types
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 MAX_COLUMNS = 12
 FILE_ENDINGS = {"audio/wav": ".wav", "image/webp": ".webp", "image/jpeg": ".jpg"}  # that not every system knows
-LONGEST_SUMMARY = 500
-LONGEST_DESCRIPTION = 20_000
+MAX_SUMMARY = 500
+MAX_DESCRIPTION = 20_000
 NAMES = {"resources": "uri", "templates": "uriTemplate"}  # the key that names one; for all others it is `name`
 FACTS = {"resources": ("name", "mimeType", "size"), "templates": ("name", "mimeType")}  # shown in a line each
 HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
@@ -42,7 +42,7 @@ class Binary(NamedTuple):
     name: str  # for a file, without its ending
 
     def __str__(self) -> str:
-        return f"[{terminal.in_line(self.mime_type, 60)}, {size_of(len(self.data))}; --output FILE saves it]"
+        return f"[{terminal.one_line(self.mime_type, 60)}, {format_size(len(self.data))}; --output FILE saves it]"
 
     @property
     def ending(self) -> str:
@@ -55,16 +55,16 @@ class Binary(NamedTuple):
 Piece = str | Binary
 
 
-def size_of(count: int) -> str:
+def format_size(count: int) -> str:
     for unit, size in (("MB", 1 << 20), ("KB", 1 << 10)):
         if count >= size:
             return f"{count / size:.1f} {unit}"
     return f"{count} bytes"
 
 
-def pieces_of_result(result: "CallToolResult", *, is_whole: bool) -> list[Piece]:
+def result_pieces(result: "CallToolResult", *, is_whole: bool) -> list[Piece]:
     """The structured value replaces text that only repeats it. If it `is_whole`, no cell of a table is cut."""
-    pieces = [piece_of(block) for block in result.content]
+    pieces = [content_piece(block) for block in result.content]
     if result.structured is None:
         return pieces
     others = [piece for piece in pieces if not (isinstance(piece, str) and _repeats(piece, result))]
@@ -88,7 +88,7 @@ def _structured(value: Any, longest: int) -> str:
         return value if isinstance(value, str) else terminal.as_json(value, indent=True)
     texts = [["" if row.get(name) is None else _text(row[name]) for name in names] for row in rows]
     return "\n".join(
-        terminal.aligned([[terminal.in_line(cell, longest) for cell in cells] for cells in (names, *texts)])
+        terminal.align([[terminal.one_line(cell, longest) for cell in cells] for cells in (names, *texts)])
     )
 
 
@@ -104,7 +104,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else terminal.as_json(value, indent=False)
 
 
-def piece_of(block: types.Content | str) -> Piece:
+def content_piece(block: types.Content | str) -> Piece:
     if isinstance(block, str):
         return block
     if isinstance(block, types.Text):
@@ -112,19 +112,19 @@ def piece_of(block: types.Content | str) -> Piece:
     if isinstance(block, types.Image | types.Audio):
         return Binary(block.data, block.mime_type, "image" if isinstance(block, types.Image) else "audio")
     if isinstance(block, types.EmbeddedResource):
-        return piece_of_contents(block.resource)
+        return resource_piece(block.resource)
     return _link(block)
 
 
-def piece_of_contents(contents: types.ResourceContents) -> Piece:
+def resource_piece(contents: types.ResourceContents) -> Piece:
     if contents.blob is None:
         return contents.text or ""
     return Binary(contents.blob, contents.mime_type or "application/octet-stream", "resource")
 
 
 def _link(link: types.ResourceLink) -> str:
-    about = ", ".join(terminal.in_line(note, 200) for note in (link.mime_type, link.description) if note)
-    return f"{terminal.in_line(link.title or link.name, 100)}: {terminal.in_line(link.uri, 2_000)}" + (
+    about = ", ".join(terminal.one_line(note, 200) for note in (link.mime_type, link.description) if note)
+    return f"{terminal.one_line(link.title or link.name, 100)}: {terminal.one_line(link.uri, 2_000)}" + (
         f" ({about})" if about else ""
     )
 
@@ -157,7 +157,7 @@ def _save(pieces: Sequence[Piece], output: str) -> None:
             path.write_bytes(binary.data)
         except OSError as failure:
             raise terminal.CommandExit(f"--output {failure.filename or output}: {failure.strerror}") from None
-        terminal.tell(f"saved {path} ({size_of(len(binary.data))})", dim=True)
+        terminal.err(f"saved {path} ({format_size(len(binary.data))})", dim=True)
 
 
 def _place(binary: Binary, output: str, number: int | None) -> Path:
@@ -182,64 +182,68 @@ def show_definitions(found: Mapping[str, Sequence[Definition]], *, verbose: bool
 
 def lines(kind: str, listed: Sequence[Definition]) -> list[str]:
     """One for each: name, arguments, and what it is, which is cut where a terminal ends."""
-    width = terminal.columns()
-    names = [terminal.in_line(_name(kind, each), LONGEST_SUMMARY) for each in listed]
+    width = terminal.terminal_width()
+    names = [terminal.one_line(_name(kind, each), MAX_SUMMARY) for each in listed]
     arguments = [_arguments(kind, each, 60 if width is None else width // 3) for each in listed]
-    taken = sum(max(map(terminal.width_of, column)) + 2 for column in (names, arguments))
-    room = LONGEST_SUMMARY if width is None else max(width - taken - 2, 30)
+    taken = sum(max(map(terminal.display_width, column)) + 2 for column in (names, arguments))
+    room = MAX_SUMMARY if width is None else max(width - taken - 2, 30)
     heads = [f"  {terminal.styled(name, fg='cyan')}" for name in names]
     summaries = [_summary(kind, each, room) for each in listed]
-    return terminal.aligned(list(zip(heads, arguments, summaries, strict=True)))
+    return terminal.align(list(zip(heads, arguments, summaries, strict=True)))
 
 
 def _name(kind: str, each: Definition) -> str:
-    return text_of(each, NAMES.get(kind, "name")) or "?"
+    return get_text(each, NAMES.get(kind, "name")) or "?"
 
 
 def _summary(kind: str, each: Definition, room: int) -> str:
     """Hints, title and the first line of the description."""
-    description = text_of(each, "description")[:LONGEST_DESCRIPTION]
+    description = get_text(each, "description")[:MAX_DESCRIPTION]
     first = next((line for line in description.splitlines() if line.strip()), "")
-    title = text_of(each, "title") or text_of(mapping(each.get("annotations")), "title")
+    title = get_text(each, "title") or get_text(as_object(each.get("annotations")), "title")
     hints = f"{_marks(kind, each, room)} "
     words = f"{title}: {first}" if title and first else title or first
-    left = room - terminal.width_of(hints)
-    return (hints + (terminal.in_line(words, left) if left > 1 else "")).strip()
+    left = room - terminal.display_width(hints)
+    return (hints + (terminal.one_line(words, left) if left > 1 else "")).strip()
 
 
-def hints_of(tool: Definition) -> tuple[list[str], bool]:
+def tool_hints(tool: Definition) -> tuple[list[str], bool]:
     """What has to be assumed of it, in words; and whether it is annotated: gives at least one of the four."""
-    said = mapping(tool.get("annotations"))
+    said = as_object(tool.get("annotations"))
     hints = types.ToolHints.of(*map(said.get, HINTS))
     words = [name.replace("_", "-") for name, holds in hints._asdict().items() if holds]
     return words, any(isinstance(said.get(hint), bool) for hint in HINTS)
 
 
 def _marks(kind: str, each: Definition, room: int) -> str:
-    words = hints_of(each)[0] if kind == "tools" else []
-    is_said = mapping(each.get("annotations")).get("destructiveHint") is True
+    words = tool_hints(each)[0] if kind == "tools" else []
+    is_said = as_object(each.get("annotations")).get("destructiveHint") is True
     colour = "green" if "destructive" not in words else "red" if is_said else "yellow"
-    return terminal.styled(terminal.in_line(f"[{', '.join(words)}]", room), fg=colour) if words else ""
+    return terminal.styled(terminal.one_line(f"[{', '.join(words)}]", room), fg=colour) if words else ""
 
 
 def _arguments(kind: str, each: Definition, longest: int) -> str:
     """In short: `a: integer, [b: string]`, those in brackets may be left out. Where that is too long, names alone."""
     if kind == "tools":
-        schema = mapping(each.get("inputSchema"))
-        whole = terminal.in_line(_joined(schema, typed=True), LONGEST_SUMMARY)
-        return whole if terminal.width_of(whole) <= longest else terminal.in_line(_joined(schema, typed=False), longest)
+        schema = as_object(each.get("inputSchema"))
+        whole = terminal.one_line(_joined(schema, typed=True), MAX_SUMMARY)
+        return (
+            whole
+            if terminal.display_width(whole) <= longest
+            else terminal.one_line(_joined(schema, typed=False), longest)
+        )
     if kind == "prompts":
         listed = each.get("arguments")
-        rows = [mapping(row) for row in listed] if isinstance(listed, list) else []
-        names = (text_of(row, "name") if row.get("required") is True else f"[{text_of(row, 'name')}]" for row in rows)
-        return terminal.in_line(", ".join(names), longest)
-    return terminal.in_line(text_of(each, "mimeType"), min(longest, 60))
+        rows = [as_object(row) for row in listed] if isinstance(listed, list) else []
+        names = (get_text(row, "name") if row.get("required") is True else f"[{get_text(row, 'name')}]" for row in rows)
+        return terminal.one_line(", ".join(names), longest)
+    return terminal.one_line(get_text(each, "mimeType"), min(longest, 60))
 
 
 def _joined(schema: Schema, *, typed: bool) -> str:
     needed = required(schema)
-    parts = [*properties(schema).items()][:MAX_DESCRIBED]
-    shown = {name: f"{name}: {described(part, schema)}" if typed else name for name, part in parts}
+    parts = [*properties(schema).items()][:MAX_PARAMETERS]
+    shown = {name: f"{name}: {describe_type(part, schema)}" if typed else name for name, part in parts}
     return ", ".join(text if name in needed else f"[{text}]" for name, text in shown.items())
 
 
@@ -247,13 +251,13 @@ def details(kind: str, listed: Sequence[Definition]) -> list[str]:
     """All that is known of each. Lines that are too long are broken by the terminal."""
     found: list[str] = []
     for each in listed:
-        name = terminal.styled(terminal.in_line(_name(kind, each), LONGEST_DESCRIPTION), fg="cyan", bold=True)
-        head = (name, terminal.in_line(text_of(each, "title"), LONGEST_SUMMARY), _marks(kind, each, LONGEST_SUMMARY))
+        name = terminal.styled(terminal.one_line(_name(kind, each), MAX_DESCRIPTION), fg="cyan", bold=True)
+        head = (name, terminal.one_line(get_text(each, "title"), MAX_SUMMARY), _marks(kind, each, MAX_SUMMARY))
         found.append(f"  {' '.join(part for part in head if part)}")
-        description = terminal.plain(text_of(each, "description")[:LONGEST_DESCRIPTION])
+        description = terminal.sanitize(get_text(each, "description")[:MAX_DESCRIPTION])
         found += [f"    {line}" for line in description.splitlines()]
         facts = [f"{key}: {each[key]}" for key in FACTS.get(kind, ()) if key in each]
-        found += [f"    {terminal.in_line(fact, LONGEST_SUMMARY)}" for fact in facts]
+        found += [f"    {terminal.one_line(fact, MAX_SUMMARY)}" for fact in facts]
         for key in ("inputSchema", "outputSchema", "arguments"):
             if key in each:
                 found.append(terminal.styled(f"    {key}:", dim=True))

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from dovetail.server import Server
 
 USUAL_NAMES = ("server", "mcp", "app")
-NOT_FOUND, CANT_LOAD = 222, 223  # exit codes of a process that serves a target: it has said why on stderr
-LIST = ".json"
-MOST_FRAMES = 12  # of a traceback
+NOT_FOUND, LOAD_FAILED = 222, 223  # exit codes of a process that serves a target: it has said why on stderr
+JSON_SUFFIX = ".json"
+MAX_FRAMES = 12  # of a traceback
 
 
 class BadTarget(SetupError):
@@ -46,12 +46,12 @@ def stdio_command(target: str) -> list[str]:
 # ── where a target is; nothing is imported or run for it ──
 
 
-def in_list(target: str) -> tuple[str, str] | None:
+def split_config_target(target: str) -> tuple[str, str] | None:
     """The file, and the name of a server in it: `mcp.json:weather`. The name may be left out."""
-    place, divided, name = target.partition(f"{LIST}:")
+    place, divided, name = target.partition(f"{JSON_SUFFIX}:")
     if divided:
-        return f"{place}{LIST}", name
-    return (target, "") if target.endswith(LIST) else None
+        return f"{place}{JSON_SUFFIX}", name
+    return (target, "") if target.endswith(JSON_SUFFIX) else None
 
 
 def split_target(target: str) -> tuple[str, str]:
@@ -62,7 +62,7 @@ def split_target(target: str) -> tuple[str, str]:
     return target, ""
 
 
-def what_is_missing(target: str, *, elsewhere: bool = False) -> str | None:
+def target_problem(target: str, *, elsewhere: bool = False) -> str | None:
     """Why there can't be such a program; None if there may be one. A module may be in an environment `elsewhere`."""
     place, _ = split_target(target)
     if place.endswith(".py"):
@@ -94,7 +94,7 @@ def load_target(target: str) -> "Server":
 
 
 def _load(target: str) -> "Server":
-    if missing := what_is_missing(target):
+    if missing := target_problem(target):
         raise BadTarget(missing)
     place, name = split_target(target)
     with importing(place):
@@ -185,7 +185,7 @@ def traceback_of(failure: BaseException) -> str:
     ours = (str(Path(dovetail.__file__).parent), str(Path(os.__file__).parent / "importlib"), "<frozen ")
     found = TracebackException.from_exception(failure)
     for each in _with_causes(found):
-        each.stack[:] = [frame for frame in each.stack if not frame.filename.startswith(ours)][-MOST_FRAMES:]
+        each.stack[:] = [frame for frame in each.stack if not frame.filename.startswith(ours)][-MAX_FRAMES:]
     return "".join(found.format()).rstrip()
 
 
@@ -201,7 +201,7 @@ def serve_stdio(target: str) -> None:
         load_target(target).run("stdio")
     except SetupError as failure:
         sys.stderr.write(f"Error: {failure}\n")
-        sys.exit(NOT_FOUND if isinstance(failure, BadTarget) else CANT_LOAD)
+        sys.exit(NOT_FOUND if isinstance(failure, BadTarget) else LOAD_FAILED)
 
 
 if __name__ == "__main__":

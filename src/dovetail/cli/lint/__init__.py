@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from dovetail import cli
-from dovetail.cli.arguments import text_of
+from dovetail.cli.arguments import get_text
 from dovetail.cli.commands import KINDS, definitions
 from dovetail.cli.lint import rules
-from dovetail.cli.lint.schemas import findings_of_schemas
-from dovetail.cli.options import ServerCommand, ServerTarget, on_server
-from dovetail.cli.output import FAILED, aligned, finish, in_line, out, out_json, styled, tell
+from dovetail.cli.lint.schemas import check_schemas
+from dovetail.cli.options import ServerCommand, ServerTarget, server_options
+from dovetail.cli.output import FAILED, align, err, one_line, out, out_json, run_async, styled
 from dovetail.protocol.revisions import BY_NAME
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ It ends with 1 if something at or above --fail-on is found. Tokens are an estima
 """
 
 
-class Catalogue(NamedTuple):
+class Catalog(NamedTuple):
     """What a server lists, as it came over the wire."""
 
     tools: Sequence[rules.Definition] = ()
@@ -52,7 +52,7 @@ class Catalogue(NamedTuple):
 
 def _show_rules(ctx: click.Context, _option: click.Parameter, is_asked: bool) -> None:
     if is_asked:
-        out("\n".join(aligned([(told.level, rule, told.why) for rule, told in rules.RULES.items()])))
+        out("\n".join(align([(told.level, rule, told.why) for rule, told in rules.RULES.items()])))
         ctx.exit()
 
 
@@ -69,7 +69,7 @@ def _choices(_ctx: click.Context, option: click.Parameter, given: Iterable[str])
 
 
 @click.command("lint", cls=ServerCommand, epilog=EXAMPLES)
-@on_server
+@server_options
 @click.option(
     "--fail-on", type=click.Choice([*rules.LEVELS, NEVER]), default=rules.ERROR, show_default=True,
     help="End with 1 if there is one of these, or worse.",
@@ -89,33 +89,33 @@ def command(
     as_document: bool,
 ) -> None:
     """Find what clients and models will stumble over in what the server at TARGET offers."""
-    catalogue = finish(_gathered(server))
+    catalog = run_async(_gathered(server))
     wanted = select or [rules.RuleChoice(rules.RULES)]
     findings = [
         found
-        for found in findings_of(catalogue)
+        for found in check_catalog(catalog)
         if rules.is_chosen(found, wanted) and not rules.is_chosen(found, ignore)
     ]
     if as_document:
-        out_json(report(catalogue, findings))
+        out_json(report(catalog, findings))
     else:
-        for line in lines_of(findings):
+        for line in report_lines(findings):
             out(line)
-        tell(cost(catalogue), dim=True)
-        tell(summary(findings), bold=True)
+        err(token_summary(catalog), dim=True)
+        err(summary(findings), bold=True)
     if fail_on != NEVER and rules.at_least(fail_on, findings):
         raise click.exceptions.Exit(FAILED)
 
 
-async def _gathered(server: ServerTarget) -> Catalogue:
+async def _gathered(server: ServerTarget) -> Catalog:
     async with server.started() as running, cli.connect.connected(running) as client:
-        return await catalogue_of(client)
+        return await fetch_catalog(client)
 
 
-async def catalogue_of(client: "Client") -> Catalogue:
+async def fetch_catalog(client: "Client") -> Catalog:
     """All that the server of a connected client lists."""
     found = {kind: await definitions(client, listed) for kind, listed in KINDS.items()}
-    return Catalogue(
+    return Catalog(
         **{kind: each.definitions for kind, each in found.items()},
         malformed=[(kind, words) for kind, each in found.items() for words in each.malformed],
         server=client.server_info.name if client.server_info else "",
@@ -123,32 +123,32 @@ async def catalogue_of(client: "Client") -> Catalogue:
     )
 
 
-def findings_of(catalogue: Catalogue) -> list[rules.Finding]:
+def check_catalog(catalog: Catalog) -> list[rules.Finding]:
     """All findings, the worst first, and in the order of the table."""
     order = {rule: number for number, rule in enumerate(rules.RULES)}
-    found = dict.fromkeys(_findings(catalogue))  # each once
+    found = dict.fromkeys(_findings(catalog))  # each once
     return sorted(found, key=lambda finding: (-rules.LEVELS.index(finding.level), order[finding.rule]))
 
 
-def _findings(catalogue: Catalogue) -> Iterator[rules.Finding]:
-    yield from (rules.Finding("list-malformed", f"all {kind}", words) for kind, words in catalogue.malformed)
-    yield from rules.findings_of_names(catalogue.tools, catalogue.server)
-    yield from rules.findings_of_hints(catalogue.tools, catalogue.server)
-    for tool in catalogue.tools:
-        place = f"tool {text_of(tool, 'name') or '?'}"
-        yield from findings_of_schemas(tool, place, catalogue.objects_only)
-        yield from rules.findings_of_tool_texts(tool, place)
-        if (cost := tokens(tool)) > TOOL_TOKENS:
-            yield rules.Finding("tool-tokens", place, f"about {cost} tokens")
-    if (count := len(catalogue.tools)) > 40:
+def _findings(catalog: Catalog) -> Iterator[rules.Finding]:
+    yield from (rules.Finding("list-malformed", f"all {kind}", words) for kind, words in catalog.malformed)
+    yield from rules.check_names(catalog.tools, catalog.server)
+    yield from rules.check_hints(catalog.tools, catalog.server)
+    for tool in catalog.tools:
+        place = f"tool {get_text(tool, 'name') or '?'}"
+        yield from check_schemas(tool, place, catalog.objects_only)
+        yield from rules.check_tool_texts(tool, place)
+        if (tokens := estimate_tokens(tool)) > TOOL_TOKENS:
+            yield rules.Finding("tool-tokens", place, f"about {tokens} tokens")
+    if (count := len(catalog.tools)) > 40:
         yield rules.Finding("tool-count-limit" if count > 128 else "tool-count", "all tools", f"{count} tools")
-    if (cost := sum(map(tokens, catalogue.tools))) > 10_000:
-        yield rules.Finding("catalogue-tokens", "all tools", f"about {cost} tokens")
-    yield from rules.findings_of_resources(catalogue.resources, catalogue.templates)
-    yield from rules.findings_of_prompts(catalogue.prompts)
+    if (tokens := sum(map(estimate_tokens, catalog.tools))) > 10_000:
+        yield rules.Finding("catalogue-tokens", "all tools", f"about {tokens} tokens")
+    yield from rules.check_resources(catalog.resources, catalog.templates)
+    yield from rules.check_prompts(catalog.prompts)
 
 
-def tokens(tool: Mapping[str, Any]) -> int:
+def estimate_tokens(tool: Mapping[str, Any]) -> int:
     """About how much of a conversation it takes: what models are shown of it, as JSON, by its bytes."""
     shown = {key: tool[key] for key in ("name", "description", "inputSchema") if key in tool}
     try:
@@ -161,7 +161,7 @@ def tokens(tool: Mapping[str, Any]) -> int:
 # ── the report ──
 
 
-def lines_of(findings: Sequence[rules.Finding]) -> list[str]:
+def report_lines(findings: Sequence[rules.Finding]) -> list[str]:
     """Each rule once, with its places."""
     lines = []
     for rule, found in _by_rule(findings).items():
@@ -174,12 +174,12 @@ def lines_of(findings: Sequence[rules.Finding]) -> list[str]:
     return lines
 
 
-def brief(findings: Sequence[rules.Finding]) -> list[str]:
+def brief_lines(findings: Sequence[rules.Finding]) -> list[str]:
     """A line for each rule that is more than a note."""
     grouped = _by_rule(rules.at_least(rules.WARNING, findings))
     rows = [(_level(rule), rule, _places(found)) for rule, found in grouped.items()]
     left_out = [f"… and {len(rows) - MAX_SHOWN} more rules"] if len(rows) > MAX_SHOWN else []
-    return aligned(rows[:MAX_SHOWN]) + left_out
+    return align(rows[:MAX_SHOWN]) + left_out
 
 
 def _by_rule(findings: Sequence[rules.Finding]) -> dict[str, list[rules.Finding]]:
@@ -194,13 +194,13 @@ def _level(rule: str) -> str:
 
 
 def _places(found: Sequence[rules.Finding]) -> str:
-    shown = ", ".join(in_line(_place(finding), 60) for finding in found[:3])
+    shown = ", ".join(one_line(_place(finding), 60) for finding in found[:3])
     return shown + (f" and {len(found) - 3} more" if len(found) > 3 else "")
 
 
 def _place(finding: rules.Finding) -> str:
-    where = in_line(finding.place, 120)
-    return f"{where}: {in_line(finding.detail, 200)}" if finding.detail else where
+    where = one_line(finding.place, 120)
+    return f"{where}: {one_line(finding.detail, 200)}" if finding.detail else where
 
 
 def summary(findings: Sequence[rules.Finding]) -> str:
@@ -212,22 +212,22 @@ def summary(findings: Sequence[rules.Finding]) -> str:
     return ", ".join(shown) or "nothing found"
 
 
-def cost(catalogue: Catalogue) -> str:
+def token_summary(catalog: Catalog) -> str:
     """What the tools take of each conversation, and which take most."""
-    costs = sorted(((tokens(tool), text_of(tool, "name")) for tool in catalogue.tools), reverse=True)
+    costs = sorted(((estimate_tokens(tool), get_text(tool, "name")) for tool in catalog.tools), reverse=True)
     total = f"{len(costs)} tool{'' if len(costs) == 1 else 's'}, about {sum(each for each, _ in costs)} tokens"
-    most = ", ".join(f"{in_line(name, 64)} {each}" for each, name in costs[:5])
+    most = ", ".join(f"{one_line(name, 64)} {each}" for each, name in costs[:5])
     return f"{total}: {most}" + (", …" if len(costs) > 5 else "") if costs else "no tools"
 
 
-def report(catalogue: Catalogue, findings: Sequence[rules.Finding]) -> dict[str, Any]:
+def report(catalog: Catalog, findings: Sequence[rules.Finding]) -> dict[str, Any]:
     counts = Counter(finding.level for finding in findings)
-    costs = {text_of(tool, "name"): tokens(tool) for tool in catalogue.tools}
+    costs = {get_text(tool, "name"): estimate_tokens(tool) for tool in catalog.tools}
     told = [(finding, rules.RULES[finding.rule]) for finding in findings]
     return {
         "findings": [
             {**finding._asdict(), "level": rule.level, "why": rule.why, "fix": rule.fix} for finding, rule in told
         ],
         "counts": {f"{level}s": counts[level] for level in reversed(rules.LEVELS)},
-        "tokens": {"total": sum(map(tokens, catalogue.tools)), "tools": costs},
+        "tokens": {"total": sum(map(estimate_tokens, catalog.tools)), "tools": costs},
     }

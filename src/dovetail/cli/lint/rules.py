@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dovetail.cli.arguments import mapping, text_of
+from dovetail.cli.arguments import as_object, get_text
 from dovetail.errors import SetupError
 from dovetail.protocol.types import UNSAFE_KEY
 from dovetail.protocol.uri_template import UriTemplate, valid_uri
@@ -77,10 +77,10 @@ def at_least(level: str, findings: Iterable[Finding]) -> list[Finding]:
 # ── names ──
 
 
-def findings_of_names(tools: Sequence[Definition], server: str) -> Iterator[Finding]:
+def check_names(tools: Sequence[Definition], server: str) -> Iterator[Finding]:
     prefix = re.sub(r"[^a-zA-Z0-9_-]", "-", server)
     for tool in tools:
-        name = text_of(tool, "name")
+        name = get_text(tool, "name")
         if not name:
             yield Finding("name-missing", "a tool")
             continue
@@ -94,7 +94,7 @@ def findings_of_names(tools: Sequence[Definition], server: str) -> Iterator[Find
             yield Finding("name-length", place, f"{len(name)} characters")
         elif len(name) + len(prefix) >= 60:
             yield Finding("name-prefixed", place, f"{len(name) + len(prefix)} characters with {prefix}")
-    yield from _alike([text_of(tool, "name") for tool in tools if text_of(tool, "name")])
+    yield from _alike([get_text(tool, "name") for tool in tools if get_text(tool, "name")])
 
 
 def _alike(names: Sequence[str]) -> Iterator[Finding]:
@@ -136,8 +136,8 @@ OTHER_VERBS = {  # before which a last word is no verb: cancel_delete, set_auto_
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 
-def findings_of_hints(tools: Sequence[Definition], server: str) -> Iterator[Finding]:
-    names = [words_of(text_of(tool, "name")) for tool in tools]
+def check_hints(tools: Sequence[Definition], server: str) -> Iterator[Finding]:
+    names = [words_of(get_text(tool, "name")) for tool in tools]
     prefixes = _prefixes(names, words_of(server))
     for tool, words in zip(tools, names, strict=True):
         while len(words) > 1 and words[0] in prefixes:
@@ -158,9 +158,9 @@ def _prefixes(names: Iterable[Sequence[str]], server: Iterable[str]) -> set[str]
 
 
 def _compared(tool: Definition, words: Sequence[str]) -> Iterator[Finding]:
-    place, hints = f"tool {text_of(tool, 'name') or '?'}", mapping(tool.get("annotations"))
+    place, hints = f"tool {get_text(tool, 'name') or '?'}", as_object(tool.get("annotations"))
     is_read_only, is_destructive = hints.get("readOnlyHint"), hints.get("destructiveHint")
-    losing = losing_word(words)
+    losing = destructive_verb(words)
     if is_read_only is True and is_destructive is True:
         yield Finding("hint-contradiction", place, "readOnlyHint and destructiveHint")
     elif is_read_only is True and losing in CERTAINLY_LOSING:
@@ -171,7 +171,7 @@ def _compared(tool: Definition, words: Sequence[str]) -> Iterator[Finding]:
         yield Finding("hint-read-only", place)
 
 
-def losing_word(words: Sequence[str]) -> str:
+def destructive_verb(words: Sequence[str]) -> str:
     """The verb by which something is lost; nothing if there is none."""
     if not words:
         return ""
@@ -196,8 +196,8 @@ def only_reads(words: Sequence[str]) -> bool:
 # ── texts of tools ──
 
 
-def findings_of_tool_texts(tool: Definition, place: str) -> Iterator[Finding]:
-    description = text_of(tool, "description").strip()
+def check_tool_texts(tool: Definition, place: str) -> Iterator[Finding]:
+    description = get_text(tool, "description").strip()
     if not description:
         yield Finding("tool-description", place)
     if len(description) > 1_024:
@@ -208,7 +208,7 @@ def findings_of_tool_texts(tool: Definition, place: str) -> Iterator[Finding]:
 def _icons(definition: Definition, place: str) -> Iterator[Finding]:
     icons = definition.get("icons")
     for icon in icons if isinstance(icons, list) else ():
-        source = text_of(mapping(icon), "src")
+        source = get_text(as_object(icon), "src")
         if not source.lower().startswith(("https:", "data:")):
             yield Finding("icon-source", place, source.partition(":")[0] if ":" in source else "no URI")
 
@@ -216,10 +216,10 @@ def _icons(definition: Definition, place: str) -> Iterator[Finding]:
 # ── resources and prompts ──
 
 
-def findings_of_resources(resources: Sequence[Definition], templates: Sequence[Definition]) -> Iterator[Finding]:
+def check_resources(resources: Sequence[Definition], templates: Sequence[Definition]) -> Iterator[Finding]:
     seen: set[str] = set()
     for resource in resources:
-        uri = text_of(resource, "uri")
+        uri = get_text(resource, "uri")
         place = f"resource {uri}"
         if not valid_uri(uri):
             yield Finding("uri-invalid", place)
@@ -228,7 +228,7 @@ def findings_of_resources(resources: Sequence[Definition], templates: Sequence[D
         seen.add(uri)
         yield from _kind_and_icons(resource, place)
     for template in templates:
-        uri = text_of(template, "uriTemplate")
+        uri = get_text(template, "uriTemplate")
         place = f"template {uri}"
         yield from _template(uri, place)
         meta = template.get("_meta")
@@ -238,7 +238,7 @@ def findings_of_resources(resources: Sequence[Definition], templates: Sequence[D
 
 
 def _kind_and_icons(definition: Definition, place: str) -> Iterator[Finding]:
-    if not text_of(definition, "mimeType"):
+    if not get_text(definition, "mimeType"):
         yield Finding("mime-type", place)
     yield from _icons(definition, place)
 
@@ -258,15 +258,15 @@ def _template(uri: str, place: str) -> Iterator[Finding]:
         yield Finding("template-unmatchable", place, str(bad))
 
 
-def findings_of_prompts(prompts: Sequence[Definition]) -> Iterator[Finding]:
+def check_prompts(prompts: Sequence[Definition]) -> Iterator[Finding]:
     for prompt in prompts:
-        place = f"prompt {text_of(prompt, 'name')}"
-        if not text_of(prompt, "name"):
+        place = f"prompt {get_text(prompt, 'name')}"
+        if not get_text(prompt, "name"):
             yield Finding("name-missing", "a prompt")
-        if not text_of(prompt, "description").strip():
+        if not get_text(prompt, "description").strip():
             yield Finding("prompt-description", place)
         arguments = prompt.get("arguments")
         for argument in arguments if isinstance(arguments, list) else ():
-            if isinstance(argument, Mapping) and not text_of(argument, "description").strip():
-                yield Finding("argument-description", place, text_of(argument, "name"))
+            if isinstance(argument, Mapping) and not get_text(argument, "description").strip():
+                yield Finding("argument-description", place, get_text(argument, "name"))
         yield from _icons(prompt, place)

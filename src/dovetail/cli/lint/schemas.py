@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dovetail.cli.arguments import Schema, mapping, referred, text_of
+from dovetail.cli.arguments import Schema, as_object, get_text, resolve_ref
 from dovetail.cli.lint.rules import Finding
 
 MAX_PARTS = 20_000
@@ -43,7 +43,7 @@ _UNKNOWN = re.compile(r"\(\?(?![:=!]|<[=!]|<[^<>()]+>|[ims]*(?:-[ims]*)?:)(?:[a-
 # ── every part of a schema ──
 
 
-class Part(NamedTuple):
+class Subschema(NamedTuple):
     """A schema inside of another."""
 
     schema: Schema
@@ -66,9 +66,9 @@ class Part(NamedTuple):
         return shown
 
 
-def parts(root: Any) -> Iterator[Part]:
+def subschemas(root: Any) -> Iterator[Subschema]:
     """The schema itself first. Of one that is too large or too deep, the beginning."""
-    waiting = [Part(root, (), 0)] if isinstance(root, Mapping) else []
+    waiting = [Subschema(root, (), 0)] if isinstance(root, Mapping) else []
     for _ in range(MAX_PARTS):
         if not waiting:
             return
@@ -78,7 +78,7 @@ def parts(root: Any) -> Iterator[Part]:
             waiting += reversed(list(_inside(part)))
 
 
-def _inside(part: Part) -> Iterator[Part]:
+def _inside(part: Subschema) -> Iterator[Subschema]:
     for keyword, value in part.schema.items():
         is_alone = part.is_alone or keyword not in SAME_VALUE  # below `not` and `if` nothing is described
         if keyword in SAME_VALUE:
@@ -86,7 +86,7 @@ def _inside(part: Part) -> Iterator[Part]:
         elif any(step in TESTS for step in part.path):
             is_alone = False
         for steps, schema in _held(keyword, value):
-            yield Part(schema, (*part.path, keyword, *steps), part.depth + (keyword in DEEPER), is_alone)
+            yield Subschema(schema, (*part.path, keyword, *steps), part.depth + (keyword in DEEPER), is_alone)
 
 
 def _held(keyword: str, value: Any) -> Iterator[tuple[tuple[str, ...], Schema]]:
@@ -108,20 +108,20 @@ class References:
     def __init__(self, root: Schema) -> None:
         self._root = root
         named = ("$id", "$anchor", "$dynamicAnchor")  # from which references count, or to which they lead
-        self._has_names = any(name in part.schema for part in parts(root) for name in named)
+        self._has_names = any(name in part.schema for part in subschemas(root) for name in named)
 
-    def meant(self, reference: Any) -> Any | None:
+    def resolve(self, reference: Any) -> Any | None:
         """The schema that a reference leads to; an empty one if it is not judged, and None if it leads nowhere."""
         if self._has_names and isinstance(reference, str):
             return {}
-        found = referred(reference, self._root)
+        found = resolve_ref(reference, self._root)
         return found if isinstance(found, (Mapping, bool)) else None
 
 
 # ── patterns ──
 
 
-def fault_of(pattern: str) -> str:
+def pattern_problem(pattern: str) -> str:
     """What is wrong with it; nothing if it may be right."""
     outside = _HIDDEN.sub("x", pattern)
     if unknown := _UNKNOWN.search(outside):
@@ -133,7 +133,7 @@ def fault_of(pattern: str) -> str:
 # ── findings ──
 
 
-def findings_of_schemas(tool: Mapping[str, Any], place: str, objects_only: bool) -> Iterator[Finding]:
+def check_schemas(tool: Mapping[str, Any], place: str, objects_only: bool) -> Iterator[Finding]:
     schema = tool.get("inputSchema")
     if not isinstance(schema, Mapping):
         yield Finding("schema-type", place, "it has no inputSchema")
@@ -167,7 +167,7 @@ def _top(schema: Schema, place: str) -> Iterator[Finding]:
 def _findings_inside(schema: Schema, place: str, prefix: str = "") -> Iterator[Finding]:
     """What is said of every part."""
     count, deepest = 0, 0
-    for part in parts(schema):
+    for part in subschemas(schema):
         count += bool(part.path) and part.path[-2:-1] == ("properties",)
         deepest = max(deepest, part.depth)
         for rule, detail in (*_shape(part), *_required(part), *_words(part)):
@@ -179,7 +179,7 @@ def _findings_inside(schema: Schema, place: str, prefix: str = "") -> Iterator[F
         yield Finding("schema-depth", place, f"{deepest} levels")
 
 
-def _shape(part: Part) -> Iterator[tuple[str, str]]:
+def _shape(part: Subschema) -> Iterator[tuple[str, str]]:
     """Lists without items, objects without properties, values without a type."""
     schema, kinds = part.schema, _kinds(part.schema)
     if "array" in kinds and part.is_alone and not schema.keys() & (SAYS_MORE - {"properties"}):
@@ -197,9 +197,9 @@ def _shape(part: Part) -> Iterator[tuple[str, str]]:
         yield "schema-map", ""
 
 
-def _required(part: Part) -> Iterator[tuple[str, str]]:
+def _required(part: Subschema) -> Iterator[tuple[str, str]]:
     """Names that no property has. A part that names no properties may be described elsewhere."""
-    known, needed = mapping(part.schema.get("properties")), part.schema.get("required")
+    known, needed = as_object(part.schema.get("properties")), part.schema.get("required")
     is_whole = part.is_alone and not any(word in part.schema for word in (*UNIONS, *REFERENCES))
     if is_whole and (known or not part.path) and isinstance(needed, list):
         for name in needed:
@@ -212,7 +212,7 @@ def _kinds(schema: Schema) -> list[Any]:
     return kind if isinstance(kind, list) else [kind]
 
 
-def _words(part: Part) -> Iterator[tuple[str, str]]:
+def _words(part: Subschema) -> Iterator[tuple[str, str]]:
     """Keywords that not everybody knows."""
     schema = part.schema
     yield from (("schema-keyword", keyword) for keyword in UNCOMMON if keyword in schema)
@@ -223,16 +223,16 @@ def _words(part: Part) -> Iterator[tuple[str, str]]:
     if isinstance(values, list) and not all(isinstance(value, str) for value in values):
         yield "schema-enum", ""
     pattern = schema.get("pattern")
-    if isinstance(pattern, str) and len(pattern) <= 1_000 and (fault := fault_of(pattern)):
+    if isinstance(pattern, str) and len(pattern) <= 1_000 and (fault := pattern_problem(pattern)):
         yield "schema-pattern", f"{pattern}: {fault}"
 
 
 def _references(schema: Schema, place: str, prefix: str) -> Iterator[Finding]:
     references = References(schema)
-    for part in parts(schema):
+    for part in subschemas(schema):
         for reference in (part.schema[word] for word in REFERENCES if word in part.schema):
             where = prefix + part.place
-            if references.meant(reference) is None:
+            if references.resolve(reference) is None:
                 yield Finding("schema-ref-broken", place, f"{where}: {json.dumps(reference)}".lstrip(": "))
             elif not part.path or part.path[0] not in ("$defs", "definitions"):
                 yield Finding("schema-ref", place, where)
@@ -241,16 +241,16 @@ def _references(schema: Schema, place: str, prefix: str) -> Iterator[Finding]:
 def _parameters(schema: Schema, place: str) -> Iterator[Finding]:
     """Those without a description."""
     references = References(schema)
-    for name, part in mapping(schema.get("properties")).items():
+    for name, part in as_object(schema.get("properties")).items():
         if isinstance(part, Mapping) and not _is_described(part, references):
             yield Finding("parameter-description", place, name)
 
 
 def _is_described(part: Schema, references: References) -> bool:
     """By itself, or by what it is made of."""
-    if text_of(part, "description").strip():
+    if get_text(part, "description").strip():
         return True
-    meant = references.meant(part.get("$ref"))
+    resolve = references.resolve(part.get("$ref"))
     inner = part.get("anyOf") or part.get("oneOf") or part.get("allOf")
-    candidates = [meant, *(inner if isinstance(inner, list) else [])]
-    return any(isinstance(each, Mapping) and text_of(each, "description").strip() for each in candidates)
+    candidates = [resolve, *(inner if isinstance(inner, list) else [])]
+    return any(isinstance(each, Mapping) and get_text(each, "description").strip() for each in candidates)
