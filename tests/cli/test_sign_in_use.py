@@ -45,7 +45,7 @@ def call(folder: Path, *words: str, **env: str) -> "subprocess.CompletedProcess[
 def test_without_a_person_nothing_is_opened(tmp_path: Path, url: str) -> None:
     done = call(tmp_path, url, "whoami")
     assert (done.returncode, done.stdout) == (DECLINED, b"")
-    expected = {b"wants somebody to sign in at 127.0.0.1": True, b"--token": True, b"Traceback": False}
+    expected = {b"asks for a sign-in at 127.0.0.1": True, b"--token": True, b"Traceback": False}
     assert {words: words in done.stderr for words in expected} == expected
     assert not list(tmp_path.rglob("tokens.json"))
 

@@ -97,7 +97,7 @@ def test_text_and_json_without_what_steers() -> None:
     assert one_line("a\n\n b\x07 ") == "a b�"
     assert one_line("word " * 1_000, 20) == "word word word word…"
     value = {"a\x9b": ["\x1b[1m\x7f\u202e\n", 1.5, None]}
-    for text in (output.as_json(value, indent=True), output.as_json(value, indent=False)):
+    for text in (output.to_json(value, indent=True), output.to_json(value, indent=False)):
         assert not {"\x1b", "\x9b", "\x7f", "\u202e"} & set(text)
         assert json.loads(text) == value
 

@@ -126,7 +126,7 @@ async def _call_until(end: float, client: "Client", ask: Ask, found: Measurement
     help="Calls in flight: connections to a URL, or calls at once to a program.  [default: 8]",
 )  # fmt: skip
 @click.option("--yes", "-y", is_flag=True, help="Load a server on another machine, or a tool marked destructive.")
-@click.option("--json", "as_document", is_flag=True, help="Print the figures as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def command(
     server: ServerTarget,
     tool: str | None,
@@ -134,7 +134,7 @@ def command(
     seconds: float,
     clients: int,
     yes: bool,
-    as_document: bool,
+    as_json: bool,
 ) -> None:
     """Load the server at TARGET with calls, and tell how many it answers and how quickly."""
     if given is not None and tool is None:
@@ -145,7 +145,7 @@ def command(
             f"{terminal.one_line(server.shown, 200)} is another machine; --yes loads it all the same", terminal.DECLINED
         )
     document, found = terminal.run_async(_bench(server, tool, arguments, seconds, clients, yes))
-    if as_document:
+    if as_json:
         terminal.out_json(document)
     else:
         _show(found)

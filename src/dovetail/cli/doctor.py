@@ -65,8 +65,8 @@ class CheckResult(NamedTuple):
     help=f"The port to look at.  [default: DOVETAIL_PORT, or {DEFAULT_PORT}]",
 )  # fmt: skip
 @click.option("--state", metavar="URL", help="The state to look at.  [default: DOVETAIL_STATE]")
-@click.option("--json", "as_document", is_flag=True, help="Print the notes as JSON.")
-def command(port: int | None, state: str | None, as_document: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the notes as JSON.")
+def command(port: int | None, state: str | None, as_json: bool) -> None:
     """Look at this machine, and say what to fix. `dovetail inspect` looks at a server."""
     url = state or os.environ.get("DOVETAIL_STATE")
     notes = [
@@ -78,7 +78,7 @@ def command(port: int | None, state: str | None, as_document: bool) -> None:
         *check_hosts(),
     ]
     problems, warnings = (sum(note.level == level for note in notes) for level in (PROBLEM, WARNING))
-    if as_document:
+    if as_json:
         out_json({"notes": [note._asdict() for note in notes], "problems": problems, "warnings": warnings})
     else:
         _show(notes, problems, warnings)

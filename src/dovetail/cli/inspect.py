@@ -42,11 +42,11 @@ Every revision of MCP is tried, so a program is started several times.
 
 @click.command("inspect", cls=ServerCommand, epilog=EXAMPLES)
 @server_options
-@click.option("--json", "as_document", is_flag=True, help="Print all of it as JSON.")
-def command(server: ServerTarget, as_document: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
+def command(server: ServerTarget, as_json: bool) -> None:
     """Tell what the server at TARGET is, speaks and offers, and what `dovetail lint` makes of it."""
     document, catalog = run_async(_inspect(server))
-    if as_document:
+    if as_json:
         out_json(document)
     else:
         _show(document, catalog)

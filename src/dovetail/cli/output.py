@@ -155,7 +155,7 @@ def one_line(text: str, longest: int = 500) -> str:
     return truncate(" ".join(sanitize(text[: 4 * longest]).split()), longest)
 
 
-def as_json(value: Any, *, indent: bool) -> str:
+def to_json(value: Any, *, indent: bool) -> str:
     """One document. Control characters are written as JSON escapes, which mean the same."""
     import msgspec  # late: `--help` does not need it
 
@@ -257,7 +257,7 @@ def out_bytes(content: bytes) -> None:
 
 def out_json(value: Any) -> None:
     """The result for a program: one line, or several where a person reads it."""
-    out(as_json(value, indent=sys.stdout.isatty()))
+    out(to_json(value, indent=sys.stdout.isatty()))
 
 
 # ── messages for people, on stderr ──

@@ -85,7 +85,7 @@ def _structured(value: Any, longest: int) -> str:
     rows = next(iter(value.values())) if isinstance(value, Mapping) and len(value) == 1 else value
     names = _columns_of(rows)
     if not 0 < len(names) <= MAX_COLUMNS:
-        return value if isinstance(value, str) else terminal.as_json(value, indent=True)
+        return value if isinstance(value, str) else terminal.to_json(value, indent=True)
     texts = [["" if row.get(name) is None else _text(row[name]) for name in names] for row in rows]
     return "\n".join(
         terminal.align([[terminal.one_line(cell, longest) for cell in cells] for cells in (names, *texts)])
@@ -101,7 +101,7 @@ def _columns_of(rows: Any) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else terminal.as_json(value, indent=False)
+    return value if isinstance(value, str) else terminal.to_json(value, indent=False)
 
 
 def content_piece(block: types.Content | str) -> Piece:
@@ -261,5 +261,5 @@ def details(kind: str, listed: Sequence[Definition]) -> list[str]:
         for key in ("inputSchema", "outputSchema", "arguments"):
             if key in each:
                 found.append(terminal.styled(f"    {key}:", dim=True))
-                found += [f"      {line}" for line in terminal.as_json(each[key], indent=True).splitlines()]
+                found += [f"      {line}" for line in terminal.to_json(each[key], indent=True).splitlines()]
     return [line.rstrip() for line in found]

@@ -10,7 +10,7 @@ import click
 
 from dovetail import cli
 from dovetail.cli.arguments import get_text
-from dovetail.cli.commands import KINDS, definitions
+from dovetail.cli.commands import KINDS, fetch_definitions
 from dovetail.cli.lint import rules
 from dovetail.cli.lint.schemas import check_schemas
 from dovetail.cli.options import ServerCommand, ServerTarget, server_options
@@ -80,13 +80,13 @@ def _choices(_ctx: click.Context, option: click.Parameter, given: Iterable[str])
     help="All but these, or not for the tool NAME. Repeat, or use commas.",
 )  # fmt: skip
 @click.option("--rules", is_flag=True, is_eager=True, expose_value=False, callback=_show_rules, help="List the rules.")
-@click.option("--json", "as_document", is_flag=True, help="Print the findings as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def command(
     server: ServerTarget,
     fail_on: str,
     select: list[rules.RuleChoice],
     ignore: list[rules.RuleChoice],
-    as_document: bool,
+    as_json: bool,
 ) -> None:
     """Find what clients and models will stumble over in what the server at TARGET offers."""
     catalog = run_async(_gathered(server))
@@ -96,7 +96,7 @@ def command(
         for found in check_catalog(catalog)
         if rules.is_chosen(found, wanted) and not rules.is_chosen(found, ignore)
     ]
-    if as_document:
+    if as_json:
         out_json(report(catalog, findings))
     else:
         for line in report_lines(findings):
@@ -114,9 +114,9 @@ async def _gathered(server: ServerTarget) -> Catalog:
 
 async def fetch_catalog(client: "Client") -> Catalog:
     """All that the server of a connected client lists."""
-    found = {kind: await definitions(client, listed) for kind, listed in KINDS.items()}
+    found = {kind: await fetch_definitions(client, listed) for kind, listed in KINDS.items()}
     return Catalog(
-        **{kind: each.definitions for kind, each in found.items()},
+        **{kind: each.valid for kind, each in found.items()},
         malformed=[(kind, words) for kind, each in found.items() for words in each.malformed],
         server=client.server_info.name if client.server_info else "",
         objects_only=not BY_NAME[client.protocol_version].any_structured_output,
