@@ -135,7 +135,7 @@ CANCELLED = "Nothing booked: cancel.\n"
         ("--answer nights=3", "3 nights, double, breakfast True, None.\n", ASKS),
         ("-a nights=3 -a breakfast=no -a size=single", "3 nights, single, breakfast False, None.\n", ASKS),
         ('--answers {"nights":3,"other":1}', "3 nights, double, breakfast True, None.\n", ASKS),
-        ("", CANCELLED, "Nobody is here to answer, so it is cancelled. --answer nights=… answers it."),
+        ("", CANCELLED, "There is no terminal to ask at, so it is cancelled. --answer nights=… answers it."),
         ("--answer nights=30", CANCELLED, "No answer is sent: nights"),
         ("--answer nights=x", CANCELLED, "No answer is sent: nights: expected integer"),
     ],
@@ -156,7 +156,7 @@ def test_a_page_and_a_model_need_a_person(run: Run) -> None:
     done = run("call", "visit")
     assert (done.stdout, "  https://example.com/sign-in\n" in done.stderr) == ("cancel\n", True)
     done = run("call", "think")
-    assert (done.exit_code, "nobody is here to answer for it: refused" in done.stderr) == (FAILED, True)
+    assert (done.exit_code, "there is no terminal to ask the user instead: refused" in done.stderr) == (FAILED, True)
 
 
 NAME = "fa\nError: \x1b[31mke"  # as no framework lets a server speak
