@@ -86,7 +86,7 @@ def test_figures() -> None:
 
 
 def test_of_very_many_calls_a_fair_sample_is_kept() -> None:
-    found = Measurement(room=1_000)
+    found = Measurement(sample_size=1_000)
     for each in range(20_000):
         found.add(float(each if each != 7 else 90_000))
     found.close(2.0)

@@ -254,7 +254,7 @@ def call_arguments(command: Function) -> Function:
     """Gives a command the words of `arguments` and `--args`, as the parameter `given`."""
 
     @wraps(command)
-    def with_arguments(arguments: tuple[str, ...], document: str | None = None, **given: Any) -> Any:
+    def with_arguments(arguments: tuple[str, ...] = (), document: str | None = None, **given: Any) -> Any:
         return command(given=read_arguments(arguments, document), **given)
 
     return with_arguments
