@@ -1,4 +1,4 @@
-"""`dovetail lint`: what clients refuse, and models stumble over, in the definitions of a server."""
+"""`dovetail lint`: checks the definitions of a server for what clients refuse and models misread."""
 
 import json
 from collections import Counter, defaultdict
@@ -14,7 +14,7 @@ from dovetail.cli.commands import KINDS, fetch_definitions
 from dovetail.cli.lint import rules
 from dovetail.cli.lint.schemas import check_schemas
 from dovetail.cli.options import ServerCommand, ServerTarget, server_options
-from dovetail.cli.output import FAILED, align, err, one_line, out, out_json, run_async, styled
+from dovetail.cli.output import FAILED, align, err, one_line, out, out_json, styled
 from dovetail.protocol.revisions import BY_NAME
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 NEVER = "never"
 TOOL_TOKENS = 1_000
-MAX_SHOWN = 10  # places of a rule, and rules that `inspect` shows
+MAX_SHOWN = 10  # findings of a rule, and rules that `inspect` shows
 COLOURS = {rules.ERROR: "red", rules.WARNING: "yellow", rules.NOTE: "blue"}
 
 EXAMPLES = """
@@ -39,33 +39,31 @@ It ends with 1 if something at or above --fail-on is found. Tokens are an estima
 
 
 class Catalog(NamedTuple):
-    """What a server lists, as it came over the wire."""
+    """The definitions of a server, as they came over the wire."""
 
     tools: Sequence[rules.Definition] = ()
     resources: Sequence[rules.Definition] = ()
     templates: Sequence[rules.Definition] = ()
     prompts: Sequence[rules.Definition] = ()
-    malformed: Sequence[tuple[str, str]] = ()  # what is no definition: the kind that was asked for, and words
-    server: str = ""  # its name
-    objects_only: bool = False  # it was listed in a revision whose results are objects
+    malformed: Sequence[tuple[str, str]] = ()  # the kind of the list, and a description
+    server: str = ""
+    objects_only: bool = False  # structured output is an object in the negotiated revision
 
 
-def _show_rules(ctx: click.Context, _option: click.Parameter, is_asked: bool) -> None:
-    if is_asked:
-        out("\n".join(align([(told.level, rule, told.why) for rule, told in rules.RULES.items()])))
+def _show_rules(ctx: click.Context, _option: click.Parameter, is_given: bool) -> None:
+    if is_given:
+        out("\n".join(align([(rule.level, name, rule.why) for name, rule in rules.RULES.items()])))
         ctx.exit()
 
 
 def _choices(_ctx: click.Context, option: click.Parameter, given: Iterable[str]) -> list[rules.RuleChoice]:
     words = [word.strip() for each in given for word in each.split(",") if word.strip()]
     try:
-        return [rules.RuleChoice.of(word) for word in words]
+        return [rules.RuleChoice.parse(word) for word in words]
     except KeyError as missing:
         unknown = missing.args[0]
-        meant = "".join(f"; did you mean {rule}?" for rule in get_close_matches(unknown, rules.RULES, 1))
-        raise click.UsageError(
-            f"--{option.name}: there is no rule {unknown}{meant or ';'} --rules lists them"
-        ) from None
+        near = "".join(f"; did you mean {rule}?" for rule in get_close_matches(unknown, rules.RULES, 1))
+        raise click.UsageError(f"--{option.name}: there is no rule {unknown}{near or ';'} --rules lists them") from None
 
 
 @click.command("lint", cls=ServerCommand, epilog=EXAMPLES)
@@ -81,7 +79,7 @@ def _choices(_ctx: click.Context, option: click.Parameter, given: Iterable[str])
 )  # fmt: skip
 @click.option("--rules", is_flag=True, is_eager=True, expose_value=False, callback=_show_rules, help="List the rules.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def command(
+async def command(
     server: ServerTarget,
     fail_on: str,
     select: list[rules.RuleChoice],
@@ -89,12 +87,13 @@ def command(
     as_json: bool,
 ) -> None:
     """Find what clients and models will stumble over in what the server at TARGET offers."""
-    catalog = run_async(_gathered(server))
-    wanted = select or [rules.RuleChoice(rules.RULES)]
+    async with server.started() as running, cli.connect.connected(running) as client:
+        catalog = await fetch_catalog(client)
+    selected = select or [rules.RuleChoice(rules.RULES)]
     findings = [
         found
         for found in check_catalog(catalog)
-        if rules.is_chosen(found, wanted) and not rules.is_chosen(found, ignore)
+        if rules.is_chosen(found, selected) and not rules.is_chosen(found, ignore)
     ]
     if as_json:
         out_json(report(catalog, findings))
@@ -107,13 +106,7 @@ def command(
         raise click.exceptions.Exit(FAILED)
 
 
-async def _gathered(server: ServerTarget) -> Catalog:
-    async with server.started() as running, cli.connect.connected(running) as client:
-        return await fetch_catalog(client)
-
-
 async def fetch_catalog(client: "Client") -> Catalog:
-    """All that the server of a connected client lists."""
     found = {kind: await fetch_definitions(client, listed) for kind, listed in KINDS.items()}
     return Catalog(
         **{kind: each.valid for kind, each in found.items()},
@@ -124,9 +117,9 @@ async def fetch_catalog(client: "Client") -> Catalog:
 
 
 def check_catalog(catalog: Catalog) -> list[rules.Finding]:
-    """All findings, the worst first, and in the order of the table."""
+    """The findings without duplicates, the worst first, then in the order of the rules."""
     order = {rule: number for number, rule in enumerate(rules.RULES)}
-    found = dict.fromkeys(_findings(catalog))  # each once
+    found = dict.fromkeys(_findings(catalog))
     return sorted(found, key=lambda finding: (-rules.LEVELS.index(finding.level), order[finding.rule]))
 
 
@@ -149,37 +142,34 @@ def _findings(catalog: Catalog) -> Iterator[rules.Finding]:
 
 
 def estimate_tokens(tool: Mapping[str, Any]) -> int:
-    """About how much of a conversation it takes: what models are shown of it, as JSON, by its bytes."""
+    """By the bytes of the JSON that models are shown: English prose and JSON have three to five per token."""
     shown = {key: tool[key] for key in ("name", "description", "inputSchema") if key in tool}
     try:
         text = json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
     except RecursionError:
-        return TOOL_TOKENS + 1  # more than anybody reads
-    return -(-len(text.encode(errors="replace")) // 4)  # English prose and JSON come to between three and five
-
-
-# ── the report ──
+        return TOOL_TOKENS + 1
+    return -(-len(text.encode(errors="replace")) // 4)
 
 
 def report_lines(findings: Sequence[rules.Finding]) -> list[str]:
-    """Each rule once, with its places."""
+    """Each rule once, with its findings."""
     lines = []
-    for rule, found in _by_rule(findings).items():
-        told = rules.RULES[rule]
-        lines.append(f"{_level(rule)} {styled(rule, bold=True)}: {told.why}")
+    for name, found in _by_rule(findings).items():
+        rule = rules.RULES[name]
+        lines.append(f"{_level(name)} {styled(name, bold=True)}: {rule.why}")
         lines += [f"  {_place(finding)}" for finding in found[:MAX_SHOWN]]
         if len(found) > MAX_SHOWN:
             lines.append(f"  … and {len(found) - MAX_SHOWN} more")
-        lines.append(styled(f"  fix: {told.fix}", dim=True))
+        lines.append(styled(f"  fix: {rule.fix}", dim=True))
     return lines
 
 
 def brief_lines(findings: Sequence[rules.Finding]) -> list[str]:
-    """A line for each rule that is more than a note."""
+    """A line for each rule of level warning or error."""
     grouped = _by_rule(rules.at_least(rules.WARNING, findings))
     rows = [(_level(rule), rule, _places(found)) for rule, found in grouped.items()]
-    left_out = [f"… and {len(rows) - MAX_SHOWN} more rules"] if len(rows) > MAX_SHOWN else []
-    return align(rows[:MAX_SHOWN]) + left_out
+    more = [f"… and {len(rows) - MAX_SHOWN} more rules"] if len(rows) > MAX_SHOWN else []
+    return align(rows[:MAX_SHOWN]) + more
 
 
 def _by_rule(findings: Sequence[rules.Finding]) -> dict[str, list[rules.Finding]]:
@@ -206,14 +196,14 @@ def _place(finding: rules.Finding) -> str:
 def summary(findings: Sequence[rules.Finding]) -> str:
     """`2 errors, 1 warning`."""
     counts = Counter(finding.level for finding in findings)
-    shown = [
-        f"{counts[level]} {level}{'' if counts[level] == 1 else 's'}" for level in rules.LEVELS[::-1] if counts[level]
-    ]
-    return ", ".join(shown) or "nothing found"
+    levels = [level for level in reversed(rules.LEVELS) if counts[level]]
+    return (
+        ", ".join(f"{counts[level]} {level}{'' if counts[level] == 1 else 's'}" for level in levels) or "nothing found"
+    )
 
 
 def token_summary(catalog: Catalog) -> str:
-    """What the tools take of each conversation, and which take most."""
+    """The tokens of all tools, and the tools that take most."""
     costs = sorted(((estimate_tokens(tool), get_text(tool, "name")) for tool in catalog.tools), reverse=True)
     total = f"{len(costs)} tool{'' if len(costs) == 1 else 's'}, about {sum(each for each, _ in costs)} tokens"
     most = ", ".join(f"{one_line(name, 64)} {each}" for each, name in costs[:5])
@@ -223,11 +213,9 @@ def token_summary(catalog: Catalog) -> str:
 def report(catalog: Catalog, findings: Sequence[rules.Finding]) -> dict[str, Any]:
     counts = Counter(finding.level for finding in findings)
     costs = {get_text(tool, "name"): estimate_tokens(tool) for tool in catalog.tools}
-    told = [(finding, rules.RULES[finding.rule]) for finding in findings]
+    explained = [(finding._asdict(), rules.RULES[finding.rule]) for finding in findings]
     return {
-        "findings": [
-            {**finding._asdict(), "level": rule.level, "why": rule.why, "fix": rule.fix} for finding, rule in told
-        ],
+        "findings": [{**found, "level": rule.level, "why": rule.why, "fix": rule.fix} for found, rule in explained],
         "counts": {f"{level}s": counts[level] for level in reversed(rules.LEVELS)},
         "tokens": {"total": sum(map(estimate_tokens, catalog.tools)), "tools": costs},
     }
