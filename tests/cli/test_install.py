@@ -74,7 +74,7 @@ def test_a_program_is_added_to_the_file_of_the_host(home: Path, host: str, scope
     started = {"command": RUN[0], "args": [*RUN[1:], f"{home}/weather/server.py:server"]}
     assert servers(path, section) == {"weather": {**typed, **started, "env": {"UNITS": "metric"}}}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600  # it has variables, which may be secrets
-    assert hosts.HOSTS[host].then in done.stderr
+    assert hosts.HOSTS[host].next_step in done.stderr
     done = install("--host", host, "--scope", scope, "--name", "weather", "--remove", "--yes")
     assert (done.exit_code, "started again to forget it" in done.stderr) == (0, True)
     assert servers(path, section) == {}
@@ -290,7 +290,7 @@ def test_another_server_of_the_name_is_not_replaced_unasked(home: Path) -> None:
 
 @pytest.mark.parametrize("host", ["claude-code", "cursor"])
 def test_what_is_shared_can_be_without_paths_of_this_machine(home: Path, host: str) -> None:
-    here = hosts.HOSTS[host].here
+    here = hosts.HOSTS[host].project_folder
     words = ("--host", host, "--scope", "project", "--yes")
     for name, more in (
         ("uv", ("server.py:server", "--uv")),
@@ -311,7 +311,7 @@ def test_what_a_person_should_know_is_told(home: Path) -> None:
     for words, says in (
         (["server.py"], f"Others who get this folder have no {sys.executable}; --uv starts it"),
         (["--", "sh", "/bin/sh"], "Others who get this folder have no /bin/sh."),
-        (["server.py", "--uv", "--env", "KEY=hush"], "gets the hidden values too"),
+        (["server.py", "--uv", "--env", "KEY=hush"], "get the hidden values too"),
     ):
         done = install("--host", "cursor", "--scope", "project", "--name", "it", "--dry-run", *words)
         assert (done.exit_code, says in done.stderr) == (0, True), done.stderr

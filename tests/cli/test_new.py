@@ -99,7 +99,7 @@ def test_a_project_is_not_called_like_a_package(tmp_path: Path, name: str) -> No
 
 def test_the_container_has_what_the_project_needs(tmp_path: Path) -> None:
     done = new("a b/we", "--with", "tool")
-    assert f"  cd 'a b/we'\n  {FEATURES['tool'].trial}\n" in done.stderr
+    assert f"  cd 'a b/we'\n  {FEATURES['tool'].example}\n" in done.stderr
     assert new("it", "--docker", "--ci", "github", "--yes").exit_code == 0
     assert made(tmp_path / "it") == FILES | {"Dockerfile", ".dockerignore", ".github/workflows/test.yml"}
     assert "docker build -t it ." in (tmp_path / "it" / "README.md").read_text()

@@ -154,12 +154,14 @@ def _schema_at(path: Sequence[str], schema: Schema, tool: str) -> Schema:
     here, known = schema, properties(schema)
     for depth, name in enumerate(path):
         if name not in known:
-            if allows_more_properties(here) or (depth and not known):
+            is_open = bool(here.get("additionalProperties", False)) or bool(here.get("patternProperties"))
+            if is_open or (depth and not known):
                 return ANYTHING
             near = difflib.get_close_matches(name, known, n=1)
             advice = f"; did you mean {one_line(near[0], 60)}?" if near else ""
             raise _usage_error(f"{tool} takes no {one_line('.'.join(path))}{advice}", schema)
-        here, known = known[name], all_properties(known[name], schema)
+        here = known[name]
+        known = {inner: part for branch in branches(here, schema) for inner, part in properties(branch).items()}
     return here
 
 
@@ -192,10 +194,9 @@ def parameter_lines(schema: Schema) -> list[str]:
     """A line for each parameter of a tool."""
     rows = []
     for name, part in [*properties(schema).items()][:MAX_PARAMETERS]:
-        default = (
-            f"default {one_line(json.dumps(part['default'], ensure_ascii=False), 30)}" if "default" in part else ""
-        )
-        note = "required" if name in required(schema) else default
+        note = "required" if name in required(schema) else ""
+        if not note and "default" in part:
+            note = f"default {one_line(json.dumps(part['default'], ensure_ascii=False), 30)}"
         rows.append((one_line(name), describe_type(part, schema), note, one_line(get_text(part, "description"), 100)))
     return [f"  {line}" for line in align(rows)] + ["  …"] * (len(properties(schema)) > MAX_PARAMETERS)
 
@@ -270,10 +271,6 @@ def required(schema: Schema) -> list[str]:
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
-def allows_more_properties(schema: Schema) -> bool:
-    return bool(schema.get("additionalProperties", False)) or bool(schema.get("patternProperties"))
-
-
 def branches(schema: Schema, root: Schema) -> Iterator[Schema]:
     """The subschemas for the same value, through `$ref`, `allOf`, `oneOf` and `anyOf`."""
     pending, seen = [schema], set[int]()
@@ -341,10 +338,6 @@ def _enum(branch: Schema) -> list[Any]:
 
 def item_schema(schema: Schema, root: Schema) -> Schema:
     return next((as_object(branch["items"]) for branch in branches(schema, root) if "items" in branch), ANYTHING)
-
-
-def all_properties(schema: Schema, root: Schema) -> dict[str, Schema]:
-    return {name: part for branch in branches(schema, root) for name, part in properties(branch).items()}
 
 
 def describe_type(schema: Schema, root: Schema) -> str:

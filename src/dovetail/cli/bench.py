@@ -169,11 +169,8 @@ async def _choose_request(
 ) -> tuple[str, SendRequest]:
     """A call of the tool or of a harmless one, else `tools/list`; with its name."""
     tools = await client.list_tools()
-    harmless = (
-        each
-        for each in tools
-        if each.annotations and each.annotations.read_only_hint and not each.input_schema.get("required")
-    )
+    read_only = [each for each in tools if each.annotations is not None and each.annotations.read_only_hint]
+    harmless = (each for each in read_only if not each.input_schema.get("required"))
     chosen = cli.connect.find_by_name(tool, tools, "tool") if tool else next(harmless, None)
     if chosen is None:
         return "tools/list", lambda client: client.request("tools/list", {})

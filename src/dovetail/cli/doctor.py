@@ -1,4 +1,4 @@
-"""`dovetail doctor`: checks of this machine and its hosts, each with what to do about it."""
+"""`dovetail doctor`: checks of this machine and of the hosts' configuration, with advice for each problem."""
 
 import asyncio
 import difflib
@@ -35,9 +35,9 @@ EXTRAS = {
     "watchfiles": ("watch", "quicker news of changed files"),
 }
 PREFIX = "DOVETAIL_"
-OTHERS = ("TRANSPORT", "CONSOLE", "CONSOLE_REMOTE", "LOG_LEVEL", "SECRET", "TOKEN", "CLIENT_TOKEN", "API_KEYS")
-KNOWN = {name.upper() for name in (*KINDS, *OTHERS)}
-STATE_TIMEOUT = 5.0
+OTHER_VARIABLES = ("TRANSPORT", "CONSOLE", "CONSOLE_REMOTE", "LOG_LEVEL", "SECRET", "TOKEN", "CLIENT_TOKEN", "API_KEYS")
+KNOWN = {name.upper() for name in (*KINDS, *OTHER_VARIABLES)}
+STATE_TIMEOUT = 5.0  # seconds
 
 EXAMPLES = """
 \b
@@ -68,42 +68,29 @@ class CheckResult(NamedTuple):
 @click.option("--json", "as_json", is_flag=True, help="Print the notes as JSON.")
 def command(port: int | None, state: str | None, as_json: bool) -> None:
     """Look at this machine, and say what to fix. `dovetail inspect` looks at a server."""
-    url = state or os.environ.get("DOVETAIL_STATE")
-    notes = [
-        *check_packages(),
-        *check_path(),
-        *check_variables(),
-        *check_port(port or _usual_port()),
-        *check_state(url),
-        *check_hosts(),
-    ]
-    problems, warnings = (sum(note.level == level for note in notes) for level in (PROBLEM, WARNING))
+    usual = os.environ.get("DOVETAIL_PORT", "")
+    number = int(usual) if usual.isdecimal() and 0 < int(usual) < 65536 else DEFAULT_PORT
+    machine = [*check_packages(), *check_path(), *check_variables(), *check_port(port or number)]
+    results = [*machine, *check_state(state or os.environ.get("DOVETAIL_STATE")), *check_hosts()]
+    problems, warnings = (sum(result.level == level for result in results) for level in (PROBLEM, WARNING))
     if as_json:
-        out_json({"notes": [note._asdict() for note in notes], "problems": problems, "warnings": warnings})
+        out_json({"notes": [result._asdict() for result in results], "problems": problems, "warnings": warnings})
     else:
-        _show(notes, problems, warnings)
+        _show(results, problems, warnings)
     if problems:
         raise click.exceptions.Exit(FAILED)
 
 
-def _usual_port() -> int:
-    given = os.environ.get("DOVETAIL_PORT", "")
-    return int(given) if given.isdecimal() and 0 < int(given) < 65536 else DEFAULT_PORT
-
-
-def _show(notes: list[CheckResult], problems: int, warnings: int) -> None:
-    rows = [(styled(note.level, fg=COLOURS[note.level]), note.subject, sanitize(note.text)) for note in notes]
-    for note, line in zip(notes, align(rows), strict=True):
+def _show(results: list[CheckResult], problems: int, warnings: int) -> None:
+    rows = [(styled(each.level, fg=COLOURS[each.level]), each.subject, sanitize(each.text)) for each in results]
+    for result, line in zip(results, align(rows), strict=True):
         out(line)
-        if note.fix:
-            out(f"         {styled('fix:', bold=True)} {sanitize(note.fix)}")
+        if result.fix:
+            out(f"         {styled('fix:', bold=True)} {sanitize(result.fix)}")
     counts = ((problems, PROBLEM), (warnings, WARNING))
     words = " and ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts if count)
     out()
     out(styled(words or "All is well", fg=None if words else "green", bold=True))
-
-
-# ── Python, packages, variables ──
 
 
 def check_packages() -> Iterator[CheckResult]:
@@ -126,7 +113,7 @@ def _version(name: str) -> str | None:
 
 
 def check_path() -> Iterator[CheckResult]:
-    """Hosts start `dovetail` by its name, and then get the one that is found first."""
+    """Hosts that start `dovetail` by its name get the first one on the PATH."""
     found, own = shutil.which("dovetail"), Path(sys.executable).parent
     if found is None:
         fix = f"add {own} to PATH, or write the whole path in the settings of hosts"
@@ -141,10 +128,10 @@ def check_path() -> Iterator[CheckResult]:
 def check_variables(environ: Mapping[str, str] = os.environ) -> Iterator[CheckResult]:
     """Values are never shown: some are secrets, and a URL may hold a password."""
     for name in sorted(name for name in environ if name.startswith(PREFIX)):
-        yield _variable(one_line(name, 100), environ[name])
+        yield _check_variable(one_line(name, 100), environ[name])
 
 
-def _variable(name: str, value: str) -> CheckResult:
+def _check_variable(name: str, value: str) -> CheckResult:
     if name.removeprefix(PREFIX) not in KNOWN:
         near = difflib.get_close_matches(name.removeprefix(PREFIX), KNOWN, n=1)
         fix = f"did you mean {PREFIX}{near[0]}?" if near else "unset it, if it is not your program's own"
@@ -156,9 +143,6 @@ def _variable(name: str, value: str) -> CheckResult:
         except SetupError as failure:
             return CheckResult(PROBLEM, name, one_line(str(failure).replace(repr(value), "…")), "correct or unset it")
     return CheckResult(OK, name, "set")
-
-
-# ── the machine ──
 
 
 def check_port(number: int) -> Iterator[CheckResult]:
@@ -181,7 +165,7 @@ def check_state(url: str | None) -> Iterator[CheckResult]:
     scheme = one_line(url.partition(":")[0], 20)
     fix = "see that the store runs and has room, that the host and the password are right, or the file can be written"
     try:
-        asyncio.run(_check_state(url))
+        asyncio.run(_open_and_check(url))
     except TimeoutError:
         yield CheckResult(PROBLEM, "State", f"{scheme}: no answer within {STATE_TIMEOUT:g} s", fix)
     except SetupError as failure:
@@ -192,7 +176,7 @@ def check_state(url: str | None) -> Iterator[CheckResult]:
         yield CheckResult(OK, "State", f"{scheme}: answers, and takes what is written")
 
 
-async def _check_state(url: str) -> None:
+async def _open_and_check(url: str) -> None:
     backend = open_state(url, "doctor")
     try:
         async with asyncio.timeout(STATE_TIMEOUT):
@@ -202,20 +186,17 @@ async def _check_state(url: str) -> None:
             await backend.close()
 
 
-# ── hosts ──
-
-
 def check_hosts() -> Iterator[CheckResult]:
     scopes = [(host, scope) for host in HOSTS.values() for scope in (USER, PROJECT) if scope == USER or host.project]
     found = [(host, path) for host, scope in scopes if (path := config_path(host, scope)).exists()]
     for host, path in found:
-        yield from _host(host, path)
+        yield from _check_host(host, path)
     if not found:
         yield CheckResult(OK, "Hosts", "none that `dovetail install` knows has a configuration here")
 
 
-def _host(host: Host, path: Path) -> Iterator[CheckResult]:
-    subject, place = host.title, one_line(str(path), 300)
+def _check_host(host: Host, path: Path) -> Iterator[CheckResult]:
+    subject, shown = host.title, one_line(str(path), 300)
     try:
         servers = ConfigFile.read(path, host.section).servers
     except ConfigFileError as failure:
@@ -226,22 +207,22 @@ def _host(host: Host, path: Path) -> Iterator[CheckResult]:
                 level, fix = WARNING, "`dovetail install` writes plain JSON only; comments have to go for it"
         yield CheckResult(level, subject, one_line(str(failure)), fix)
         return
-    lacking = [(name, words) for name, entry in servers.items() if (words := _lacks(entry))]
-    for name, words in lacking[:100]:
+    broken = [(name, problem) for name, entry in servers.items() if (problem := _missing_file(entry))]
+    for name, problem in broken[:100]:
         fix = "correct its entry; `dovetail install` writes whole paths"
-        yield CheckResult(WARNING, subject, f"{one_line(name, 100)} in {place}: {words}", fix)
-    if not lacking:
-        yield CheckResult(OK, subject, f"{place}, {len(servers)} {'server' if len(servers) == 1 else 'servers'}")
+        yield CheckResult(WARNING, subject, f"{one_line(name, 100)} in {shown}: {problem}", fix)
+    if not broken:
+        yield CheckResult(OK, subject, f"{shown}, {len(servers)} {'server' if len(servers) == 1 else 'servers'}")
 
 
-def _lacks(entry: Any) -> str | None:
-    """What of an entry is not there; the rest of its words is nobody's business."""
+def _missing_file(entry: Any) -> str | None:
+    """The program or Python file of an entry, if it does not exist. Other arguments may be secret."""
     if not isinstance(entry, Mapping) or not isinstance(command := entry.get("command"), str):
         return None
     if shutil.which(command) is None:
         return f"there is no program {one_line(command, 200)}"
-    words = entry.get("args")
-    for word in words if isinstance(words, list) else []:
+    arguments = entry.get("args")
+    for word in arguments if isinstance(arguments, list) else []:
         if isinstance(word, str) and word.endswith(".py") and Path(word).is_absolute() and not Path(word).exists():
             return f"there is no file {one_line(word, 200)}"
     return None

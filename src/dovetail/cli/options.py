@@ -34,10 +34,7 @@ Function = Callable[..., Any]
 
 
 class ServerCommand(click.Command):
-    """A command whose first word is the server, unless the words after `--` are the command that starts it.
-
-    Its function may be async.
-    """
+    """A command whose first word is the server, unless a command after `--` starts it. Its function may be async."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:

@@ -83,8 +83,11 @@ def _structured(value: Any, width: int) -> str:
     names = _columns_of(rows)
     if not 0 < len(names) <= MAX_COLUMNS:
         return value if isinstance(value, str) else terminal.to_json(value, indent=True)
-    texts = [["" if row.get(name) is None else _text(row[name]) for name in names] for row in rows]
-    cells = [[terminal.one_line(cell, width) for cell in cells] for cells in (names, *texts)]
+    values = [["" if row.get(name) is None else row[name] for name in names] for row in rows]
+    texts = [
+        [each if isinstance(each, str) else terminal.to_json(each, indent=False) for each in row] for row in values
+    ]
+    cells = [[terminal.one_line(text, width) for text in row] for row in (names, *texts)]
     return "\n".join(terminal.align(cells))
 
 
@@ -94,10 +97,6 @@ def _columns_of(rows: Any) -> list[str]:
         return []
     is_flat = all(not isinstance(cell, Mapping | list) for row in rows for cell in row.values())
     return list(dict.fromkeys(name for row in rows for name in row)) if is_flat else []
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else terminal.to_json(value, indent=False)
 
 
 def content_piece(block: types.Content | str) -> Piece:

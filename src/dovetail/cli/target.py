@@ -59,10 +59,7 @@ def split_target(target: str) -> tuple[str, str]:
 
 
 def target_problem(target: str, *, elsewhere: bool = False) -> str | None:
-    """Why there is no such program, without importing it; None if there may be one.
-
-    `elsewhere`: a module may be in another environment.
-    """
+    """Why there is no such program; None if there may be one. `elsewhere`: a module may be in another environment."""
     source, _ = split_target(target)
     if source.endswith(".py"):
         return None if os.path.isfile(source) else f"there is no file {source}"

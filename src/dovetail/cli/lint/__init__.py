@@ -80,21 +80,14 @@ def _choices(_ctx: click.Context, option: click.Parameter, given: Iterable[str])
 @click.option("--rules", is_flag=True, is_eager=True, expose_value=False, callback=_show_rules, help="List the rules.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 async def command(
-    server: ServerTarget,
-    fail_on: str,
-    select: list[rules.RuleChoice],
-    ignore: list[rules.RuleChoice],
-    as_json: bool,
+    server: ServerTarget, fail_on: str, select: list[rules.RuleChoice], ignore: list[rules.RuleChoice], as_json: bool
 ) -> None:
     """Find what clients and models will stumble over in what the server at TARGET offers."""
     async with server.started() as running, cli.connect.connected(running) as client:
         catalog = await fetch_catalog(client)
     selected = select or [rules.RuleChoice(rules.RULES)]
-    findings = [
-        found
-        for found in check_catalog(catalog)
-        if rules.is_chosen(found, selected) and not rules.is_chosen(found, ignore)
-    ]
+    candidates = [found for found in check_catalog(catalog) if rules.is_chosen(found, selected)]
+    findings = [found for found in candidates if not rules.is_chosen(found, ignore)]
     if as_json:
         out_json(report(catalog, findings))
     else:
