@@ -252,8 +252,8 @@ class FieldPrompt:
             return [self._choose(part.strip()) for part in text.split(",") if part.strip()]
         if self._options:
             return self._choose(text)
-        words = {"y": "yes", "n": "no"} if self._types == ["boolean"] else {}
-        return arguments.parse_value(words.get(text.lower(), text), self._schema, self._root)
+        aliases = {"y": "yes", "n": "no"} if self._types == ["boolean"] else {}
+        return arguments.parse_value(aliases.get(text.lower(), text), self._schema, self._root)
 
     def _choose(self, text: str) -> Any:
         for value, title in self._options:

@@ -88,10 +88,10 @@ async def _confirm_destructive(tool: "ToolDefinition", arguments: dict[str, Any]
             terminal.err(f"{name} does not say whether it is destructive", dim=True)
         return
     if not terminal.is_interactive():
-        words = f"{name} is marked destructive, and there is no terminal to ask for a yes"
-        raise terminal.CommandExit(words, terminal.DECLINED, "--yes calls it all the same")
-    words = "these arguments:" if arguments else "no arguments."
-    terminal.err(f"{name} is marked destructive. It would be called with {words}", fg="yellow")
+        message = f"{name} is marked destructive, and there is no terminal to ask for a yes"
+        raise terminal.CommandExit(message, terminal.DECLINED, "--yes calls it all the same")
+    how = "these arguments:" if arguments else "no arguments."
+    terminal.err(f"{name} is marked destructive. It would be called with {how}", fg="yellow")
     shown = {key: terminal.one_line(terminal.to_json(value, indent=False), 300) for key, value in arguments.items()}
     for line in terminal.align([(terminal.one_line(key), text) for key, text in shown.items()]):
         terminal.err(f"  {line}", fg="yellow")
@@ -119,8 +119,8 @@ def _show_call(result: "CallToolResult", output: str | None, as_json: bool) -> N
         is_whole = output is not None or not sys.stdout.isatty()
         cli.show.show(cli.show.result_pieces(result, is_whole=is_whole), output)
     if result.is_error:
-        words = result.text or "The tool failed and did not say why"
-        raise terminal.CommandExit("the tool failed" if as_json else words)
+        message = result.text or "The tool failed and did not say why"
+        raise terminal.CommandExit("the tool failed" if as_json else message)
 
 
 READ_EXAMPLES = """

@@ -121,8 +121,8 @@ def terminal_sign_in() -> Any:
         async def obtain(self, request: "TokenRequest") -> "TokenSet":
             provider = request.endpoint.provider
             if provider.is_guessed:
-                words = "The server needs a token, and names no authorization server to sign in at"
-                raise NotSignedIn(f"{words}; {GIVE_TOKEN}")
+                message = "The server needs a token, and names no authorization server to sign in at"
+                raise NotSignedIn(f"{message}; {GIVE_TOKEN}")
             page = page_url(provider.metadata.authorization_endpoint or "")
             if page is None:  # the host that is shown must be the one that is opened
                 raise NotSignedIn(f"The server names no page to sign in at that can be shown; {GIVE_TOKEN}")
@@ -202,9 +202,9 @@ def configured_server(path: str, name: str) -> ListedServer:
     if not name and len(servers) == 1:
         (name,) = servers
     if name not in known:
-        words = f"has no server {name}" if name else "has several servers" if servers else "names no servers"
+        what = f"has no server {name}" if name else "has several servers" if servers else "names no servers"
         which = [f"  {terminal.one_line(shlex.quote(f'{path}:{each}'), 200)}" for each in servers[:MAX_NAMED]]
-        problem = "\n".join([f"{path} {words}{'; say which:' if which else ''}", *which])
+        problem = "\n".join([f"{path} {what}{'; say which:' if which else ''}", *which])
     elif known[name].is_off:
         problem = f"{path}:{name} is switched off: the file says that it is disabled"
     else:
@@ -217,8 +217,8 @@ def configured_server(path: str, name: str) -> ListedServer:
 def require_capability(client: Client, feature: str, server: ServerTarget) -> None:
     undeclared = feature == "completions" and not revisions.BY_NAME[client.protocol_version].completions_capability
     if feature not in client.capabilities and not undeclared:
-        words = f"{server.shown} has no {feature} at all; `dovetail inspect` tells what it has"
-        raise terminal.CommandExit(words, terminal.USAGE_ERROR)
+        message = f"{server.shown} has no {feature} at all; `dovetail inspect` tells what it has"
+        raise terminal.CommandExit(message, terminal.USAGE_ERROR)
 
 
 def find_by_name(name: str, known: Iterable[N], kind: str) -> N:

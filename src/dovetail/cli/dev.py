@@ -223,8 +223,8 @@ def serve_child(target: str, restarted_at: str, *descriptors: str) -> None:
         sockets = [Socket(fileno=int(each)) for each in descriptors]
         serve_http(engine, options, owner=server, sockets=sockets, started=started)
     except (Exception, SystemExit) as failure:
-        words = f"Error: {failure}" if isinstance(failure, SetupError) else traceback_of(failure)
-        err(sanitize(words), fg="red")
+        message = f"Error: {failure}" if isinstance(failure, SetupError) else traceback_of(failure)
+        err(sanitize(message), fg="red")
         sys.exit(1)
 
 

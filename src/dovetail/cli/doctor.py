@@ -88,9 +88,9 @@ def _show(results: list[CheckResult], problems: int, warnings: int) -> None:
         if result.fix:
             out(f"         {styled('fix:', bold=True)} {sanitize(result.fix)}")
     counts = ((problems, PROBLEM), (warnings, WARNING))
-    words = " and ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts if count)
+    summary = " and ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts if count)
     out()
-    out(styled(words or "All is well", fg=None if words else "green", bold=True))
+    out(styled(summary or "All is well", fg=None if summary else "green", bold=True))
 
 
 def check_packages() -> Iterator[CheckResult]:

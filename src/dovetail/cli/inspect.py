@@ -76,7 +76,7 @@ def _hints(catalog: Catalog) -> dict[str, int]:
     """The number of tools with each hint, and without annotations."""
     found = [tool_hints(tool) for tool in catalog.tools]
     bare = ["not annotated" for _, is_annotated in found if not is_annotated]
-    return dict(Counter([word for words, _ in found for word in words] + bare))
+    return dict(Counter([hint for hints, _ in found for hint in hints] + bare))
 
 
 async def _latency(client: "Client") -> float | None:

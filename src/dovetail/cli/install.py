@@ -325,13 +325,13 @@ def _by_hand(host: hosts.Host, name: str, entry: Mapping[str, Any] | None) -> st
 def _confirm(change: PlannedChange, *, may_replace: bool, is_confirmed: bool) -> None:
     is_replacing = change.entry is not None and change.exists
     if is_replacing and not may_replace and (is_confirmed or not is_interactive()):
-        words = f"{change.path} has another server called {change.name}; nothing was changed"
-        raise CommandExit(words, DECLINED, "--force replaces it, --name gives this one another name")
+        message = f"{change.path} has another server called {change.name}; nothing was changed"
+        raise CommandExit(message, DECLINED, "--force replaces it, --name gives this one another name")
     if is_confirmed:
         return
     if not is_interactive():
-        words = "there is no terminal to ask for a yes; nothing was changed"
-        raise CommandExit(words, DECLINED, "--yes changes it without asking")
+        message = "there is no terminal to ask for a yes; nothing was changed"
+        raise CommandExit(message, DECLINED, "--yes changes it without asking")
     if not run_async(cli.ask.confirm("Replace that server?" if is_replacing else "Change it?")):
         raise CommandExit("nothing was changed", DECLINED)
 

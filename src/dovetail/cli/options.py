@@ -45,9 +45,9 @@ class ServerCommand(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.MissingParameter as missing:
-            words = f"{missing.format_message().rstrip('.')}; `dovetail list` shows what there is"
+            message = f"{missing.format_message().rstrip('.')}; `dovetail list` shows what there is"
             advice = "\nIt goes before --: all words after that are the command that starts the server"
-            raise click.UsageError(words + (advice if COMMAND_WORDS in ctx.meta else ""), ctx) from None
+            raise click.UsageError(message + (advice if COMMAND_WORDS in ctx.meta else ""), ctx) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         result = super().invoke(ctx)

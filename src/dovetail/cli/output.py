@@ -98,7 +98,7 @@ def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
             return asyncio.run(coroutine)
         except (DovetailError, TimeoutError) as failure:
             raise CommandExit.from_failure(failure) from None
-        except UnicodeEncodeError:  # of a surrogate, by which Python stands for a byte that is not UTF-8
+        except UnicodeEncodeError:  # from a surrogate, which replaces a byte that is not UTF-8
             raise CommandExit("a word of the command line is no text in UTF-8", USAGE_ERROR) from None
 
 
@@ -263,11 +263,11 @@ def is_interactive() -> bool:
 class PromptLine:
     """A question in the last line of a terminal, while the user types the answer."""
 
-    def __init__(self, words: str) -> None:
-        self._words = words
+    def __init__(self, question: str) -> None:
+        self._text = question
 
     def draw(self) -> None:
-        write_err(styled(self._words, sys.stderr, bold=True))
+        write_err(styled(self._text, sys.stderr, bold=True))
         _last_line[:] = [self]
 
     def wipe(self) -> None:
@@ -286,7 +286,7 @@ class ProgressBar:
 
     def __init__(self, *, hidden: bool = False) -> None:
         self._is_shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not hidden
-        self._words = ""  # the newest state, drawn or not
+        self._text = ""  # the newest state, drawn or not
         self._drawn_at = 0.0
 
     @contextmanager
@@ -302,14 +302,14 @@ class ProgressBar:
 
     def show(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """A `progress_handler`; draws ten times a second at most."""
-        self._words = bar(progress, total, message)
+        self._text = bar(progress, total, message)
         if (total is not None and progress >= total) or time.monotonic() - self._drawn_at >= 0.1:
             self.draw()
 
     def draw(self) -> None:
-        if self._is_shown and self._words:
+        if self._is_shown and self._text:
             self._drawn_at = time.monotonic()
-            write_err(_CLEAR_LINE + styled(truncate(self._words, _width(sys.stderr) - 1), sys.stderr, fg="cyan"))
+            write_err(_CLEAR_LINE + styled(truncate(self._text, _width(sys.stderr) - 1), sys.stderr, fg="cyan"))
             _last_line[:] = [self]
 
     def wipe(self) -> None:
@@ -319,16 +319,16 @@ class ProgressBar:
 
     def clear(self) -> None:
         self.wipe()
-        self._words = ""
+        self._text = ""
 
 
 _last_line: list[PromptLine | ProgressBar] = []  # what is drawn there now; one at most
 
 
 def bar(progress: float, total: float | None, message: str | None) -> str:
-    words = "" if not message else " " + " ".join(sanitize(message).split())
+    text = "" if not message else " " + " ".join(sanitize(message).split())
     if total is None or total <= 0 or not (isfinite(progress) and isfinite(total)):
-        return f"{ELLIPSIS} {progress:g}{words}"
+        return f"{ELLIPSIS} {progress:g}{text}"
     part = min(max(progress / total, 0.0), 1.0)
     filled = round(part * BAR_WIDTH)
-    return f"[{'#' * filled}{'-' * (BAR_WIDTH - filled)}] {part:4.0%}{words}"
+    return f"[{'#' * filled}{'-' * (BAR_WIDTH - filled)}] {part:4.0%}{text}"

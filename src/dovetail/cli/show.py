@@ -199,15 +199,15 @@ def tool_hints(tool: Definition) -> tuple[list[str], bool]:
     """The hints that hold, by default or by annotation; and whether one of the four is annotated."""
     annotations = as_object(tool.get("annotations"))
     hints = types.ToolHints.of(*map(annotations.get, HINTS))
-    words = [name.replace("_", "-") for name, holds in hints._asdict().items() if holds]
-    return words, any(isinstance(annotations.get(hint), bool) for hint in HINTS)
+    names = [name.replace("_", "-") for name, holds in hints._asdict().items() if holds]
+    return names, any(isinstance(annotations.get(hint), bool) for hint in HINTS)
 
 
 def _hint_label(kind: str, each: Definition, width: int) -> str:
-    words = tool_hints(each)[0] if kind == "tools" else []
+    hints = tool_hints(each)[0] if kind == "tools" else []
     is_annotated = as_object(each.get("annotations")).get("destructiveHint") is True
-    colour = "green" if "destructive" not in words else "red" if is_annotated else "yellow"
-    return terminal.styled(terminal.one_line(f"[{', '.join(words)}]", width), fg=colour) if words else ""
+    colour = "green" if "destructive" not in hints else "red" if is_annotated else "yellow"
+    return terminal.styled(terminal.one_line(f"[{', '.join(hints)}]", width), fg=colour) if hints else ""
 
 
 def _arguments(kind: str, each: Definition, width: int) -> str:

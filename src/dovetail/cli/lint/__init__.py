@@ -103,7 +103,7 @@ async def fetch_catalog(client: "Client") -> Catalog:
     found = {kind: await fetch_definitions(client, listed) for kind, listed in KINDS.items()}
     return Catalog(
         **{kind: each.valid for kind, each in found.items()},
-        malformed=[(kind, words) for kind, each in found.items() for words in each.malformed],
+        malformed=[(kind, problem) for kind, each in found.items() for problem in each.malformed],
         server=client.server_info.name if client.server_info else "",
         objects_only=not BY_NAME[client.protocol_version].any_structured_output,
     )
@@ -117,7 +117,7 @@ def check_catalog(catalog: Catalog) -> list[rules.Finding]:
 
 
 def _findings(catalog: Catalog) -> Iterator[rules.Finding]:
-    yield from (rules.Finding("list-malformed", f"all {kind}", words) for kind, words in catalog.malformed)
+    yield from (rules.Finding("list-malformed", f"all {kind}", problem) for kind, problem in catalog.malformed)
     yield from rules.check_names(catalog.tools, catalog.server)
     yield from rules.check_hints(catalog.tools, catalog.server)
     for tool in catalog.tools:
