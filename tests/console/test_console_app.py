@@ -13,7 +13,7 @@ import pytest
 import dovetail
 from dovetail import Console, Server, SetupError, ToolError
 from dovetail.console import metrics
-from dovetail.console.metrics import Histogram, Metrics, shown_session
+from dovetail.console.metrics import Histogram, Metrics, session_summary
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.session import Session
 from dovetail.transports.http.in_flight import SeenSession
@@ -239,14 +239,14 @@ async def test_the_last_whole_second_counts() -> None:
     gauge = Metrics(clock)
     for _ in range(4):
         await pass_by(gauge, clock, 0.1)
-    assert (gauge.figures()["rate"], gauge.figures()["latency"]) == (0, None)
+    assert (gauge.snapshot()["rate"], gauge.snapshot()["latency"]) == (0, None)
     clock.now = 1001.0
-    told = gauge.figures()
+    told = gauge.snapshot()
     assert told["rate"] == 4
     assert told["latency"] == {name: pytest.approx(100, rel=0.1) for name in ("p50", "p90", "p99")}
     clock.now = 1002.0
-    assert (gauge.figures()["rate"], gauge.figures()["latency"]) == (0, None)
-    assert (gauge.figures()["requests"], gauge.figures()["uptime"]) == (4, 2.0)
+    assert (gauge.snapshot()["rate"], gauge.snapshot()["latency"]) == (0, None)
+    assert (gauge.snapshot()["requests"], gauge.snapshot()["uptime"]) == (4, 2.0)
 
 
 async def test_its_size_does_not_grow_and_failures_are_counted() -> None:
@@ -257,7 +257,7 @@ async def test_its_size_does_not_grow_and_failures_are_counted() -> None:
     for failure in (ToolError("no"), RuntimeError("no"), asyncio.CancelledError()):
         with pytest.raises(type(failure)):
             await pass_by(gauge, clock, fails=failure, method="made/up/0")
-    told = gauge.figures()
+    told = gauge.snapshot()
     assert (told["requests"], told["errors"], told["running"]) == (1003, 2, 0)  # what is cancelled is no error
     assert len(told["methods"]) == metrics.MAX_METHODS + 1
     assert told["methods"][metrics.OTHER] == 1000 - metrics.MAX_METHODS
@@ -343,7 +343,7 @@ async def test_sessions_are_shown_without_what_opens_them() -> None:
 def test_what_a_client_says_of_itself_is_bounded(client: dict[str, Any], shown: str) -> None:
     uris = frozenset(f"note://{number}/{'y' * 1000}" for number in range(1000))
     record = Session(id="s" * 32, version="2025-11-25", client=encode(client), capabilities=b"{}", subscriptions=uris)
-    told = shown_session(SeenSession(record, 5.0, 1.0))
+    told = session_summary(SeenSession(record, 5.0, 1.0))
     assert told["client"] == shown
     assert len(told["subscriptions"]) == metrics.MAX_URIS
     assert {len(uri) for uri in told["subscriptions"]} == {metrics.MAX_TEXT}
