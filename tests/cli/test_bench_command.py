@@ -66,7 +66,7 @@ def test_a_tool_with_arguments(run: Run, asked: list[str]) -> None:
     assert "p99" in done.stdout
 
 
-def test_errors_are_counted_and_told_without_their_colours(run: Run) -> None:
+def test_errors_are_counted_and_shown_without_their_colours(run: Run) -> None:
     done = run("bench", *QUICKLY, "--tool", "fail_later")
     assert done.exit_code == FAILED
     assert "ToolError: no \ufffd[31mmore" in done.stderr

@@ -1,4 +1,4 @@
-"""`dovetail call`, `read`, `prompt` and `complete`: results, questions without a person, what is told beforehand."""
+"""`dovetail call`, `read`, `prompt` and `complete`: results, input requests without a terminal, prepared answers."""
 
 import json
 import os
@@ -99,7 +99,7 @@ def test_a_destructive_tool_needs_a_yes(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("annotations", "told"),
+    ("annotations", "message"),
     [
         ({"openWorldHint": False}, "t does not say whether it is destructive\n"),
         ({"readOnlyHint": True}, ""),
@@ -108,14 +108,14 @@ def test_a_destructive_tool_needs_a_yes(run: Run) -> None:
     ],
     ids=str,
 )
-def test_what_a_tool_leaves_open_is_told(monkeypatch: Any, annotations: dict[str, bool], told: str) -> None:
+def test_missing_annotations_are_reported(monkeypatch: Any, annotations: dict[str, bool], message: str) -> None:
     server = Server("hints")
     server.add_tool(lambda: "done", name="t", description="Do it.", annotations=annotations)
     run = running(server, monkeypatch)
-    assert run("call", "t").stderr.startswith(told)
-    assert bool(run("call", "t").stderr) == bool(told)
+    assert run("call", "t").stderr.startswith(message)
+    assert bool(run("call", "t").stderr) == bool(message)
     assert run("call", "t", "--yes").stderr == ""
-    assert ("destructive" in run("list").stdout) == ("destructive" in told and "Error" not in told)
+    assert ("destructive" in run("list").stdout) == ("destructive" in message and "Error" not in message)
 
 
 def test_logs_are_lines_on_stderr(run: Run) -> None:
@@ -130,7 +130,7 @@ CANCELLED = "Nothing booked: cancel.\n"
 
 
 @pytest.mark.parametrize(
-    ("options", "result", "told"),
+    ("options", "result", "message"),
     [
         ("--answer nights=3", "3 nights, double, breakfast True, None.\n", ASKS),
         ("-a nights=3 -a breakfast=no -a size=single", "3 nights, single, breakfast False, None.\n", ASKS),
@@ -140,9 +140,9 @@ CANCELLED = "Nothing booked: cancel.\n"
         ("--answer nights=x", CANCELLED, "No answer is sent: nights: expected integer"),
     ],
 )
-def test_a_form_is_answered_beforehand_or_cancelled(run: Run, options: str, result: str, told: str) -> None:
+def test_a_form_is_answered_beforehand_or_cancelled(run: Run, options: str, result: str, message: str) -> None:
     done = run("call", "book", *options.split())
-    assert (done.stdout, told in done.stderr) == (result, True)
+    assert (done.stdout, message in done.stderr) == (result, True)
 
 
 def test_a_page_that_has_to_be_opened_first_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`key=value` words and schemas: which values come out, and what is said about those that do not fit."""
+"""`key=value` words and schemas: the parsed values, and the errors for invalid ones."""
 
 import io
 import json
@@ -67,7 +67,7 @@ def test_words_get_the_types_of_the_schema(words: list[str], expected: dict[str,
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["whole=x"], "whole: expected integer, got 'x'"),
         (["whole=01"], "whole: expected integer, got '01'"),
@@ -93,14 +93,14 @@ def test_words_get_the_types_of_the_schema(words: list[str], expected: dict[str,
     ],
     ids=stable,
 )
-def test_what_does_not_fit_is_told(words: list[str], told: str) -> None:
+def test_invalid_values_are_reported(words: list[str], message: str) -> None:
     with pytest.raises(CommandExit) as ended:
         read(*words)
-    assert told in ended.value.message
+    assert message in ended.value.message
     assert ended.value.exit_code == USAGE_ERROR
 
 
-def test_what_is_missing_is_told_with_all_that_it_takes() -> None:
+def test_missing_arguments_are_reported_with_all_parameters() -> None:
     schema = {
         "properties": {
             "a": {"type": "integer", "description": "The\nfirst \x1b[1m one."},

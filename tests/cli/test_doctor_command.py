@@ -33,7 +33,7 @@ def test_all_of_it_as_it_is_typed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "level", "told"),
+    ("name", "value", "level", "message"),
     [
         ("DOVETAIL_PORT", "9000", OK, "set"),
         ("DOVETAIL_HOSTS", "a", WARNING, "did you mean DOVETAIL_HOST?"),
@@ -43,10 +43,10 @@ def test_all_of_it_as_it_is_typed(tmp_path: Path) -> None:
         ("DOVETAIL_STATE", "redis://:hush@host/0", OK, "set"),
     ],
 )
-def test_variables(name: str, value: str, level: str, told: str) -> None:
+def test_variables(name: str, value: str, level: str, message: str) -> None:
     note = only(doctor.check_variables({name: value, "HOME": "/"}))
     assert (note.level, note.subject) == (level, name)
-    assert told in note.text + note.fix
+    assert message in note.text + note.fix
     assert "hush" not in note.text + note.fix
 
 
@@ -74,7 +74,7 @@ def test_another_command_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("url", "level", "told"),
+    ("url", "level", "message"),
     [
         (None, OK, "none is set"),
         ("sqlite:///{folder}/state.db", OK, "answers"),
@@ -84,14 +84,14 @@ def test_another_command_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ],
 )
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_state(tmp_path: Path, url: str | None, level: str, told: str) -> None:
+def test_state(tmp_path: Path, url: str | None, level: str, message: str) -> None:
     note = only(doctor.check_state(url and url.format(folder=str(tmp_path).lstrip("/"))))
-    assert (note.level, told in note.text) == (level, True)
+    assert (note.level, message in note.text) == (level, True)
     assert "hush" not in note.text + note.fix
 
 
 @pytest.mark.parametrize(
-    ("text", "level", "told"),
+    ("text", "level", "message"),
     [
         ('{"mcpServers": {"a": {"command": "sh"}, "b": {"url": "https://x"}}}', OK, "2 servers"),
         ('{"mcpServers": {"a": {"command": "/no/such/program", "env": {"KEY": "hush"}}}}', WARNING, "/no/such/program"),
@@ -104,7 +104,7 @@ def test_state(tmp_path: Path, url: str | None, level: str, told: str) -> None:
         ("", OK, "0 servers"),
     ],
 )
-def test_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, level: str, told: str) -> None:
+def test_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, level: str, message: str) -> None:
     for name in ("HOME", "XDG_CONFIG_HOME", "USERPROFILE", "APPDATA"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
@@ -112,6 +112,6 @@ def test_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
     file = tmp_path / ".mcp.json"
     file.mkdir() if text is None else file.write_text(text)
     note = only(doctor.check_hosts())
-    assert (note.level, note.subject, told in note.text) == (level, "Claude Code", True), note
+    assert (note.level, note.subject, message in note.text) == (level, "Claude Code", True), note
     assert "hush" not in note.text + note.fix
     assert text is None or file.read_text() == text

@@ -1,4 +1,4 @@
-"""`dovetail install`: the file or the command of each host, what stands in an entry, and what is left alone."""
+"""`dovetail install`: the file or the command of each host, the content of an entry, and what stays unchanged."""
 
 import json
 import os
@@ -125,7 +125,7 @@ def test_a_file_keeps_its_indent_its_mode_and_all_else(home: Path, text: str, in
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ('{"mcpServers": {} // mine\n}', "is not plain JSON: "),
         ('{"mcpServers": {', "at line 1"),
@@ -135,11 +135,11 @@ def test_a_file_keeps_its_indent_its_mode_and_all_else(home: Path, text: str, in
         ("\udcff", "is not plain JSON"),
     ],
 )
-def test_a_file_that_is_not_plain_json_is_left_alone(home: Path, text: str, says: str) -> None:
+def test_a_file_that_is_not_plain_json_is_left_alone(home: Path, text: str, message: str) -> None:
     path = cursor_file(home, text)
     done = install("server.py", "--host", "cursor", "--env", "KEY=hush", "--yes")
     assert done.exit_code == 1
-    assert says in done.stderr
+    assert message in done.stderr
     assert '"KEY": "***"' in done.stderr.partition("To add it by hand:\n")[2]
     assert path.read_bytes() == text.encode(errors="surrogateescape")
 
@@ -158,7 +158,7 @@ def test_a_file_that_is_read_only_or_was_just_written_is_left_alone(home: Path) 
 
 
 def fake_command(home: Path, name: str, code: int = 0) -> Path:
-    """A program that writes its words, a line each, and fails if it is told to."""
+    """A program that writes its words, a line each, and fails on demand."""
     heard = home / f"{name}.txt"
     (home / "bin" / name).write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {heard}\necho oh no >&2\nexit {code}\n')
     (home / "bin" / name).chmod(0o755)
@@ -182,10 +182,10 @@ OWN_COMMANDS = [  # the host, its program, what is typed, and the words that the
 def test_the_command_of_a_host_is_used(home: Path, host: str, program: str, words: str, heard: list[str]) -> None:
     if words == "--remove":
         (home / ".claude.json").write_text('{"mcpServers": {"it": {}}}')
-    told = fake_command(home, program)
+    log = fake_command(home, program)
     done = install("--host", host, "--name", "it", "--yes", *words.split())
     assert done.exit_code == 0, done.output
-    assert told.read_text().splitlines() == heard
+    assert log.read_text().splitlines() == heard
     assert f"by `{program} {' '.join(heard[:2])}`"[:20] in done.stderr
     assert not (home / FILES[host, "user"]).exists() or words == "--remove"
 
@@ -307,14 +307,14 @@ def test_what_is_shared_can_be_without_paths_of_this_machine(home: Path, host: s
     ]
 
 
-def test_what_a_person_should_know_is_told(home: Path) -> None:
-    for words, says in (
+def test_warnings_for_the_user(home: Path) -> None:
+    for words, message in (
         (["server.py"], f"Others who get this folder have no {sys.executable}; --uv starts it"),
         (["--", "sh", "/bin/sh"], "Others who get this folder have no /bin/sh."),
         (["server.py", "--uv", "--env", "KEY=hush"], "get the hidden values too"),
     ):
         done = install("--host", "cursor", "--scope", "project", "--name", "it", "--dry-run", *words)
-        assert (done.exit_code, says in done.stderr) == (0, True), done.stderr
+        assert (done.exit_code, message in done.stderr) == (0, True), done.stderr
 
 
 @pytest.mark.parametrize(("says_yes", "code"), [(True, 0), (False, 5)])

@@ -127,10 +127,10 @@ EXPECTED_WITH = {  # what breaks one rule may break another
 
 def test_every_rule_is_tested_and_explained() -> None:
     assert {rule for rule, *_ in BROKEN} == set(RULES)
-    for rule, told in RULES.items():
-        assert told.level in LEVELS
-        assert told.why, rule
-        assert told.fix, rule
+    for name, rule in RULES.items():
+        assert rule.level in LEVELS
+        assert rule.why, name
+        assert rule.fix, name
 
 
 GOOD = {
@@ -201,8 +201,8 @@ def test_the_command_groups_by_rule(run: Run) -> None:
     assert done.exit_code == 0  # warnings only
     expected = []
     for rule, detail in (("parameter-description", "name"), ("hint-destructive", "delete")):
-        told = RULES[rule]
-        expected += [f"warning {rule}: {told.why}", f"  tool delete_cake: {detail}", f"  fix: {told.fix}"]
+        broken = RULES[rule]
+        expected += [f"warning {rule}: {broken.why}", f"  tool delete_cake: {detail}", f"  fix: {broken.fix}"]
     assert done.stdout.splitlines() == expected
     assert done.stderr.splitlines()[-1] == "2 warnings"
     assert "1 tool, about" in done.stderr
@@ -223,14 +223,14 @@ def test_the_command_groups_by_rule(run: Run) -> None:
 def test_rules_can_be_chosen(run: Run, words: list[str], code: int, rules: list[str]) -> None:
     done = run("lint", "--json", *words)
     assert done.exit_code == code
-    said = json.loads(done.stdout)
-    assert [finding["rule"] for finding in said["findings"]] == rules
-    assert said["counts"] == {"errors": 0, "warnings": len(rules), "notes": 0}
-    assert said["tokens"]["tools"].keys() == {"delete_cake"}
+    document = json.loads(done.stdout)
+    assert [finding["rule"] for finding in document["findings"]] == rules
+    assert document["counts"] == {"errors": 0, "warnings": len(rules), "notes": 0}
+    assert document["tokens"]["tools"].keys() == {"delete_cake"}
     assert done.stderr == ""
 
 
-def test_a_rule_that_does_not_exist_is_told(run: Run) -> None:
+def test_an_unknown_rule_is_reported(run: Run) -> None:
     done = run("lint", "--ignore", "hint-destuctive:delete_cake")
     assert done.exit_code == 2
     assert "--ignore: there is no rule hint-destuctive; did you mean hint-destructive? --rules lists" in done.stderr
@@ -268,7 +268,7 @@ def test_a_list_that_no_client_takes_fails_a_build(run: Run, monkeypatch: Any, a
 def test_the_page_has_every_rule() -> None:
     page = (Path(__file__).parents[2] / "docs" / "commands" / "lint.md").read_text()
     rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \| (.*) \| (.*) \|$", page, re.MULTILINE)
-    assert rows == [(rule, told.level, told.why, told.fix) for rule, told in RULES.items()]
+    assert rows == [(name, rule.level, rule.why, rule.fix) for name, rule in RULES.items()]
 
 
 # ── schemas as JSON Schema means them ──
@@ -344,7 +344,7 @@ def test_what_is_described_elsewhere_is_not_found(schema: dict[str, Any]) -> Non
         assert found(rule, **inside, **{"$defs": BASE}) == []
 
 
-def test_what_nobody_describes_is_found() -> None:
+def test_what_is_not_described_is_found() -> None:
     inner = {"o": {"type": "array", "items": {"anyOf": [{"type": "object", **ONLY_A}, {"type": "null"}]}}}
     assert found("schema-required", properties={"b": TEXT, **inner}) == ['o[]: "b"']
     for schema in (BARE, {"anyOf": [BARE, {"type": "null"}]}, {"properties": {"not": BARE}}):
@@ -365,13 +365,13 @@ def test_a_pattern_of_ecmascript_is_left_alone(pattern: str) -> None:
     assert pattern_problem(pattern) == ""
 
 
-def test_a_pattern_that_does_not_end_or_is_of_python_is_told() -> None:
+def test_an_unfinished_pattern_or_one_of_python_is_reported() -> None:
     for pattern in ("(", "a(b(c)", ")", "(a))", r"(\)", r"([)]", "[a-z", r"[a\]", "a\\", "[a\\"):
         assert "without the other one" in pattern_problem(pattern)
     python = {"(?P<year>a)": "(?P", "(?i)abc": "(?i)", "(?#why)a": "(?#", "(?>a)": "(?>", "(?": "(?"}
     for pattern, unknown in python.items():
-        told = f"x: {pattern}: {unknown} is not for JSON Schema"
-        assert found("schema-pattern", properties={"x": {**TEXT, "pattern": pattern}}) == [told]
+        detail = f"x: {pattern}: {unknown} is not for JSON Schema"
+        assert found("schema-pattern", properties={"x": {**TEXT, "pattern": pattern}}) == [detail]
 
 
 # ── what the names of tools sound like ──
@@ -406,7 +406,7 @@ SERVERS = {  # the name that a server gives itself, and its tools
         - confirm_delete  - countdown  - search_and_index  R search_and_rescue_teams_list  - flush_toilet
     """,
 }  # fmt: skip
-SOUNDS = {"hint-destructive": "L", "hint-read-only": "R"}
+VERDICTS = {"hint-destructive": "L", "hint-read-only": "R"}
 
 
 def heard(name: str, server: str = "", **annotations: Any) -> list[tuple[str, str]]:
@@ -414,7 +414,7 @@ def heard(name: str, server: str = "", **annotations: Any) -> list[tuple[str, st
     return [(finding.rule, finding.detail) for finding in found]
 
 
-def test_the_word_that_is_heard_is_told() -> None:
+def test_the_destructive_verb_is_reported() -> None:
     assert heard("remove_background", readOnlyHint=True) == []  # of a picture that was sent along
     assert heard("delete_note", destructiveHint=False) == []
     assert heard("delete_note", readOnlyHint=False) == [("hint-destructive", "delete")]
@@ -424,9 +424,9 @@ def test_the_word_that_is_heard_is_told() -> None:
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_names_are_heard_as_people_hear_them(server: str) -> None:
+def test_verbs_in_names_are_understood(server: str) -> None:
     words = SERVERS[server].split()
     expected = dict(zip(words[1::2], words[::2], strict=True))
     found = check_hints([{"name": name} for name in expected], server)
-    told = {finding.place.removeprefix("tool "): SOUNDS[finding.rule] for finding in found}
-    assert {name: told.get(name, "-") for name in expected} == expected
+    guessed = {finding.place.removeprefix("tool "): VERDICTS[finding.rule] for finding in found}
+    assert {name: guessed.get(name, "-") for name in expected} == expected

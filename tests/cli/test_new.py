@@ -120,7 +120,7 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
     assert made(tmp_path / "it") == FILES
 
 
-def test_a_link_to_itself_is_told(tmp_path: Path) -> None:
+def test_a_symlink_loop_is_reported(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     for name in ("loop", "loop/it"):
         done = new(name, "--yes")
