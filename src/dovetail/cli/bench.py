@@ -186,6 +186,6 @@ def _show(found: Measurement) -> None:
     errors = terminal.styled(f"{count:,} errors", fg="red" if count else None)
     terminal.out(f"{rate}   {found.calls:,} calls in {found.seconds:.1f} s   {errors}")
     if latency := found.percentiles():
-        terminal.out("   ".join(f"{name} {terminal.milliseconds(value)}" for name, value in latency.items()))
+        terminal.out("   ".join(f"{name} {terminal.format_milliseconds(value)}" for name, value in latency.items()))
     for error, times in found.errors.most_common(5):
         terminal.err(f"{times:,} x {error}", fg="red")

@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from json import JSONDecodeError
 from pathlib import Path
@@ -93,23 +93,23 @@ def _show(results: list[CheckResult], problems: int, warnings: int) -> None:
     out(styled(summary or "All is well", fg=None if summary else "green", bold=True))
 
 
-def check_packages() -> Iterator[CheckResult]:
+def installed_version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def check_packages(version_of: Callable[[str], str | None] = installed_version) -> Iterator[CheckResult]:
     python = f"{platform.python_implementation()} {platform.python_version()}"
     yield CheckResult(OK, "Python", f"{python} on {platform.platform(terse=True)}")
     yield CheckResult(OK, "Dovetail", f"{__version__}, in {Path(__file__).parents[1]}")
     for name in (*NEEDED, *(("uvloop",) if os.name == "posix" else ())):
         missing = CheckResult(PROBLEM, name, "not installed, but needed", f"pip install {name}")
-        yield CheckResult(OK, name, version) if (version := _version(name)) else missing
+        yield CheckResult(OK, name, version) if (version := version_of(name)) else missing
     for name, (extra, purpose) in EXTRAS.items():
-        lacking = f"not installed; for {purpose}: pip install 'dovetail-mcp[{extra}]'"
-        yield CheckResult(OK, name, _version(name) or lacking)
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+        missing_extra = f"not installed; for {purpose}: pip install 'dovetail-mcp[{extra}]'"
+        yield CheckResult(OK, name, version_of(name) or missing_extra)
 
 
 def check_path() -> Iterator[CheckResult]:

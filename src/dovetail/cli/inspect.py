@@ -17,7 +17,7 @@ from dovetail import cli
 from dovetail.cli.commands import KINDS
 from dovetail.cli.lint import Catalog, brief_lines, check_catalog, fetch_catalog, report, summary, token_summary
 from dovetail.cli.options import ServerCommand, ServerTarget, server_options
-from dovetail.cli.output import align, milliseconds, one_line, out, out_json, sanitize, styled
+from dovetail.cli.output import align, format_milliseconds, one_line, out, out_json, sanitize, styled
 from dovetail.cli.show import tool_hints
 from dovetail.errors import DovetailError
 from dovetail.protocol.revisions import BY_NAME, SUPPORTED
@@ -112,7 +112,7 @@ def _show(found: Mapping[str, Any], catalog: Catalog) -> None:
     name = one_line(str(about.get("title") or about.get("name") or "It does not say who it is"), 200)
     out(styled(" ".join(filter(None, (name, one_line(str(about.get("version", "")), 100)))), bold=True))
     ready, answer = found["seconds"]["ready"], found["seconds"]["answer"]
-    latency = "" if answer is None else f", then in {milliseconds(answer * 1e3)}"
+    latency = "" if answer is None else f", then in {format_milliseconds(answer * 1e3)}"
     offers = [f"{count} {kind[:-1] if count == 1 else kind}" for kind, count in found["counts"].items()]
     rows = [
         ("Speaks", _probed(found["revisions"])),
@@ -121,7 +121,7 @@ def _show(found: Mapping[str, Any], catalog: Catalog) -> None:
         ("Extensions", one_line(", ".join(map(str, found["extensions"])))),
         ("Offers", ", ".join(offers)),
         ("Hints", ", ".join(f"{count} {word}" for word, count in found["hints"].items())),
-        ("Answers", f"ready after {milliseconds(ready * 1e3)}{latency}"),
+        ("Answers", f"ready after {format_milliseconds(ready * 1e3)}{latency}"),
         ("Costs", token_summary(catalog) if catalog.tools else ""),
         ("Lint", summary(findings)),
         *(("", line) for line in brief_lines(findings)),

@@ -150,7 +150,7 @@ def to_json(value: Any, *, indent: bool) -> str:
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def milliseconds(value: float) -> str:
+def format_milliseconds(value: float) -> str:
     return f"{value:.3g} ms" if value < 1_000 else f"{value / 1_000:.2f} s"
 
 
