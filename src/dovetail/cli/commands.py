@@ -1,4 +1,4 @@
-"""The commands call, read, prompt, complete and list: one request to a server, and its result on stdout."""
+"""The commands call, read, prompt, complete and list: a request to a server, and its result on stdout."""
 
 import sys
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Connection to the server of a command: a `Client` with handlers for logs, progress and input requests."""
+"""Connection of a command to its server: a `Client` with handlers for logs, progress and questions."""
 
 import asyncio
 import difflib

@@ -1,4 +1,4 @@
-"""`dovetail doctor`: checks of this machine and of the hosts' configuration, with advice for each problem."""
+"""`dovetail doctor`: checks of this machine and the configuration of hosts, with advice."""
 
 import asyncio
 import difflib

@@ -1,4 +1,4 @@
-"""The `dovetail` command: a click group that imports a command when it is called, and not for `--help`."""
+"""The `dovetail` command: a click group that imports a command when it is called."""
 
 import sys
 from typing import Any

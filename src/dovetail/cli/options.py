@@ -1,4 +1,4 @@
-"""Options of the commands that talk to a server: its target, the connection, and interaction with the user.
+"""Options of the commands that talk to a server: target, connection and interaction with the user.
 
 A server is given as a URL, as a Python program (`server.py`, `server.py:name`, `package.module:name`), as one of an
 `mcp.json` (`mcp.json:name`), or as any command after `--`.

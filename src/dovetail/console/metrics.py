@@ -1,4 +1,4 @@
-"""Metrics of a server for the console: request counts and latencies, as server-sent events every second.
+"""Metrics of a server for the console: request counts and latencies, sent every second as events.
 
 Their size is fixed: counters, and for each of two seconds a histogram whose bins grow by a tenth, so that a percentile
 is off by a tenth at most.
