@@ -35,10 +35,10 @@ def furnish(folder: Path) -> None:
 
 
 def environment(**more: str) -> dict[str, str]:
-    kept = {
+    inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(("DOVETAIL_", "NO_COLOR", "FORCE_"))
     }
-    return {**kept, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", **more}
+    return {**inherited, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", **more}
 
 
 class Done(NamedTuple):

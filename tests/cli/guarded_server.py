@@ -1,6 +1,6 @@
 """A server that wants people to sign in, with its authorization server: `python guarded_server.py --port N`.
 
-`python guarded_server.py URL` is the browser of somebody who signs in there and says yes.
+`python guarded_server.py URL` is the browser of a user who signs in there and agrees.
 """
 
 import asyncio

@@ -66,7 +66,7 @@ def test_a_tool_with_arguments(run: Run, asked: list[str]) -> None:
     assert "p99" in done.stdout
 
 
-def test_errors_are_counted_and_told_without_their_colours(run: Run) -> None:
+def test_errors_are_counted_and_shown_without_their_colours(run: Run) -> None:
     done = run("bench", *QUICKLY, "--tool", "fail_later")
     assert done.exit_code == FAILED
     assert "ToolError: no \ufffd[31mmore" in done.stderr
@@ -86,7 +86,7 @@ def test_figures() -> None:
 
 
 def test_of_very_many_calls_a_fair_sample_is_kept() -> None:
-    found = Measurement(room=1_000)
+    found = Measurement(sample_size=1_000)
     for each in range(20_000):
         found.add(float(each if each != 7 else 90_000))
     found.close(2.0)

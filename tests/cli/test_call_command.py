@@ -1,4 +1,4 @@
-"""`dovetail call`, `read`, `prompt` and `complete`: results, questions without a person, what is told beforehand."""
+"""`dovetail call`, `read`, `prompt` and `complete`: results, input requests without a terminal, prepared answers."""
 
 import json
 import os
@@ -11,8 +11,8 @@ from command_stage import Run, running
 
 from dovetail import Context, Server
 from dovetail.cli.arguments import GivenArguments
-from dovetail.cli.connect import named
-from dovetail.cli.output import DECLINED, FAILED, WRONG_USE, CommandExit
+from dovetail.cli.connect import find_by_name
+from dovetail.cli.output import DECLINED, FAILED, USAGE_ERROR, CommandExit
 from dovetail.protocol.types import ToolDefinition
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates:DeprecationWarning")
@@ -99,7 +99,7 @@ def test_a_destructive_tool_needs_a_yes(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("annotations", "told"),
+    ("annotations", "message"),
     [
         ({"openWorldHint": False}, "t does not say whether it is destructive\n"),
         ({"readOnlyHint": True}, ""),
@@ -108,14 +108,14 @@ def test_a_destructive_tool_needs_a_yes(run: Run) -> None:
     ],
     ids=str,
 )
-def test_what_a_tool_leaves_open_is_told(monkeypatch: Any, annotations: dict[str, bool], told: str) -> None:
+def test_missing_annotations_are_reported(monkeypatch: Any, annotations: dict[str, bool], message: str) -> None:
     server = Server("hints")
     server.add_tool(lambda: "done", name="t", description="Do it.", annotations=annotations)
     run = running(server, monkeypatch)
-    assert run("call", "t").stderr.startswith(told)
-    assert bool(run("call", "t").stderr) == bool(told)
+    assert run("call", "t").stderr.startswith(message)
+    assert bool(run("call", "t").stderr) == bool(message)
     assert run("call", "t", "--yes").stderr == ""
-    assert ("destructive" in run("list").stdout) == ("destructive" in told and "Error" not in told)
+    assert ("destructive" in run("list").stdout) == ("destructive" in message and "Error" not in message)
 
 
 def test_logs_are_lines_on_stderr(run: Run) -> None:
@@ -130,19 +130,19 @@ CANCELLED = "Nothing booked: cancel.\n"
 
 
 @pytest.mark.parametrize(
-    ("options", "result", "told"),
+    ("options", "result", "message"),
     [
         ("--answer nights=3", "3 nights, double, breakfast True, None.\n", ASKS),
         ("-a nights=3 -a breakfast=no -a size=single", "3 nights, single, breakfast False, None.\n", ASKS),
         ('--answers {"nights":3,"other":1}', "3 nights, double, breakfast True, None.\n", ASKS),
-        ("", CANCELLED, "Nobody is here to answer, so it is cancelled. --answer nights=… answers it."),
+        ("", CANCELLED, "There is no terminal to ask at, so it is cancelled. --answer nights=… answers it."),
         ("--answer nights=30", CANCELLED, "No answer is sent: nights"),
         ("--answer nights=x", CANCELLED, "No answer is sent: nights: expected integer"),
     ],
 )
-def test_a_form_is_answered_beforehand_or_cancelled(run: Run, options: str, result: str, told: str) -> None:
+def test_a_form_is_answered_beforehand_or_cancelled(run: Run, options: str, result: str, message: str) -> None:
     done = run("call", "book", *options.split())
-    assert (done.stdout, told in done.stderr) == (result, True)
+    assert (done.stdout, message in done.stderr) == (result, True)
 
 
 def test_a_page_that_has_to_be_opened_first_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ def test_a_page_and_a_model_need_a_person(run: Run) -> None:
     done = run("call", "visit")
     assert (done.stdout, "  https://example.com/sign-in\n" in done.stderr) == ("cancel\n", True)
     done = run("call", "think")
-    assert (done.exit_code, "nobody is here to answer for it: refused" in done.stderr) == (FAILED, True)
+    assert (done.exit_code, "there is no terminal to ask the user instead: refused" in done.stderr) == (FAILED, True)
 
 
 NAME = "fa\nError: \x1b[31mke"  # as no framework lets a server speak
@@ -166,10 +166,10 @@ SHOWN = "fa Error: \N{REPLACEMENT CHARACTER}[31mke"
 def test_names_of_a_server_stay_in_their_line(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in ("tool", "prompt"):
         with pytest.raises(CommandExit) as ended:
-            named("faError: ke", [ToolDefinition(name=NAME, input_schema={})], kind)
+            find_by_name("faError: ke", [ToolDefinition(name=NAME, input_schema={})], kind)
         assert ended.value.message == f"there is no {kind} faError: ke; did you mean {SHOWN}?"
     with pytest.raises(CommandExit) as ended:
-        GivenArguments.read(["faError: ke=1"]).typed({"properties": {NAME: {}}}, "t")
+        GivenArguments.from_words(["faError: ke=1"]).typed({"properties": {NAME: {}}}, "t")
     assert ended.value.message.splitlines()[0] == f"t takes no faError: ke; did you mean {SHOWN}?"
 
     async def speak(ctx: Context) -> None:
@@ -216,7 +216,7 @@ def test_what_a_server_does_not_have_at_all(monkeypatch: pytest.MonkeyPatch) -> 
     server.tool(lambda: "hi", name="greet")
     for line in ("read notes://all", "prompt greet", "complete prompt:greet name"):
         done = running(server, monkeypatch)(*line.split())
-        assert (done.exit_code, done.stdout, " at all" in done.stderr) == (WRONG_USE, "", True), line
+        assert (done.exit_code, done.stdout, " at all" in done.stderr) == (USAGE_ERROR, "", True), line
 
 
 # ── prompts and completions ──

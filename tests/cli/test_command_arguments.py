@@ -1,4 +1,4 @@
-"""`key=value` words and schemas: which values come out, and what is said about those that do not fit."""
+"""`key=value` words and schemas: the parsed values, and the errors for invalid ones."""
 
 import io
 import json
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.cli.arguments import GivenArguments, described
-from dovetail.cli.output import WRONG_USE, CommandExit
+from dovetail.cli.arguments import GivenArguments, describe_type
+from dovetail.cli.output import USAGE_ERROR, CommandExit
 from stable_ids import stable
 
 PLACE = {"type": "object", "properties": {"shop": {"type": "string"}, "floor": {"type": "integer"}}}
@@ -39,7 +39,7 @@ SCHEMA: dict[str, Any] = {
 
 
 def read(*words: str, whole: str | None = None, schema: Any = SCHEMA) -> dict[str, Any]:
-    return GivenArguments.read(words, whole).typed(schema, "buy")
+    return GivenArguments.from_words(words, whole).typed(schema, "buy")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_words_get_the_types_of_the_schema(words: list[str], expected: dict[str,
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["whole=x"], "whole: expected integer, got 'x'"),
         (["whole=01"], "whole: expected integer, got '01'"),
@@ -93,14 +93,14 @@ def test_words_get_the_types_of_the_schema(words: list[str], expected: dict[str,
     ],
     ids=stable,
 )
-def test_what_does_not_fit_is_told(words: list[str], told: str) -> None:
+def test_invalid_values_are_reported(words: list[str], message: str) -> None:
     with pytest.raises(CommandExit) as ended:
         read(*words)
-    assert told in ended.value.message
-    assert ended.value.exit_code == WRONG_USE
+    assert message in ended.value.message
+    assert ended.value.exit_code == USAGE_ERROR
 
 
-def test_what_is_missing_is_told_with_all_that_it_takes() -> None:
+def test_missing_arguments_are_reported_with_all_parameters() -> None:
     schema = {
         "properties": {
             "a": {"type": "integer", "description": "The\nfirst \x1b[1m one."},
@@ -154,9 +154,9 @@ def test_the_text_of_a_file_and_of_stdin(tmp_path: Path, monkeypatch: pytest.Mon
     ids=stable,
 )
 def test_types_in_words(schema: dict[str, Any], words: str) -> None:
-    assert described(schema, schema) == words
+    assert describe_type(schema, schema) == words
 
 
 def test_arguments_that_are_all_text() -> None:
-    assert GivenArguments.read(["a=1", "b="]).texts() == {"a": "1", "b": ""}
-    assert GivenArguments.read(["a=1"]).texts({"a": True, "b": False}, "greet") == {"a": "1"}
+    assert GivenArguments.from_words(["a=1", "b="]).texts() == {"a": "1", "b": ""}
+    assert GivenArguments.from_words(["a=1"]).texts({"a": True, "b": False}, "greet") == {"a": "1"}

@@ -1,4 +1,4 @@
-"""What pages and `--help` show is run, and Tab: every example does what it says, and a page shows what is printed."""
+"""The examples of the documentation and of `--help`, run as they are written; and shell completion."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ from dovetail import Server
 from dovetail.cli.main import COMMANDS, main
 from dovetail.cli.run import command as run
 
-LASTING = {"run", "dev"}  # they end when they are told to
+LASTING = {"run", "dev"}  # they run until a signal
 ALLOWED = {"lint": {0, 1}, "doctor": {0, 1}}  # they say what they found
 REPLACED = {
     "npx -y @modelcontextprotocol/server-everything": "python server.py",
@@ -144,7 +144,7 @@ def offered(typed: str, monkeypatch: pytest.MonkeyPatch, shell: str = "bash") ->
 
 @pytest.fixture
 def trapped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Programs that tell if they are imported."""
+    """Programs that leave a trace if they are imported."""
     for name in ("server.py", "shop.py"):
         (folder / name).write_text(TRAP)
     monkeypatch.chdir(folder)

@@ -59,15 +59,15 @@ class Developing:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.write(PROGRAM)
-        with (folder / "told.txt").open("w") as told:
+        with (folder / "log.txt").open("w") as log:
             self.process = subprocess.Popen(
                 [BIN / "dovetail", "dev", "server.py", "--port", "0", "--open"], cwd=folder,
                 env=environment(BROWSER="echo opened %s"),
-                stdin=subprocess.DEVNULL, stdout=told, stderr=told,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
         self.until("Console")
         self.until("opened http://127.0.0.1:")
-        found = re.search(r"MCP +(http://127\.0\.0\.1:\d+)/mcp", self.told)
+        found = re.search(r"MCP +(http://127\.0\.0\.1:\d+)/mcp", self.log)
         assert found is not None
         self.origin = found[1]
 
@@ -75,16 +75,16 @@ class Developing:
         (self.folder / "server.py").write_text(text)
 
     def restart(self, text: str) -> None:
-        before = self.told.count("restarted in")
+        before = self.log.count("restarted in")
         self.write(text)
         self.until("restarted in", before + 1)
 
     @property
-    def told(self) -> str:
-        return (self.folder / "told.txt").read_text()
+    def log(self) -> str:
+        return (self.folder / "log.txt").read_text()
 
     def until(self, words: str, times: int = 1) -> None:
-        wait_until(lambda: self.told.count(words) >= times, lambda: self.told)
+        wait_until(lambda: self.log.count(words) >= times, lambda: self.log)
 
 
 def wait_until(is_so: Callable[[], bool], otherwise: Callable[[], str]) -> None:
@@ -108,7 +108,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Developing]:
 
 
 def posted(url: str, method: str, params: dict[str, Any], session: str | None = None) -> tuple[str | None, Any]:
-    """One request of a handshake client; the session that it is told of, and the answer."""
+    """One request of a handshake client; the session id and the response."""
     headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
     if session:
         headers |= {"mcp-session-id": session, "mcp-protocol-version": "2025-11-25"}
@@ -130,7 +130,7 @@ def test_a_session_goes_on_with_the_changed_program(served: Developing) -> None:
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_who_listens_is_told_and_a_call_in_flight_is_answered(served: Developing, revision: str) -> None:
+async def test_listeners_are_notified_and_a_call_in_flight_is_answered(served: Developing, revision: str) -> None:
     async with (
         asyncio.timeout(PROMPTLY),
         Client(f"{served.origin}/mcp", protocol_version=revision) as client,
@@ -165,7 +165,7 @@ def test_what_can_not_be_loaded_is_served_when_it_can(served: Developing) -> Non
     served.write(PROGRAM + "raise ValueError('no tea')")
     served.until("ValueError: no tea")
     served.until("a change starts it again")
-    assert "dovetail/cli" not in served.told  # no line of ours in a traceback
+    assert "dovetail/cli" not in served.log  # no line of ours in a traceback
     served.restart(PROGRAM)
     _, answer = posted(f"{served.origin}/mcp", "initialize", GREETING)
     assert answer["result"]["serverInfo"]["name"] == "shop"

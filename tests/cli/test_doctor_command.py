@@ -9,10 +9,10 @@ import pytest
 from command_stage import typed
 
 from dovetail.cli import doctor
-from dovetail.cli.doctor import OK, PROBLEM, WARNING, HealthNote
+from dovetail.cli.doctor import OK, PROBLEM, WARNING, CheckResult
 
 
-def only(notes: Iterable[HealthNote]) -> HealthNote:
+def only(notes: Iterable[CheckResult]) -> CheckResult:
     (note,) = list(notes)
     return note
 
@@ -33,7 +33,7 @@ def test_all_of_it_as_it_is_typed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "level", "told"),
+    ("name", "value", "level", "message"),
     [
         ("DOVETAIL_PORT", "9000", OK, "set"),
         ("DOVETAIL_HOSTS", "a", WARNING, "did you mean DOVETAIL_HOST?"),
@@ -43,10 +43,10 @@ def test_all_of_it_as_it_is_typed(tmp_path: Path) -> None:
         ("DOVETAIL_STATE", "redis://:hush@host/0", OK, "set"),
     ],
 )
-def test_variables(name: str, value: str, level: str, told: str) -> None:
-    note = only(doctor.variables({name: value, "HOME": "/"}))
+def test_variables(name: str, value: str, level: str, message: str) -> None:
+    note = only(doctor.check_variables({name: value, "HOME": "/"}))
     assert (note.level, note.subject) == (level, name)
-    assert told in note.text + note.fix
+    assert message in note.text + note.fix
     assert "hush" not in note.text + note.fix
 
 
@@ -56,25 +56,24 @@ def test_every_variable_that_the_package_reads_is_known() -> None:
     assert set(re.findall(r"DOVETAIL_([A-Z_]*[A-Z])", text)) <= doctor.KNOWN
 
 
-def test_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert all(note.level == OK for note in doctor.packages())
-    monkeypatch.setattr(doctor, "_version", lambda name: None)
-    notes = {note.subject: note for note in doctor.packages()}
+def test_packages() -> None:
+    assert all(note.level == OK for note in doctor.check_packages())
+    notes = {note.subject: note for note in doctor.check_packages(lambda name: None)}
     assert (notes["msgspec"].level, notes["msgspec"].fix) == (PROBLEM, "pip install msgspec")
     assert (notes["redis"].level, "pip install 'dovetail-mcp[redis]'" in notes["redis"].text) == (OK, True)
 
 
 def test_another_command_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "not on the PATH" in only(doctor.on_path()).text
+    assert "not on the PATH" in only(doctor.check_path()).text
     (tmp_path / "dovetail").write_text("#!/bin/sh\n")
     (tmp_path / "dovetail").chmod(0o755)
-    note = only(doctor.on_path())
+    note = only(doctor.check_path())
     assert (note.level, str(tmp_path) in note.text) == (WARNING, True)
 
 
 @pytest.mark.parametrize(
-    ("url", "level", "told"),
+    ("url", "level", "message"),
     [
         (None, OK, "none is set"),
         ("sqlite:///{folder}/state.db", OK, "answers"),
@@ -84,14 +83,14 @@ def test_another_command_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ],
 )
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_state(tmp_path: Path, url: str | None, level: str, told: str) -> None:
-    note = only(doctor.state_store(url and url.format(folder=str(tmp_path).lstrip("/"))))
-    assert (note.level, told in note.text) == (level, True)
+def test_state(tmp_path: Path, url: str | None, level: str, message: str) -> None:
+    note = only(doctor.check_state(url and url.format(folder=str(tmp_path).lstrip("/"))))
+    assert (note.level, message in note.text) == (level, True)
     assert "hush" not in note.text + note.fix
 
 
 @pytest.mark.parametrize(
-    ("text", "level", "told"),
+    ("text", "level", "message"),
     [
         ('{"mcpServers": {"a": {"command": "sh"}, "b": {"url": "https://x"}}}', OK, "2 servers"),
         ('{"mcpServers": {"a": {"command": "/no/such/program", "env": {"KEY": "hush"}}}}', WARNING, "/no/such/program"),
@@ -104,14 +103,14 @@ def test_state(tmp_path: Path, url: str | None, level: str, told: str) -> None:
         ("", OK, "0 servers"),
     ],
 )
-def test_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, level: str, told: str) -> None:
+def test_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, level: str, message: str) -> None:
     for name in ("HOME", "XDG_CONFIG_HOME", "USERPROFILE", "APPDATA"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    assert "none that" in only(doctor.hosts()).text
+    assert "none that" in only(doctor.check_hosts()).text
     file = tmp_path / ".mcp.json"
     file.mkdir() if text is None else file.write_text(text)
-    note = only(doctor.hosts())
-    assert (note.level, note.subject, told in note.text) == (level, "Claude Code", True), note
+    note = only(doctor.check_hosts())
+    assert (note.level, note.subject, message in note.text) == (level, "Claude Code", True), note
     assert "hush" not in note.text + note.fix
     assert text is None or file.read_text() == text

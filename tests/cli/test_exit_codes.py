@@ -18,7 +18,7 @@ import example_server
 import pytest
 from command_stage import BIN, PROMPTLY, environment, serve_in_process, spawned, typed
 
-from dovetail.cli.output import FAILED, READER_LEFT, WRONG_USE
+from dovetail.cli.output import BROKEN_PIPE, FAILED, USAGE_ERROR
 from process_stage import is_there, pid_in, shell
 
 pytestmark = pytest.mark.long
@@ -28,7 +28,7 @@ BROKEN = "raise ValueError('no tea')"
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (["nowhere.py:x"], 2, "there is no file nowhere.py; give a URL"),
         (["broken.py"], 3, "ValueError: no tea"),
@@ -50,15 +50,15 @@ BROKEN = "raise ValueError('no tea')"
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_exit_codes(tmp_path: Path, words: list[str], code: int, said: str) -> None:
+def test_exit_codes(tmp_path: Path, words: list[str], code: int, message: str) -> None:
     for name, text in (("server.py", PLAIN), ("broken.py", BROKEN), ("leaving.py", "raise SystemExit(2)")):
         (tmp_path / name).write_text(text)
     run = spawned if words[0] == "broken.py" else typed  # it says why on its own stderr
     done = run(tmp_path, "list", *words)
-    told = done.stderr.decode()
-    assert (done.returncode, said in told, done.stdout) == (code, True, b""), told
-    assert sum(line.startswith("Error: ") for line in told.splitlines()) == 1
-    assert not [words for words in ("SECRET", "Client:", "importlib", str(Path("cli", "target.py"))) if words in told]
+    stderr = done.stderr.decode()
+    assert (done.returncode, message in stderr, done.stdout) == (code, True, b""), stderr
+    assert sum(line.startswith("Error: ") for line in stderr.splitlines()) == 1
+    assert not [words for words in ("SECRET", "Client:", "importlib", str(Path("cli", "target.py"))) if words in stderr]
 
 
 REFUSED = [
@@ -125,8 +125,8 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("line", "code", "said"), REFUSED, ids=[line for line, *_ in REFUSED])
-def test_what_is_refused_changes_nothing(folder: Path, monkeypatch: Any, line: str, code: int, said: str) -> None:
+@pytest.mark.parametrize(("line", "code", "message"), REFUSED, ids=[line for line, *_ in REFUSED])
+def test_what_is_refused_changes_nothing(folder: Path, monkeypatch: Any, line: str, code: int, message: str) -> None:
     serve_in_process(example_server.server, monkeypatch)
     before = sorted(folder.rglob("*"))
     with closing(socket.socket()) as taken:
@@ -134,11 +134,11 @@ def test_what_is_refused_changes_nothing(folder: Path, monkeypatch: Any, line: s
         taken.listen()
         words = shlex.split(line.replace("TAKEN", str(taken.getsockname()[1])))
         done = typed(folder, *words, HOME=str(folder), XDG_CONFIG_HOME=str(folder))
-    assert (done.returncode, done.stdout, said in done.stderr.decode()) == (code, b"", True), done.stderr
+    assert (done.returncode, done.stdout, message in done.stderr.decode()) == (code, b"", True), done.stderr
     assert sorted(folder.rglob("*")) == before
 
 
-# ── a server of an mcp.json: found by its name, reached as the file says, and no secret of it is told ──
+# ── a server of an mcp.json: found by its name, reached as the file says, and no secret of it is shown ──
 
 
 SECRET = "s3cret-in-the-file"
@@ -159,7 +159,7 @@ EXAMPLE = {"command": "python", "args": ["server.py"]}
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("target", "message"),
     [
         ("nowhere.json", "Error: nowhere.json can't be read: No such file or directory"),
         ("notes.json", "Error: notes.json names no servers"),
@@ -176,7 +176,7 @@ EXAMPLE = {"command": "python", "args": ["server.py"]}
         ("mcp.json:folder", "its working folder can't be used: No such file or directory\n"),
     ],
 )
-def test_what_can_not_be_used(folder: Path, target: str, said: str) -> None:
+def test_what_can_not_be_used(folder: Path, target: str, message: str) -> None:
     headers = {"Authorization": "${NOBODY_HAS_SET_IT}" + SECRET}
     servers = {
         "shop": EXAMPLE,
@@ -194,9 +194,9 @@ def test_what_can_not_be_used(folder: Path, target: str, said: str) -> None:
     (folder / "notes.json").write_text(f'{{"key": "{SECRET}"}}')
     (folder / "broken.json").write_text(f'{{"key": "{SECRET}"')
     done = typed(folder, "list", target)
-    told = done.stderr.decode()
-    assert (done.returncode, done.stdout, said in told, told.count("Error")) == (2, b"", True, 1), told
-    assert not [words for words in (SECRET, "\x1b") if words in told]
+    stderr = done.stderr.decode()
+    assert (done.returncode, done.stdout, message in stderr, stderr.count("Error")) == (2, b"", True, 1), stderr
+    assert not [words for words in (SECRET, "\x1b") if words in stderr]
 
 
 def test_a_program_gets_what_the_file_says_and_what_was_typed(folder: Path) -> None:
@@ -266,8 +266,8 @@ def test_headers(
 def test_a_page_that_is_no_mcp_server(folder: Path, ear: Any) -> None:
     for ear.status in (404, 501):
         done = typed(folder, "list", f"http://127.0.0.1:{ear.server_port}/mcp")
-        told = b"/mcp does not answer as an MCP server does: " in done.stderr
-        assert (done.returncode, told) == (3, True), done.stderr
+        is_reported = b"/mcp does not answer as an MCP server does: " in done.stderr
+        assert (done.returncode, is_reported) == (3, True), done.stderr
 
 
 # ── streams as shells leave them ──
@@ -283,21 +283,21 @@ FULL = b"Error: the result can't be written: No space left on device\n"
 
 
 @pytest.mark.parametrize(
-    ("line", "code", "told"),
+    ("line", "code", "stderr"),
     [
-        ("dovetail call --help", READER_LEFT, b""),
-        ("dovetail list dovetail.reference", READER_LEFT, b""),
+        ("dovetail call --help", BROKEN_PIPE, b""),
+        ("dovetail list dovetail.reference", BROKEN_PIPE, b""),
         ("dovetail list dovetail.reference > /dev/full", FAILED, FULL),
         ("dovetail --help > /dev/full", FAILED, FULL),
         ("dovetail call server.py add a=2 b=3 <&- 2>&-", 0, b""),
     ],
 )
-def test_streams_that_nobody_reads_are_full_or_closed(folder: Path, line: str, code: int, told: bytes) -> None:
+def test_streams_without_a_reader_are_full_or_closed(folder: Path, line: str, code: int, stderr: bytes) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    with os.fdopen(writing) as left:
-        done = in_shell(folder, line, left if code == READER_LEFT else subprocess.PIPE)
-    assert (done.returncode, done.stderr, done.stdout or b"") == (code, told, b"" if code else b"5\n")
+    with os.fdopen(writing) as pipe:
+        done = in_shell(folder, line, pipe if code == BROKEN_PIPE else subprocess.PIPE)
+    assert (done.returncode, done.stderr, done.stdout or b"") == (code, stderr, b"" if code else b"5\n")
 
 
 @pytest.mark.parametrize(
@@ -318,17 +318,17 @@ def test_every_text_can_be_written(folder: Path, env: dict[str, str], shown: byt
 def test_bytes_that_are_no_text_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     serve_in_process(example_server.server, monkeypatch)
     done = typed(folder, "call", "server.py", "summarise", "text=\udcff")  # as Python reads the byte FF
-    assert (done.returncode, b"of the command line is no text in UTF-8" in done.stderr) == (WRONG_USE, True)
+    assert (done.returncode, b"of the command line is no text in UTF-8" in done.stderr) == (USAGE_ERROR, True)
 
 
-# ── signals: nothing that was started is left behind ──
+# ── signals: no child process remains ──
 
 
 INT, TERM = signal.SIGINT, signal.SIGTERM
 
 
-def hear_signals() -> None:
-    """Also where whoever started the tests does not, as behind `nohup`."""
+def reset_signals() -> None:
+    """Also if the process that started the tests ignores it, as `nohup` does."""
     for number in (INT, TERM):
         signal.signal(number, signal.SIG_DFL)
 
@@ -341,7 +341,7 @@ def test_signals(tmp_path: Path, numbers: list[int], code: int) -> None:
     (tmp_path / "silent.py").write_text("import sys; sys.stdin.read()")
     command = subprocess.Popen(
         [BIN / "dovetail", "list", "--", *program], cwd=tmp_path, env=environment(), stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=hear_signals,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=reset_signals,
     )  # fmt: skip
     try:
         pid = pid_in(tmp_path)

@@ -1,4 +1,4 @@
-"""`dovetail install`: the file or the command of each host, what stands in an entry, and what is left alone."""
+"""`dovetail install`: the file or the command of each host, the content of an entry, and what stays unchanged."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from command_stage import furnish, typed
 
 from dovetail.cli import hosts
-from dovetail.cli.install import masked, write_file
+from dovetail.cli.install import mask_secrets, write_file
 from dovetail.cli.main import main
 
 SH = shutil.which("sh")
@@ -74,7 +74,7 @@ def test_a_program_is_added_to_the_file_of_the_host(home: Path, host: str, scope
     started = {"command": RUN[0], "args": [*RUN[1:], f"{home}/weather/server.py:server"]}
     assert servers(path, section) == {"weather": {**typed, **started, "env": {"UNITS": "metric"}}}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600  # it has variables, which may be secrets
-    assert hosts.HOSTS[host].then in done.stderr
+    assert hosts.HOSTS[host].next_step in done.stderr
     done = install("--host", host, "--scope", scope, "--name", "weather", "--remove", "--yes")
     assert (done.exit_code, "started again to forget it" in done.stderr) == (0, True)
     assert servers(path, section) == {}
@@ -85,15 +85,15 @@ def test_where_the_files_are_elsewhere(home: Path, monkeypatch: pytest.MonkeyPat
     for host, variable in variables.items():
         for place, folder in (("~/work", "work"), ("../work", "work"), ("", "")):
             monkeypatch.setenv(variable, place)
-            assert hosts.file_of(hosts.HOSTS[host], "user") == home / folder / FILES[host, "user"]
+            assert hosts.config_path(hosts.HOSTS[host], "user") == home / folder / FILES[host, "user"]
     for name in ("APPDATA", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     desktop, name = hosts.HOSTS["claude-desktop"], "Claude/claude_desktop_config.json"
-    assert hosts.file_of(desktop, "user", "darwin") == home / "Library/Application Support" / name
-    assert hosts.file_of(desktop, "user", "win32") == home / "AppData/Roaming" / name
+    assert hosts.config_path(desktop, "user", "darwin") == home / "Library/Application Support" / name
+    assert hosts.config_path(desktop, "user", "win32") == home / "AppData/Roaming" / name
     packaged = home / "AppData/Local/Packages/Claude_one/LocalCache/Roaming"
     (packaged / "Claude").mkdir(parents=True)
-    assert hosts.file_of(desktop, "user", "win32") == packaged / name
+    assert hosts.config_path(desktop, "user", "win32") == packaged / name
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_file_keeps_its_indent_its_mode_and_all_else(home: Path, text: str, in
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ('{"mcpServers": {} // mine\n}', "is not plain JSON: "),
         ('{"mcpServers": {', "at line 1"),
@@ -135,11 +135,11 @@ def test_a_file_keeps_its_indent_its_mode_and_all_else(home: Path, text: str, in
         ("\udcff", "is not plain JSON"),
     ],
 )
-def test_a_file_that_is_not_plain_json_is_left_alone(home: Path, text: str, says: str) -> None:
+def test_a_file_that_is_not_plain_json_is_left_alone(home: Path, text: str, message: str) -> None:
     path = cursor_file(home, text)
     done = install("server.py", "--host", "cursor", "--env", "KEY=hush", "--yes")
     assert done.exit_code == 1
-    assert says in done.stderr
+    assert message in done.stderr
     assert '"KEY": "***"' in done.stderr.partition("To add it by hand:\n")[2]
     assert path.read_bytes() == text.encode(errors="surrogateescape")
 
@@ -148,7 +148,7 @@ def test_a_file_that_is_read_only_or_was_just_written_is_left_alone(home: Path) 
     path = cursor_file(home)
     file = hosts.ConfigFile.read(path, "mcpServers")
     path.write_text('{"mcpServers": {"theirs": {}}}')
-    with pytest.raises(hosts.UnusableFile, match="by another program meanwhile"):
+    with pytest.raises(hosts.ConfigFileError, match="by another program meanwhile"):
         write_file(file, "{}", is_private=True)
     path.chmod(0o400)
     done = install("server.py", "--host", "cursor", "--yes")
@@ -158,7 +158,7 @@ def test_a_file_that_is_read_only_or_was_just_written_is_left_alone(home: Path) 
 
 
 def fake_command(home: Path, name: str, code: int = 0) -> Path:
-    """A program that writes its words, a line each, and fails if it is told to."""
+    """A program that writes its words, a line each, and fails on demand."""
     heard = home / f"{name}.txt"
     (home / "bin" / name).write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {heard}\necho oh no >&2\nexit {code}\n')
     (home / "bin" / name).chmod(0o755)
@@ -182,10 +182,10 @@ OWN_COMMANDS = [  # the host, its program, what is typed, and the words that the
 def test_the_command_of_a_host_is_used(home: Path, host: str, program: str, words: str, heard: list[str]) -> None:
     if words == "--remove":
         (home / ".claude.json").write_text('{"mcpServers": {"it": {}}}')
-    told = fake_command(home, program)
+    log = fake_command(home, program)
     done = install("--host", host, "--name", "it", "--yes", *words.split())
     assert done.exit_code == 0, done.output
-    assert told.read_text().splitlines() == heard
+    assert log.read_text().splitlines() == heard
     assert f"by `{program} {' '.join(heard[:2])}`"[:20] in done.stderr
     assert not (home / FILES[host, "user"]).exists() or words == "--remove"
 
@@ -269,7 +269,7 @@ def test_of_secrets_only_names_are_shown(home: Path, monkeypatch: pytest.MonkeyP
     secrets = [
         {key: value} for key in ("env", "headers", "oauth", "x") for value in ({"name": "hush"}, ["hush"], "hush")
     ]
-    assert "hush" not in json.dumps([masked({**each, "command": "sh"}) for each in secrets])
+    assert "hush" not in json.dumps([mask_secrets({**each, "command": "sh"}) for each in secrets])
 
 
 def test_another_server_of_the_name_is_not_replaced_unasked(home: Path) -> None:
@@ -290,7 +290,7 @@ def test_another_server_of_the_name_is_not_replaced_unasked(home: Path) -> None:
 
 @pytest.mark.parametrize("host", ["claude-code", "cursor"])
 def test_what_is_shared_can_be_without_paths_of_this_machine(home: Path, host: str) -> None:
-    here = hosts.HOSTS[host].here
+    here = hosts.HOSTS[host].project_folder
     words = ("--host", host, "--scope", "project", "--yes")
     for name, more in (
         ("uv", ("server.py:server", "--uv")),
@@ -307,14 +307,14 @@ def test_what_is_shared_can_be_without_paths_of_this_machine(home: Path, host: s
     ]
 
 
-def test_what_a_person_should_know_is_told(home: Path) -> None:
-    for words, says in (
+def test_warnings_for_the_user(home: Path) -> None:
+    for words, message in (
         (["server.py"], f"Others who get this folder have no {sys.executable}; --uv starts it"),
         (["--", "sh", "/bin/sh"], "Others who get this folder have no /bin/sh."),
-        (["server.py", "--uv", "--env", "KEY=hush"], "gets the hidden values too"),
+        (["server.py", "--uv", "--env", "KEY=hush"], "get the hidden values too"),
     ):
         done = install("--host", "cursor", "--scope", "project", "--name", "it", "--dry-run", *words)
-        assert (done.exit_code, says in done.stderr) == (0, True), done.stderr
+        assert (done.exit_code, message in done.stderr) == (0, True), done.stderr
 
 
 @pytest.mark.parametrize(("says_yes", "code"), [(True, 0), (False, 5)])
@@ -325,7 +325,7 @@ def test_a_person_is_asked(home: Path, monkeypatch: pytest.MonkeyPatch, says_yes
         asked.append(words)
         return says_yes
 
-    monkeypatch.setattr("dovetail.cli.install.can_ask", lambda: True)
+    monkeypatch.setattr("dovetail.cli.install.is_interactive", lambda: True)
     monkeypatch.setattr("dovetail.cli.ask.confirm", confirm)
     path = cursor_file(home)
     done = install("server.py", "--host", "cursor")

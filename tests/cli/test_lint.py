@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail import Client, Server
-from dovetail.cli.lint import Catalogue, findings_of, tokens
-from dovetail.cli.lint.rules import LEVELS, RULES, findings_of_hints
-from dovetail.cli.lint.schemas import References, fault_of, parts
+from dovetail.cli.lint import Catalog, check_catalog, estimate_tokens
+from dovetail.cli.lint.rules import LEVELS, RULES, check_hints
+from dovetail.cli.lint.schemas import References, pattern_problem, subschemas
 
 TEXT = {"type": "string", "description": "A text."}
 
@@ -33,8 +33,8 @@ def one(**keywords: Any) -> dict[str, Any]:
     return tool(properties={"x": {"description": "It.", **keywords}})
 
 
-def tools(*definitions: dict[str, Any], **more: Any) -> Catalogue:
-    return Catalogue(tools=definitions, **more)
+def tools(*definitions: dict[str, Any], **more: Any) -> Catalog:
+    return Catalog(tools=definitions, **more)
 
 
 def deep(levels: int) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def deep(levels: int) -> dict[str, Any]:
 
 UNSAFE = {"_meta": {"dovetail/unsafe": ["b", "c"]}}
 BROKEN = [
-    ("list-malformed", Catalogue(malformed=[("tools", "an object in the place of a list")]), "an object"),
+    ("list-malformed", Catalog(malformed=[("tools", "an object in the place of a list")]), "an object"),
     ("name-characters", tools(tool("shop.bake")), "'.'"),
     ("name-start", tools(tool("3d_print")), ""),
     ("name-length", tools(tool("b" * 65)), "65 characters"),
@@ -90,16 +90,16 @@ BROKEN = [
     ("hint-read-only", tools(tool("get_note")), ""),
     ("hint-contradiction", tools(tool(annotations={"readOnlyHint": True, "destructiveHint": True})), ""),
     ("hint-contradiction", tools(tool("delete_note", annotations={"readOnlyHint": True})), "delete"),
-    ("uri-invalid", Catalogue(resources=[{"uri": "no uri", "mimeType": "a/b"}]), ""),
-    ("uri-duplicate", Catalogue(resources=[{"uri": "a://b", "mimeType": "a/b"}] * 2), ""),
-    ("template-malformed", Catalogue(templates=[{"uriTemplate": "a://{b", "mimeType": "a/b"}]), ""),
-    ("template-unmatchable", Catalogue(templates=[{"uriTemplate": "a://{b}{c}", "mimeType": "a/b"}]), ""),
-    ("template-unmatchable", Catalogue(templates=[{"uriTemplate": "a://b", "mimeType": "a/b"}]), "no variables"),
-    ("template-unsafe", Catalogue(templates=[{"uriTemplate": "a://{b}", "mimeType": "a/b", **UNSAFE}]), "b, c"),
-    ("mime-type", Catalogue(resources=[{"uri": "a://b"}]), ""),
+    ("uri-invalid", Catalog(resources=[{"uri": "no uri", "mimeType": "a/b"}]), ""),
+    ("uri-duplicate", Catalog(resources=[{"uri": "a://b", "mimeType": "a/b"}] * 2), ""),
+    ("template-malformed", Catalog(templates=[{"uriTemplate": "a://{b", "mimeType": "a/b"}]), ""),
+    ("template-unmatchable", Catalog(templates=[{"uriTemplate": "a://{b}{c}", "mimeType": "a/b"}]), ""),
+    ("template-unmatchable", Catalog(templates=[{"uriTemplate": "a://b", "mimeType": "a/b"}]), "no variables"),
+    ("template-unsafe", Catalog(templates=[{"uriTemplate": "a://{b}", "mimeType": "a/b", **UNSAFE}]), "b, c"),
+    ("mime-type", Catalog(resources=[{"uri": "a://b"}]), ""),
     ("icon-source", tools(tool(icons=[{"src": "http://example.com/i.png"}])), "http"),
-    ("prompt-description", Catalogue(prompts=[{"name": "p"}]), ""),
-    ("argument-description", Catalogue(prompts=[{"name": "p", "description": "x", "arguments": [{"name": "a"}]}]), "a"),
+    ("prompt-description", Catalog(prompts=[{"name": "p"}]), ""),
+    ("argument-description", Catalog(prompts=[{"name": "p", "description": "x", "arguments": [{"name": "a"}]}]), "a"),
     ("tool-count", tools(*(tool(f"a{n}x") for n in range(41))), "41 tools"),
     ("tool-count-limit", tools(*(tool(f"a{n}x") for n in range(129))), "129 tools"),
     ("tool-tokens", tools(one(type="string", title="x" * 4_000)), "about 10"),
@@ -108,10 +108,10 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(
-    ("rule", "catalogue", "detail"), BROKEN, ids=[f"{n} {rule}" for n, (rule, *_) in enumerate(BROKEN)]
+    ("rule", "catalog", "detail"), BROKEN, ids=[f"{n} {rule}" for n, (rule, *_) in enumerate(BROKEN)]
 )
-def test_a_rule_finds_what_it_is_for(rule: str, catalogue: Catalogue, detail: str) -> None:
-    found = findings_of(catalogue)
+def test_a_rule_finds_what_it_is_for(rule: str, catalog: Catalog, detail: str) -> None:
+    found = check_catalog(catalog)
     mine = [finding for finding in found if finding.rule == rule]
     assert mine, found
     assert any(detail in finding.detail for finding in mine), mine
@@ -127,10 +127,10 @@ EXPECTED_WITH = {  # what breaks one rule may break another
 
 def test_every_rule_is_tested_and_explained() -> None:
     assert {rule for rule, *_ in BROKEN} == set(RULES)
-    for rule, told in RULES.items():
-        assert told.level in LEVELS
-        assert told.why, rule
-        assert told.fix, rule
+    for name, rule in RULES.items():
+        assert rule.level in LEVELS
+        assert rule.why, name
+        assert rule.fix, name
 
 
 GOOD = {
@@ -151,7 +151,7 @@ GOOD = {
 
 @pytest.mark.parametrize("name", GOOD)
 def test_what_is_fine_is_not_found(name: str) -> None:
-    assert findings_of(tools(GOOD[name])) == []
+    assert check_catalog(tools(GOOD[name])) == []
 
 
 SOME_KEYS = [
@@ -169,19 +169,19 @@ JSON = st.recursive(
 @given(st.lists(st.dictionaries(st.sampled_from(["name", "inputSchema", "outputSchema", "annotations", "icons",
        "description", "uri", "uriTemplate", "arguments"]), JSON), max_size=3))  # fmt: skip
 def test_definitions_of_any_shape_are_linted(definitions: list[dict[str, Any]]) -> None:
-    found = findings_of(Catalogue(definitions, definitions, definitions, definitions))
+    found = check_catalog(Catalog(definitions, definitions, definitions, definitions))
     assert all(finding.rule in RULES for finding in found)
 
 
 def test_a_schema_without_end_is_not_walked_without_end() -> None:
     endless: dict[str, Any] = {"type": "object"}
     endless["properties"] = {"again": endless}
-    assert sum(1 for _ in parts(endless)) < 1_000
+    assert sum(1 for _ in subschemas(endless)) < 1_000
 
 
 def test_tokens_are_a_quarter_of_the_bytes_that_models_see() -> None:
     small = {"name": "a", "inputSchema": {}, "outputSchema": {"long": "x" * 1_000}}
-    assert tokens(small) == -(-len(b'{"name":"a","inputSchema":{}}') // 4)
+    assert estimate_tokens(small) == -(-len(b'{"name":"a","inputSchema":{}}') // 4)
 
 
 @pytest.fixture
@@ -201,8 +201,8 @@ def test_the_command_groups_by_rule(run: Run) -> None:
     assert done.exit_code == 0  # warnings only
     expected = []
     for rule, detail in (("parameter-description", "name"), ("hint-destructive", "delete")):
-        told = RULES[rule]
-        expected += [f"warning {rule}: {told.why}", f"  tool delete_cake: {detail}", f"  fix: {told.fix}"]
+        broken = RULES[rule]
+        expected += [f"warning {rule}: {broken.why}", f"  tool delete_cake: {detail}", f"  fix: {broken.fix}"]
     assert done.stdout.splitlines() == expected
     assert done.stderr.splitlines()[-1] == "2 warnings"
     assert "1 tool, about" in done.stderr
@@ -223,14 +223,14 @@ def test_the_command_groups_by_rule(run: Run) -> None:
 def test_rules_can_be_chosen(run: Run, words: list[str], code: int, rules: list[str]) -> None:
     done = run("lint", "--json", *words)
     assert done.exit_code == code
-    said = json.loads(done.stdout)
-    assert [finding["rule"] for finding in said["findings"]] == rules
-    assert said["counts"] == {"errors": 0, "warnings": len(rules), "notes": 0}
-    assert said["tokens"]["tools"].keys() == {"delete_cake"}
+    document = json.loads(done.stdout)
+    assert [finding["rule"] for finding in document["findings"]] == rules
+    assert document["counts"] == {"errors": 0, "warnings": len(rules), "notes": 0}
+    assert document["tokens"]["tools"].keys() == {"delete_cake"}
     assert done.stderr == ""
 
 
-def test_a_rule_that_does_not_exist_is_told(run: Run) -> None:
+def test_an_unknown_rule_is_reported(run: Run) -> None:
     done = run("lint", "--ignore", "hint-destuctive:delete_cake")
     assert done.exit_code == 2
     assert "--ignore: there is no rule hint-destuctive; did you mean hint-destructive? --rules lists" in done.stderr
@@ -268,7 +268,7 @@ def test_a_list_that_no_client_takes_fails_a_build(run: Run, monkeypatch: Any, a
 def test_the_page_has_every_rule() -> None:
     page = (Path(__file__).parents[2] / "docs" / "commands" / "lint.md").read_text()
     rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \| (.*) \| (.*) \|$", page, re.MULTILINE)
-    assert rows == [(rule, told.level, told.why, told.fix) for rule, told in RULES.items()]
+    assert rows == [(name, rule.level, rule.why, rule.fix) for name, rule in RULES.items()]
 
 
 # ── schemas as JSON Schema means them ──
@@ -277,7 +277,7 @@ def test_the_page_has_every_rule() -> None:
 def found(rule: str, **schema: Any) -> list[str]:
     """The details of what a rule finds in a tool's arguments."""
     definition = tool(inputSchema={"type": "object", "properties": {}, **schema})
-    return [finding.detail for finding in findings_of(tools(definition)) if finding.rule == rule]
+    return [finding.detail for finding in check_catalog(tools(definition)) if finding.rule == rule]
 
 
 NAMES = ("Box<int>", "a/b~c", "50%", "größe")
@@ -291,14 +291,14 @@ NOWHERE = [
 
 
 def test_a_reference_leads_to_what_it_names() -> None:
-    def meant(reference: Any) -> Any:
-        return References(DOCUMENT).meant(reference)
+    def resolve(reference: Any) -> Any:
+        return References(DOCUMENT).resolve(reference)
 
-    assert meant("#") == meant("") == DOCUMENT
+    assert resolve("#") == resolve("") == DOCUMENT
     for name, written in zip(NAMES, ("Box%3Cint%3E", "a~1b~0c", "50%25", "gr%C3%B6%C3%9Fe"), strict=True):
-        assert meant(f"#/$defs/{written}") == {"title": name}
-    assert meant("#/prefixItems/0") == {"title": "first"}
-    assert [reference for reference in NOWHERE if meant(reference) is not None] == []
+        assert resolve(f"#/$defs/{written}") == {"title": name}
+    assert resolve("#/prefixItems/0") == {"title": "first"}
+    assert [reference for reference in NOWHERE if resolve(reference) is not None] == []
 
 
 def test_where_parts_have_names_references_are_not_judged() -> None:
@@ -309,7 +309,7 @@ def test_where_parts_have_names_references_are_not_judged() -> None:
 
 def test_every_schema_inside_is_walked() -> None:
     for keyword in ("items", "additionalItems", "unevaluatedProperties", "contentSchema", "then", "contains"):
-        assert [part.path for part in parts({keyword: {"type": "null"}})] == [(), (keyword,)]
+        assert [part.path for part in subschemas({keyword: {"type": "null"}})] == [(), (keyword,)]
 
 
 BOTH = {"a": TEXT, "b": TEXT}
@@ -344,7 +344,7 @@ def test_what_is_described_elsewhere_is_not_found(schema: dict[str, Any]) -> Non
         assert found(rule, **inside, **{"$defs": BASE}) == []
 
 
-def test_what_nobody_describes_is_found() -> None:
+def test_what_is_not_described_is_found() -> None:
     inner = {"o": {"type": "array", "items": {"anyOf": [{"type": "object", **ONLY_A}, {"type": "null"}]}}}
     assert found("schema-required", properties={"b": TEXT, **inner}) == ['o[]: "b"']
     for schema in (BARE, {"anyOf": [BARE, {"type": "null"}]}, {"properties": {"not": BARE}}):
@@ -362,16 +362,16 @@ def test_what_nobody_describes_is_found() -> None:
     ],
 )  # fmt: skip
 def test_a_pattern_of_ecmascript_is_left_alone(pattern: str) -> None:
-    assert fault_of(pattern) == ""
+    assert pattern_problem(pattern) == ""
 
 
-def test_a_pattern_that_does_not_end_or_is_of_python_is_told() -> None:
+def test_an_unfinished_pattern_or_one_of_python_is_reported() -> None:
     for pattern in ("(", "a(b(c)", ")", "(a))", r"(\)", r"([)]", "[a-z", r"[a\]", "a\\", "[a\\"):
-        assert "without the other one" in fault_of(pattern)
+        assert "without the other one" in pattern_problem(pattern)
     python = {"(?P<year>a)": "(?P", "(?i)abc": "(?i)", "(?#why)a": "(?#", "(?>a)": "(?>", "(?": "(?"}
     for pattern, unknown in python.items():
-        told = f"x: {pattern}: {unknown} is not for JSON Schema"
-        assert found("schema-pattern", properties={"x": {**TEXT, "pattern": pattern}}) == [told]
+        detail = f"x: {pattern}: {unknown} is not for JSON Schema"
+        assert found("schema-pattern", properties={"x": {**TEXT, "pattern": pattern}}) == [detail]
 
 
 # ── what the names of tools sound like ──
@@ -406,15 +406,15 @@ SERVERS = {  # the name that a server gives itself, and its tools
         - confirm_delete  - countdown  - search_and_index  R search_and_rescue_teams_list  - flush_toilet
     """,
 }  # fmt: skip
-SOUNDS = {"hint-destructive": "L", "hint-read-only": "R"}
+VERDICTS = {"hint-destructive": "L", "hint-read-only": "R"}
 
 
 def heard(name: str, server: str = "", **annotations: Any) -> list[tuple[str, str]]:
-    found = findings_of_hints([{"name": name, "annotations": annotations}], server)
+    found = check_hints([{"name": name, "annotations": annotations}], server)
     return [(finding.rule, finding.detail) for finding in found]
 
 
-def test_the_word_that_is_heard_is_told() -> None:
+def test_the_destructive_verb_is_reported() -> None:
     assert heard("remove_background", readOnlyHint=True) == []  # of a picture that was sent along
     assert heard("delete_note", destructiveHint=False) == []
     assert heard("delete_note", readOnlyHint=False) == [("hint-destructive", "delete")]
@@ -424,9 +424,9 @@ def test_the_word_that_is_heard_is_told() -> None:
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_names_are_heard_as_people_hear_them(server: str) -> None:
+def test_verbs_in_names_are_understood(server: str) -> None:
     words = SERVERS[server].split()
     expected = dict(zip(words[1::2], words[::2], strict=True))
-    found = findings_of_hints([{"name": name} for name in expected], server)
-    told = {finding.place.removeprefix("tool "): SOUNDS[finding.rule] for finding in found}
-    assert {name: told.get(name, "-") for name in expected} == expected
+    found = check_hints([{"name": name} for name in expected], server)
+    guessed = {finding.place.removeprefix("tool "): VERDICTS[finding.rule] for finding in found}
+    assert {name: guessed.get(name, "-") for name in expected} == expected

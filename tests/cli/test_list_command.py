@@ -17,7 +17,7 @@ from documented import load
 from dovetail import Client, Server
 from dovetail.cli.arguments import Argument, GivenArguments, parameter_lines
 from dovetail.cli.commands import MAX_PAGES
-from dovetail.cli.lint import Catalogue, findings_of
+from dovetail.cli.lint import Catalog, check_catalog
 from dovetail.cli.output import CommandExit
 from dovetail.cli.show import details, lines
 from dovetail.protocol.revisions import SUPPORTED
@@ -42,7 +42,7 @@ def test_everything_by_default(run: Run) -> None:
 
 @pytest.mark.seed("S3-17", "S3-19")
 def test_hints_that_a_tool_does_not_give_stand_for_the_worse(run: Run) -> None:
-    """The specification gives the defaults to whoever reads; nothing of them is sent."""
+    """The specification gives the defaults to the reader; they are not sent."""
     shown = run("list", "tools", "-v").stdout
     assert "  summarise [destructive, open-world]\n" in shown
     assert "  add [read-only, open-world]\n" in shown
@@ -66,12 +66,12 @@ def test_json_is_what_came(run: Run) -> None:
 
 def test_nothing_to_list(monkeypatch: pytest.MonkeyPatch) -> None:
     run = running(Server("empty"), monkeypatch)
-    for words, told in ((["list"], "offers nothing"), (["list", "prompts"], "offers no prompts")):
+    for words, message in ((["list"], "offers nothing"), (["list", "prompts"], "offers no prompts")):
         done = run(*words)
-        assert (done.exit_code, done.stdout, told in done.stderr) == (0, "", True)
+        assert (done.exit_code, done.stdout, message in done.stderr) == (0, "", True)
 
 
-def test_a_list_without_an_end_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_without_an_end_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def again(_client: Client, _method: str, *_: Any) -> dict[str, Any]:
         return {"tools": [{"name": "a"}, None], "nextCursor": "again"}
 
@@ -113,7 +113,7 @@ def test_a_hostile_schema_is_looked_at_once(schema: dict[str, Any]) -> None:
         lambda: parameter_lines(schema),
         lambda: given.typed(schema, "t"),
         lambda: nested.typed(schema, "t"),
-        lambda: findings_of(Catalogue(tools=[tool])),
+        lambda: check_catalog(Catalog(tools=[tool])),
     ):
         with functions_called() as called, contextlib.suppress(CommandExit):
             look()
@@ -159,31 +159,31 @@ def test_a_server_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = done.stdout.splitlines()
     assert lines[0] == "The Bakery 2.0.0"
     assert lines[-14:] == ["Instructions", *["  Bread first."] * 12, "  … --json has all of them"]
-    told = dict(line.split(None, 1) for line in lines[1:-14] if not line.startswith(" "))
-    assert told["Speaks"] == ", ".join(SUPPORTED)
-    assert told["Offers"] == "1 tool, 0 resources, 0 templates, 0 prompts"
-    assert told["Hints"] == "1 destructive, 1 open-world, 1 not annotated"
-    assert told["Lint"] == "1 warning"
+    rows = dict(line.split(None, 1) for line in lines[1:-14] if not line.startswith(" "))
+    assert rows["Speaks"] == ", ".join(SUPPORTED)
+    assert rows["Offers"] == "1 tool, 0 resources, 0 templates, 0 prompts"
+    assert rows["Hints"] == "1 destructive, 1 open-world, 1 not annotated"
+    assert rows["Lint"] == "1 warning"
     assert "warning parameter-description tool bake: minutes" in [" ".join(line.split()) for line in lines]
-    assert "tools (listChanged)" in told["Capabilities"]
-    assert "Transports" not in told
+    assert "tools (listChanged)" in rows["Capabilities"]
+    assert "Transports" not in rows
     assert done.stderr == ""
 
 
-def test_an_old_server_of_somebody_else(tmp_path: Path) -> None:
+def test_an_old_server_of_another_framework(tmp_path: Path) -> None:
     (tmp_path / "old.py").write_text(OLD)
     done = typed(tmp_path, "inspect", "--json", "--timeout", "20", "--", sys.executable, "old.py")
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert [name for name, probe in said["revisions"].items() if probe["speaks"]] == ["2025-06-18"]
-    assert "offers 2025-06-18" in said["revisions"]["2025-11-25"]["why"]
-    assert said["revision"] == "2025-06-18"
-    assert said["counts"] == {"tools": 2, "resources": 0, "templates": 0, "prompts": 0}
-    assert said["hints"] == {"destructive": 2, "open-world": 2, "not annotated": 2}
-    assert said["extensions"] == ["tasks"]
-    assert said["lint"]["counts"]["errors"] >= 2
-    assert {"rule": "name-missing", "level": "error"}.items() <= said["lint"]["findings"][0].items()
-    assert said["seconds"]["answer"] is None  # it leaves when it is pinged
+    document = json.loads(done.stdout)
+    assert [name for name, probe in document["revisions"].items() if probe["speaks"]] == ["2025-06-18"]
+    assert "offers 2025-06-18" in document["revisions"]["2025-11-25"]["why"]
+    assert document["revision"] == "2025-06-18"
+    assert document["counts"] == {"tools": 2, "resources": 0, "templates": 0, "prompts": 0}
+    assert document["hints"] == {"destructive": 2, "open-world": 2, "not annotated": 2}
+    assert document["extensions"] == ["tasks"]
+    assert document["lint"]["counts"]["errors"] >= 2
+    assert {"rule": "name-missing", "level": "error"}.items() <= document["lint"]["findings"][0].items()
+    assert document["seconds"]["answer"] is None  # it exits on a ping
     done = typed(tmp_path, "inspect", "--", sys.executable, "old.py")
     assert not set(b"\x1b\x07") & set(done.stdout)
     assert "Speaks        2025-06-18; not 2026-07-28, 2025-11-25" in done.stdout.decode()
@@ -195,20 +195,21 @@ def test_a_server_at_a_url_and_a_transport_that_is_missing_there(tmp_path: Path)
             path: json.loads(typed(tmp_path, "inspect", f"{served.origin}/{path}", "--json").stdout)
             for path in ("mcp", "sse")
         }
-        told = typed(tmp_path, "inspect", f"{served.origin}/mcp").stdout.decode()
+        text = typed(tmp_path, "inspect", f"{served.origin}/mcp").stdout.decode()
         assert b"  greet  name, [language]" in typed(tmp_path, "list", f"{served.origin}/mcp", "prompts").stdout
     assert all(probe["speaks"] for probe in found["mcp"]["revisions"].values())
     transports = {
-        path: {name: probe["speaks"] for name, probe in said["transports"].items()} for path, said in found.items()
+        path: {name: probe["speaks"] for name, probe in document["transports"].items()}
+        for path, document in found.items()
     }
     assert transports == {"mcp": {"http": True, "sse": False}, "sse": {"http": False, "sse": True}}
-    assert "\nTransports    http; not sse at this address\n" in told
+    assert "\nTransports    http; not sse at this address\n" in text
     assert found["mcp"]["server"]["name"] == "example"
 
 
-def test_the_page_shows_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_shows_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
     page = (PROGRAM.parents[2] / "docs" / "commands" / "inspect.md").read_text()
     shown = page.partition("$ dovetail inspect server.py\n")[2].partition("```")[0]
-    said = running(load("tools").server, monkeypatch)("inspect").stdout
+    text = running(load("tools").server, monkeypatch)("inspect").stdout
     times = re.compile(r"[\d.]+ m?s\b")
-    assert times.sub("…", said) == times.sub("…", shown)
+    assert times.sub("…", text) == times.sub("…", shown)

@@ -13,7 +13,7 @@ from command_stage import BIN, PROMPTLY, environment, typed
 
 import dovetail
 from dovetail.cli.main import main
-from dovetail.cli.new import PARTS, ProjectPlan, files_of, project_name
+from dovetail.cli.new import FEATURES, ProjectPlan, project_files, project_name
 
 MYPY_CACHE = Path(__file__).parents[2] / ".mypy_cache" / "of-new-projects"  # so that Dovetail is read once
 FILES = {"pyproject.toml", "server.py", "tests/test_server.py", "README.md", ".gitignore"}
@@ -66,16 +66,16 @@ def test_the_project_passes_its_tests_and_its_own_checks_and_is_served(tmp_path:
 def test_every_plan_is_clean_code(tmp_path: Path) -> None:
     plans = [
         ProjectPlan("it", parts, transport)
-        for parts in [("tool",), ("resource",), ("prompt",), ("prompt", "tool"), tuple(PARTS)]
+        for parts in [("tool",), ("resource",), ("prompt",), ("prompt", "tool"), tuple(FEATURES)]
         for transport in ("stdio", "http")
     ]
     plans.append(ProjectPlan("n" * 47))  # the longest that there is, with `-server` behind it
     for number, plan in enumerate(plans):
-        for path, text in files_of(plan).items():
+        for path, text in project_files(plan).items():
             place = tmp_path / str(number) / path
             place.parent.mkdir(exist_ok=True, parents=True)
             place.write_text(text)
-        is_http = 'server.run("http")' in files_of(plan)["server.py"]
+        is_http = 'server.run("http")' in project_files(plan)["server.py"]
         assert is_http == (plan.transport == "http")
     folders = [str(number) for number in range(len(plans))]
     for command in (["check", "--select", "E,F,I,B,UP,W"], ["format", "--check"]):
@@ -99,7 +99,7 @@ def test_a_project_is_not_called_like_a_package(tmp_path: Path, name: str) -> No
 
 def test_the_container_has_what_the_project_needs(tmp_path: Path) -> None:
     done = new("a b/we", "--with", "tool")
-    assert f"  cd 'a b/we'\n  {PARTS['tool'].trial}\n" in done.stderr
+    assert f"  cd 'a b/we'\n  {FEATURES['tool'].example}\n" in done.stderr
     assert new("it", "--docker", "--ci", "github", "--yes").exit_code == 0
     assert made(tmp_path / "it") == FILES | {"Dockerfile", ".dockerignore", ".github/workflows/test.yml"}
     assert "docker build -t it ." in (tmp_path / "it" / "README.md").read_text()
@@ -120,7 +120,7 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
     assert made(tmp_path / "it") == FILES
 
 
-def test_a_link_to_itself_is_told(tmp_path: Path) -> None:
+def test_a_symlink_loop_is_reported(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     for name in ("loop", "loop/it"):
         done = new(name, "--yes")

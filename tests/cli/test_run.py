@@ -132,7 +132,7 @@ again(100)
 """
 
 
-def test_a_long_way_is_cut_and_a_cause_is_told(write: Write) -> None:
+def test_a_long_traceback_is_cut_and_a_cause_is_shown(write: Write) -> None:
     path = write(DEEP)
     result = run("server.py")
     assert result.exit_code == 1
@@ -143,7 +143,7 @@ def test_a_long_way_is_cut_and_a_cause_is_told(write: Write) -> None:
     assert set(re.findall('File "([^"]+)"', result.output)) <= {str(path), path.name}
 
 
-def test_a_wrong_registration_is_told(write: Write) -> None:
+def test_a_wrong_registration_is_reported(write: Write) -> None:
     write(PLAIN + "server.add_tool(add)")
     result = run("server.py")
     assert (result.exit_code, "add" in result.output, "Traceback" in result.output) == (1, True, False)
@@ -221,8 +221,8 @@ def test_help_is_light() -> None:
         "import json; print(json.dumps(sorted(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PROMPTLY)
-    said, _, names = done.stdout.rpartition("\n[")
-    assert "Examples:" in said
+    help_text, _, names = done.stdout.rpartition("\n[")
+    assert "Examples:" in help_text
     loaded = set(json.loads("[" + names))
     heavy = {"asyncio", "dovetail.server", "dovetail.engine", "dovetail.reference", "uvicorn", "uvloop", "httptools"}
     assert not loaded & heavy

@@ -15,7 +15,7 @@ from command_stage import BIN, environment
 
 from dovetail.cli import output
 from dovetail.cli.ask import ask
-from dovetail.cli.output import DECLINED, INTERRUPTED, aligned, bar, cut, in_line
+from dovetail.cli.output import DECLINED, INTERRUPTED, align, bar, one_line, truncate
 
 pytestmark = pytest.mark.long
 
@@ -59,21 +59,21 @@ def test_nothing_is_drawn_over_a_question(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
-    line = output.ProgressLine()
+    line = output.ProgressBar()
     line.show(1, 1)
-    with line.held():
+    with line.paused():
         before = screen.getvalue()
         assert before.endswith("\r\x1b[K")
         line.show(1, 1)
         assert screen.getvalue() == before
     line.show(1, 1, "on")
     assert screen.getvalue().endswith("100% on")
-    output.tell("above")
+    output.err("above")
     assert screen.getvalue().endswith("100% on\r\x1b[Kabove\n\r\x1b[K[##############################] 100% on")
     line.show(1, 2, "日本" * 50)
     line.draw()
     drawn = screen.getvalue().rpartition("\x1b[K")[2]
-    assert 77 <= output.width_of(drawn) <= 79  # the last column would begin another line
+    assert 77 <= output.display_width(drawn) <= 79  # the last column would begin another line
     line.clear()
     assert screen.getvalue().endswith("\r\x1b[K")
 
@@ -93,11 +93,11 @@ async def test_an_answer_where_no_loop_can_wait_for_the_keyboard(monkeypatch: py
 
 
 def test_text_and_json_without_what_steers() -> None:
-    assert output.plain("a\tb\nc\r\x1b[31m\x9b1m\u202e") == "a\tb\nc��[31m�1m�"
-    assert in_line("a\n\n b\x07 ") == "a b�"
-    assert in_line("word " * 1_000, 20) == "word word word word…"
+    assert output.sanitize("a\tb\nc\r\x1b[31m\x9b1m\u202e") == "a\tb\nc��[31m�1m�"
+    assert one_line("a\n\n b\x07 ") == "a b�"
+    assert one_line("word " * 1_000, 20) == "word word word word…"
     value = {"a\x9b": ["\x1b[1m\x7f\u202e\n", 1.5, None]}
-    for text in (output.as_json(value, indent=True), output.as_json(value, indent=False)):
+    for text in (output.to_json(value, indent=True), output.to_json(value, indent=False)):
         assert not {"\x1b", "\x9b", "\x7f", "\u202e"} & set(text)
         assert json.loads(text) == value
 
@@ -110,13 +110,13 @@ def test_text_and_json_without_what_steers() -> None:
     ],
 )  # fmt: skip
 def test_texts_are_cut_by_columns(text: str, width: int, shown: str) -> None:
-    assert cut(text, width) == in_line(text, width) == shown
+    assert truncate(text, width) == one_line(text, width) == shown
 
 
 def test_columns() -> None:
     rows = [("a", "", "ccc"), ("\x1b[1mbb\x1b[0m", "", "c"), ("日本", "", "")]
-    assert aligned(rows) == ["a     ccc", "\x1b[1mbb\x1b[0m    c", "日本"]
-    assert aligned([]) == []
+    assert align(rows) == ["a     ccc", "\x1b[1mbb\x1b[0m    c", "日本"]
+    assert align([]) == []
 
 
 # ── in a real terminal ──

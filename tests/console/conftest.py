@@ -87,7 +87,7 @@ def impostor(tab: ConsolePage) -> Iterator[Impostor]:
 
 @pytest.fixture(scope="module")
 def foreign() -> Iterator[str]:
-    """The port of somebody else's web pages."""
+    """The port of another origin's web pages."""
 
     class Pages(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -142,7 +142,7 @@ class ConsolePage:
         return [f"{each['id']} ({each['impact']}): {[node['target'] for node in each['nodes']]}" for each in found]
 
 
-# ── a server that says what a test wants: made-up tools and results go out ──
+# ── a fake endpoint with the tools and results of a test ──
 
 
 def schema(**properties: Any) -> dict[str, Any]:
@@ -150,24 +150,27 @@ def schema(**properties: Any) -> dict[str, Any]:
 
 
 class Impostor:
-    """Answers what the page asks its endpoint: with these tools and results."""
+    """Responds to the requests of the page with these tools and results."""
 
     def __init__(self, tab: ConsolePage) -> None:
         self.tab = tab
         self.tools: list[dict[str, Any]] = []
-        self.content: list[Any] | None = None  # None: the arguments come back
+        self.content: list[Any] | None = None  # None: the arguments
         self.agreed: dict[str, Any] = {}
-        tab.page.route("**/mcp", self._answer)
+        tab.page.route("**/mcp", self._respond)
 
-    def _answer(self, route: Any) -> None:
-        asked = json.loads(route.request.post_data)
-        if asked["method"] == "subscriptions/listen":
-            said = {"method": "notifications/subscriptions/acknowledged", "params": {"notifications": self.agreed}}
-            body = f"data: {json.dumps({'jsonrpc': '2.0', **said})}\n\n"
+    def _respond(self, route: Any) -> None:
+        request = json.loads(route.request.post_data)
+        if request["method"] == "subscriptions/listen":
+            notification = {
+                "method": "notifications/subscriptions/acknowledged",
+                "params": {"notifications": self.agreed},
+            }
+            body = f"data: {json.dumps({'jsonrpc': '2.0', **notification})}\n\n"
             route.fulfill(status=200, content_type="text/event-stream", body=body)
             return
-        answer = {"jsonrpc": "2.0", "id": asked["id"], "result": self._result(asked["method"], asked["params"])}
-        route.fulfill(status=200, content_type="application/json", body=json.dumps(answer))
+        response = {"jsonrpc": "2.0", "id": request["id"], "result": self._result(request["method"], request["params"])}
+        route.fulfill(status=200, content_type="application/json", body=json.dumps(response))
 
     def _result(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         echoed = [{"type": "text", "text": "got " + json.dumps(params.get("arguments"))}]

@@ -1,4 +1,4 @@
-"""A server for the console to be tried on: one thing of every kind that it has to show, and text that is meant ill.
+"""A server for the console to be tried on: one thing of every kind that it has to show, and hostile text.
 
 `python console_stage.py` serves it with its console, at STAGE_PORT or any that is free; `--tidy` for pictures of it.
 """
@@ -152,7 +152,7 @@ def fail(reason: str = "no reason") -> str:
 
 @server.tool(title="Count up")
 def count_up() -> int:
-    """Changes the counter, and tells whoever listens."""
+    """Changes the counter, and notifies subscribers."""
     global count
     count += 1
     server.notify_resource_updated("counter://value")

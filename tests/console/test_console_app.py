@@ -1,4 +1,4 @@
-"""The console's server side: what is at which path, who may see it, and what is told of the server every second."""
+"""The console's server side: its paths, access to them, and the live metrics."""
 
 import asyncio
 import platform
@@ -13,7 +13,7 @@ import pytest
 import dovetail
 from dovetail import Console, Server, SetupError, ToolError
 from dovetail.console import metrics
-from dovetail.console.metrics import Histogram, Metrics, shown_session
+from dovetail.console.metrics import Histogram, Metrics, session_summary
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.session import Session
 from dovetail.transports.http.in_flight import SeenSession
@@ -46,11 +46,11 @@ def viewer_of(app: Any) -> Exchange:
     return HttpWire(app).raw("GET", b"", {"x-dovetail-console": "1"}, path="/console/api/live")
 
 
-async def told_when(viewer: Exchange, holds: Callable[[Any], bool]) -> Any:
+async def event_when(viewer: Exchange, holds: Callable[[Any], bool]) -> Any:
     async with asyncio.timeout(20):
-        while not holds(told := await viewer.message()):
+        while not holds(event := await viewer.message()):
             pass
-    return told
+    return event
 
 
 # ── pages ──
@@ -75,9 +75,9 @@ async def test_every_file_that_the_page_may_load_is_there() -> None:
     assert (again.status, again.raw) == (304, b"")
     assert (await ask(app, "/console/", if_none_match='"other"')).status == 200
     for name in names:
-        told = await ask(app, f"/console/static/{name}")
-        assert told.status == 200, name
-        assert told.raw == files("dovetail.console").joinpath("static", name).read_bytes()
+        response = await ask(app, f"/console/static/{name}")
+        assert response.status == 200, name
+        assert response.raw == files("dovetail.console").joinpath("static", name).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,9 @@ async def test_nothing_else_can_be_reached(path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/console/", "/console", "/console/none", "/console/api/none"])
 async def test_whatever_is_answered_may_load_and_do_nothing_unforeseen(path: str) -> None:
-    told = await ask(console_app(), path)
-    assert told.headers.keys() >= HEADERS
-    policy = told.headers["content-security-policy"]
+    response = await ask(console_app(), path)
+    assert response.headers.keys() >= HEADERS
+    policy = response.headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "frame-ancestors 'none'" in policy
     assert "unsafe" not in policy
@@ -103,8 +103,8 @@ async def test_another_path_and_one_below_another_app() -> None:
     server = Server("tried")
     app = server.asgi(routes=Console(server, path="/tools/look").routes())
     assert (await ask(app, "/tools/look/")).status == 200
-    told = await ask(app, "/tools/look", root="/below")  # what a proxy cuts off is not known here
-    assert (told.status, told.headers["location"]) == (308, "look/")
+    response = await ask(app, "/tools/look", root="/below")  # what a proxy cuts off is not known here
+    assert (response.status, response.headers["location"]) == (308, "look/")
     about = await ask(app, "/tools/look/api/about", x_dovetail_console="1")
     assert about.json["endpoint"] == "../../mcp"
     for path in ("", "/", "console", "/console/", "/con sole", "/{x}"):
@@ -117,14 +117,14 @@ FARAWAY = ("192.0.2.7", 5)
 
 
 @pytest.mark.parametrize(
-    ("request_", "options", "said"),
+    ("request_", "options", "message"),
     [
         ({}, {}, None),
         ({"client": ("::1", 5, 0, 0), "host": "[::1]:8000"}, {}, None),
         ({"client": ("::ffff:127.0.0.1", 5)}, {}, None),
         ({"client": FARAWAY}, {}, "remote=True"),
         ({"client": None}, {}, "remote=True"),
-        # forwarded for somebody, by whom nobody vouches for
+        # forwarded by a proxy that is not trusted
         ({"x_forwarded_for": "127.0.0.1"}, {}, "remote=True"),
         ({"forwarded": "for=127.0.0.1"}, {}, "remote=True"),
         ({"via": "1.1 tunnel"}, {}, "remote=True"),
@@ -152,12 +152,12 @@ FARAWAY = ("192.0.2.7", 5)
         ({"client": FARAWAY, "x_forwarded_for": "203.0.113.9"}, {"remote": True}, None),
     ],
 )  # fmt: skip
-async def test_who_may_see_it(request_: dict[str, Any], options: dict[str, Any], said: str | None) -> None:
+async def test_who_may_see_it(request_: dict[str, Any], options: dict[str, Any], message: str | None) -> None:
     app = console_app(**options)
     for path in ("/console/", "/console", "/console/static/index.html", "/console/api/about"):
-        told = await ask(app, path, x_dovetail_console="1", **request_)
-        assert (told.status == 403) == (said is not None), path
-        assert said is None or said in told.raw.decode()
+        response = await ask(app, path, x_dovetail_console="1", **request_)
+        assert (response.status == 403) == (message is not None), path
+        assert message is None or message in response.raw.decode()
 
 
 async def test_for_others_only_where_the_names_are_known() -> None:
@@ -167,8 +167,8 @@ async def test_for_others_only_where_the_names_are_known() -> None:
     async def from_anywhere(scope: Any, receive: Any, send: Any) -> None:
         await app({**scope, "server": ("192.0.2.1", 8000)}, receive, send)
 
-    told = await ask(from_anywhere, "/console/", client=FARAWAY, host="evil.example:8000")
-    assert (told.status, b"allowed_hosts" in told.raw) == (403, True)
+    response = await ask(from_anywhere, "/console/", client=FARAWAY, host="evil.example:8000")
+    assert (response.status, b"allowed_hosts" in response.raw) == (403, True)
 
 
 @pytest.mark.parametrize(
@@ -189,19 +189,19 @@ async def test_for_others_only_where_the_names_are_known() -> None:
 )
 @pytest.mark.parametrize("cors", [True, False])
 async def test_data_goes_to_the_page_itself_only(headers: dict[str, str], status: int, cors: bool) -> None:
-    told = await ask_api(console_app(allowed_origins=["null"], cors=cors), "about", **headers)
-    assert told.status == status
-    assert "access-control-allow-origin" not in told.headers
+    response = await ask_api(console_app(allowed_origins=["null"], cors=cors), "about", **headers)
+    assert response.status == status
+    assert "access-control-allow-origin" not in response.headers
 
 
-async def test_what_the_page_is_told_and_no_other_may_ask_for() -> None:
+async def test_facts_about_the_server_are_for_the_page_only() -> None:
     asks = {"origin": "http://localhost:3000", "access_control_request_headers": "x-dovetail-console"}
-    told = await ask(console_app(), "/console/api/about", "OPTIONS", access_control_request_method="GET", **asks)
-    assert (told.status, [name for name in told.headers if name.startswith("access-control")]) == (405, [])
+    response = await ask(console_app(), "/console/api/about", "OPTIONS", access_control_request_method="GET", **asks)
+    assert (response.status, [name for name in response.headers if name.startswith("access-control")]) == (405, [])
     assert (await ask_api(console_app(), "about", method="POST")).status == 405  # nothing can be changed
-    told = await ask_api(console_app(), "about")
-    assert told.headers["cache-control"] == "no-store"
-    assert told.json == {
+    response = await ask_api(console_app(), "about")
+    assert response.headers["cache-control"] == "no-store"
+    assert response.json == {
         "endpoint": "../mcp",
         "name": "tried",
         "title": "To be tried",
@@ -214,7 +214,7 @@ async def test_what_the_page_is_told_and_no_other_may_ask_for() -> None:
     }
 
 
-# ── the gauge ──
+# ── metrics ──
 
 
 class Clock:
@@ -224,43 +224,49 @@ class Clock:
         return self.now
 
 
-async def pass_by(gauge: Metrics, clock: Clock, seconds: float = 0.0, method: str = "ping", fails: Any = None) -> None:
+async def pass_by(
+    recorder: Metrics, clock: Clock, seconds: float = 0.0, method: str = "ping", fails: Any = None
+) -> None:
     async def answer(_: Any) -> Any:
         clock.now += seconds
         if fails is not None:
             raise fails
 
     request: Any = SimpleNamespace(method=method)
-    await gauge.measure(request, answer)
+    await recorder.measure(request, answer)
 
 
 async def test_the_last_whole_second_counts() -> None:
     clock = Clock()
-    gauge = Metrics(clock)
+    recorder = Metrics(clock)
     for _ in range(4):
-        await pass_by(gauge, clock, 0.1)
-    assert (gauge.figures()["rate"], gauge.figures()["latency"]) == (0, None)
+        await pass_by(recorder, clock, 0.1)
+    assert (recorder.snapshot()["rate"], recorder.snapshot()["latency"]) == (0, None)
     clock.now = 1001.0
-    told = gauge.figures()
-    assert told["rate"] == 4
-    assert told["latency"] == {name: pytest.approx(100, rel=0.1) for name in ("p50", "p90", "p99")}
+    snapshot = recorder.snapshot()
+    assert snapshot["rate"] == 4
+    assert snapshot["latency"] == {name: pytest.approx(100, rel=0.1) for name in ("p50", "p90", "p99")}
     clock.now = 1002.0
-    assert (gauge.figures()["rate"], gauge.figures()["latency"]) == (0, None)
-    assert (gauge.figures()["requests"], gauge.figures()["uptime"]) == (4, 2.0)
+    assert (recorder.snapshot()["rate"], recorder.snapshot()["latency"]) == (0, None)
+    assert (recorder.snapshot()["requests"], recorder.snapshot()["uptime"]) == (4, 2.0)
 
 
 async def test_its_size_does_not_grow_and_failures_are_counted() -> None:
     clock = Clock()
-    gauge = Metrics(clock)
+    recorder = Metrics(clock)
     for number in range(1000):
-        await pass_by(gauge, clock, 10.0 ** (number % 12 - 4), method=f"made/up/{number}")
+        await pass_by(recorder, clock, 10.0 ** (number % 12 - 4), method=f"made/up/{number}")
     for failure in (ToolError("no"), RuntimeError("no"), asyncio.CancelledError()):
         with pytest.raises(type(failure)):
-            await pass_by(gauge, clock, fails=failure, method="made/up/0")
-    told = gauge.figures()
-    assert (told["requests"], told["errors"], told["running"]) == (1003, 2, 0)  # what is cancelled is no error
-    assert len(told["methods"]) == metrics.MAX_METHODS + 1
-    assert told["methods"][metrics.OTHER] == 1000 - metrics.MAX_METHODS
+            await pass_by(recorder, clock, fails=failure, method="made/up/0")
+    snapshot = recorder.snapshot()
+    assert (snapshot["requests"], snapshot["errors"], snapshot["running"]) == (
+        1003,
+        2,
+        0,
+    )  # what is cancelled is no error
+    assert len(snapshot["methods"]) == metrics.MAX_METHODS + 1
+    assert snapshot["methods"][metrics.OTHER] == 1000 - metrics.MAX_METHODS
 
 
 @pytest.mark.parametrize("milliseconds", [0.0, 0.004, 0.02, 1.0, 17.5, 1e3, 1e6, 1e12])
@@ -297,7 +303,7 @@ async def watched_app() -> AsyncIterator[Any]:
         yield app
 
 
-async def test_requests_errors_and_what_is_running_are_told() -> None:
+async def test_requests_errors_and_running_calls_are_streamed() -> None:
     async with watched_app() as app:
         wire = HttpWire(app)
         viewer = viewer_of(app)
@@ -306,9 +312,9 @@ async def test_requests_errors_and_what_is_running_are_told() -> None:
         assert first["streams"] == 1  # its own
         await wire.start("tools/call", {"name": "fail"}).done()
         waiting = wire.start("tools/call", {"name": "wait"})
-        told = await told_when(viewer, lambda told: told["requests"] == 2)
-        assert (told["errors"], told["running"], told["methods"]) == (1, 1, {"tools/call": 2})
-        assert told["time"] > first["time"]
+        event = await event_when(viewer, lambda event: event["requests"] == 2)
+        assert (event["errors"], event["running"], event["methods"]) == (1, 1, {"tools/call": 2})
+        assert event["time"] > first["time"]
         waiting.leave()
         await waiting.done()
         viewer.leave()
@@ -322,16 +328,16 @@ async def test_sessions_are_shown_without_what_opens_them() -> None:
         viewer = viewer_of(app)
         await viewer.message()
         await wire.ask("resources/subscribe", {"uri": "note://one"})
-        told = await told_when(viewer, lambda told: told["subscriptions"] == 1)
-        (shown,) = told["sessions"]
-        assert told["sessions_total"] == 1
-        assert abs(told["time"] - shown.pop("since")) < 60
+        event = await event_when(viewer, lambda event: event["subscriptions"] == 1)
+        (shown,) = event["sessions"]
+        assert event["sessions_total"] == 1
+        assert abs(event["time"] - shown.pop("since")) < 60
         assert 0 <= shown.pop("idle") < 60
         assert shown.pop("subscriptions") == ["note://one"]
         assert shown == {"id": str(wire.session_id)[:8], "client": "wire 1.0.0", "revision": "2025-06-18"}
         await wire.raw("DELETE").done()
-        told = await told_when(viewer, lambda told: told["sessions_total"] == 0)
-        assert told["sessions"] == []
+        event = await event_when(viewer, lambda event: event["sessions_total"] == 0)
+        assert event["sessions"] == []
         viewer.leave()
         await viewer.done()
 
@@ -343,10 +349,10 @@ async def test_sessions_are_shown_without_what_opens_them() -> None:
 def test_what_a_client_says_of_itself_is_bounded(client: dict[str, Any], shown: str) -> None:
     uris = frozenset(f"note://{number}/{'y' * 1000}" for number in range(1000))
     record = Session(id="s" * 32, version="2025-11-25", client=encode(client), capabilities=b"{}", subscriptions=uris)
-    told = shown_session(SeenSession(record, 5.0, 1.0))
-    assert told["client"] == shown
-    assert len(told["subscriptions"]) == metrics.MAX_URIS
-    assert {len(uri) for uri in told["subscriptions"]} == {metrics.MAX_TEXT}
+    summary = session_summary(SeenSession(record, 5.0, 1.0))
+    assert summary["client"] == shown
+    assert len(summary["subscriptions"]) == metrics.MAX_URIS
+    assert {len(uri) for uri in summary["subscriptions"]} == {metrics.MAX_TEXT}
 
 
 async def test_only_so_many_may_watch() -> None:
@@ -355,9 +361,9 @@ async def test_only_so_many_may_watch() -> None:
         for viewer in viewers:
             await viewer.message()
         assert (await viewer_of(app).done()).status == 503
-        left = viewers.pop()
-        left.leave()
-        await left.done()
+        leaving = viewers.pop()
+        leaving.leave()
+        await leaving.done()
         again = viewer_of(app)
         await again.message()
         await asyncio.wait_for(app.drain(30), 5)  # those that watch do not hold up the end

@@ -90,14 +90,14 @@ DEEPER = json.loads('{"a": ' * 60 + '"hush"' + "}" * 60)
 )
 def test_secrets_are_not_kept(tab: ConsolePage, given: Any, values: Any) -> None:
     """What the history would keep of the values."""
-    told = tab.page.evaluate(
+    stored = tab.page.evaluate(
         """async ([schema, values]) => {
           const { withoutSecrets } = await import("/console/static/secrets.js");
           return JSON.stringify(withoutSecrets(JSON.parse(schema), JSON.parse(values)));
         }""",
         [json.dumps(given), json.dumps(values)],
     )
-    assert "hush" not in told
+    assert "hush" not in stored
 
 
 # ── results ──

@@ -1,4 +1,4 @@
-"""The `dovetail` command. Its parts are loaded when they are needed, so that `--help` is quick."""
+"""The `dovetail` command. Its modules are loaded when they are first used, so that `--help` is quick."""
 
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
     from dovetail.cli import install as install
     from dovetail.cli import lint as lint
     from dovetail.cli import new as new
-    from dovetail.cli import options as options
     from dovetail.cli import run as run
     from dovetail.cli import show as show
 
 __getattr__ = lazy_modules(
     __name__, "arguments", "ask", "bench", "commands", "connect", "dev", "doctor", "inspect", "install", "lint", "new",
-    "options", "run", "show",
+    "run", "show",
 )  # fmt: skip

@@ -1,35 +1,28 @@
-"""The commands call, read, prompt, complete and list: one request to a server, and its result on stdout."""
+"""The commands call, read, prompt, complete and list: a request to a server, and its result on stdout."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from dovetail import cli
+from dovetail.cli import options
 from dovetail.cli import output as terminal
-from dovetail.cli.options import InteractionOptions, ServerCommand, ServerTarget, on_server, with_interaction
+from dovetail.cli.options import InteractionOptions, ServerCommand, ServerTarget
 from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, URL_ELICITATION_REQUIRED, ServerError
 
 if TYPE_CHECKING:
     from dovetail.cli.arguments import GivenArguments
     from dovetail.client import CallToolResult, Client
-    from dovetail.protocol.types import ResourceContents, ToolDefinition
+    from dovetail.protocol.types import ToolDefinition
 
 MAX_PAGES = 1_000
 
-as_document = click.option("--json", "as_document", is_flag=True, help="Print the whole result as JSON.")
-output = click.option("--output", "-o", metavar="PATH", help="Save what is no text: to a file, or into a folder.")
-
-
-def _given(words: Sequence[str], whole: str | None = None) -> "GivenArguments":
-    """Read before an event loop runs: while one waits for stdin, no signal would get through."""
-    with terminal.ended_by_signals():
-        return cli.arguments.GivenArguments.read(words, whole)
-
-
-# ── call ──
-
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
+output_option = click.option(
+    "--output", "-o", metavar="PATH", help="Save what is no text: to a file, or into a folder."
+)
 
 CALL_EXAMPLES = """
 \b
@@ -53,82 +46,68 @@ Arguments get the types that the tool asks for:
 
 
 @click.command("call", cls=ServerCommand, epilog=CALL_EXAMPLES)
-@on_server
+@options.server_options
 @click.argument("tool", metavar="TOOL")
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--args", "whole", metavar="JSON", help="All arguments, as JSON, @file, or - for stdin; sent unchecked.")
+@click.option(
+    "--args", "document", metavar="JSON", help="All arguments, as JSON, @file, or - for stdin; sent unchecked."
+)
 @click.option("--yes", "-y", is_flag=True, help="Call a tool that is marked destructive without asking.")
-@output
-@as_document
-@with_interaction
-def call(
-    server: ServerTarget,
-    tool: str,
-    arguments: tuple[str, ...],
-    whole: str | None,
-    interaction: InteractionOptions,
-    **how: Any,
+@output_option
+@json_option
+@options.interaction_options
+@options.call_arguments
+async def call(
+    server: ServerTarget, tool: str, given: "GivenArguments", interaction: InteractionOptions, yes: bool, **how: Any
 ) -> None:
     """Call TOOL of the server at TARGET: a URL, a Python program, mcp.json:name, or a command after `--`.
 
     Progress is shown as a bar, and what the server asks is asked here.
     """
-    terminal.finish(_call(server, tool, _given(arguments, whole), interaction, **how))
-
-
-async def _call(
-    server: ServerTarget,
-    name: str,
-    given: "GivenArguments",
-    interaction: InteractionOptions,
-    yes: bool,
-    output: str | None,
-    as_document: bool,
-) -> None:
-    async with server.started() as running, cli.connect.interacting(running, interaction) as talk:
-        cli.connect.require(talk.client, "tools", server)
-        tool = cli.connect.named(name, await talk.client.list_tools(), "tool")
-        arguments = given.typed(tool.input_schema, name)
+    async with server.started() as running, cli.connect.interactive_client(running, interaction) as (client, progress):
+        cli.connect.require_capability(client, "tools", server)
+        definition = cli.connect.find_by_name(tool, await client.list_tools(), "tool")
+        arguments = given.typed(definition.input_schema, tool)
         if not yes:
-            await _ask_before(tool, arguments, is_quiet=interaction.is_quiet)
+            await _confirm_destructive(definition, arguments, is_quiet=interaction.is_quiet)
         try:
-            result = await talk.client.call_tool(name, arguments, progress_handler=talk.line.show, raise_on_error=False)
+            result = await client.call_tool(tool, arguments, progress_handler=progress.show, raise_on_error=False)
         except ServerError as refusal:
             if refusal.code != URL_ELICITATION_REQUIRED:
                 raise
             raise terminal.CommandExit(str(refusal), hint=_pages_to_open(refusal.data)) from None
-        talk.line.clear()
-        _show_call(result, output, as_document)
+        progress.clear()
+        _show_call(result, **how)
 
 
-async def _ask_before(tool: "ToolDefinition", arguments: dict[str, Any], *, is_quiet: bool) -> None:
-    """A tool that its server calls destructive runs only after a yes. One that says nothing may be so, too."""
-    name = terminal.in_line(tool.name)
+async def _confirm_destructive(tool: "ToolDefinition", arguments: dict[str, Any], *, is_quiet: bool) -> None:
+    """A tool whose annotations say "destructive" needs a yes. One without that annotation gets a remark only."""
+    name = terminal.one_line(tool.name)
     if tool.annotations is None or not tool.annotations.destructive_hint:
         if tool.hints.destructive and not is_quiet:
-            terminal.tell(f"{name} does not say whether it is destructive", dim=True)
+            terminal.err(f"{name} does not say whether it is destructive", dim=True)
         return
-    if not terminal.can_ask():
-        words = f"{name} is marked destructive, and nobody is here to agree"
-        raise terminal.CommandExit(words, terminal.DECLINED, "--yes calls it all the same")
-    words = "these arguments:" if arguments else "no arguments."
-    terminal.tell(f"{name} is marked destructive. It would be called with {words}", fg="yellow")
-    shown = {key: terminal.in_line(terminal.as_json(value, indent=False), 300) for key, value in arguments.items()}
-    for line in terminal.aligned([(terminal.in_line(key), text) for key, text in shown.items()]):
-        terminal.tell(f"  {line}", fg="yellow")
+    if not terminal.is_interactive():
+        message = f"{name} is marked destructive, and there is no terminal to ask for a yes"
+        raise terminal.CommandExit(message, terminal.DECLINED, "--yes calls it all the same")
+    how = "these arguments:" if arguments else "no arguments."
+    terminal.err(f"{name} is marked destructive. It would be called with {how}", fg="yellow")
+    shown = {key: terminal.one_line(terminal.to_json(value, indent=False), 300) for key, value in arguments.items()}
+    for line in terminal.align([(terminal.one_line(key), text) for key, text in shown.items()]):
+        terminal.err(f"  {line}", fg="yellow")
     if not await cli.ask.confirm("Call it?"):
         raise terminal.CommandExit(f"{name} was not called", terminal.DECLINED)
 
 
 def _pages_to_open(data: Any) -> str:
-    """What a server of 2025-11-25 wants to be opened first."""
+    """The pages of a URL-elicitation error of 2025-11-25, as advice."""
     listed = data.get("elicitations") if isinstance(data, dict) else None
     pages = [str(page.get("url")) for page in listed if isinstance(page, dict)] if isinstance(listed, list) else []
-    return "\n".join(["Open this first, and call it again:", *(terminal.in_line(page, 2_000) for page in pages)])
+    return "\n".join(["Open this first, and call it again:", *(terminal.one_line(page, 2_000) for page in pages)])
 
 
-def _show_call(result: "CallToolResult", output: str | None, as_document: bool) -> None:
-    if as_document:
+def _show_call(result: "CallToolResult", output: str | None, as_json: bool) -> None:
+    if as_json:
         parts = {
             "structuredContent": result.structured,
             "isError": result.is_error or None,
@@ -138,13 +117,10 @@ def _show_call(result: "CallToolResult", output: str | None, as_document: bool) 
         terminal.out_json({"content": result.content} | present)
     elif not result.is_error:
         is_whole = output is not None or not sys.stdout.isatty()
-        cli.show.show(cli.show.pieces_of_result(result, is_whole=is_whole), output)
+        cli.show.show(cli.show.result_pieces(result, is_whole=is_whole), output)
     if result.is_error:
-        words = result.text or "The tool failed and did not say why"
-        raise terminal.CommandExit("the tool failed" if as_document else terminal.plain(words))
-
-
-# ── read ──
+        message = result.text or "The tool failed and did not say why"
+        raise terminal.CommandExit("the tool failed" if as_json else message)
 
 
 READ_EXAMPLES = """
@@ -158,42 +134,32 @@ Examples:
 
 
 @click.command("read", cls=ServerCommand, epilog=READ_EXAMPLES)
-@on_server
+@options.server_options
 @click.argument("uri", metavar="URI")
 @click.option("--output", "-o", metavar="PATH", help="Save it: to a file, or into a folder.")
-@as_document
-@with_interaction
-def read(server: ServerTarget, uri: str, interaction: InteractionOptions, **how: Any) -> None:
+@json_option
+@options.interaction_options
+async def read(
+    server: ServerTarget, uri: str, interaction: InteractionOptions, output: str | None, as_json: bool
+) -> None:
     """Read the resource URI of the server at TARGET.
 
     What is piped into a file or a program is just what came, bytes or text.
     """
-    terminal.finish(_read(server, uri, interaction, **how))
-
-
-async def _read(
-    server: ServerTarget, uri: str, interaction: InteractionOptions, output: str | None, as_document: bool
-) -> None:
-    async with server.started() as running, cli.connect.interacting(running, interaction) as talk:
-        cli.connect.require(talk.client, "resources", server)
-        contents = await _contents(talk.client, uri)
-        talk.line.clear()
-        if as_document:
+    async with server.started() as running, cli.connect.interactive_client(running, interaction) as (client, progress):
+        cli.connect.require_capability(client, "resources", server)
+        try:
+            contents = await client.read_resource(uri)
+        except ServerError as refusal:
+            if refusal.code not in (RESOURCE_NOT_FOUND, INVALID_PARAMS):  # the code depends on the revision
+                raise
+            hint = "`dovetail list` shows which resources there are"
+            raise terminal.CommandExit(str(refusal), hint=hint) from None
+        progress.clear()
+        if as_json:
             terminal.out_json({"contents": contents})
         else:
-            cli.show.show(map(cli.show.piece_of_contents, contents), output, exact=True)
-
-
-async def _contents(client: "Client", uri: str) -> list["ResourceContents"]:
-    try:
-        return await client.read_resource(uri)
-    except ServerError as refusal:
-        if refusal.code not in (RESOURCE_NOT_FOUND, INVALID_PARAMS):  # by the revision
-            raise
-        raise terminal.CommandExit(str(refusal), hint="`dovetail list` shows which resources there are") from None
-
-
-# ── prompt ──
+            cli.show.show(map(cli.show.resource_piece, contents), output, exact=True)
 
 
 PROMPT_EXAMPLES = """
@@ -206,44 +172,36 @@ Examples:
 
 
 @click.command("prompt", cls=ServerCommand, epilog=PROMPT_EXAMPLES)
-@on_server
+@options.server_options
 @click.argument("name", metavar="NAME")
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
-@output
-@as_document
-@with_interaction
-def prompt(
-    server: ServerTarget, name: str, arguments: tuple[str, ...], interaction: InteractionOptions, **how: Any
-) -> None:
-    """Get the prompt NAME of the server at TARGET. All arguments are text; KEY=@FILE takes that of a file."""
-    terminal.finish(_prompt(server, name, _given(arguments), interaction, **how))
-
-
-async def _prompt(
+@output_option
+@json_option
+@options.interaction_options
+@options.call_arguments
+async def prompt(
     server: ServerTarget,
     name: str,
     given: "GivenArguments",
     interaction: InteractionOptions,
-    output: str | None,
-    as_document: bool,
+    output: Any,
+    as_json: bool,
 ) -> None:
-    async with server.started() as running, cli.connect.interacting(running, interaction) as talk:
-        cli.connect.require(talk.client, "prompts", server)
-        definition = cli.connect.named(name, await talk.client.list_prompts(), "prompt")
+    """Get the prompt NAME of the server at TARGET. All arguments are text; KEY=@FILE takes that of a file."""
+    async with server.started() as running, cli.connect.interactive_client(running, interaction) as (client, progress):
+        cli.connect.require_capability(client, "prompts", server)
+        definition = cli.connect.find_by_name(name, await client.list_prompts(), "prompt")
         allowed = {argument.name: argument.required for argument in definition.arguments or ()}
-        result = await talk.client.get_prompt(name, given.texts(allowed, name))
-        talk.line.clear()
-        if as_document:
-            described = {"description": result.description} if result.description is not None else {}
-            terminal.out_json({**described, "messages": result.messages})
+        result = await client.get_prompt(name, given.texts(allowed, name))
+        progress.clear()
+        if as_json:
+            description = {"description": result.description} if result.description is not None else {}
+            terminal.out_json({**description, "messages": result.messages})
             return
         for number, message in enumerate(result.messages):
             terminal.out(("\n" if number else "") + terminal.styled(f"{message.role}:", bold=True))
-            piece = cli.show.piece_of(message.content)
+            piece = cli.show.content_piece(message.content)
             cli.show.show([piece], output if isinstance(piece, cli.show.Binary) else None)
-
-
-# ── complete ──
 
 
 COMPLETE_EXAMPLES = """
@@ -257,39 +215,34 @@ Examples:
 
 
 @click.command("complete", cls=ServerCommand, epilog=COMPLETE_EXAMPLES)
-@on_server
-@click.argument("of", metavar="prompt:NAME|tool:NAME|URI-TEMPLATE")
+@options.server_options
+@click.argument("reference", metavar="prompt:NAME|tool:NAME|URI-TEMPLATE")
 @click.argument("argument")
 @click.argument("value", default="")
-@click.option("--with", "context", multiple=True, metavar="KEY=VALUE", help="An argument that is filled in already.")
-@as_document
-def complete(server: ServerTarget, of: str, context: tuple[str, ...], **how: Any) -> None:
-    """Ask the server at TARGET what an ARGUMENT that begins with VALUE could be."""
-    if "{" not in of and ":" not in of:
-        raise click.UsageError(f"{of}: write prompt:{of} or tool:{of}, or a template such as notes://{{name}}")
-    terminal.finish(_complete(server, of, _given(context).texts() or None, **how))
-
-
-async def _complete(
-    server: ServerTarget, of: str, context: dict[str, str] | None, argument: str, value: str, as_document: bool
+@click.option("--with", "arguments", multiple=True, metavar="KEY=VALUE", help="An argument that is filled in already.")
+@json_option
+@options.call_arguments
+async def complete(
+    server: ServerTarget, reference: str, argument: str, value: str, given: "GivenArguments", as_json: bool
 ) -> None:
-    kind, _, name = of.partition(":")
-    reference: dict[str, Any] = {kind: name} if kind in ("prompt", "tool") else {"resource": of}
+    """Ask the server at TARGET what an ARGUMENT that begins with VALUE could be."""
+    kind, colon, name = reference.partition(":")
+    if not colon and "{" not in reference:
+        ways = f"write prompt:{reference} or tool:{reference}, or a template such as notes://{{name}}"
+        raise click.UsageError(f"{reference}: {ways}")
+    owner: dict[str, Any] = {kind: name} if kind in ("prompt", "tool") else {"resource": reference}
     async with server.started() as running, cli.connect.connected(running) as client:
-        cli.connect.require(client, "completions", server)
-        found = await client.complete(argument=argument, value=value, context=context, **reference)
-    if as_document:
+        cli.connect.require_capability(client, "completions", server)
+        found = await client.complete(argument=argument, value=value, context=given.texts() or None, **owner)
+    if as_json:
         terminal.out_json({"completion": found})
         return
     for suggestion in found.values:
-        terminal.out(terminal.in_line(suggestion, 2_000))
+        terminal.out(terminal.one_line(suggestion, 2_000))
     if not found.values:
-        terminal.tell("no suggestions", dim=True)
+        terminal.err("no suggestions", dim=True)
     if found.has_more or (found.total or 0) > len(found.values):
-        terminal.tell(f"… of {found.total}" if found.total else "… and more", dim=True)
-
-
-# ── list ──
+        terminal.err(f"… of {found.total}" if found.total else "… and more", dim=True)
 
 
 LIST_EXAMPLES = """
@@ -302,61 +255,54 @@ Examples:
 """
 
 
-class Listed(NamedTuple):
-    """One kind of thing that servers list."""
+class ListMethod(NamedTuple):
+    """A method that lists definitions."""
 
     capability: str
     method: str
     key: str  # in the result
 
 
-class AllPages(NamedTuple):
-    """All pages of one kind."""
+class Definitions(NamedTuple):
+    """What a list method returned on all pages."""
 
-    definitions: list[Mapping[str, Any]]  # as they came
-    malformed: list[str]  # what is none, in words
+    valid: list[Mapping[str, Any]]
+    malformed: list[str]  # a description of each item that is no object
 
 
 KINDS = {
-    "tools": Listed("tools", "tools/list", "tools"),
-    "resources": Listed("resources", "resources/list", "resources"),
-    "templates": Listed("resources", "resources/templates/list", "resourceTemplates"),
-    "prompts": Listed("prompts", "prompts/list", "prompts"),
+    "tools": ListMethod("tools", "tools/list", "tools"),
+    "resources": ListMethod("resources", "resources/list", "resources"),
+    "templates": ListMethod("resources", "resources/templates/list", "resourceTemplates"),
+    "prompts": ListMethod("prompts", "prompts/list", "prompts"),
 }
 
 
 @click.command("list", cls=ServerCommand, epilog=LIST_EXAMPLES)
-@on_server
+@options.server_options
 @click.argument("kind", type=click.Choice(list(KINDS)), required=False)
 @click.option("--verbose", "-v", is_flag=True, help="Show whole descriptions, and schemas.")
-@click.option("--json", "as_document", is_flag=True, help="Print the definitions as JSON, as they came.")
-def list_(server: ServerTarget, kind: str | None, verbose: bool, as_document: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the definitions as JSON, as they came.")
+async def list_(server: ServerTarget, kind: str | None, verbose: bool, as_json: bool) -> None:
     """List what the server at TARGET offers: a URL, a Python program, mcp.json:name, or a command after `--`."""
-    terminal.finish(_list(server, [kind] if kind else list(KINDS), verbose, as_document))
-
-
-async def _list(server: ServerTarget, kinds: Sequence[str], verbose: bool, as_document: bool) -> None:
+    found = {}
     async with server.started() as running, cli.connect.connected(running) as client:
-        found = {kind: await _well_formed(client, KINDS[kind]) for kind in kinds}
-    if as_document:
-        terminal.out_json({KINDS[kind].key: listed for kind, listed in found.items()})
+        for each in [kind] if kind else KINDS:
+            found[each], malformed = await fetch_definitions(client, KINDS[each])
+            if malformed:
+                more = f" (and {len(malformed) - 1} more)" if len(malformed) > 1 else ""
+                terminal.err(f"{KINDS[each].method}: {malformed[0]}; it is left out{more}", fg="yellow")
+    if as_json:
+        terminal.out_json({KINDS[each].key: listed for each, listed in found.items()})
         return
     cli.show.show_definitions(found, verbose=verbose)
     if not any(found.values()):
-        terminal.tell(f"{server.shown} offers no {kinds[0]}" if len(kinds) == 1 else f"{server.shown} offers nothing")
+        terminal.err(f"{server.shown} offers {f'no {kind}' if kind else 'nothing'}")
 
 
-async def _well_formed(client: "Client", listed: Listed) -> list[Mapping[str, Any]]:
-    found = await definitions(client, listed)
-    if found.malformed:
-        more = f" (and {len(found.malformed) - 1} more)" if len(found.malformed) > 1 else ""
-        terminal.tell(f"{listed.method}: {found.malformed[0]}; it is left out{more}", fg="yellow")
-    return found.definitions
-
-
-async def definitions(client: "Client", listed: Listed) -> AllPages:
-    """Of all pages; none if the server does not have that. A list without an end is cut, and a line says so."""
-    found = AllPages([], [])
+async def fetch_definitions(client: "Client", listed: ListMethod) -> Definitions:
+    """Of all pages; none if the server lacks the capability. A list without an end is cut, with a line on stderr."""
+    found = Definitions([], [])
     if listed.capability not in client.capabilities:
         return found
     cursor: str | None = None
@@ -367,22 +313,22 @@ async def definitions(client: "Client", listed: Listed) -> AllPages:
             if refusal.code != METHOD_NOT_FOUND:
                 raise
             return found
-        _sort(page.get(listed.key), found)
+        _add_page(page.get(listed.key), found)
         cursor = page.get("nextCursor")
         if not isinstance(cursor, str) or not cursor:
             return found
-    terminal.tell(f"{listed.method} has no end: what comes after {MAX_PAGES} pages is left out", fg="yellow")
+    terminal.err(f"{listed.method} has no end: what comes after {MAX_PAGES} pages is left out", fg="yellow")
     return found
 
 
-def _sort(items: Any, found: AllPages) -> None:
-    type_of = cli.arguments.type_of
+def _add_page(items: Any, found: Definitions) -> None:
+    json_type = cli.arguments.json_type
     if not isinstance(items, list):
-        found.malformed.append(f"{type_of(items)} in the place of the list")
+        found.malformed.append(f"{json_type(items)} in the place of the list")
         return
     for item in items:
         if isinstance(item, dict):
-            found.definitions.append(item)
+            found.valid.append(item)
         else:
-            number = len(found.definitions) + len(found.malformed) + 1
-            found.malformed.append(f"{type_of(item)} in the place of definition {number}")
+            number = len(found.valid) + len(found.malformed) + 1
+            found.malformed.append(f"{json_type(item)} in the place of definition {number}")

@@ -1,4 +1,4 @@
-"""Connections to a server: a target and options to a connected `Client`, with logs, progress and questions handled."""
+"""Connection of a command to its server: a `Client` with handlers for logs, progress and questions."""
 
 import asyncio
 import difflib
@@ -7,16 +7,16 @@ import shlex
 import webbrowser
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
 
 import dovetail.client
 from dovetail.cli import output as terminal
-from dovetail.cli.ask import Respondent, confirm
-from dovetail.cli.options import USUAL_LEVEL, InteractionOptions, ServerTarget
-from dovetail.cli.target import CANT_LOAD, NOT_FOUND, stdio_command
+from dovetail.cli.ask import TerminalHandlers, confirm
+from dovetail.cli.options import DEFAULT_LOG_LEVEL, InteractionOptions, ServerTarget
+from dovetail.cli.target import LOAD_FAILED, NOT_FOUND, stdio_command
 from dovetail.client import Client, LogMessage
 from dovetail.client.config import ListedServer, all_servers
 from dovetail.client.transports.base import OutgoingMessage, Receiver, ServerUrl, Transport, page_url
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from dovetail.client.oauth.provider import TokenRequest
 
 GIVE_TOKEN = "give a token with --token, or set DOVETAIL_CLIENT_TOKEN"
-MCP_STATUSES = (403, 429)  # with which a server that knows MCP may refuse the first request
+MCP_STATUSES = (403, 429)  # an MCP server may refuse the first request with these
 MAX_NAMED = 20  # tools, prompts or servers that an error lists
-REPORTED_BY_CHILD = {NOT_FOUND: terminal.WRONG_USE, CANT_LOAD: terminal.UNREACHED}  # by a process that has said why
-OPTIONS = (  # what `Client` says, and what was typed; the first that fits
+CHILD_EXIT_CODES = {NOT_FOUND: terminal.USAGE_ERROR, LOAD_FAILED: terminal.NO_CONNECTION}  # the child wrote the error
+OPTION_NAMES = (  # parameters in errors of `Client`, and the options of the command line; the first match counts
     (r"^Client: protocol_version=", "--revision "),
     (r"^Client: headers=\{(.+?): …\}", r"--header \1"),
     (r"^Client: auth=", "--token"),
@@ -47,22 +47,19 @@ OPTIONS = (  # what `Client` says, and what was typed; the first that fits
 N = TypeVar("N", ToolDefinition, PromptDefinition)
 
 
-# ── connecting ──
-
-
 @asynccontextmanager
 async def connected(server: ServerTarget, **handlers: Any) -> AsyncIterator[Client]:
-    """`handlers` are further options of `Client`. A program's stderr is that of the command."""
-    with _in_words_of_the_command_line(server):
+    """`handlers` are further options of `Client`. The program shares the stderr of the command."""
+    with _translated_errors(server):
         try:
             client = client_for(server, handlers)
         except SetupError:
-            await _end(server.process)
+            await _kill(server.process)
             raise
         try:
             await client.open()
         except ConnectionLost as lost:
-            raise _unreached(server, lost) from None
+            raise _connection_error(server, lost) from None
         except ServerError as refusal:
             if refusal.code <= 0 or refusal.code in MCP_STATUSES:
                 raise
@@ -79,75 +76,75 @@ def client_for(server: ServerTarget, handlers: dict[str, Any]) -> Client:
         options["auth"] = terminal_sign_in()
     if server.process is None:
         return dovetail.Client(server.address, **options)
-    return dovetail.Client(StartedProgram(server.process, server.shown), **{**options, "env": None, "cwd": None})
+    return dovetail.Client(StartedProcess(server.process, server.shown), **{**options, "env": None, "cwd": None})
 
 
-def _unreached(server: ServerTarget, lost: ConnectionLost) -> Exception:
+def _connection_error(server: ServerTarget, lost: ConnectionLost) -> Exception:
     exited = re.search(r" exited with code (\d+)", str(lost))
     code = int(exited[1]) if exited else None
-    if code in REPORTED_BY_CHILD and server.address == stdio_command(server.shown):
-        return click.exceptions.Exit(REPORTED_BY_CHILD[code])
+    if code in CHILD_EXIT_CODES and server.address == stdio_command(server.shown):
+        return click.exceptions.Exit(CHILD_EXIT_CODES[code])
     if server.is_url:
-        lost.add_note(f"start the server, or correct {'its' if server.is_listed else 'the'} URL")
+        lost.add_note(f"start the server, or correct {'its' if server.is_from_file else 'the'} URL")
     return lost
 
 
 @contextmanager
-def _in_words_of_the_command_line(server: ServerTarget) -> Iterator[None]:
-    """Inside, no failure speaks of parameters in Python, nor repeats what a file says."""
+def _translated_errors(server: ServerTarget) -> Iterator[None]:
+    """Errors of `Client` name options instead of Python parameters, and repeat no secrets of an mcp.json."""
     try:
         yield
     except (BadResponse, ConnectionLost, NotSignedIn, SetupError) as failure:
-        words = _without_address(failure, server)
-        for parameter, option in OPTIONS:
-            words, found = re.subn(parameter, option, words, count=1)
-            if found:
+        message = _without_address(failure, server)
+        for parameter, option in OPTION_NAMES:
+            message, count = re.subn(parameter, option, message, count=1)
+            if count:
                 break
-        failure.args = (words,)
+        failure.args = (message,)
         raise
 
 
 def _without_address(failure: Exception, server: ServerTarget) -> str:
-    """The target as it was typed in the place of a command, or of a URL that a file gives."""
-    if isinstance(failure, NotStarted) and server.is_listed:
+    """The message with the target as the user typed it instead of a command, or a URL of an mcp.json."""
+    if isinstance(failure, NotStarted) and server.is_from_file:
         return f"the command of {server.shown} can't be started: {failure.why}"
     if not isinstance(server.address, str):
         return str(failure).replace(repr(server.address[0]), server.shown)
-    shown = ServerUrl.of(server.address).shown if server.is_listed else server.shown
+    shown = ServerUrl.of(server.address).shown if server.is_from_file else server.shown
     return str(failure).replace(shown, server.shown)
 
 
 def terminal_sign_in() -> Any:
-    """`OAuth` that opens the browser after a yes only. Its tokens are kept in the user's token file."""
+    """`OAuth` that asks before it opens the browser. Tokens are stored in the user's token file."""
 
-    class TerminalSignIn(dovetail.client.OAuth):  # its module is loaded when it is needed
-        async def obtain(self, errand: "TokenRequest") -> "TokenSet":
-            provider = errand.endpoint.provider
+    class TerminalSignIn(dovetail.client.OAuth):  # here, because OAuth is loaded late
+        async def obtain(self, request: "TokenRequest") -> "TokenSet":
+            provider = request.endpoint.provider
             if provider.is_guessed:
-                words = "The server needs a token, and names no authorization server to sign in at"
-                raise NotSignedIn(f"{words}; {GIVE_TOKEN}")
+                message = "The server needs a token, and names no authorization server to sign in at"
+                raise NotSignedIn(f"{message}; {GIVE_TOKEN}")
             page = page_url(provider.metadata.authorization_endpoint or "")
-            if page is None:  # what is shown has to be what is opened
+            if page is None:  # the host that is shown must be the one that is opened
                 raise NotSignedIn(f"The server names no page to sign in at that can be shown; {GIVE_TOKEN}")
-            host = terminal.in_line(urlsplit(page).netloc, 300)
-            if not terminal.can_ask():
+            host = terminal.one_line(urlsplit(page).netloc, 300)
+            if not terminal.is_interactive():
                 advice = f"run the command in a terminal to sign in, or {GIVE_TOKEN}"
-                raise NotSignedIn(f"The server wants somebody to sign in at {host}; {advice}")
+                raise NotSignedIn(f"The server asks for a sign-in at {host}; {advice}")
             if not await confirm(f"The server wants you to sign in at {host}. Open the browser?", default=True):
                 raise NotSignedIn("Not signed in")
-            return await super().obtain(errand)
+            return await super().obtain(request)
 
     tokens = dovetail.client.TokenFile()
     return TerminalSignIn(client_name="Dovetail command line", tokens=tokens, open_browser=_open_browser)
 
 
 def _open_browser(url: str) -> None:
-    terminal.tell(f"If the browser does not open by itself, open\n{terminal.in_line(url, 10_000)}", dim=True)
+    terminal.err(f"If the browser does not open by itself, open\n{terminal.one_line(url, 10_000)}", dim=True)
     webbrowser.open(url)
 
 
-class StartedProgram(Transport):
-    """One message per line on the stdin and stdout of a program that was started before the client was loaded."""
+class StartedProcess(Transport):
+    """stdio transport for a program that was started before the client was loaded."""
 
     def __init__(self, process: asyncio.subprocess.Process, shown: str) -> None:
         assert process.stdin is not None
@@ -176,104 +173,85 @@ class StartedProgram(Transport):
         self._input.write(message.body + b"\n")
 
     async def drain(self) -> None:
-        with suppress(ConnectionError):  # the end of its output will say why
+        with suppress(ConnectionError):  # `_read` reports why
             await self._input.drain()
 
     async def close(self) -> None:
-        """Close its stdin, then ask, then kill; at once if this is cancelled."""
+        """Close stdin, then SIGTERM, then SIGKILL; at once if this is cancelled."""
         try:
             self._input.close()
             await see_out(ProcessGroup(self._process.pid), self._exited, LEAVE_SECONDS)
         finally:
             self._reading.cancel()
-            await _end(self._process)
+            await _kill(self._process)
 
 
-async def _end(process: asyncio.subprocess.Process | None) -> None:
-    """With all that it has started."""
+async def _kill(process: asyncio.subprocess.Process | None) -> None:
     if process is not None:
         ProcessGroup(process.pid).kill()
         await process.communicate()
 
 
-# ── a server of an mcp.json; names alone get into messages, for all else may be secret ──
-
-
-def listed_server(path: str, name: str) -> ListedServer:
-    """The name may be left out where there is one server."""
+def configured_server(path: str, name: str) -> ListedServer:
+    """A server of an mcp.json; the only one if no name is given. Errors show names only: the rest may be secret."""
     try:
         known = all_servers(path)
     except SetupError as failure:
-        raise terminal.CommandExit(str(failure), terminal.WRONG_USE) from None
+        raise terminal.CommandExit(str(failure), terminal.USAGE_ERROR) from None
     servers = [each for each, listed in known.items() if not listed.is_off]
     if not name and len(servers) == 1:
         (name,) = servers
     if name not in known:
-        words = f"has no server {name}" if name else "has several servers" if servers else "names no servers"
-        which = [f"  {terminal.in_line(shlex.quote(f'{path}:{each}'), 200)}" for each in servers[:MAX_NAMED]]
-        problem = "\n".join([f"{path} {words}{'; say which:' if which else ''}", *which])
+        what = f"has no server {name}" if name else "has several servers" if servers else "names no servers"
+        which = [f"  {terminal.one_line(shlex.quote(f'{path}:{each}'), 200)}" for each in servers[:MAX_NAMED]]
+        problem = "\n".join([f"{path} {what}{'; say which:' if which else ''}", *which])
     elif known[name].is_off:
         problem = f"{path}:{name} is switched off: the file says that it is disabled"
     else:
         problem = known[name].problem
     if problem:
-        raise terminal.CommandExit(problem, terminal.WRONG_USE)
+        raise terminal.CommandExit(problem, terminal.USAGE_ERROR)
     return known[name]
 
 
-# ── what the server has ──
-
-
-def require(client: Client, feature: str, server: ServerTarget) -> None:
-    """Before a request that could only be refused: does the server have such things at all?"""
+def require_capability(client: Client, feature: str, server: ServerTarget) -> None:
     undeclared = feature == "completions" and not revisions.BY_NAME[client.protocol_version].completions_capability
     if feature not in client.capabilities and not undeclared:
-        words = f"{server.shown} has no {feature} at all; `dovetail inspect` tells what it has"
-        raise terminal.CommandExit(words, terminal.WRONG_USE)
+        message = f"{server.shown} has no {feature} at all; `dovetail inspect` tells what it has"
+        raise terminal.CommandExit(message, terminal.USAGE_ERROR)
 
 
-def named(name: str, known: Iterable[N], kind: str) -> N:
-    """The definition of that name. If there is none, the error says what could be meant."""
+def find_by_name(name: str, known: Iterable[N], kind: str) -> N:
+    """The error for an unknown name suggests a similar one."""
     by_name = {each.name: each for each in known}
     if name in by_name:
         return by_name[name]
     near = difflib.get_close_matches(name, by_name, n=1)
-    names = ", ".join(terminal.in_line(each, 60) for each in list(by_name)[:MAX_NAMED])
+    names = ", ".join(terminal.one_line(each, 60) for each in list(by_name)[:MAX_NAMED])
     others = f"it has {names}" if names else f"it has no {kind}s at all"
-    hint = f"did you mean {terminal.in_line(near[0], 60)}?" if near else others
-    raise terminal.CommandExit(f"there is no {kind} {name}; {hint}", terminal.WRONG_USE)
-
-
-# ── interaction ──
-
-
-class Interaction(NamedTuple):
-    """A connected client, and what a person sees meanwhile."""
-
-    client: Client
-    line: terminal.ProgressLine
+    hint = f"did you mean {terminal.one_line(near[0], 60)}?" if near else others
+    raise terminal.CommandExit(f"there is no {kind} {name}; {hint}", terminal.USAGE_ERROR)
 
 
 @asynccontextmanager
-async def interacting(server: ServerTarget, interaction: InteractionOptions) -> AsyncIterator[Interaction]:
-    """Connected, with handlers for logs, progress and questions."""
-    line = terminal.ProgressLine(hidden=interaction.is_quiet)
-    respondent = Respondent(server.shown, interaction.answers, line)
-    least: Any = interaction.log_level or USUAL_LEVEL
+async def interactive_client(
+    server: ServerTarget, interaction: InteractionOptions
+) -> AsyncIterator[tuple[Client, terminal.ProgressBar]]:
+    """A connected client that shows logs, and asks the user for input that the server requires."""
+    progress = terminal.ProgressBar(hidden=interaction.is_quiet)
+    terminal_handlers = TerminalHandlers(server.shown, interaction.answers, progress)
+    least: Any = interaction.log_level or DEFAULT_LOG_LEVEL
 
     def show_log(message: LogMessage) -> None:
         if passes_level(message.level, least):
-            said = message.data if isinstance(message.data, str) else terminal.as_json(message.data, indent=False)
-            source = f"{message.level} {message.logger}" if message.logger else message.level
-            terminal.tell(
-                f"{terminal.in_line(source, 200)}: {terminal.plain(said[:10_000])}",
-                fg=terminal.LEVEL_COLOURS.get(message.level),
-                dim=True,
-            )
+            text = message.data if isinstance(message.data, str) else terminal.to_json(message.data, indent=False)
+            source = terminal.one_line(f"{message.level} {message.logger or ''}", 200)
+            colour = terminal.LEVEL_COLOURS.get(message.level)
+            terminal.err(f"{source}: {terminal.sanitize(text[:10_000])}", fg=colour, dim=True)
 
     handlers: dict[str, Any] = {
-        "elicitation_handler": respondent.elicit,
-        "sampling_handler": respondent.sample,
+        "elicitation_handler": terminal_handlers.elicit,
+        "sampling_handler": terminal_handlers.sample,
         "log_handler": None if interaction.is_quiet else show_log,
         "roots": list(interaction.roots) or None,
     }
@@ -281,6 +259,6 @@ async def interacting(server: ServerTarget, interaction: InteractionOptions) -> 
         async with connected(server, **handlers) as client:
             if interaction.log_level is not None and "logging" in client.capabilities:
                 await client.set_log_level(interaction.log_level)  # type: ignore[arg-type]  # click has checked it
-            yield Interaction(client, line)
+            yield client, progress
     finally:
-        line.clear()
+        progress.clear()

@@ -1,4 +1,4 @@
-"""`dovetail doctor`: checks of this machine and its hosts, each with what to do about it."""
+"""`dovetail doctor`: checks of this machine and the configuration of hosts, with advice."""
 
 import asyncio
 import difflib
@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from json import JSONDecodeError
 from pathlib import Path
@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import click
 
 from dovetail import __version__
-from dovetail.cli.hosts import HOSTS, PROJECT, USER, ConfigFile, Host, UnusableFile, file_of
-from dovetail.cli.output import FAILED, aligned, in_line, out, out_json, plain, styled
+from dovetail.cli.hosts import HOSTS, PROJECT, USER, ConfigFile, ConfigFileError, Host, config_path
+from dovetail.cli.output import FAILED, align, one_line, out, out_json, sanitize, styled
 from dovetail.client.config import read_file
 from dovetail.errors import DovetailError, SetupError
 from dovetail.state.base import open_state
@@ -35,9 +35,9 @@ EXTRAS = {
     "watchfiles": ("watch", "quicker news of changed files"),
 }
 PREFIX = "DOVETAIL_"
-OTHERS = ("TRANSPORT", "CONSOLE", "CONSOLE_REMOTE", "LOG_LEVEL", "SECRET", "TOKEN", "CLIENT_TOKEN", "API_KEYS")
-KNOWN = {name.upper() for name in (*KINDS, *OTHERS)}
-STATE_SECONDS = 5.0
+OTHER_VARIABLES = ("TRANSPORT", "CONSOLE", "CONSOLE_REMOTE", "LOG_LEVEL", "SECRET", "TOKEN", "CLIENT_TOKEN", "API_KEYS")
+KNOWN = {name.upper() for name in (*KINDS, *OTHER_VARIABLES)}
+STATE_TIMEOUT = 5.0  # seconds
 
 EXAMPLES = """
 \b
@@ -50,7 +50,7 @@ The exit code is 1 if there is a problem. Values of variables, passwords and the
 """
 
 
-class HealthNote(NamedTuple):
+class CheckResult(NamedTuple):
     """The result of one check."""
 
     level: str  # OK, WARNING or PROBLEM
@@ -65,176 +65,164 @@ class HealthNote(NamedTuple):
     help=f"The port to look at.  [default: DOVETAIL_PORT, or {DEFAULT_PORT}]",
 )  # fmt: skip
 @click.option("--state", metavar="URL", help="The state to look at.  [default: DOVETAIL_STATE]")
-@click.option("--json", "as_document", is_flag=True, help="Print the notes as JSON.")
-def command(port: int | None, state: str | None, as_document: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the notes as JSON.")
+def command(port: int | None, state: str | None, as_json: bool) -> None:
     """Look at this machine, and say what to fix. `dovetail inspect` looks at a server."""
-    url = state or os.environ.get("DOVETAIL_STATE")
-    notes = [*packages(), *on_path(), *variables(), *port_in_use(port or _usual_port()), *state_store(url), *hosts()]
-    problems, warnings = (sum(note.level == level for note in notes) for level in (PROBLEM, WARNING))
-    if as_document:
-        out_json({"notes": [note._asdict() for note in notes], "problems": problems, "warnings": warnings})
+    usual = os.environ.get("DOVETAIL_PORT", "")
+    number = int(usual) if usual.isdecimal() and 0 < int(usual) < 65536 else DEFAULT_PORT
+    machine = [*check_packages(), *check_path(), *check_variables(), *check_port(port or number)]
+    results = [*machine, *check_state(state or os.environ.get("DOVETAIL_STATE")), *check_hosts()]
+    problems, warnings = (sum(result.level == level for result in results) for level in (PROBLEM, WARNING))
+    if as_json:
+        out_json({"notes": [result._asdict() for result in results], "problems": problems, "warnings": warnings})
     else:
-        _show(notes, problems, warnings)
+        _show(results, problems, warnings)
     if problems:
         raise click.exceptions.Exit(FAILED)
 
 
-def _usual_port() -> int:
-    given = os.environ.get("DOVETAIL_PORT", "")
-    return int(given) if given.isdecimal() and 0 < int(given) < 65536 else DEFAULT_PORT
-
-
-def _show(notes: list[HealthNote], problems: int, warnings: int) -> None:
-    rows = [(styled(note.level, fg=COLOURS[note.level]), note.subject, plain(note.text)) for note in notes]
-    for note, line in zip(notes, aligned(rows), strict=True):
+def _show(results: list[CheckResult], problems: int, warnings: int) -> None:
+    rows = [(styled(each.level, fg=COLOURS[each.level]), each.subject, sanitize(each.text)) for each in results]
+    for result, line in zip(results, align(rows), strict=True):
         out(line)
-        if note.fix:
-            out(f"         {styled('fix:', bold=True)} {plain(note.fix)}")
+        if result.fix:
+            out(f"         {styled('fix:', bold=True)} {sanitize(result.fix)}")
     counts = ((problems, PROBLEM), (warnings, WARNING))
-    words = " and ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts if count)
+    summary = " and ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts if count)
     out()
-    out(styled(words or "All is well", fg=None if words else "green", bold=True))
+    out(styled(summary or "All is well", fg=None if summary else "green", bold=True))
 
 
-# ── Python, packages, variables ──
-
-
-def packages() -> Iterator[HealthNote]:
-    python = f"{platform.python_implementation()} {platform.python_version()}"
-    yield HealthNote(OK, "Python", f"{python} on {platform.platform(terse=True)}")
-    yield HealthNote(OK, "Dovetail", f"{__version__}, in {Path(__file__).parents[1]}")
-    for name in (*NEEDED, *(("uvloop",) if os.name == "posix" else ())):
-        missing = HealthNote(PROBLEM, name, "not installed, but needed", f"pip install {name}")
-        yield HealthNote(OK, name, version) if (version := _version(name)) else missing
-    for name, (extra, purpose) in EXTRAS.items():
-        lacking = f"not installed; for {purpose}: pip install 'dovetail-mcp[{extra}]'"
-        yield HealthNote(OK, name, _version(name) or lacking)
-
-
-def _version(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
 
 
-def on_path() -> Iterator[HealthNote]:
-    """Hosts start `dovetail` by its name, and then get the one that is found first."""
+def check_packages(version_of: Callable[[str], str | None] = installed_version) -> Iterator[CheckResult]:
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    yield CheckResult(OK, "Python", f"{python} on {platform.platform(terse=True)}")
+    yield CheckResult(OK, "Dovetail", f"{__version__}, in {Path(__file__).parents[1]}")
+    for name in (*NEEDED, *(("uvloop",) if os.name == "posix" else ())):
+        missing = CheckResult(PROBLEM, name, "not installed, but needed", f"pip install {name}")
+        yield CheckResult(OK, name, version) if (version := version_of(name)) else missing
+    for name, (extra, purpose) in EXTRAS.items():
+        missing_extra = f"not installed; for {purpose}: pip install 'dovetail-mcp[{extra}]'"
+        yield CheckResult(OK, name, version_of(name) or missing_extra)
+
+
+def check_path() -> Iterator[CheckResult]:
+    """Hosts that start `dovetail` by its name get the first one on the PATH."""
     found, own = shutil.which("dovetail"), Path(sys.executable).parent
     if found is None:
         fix = f"add {own} to PATH, or write the whole path in the settings of hosts"
-        yield HealthNote(WARNING, "Command", "dovetail is not on the PATH", fix)
+        yield CheckResult(WARNING, "Command", "dovetail is not on the PATH", fix)
     elif Path(found).resolve().parent not in (own, own.resolve()):
         fix = f"activate the environment at {own.parent}, or write {own / 'dovetail'}"
-        yield HealthNote(WARNING, "Command", f"the PATH leads to another dovetail, {found}", fix)
+        yield CheckResult(WARNING, "Command", f"the PATH leads to another dovetail, {found}", fix)
     else:
-        yield HealthNote(OK, "Command", found)
+        yield CheckResult(OK, "Command", found)
 
 
-def variables(environ: Mapping[str, str] = os.environ) -> Iterator[HealthNote]:
+def check_variables(environ: Mapping[str, str] = os.environ) -> Iterator[CheckResult]:
     """Values are never shown: some are secrets, and a URL may hold a password."""
     for name in sorted(name for name in environ if name.startswith(PREFIX)):
-        yield _variable(in_line(name, 100), environ[name])
+        yield _check_variable(one_line(name, 100), environ[name])
 
 
-def _variable(name: str, value: str) -> HealthNote:
+def _check_variable(name: str, value: str) -> CheckResult:
     if name.removeprefix(PREFIX) not in KNOWN:
         near = difflib.get_close_matches(name.removeprefix(PREFIX), KNOWN, n=1)
         fix = f"did you mean {PREFIX}{near[0]}?" if near else "unset it, if it is not your program's own"
-        return HealthNote(WARNING, name, "Dovetail does not know this variable", fix)
+        return CheckResult(WARNING, name, "Dovetail does not know this variable", fix)
     option = name.removeprefix(PREFIX).lower()
     if option in KINDS and value:
         try:
             read_option(value, KINDS[option], name)
         except SetupError as failure:
-            return HealthNote(PROBLEM, name, in_line(str(failure).replace(repr(value), "…")), "correct or unset it")
-    return HealthNote(OK, name, "set")
+            return CheckResult(PROBLEM, name, one_line(str(failure).replace(repr(value), "…")), "correct or unset it")
+    return CheckResult(OK, name, "set")
 
 
-# ── the machine ──
-
-
-def port_in_use(number: int) -> Iterator[HealthNote]:
+def check_port(number: int) -> Iterator[CheckResult]:
     subject = f"Port {number}"
     try:
         sockets = bind("127.0.0.1", number)
     except SetupError:
         fix = "end the program that has it, or choose another with --port; 0 is any"
-        yield HealthNote(WARNING, subject, "in use, or not allowed", fix)
+        yield CheckResult(WARNING, subject, "in use, or not allowed", fix)
         return
     for each in sockets:
         each.close()
-    yield HealthNote(OK, subject, "free")
+    yield CheckResult(OK, subject, "free")
 
 
-def state_store(url: str | None) -> Iterator[HealthNote]:
+def check_state(url: str | None) -> Iterator[CheckResult]:
     if not url:
-        yield HealthNote(OK, "State", "in the process, or shared by its workers; none is set")
+        yield CheckResult(OK, "State", "in the process, or shared by its workers; none is set")
         return
-    scheme = in_line(url.partition(":")[0], 20)
+    scheme = one_line(url.partition(":")[0], 20)
     fix = "see that the store runs and has room, that the host and the password are right, or the file can be written"
     try:
-        asyncio.run(_check_state(url))
+        asyncio.run(_open_and_check(url))
     except TimeoutError:
-        yield HealthNote(PROBLEM, "State", f"{scheme}: no answer within {STATE_SECONDS:g} s", fix)
+        yield CheckResult(PROBLEM, "State", f"{scheme}: no answer within {STATE_TIMEOUT:g} s", fix)
     except SetupError as failure:
-        yield HealthNote(PROBLEM, "State", in_line(str(failure)), "correct --state or DOVETAIL_STATE")
+        yield CheckResult(PROBLEM, "State", one_line(str(failure)), "correct --state or DOVETAIL_STATE")
     except (DovetailError, OSError) as failure:
-        yield HealthNote(PROBLEM, "State", f"{scheme}: {in_line(str(failure))}", fix)
+        yield CheckResult(PROBLEM, "State", f"{scheme}: {one_line(str(failure))}", fix)
     else:
-        yield HealthNote(OK, "State", f"{scheme}: answers, and takes what is written")
+        yield CheckResult(OK, "State", f"{scheme}: answers, and takes what is written")
 
 
-async def _check_state(url: str) -> None:
+async def _open_and_check(url: str) -> None:
     backend = open_state(url, "doctor")
     try:
-        async with asyncio.timeout(STATE_SECONDS):
+        async with asyncio.timeout(STATE_TIMEOUT):
             await backend.check()
     finally:
         with suppress(DovetailError, OSError):
             await backend.close()
 
 
-# ── hosts ──
-
-
-def hosts() -> Iterator[HealthNote]:
+def check_hosts() -> Iterator[CheckResult]:
     scopes = [(host, scope) for host in HOSTS.values() for scope in (USER, PROJECT) if scope == USER or host.project]
-    found = [(host, path) for host, scope in scopes if (path := file_of(host, scope)).exists()]
+    found = [(host, path) for host, scope in scopes if (path := config_path(host, scope)).exists()]
     for host, path in found:
-        yield from _host(host, path)
+        yield from _check_host(host, path)
     if not found:
-        yield HealthNote(OK, "Hosts", "none that `dovetail install` knows has a configuration here")
+        yield CheckResult(OK, "Hosts", "none that `dovetail install` knows has a configuration here")
 
 
-def _host(host: Host, path: Path) -> Iterator[HealthNote]:
-    subject, place = host.title, in_line(str(path), 300)
+def _check_host(host: Host, path: Path) -> Iterator[CheckResult]:
+    subject, shown = host.title, one_line(str(path), 300)
     try:
         servers = ConfigFile.read(path, host.section).servers
-    except UnusableFile as failure:
+    except ConfigFileError as failure:
         level, fix = PROBLEM, "correct the file, or who may read it"
         if isinstance(failure.__cause__, JSONDecodeError):
             with suppress(SetupError):  # the host can't read it either
                 read_file(path)
                 level, fix = WARNING, "`dovetail install` writes plain JSON only; comments have to go for it"
-        yield HealthNote(level, subject, in_line(str(failure)), fix)
+        yield CheckResult(level, subject, one_line(str(failure)), fix)
         return
-    lacking = [(name, words) for name, entry in servers.items() if (words := _lacks(entry))]
-    for name, words in lacking[:100]:
+    broken = [(name, problem) for name, entry in servers.items() if (problem := _missing_file(entry))]
+    for name, problem in broken[:100]:
         fix = "correct its entry; `dovetail install` writes whole paths"
-        yield HealthNote(WARNING, subject, f"{in_line(name, 100)} in {place}: {words}", fix)
-    if not lacking:
-        yield HealthNote(OK, subject, f"{place}, {len(servers)} {'server' if len(servers) == 1 else 'servers'}")
+        yield CheckResult(WARNING, subject, f"{one_line(name, 100)} in {shown}: {problem}", fix)
+    if not broken:
+        yield CheckResult(OK, subject, f"{shown}, {len(servers)} {'server' if len(servers) == 1 else 'servers'}")
 
 
-def _lacks(entry: Any) -> str | None:
-    """What of an entry is not there; the rest of its words is nobody's business."""
+def _missing_file(entry: Any) -> str | None:
+    """The program or Python file of an entry, if it does not exist. Other arguments may be secret."""
     if not isinstance(entry, Mapping) or not isinstance(command := entry.get("command"), str):
         return None
     if shutil.which(command) is None:
-        return f"there is no program {in_line(command, 200)}"
-    words = entry.get("args")
-    for word in words if isinstance(words, list) else []:
+        return f"there is no program {one_line(command, 200)}"
+    arguments = entry.get("args")
+    for word in arguments if isinstance(arguments, list) else []:
         if isinstance(word, str) and word.endswith(".py") and Path(word).is_absolute() and not Path(word).exists():
-            return f"there is no file {in_line(word, 200)}"
+            return f"there is no file {one_line(word, 200)}"
     return None

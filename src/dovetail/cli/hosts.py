@@ -1,10 +1,10 @@
-"""Hosts that a server can be added to: their configuration files, their own commands, and how an entry looks.
+"""Hosts that a server can be installed in: their configuration files, commands and entries.
 
 The paths, fields and commands are those of the hosts' own documentation:
 https://modelcontextprotocol.io/quickstart/user (Claude Desktop), https://code.claude.com/docs/en/mcp (Claude Code),
 https://cursor.com/docs/mcp, https://code.visualstudio.com/docs/copilot/reference/mcp-configuration and
-https://geminicli.com/docs/tools/mcp-server. That Claude Desktop reads another file where Windows keeps it in a package
-is not in them: https://github.com/anthropics/claude-code/issues/26073.
+https://geminicli.com/docs/tools/mcp-server. That Claude Desktop reads another file if Windows has packaged it is
+not in them: https://github.com/anthropics/claude-code/issues/26073.
 """
 
 import json
@@ -18,23 +18,23 @@ from typing import Any, NamedTuple
 
 HTTP, SSE = "http", "sse"
 USER, PROJECT = "user", "project"
-OWN_KEYS = ("type", "command", "args", "env", "url", "httpUrl", "headers")  # what a server consists of, in all hosts
+OWN_KEYS = ("type", "command", "args", "env", "url", "httpUrl", "headers")  # of an entry, in all hosts
 
 
 class Host(NamedTuple):
-    """One row of the table."""
+    """A program that uses MCP servers."""
 
     title: str
-    user: tuple[str, str]  # which folder, and the file in it
+    user: tuple[str, str]  # "home" or "config", and the file in that folder
     project: str | None  # the file in a project's folder
     program: str = ""  # its command line, if that can add servers
-    folder_variable: str = ""  # names another folder than the user's own
-    package: str = ""  # as Windows calls the folders of a packaged app
+    folder_variable: str = ""  # an environment variable that replaces the folder
+    package: str = ""  # pattern for the folder of a packaged app on Windows
     section: str = "mcpServers"
-    is_typed: bool = False  # an entry says which transport it means
+    is_typed: bool = False  # entries have a `type`, the transport
     url_keys: Mapping[str, str] = {HTTP: "url", SSE: "url"}
-    here: str = "."  # what stands for the folder of a project
-    then: str = ""  # what to do when it is in
+    project_folder: str = "."  # stands for the folder of a project in an entry
+    next_step: str = ""  # advice for the user after the installation
 
 
 HOSTS = {
@@ -44,7 +44,7 @@ HOSTS = {
         project=None,
         package="Claude_*",
         url_keys={},  # it starts programs only; URLs are added in its settings
-        then="Quit Claude Desktop and start it again.",
+        next_step="Quit Claude Desktop and start it again.",
     ),
     "claude-code": Host(
         title="Claude Code",
@@ -53,14 +53,14 @@ HOSTS = {
         program="claude",
         folder_variable="CLAUDE_CONFIG_DIR",
         is_typed=True,
-        then="The next `claude` has it; /mcp shows whether it is connected.",
+        next_step="The next `claude` has it; /mcp shows whether it is connected.",
     ),
     "cursor": Host(
         title="Cursor",
         user=("home", ".cursor/mcp.json"),
         project=".cursor/mcp.json",
-        here="${workspaceFolder}",
-        then="Cursor shows it in its settings, under Tools & MCP.",
+        project_folder="${workspaceFolder}",
+        next_step="Cursor shows it in its settings, under Tools & MCP.",
     ),
     "vscode": Host(
         title="VS Code",
@@ -69,8 +69,8 @@ HOSTS = {
         program="code",
         section="servers",
         is_typed=True,
-        here="${workspaceFolder}",
-        then="`MCP: List Servers` in VS Code starts it.",
+        project_folder="${workspaceFolder}",
+        next_step="`MCP: List Servers` in VS Code starts it.",
     ),
     "gemini": Host(
         title="Gemini CLI",
@@ -79,59 +79,48 @@ HOSTS = {
         program="gemini",
         folder_variable="GEMINI_CLI_HOME",
         url_keys={HTTP: "httpUrl", SSE: "url"},
-        then="The next `gemini` has it; /mcp shows whether it is connected.",
+        next_step="The next `gemini` has it; /mcp shows whether it is connected.",
     ),
 }
 
 
-# ── entries ──
-
-
 def program_entry(host: Host, command: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
-    """The entry in the file for a server that the host starts."""
+    """The entry of a server that the host starts."""
     typed = {"type": "stdio"} if host.is_typed else {}
     return {**typed, "command": command[0], "args": list(command[1:]), **({"env": dict(env)} if env else {})}
 
 
 def url_entry(host: Host, url: str, headers: Mapping[str, str], transport: str) -> dict[str, Any]:
-    """The same for a URL. The `url_keys` of the host have to have its transport."""
+    """The entry of a server at a URL. The `url_keys` of the host must contain the transport."""
     typed = {"type": transport} if host.is_typed else {}
     return {**typed, host.url_keys[transport]: url, **({"headers": dict(headers)} if headers else {})}
 
 
-# ── commands of the hosts ──
-
-
-def add_command(name: str, scope: str, called: str, entry: Mapping[str, Any]) -> list[str] | None:
-    """How the host adds a server by its own command; None if it has none for this, or is not installed."""
-    program = shutil.which(HOSTS[name].program or "\0")
-    if program is None or (name == "vscode" and scope != USER):
+def add_command(host: str, scope: str, name: str, entry: Mapping[str, Any]) -> list[str] | None:
+    """The host's own command to add a server; None if it has none for this, or is not installed."""
+    program = shutil.which(HOSTS[host].program or "\0")
+    if program is None or (host == "vscode" and scope != USER):
         return None
-    if name == "claude-code":
-        return [program, "mcp", "add-json", called, json.dumps(entry), "--scope", scope]
-    if name == "vscode":
-        return [program, "--add-mcp", json.dumps({"name": called, **entry})]
+    if host == "claude-code":
+        return [program, "mcp", "add-json", name, json.dumps(entry), "--scope", scope]
+    if host == "vscode":
+        return [program, "--add-mcp", json.dumps({"name": name, **entry})]
     kind = "stdio" if "command" in entry else HTTP if "httpUrl" in entry else SSE
     options = ["--scope", scope, "--transport", kind]
     options += [word for key, value in entry.get("env", {}).items() for word in ("--env", f"{key}={value}")]
     options += [word for key, value in entry.get("headers", {}).items() for word in ("--header", f"{key}: {value}")]
-    place, args = entry.get("command") or entry.get("httpUrl") or entry["url"], entry.get("args", [])
+    target, args = entry.get("command") or entry.get("httpUrl") or entry["url"], entry.get("args", [])
     divided = ["--", *args] if any(word.startswith("-") for word in args) else args
-    return [program, "mcp", "add", *options, called, place, *divided]
+    return [program, "mcp", "add", *options, name, target, *divided]
 
 
-def remove_command(name: str, scope: str, called: str) -> list[str] | None:
-    program = shutil.which(HOSTS[name].program or "\0")
-    if program is None or name == "vscode":
-        return None
-    return [program, "mcp", "remove", called, "--scope", scope]
+def remove_command(host: str, scope: str, name: str) -> list[str] | None:
+    program = shutil.which(HOSTS[host].program or "\0")
+    return None if program is None or host == "vscode" else [program, "mcp", "remove", name, "--scope", scope]
 
 
-# ── files of the hosts ──
-
-
-def file_of(host: Host, scope: str, platform: str = sys.platform) -> Path:
-    """A packaged app of Windows sees a folder of its own in the place of the user's, once it has written there."""
+def config_path(host: Host, scope: str, platform: str = sys.platform) -> Path:
+    """A packaged app on Windows has a folder of its own, once it has written there."""
     if scope == PROJECT:
         assert host.project is not None
         return Path.cwd() / host.project
@@ -147,7 +136,7 @@ def file_of(host: Host, scope: str, platform: str = sys.platform) -> Path:
 
 
 def config_folder(platform: str = sys.platform) -> Path:
-    """Where programs keep what belongs to their user."""
+    """The user's folder for configuration."""
     if platform == "win32":
         return Path(os.environ.get("APPDATA") or Path.home() / "AppData" / "Roaming")
     if platform == "darwin":
@@ -155,8 +144,8 @@ def config_folder(platform: str = sys.platform) -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
 
 
-class UnusableFile(Exception):
-    """The file can't be read or written; it is as it was."""
+class ConfigFileError(Exception):
+    """The file can't be read or written; it is unchanged."""
 
 
 class ConfigFile(NamedTuple):
@@ -169,20 +158,20 @@ class ConfigFile(NamedTuple):
 
     @classmethod
     def read(cls, path: Path, section: str) -> "ConfigFile":
-        """Raises UnusableFile, also if there are comments in it, which a rewritten file would lose."""
-        place = Path(os.path.realpath(path))
+        """Raises ConfigFileError, also for comments: a rewritten file would lose them."""
+        real = Path(os.path.realpath(path))
         try:
-            content = place.read_bytes() if place.exists() else None
+            content = real.read_bytes() if real.exists() else None
         except OSError as failure:
-            raise UnusableFile(f"{path} can't be read: {failure.strerror or failure}") from None
+            raise ConfigFileError(f"{path} can't be read: {failure.strerror or failure}") from None
         try:
-            document = json.loads((content or b"").decode("utf-8-sig") or "{}", object_pairs_hook=_without_twins)
+            document = json.loads((content or b"").decode("utf-8-sig") or "{}", object_pairs_hook=_refuse_duplicates)
         except (ValueError, RecursionError) as bad:
             why = f"{bad.msg} at line {bad.lineno}" if isinstance(bad, json.JSONDecodeError) else str(bad)
-            raise UnusableFile(f"{path} is not plain JSON: {why}") from bad
+            raise ConfigFileError(f"{path} is not plain JSON: {why}") from bad
         if not isinstance(document, dict) or not isinstance(document.get(section, {}), dict):
-            raise UnusableFile(f"{path} has no object {json.dumps(section)}, but something else")
-        return cls(place, content, document, section)
+            raise ConfigFileError(f"{path} has no object {json.dumps(section)}, but something else")
+        return cls(real, content, document, section)
 
     @property
     def servers(self) -> dict[str, Any]:
@@ -190,16 +179,15 @@ class ConfigFile(NamedTuple):
         return found
 
     def text_with(self, servers: Mapping[str, Any]) -> str:
-        """The whole file with these servers, in its own indent and line ends."""
+        """The whole file with these servers, with the indent and line ends that it has."""
         text = (self.content or b"").decode("utf-8-sig")
-        indent = re.match(r"\{\s*\n([ \t]+)\"", text)
-        changed = json.dumps(
-            {**self.document, self.section: servers}, indent=indent[1] if indent else 2, ensure_ascii=False
-        )
+        found = re.match(r"\{\s*\n([ \t]+)\"", text)
+        indent, document = found[1] if found else 2, {**self.document, self.section: servers}
+        changed = json.dumps(document, indent=indent, ensure_ascii=False)
         return f"{changed}\n".replace("\n", "\r\n" if "\r\n" in text else "\n")
 
 
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a name stands in it more than once")

@@ -1,4 +1,4 @@
-"""`dovetail install`: a server is added to a host, by the host's own command or in its configuration file."""
+"""`dovetail install`: adds a server to a host, by the host's own command or in its configuration file."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -19,13 +19,13 @@ import click
 
 from dovetail import cli
 from dovetail.cli import hosts
-from dovetail.cli.options import COMMAND_WORDS, ServerCommand, pairs
-from dovetail.cli.output import DECLINED, CommandExit, can_ask, finish, in_line, out, plain, styled, tell
-from dovetail.cli.target import what_is_missing
+from dovetail.cli.options import COMMAND_WORDS, ServerCommand, parse_pairs
+from dovetail.cli.output import DECLINED, CommandExit, err, is_interactive, one_line, out, run_async, sanitize, styled
+from dovetail.cli.target import target_problem
 
-PLAIN_STEMS = ("server", "main", "app", "mcp", "__init__", "__main__")  # they say nothing about the server
+GENERIC_STEMS = ("server", "main", "app", "mcp", "__init__", "__main__")
 URL, PROGRAM, COMMAND, REMOVAL = "a URL", "a Python program", "a command after --", "--remove"
-FITTING = {  # options of each
+ALLOWED_OPTIONS = {
     URL: ("--header", "--transport"),
     PROGRAM: ("--env", "--uv"),
     COMMAND: ("--env",),
@@ -34,7 +34,7 @@ FITTING = {  # options of each
 WAYS = "give a Python program, a URL, or a command after --"
 HIDDEN = "***"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_REFERENCE = re.compile(r"\$\{?(?:[a-z]+:)?[A-Za-z_][\w-]*\}?")  # to a value that stands elsewhere
+_REFERENCE = re.compile(r"\$\{?(?:[a-z]+:)?[A-Za-z_][\w-]*\}?")  # to a value of the environment
 
 EXAMPLES = """
 \b
@@ -59,7 +59,7 @@ The change is shown before it is made, a copy of the file is kept, and a file th
 @click.option("--name", metavar="TEXT", help="What the server is called there.  [default: after its file or address]")
 @click.option(
     "--scope", type=click.Choice([hosts.USER, hosts.PROJECT]), default=hosts.USER, show_default=True,
-    help="For you everywhere, or for whoever works in this folder.",
+    help="For you everywhere, or for all who work in this folder.",
 )  # fmt: skip
 @click.option("--env", "-e", multiple=True, metavar="NAME[=VALUE]", help="A variable for the program. Repeat for more.")
 @click.option("--header", "-H", "headers", multiple=True, metavar="NAME:VALUE", help="A header for a URL.")
@@ -87,31 +87,28 @@ def command(
     host = hosts.HOSTS[host_name]
     if scope == hosts.PROJECT and host.project is None:
         raise click.UsageError(f"{host_name} has no configuration for a project; leave --scope out")
-    behind = ctx.meta.get(COMMAND_WORDS, [])
-    wanted = WantedServer("" if behind else target or "", behind, **given)
+    command_words = ctx.meta.get(COMMAND_WORDS, [])
+    spec = ServerSpec("" if command_words else target or "", command_words, **given)
     if remove:
-        wanted.check_options(REMOVAL, {"--force": force, COMMAND: behind})
-    called = name or usual_name(wanted)
-    entry = None if remove else _entry(host, wanted, called, scope)
+        spec.check_options(REMOVAL, {"--force": force, COMMAND: command_words})
+    server_name = name or default_name(spec)
+    entry = None if remove else _entry(host, spec, server_name, scope)
     try:
-        change = _planned(host_name, scope, called, entry)
+        change = _plan(host_name, scope, server_name, entry)
         if change is not None:
             _show(change, is_result=dry_run)
             if not dry_run:
-                _agree(change, may_replace=force, is_confirmed=yes)
+                _confirm(change, may_replace=force, is_confirmed=yes)
                 _apply(change)
-    except hosts.UnusableFile as bad:
-        raise CommandExit(f"{bad}; nothing was changed", hint=_by_hand(host, called, entry)) from None
+    except hosts.ConfigFileError as bad:
+        raise CommandExit(f"{bad}; nothing was changed", hint=_by_hand(host, server_name, entry)) from None
 
 
-# ── the server ──
-
-
-class WantedServer(NamedTuple):
-    """What was typed."""
+class ServerSpec(NamedTuple):
+    """The server as the user described it."""
 
     target: str = ""
-    behind: Sequence[str] = ()  # the words after `--`
+    command: Sequence[str] = ()  # the words after `--`
     env: Sequence[str] = ()
     headers: Sequence[str] = ()
     transport: str | None = None
@@ -119,105 +116,104 @@ class WantedServer(NamedTuple):
 
     @property
     def kind(self) -> str:
-        if self.behind:
+        if self.command:
             return COMMAND
         return URL if "://" in self.target else PROGRAM
 
-    def check(self) -> None:
-        if not self.behind and not self.target:
-            raise click.UsageError(f"which server? Please {WAYS}")
-        self.check_options(self.kind)
-
     def check_options(self, kind: str, others: Mapping[str, Any] = {}) -> None:
         options = {"--env": self.env, "--header": self.headers, "--transport": self.transport, "--uv": self.with_uv}
+        allowed = ALLOWED_OPTIONS[kind]
         for option, value in {**options, **others}.items():
-            if value and option not in FITTING[kind]:
-                raise click.UsageError(f"{option} does not go with {kind}, which takes {' and '.join(FITTING[kind])}")
+            if value and option not in allowed:
+                raise click.UsageError(f"{option} does not go with {kind}, which takes {' and '.join(allowed)}")
 
 
-def usual_name(wanted: WantedServer) -> str:
-    """After its file, or the folder of one that is called like all others, or after its address."""
-    if wanted.kind == COMMAND or not wanted.target:
+def default_name(spec: ServerSpec) -> str:
+    """The name of its file, of the folder if the file has a generic name, or of the host in its URL."""
+    if spec.kind == COMMAND or not spec.target:
         raise click.UsageError("--name says what the server is called there")
-    if wanted.kind == URL:
-        _check_url(wanted.target)
-        host = urlsplit(wanted.target).hostname or ""
+    if spec.kind == URL:
+        _check_url(spec.target)
+        host = urlsplit(spec.target).hostname or ""
         is_address = ":" in host or host.replace(".", "").isdigit()
-        told = host if is_address else re.sub(r"^(www\.)?(mcp\.)?", "", host).partition(".")[0]
+        name = host if is_address else re.sub(r"^(www\.)?(mcp\.)?", "", host).partition(".")[0]
     else:
-        place = wanted.target.partition(".py")[0] if ".py" in wanted.target else wanted.target.partition(":")[0]
-        path = Path(os.path.abspath(place if ".py" in wanted.target else place.replace(".", "/")))
-        told = path.parent.name if path.name in PLAIN_STEMS else path.name
-    return re.sub(r"[^A-Za-z0-9]+", "-", told).strip("-").lower()[:64] or "server"
+        is_file = ".py" in spec.target
+        source = spec.target.partition(".py" if is_file else ":")[0]
+        path = Path(os.path.abspath(source if is_file else source.replace(".", "/")))
+        name = path.parent.name if path.name in GENERIC_STEMS else path.name
+    return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()[:64] or "server"
 
 
-def _entry(host: hosts.Host, wanted: WantedServer, called: str, scope: str) -> dict[str, Any]:
-    wanted.check()
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", called):
-        raise click.UsageError(f"--name {called!r}: use letters, digits, - and _, at most 64 of them")
-    if wanted.kind == URL:
-        _check_url(wanted.target)
-        transport = wanted.transport or hosts.HTTP
+def _entry(host: hosts.Host, spec: ServerSpec, name: str, scope: str) -> dict[str, Any]:
+    if not spec.command and not spec.target:
+        raise click.UsageError(f"which server? Please {WAYS}")
+    spec.check_options(spec.kind)
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+        raise click.UsageError(f"--name {name!r}: use letters, digits, - and _, at most 64 of them")
+    if spec.kind == URL:
+        _check_url(spec.target)
+        transport = spec.transport or hosts.HTTP
         if transport not in host.url_keys:
             raise click.UsageError(f"{host.title} starts programs only; add the URL in its settings, under Connectors")
-        entry = hosts.url_entry(host, wanted.target, _headers(wanted.headers), transport)
+        entry = hosts.url_entry(host, spec.target, _headers(spec.headers), transport)
     else:
-        entry = hosts.program_entry(host, *_started(wanted, host.here if scope == hosts.PROJECT else None))
-    for remark in _remarks(wanted, entry, is_shared=scope == hosts.PROJECT):
-        tell(remark, fg="yellow")
+        entry = hosts.program_entry(host, *_launch(spec, host.project_folder if scope == hosts.PROJECT else None))
+    if scope == hosts.PROJECT:
+        _warn_of_sharing(spec, entry)
     return entry
 
 
 def _check_url(url: str) -> None:
-    """The error does not repeat it: it may hold a secret."""
+    """The error does not repeat the URL: it may hold a secret."""
     try:
         parts = urlsplit(url)
-        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        is_one = False
-    if not is_one or re.search(r"[\s\x00-\x1f\x7f\"<>\\]", url):
+        is_valid = False
+    if not is_valid or re.search(r"[\s\x00-\x1f\x7f\"<>\\]", url):
         raise click.UsageError("that is no URL; write it as https://example.com/mcp")
 
 
-def _started(wanted: WantedServer, here: str | None) -> tuple[list[str], dict[str, str]]:
-    """The command and its variables. Hosts start it in a folder of their own choice, so full paths are written.
+def _launch(spec: ServerSpec, project: str | None) -> tuple[list[str], dict[str, str]]:
+    """The command with full paths, because hosts start it in another folder, and its environment variables.
 
-    `here` stands for the current folder in what is shared with others.
+    `project` stands for the current folder in an entry that is shared with others.
     """
-    env = _variables(wanted.env)
-    if wanted.kind == COMMAND:
-        program = wanted.behind[0] if here else shutil.which(wanted.behind[0]) or wanted.behind[0]
-        return [_located(word, here) for word in (program, *wanted.behind[1:])], env
-    if missing := what_is_missing(wanted.target, elsewhere=wanted.with_uv):
-        raise click.UsageError(f"{missing}; {WAYS}")
-    place, colon, inner = wanted.target.rpartition(":") if ".py:" in wanted.target else (wanted.target, "", "")
-    path = Path(os.path.abspath(place)) if place.endswith(".py") else None
-    target = wanted.target if path is None else f"{path}{colon}{inner}"
-    if wanted.with_uv:
+    env = _variables(spec.env)
+    if spec.kind == COMMAND:
+        program = spec.command[0] if project else shutil.which(spec.command[0]) or spec.command[0]
+        return [_portable_path(word, project) for word in (program, *spec.command[1:])], env
+    if problem := target_problem(spec.target, elsewhere=spec.with_uv):
+        raise click.UsageError(f"{problem}; {WAYS}")
+    source, colon, attribute = spec.target.rpartition(":") if ".py:" in spec.target else (spec.target, "", "")
+    path = Path(os.path.abspath(source)) if source.endswith(".py") else None
+    target = spec.target if path is None else f"{path}{colon}{attribute}"
+    if spec.with_uv:
         folder = os.getcwd() if path is None else str(path.parent)
-        located = _located(folder, here)
-        if path is not None and located != folder:
-            target = f"{path.name}{colon}{inner}"
-        program = "uv" if here else shutil.which("uv") or "uv"
-        return [program, "run", "--directory", located, "dovetail", "run", target], env
-    if path is None and PathFinder.find_spec(place.partition(".")[0].partition(":")[0], [os.getcwd()]):
-        env = {"PYTHONPATH": os.getcwd(), **env}  # a module that lies here has to be found from anywhere
+        portable = _portable_path(folder, project)
+        if path is not None and portable != folder:
+            target = f"{path.name}{colon}{attribute}"
+        program = "uv" if project else shutil.which("uv") or "uv"
+        return [program, "run", "--directory", portable, "dovetail", "run", target], env
+    if path is None and PathFinder.find_spec(source.partition(".")[0].partition(":")[0], [os.getcwd()]):
+        env = {"PYTHONPATH": os.getcwd(), **env}  # the module is in the current folder
     return [sys.executable, "-m", "dovetail.cli", "run", target], env
 
 
-def _located(word: str, here: str | None) -> str:
-    """A file or a folder that lies here has to be found from anywhere; what is shared, on any machine."""
+def _portable_path(word: str, project: str | None) -> str:
+    """The full path of a file; for a shared entry, relative to the project if it is in the current folder."""
     path = Path(os.path.abspath(word))
-    if here and (path.is_file() or (os.path.isabs(word) and path.is_dir())) and path.is_relative_to(Path.cwd()):
+    if project and (path.is_file() or (os.path.isabs(word) and path.is_dir())) and path.is_relative_to(Path.cwd()):
         inside = path.relative_to(Path.cwd())
-        return here if inside == Path() else f"{here}/{inside.as_posix()}"
+        return project if inside == Path() else f"{project}/{inside.as_posix()}"
     return str(path) if path.is_file() else word
 
 
 def _variables(given: Sequence[str]) -> dict[str, str]:
     found = {}
-    for each in given:
-        name, is_set, value = each.partition("=")
+    for pair in given:
+        name, is_set, value = pair.partition("=")
         if not name.strip() or not (is_set or name in os.environ):
             raise click.UsageError(f"--env {name}: there is no such variable here; write it as NAME=VALUE")
         found[name.strip()] = value if is_set else os.environ[name]
@@ -227,187 +223,186 @@ def _variables(given: Sequence[str]) -> dict[str, str]:
 def _headers(given: Sequence[str]) -> dict[str, str]:
     if any(map(_CONTROL.search, given)):
         raise click.UsageError("--header: write it as NAME:VALUE, in one line")  # the value may be secret
-    return pairs(given, ":", "--header")
+    return parse_pairs(given, ":", "--header")
 
 
-def _remarks(wanted: WantedServer, entry: Mapping[str, Any], *, is_shared: bool) -> Iterator[str]:
-    """Before the yes; `is_shared` if it is in a file for all who work in this folder."""
-    if is_shared and masked(entry) != entry:
-        yield "Whoever gets this folder gets the hidden values too, which may be secrets."
-    place = next(filter(os.path.isabs, [entry.get("command", ""), *entry.get("args", ())]), None)
-    if is_shared and place is not None:
-        better = "; --uv starts it wherever this folder is" if wanted.kind == PROGRAM and not wanted.with_uv else ""
-        yield f"Others who get this folder have no {in_line(place)}{better}."
-
-
-# ── the change ──
+def _warn_of_sharing(spec: ServerSpec, entry: Mapping[str, Any]) -> None:
+    """Secrets and paths of this machine in a file for all who work in this folder."""
+    if mask_secrets(entry) != entry:
+        err("All who get this folder get the hidden values too, which may be secrets.", fg="yellow")
+    path = next(filter(os.path.isabs, [entry.get("command", ""), *entry.get("args", ())]), None)
+    if path is not None:
+        advice = "; --uv starts it wherever this folder is" if spec.kind == PROGRAM and not spec.with_uv else ""
+        err(f"Others who get this folder have no {one_line(path)}{advice}.", fg="yellow")
 
 
 class PlannedChange(NamedTuple):
-    """What is to be done, and where."""
+    """A server to add, replace or remove."""
 
     host: hosts.Host
-    file: hosts.ConfigFile | None  # None if it can't be read, and the host's own command is used
+    file: hosts.ConfigFile | None  # None if only the host can read it
     path: Path
     scope: str
     name: str
     entry: dict[str, Any] | None  # None to remove it
-    command: list[str] | None  # of the host; None if the file is written
+    command: list[str] | None  # of the host; None to write the file
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         return self.file is not None and self.name in self.file.servers
 
 
-def _planned(host_name: str, scope: str, name: str, entry: dict[str, Any] | None) -> PlannedChange | None:
+def _plan(host_name: str, scope: str, name: str, entry: dict[str, Any] | None) -> PlannedChange | None:
     """None if there is nothing to do."""
     host = hosts.HOSTS[host_name]
-    path = hosts.file_of(host, scope)
+    path = hosts.config_path(host, scope)
     remover = hosts.remove_command(host_name, scope, name)
-    own = remover if entry is None else hosts.add_command(host_name, scope, name, entry)
+    command = remover if entry is None else hosts.add_command(host_name, scope, name, entry)
     try:
         file = hosts.ConfigFile.read(path, host.section)
-    except hosts.UnusableFile:
-        if own is None:
+    except hosts.ConfigFileError:
+        if command is None:
             raise
-        return PlannedChange(host, None, path, scope, name, entry, own)  # the host can read it
+        return PlannedChange(host, None, path, scope, name, entry, command)
     old = file.servers.get(name)
     if entry is None and name not in file.servers:
-        known = f"; it has {in_line(', '.join(list(file.servers)[:20]))}" if file.servers else ""
-        tell(f"{path} has no server called {in_line(name)}{known}")
+        known = f"; it has {one_line(', '.join(list(file.servers)[:20]))}" if file.servers else ""
+        err(f"{path} has no server called {one_line(name)}{known}")
         return None
-    if entry is not None and isinstance(old, Mapping):  # what the host or its user has put there stays
+    if entry is not None and isinstance(old, Mapping):  # keep what the host or the user has added
         entry = {**entry, **{key: value for key, value in old.items() if key not in hosts.OWN_KEYS}}
         if entry == old:
-            tell(f"{host.title} has {name} already, just like this: {path}")
+            err(f"{host.title} has {name} already, just like this: {path}")
             return None
-    if own is None or (entry is not None and name in file.servers):  # hosts refuse to replace a server
+    if command is None or (entry is not None and name in file.servers):  # the commands of hosts don't replace servers
         if file.content is not None and not os.access(path, os.W_OK):
-            raise hosts.UnusableFile(f"{path} is read-only")
-        own = None
-    return PlannedChange(host, file, path, scope, name, entry, own)
+            raise hosts.ConfigFileError(f"{path} is read-only")
+        command = None
+    return PlannedChange(host, file, path, scope, name, entry, command)
 
 
 def _show(change: PlannedChange, *, is_result: bool) -> None:
-    """What changes in the file. It is the result of a dry run; else it is told before the question."""
-    say, stream = (out, sys.stdout) if is_result else (tell, sys.stderr)
-    quoted = json.dumps(in_line(change.name, 100), ensure_ascii=False)
+    """The change of the file: the result of a dry run, else a message before the question."""
+    say, stream = (out, sys.stdout) if is_result else (err, sys.stderr)
+    quoted = json.dumps(one_line(change.name, 100), ensure_ascii=False)
     say(f"{change.path}, {json.dumps(change.host.section)}:")
-    if change.is_there:
-        say(styled(f"- {quoted}: …", stream, fg="red"))  # what is in it may be secret
+    if change.exists:
+        say(styled(f"- {quoted}: …", stream, fg="red"))  # its content may be secret
     if change.entry is not None:
-        lines = json.dumps(masked(change.entry), indent=2, ensure_ascii=False).split("\n")
+        lines = json.dumps(mask_secrets(change.entry), indent=2, ensure_ascii=False).split("\n")
         for line in (f"{quoted}: {lines[0]}", *lines[1:]):
-            say(styled(plain(f"+ {line}"), stream, fg="green"))
+            say(styled(sanitize(f"+ {line}"), stream, fg="green"))
     if change.command is not None:
-        say(f"by {_shown(change.command)}")
+        say(f"by {_brief(change.command)}")
 
 
-def _shown(words: Sequence[str]) -> str:
-    return f"`{os.path.basename(words[0])} {' '.join(words[1:3])}`"
+def _brief(command: Sequence[str]) -> str:
+    return f"`{os.path.basename(command[0])} {' '.join(command[1:3])}`"
 
 
-def masked(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry with `***` for values of variables and headers, and for what we did not write; `${NAME}` is shown."""
-    return {key: value if key in hosts.OWN_KEYS and key not in ("env", "headers") else _masked(value)
-            for key, value in entry.items()}  # fmt: skip
+def mask_secrets(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry with `***` for values of variables and headers, and of keys of others; `${NAME}` is shown."""
+    public = [key for key in hosts.OWN_KEYS if key not in ("env", "headers")]
+    return {key: value if key in public else _mask(value) for key, value in entry.items()}
 
 
-def _masked(value: Any) -> Any:
+def _mask(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _masked(inner) for name, inner in value.items()}
-    is_open = value is None or isinstance(value, bool) or (isinstance(value, str) and _REFERENCE.fullmatch(value))
-    return value if is_open else HIDDEN
+        return {name: _mask(inner) for name, inner in value.items()}
+    is_public = value is None or isinstance(value, bool) or (isinstance(value, str) and _REFERENCE.fullmatch(value))
+    return value if is_public else HIDDEN
 
 
 def _by_hand(host: hosts.Host, name: str, entry: Mapping[str, Any] | None) -> str | None:
-    """What to paste."""
+    """The entry for the user to paste."""
     if entry is None:
         return None
-    return "To add it by hand:\n" + json.dumps({host.section: {name: masked(entry)}}, indent=2, ensure_ascii=False)
+    return "To add it by hand:\n" + json.dumps(
+        {host.section: {name: mask_secrets(entry)}}, indent=2, ensure_ascii=False
+    )
 
 
-def _agree(change: PlannedChange, *, may_replace: bool, is_confirmed: bool) -> None:
-    is_replacing = change.entry is not None and change.is_there
-    if is_replacing and not may_replace and (is_confirmed or not can_ask()):
-        words = f"{change.path} has another server called {change.name}; nothing was changed"
-        raise CommandExit(words, DECLINED, "--force replaces it, --name gives this one another name")
+def _confirm(change: PlannedChange, *, may_replace: bool, is_confirmed: bool) -> None:
+    is_replacing = change.entry is not None and change.exists
+    if is_replacing and not may_replace and (is_confirmed or not is_interactive()):
+        message = f"{change.path} has another server called {change.name}; nothing was changed"
+        raise CommandExit(message, DECLINED, "--force replaces it, --name gives this one another name")
     if is_confirmed:
         return
-    if not can_ask():
-        words = "nobody is here to say yes; nothing was changed"
-        raise CommandExit(words, DECLINED, "--yes changes it without asking")
-    if not finish(cli.ask.confirm("Replace that server?" if is_replacing else "Change it?")):
+    if not is_interactive():
+        message = "there is no terminal to ask for a yes; nothing was changed"
+        raise CommandExit(message, DECLINED, "--yes changes it without asking")
+    if not run_async(cli.ask.confirm("Replace that server?" if is_replacing else "Change it?")):
         raise CommandExit("nothing was changed", DECLINED)
 
 
 def _apply(change: PlannedChange) -> None:
-    kept = ""
+    backup = None
     if change.command is not None:
         _run(change, change.command)
     elif change.file is not None:
         servers = {name: entry for name, entry in change.file.servers.items() if name != change.name or change.entry}
         if change.entry is not None:
             servers[change.name] = change.entry
-        has_values = change.entry is not None and masked(change.entry) != change.entry
-        backup = write_file(
-            change.file, change.file.text_with(servers), is_private=change.scope == hosts.USER or has_values
-        )
-        kept = f"; as it was: {backup}" if backup else ""
-    place = "is out of" if change.entry is None else "is in"
-    tell(f"{in_line(change.name)} {place} {change.path}{kept}", fg="green")
+        has_secrets = change.entry is not None and mask_secrets(change.entry) != change.entry
+        is_private = change.scope == hosts.USER or has_secrets
+        backup = write_file(change.file, change.file.text_with(servers), is_private=is_private)
+    copy = f"; as it was: {backup}" if backup else ""
+    done = "is out of" if change.entry is None else "is in"
+    err(f"{one_line(change.name)} {done} {change.path}{copy}", fg="green")
     again = f"{change.host.title} may have to be started again to forget it."
-    tell(again if change.entry is None else change.host.then)
+    err(again if change.entry is None else change.host.next_step)
 
 
-def _run(change: PlannedChange, words: list[str]) -> None:
-    """The host's own command. Its values are in its words, which other users of this machine may see meanwhile."""
+def _run(change: PlannedChange, command: list[str]) -> None:
+    """The host's own command. Other users of this machine may see its arguments while it runs."""
     try:
         done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=60, check=False
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=60, check=False
         )
         why = (done.stderr or done.stdout).strip() or f"it exited with {done.returncode}" if done.returncode else ""
     except (OSError, subprocess.TimeoutExpired) as failure:
         why = str(failure)
     if why:
         hint = _by_hand(change.host, change.name, change.entry)
-        raise CommandExit(f"{_shown(words)} failed: {plain(why[-2_000:])}", hint=hint)
+        raise CommandExit(f"{_brief(command)} failed: {sanitize(why[-2_000:])}", hint=hint)
 
 
 def write_file(file: hosts.ConfigFile, text: str, *, is_private: bool) -> Path | None:
-    """Replace the file as a whole, or not at all. Returns where its copy is, if there was a file."""
-    place = file.path
+    """Replace the file atomically. Returns the path of the backup, if there was a file."""
+    path = file.path
     try:
         content = text.encode()
-        place.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = mkstemp(prefix=f".{place.name}.", dir=place.parent)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as output:
                 output.write(content)
                 output.flush()
                 os.fsync(output.fileno())
-            if place.exists():
-                shutil.copymode(place, temporary)
+            if path.exists():
+                shutil.copymode(path, temporary)
             elif not is_private:
                 os.chmod(temporary, 0o644)
-            if (place.read_bytes() if place.exists() else None) != file.content:
-                raise hosts.UnusableFile(f"{place} was changed by another program meanwhile")
-            backup = None if file.content is None else _backed_up(place, file.content)
-            os.replace(temporary, place)
+            if (path.read_bytes() if path.exists() else None) != file.content:
+                raise hosts.ConfigFileError(f"{path} was changed by another program meanwhile")
+            backup = None if file.content is None else _back_up(path, file.content)
+            os.replace(temporary, path)
         except BaseException:
             with suppress(OSError):
                 os.unlink(temporary)
             raise
     except (OSError, UnicodeEncodeError) as failure:
-        raise hosts.UnusableFile(f"{place} can't be written: {getattr(failure, 'strerror', None) or failure}") from None
+        why = getattr(failure, "strerror", None) or failure
+        raise hosts.ConfigFileError(f"{path} can't be written: {why}") from None
     return backup
 
 
-def _backed_up(place: Path, content: bytes) -> Path:
-    """A private copy, and never over an older one. Beside a project's file it would get into the repository."""
+def _back_up(path: Path, content: bytes) -> Path:
+    """A private copy, not beside the file: there it would get into the repository of a project."""
     folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "dovetail" / "backups"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    backup = folder / f"{place.name}.{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**9:09}"
+    backup = folder / f"{path.name}.{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**9:09}"
     with os.fdopen(os.open(backup, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as copy:
         copy.write(content)
     return backup

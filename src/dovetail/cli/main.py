@@ -1,4 +1,4 @@
-"""The `dovetail` command: a group whose commands are loaded when they are called, and not for its `--help`."""
+"""The `dovetail` command: a click group that imports a command when it is called."""
 
 import sys
 from typing import Any
@@ -7,7 +7,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from dovetail import __version__, cli
-from dovetail.cli.output import INTERRUPTED, prepare_streams, styled, writing_result
+from dovetail.cli.output import INTERRUPTED, prepare_streams, styled, writing_stdout
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -41,12 +41,12 @@ Examples:
 \b
 Exit codes:
   0 fine   1 it failed   2 the command line is wrong   3 no connection
-  4 no answer in time   5 declined   130 interrupted   141 nobody reads on
+  4 no answer in time   5 declined   130 interrupted   141 broken pipe
 """
 
 
-class FileWord(click.ParamType[Any]):
-    """The name of a file, which the shell itself completes. It is not looked at."""
+class FileName(click.ParamType[Any]):
+    """A file name that the shell completes."""
 
     name = "text"
 
@@ -55,14 +55,14 @@ class FileWord(click.ParamType[Any]):
 
 
 class Commands(click.Group):
-    """Knows its commands by name and one line each."""
+    """Commands of the table COMMANDS, imported when they are used."""
 
     def main(self, *args: Any, **options: Any) -> Any:
         prepare_streams()
         return super().main(*args, **options)
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
-        with writing_result():  # of --help and --version
+        with writing_stdout():  # --help and --version
             return super().make_context(*args, **options)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -71,8 +71,8 @@ class Commands(click.Group):
         except click.UsageError as wrong:
             wrong.message = styled(wrong.message, sys.stderr, fg="red")  # type: ignore[misc]  # click shows it
             raise
-        except BrokenPipeError:  # of the help of a command
-            with writing_result():
+        except BrokenPipeError:  # --help of a command
+            with writing_stdout():
                 raise
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED) from None
@@ -88,9 +88,9 @@ class Commands(click.Group):
             command = getattr(cli.commands, "list_" if name == "list" else name)
         else:
             command = getattr(cli, name).command
-        for param in command.params if ctx.resilient_parsing else ():  # of Tab
+        for param in command.params if ctx.resilient_parsing else ():  # shell completion
             if param.name in ("target", "output", "roots"):
-                param.type = FileWord()
+                param.type = FileName()
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -98,8 +98,8 @@ class Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Of names from the table alone, so that Tab is quick."""
-        found = [CompletionItem(name, help=words) for name, words in COMMANDS.items() if name.startswith(incomplete)]
+        """From the table alone, without importing commands."""
+        found = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
 

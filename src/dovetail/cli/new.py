@@ -1,4 +1,4 @@
-"""`dovetail new`: a folder with a server, its tests and what they need, from the files in `templates/`."""
+"""`dovetail new`: creates a project with a server and its tests from the files in `templates/`."""
 
 import re
 import shlex
@@ -12,11 +12,11 @@ from typing import NamedTuple
 import click
 
 import dovetail
-from dovetail.cli.output import CommandExit, in_line, out, tell
+from dovetail.cli.output import CommandExit, err, one_line, out
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")  # so that no line of the project is too long
 TEMPLATES = Path(__file__).parent / "templates"
-NEEDED = frozenset({"dovetail", "dovetail-mcp", "pytest", "pytest-asyncio", "ruff", "mypy"})  # by every project
+DEPENDENCIES = frozenset({"dovetail", "dovetail-mcp", "pytest", "pytest-asyncio", "ruff", "mypy"})
 
 EXAMPLES = """
 \b
@@ -29,46 +29,43 @@ Nothing is ever overwritten.
 """
 
 
-class OfferedPart(NamedTuple):
-    """One kind of thing that a server offers: what is imported for it, and how to try it out."""
+class Feature(NamedTuple):
+    """One kind of definition: imports of the server and of the tests for it, and a command that tries it."""
 
-    in_server: tuple[str, ...]
-    in_tests: tuple[str, ...]
-    trial: str
+    server_imports: tuple[str, ...]
+    test_imports: tuple[str, ...]
+    example: str
 
 
-PARTS = {
-    "tool": OfferedPart(
-        ("ToolError",), ("ToolError",), 'dovetail call server.py count_words text="to be or not to be"'
-    ),
-    "resource": OfferedPart(("NotFound",), ("ServerError",), "dovetail read server.py poems://night"),
-    "prompt": OfferedPart((), ("Text",), 'dovetail prompt server.py write_poem about="the sea"'),
+FEATURES = {
+    "tool": Feature(("ToolError",), ("ToolError",), 'dovetail call server.py count_words text="to be or not to be"'),
+    "resource": Feature(("NotFound",), ("ServerError",), "dovetail read server.py poems://night"),
+    "prompt": Feature((), ("Text",), 'dovetail prompt server.py write_poem about="the sea"'),
 }
 
 
 class ProjectPlan(NamedTuple):
-    """What a project shall have."""
+    """What a new project contains."""
 
     name: str  # of the package
-    parts: Collection[str] = tuple(PARTS)
+    features: Collection[str] = tuple(FEATURES)
     transport: str = "stdio"
     has_docker: bool = False
     has_ci: bool = False
 
     @property
     def ordered(self) -> list[str]:
-        return [part for part in PARTS if part in self.parts]
+        return [feature for feature in FEATURES if feature in self.features]
 
     @property
-    def trials(self) -> list[str]:
-        """How to try what is offered."""
-        return [PARTS[part].trial for part in self.ordered]
+    def examples(self) -> list[str]:
+        return [FEATURES[feature].example for feature in self.ordered]
 
 
 @click.command("new", epilog=EXAMPLES)
 @click.argument("name")
 @click.option(
-    "--with", "parts", multiple=True, type=click.Choice(list(PARTS)),
+    "--with", "features", multiple=True, type=click.Choice(list(FEATURES)),
     help="What the server offers at first. Repeat for more.  [default: one of each]",
 )  # fmt: skip
 @click.option("--transport", type=click.Choice(["stdio", "http"]), default="stdio", help="How it is served.")
@@ -77,63 +74,60 @@ class ProjectPlan(NamedTuple):
 @click.option("--force", is_flag=True, help="Add what is missing to a folder that is not empty.")
 @click.option("--yes", "-y", is_flag=True, hidden=True, help="Nothing is asked.")
 def command(
-    name: str, parts: tuple[str, ...], transport: str, docker: bool, ci: str, force: bool, **_ignored: bool
+    name: str, features: tuple[str, ...], transport: str, docker: bool, ci: str, force: bool, **_ignored: bool
 ) -> None:
     """Begin a project in the folder NAME: a server with a tool, a resource and a prompt, and its tests."""
     folder = _folder_for(name, force)
-    wanted = project_name(folder.resolve().name)
-    free = free_name(wanted)
-    if free != wanted:
-        tell(f"there is a package {wanted} already, so the project is called {free}", fg="yellow")
-    plan = ProjectPlan(free, parts or list(PARTS), transport, docker, ci == "github")
-    _make(folder, files_of(plan))
-    tell("\nNow:", bold=True)
-    for line in (f"cd {shlex.quote(str(folder))}", *plan.trials, "dovetail dev server.py"):
-        tell(f"  {line}")
+    wanted = available = project_name(folder.resolve().name)
+    if _is_taken(wanted):  # a project can't depend on itself
+        available = f"{wanted}-server"
+        err(f"there is a package {wanted} already, so the project is called {available}", fg="yellow")
+    plan = ProjectPlan(available, features or list(FEATURES), transport, docker, ci == "github")
+    _write_files(folder, project_files(plan))
+    err("\nNow:", bold=True)
+    for line in (f"cd {shlex.quote(str(folder))}", *plan.examples, "dovetail dev server.py"):
+        err(f"  {line}")
 
 
 def _folder_for(name: str, is_forced: bool) -> Path:
     folder = Path(name)
-    with _failures_of(folder):
-        called = folder.resolve().name
-        if not NAME.fullmatch(called):
-            raise click.UsageError(f"{called!r} can't be its name: use up to 40 letters, digits, - and _")
+    with _file_errors(folder):
+        last = folder.resolve().name
+        if not NAME.fullmatch(last):
+            raise click.UsageError(f"{last!r} can't be its name: use up to 40 letters, digits, - and _")
         if folder.exists() and not folder.is_dir():
             raise click.UsageError(f"{folder} is a file; choose another name")
-        there = sorted({each.name for each in folder.iterdir()} - {"__pycache__"}) if folder.is_dir() else []
-    if there and not is_forced:
-        shown = in_line(", ".join(there), 100)
+        existing = sorted({each.name for each in folder.iterdir()} - {"__pycache__"}) if folder.is_dir() else []
+    if existing and not is_forced:
+        shown = one_line(", ".join(existing), 100)
         raise click.UsageError(f"{folder} is not empty: {shown}. --force adds what is missing, and overwrites nothing")
     return folder
 
 
 @contextmanager
-def _failures_of(folder: Path) -> Iterator[None]:
+def _file_errors(folder: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, RuntimeError) as failure:  # of a link that leads to itself, RuntimeError up to Python 3.12
+    except (OSError, RuntimeError) as failure:  # RuntimeError: a symlink loop, up to Python 3.12
         raise CommandExit(f"{folder} can't be made: {getattr(failure, 'strerror', None) or failure}") from None
 
 
-def _make(folder: Path, files: dict[str, str]) -> None:
-    with _failures_of(folder):
-        for path, text in files.items():
-            place = folder / path
-            place.parent.mkdir(parents=True, exist_ok=True)
+def _write_files(folder: Path, files: dict[str, str]) -> None:
+    with _file_errors(folder):
+        for name, text in files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                with place.open("x", encoding="utf-8") as file:
+                with path.open("x", encoding="utf-8") as file:
                     file.write(text)
             except FileExistsError:
-                tell(f"{place} was there already, and is as it was", fg="yellow")
+                err(f"{path} was there already, and is as it was", fg="yellow")
             else:
-                out(str(place))
+                out(str(path))
 
 
-# ── its files ──
-
-
-def files_of(plan: ProjectPlan) -> dict[str, str]:
-    """The text of each file, by its path in the project."""
+def project_files(plan: ProjectPlan) -> dict[str, str]:
+    """Path in the project to text."""
     files = {
         "pyproject.toml": _template("pyproject.toml", NAME=plan.name, VERSION=dovetail.__version__),
         "server.py": _server(plan),
@@ -156,48 +150,37 @@ def _template(name: str, **values: str) -> str:
 
 
 def _server(plan: ProjectPlan) -> str:
-    imported = sorted({"Server", *(name for part in plan.ordered for name in PARTS[part].in_server)})
+    imported = sorted({"Server", *(name for feature in plan.ordered for name in FEATURES[feature].server_imports)})
     head = f'"""An MCP server."""\n\nfrom dovetail import {", ".join(imported)}\n\n'
-    pieces = [
-        f'server = Server("{plan.name}", version="0.1.0")\n',
-        *(_template(f"server_{part}.py") for part in plan.ordered),
-    ]
+    server = f'server = Server("{plan.name}", version="0.1.0")\n'
+    features = [_template(f"server_{feature}.py") for feature in plan.ordered]
     run = "server.run()" if plan.transport == "stdio" else 'server.run("http")'
-    pieces.append(f'\nif __name__ == "__main__":\n    {run}\n')
-    return head + "\n".join(pieces)
+    return head + "\n".join([server, *features, f'\nif __name__ == "__main__":\n    {run}\n'])
 
 
 def _tests(plan: ProjectPlan) -> str:
-    imported = sorted({"Client", *(name for part in plan.ordered for name in PARTS[part].in_tests)})
-    tests = "\n".join(_template(f"test_{part}.py") for part in plan.ordered)
+    imported = sorted({"Client", *(name for feature in plan.ordered for name in FEATURES[feature].test_imports)})
+    tests = "\n".join(_template(f"test_{feature}.py") for feature in plan.ordered)
     pytest = "import pytest\n" if "pytest." in tests else ""
     return f"{pytest}from dovetail import {', '.join(imported)}\n\nfrom server import server\n\n{tests}"
 
 
 def _readme(plan: ProjectPlan) -> str:
-    trials = "\n".join(f"$ uv run {trial}" for trial in plan.trials)
+    trials = "\n".join(f"$ uv run {example}" for example in plan.examples)
     serve = "$ uv run dovetail run server.py --transport http"
     if plan.has_docker:
         serve += f"\n$ docker build -t {plan.name} . && docker run --rm -p 127.0.0.1:8000:8000 {plan.name}"
     return _template("README.md", NAME=plan.name, TRIALS=trials, SERVE=serve)
 
 
-# ── its name ──
-
-
 def project_name(name: str) -> str:
-    """As packages are called."""
+    """Normalized as the name of a package."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "server"
-
-
-def free_name(name: str) -> str:
-    """The same, or with `-server` behind it if there is such a package: a project can't need itself."""
-    return f"{name}-server" if _is_taken(name) else name
 
 
 def _is_taken(name: str) -> bool:
     try:
         distribution(name)
     except PackageNotFoundError:
-        return name in NEEDED or name.replace("-", "_") in sys.stdlib_module_names
+        return name in DEPENDENCIES or name.replace("-", "_") in sys.stdlib_module_names
     return True

@@ -1,4 +1,4 @@
-"""Options of the commands that talk to a server: where it is, and how questions and logs are handled.
+"""Options of the commands that talk to a server: target, connection and interaction with the user.
 
 A server is given as a URL, as a Python program (`server.py`, `server.py:name`, `package.module:name`), as one of an
 `mcp.json` (`mcp.json:name`), or as any command after `--`.
@@ -6,61 +6,62 @@ A server is given as a URL, as a Python program (`server.py`, `server.py:name`, 
 
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import wraps
+from functools import reduce, wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
 
 from dovetail import cli
-from dovetail.cli.output import ended_by_signals
-from dovetail.cli.target import in_list, stdio_command, what_is_missing
+from dovetail.cli.output import interrupt_on_signals, run_async
+from dovetail.cli.target import split_config_target, stdio_command, target_problem
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
     from dovetail.cli.arguments import GivenArguments
 
-TIMEOUT = 30.0
-LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-USUAL_LEVEL = "info"
-COMMAND_WORDS = "dovetail.command"  # in the context: the words after `--`
+DEFAULT_TIMEOUT = 30.0  # seconds
+LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+DEFAULT_LOG_LEVEL = "info"
+COMMAND_WORDS = "dovetail.command"  # key in `click.Context.meta`: the words after `--`
 AUTHORIZATION = "authorization"
-_BEHIND = "\0"  # stands where TARGET would, if the server is given behind `--`; it can't be typed
+_IN_COMMAND_WORDS = "\0"  # stands for TARGET if the server is given after `--`; a user can't type it
 
 Function = Callable[..., Any]
 
 
 class ServerCommand(click.Command):
-    """A command whose first word is the server, unless all words after `--` are a command that starts it."""
+    """A command whose first word is the server, unless a command after `--` starts it. Its function may be async."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
-            cut = args.index("--")
-            args, ctx.meta[COMMAND_WORDS] = [_BEHIND, *args[:cut]], args[cut + 1 :]
-            if not ctx.meta[COMMAND_WORDS] and not ctx.resilient_parsing:  # of Tab
+            dashes = args.index("--")
+            args, ctx.meta[COMMAND_WORDS] = [_IN_COMMAND_WORDS, *args[:dashes]], args[dashes + 1 :]
+            if not ctx.meta[COMMAND_WORDS] and not ctx.resilient_parsing:  # shell completion
                 raise click.UsageError("after -- comes the command that starts the server", ctx)
         try:
             return super().parse_args(ctx, args)
         except click.MissingParameter as missing:
-            words = f"{missing.format_message().rstrip('.')}; `dovetail list` shows what there is"
+            message = f"{missing.format_message().rstrip('.')}; `dovetail list` shows what there is"
             advice = "\nIt goes before --: all words after that are the command that starts the server"
-            raise click.UsageError(words + (advice if COMMAND_WORDS in ctx.meta else ""), ctx) from None
+            raise click.UsageError(message + (advice if COMMAND_WORDS in ctx.meta else ""), ctx) from None
 
-
-# ── the server ──
+    def invoke(self, ctx: click.Context) -> Any:
+        result = super().invoke(ctx)
+        return run_async(result) if isinstance(result, Coroutine) else result
 
 
 class ServerTarget(NamedTuple):
     """One server, and how to reach it."""
 
     address: str | list[str]  # a URL, or a command
-    shown: str  # as the user wrote it, but for what may be secret
+    shown: str  # as the user wrote it, without what may be secret
     options: Mapping[str, Any] = {}  # of `Client`
     signs_in: bool = False
-    is_listed: bool = False  # in a file, whose values are not to be shown
+    is_from_file: bool = False  # its address is a secret of an mcp.json
     process: "Process | None" = None  # its program, if that runs already
 
     @property
@@ -69,7 +70,7 @@ class ServerTarget(NamedTuple):
 
     @asynccontextmanager
     async def started(self) -> "AsyncIterator[ServerTarget]":
-        """With its program running, which loads itself while the client is loaded here."""
+        """Start its program now, so that it loads while this process imports the client."""
         import asyncio  # late: `--help` needs neither
         import signal
 
@@ -83,33 +84,33 @@ class ServerTarget(NamedTuple):
                 env=None if env is None else {**os.environ, **env}, cwd=self.options.get("cwd"), start_new_session=True,
             )  # fmt: skip
         except (OSError, ValueError):
-            yield self  # the client says why
+            yield self  # the client tries again, and reports the error
             return
         try:
             yield self._replace(process=process)
         finally:
-            if process.returncode is None:  # interrupted before the client could see to its end
+            if process.returncode is None:  # interrupted before the client could end it
                 with suppress(OSError):
                     os.killpg(process.pid, signal.SIGKILL)
 
 
-def _server_at(ctx: click.Context, words: str) -> ServerTarget:
-    if words == _BEHIND:
+def _parse_target(ctx: click.Context, target: str) -> ServerTarget:
+    if target == _IN_COMMAND_WORDS:
         command: list[str] = ctx.meta[COMMAND_WORDS]
-        return ServerTarget(command, command[0] if len(command) == 1 else f"{command[0]} …")  # others may be secret
-    if "://" in words:
-        return ServerTarget(words, _public(ctx, words))
-    if (found := in_list(words)) is not None:
-        listed = cli.connect.listed_server(*found)
-        return ServerTarget(listed.target, words, listed.options, is_listed=True)
-    if missing := what_is_missing(words):
+        return ServerTarget(command, command[0] if len(command) == 1 else f"{command[0]} …")  # arguments may be secret
+    if "://" in target:
+        return ServerTarget(target, _without_query(ctx, target))
+    if (found := split_config_target(target)) is not None:
+        server = cli.connect.configured_server(*found)
+        return ServerTarget(server.target, target, server.options, is_from_file=True)
+    if problem := target_problem(target):
         ways = "a URL with its http://, a Python program, an mcp.json, or a command after --"
-        raise click.UsageError(f"{_public(ctx, missing)}; give {ways}", ctx)
-    return ServerTarget(stdio_command(words), words)
+        raise click.UsageError(f"{_without_query(ctx, problem)}; give {ways}", ctx)
+    return ServerTarget(stdio_command(target), target)
 
 
-def _public(ctx: click.Context, url: str) -> str:
-    """Without its query, which may be secret."""
+def _without_query(ctx: click.Context, url: str) -> str:
+    """The query may be secret. A URL with a password is refused."""
     if "@" in url.partition("://")[2].partition("/")[0]:
         advice = "leave them out, and give --header 'Authorization: Basic …'"
         raise click.UsageError(f"the URL holds a user or a password: {advice}", ctx)
@@ -126,8 +127,8 @@ SERVER_OPTIONS = (  # in the order of the help
                  help="Do not sign in with the browser where a URL asks for it, nor use what is kept of that."),
     click.option("--env", "-e", multiple=True, metavar="NAME=VALUE",
                  help="Set a variable in the environment of a program. Repeat for more."),
-    click.option("--timeout", type=float, default=TIMEOUT, metavar="SECONDS",
-                 help=f"How long to wait for an answer, or for news of its progress.  [default: {TIMEOUT:g}]"),
+    click.option("--timeout", type=float, default=DEFAULT_TIMEOUT, metavar="SECONDS",
+                 help=f"How long to wait for an answer, or for news of its progress.  [default: {DEFAULT_TIMEOUT:g}]"),
     click.option("--revision", metavar="DATE", help="Speak this revision of MCP.  [default: the newest possible]"),
     click.option("--transport", type=click.Choice(["http", "sse"]),
                  help="How to speak to a URL.  [default: found out]"),
@@ -135,7 +136,7 @@ SERVER_OPTIONS = (  # in the order of the help
 
 
 class ConnectOptions(NamedTuple):
-    """What was given for these, but for the target."""
+    """The values of SERVER_OPTIONS, without the target."""
 
     headers: tuple[str, ...]
     token: str | None
@@ -148,14 +149,14 @@ class ConnectOptions(NamedTuple):
     def server(self, ctx: click.Context, target: str) -> ServerTarget:
         if not 0 < self.timeout <= 1e9:
             raise click.UsageError(f"--timeout {self.timeout:g}: give a number of seconds above 0", ctx)
-        found = _server_at(ctx, target)
-        self._refuse_what_does_not_fit(ctx, found)
+        found = _parse_target(ctx, target)
+        self._check_kind(ctx, found)
         headers = self._headers(ctx, found.options.get("headers") or {})
         has_credentials = AUTHORIZATION in map(str.lower, headers)
         options = {
             "headers": headers or None,
             "auth": self.token if found.is_url and self.token and not has_credentials else None,
-            "env": {**found.options.get("env", {}), **pairs(self.env, "=", "--env")} or None,
+            "env": {**found.options.get("env", {}), **parse_pairs(self.env, "=", "--env")} or None,
             "cwd": found.options.get("cwd"),
             "timeout": self.timeout,
             "protocol_version": self.revision,
@@ -163,31 +164,31 @@ class ConnectOptions(NamedTuple):
         }
         return found._replace(options=options, signs_in=not self.no_sign_in and not has_credentials)
 
-    def _refuse_what_does_not_fit(self, ctx: click.Context, server: ServerTarget) -> None:
-        """A variable of the environment may be meant for other servers."""
+    def _check_kind(self, ctx: click.Context, server: ServerTarget) -> None:
+        """Refuse options for URLs with a program, and vice versa. An environment variable may be for other servers."""
         for_urls = {"headers": "--header", "token": "--token", "transport": "--transport"}
         wrong = {"env": "--env"} if server.is_url else for_urls
         if found := [flag for name, flag in wrong.items() if _is_typed(ctx, name)]:
             wanted, kind = ("a program", "a URL") if server.is_url else ("a URL", "a program")
             raise click.UsageError(f"{', '.join(found)}: only for {wanted}, and {server.shown} is {kind}", ctx)
 
-    def _headers(self, ctx: click.Context, of_file: Mapping[str, str]) -> dict[str, str]:
-        """Those that were typed go before those of a file; a token that was typed is such a header."""
-        given = pairs(self.headers, ":", "--header")
+    def _headers(self, ctx: click.Context, file_headers: Mapping[str, str]) -> dict[str, str]:
+        """Headers of the command line replace those of a file; --token replaces an Authorization header there."""
+        given = parse_pairs(self.headers, ":", "--header")
         replaced = {name.lower() for name in given}
         if _is_typed(ctx, "token"):
             if AUTHORIZATION in replaced:
                 raise click.UsageError("--token and an Authorization header say the same: keep one of them", ctx)
             replaced.add(AUTHORIZATION)
-        return {name: value for name, value in of_file.items() if name.lower() not in replaced} | given
+        return {name: value for name, value in file_headers.items() if name.lower() not in replaced} | given
 
 
-def pairs(given: Iterable[str], sign: str, option: str) -> dict[str, str]:
+def parse_pairs(given: Iterable[str], sign: str, option: str) -> dict[str, str]:
     found = {}
-    for each in given:
-        name, divided, value = each.partition(sign)
+    for pair in given:
+        name, divided, value = pair.partition(sign)
         if not divided or not name.strip():
-            raise click.UsageError(f"{option}: write it as NAME{sign}VALUE")  # without the words, which may be secret
+            raise click.UsageError(f"{option}: write it as NAME{sign}VALUE")  # the value may be secret
         found[name.strip()] = value.strip()
     return found
 
@@ -196,8 +197,8 @@ def _is_typed(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def on_server(command: Function) -> Function:
-    """Gives a command of the class `ServerCommand` its TARGET and the options for it, as the parameter `server`."""
+def server_options(command: Function) -> Function:
+    """Gives a `ServerCommand` its TARGET and SERVER_OPTIONS, as the parameter `server`."""
 
     @click.pass_context
     @wraps(command)
@@ -205,17 +206,15 @@ def on_server(command: Function) -> Function:
         options = ConnectOptions(**{name: given.pop(name) for name in ConnectOptions._fields})
         return command(server=options.server(ctx, target), **given)
 
-    decorated: Function = with_server
-    for option in reversed(SERVER_OPTIONS):
-        decorated = option(decorated)
-    return decorated
+    return _with_options(with_server, SERVER_OPTIONS)
 
 
-# ── what happens while the server works ──
+def _with_options(command: Function, options: Sequence[Function]) -> Function:
+    return reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
 class InteractionOptions(NamedTuple):
-    """Which logs and progress are shown, and what is answered beforehand."""
+    """Which logs and progress are shown, and answers that are given beforehand."""
 
     answers: "GivenArguments | None"
     log_level: str | None
@@ -229,33 +228,36 @@ INTERACTION_OPTIONS = (
     click.option("--answers", metavar="JSON", help="Several of them, as JSON or @file."),
     click.option("--root", "roots", multiple=True, metavar="FOLDER",
                  help="Tell the server of this folder, if it asks."),
-    click.option("--log-level", type=click.Choice(LEVELS),
-                 help=f"What to hear of the server's log.  [default: {USUAL_LEVEL}]"),
+    click.option("--log-level", type=click.Choice(LOG_LEVELS),
+                 help=f"What to hear of the server's log.  [default: {DEFAULT_LOG_LEVEL}]"),
     click.option("--quiet", "-q", is_flag=True, help="Show neither progress nor logs."),
 )  # fmt: skip
 
 
-def with_interaction(command: Function) -> Function:
-    """Gives a command these options, as the parameter `interaction`."""
+def interaction_options(command: Function) -> Function:
+    """Gives a command INTERACTION_OPTIONS, as the parameter `interaction`."""
 
     @wraps(command)
-    def with_options(
-        answer: tuple[str, ...],
-        answers: str | None,
-        roots: tuple[str, ...],
-        log_level: str | None,
-        quiet: bool,
-        **others: Any,
+    def with_interaction(
+        answer: tuple[str, ...], answers: str | None, log_level: str | None, quiet: bool, roots: Any, **given: Any
     ) -> Any:
-        given = _answers(answer, answers) if answer or answers is not None else None
-        return command(interaction=InteractionOptions(given, log_level, quiet, roots), **others)
+        found = read_arguments(answer, answers, "--answers") if answer or answers is not None else None
+        return command(interaction=InteractionOptions(found, log_level, quiet, roots), **given)
 
-    decorated: Function = with_options
-    for option in reversed(INTERACTION_OPTIONS):
-        decorated = option(decorated)
-    return decorated
+    return _with_options(with_interaction, INTERACTION_OPTIONS)
 
 
-def _answers(words: tuple[str, ...], whole: str | None) -> "GivenArguments":
-    with ended_by_signals():  # stdin may be read
-        return cli.arguments.GivenArguments.read(words, whole, "--answers")
+def call_arguments(command: Function) -> Function:
+    """Gives a command the words of `arguments` and `--args`, as the parameter `given`."""
+
+    @wraps(command)
+    def with_arguments(arguments: tuple[str, ...] = (), document: str | None = None, **given: Any) -> Any:
+        return command(given=read_arguments(arguments, document), **given)
+
+    return with_arguments
+
+
+def read_arguments(words: Iterable[str], document: str | None = None, option: str = "--args") -> "GivenArguments":
+    """Has to run before an event loop: while a loop waits for stdin, signals are not handled."""
+    with interrupt_on_signals():
+        return cli.arguments.GivenArguments.from_words(words, document, option)

@@ -1,6 +1,6 @@
-"""`dovetail run`: the server of a target, over stdio or HTTP until it ends."""
+"""`dovetail run`: serves the server of a target over stdio or HTTP."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -58,37 +58,38 @@ HELP = {
     "drain_timeout": "Seconds for calls in flight to finish after a signal.",
     "backlog": "Connections that may wait to be accepted.",
 }
-ALSO = {"trusted_proxies": ["--trusted-proxy"]}  # other spellings
+ALIASES = {"trusted_proxies": ["--trusted-proxy"]}
 DEFAULTS = HttpOptions()
 
 Function = Callable[..., Any]
 
 
-def http_options(function: Function) -> Function:
-    """One option of the command line for each that `Server.run` has, in the order of HELP."""
-    for name in reversed(HELP):
-        function = option(name, KINDS[name])(function)
-    return function
+def http_options(*names: str) -> Callable[[Function], Function]:
+    """Options for these parameters of `Server.run`."""
+
+    def decorate(function: Function) -> Function:
+        for name in reversed(names):
+            function = _option(name, KINDS[name])(function)
+        return function
+
+    return decorate
 
 
-def option(name: str, kind: Kind) -> Callable[[Function], Function]:
+def _option(name: str, kind: Kind) -> Callable[[Function], Function]:
     flag, default = f"--{name.replace('_', '-')}", getattr(DEFAULTS, name)
-    text = HELP[name] if default in (None, ()) else f"{HELP[name]} [default: {_shown(default)}]"
+    if isinstance(default, bool):
+        default = "on" if default else "off"
+    shown = f"{default:g}" if isinstance(default, float) else default
+    text = HELP[name] if default in (None, ()) else f"{HELP[name]} [default: {shown}]"
     if kind is SWITCH:
         return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)
     metavar = "TEXT" if kind in (TEXT, NAMES, STATE) else "NUMBER"
-    flags = [flag, *ALSO.get(name, ())]
+    flags = [flag, *ALIASES.get(name, ())]
     return click.option(*flags, name, metavar=metavar, multiple=kind is NAMES, callback=_read, help=text)
 
 
-def _shown(default: Any) -> str:
-    if isinstance(default, bool):
-        return "on" if default else "off"
-    return f"{default:g}" if isinstance(default, float) else str(default)
-
-
 def _read(_context: click.Context, parameter: click.Parameter, given: Any) -> Any:
-    """Text becomes what `Server.run` takes; None is what was not given."""
+    """The text as a value for `Server.run`; None if the option is not given."""
     name = str(parameter.name)
     text = ",".join(given) if isinstance(given, tuple) else given
     if not text:
@@ -100,14 +101,13 @@ def _read(_context: click.Context, parameter: click.Parameter, given: Any) -> An
 
 
 def console_options(function: Function) -> Function:
-    """Whether there is a console, and for whom."""
     on = click.option(
         "--console/--no-console", default=None, envvar="DOVETAIL_CONSOLE",
         help="A page to try the server out, at /console. [default: off; on for the bundled server]",
     )  # fmt: skip
     remote = click.option(
         "--console-remote", is_flag=True, envvar="DOVETAIL_CONSOLE_REMOTE",
-        help="The same for callers on other machines: whoever reaches it sees what clients do. Needs --allowed-hosts.",
+        help="The same for callers on other machines: they see what clients do. Needs --allowed-hosts.",
     )  # fmt: skip
     return on(remote(function))
 
@@ -119,7 +119,7 @@ def console_options(function: Function) -> Function:
     help="How clients reach it. [default: stdio; http for the bundled server]",
 )  # fmt: skip
 @console_options
-@http_options
+@http_options(*HELP)
 def command(
     target: str | None, transport: str | None, console: bool | None, console_remote: bool, **options: Any
 ) -> None:
@@ -130,8 +130,9 @@ def command(
     transport = transport or ("stdio" if target else "http")
     given = {name: value for name, value in options.items() if value is not None}
     if transport != "http":
-        if asked := [*given, *_typed(console=console, console_remote=console_remote)]:
-            raise click.UsageError(f"{_flags(asked)}: only with --transport http")
+        if typed := [*given, *_typed(console=console, console_remote=console_remote)]:
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in typed)
+            raise click.UsageError(f"{flags}: only with --transport http")
         console = False
     if console is None:
         console = console_remote or target is None
@@ -147,10 +148,6 @@ def command(
 
 
 def _typed(**switches: bool | None) -> list[str]:
-    """Those that are on, and not by a variable of the environment, which may well be meant for other servers."""
+    """The switches on the command line. An environment variable may be meant for other servers."""
     source = click.get_current_context().get_parameter_source
     return [name for name, is_on in switches.items() if is_on and source(name) is ParameterSource.COMMANDLINE]
-
-
-def _flags(names: Iterable[str]) -> str:
-    return ", ".join(f"--{name.replace('_', '-')}" for name in names)

@@ -1,6 +1,6 @@
-"""Targets: `server.py`, `server.py:name` or `package.module:name` to the Server object in it.
+"""Targets: the Server object of `server.py`, `server.py:name` or `package.module:name`.
 
-`python -m dovetail.cli.target server.py` is `dovetail run server.py` over stdio, without the weight of a command line:
+`python -m dovetail.cli.target server.py` is `dovetail run server.py` over stdio without importing the command line:
 commands start the programs that they talk to like this.
 """
 
@@ -11,6 +11,7 @@ from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from inspect import Parameter, iscoroutine, signature
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -25,66 +26,58 @@ if TYPE_CHECKING:
     from dovetail.server import Server
 
 USUAL_NAMES = ("server", "mcp", "app")
-NOT_FOUND, CANT_LOAD = 222, 223  # exit codes of a process that serves a target: it has said why on stderr
-LIST = ".json"
-MOST_FRAMES = 12  # of a traceback
+NOT_FOUND, LOAD_FAILED = 222, 223  # exit codes of `serve_stdio`, after an error on stderr
+JSON_SUFFIX = ".json"
+MAX_FRAMES = 12  # of a traceback
 
 
 class BadTarget(SetupError):
-    """There is no such thing to serve; the message says what to write instead."""
+    """The target names no server; the message says what to write instead."""
 
 
 class BrokenProgram(SetupError):
-    """What the program raised while it was loaded, as a traceback without our own frames."""
+    """The program raised an error while it was loaded; the message is a traceback without frames of Dovetail."""
 
 
 def stdio_command(target: str) -> list[str]:
-    """The command that serves a Python program over stdio."""
     return [sys.executable, "-m", "dovetail.cli.target", target]
 
 
-# ── where a target is; nothing is imported or run for it ──
-
-
-def in_list(target: str) -> tuple[str, str] | None:
-    """The file, and the name of a server in it: `mcp.json:weather`. The name may be left out."""
-    place, divided, name = target.partition(f"{LIST}:")
+def split_config_target(target: str) -> tuple[str, str] | None:
+    """The file and the server name of `mcp.json:weather`; the name may be empty. None for other targets."""
+    stem, divided, name = target.partition(f"{JSON_SUFFIX}:")
     if divided:
-        return f"{place}{LIST}", name
-    return (target, "") if target.endswith(LIST) else None
+        return f"{stem}{JSON_SUFFIX}", name
+    return (target, "") if target.endswith(JSON_SUFFIX) else None
 
 
 def split_target(target: str) -> tuple[str, str]:
-    """The file or module, and the name in it; the colon of a Windows drive divides nothing."""
-    place, colon, name = target.rpartition(":")
-    if colon and all(part.isidentifier() for part in name.split(".")):
-        return place, name
-    return target, ""
+    """The file or module, and the name in it. The colon of a Windows drive does not count."""
+    source, colon, name = target.rpartition(":")
+    is_divided = colon and all(part.isidentifier() for part in name.split("."))
+    return (source, name) if is_divided else (target, "")
 
 
-def what_is_missing(target: str, *, elsewhere: bool = False) -> str | None:
-    """Why there can't be such a program; None if there may be one. A module may be in an environment `elsewhere`."""
-    place, _ = split_target(target)
-    if place.endswith(".py"):
-        return None if os.path.isfile(place) else f"there is no file {place}"
-    if not all(part.isidentifier() for part in place.split(".")):
-        return f"{place!r} is neither a Python file nor a module"
+def target_problem(target: str, *, elsewhere: bool = False) -> str | None:
+    """Why there is no such program; None if there may be one. `elsewhere`: a module may be in another environment."""
+    source, _ = split_target(target)
+    if source.endswith(".py"):
+        return None if os.path.isfile(source) else f"there is no file {source}"
+    if not all(part.isidentifier() for part in source.split(".")):
+        return f"{source!r} is neither a Python file nor a module"
     if elsewhere:
         return None
-    hint = f"; for a file write {place}.py" if os.path.isfile(f"{place}.py") else ""
-    top = place.partition(".")[0]
+    hint = f"; for a file write {source}.py" if os.path.isfile(f"{source}.py") else ""
+    top = source.partition(".")[0]
     try:
         found = PathFinder.find_spec(top, [os.getcwd()]) or find_spec(top)  # as `python -m` does
-    except (ImportError, AttributeError, ValueError):  # of a finder that is not Python's own: to import it will tell
+    except (ImportError, AttributeError, ValueError):  # of a custom finder: the import will report it
         return None
     return None if found else f"there is no module {top}{hint}"
 
 
-# ── loading it ──
-
-
 def load_target(target: str) -> "Server":
-    """Import the program and find its server. What the program itself raises becomes a SetupError."""
+    """Import the program and find its server. Errors of the program become a SetupError."""
     try:
         return _load(target)
     except SetupError:
@@ -94,36 +87,35 @@ def load_target(target: str) -> "Server":
 
 
 def _load(target: str) -> "Server":
-    if missing := what_is_missing(target):
-        raise BadTarget(missing)
-    place, name = split_target(target)
-    with importing(place):
-        module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
-        found = _named(module, name, place) if name else _only_server(module, place)
+    if problem := target_problem(target):
+        raise BadTarget(problem)
+    source, name = split_target(target)
+    with importing(source):
+        module = _load_file(Path(source)) if source.endswith(".py") else _load_module(source)
+        found = _named(module, name, source) if name else _only_server(module, source)
         if not isinstance(found, dovetail.Server) and callable(found):
-            if needed := _needed(found):
-                raise BadTarget(f"{place}:{name} is called without arguments, but needs {needed}; give them defaults")
-            found = found()  # a function that makes one
+            if needed := _required_parameters(found):
+                raise BadTarget(f"{source}:{name} is called without arguments, but needs {needed}; give them defaults")
+            found = found()
     if iscoroutine(found):
         found.close()
     if not isinstance(found, dovetail.Server):
         kind = f"a {type(found).__qualname__}"
-        raise BadTarget(f"{place}:{name} is {kind}, not a dovetail.Server or a plain function that makes one")
+        raise BadTarget(f"{source}:{name} is {kind}, not a dovetail.Server or a plain function that makes one")
     return found
 
 
-def _needed(factory: Callable[..., Any]) -> str:
-    """The parameters that have to be given."""
+def _required_parameters(factory: Callable[..., Any]) -> str:
     free = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
     try:
         parameters = signature(factory).parameters.values()
-    except ValueError:  # not all that is built in says it
+    except ValueError:  # some builtins have no signature
         return ""
     return ", ".join(each.name for each in parameters if each.default is each.empty and each.kind not in free)
 
 
 def _load_file(path: Path) -> ModuleType:
-    """As `python server.py` does: other modules in its folder can be imported."""
+    """As `python server.py` does: its folder is on `sys.path`."""
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -148,44 +140,41 @@ def _load_module(name: str) -> ModuleType:
         return import_module(name)
     except ModuleNotFoundError as failure:
         if failure.name is None or not f"{name}.".startswith(f"{failure.name}."):
-            raise  # it is there, but not what it imports
+            raise  # the module exists, but one that it imports does not
         raise BadTarget(f"there is no module {failure.name}") from None
 
 
-def _only_server(module: ModuleType, place: str) -> Any:
+def _only_server(module: ModuleType, source: str) -> Any:
     servers = {name: value for name, value in vars(module).items() if isinstance(value, dovetail.Server)}
     usual = [servers[name] for name in USUAL_NAMES if name in servers]
     candidates = list({id(one): one for one in usual or servers.values()}.values())
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
-        raise BadTarget(f"{place} has several servers: {', '.join(servers)}; say which, as in {place}:{min(servers)}")
+        raise BadTarget(f"{source} has several servers: {', '.join(servers)}; say which, as in {source}:{min(servers)}")
     raise BadTarget(
-        f"{place} has no server: it needs a line like `server = Server(...)` outside of functions, "
-        f"or say which function makes one, as in {place}:create_server"
+        f"{source} has no server: it needs a line like `server = Server(...)` outside of functions, "
+        f"or say which function makes one, as in {source}:create_server"
     )
 
 
-def _named(module: ModuleType, name: str, place: str) -> Any:
-    found: Any = module
-    for part in name.split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError:
-            servers = [key for key, value in vars(module).items() if isinstance(value, dovetail.Server)]
-            hint = f"; it has {', '.join(servers)}" if servers else ""
-            raise BadTarget(f"{place} has no {name}{hint}") from None
-    return found
+def _named(module: ModuleType, name: str, source: str) -> Any:
+    try:
+        return attrgetter(name)(module)
+    except AttributeError:
+        servers = [key for key, value in vars(module).items() if isinstance(value, dovetail.Server)]
+        hint = f"; it has {', '.join(servers)}" if servers else ""
+        raise BadTarget(f"{source} has no {name}{hint}") from None
 
 
 def traceback_of(failure: BaseException) -> str:
     """As Python prints it, without the frames of Dovetail and of Python's import system."""
-    from traceback import TracebackException  # late: programs are mostly right
+    from traceback import TracebackException  # late: needed for a broken program only
 
     ours = (str(Path(dovetail.__file__).parent), str(Path(os.__file__).parent / "importlib"), "<frozen ")
     found = TracebackException.from_exception(failure)
     for each in _with_causes(found):
-        each.stack[:] = [frame for frame in each.stack if not frame.filename.startswith(ours)][-MOST_FRAMES:]
+        each.stack[:] = [frame for frame in each.stack if not frame.filename.startswith(ours)][-MAX_FRAMES:]
     return "".join(found.format()).rstrip()
 
 
@@ -201,7 +190,7 @@ def serve_stdio(target: str) -> None:
         load_target(target).run("stdio")
     except SetupError as failure:
         sys.stderr.write(f"Error: {failure}\n")
-        sys.exit(NOT_FOUND if isinstance(failure, BadTarget) else CANT_LOAD)
+        sys.exit(NOT_FOUND if isinstance(failure, BadTarget) else LOAD_FAILED)
 
 
 if __name__ == "__main__":

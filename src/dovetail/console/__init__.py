@@ -2,7 +2,7 @@
 
     server.run("http", routes=Console(server).routes())
 
-Nothing of it is loaded, served or measured unless it is asked for.
+It is loaded only if a server uses it.
 """
 
 from dovetail.console.app import Console

@@ -1,11 +1,11 @@
 """`Console`: the pages of one server, for `run(routes=…)` or `asgi(routes=…)`.
 
     /console/            the page; `/console` leads there
-    /console/static/…    what it loads
-    /console/api/about   what it has to know of the server
-    /console/api/live    what is going on, told every second
+    /console/static/…    scripts, styles and images
+    /console/api/about   facts about the server
+    /console/api/live    metrics, as server-sent events every second
 
-The page speaks MCP to the endpoint by itself, so nothing here can call anything.
+The page is an MCP client of the endpoint; nothing here calls tools.
 """
 
 import hashlib
@@ -26,13 +26,9 @@ from dovetail.transports.http.origin import DEFAULT_PORTS, is_loopback, parse_au
 from dovetail.transports.http.proxies import HEADER, NOBODY, TrustedProxies
 from dovetail.transports.http.routes import MOUNT, OVERVIEW, PROXIES, AnnouncedApp, PageRequest, PageResponse, route_app
 
-# Only what comes with the page runs in it, and only to the server itself does it speak.
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; media-src data: blob:; "
-    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-)
 HEADERS = {
-    "content-security-policy": POLICY,
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "media-src data: blob:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
@@ -47,45 +43,41 @@ TYPES = {
     "svg": "image/svg+xml",
     "png": "image/png",
 }
-STATIC = "/static/"
-API = "/api/"
-
 _PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
 
-Answer = PageResponse | App
+Response = PageResponse | App
 
 
 class Asset(NamedTuple):
-    """One file."""
+    """One static file."""
 
     body: bytes
     type: str
-    tag: str  # changes with its content
+    etag: str
 
-    def answer(self, known_tags: str, headers: dict[str, str]) -> PageResponse:
-        """The file, or nothing if the browser has it; it asks each time, for a newer version may be installed."""
-        told = {**headers, "etag": self.tag, "cache-control": "no-cache"}
-        if self.tag in known_tags:
-            return PageResponse(b"", 304, told, self.type)
-        return PageResponse(self.body, 200, told, self.type)
+    def response(self, known_etags: str) -> PageResponse:
+        """304 if the browser has the file. It asks each time, because a newer version may be installed."""
+        headers = {**HEADERS, "etag": self.etag, "cache-control": "no-cache"}
+        body, status = (b"", 304) if self.etag in known_etags else (self.body, 200)
+        return PageResponse(body, status, headers, self.type)
 
 
 def load_assets() -> dict[str, Asset]:
-    """By their names, read once: a name is looked up and never made into a path. Other types are not for browsers."""
-    folder = files("dovetail.console").joinpath("static")
-    kinds = [(each, TYPES.get(each.name.rpartition(".")[2])) for each in folder.iterdir() if each.is_file()]
-    return {each.name: _asset(each.read_bytes(), kind) for each, kind in kinds if kind is not None}
-
-
-def _asset(body: bytes, kind: str) -> Asset:
-    return Asset(body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+    """By name, read once: names in requests are looked up, and never become paths."""
+    assets = {}
+    for file in files("dovetail.console").joinpath("static").iterdir():
+        kind = TYPES.get(file.name.rpartition(".")[2])
+        if kind is not None and file.is_file():
+            body = file.read_bytes()
+            assets[file.name] = Asset(body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+    return assets
 
 
 class Console:
-    """The console of one server, which measures its requests from now on.
+    """The console of one server. It measures requests from its creation on.
 
-    `remote`: also for callers on other machines; then `allowed_hosts` must say which names the server has.
-    `target`: what `dovetail call` takes to reach this server, if that is not its URL.
+    `remote`: serve callers on other machines too; this needs `allowed_hosts`.
+    `target`: the target for `dovetail call`, if it is not the URL.
     """
 
     def __init__(
@@ -101,34 +93,35 @@ class Console:
         metrics = Metrics()
         server.middleware(metrics.measure)
         self._live = LiveMetrics(metrics, HEADERS)
-        self._data: dict[str, Callable[[PageRequest], Answer]] = {"about": self._about, "live": self._watch}
 
     def routes(self) -> dict[str, App]:
         """The pages, by their paths."""
-        app = route_app(self._answer, ["GET"], max_body_bytes=0, run_in_thread=_no_thread)
+        app = route_app(self._respond, ["GET"], max_body_bytes=0, run_in_thread=_no_thread)
         return {self._path + MOUNT: AnnouncedApp("console", app)}
 
-    async def _answer(self, request: PageRequest) -> Answer:
-        if (problem := why_not(request, remote=self._remote)) is not None:
-            return _refusal(403, problem)
-        place = request.path.removeprefix(request.scope["root_path"])
-        if not place:
+    async def _respond(self, request: PageRequest) -> Response:
+        if (problem := access_problem(request, remote=self._remote)) is not None:
+            return _error(403, problem)
+        path = request.path.removeprefix(request.scope["root_path"])
+        if not path:
             return PageResponse(b"", 308, {**HEADERS, "location": self._path.rpartition("/")[2] + "/"})
-        if place.startswith(API):
-            return self._data_at(place.removeprefix(API), request)
-        name = "index.html" if place == "/" else place.removeprefix(STATIC) if place.startswith(STATIC) else ""
-        asset = self._assets.get(name)
-        if asset is None:
-            return _refusal(404, f"There is nothing here; the console is at {self._path}/")
-        return asset.answer(request.headers.get("if-none-match", ""), HEADERS)
+        if path.startswith("/api/"):
+            return self._api(path.removeprefix("/api/"), request)
+        name = path.removeprefix("/static/") if path.startswith("/static/") else "index.html" if path == "/" else ""
+        if (asset := self._assets.get(name)) is None:
+            return _error(404, f"There is nothing here; the console is at {self._path}/")
+        return asset.response(request.headers.get("if-none-match", ""))
 
-    def _data_at(self, name: str, request: PageRequest) -> Answer:
-        if (problem := why_no_data(request)) is not None:
-            return _refusal(403, problem)
-        data = self._data.get(name)
-        return _refusal(404, "There is nothing here") if data is None else data(request)
+    def _api(self, name: str, request: PageRequest) -> Response:
+        if not is_from_page(request):
+            return _error(403, NOT_THE_PAGE)
+        if name == "about":
+            return self._about(request)
+        if name != "live":
+            return _error(404, "There is nothing here")
+        return PageResponse(b"", 200, HEADERS, "text/event-stream") if request.method == "HEAD" else self._live
 
-    def _about(self, request: PageRequest) -> Answer:
+    def _about(self, request: PageRequest) -> PageResponse:
         engine = self._server.engine
         overview: Overview = request.scope[OVERVIEW]
         about: dict[str, Any] = {
@@ -144,13 +137,8 @@ class Console:
         }
         return PageResponse(about, 200, HEADERS)
 
-    def _watch(self, request: PageRequest) -> Answer:
-        if request.method == "HEAD":  # which has no body to follow
-            return PageResponse(b"", 200, HEADERS, "text/event-stream")
-        return self._live
 
-
-def _refusal(status: int, problem: str) -> PageResponse:
+def _error(status: int, problem: str) -> PageResponse:
     return PageResponse(problem + "\n", status, HEADERS)
 
 
@@ -158,47 +146,47 @@ async def _no_thread(function: Callable[[], Any], *, label: str) -> NoReturn:
     raise AssertionError(f"{label} ({function}) is async, and needs no thread")
 
 
-# ── access ──
-
-# What proxies, tunnels and the forwarding of ports add to a request; and whatever begins like the first.
 FORWARDED_PREFIX = b"x-forwarded"
-FORWARDED = frozenset(
+FORWARDED = frozenset(  # headers that proxies, tunnels and port forwarding add to a request
     {b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"x-cluster-client-ip", b"x-original-forwarded-for",
      b"x-envoy-external-address", b"cf-connecting-ip", b"true-client-ip", b"fly-client-ip", b"cdn-loop"}
 )  # fmt: skip
-MARK = "x-dovetail-console"  # a header of ours: another page's script needs leave to send it, which it does not get
+PAGE_HEADER = "x-dovetail-console"  # a script of another origin needs a CORS preflight for it, which fails
 
 NOT_LOCAL = (
     "The console is for this machine only. If others may see what clients do with this server, "
     "write Console(server, remote=True), or dovetail run --console-remote."
 )
-NOT_THIS_NAME = (
-    "The console is reached by a name that means this machine, such as http://localhost or http://127.0.0.1."
-)
-NO_NAMES = (
-    "A console for others needs allowed_hosts (DOVETAIL_ALLOWED_HOSTS): the names that this server is reached by."
-)
+BAD_HOST = "The console is reached by a name that means this machine, such as http://localhost or http://127.0.0.1."
+NO_HOSTS = "A remote console needs allowed_hosts (DOVETAIL_ALLOWED_HOSTS): the names that this server is reached by."
 NOT_THE_PAGE = "This is for the console's own page."
 
 
-def why_not(request: PageRequest, *, remote: bool) -> str | None:
-    """Why a request may not have any of it."""
+def access_problem(request: PageRequest, *, remote: bool) -> str | None:
+    """Why the caller may not use the console."""
+    if not remote and not _is_local(request):
+        return NOT_LOCAL
     if not remote:
-        if not _is_here(request):
-            return NOT_LOCAL
-        return None if _has_local_host(request) else NOT_THIS_NAME
+        return None if _has_local_host(request) else BAD_HOST
     overview: Overview = request.scope[OVERVIEW]
-    return None if overview.knows_its_hosts or _has_local_host(request) else NO_NAMES
+    return None if overview.knows_its_hosts or _has_local_host(request) else NO_HOSTS
 
 
-def why_no_data(request: PageRequest) -> str | None:
-    """Why a request may not have what only the page itself gets."""
+def is_from_page(request: PageRequest) -> bool:
+    """Whether a script of the console's own page sent the request."""
     headers = request.headers
-    from_page = headers.get(MARK) == "1" and headers.get("sec-fetch-site", "same-origin") == "same-origin"
-    return None if from_page and _is_same_origin(headers.get("origin"), headers.get("host", "")) else NOT_THE_PAGE
+    if headers.get(PAGE_HEADER) != "1" or headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        return False
+    if (header := headers.get("origin")) is None:
+        return True
+    origin, authority = parse_origin(header), parse_authority(headers.get("host", ""))
+    if origin is None or authority is None or origin.scheme not in DEFAULT_PORTS:
+        return False
+    port = DEFAULT_PORTS[origin.scheme] if authority.port is None else authority.port
+    return (origin.name, origin.port) == (authority.name, port)
 
 
-def _is_here(request: PageRequest) -> bool:
+def _is_local(request: PageRequest) -> bool:
     client = request.scope.get("client")
     if client is None or not is_loopback(client[0]):
         return False
@@ -212,13 +200,3 @@ def _is_here(request: PageRequest) -> bool:
 def _has_local_host(request: PageRequest) -> bool:
     authority = parse_authority(request.headers.get("host", ""))
     return authority is not None and is_loopback(authority.name)
-
-
-def _is_same_origin(given: str | None, host: str) -> bool:
-    if given is None:
-        return True
-    origin, authority = parse_origin(given), parse_authority(host)
-    if origin is None or authority is None or origin.scheme not in DEFAULT_PORTS:
-        return False
-    port = DEFAULT_PORTS[origin.scheme] if authority.port is None else authority.port
-    return (origin.name, origin.port) == (authority.name, port)

@@ -1,14 +1,17 @@
-"""Metrics of a server for the console: requests counted as they pass, told every second as server-sent events.
+"""Metrics of a server for the console: request counts and latencies, sent every second as events.
 
-Their size is fixed, however many requests there are: counters, and for each of two seconds a histogram whose bins grow
-by a tenth, so that a percentile is never off by more than that.
+Their size is fixed: counters, and for each of two seconds a histogram whose bins grow by a tenth, so that a percentile
+is off by a tenth at most.
 """
 
 import asyncio
 import math
 import time
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any
 
 from dovetail.engine.dispatch import CallNext
@@ -23,61 +26,57 @@ from dovetail.transports.http.in_flight import Overview, SeenSession
 from dovetail.transports.http.request import until_gone
 from dovetail.transports.http.routes import OVERVIEW
 
-FINEST = 0.01  # milliseconds: the upper end of the first bin
-GROWTH = math.log(1.1)
-BINS = 200  # the last one holds what takes longer than half an hour
+FIRST_BIN = 0.01  # milliseconds, its upper end
+LOG_GROWTH = math.log(1.1)
+BINS = 200  # the last one is for half an hour and longer
 MAX_METHODS = 50
-OTHER = "other"  # methods, if there are more
-UNENDING = frozenset({"subscriptions/listen"})  # counted, but neither running nor slow
+OTHER = "other"  # counts the methods beyond MAX_METHODS
+LONG_LIVED = frozenset({"subscriptions/listen"})  # counted, but neither running nor slow
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 MAX_VIEWERS = 20
-MAX_SESSIONS = 100  # that are listed
+MAX_SESSIONS = 100
 MAX_URIS = 50  # of one session
-MAX_TEXT = 300  # characters of what a client says
-LAG = 0.02  # seconds after a full one: timers may come a little early
+MAX_TEXT = 300  # characters of a client's name or a URI
+TICK_DELAY = 0.02  # seconds after a full second: timers may fire a little early
 
 
 class Histogram:
-    """How long the requests took that ended in one second."""
+    """Latencies of the requests that ended in one second."""
 
     def __init__(self) -> None:
         self.count = 0
         self._bins = [0] * BINS
 
     def add(self, milliseconds: float) -> None:
-        place = 0 if milliseconds <= FINEST else math.ceil(math.log(milliseconds / FINEST) / GROWTH)
-        self._bins[min(place, BINS - 1)] += 1
+        index = 0 if milliseconds <= FIRST_BIN else math.ceil(math.log(milliseconds / FIRST_BIN) / LOG_GROWTH)
+        self._bins[min(index, BINS - 1)] += 1
         self.count += 1
 
     def percentiles(self) -> dict[str, float] | None:
-        """In milliseconds; None if there was nothing."""
+        """In milliseconds; None if no request ended."""
         if not self.count:
             return None
-        return {name: self._at(math.ceil(part * self.count)) for name, part in PERCENTILES.items()}
-
-    def _at(self, rank: int) -> float:
-        seen = 0
-        for place, count in enumerate(self._bins):
-            seen += count
-            if seen >= rank:
-                return round(FINEST * math.exp(place * GROWTH), 3)
-        raise AssertionError("a rank is never above the count")
+        totals = list(accumulate(self._bins))
+        bins = {name: bisect_left(totals, math.ceil(part * self.count)) for name, part in PERCENTILES.items()}
+        return {name: round(FIRST_BIN * math.exp(index * LOG_GROWTH), 3) for name, index in bins.items()}
 
 
 class Metrics:
-    """Counts what a server is asked, as a middleware on its event loop."""
+    """Counts requests and measures latencies, as a middleware."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self._began = clock()
         self._requests = self._errors = self._running = 0
-        self._methods: dict[str, int] = {}
+        self._methods: Counter[str] = Counter()
         self._second = int(self._began)
-        self._now, self._before = Histogram(), Histogram()
+        self._current, self._previous = Histogram(), Histogram()
 
     async def measure(self, request: Request, call_next: CallNext) -> Result:
-        self._count(request.method)
-        if request.method in UNENDING:
+        self._requests += 1
+        method = request.method
+        self._methods[method if method in self._methods or len(self._methods) < MAX_METHODS else OTHER] += 1
+        if method in LONG_LIVED:
             return await call_next(request)
         began = self.clock()
         self._running += 1
@@ -85,97 +84,89 @@ class Metrics:
             result = await call_next(request)
             self._errors += isinstance(result, ToolResult) and result.is_error
             return result
-        except asyncio.CancelledError:
-            raise
-        except BaseException:
-            self._errors += 1
+        except BaseException as failure:
+            self._errors += not isinstance(failure, asyncio.CancelledError)
             raise
         finally:
             self._running -= 1
-            self._turn()
-            self._now.add((self.clock() - began) * 1000)
+            self._advance()
+            self._current.add((self.clock() - began) * 1000)
 
-    def _count(self, method: str) -> None:
-        self._requests += 1
-        name = method if method in self._methods or len(self._methods) < MAX_METHODS else OTHER
-        self._methods[name] = self._methods.get(name, 0) + 1
-
-    def _turn(self) -> None:
-        """To the second that it is."""
+    def _advance(self) -> None:
+        """Start a histogram for the current second."""
         second = int(self.clock())
-        if second == self._second:
-            return
-        self._before = self._now if second == self._second + 1 else Histogram()
-        self._now, self._second = Histogram(), second
+        if second != self._second:
+            self._previous = self._current if second == self._second + 1 else Histogram()
+            self._current, self._second = Histogram(), second
 
-    def figures(self) -> dict[str, Any]:
-        """The whole of it; rate and latency of the last second that is over."""
-        self._turn()
+    def snapshot(self) -> dict[str, Any]:
+        """Rate and latency are those of the last full second."""
+        self._advance()
         return {
             "uptime": round(self.clock() - self._began, 3),
             "requests": self._requests,
             "errors": self._errors,
             "running": self._running,
-            "rate": self._before.count,
-            "latency": self._before.percentiles(),
+            "rate": self._previous.count,
+            "latency": self._previous.percentiles(),
             "methods": dict(self._methods),
         }
 
 
 class LiveMetrics:
-    """Server-sent events for all that watch, one every second."""
+    """Server-sent events for the pages that watch a server."""
 
     def __init__(self, metrics: Metrics, headers: dict[str, str]) -> None:
         self._metrics = metrics
         self._viewers = 0
-        told = {**headers, "content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
-        self._headers: RawHeaders = [(name.encode(), value.encode()) for name, value in told.items()]
+        headers = {**headers, "content-type": "text/event-stream", "x-accel-buffering": "no"}
+        self._headers: RawHeaders = [(name.encode(), value.encode()) for name, value in headers.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """An event at once, and one after every full second, until the viewer leaves or the server stops."""
+        """An event at once and after every full second, until the viewer disconnects or the server stops."""
         if self._viewers >= MAX_VIEWERS:
             raise Busy(f"{MAX_VIEWERS} pages watch this server already; close one of them", http_status=503)
         overview: Overview = scope[OVERVIEW]
-        over = asyncio.Event()
+        closed = asyncio.Event()
         self._viewers += 1
         try:
-            with overview.stream(over.set):
-                await self._tell(overview, receive, send, over)
+            with overview.stream(closed.set):
+                await self._send_events(overview, receive, send, closed)
         finally:
             self._viewers -= 1
 
-    async def _tell(self, overview: Overview, receive: Receive, send: Send, over: asyncio.Event) -> None:
-        gone = asyncio.ensure_future(until_gone(receive))
-        gone.add_done_callback(lambda _: over.set())
+    async def _send_events(self, overview: Overview, receive: Receive, send: Send, closed: asyncio.Event) -> None:
+        disconnect = asyncio.ensure_future(until_gone(receive))
+        disconnect.add_done_callback(lambda _: closed.set())
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self._headers})
-            while not over.is_set():
+            while not closed.is_set():
                 event = encode_event(jsonrpc.encode(await self._event(overview)))
                 await send({"type": "http.response.body", "body": event, "more_body": True})
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(over.wait(), 1.0 + LAG - self._metrics.clock() % 1.0)
+                    await asyncio.wait_for(closed.wait(), 1.0 + TICK_DELAY - self._metrics.clock() % 1.0)
             await send({"type": "http.response.body", "body": b""})
         finally:
-            gone.cancel()
+            disconnect.cancel()
 
     async def _event(self, overview: Overview) -> dict[str, Any]:
         try:
             total, seen = await overview.sessions(MAX_SESSIONS)
-        except StoreUnavailable:  # there is news again when the store is back
+        except StoreUnavailable:  # a later event has them again
             total, seen = 0, []
         return {
             "time": round(time.time(), 3),
-            **self._metrics.figures(),
+            **self._metrics.snapshot(),
             "streams": overview.streams,
-            "sessions": [shown_session(each) for each in seen],
+            "sessions": [session_summary(each) for each in seen],
             "sessions_total": total,
             "subscriptions": overview.subscriptions,
             "state": overview.state,
         }
 
 
-def shown_session(seen: SeenSession) -> dict[str, Any]:
-    """A session without what would let others use it: of its id only the beginning."""
+def session_summary(seen: SeenSession) -> dict[str, Any]:
+    """With a prefix of the session id only: a viewer can't use the session."""
     record = seen.record
     client = jsonrpc.parse(record.client)
     words = (str(client.get(name) or "") for name in ("name", "version"))

@@ -1,4 +1,4 @@
-"""The reference server: every feature once, written with public names only.
+"""The reference server: every feature of Dovetail once, written with public names only.
 
 `dovetail.reference.server` is the server; `create_server` makes another one, for example with the diagnostic tool.
 """
@@ -43,7 +43,7 @@ class Roll(TypedDict):
     total: int
 
 
-class Nap(TypedDict):
+class SlowOperation(TypedDict):
     requested_duration_ms: int
     actual_duration_ms: int
     message: str
@@ -71,7 +71,7 @@ FORTUNE_OUTPUT = {
     "properties": {name: {"type": "string"} for name in ("category", "mood", "fortune")},
     "required": ["category", "mood", "fortune"],
 }
-HARMLESS = {"readOnlyHint": True, "destructiveHint": False, "openWorldHint": False}
+READ_ONLY = {"readOnlyHint": True, "destructiveHint": False, "openWorldHint": False}
 
 
 async def calculate(
@@ -108,7 +108,7 @@ async def tell_fortune(category: str, mood: str = "mysterious") -> dict[str, str
 
 async def slow_operation(
     duration_ms: Annotated[int, Field(description="How long to sleep", ge=0, le=300_000)], ctx: Context
-) -> Nap:
+) -> SlowOperation:
     """Sleep, reporting progress: for trying out timeouts and cancellation."""
     started = time.monotonic()
     for tenth in range(10):
@@ -120,9 +120,9 @@ async def slow_operation(
 
 
 def create_server(*, diagnostics: bool = False, notes: Path = HERE / "notes.md", auth: Any = None) -> Server:
-    """A fresh reference server. `diagnostics` adds `slow_operation`; `notes` is the file that is watched.
+    """A new reference server.
 
-    `auth`: who may reach it, as `Server(auth=...)` takes it.
+    `diagnostics` adds the tool `slow_operation`; `notes` is the file that is watched; `auth` is that of `Server`.
     """
     server = Server(
         "dovetail-reference",
@@ -144,20 +144,20 @@ def _add_tools(server: Server, diagnostics: bool) -> None:
         calculate,
         title="Calculator",
         description="Perform basic arithmetic operations",
-        annotations={**HARMLESS, "idempotentHint": True},
+        annotations={**READ_ONLY, "idempotentHint": True},
     )
     server.add_tool(
         roll_dice,
         title="Dice Roller",
         description="Roll dice using standard notation",
-        annotations={**HARMLESS, "idempotentHint": False},
+        annotations={**READ_ONLY, "idempotentHint": False},
     )
     server.add_tool(
         tell_fortune,
         title="Fortune Teller",
         description="Get a fortune for categories: love, career, health, wealth, general. "
         "Moods: optimistic, mysterious, cautious.",
-        annotations={**HARMLESS, "idempotentHint": False},
+        annotations={**READ_ONLY, "idempotentHint": False},
         input_schema=FORTUNE_INPUT,
         output_schema=FORTUNE_OUTPUT,
     )
@@ -165,7 +165,7 @@ def _add_tools(server: Server, diagnostics: bool) -> None:
         server.add_tool(
             slow_operation,
             title="Slow Operation",
-            annotations={**HARMLESS, "idempotentHint": True},
+            annotations={**READ_ONLY, "idempotentHint": True},
             timeout=310,
         )
 
@@ -204,8 +204,8 @@ def _add_prompts(server: Server) -> None:
 
     @server.completion(tool="roll_dice", argument="notation")
     def notations(value: str) -> list[str]:
-        usual = ("1d4", "1d6", "2d6", "2d6+3", "1d8", "1d10", "1d12", "1d20", "1d100", "3d6", "4d6")
-        return [notation for notation in usual if notation.startswith(value.strip().lower())]
+        common = ("1d4", "1d6", "2d6", "2d6+3", "1d8", "1d10", "1d12", "1d20", "1d100", "3d6", "4d6")
+        return [notation for notation in common if notation.startswith(value.strip().lower())]
 
 
 server = create_server()

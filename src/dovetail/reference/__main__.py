@@ -1,4 +1,4 @@
-"""`python -m dovetail.reference` serves the reference server on stdio; `--diagnostics` adds `slow_operation`."""
+"""`python -m dovetail.reference`: the reference server on stdio; `--diagnostics` adds `slow_operation`."""
 
 import sys
 

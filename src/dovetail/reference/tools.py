@@ -1,4 +1,4 @@
-"""The three example tools: arithmetic and dice as JavaScript does them, and seventy-five fortunes."""
+"""Arithmetic, dice and seventy-five fortunes: the functions behind the reference server's tools."""
 
 import math
 import operator
@@ -31,7 +31,7 @@ FORTUNES: dict[str, dict[str, tuple[str, ...]]] = {
             "Not every silence is a promise; ask before you hope.",
             "Give your trust in small coins first.",
             "A quick yes may cost you a slow year.",
-            "Look at what they do when nobody is watching.",
+            "Look at what they do when they feel unwatched.",
         ),
     },
     "career": {
@@ -39,8 +39,8 @@ FORTUNES: dict[str, dict[str, tuple[str, ...]]] = {
             "The work you did quietly is about to be noticed aloud.",
             "A door that looked locked only needs a push.",
             "Your next idea is worth more than the last ten.",
-            "Somebody is looking for exactly what you can do.",
-            "The promotion begins with the task that nobody wants.",
+            "Someone is looking for exactly what you can do.",
+            "The promotion begins with the task that no one wants.",
         ),
         "mysterious": (
             "An empty chair at a long table has your name under it.",
@@ -149,14 +149,14 @@ def number_text(value: float) -> str:
     sign = "-" if value < 0 else ""
     shortest = Decimal(repr(abs(value))).normalize().as_tuple()
     digits = "".join(map(str, shortest.digits))
-    place = len(digits) - 1 + int(shortest.exponent)  # the power of ten of the first digit
-    if place >= 21 or place < -6:
+    exponent = len(digits) - 1 + int(shortest.exponent)  # the power of ten of the first digit
+    if exponent >= 21 or exponent < -6:
         fraction = f".{digits[1:]}" if len(digits) > 1 else ""
-        return f"{sign}{digits[0]}{fraction}e{'+' if place > 0 else '-'}{abs(place)}"
-    if place < 0:
-        return f"{sign}0.{'0' * (-place - 1)}{digits}"
-    whole, rest = digits[: place + 1].ljust(place + 1, "0"), digits[place + 1 :]
-    return f"{sign}{whole}.{rest}" if rest else f"{sign}{whole}"
+        return f"{sign}{digits[0]}{fraction}e{'+' if exponent > 0 else '-'}{abs(exponent)}"
+    if exponent < 0:
+        return f"{sign}0.{'0' * (-exponent - 1)}{digits}"
+    integer, fraction = digits[: exponent + 1].ljust(exponent + 1, "0"), digits[exponent + 1 :]
+    return f"{sign}{integer}.{fraction}" if fraction else f"{sign}{integer}"
 
 
 def plain_number(value: float) -> int | float:
@@ -165,7 +165,7 @@ def plain_number(value: float) -> int | float:
 
 
 def compute(operation: str, a: float, b: float) -> float:
-    """Raises ValueError with a sentence for the caller."""
+    """Raises ValueError with a message for the client."""
     if operation == "divide" and b == 0:
         raise ValueError("Division by zero is not allowed")
     try:
@@ -178,7 +178,7 @@ def compute(operation: str, a: float, b: float) -> float:
 
 
 def parse_dice(notation: str) -> tuple[int, int, int]:
-    """Count, sides and modifier of `2d6+3`. Raises ValueError with a sentence for the caller."""
+    """Count, sides and modifier of `2d6+3`. Raises ValueError with a message for the client."""
     trimmed = notation.strip().lower()
     if not trimmed:
         raise ValueError("Notation is required")

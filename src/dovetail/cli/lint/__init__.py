@@ -1,4 +1,4 @@
-"""`dovetail lint`: what clients refuse, and models stumble over, in the definitions of a server."""
+"""`dovetail lint`: checks the definitions of a server for what clients refuse and models misread."""
 
 import json
 from collections import Counter, defaultdict
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from dovetail import cli
-from dovetail.cli.arguments import text_of
-from dovetail.cli.commands import KINDS, definitions
+from dovetail.cli.arguments import get_text
+from dovetail.cli.commands import KINDS, fetch_definitions
 from dovetail.cli.lint import rules
-from dovetail.cli.lint.schemas import findings_of_schemas
-from dovetail.cli.options import ServerCommand, ServerTarget, on_server
-from dovetail.cli.output import FAILED, aligned, finish, in_line, out, out_json, styled, tell
+from dovetail.cli.lint.schemas import check_schemas
+from dovetail.cli.options import ServerCommand, ServerTarget, server_options
+from dovetail.cli.output import FAILED, align, err, one_line, out, out_json, styled
 from dovetail.protocol.revisions import BY_NAME
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 NEVER = "never"
 TOOL_TOKENS = 1_000
-MAX_SHOWN = 10  # places of a rule, and rules that `inspect` shows
+MAX_SHOWN = 10  # findings of a rule, and rules that `inspect` shows
 COLOURS = {rules.ERROR: "red", rules.WARNING: "yellow", rules.NOTE: "blue"}
 
 EXAMPLES = """
@@ -38,38 +38,36 @@ It ends with 1 if something at or above --fail-on is found. Tokens are an estima
 """
 
 
-class Catalogue(NamedTuple):
-    """What a server lists, as it came over the wire."""
+class Catalog(NamedTuple):
+    """The definitions of a server, as they came over the wire."""
 
     tools: Sequence[rules.Definition] = ()
     resources: Sequence[rules.Definition] = ()
     templates: Sequence[rules.Definition] = ()
     prompts: Sequence[rules.Definition] = ()
-    malformed: Sequence[tuple[str, str]] = ()  # what is no definition: the kind that was asked for, and words
-    server: str = ""  # its name
-    objects_only: bool = False  # it was listed in a revision whose results are objects
+    malformed: Sequence[tuple[str, str]] = ()  # the kind of the list, and a description
+    server: str = ""
+    objects_only: bool = False  # structured output is an object in the negotiated revision
 
 
-def _show_rules(ctx: click.Context, _option: click.Parameter, is_asked: bool) -> None:
-    if is_asked:
-        out("\n".join(aligned([(told.level, rule, told.why) for rule, told in rules.RULES.items()])))
+def _show_rules(ctx: click.Context, _option: click.Parameter, is_given: bool) -> None:
+    if is_given:
+        out("\n".join(align([(rule.level, name, rule.why) for name, rule in rules.RULES.items()])))
         ctx.exit()
 
 
 def _choices(_ctx: click.Context, option: click.Parameter, given: Iterable[str]) -> list[rules.RuleChoice]:
     words = [word.strip() for each in given for word in each.split(",") if word.strip()]
     try:
-        return [rules.RuleChoice.of(word) for word in words]
+        return [rules.RuleChoice.parse(word) for word in words]
     except KeyError as missing:
         unknown = missing.args[0]
-        meant = "".join(f"; did you mean {rule}?" for rule in get_close_matches(unknown, rules.RULES, 1))
-        raise click.UsageError(
-            f"--{option.name}: there is no rule {unknown}{meant or ';'} --rules lists them"
-        ) from None
+        near = "".join(f"; did you mean {rule}?" for rule in get_close_matches(unknown, rules.RULES, 1))
+        raise click.UsageError(f"--{option.name}: there is no rule {unknown}{near or ';'} --rules lists them") from None
 
 
 @click.command("lint", cls=ServerCommand, epilog=EXAMPLES)
-@on_server
+@server_options
 @click.option(
     "--fail-on", type=click.Choice([*rules.LEVELS, NEVER]), default=rules.ERROR, show_default=True,
     help="End with 1 if there is one of these, or worse.",
@@ -80,106 +78,91 @@ def _choices(_ctx: click.Context, option: click.Parameter, given: Iterable[str])
     help="All but these, or not for the tool NAME. Repeat, or use commas.",
 )  # fmt: skip
 @click.option("--rules", is_flag=True, is_eager=True, expose_value=False, callback=_show_rules, help="List the rules.")
-@click.option("--json", "as_document", is_flag=True, help="Print the findings as JSON.")
-def command(
-    server: ServerTarget,
-    fail_on: str,
-    select: list[rules.RuleChoice],
-    ignore: list[rules.RuleChoice],
-    as_document: bool,
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+async def command(
+    server: ServerTarget, fail_on: str, select: list[rules.RuleChoice], ignore: list[rules.RuleChoice], as_json: bool
 ) -> None:
     """Find what clients and models will stumble over in what the server at TARGET offers."""
-    catalogue = finish(_gathered(server))
-    wanted = select or [rules.RuleChoice(rules.RULES)]
-    findings = [
-        found
-        for found in findings_of(catalogue)
-        if rules.is_chosen(found, wanted) and not rules.is_chosen(found, ignore)
-    ]
-    if as_document:
-        out_json(report(catalogue, findings))
+    async with server.started() as running, cli.connect.connected(running) as client:
+        catalog = await fetch_catalog(client)
+    selected = select or [rules.RuleChoice(rules.RULES)]
+    candidates = [found for found in check_catalog(catalog) if rules.is_chosen(found, selected)]
+    findings = [found for found in candidates if not rules.is_chosen(found, ignore)]
+    if as_json:
+        out_json(report(catalog, findings))
     else:
-        for line in lines_of(findings):
+        for line in report_lines(findings):
             out(line)
-        tell(cost(catalogue), dim=True)
-        tell(summary(findings), bold=True)
+        err(token_summary(catalog), dim=True)
+        err(summary(findings), bold=True)
     if fail_on != NEVER and rules.at_least(fail_on, findings):
         raise click.exceptions.Exit(FAILED)
 
 
-async def _gathered(server: ServerTarget) -> Catalogue:
-    async with server.started() as running, cli.connect.connected(running) as client:
-        return await catalogue_of(client)
-
-
-async def catalogue_of(client: "Client") -> Catalogue:
-    """All that the server of a connected client lists."""
-    found = {kind: await definitions(client, listed) for kind, listed in KINDS.items()}
-    return Catalogue(
-        **{kind: each.definitions for kind, each in found.items()},
-        malformed=[(kind, words) for kind, each in found.items() for words in each.malformed],
+async def fetch_catalog(client: "Client") -> Catalog:
+    found = {kind: await fetch_definitions(client, listed) for kind, listed in KINDS.items()}
+    return Catalog(
+        **{kind: each.valid for kind, each in found.items()},
+        malformed=[(kind, problem) for kind, each in found.items() for problem in each.malformed],
         server=client.server_info.name if client.server_info else "",
         objects_only=not BY_NAME[client.protocol_version].any_structured_output,
     )
 
 
-def findings_of(catalogue: Catalogue) -> list[rules.Finding]:
-    """All findings, the worst first, and in the order of the table."""
+def check_catalog(catalog: Catalog) -> list[rules.Finding]:
+    """The findings without duplicates, the worst first, then in the order of the rules."""
     order = {rule: number for number, rule in enumerate(rules.RULES)}
-    found = dict.fromkeys(_findings(catalogue))  # each once
+    found = dict.fromkeys(_findings(catalog))
     return sorted(found, key=lambda finding: (-rules.LEVELS.index(finding.level), order[finding.rule]))
 
 
-def _findings(catalogue: Catalogue) -> Iterator[rules.Finding]:
-    yield from (rules.Finding("list-malformed", f"all {kind}", words) for kind, words in catalogue.malformed)
-    yield from rules.findings_of_names(catalogue.tools, catalogue.server)
-    yield from rules.findings_of_hints(catalogue.tools, catalogue.server)
-    for tool in catalogue.tools:
-        place = f"tool {text_of(tool, 'name') or '?'}"
-        yield from findings_of_schemas(tool, place, catalogue.objects_only)
-        yield from rules.findings_of_tool_texts(tool, place)
-        if (cost := tokens(tool)) > TOOL_TOKENS:
-            yield rules.Finding("tool-tokens", place, f"about {cost} tokens")
-    if (count := len(catalogue.tools)) > 40:
+def _findings(catalog: Catalog) -> Iterator[rules.Finding]:
+    yield from (rules.Finding("list-malformed", f"all {kind}", problem) for kind, problem in catalog.malformed)
+    yield from rules.check_names(catalog.tools, catalog.server)
+    yield from rules.check_hints(catalog.tools, catalog.server)
+    for tool in catalog.tools:
+        place = f"tool {get_text(tool, 'name') or '?'}"
+        yield from check_schemas(tool, place, catalog.objects_only)
+        yield from rules.check_tool_texts(tool, place)
+        if (tokens := estimate_tokens(tool)) > TOOL_TOKENS:
+            yield rules.Finding("tool-tokens", place, f"about {tokens} tokens")
+    if (count := len(catalog.tools)) > 40:
         yield rules.Finding("tool-count-limit" if count > 128 else "tool-count", "all tools", f"{count} tools")
-    if (cost := sum(map(tokens, catalogue.tools))) > 10_000:
-        yield rules.Finding("catalogue-tokens", "all tools", f"about {cost} tokens")
-    yield from rules.findings_of_resources(catalogue.resources, catalogue.templates)
-    yield from rules.findings_of_prompts(catalogue.prompts)
+    if (tokens := sum(map(estimate_tokens, catalog.tools))) > 10_000:
+        yield rules.Finding("catalogue-tokens", "all tools", f"about {tokens} tokens")
+    yield from rules.check_resources(catalog.resources, catalog.templates)
+    yield from rules.check_prompts(catalog.prompts)
 
 
-def tokens(tool: Mapping[str, Any]) -> int:
-    """About how much of a conversation it takes: what models are shown of it, as JSON, by its bytes."""
+def estimate_tokens(tool: Mapping[str, Any]) -> int:
+    """By the bytes of the JSON that models are shown: English prose and JSON have three to five per token."""
     shown = {key: tool[key] for key in ("name", "description", "inputSchema") if key in tool}
     try:
         text = json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
     except RecursionError:
-        return TOOL_TOKENS + 1  # more than anybody reads
-    return -(-len(text.encode(errors="replace")) // 4)  # English prose and JSON come to between three and five
+        return TOOL_TOKENS + 1
+    return -(-len(text.encode(errors="replace")) // 4)
 
 
-# ── the report ──
-
-
-def lines_of(findings: Sequence[rules.Finding]) -> list[str]:
-    """Each rule once, with its places."""
+def report_lines(findings: Sequence[rules.Finding]) -> list[str]:
+    """Each rule once, with its findings."""
     lines = []
-    for rule, found in _by_rule(findings).items():
-        told = rules.RULES[rule]
-        lines.append(f"{_level(rule)} {styled(rule, bold=True)}: {told.why}")
+    for name, found in _by_rule(findings).items():
+        rule = rules.RULES[name]
+        lines.append(f"{_level(name)} {styled(name, bold=True)}: {rule.why}")
         lines += [f"  {_place(finding)}" for finding in found[:MAX_SHOWN]]
         if len(found) > MAX_SHOWN:
             lines.append(f"  … and {len(found) - MAX_SHOWN} more")
-        lines.append(styled(f"  fix: {told.fix}", dim=True))
+        lines.append(styled(f"  fix: {rule.fix}", dim=True))
     return lines
 
 
-def brief(findings: Sequence[rules.Finding]) -> list[str]:
-    """A line for each rule that is more than a note."""
+def brief_lines(findings: Sequence[rules.Finding]) -> list[str]:
+    """A line for each rule of level warning or error."""
     grouped = _by_rule(rules.at_least(rules.WARNING, findings))
     rows = [(_level(rule), rule, _places(found)) for rule, found in grouped.items()]
-    left_out = [f"… and {len(rows) - MAX_SHOWN} more rules"] if len(rows) > MAX_SHOWN else []
-    return aligned(rows[:MAX_SHOWN]) + left_out
+    more = [f"… and {len(rows) - MAX_SHOWN} more rules"] if len(rows) > MAX_SHOWN else []
+    return align(rows[:MAX_SHOWN]) + more
 
 
 def _by_rule(findings: Sequence[rules.Finding]) -> dict[str, list[rules.Finding]]:
@@ -194,40 +177,38 @@ def _level(rule: str) -> str:
 
 
 def _places(found: Sequence[rules.Finding]) -> str:
-    shown = ", ".join(in_line(_place(finding), 60) for finding in found[:3])
+    shown = ", ".join(one_line(_place(finding), 60) for finding in found[:3])
     return shown + (f" and {len(found) - 3} more" if len(found) > 3 else "")
 
 
 def _place(finding: rules.Finding) -> str:
-    where = in_line(finding.place, 120)
-    return f"{where}: {in_line(finding.detail, 200)}" if finding.detail else where
+    where = one_line(finding.place, 120)
+    return f"{where}: {one_line(finding.detail, 200)}" if finding.detail else where
 
 
 def summary(findings: Sequence[rules.Finding]) -> str:
     """`2 errors, 1 warning`."""
     counts = Counter(finding.level for finding in findings)
-    shown = [
-        f"{counts[level]} {level}{'' if counts[level] == 1 else 's'}" for level in rules.LEVELS[::-1] if counts[level]
-    ]
-    return ", ".join(shown) or "nothing found"
+    levels = [level for level in reversed(rules.LEVELS) if counts[level]]
+    return (
+        ", ".join(f"{counts[level]} {level}{'' if counts[level] == 1 else 's'}" for level in levels) or "nothing found"
+    )
 
 
-def cost(catalogue: Catalogue) -> str:
-    """What the tools take of each conversation, and which take most."""
-    costs = sorted(((tokens(tool), text_of(tool, "name")) for tool in catalogue.tools), reverse=True)
+def token_summary(catalog: Catalog) -> str:
+    """The tokens of all tools, and the tools that take most."""
+    costs = sorted(((estimate_tokens(tool), get_text(tool, "name")) for tool in catalog.tools), reverse=True)
     total = f"{len(costs)} tool{'' if len(costs) == 1 else 's'}, about {sum(each for each, _ in costs)} tokens"
-    most = ", ".join(f"{in_line(name, 64)} {each}" for each, name in costs[:5])
+    most = ", ".join(f"{one_line(name, 64)} {each}" for each, name in costs[:5])
     return f"{total}: {most}" + (", …" if len(costs) > 5 else "") if costs else "no tools"
 
 
-def report(catalogue: Catalogue, findings: Sequence[rules.Finding]) -> dict[str, Any]:
+def report(catalog: Catalog, findings: Sequence[rules.Finding]) -> dict[str, Any]:
     counts = Counter(finding.level for finding in findings)
-    costs = {text_of(tool, "name"): tokens(tool) for tool in catalogue.tools}
-    told = [(finding, rules.RULES[finding.rule]) for finding in findings]
+    costs = {get_text(tool, "name"): estimate_tokens(tool) for tool in catalog.tools}
+    explained = [(finding._asdict(), rules.RULES[finding.rule]) for finding in findings]
     return {
-        "findings": [
-            {**finding._asdict(), "level": rule.level, "why": rule.why, "fix": rule.fix} for finding, rule in told
-        ],
+        "findings": [{**found, "level": rule.level, "why": rule.why, "fix": rule.fix} for found, rule in explained],
         "counts": {f"{level}s": counts[level] for level in reversed(rules.LEVELS)},
-        "tokens": {"total": sum(map(tokens, catalogue.tools)), "tools": costs},
+        "tokens": {"total": sum(map(estimate_tokens, catalog.tools)), "tools": costs},
     }

@@ -27,7 +27,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def at_home(folder: Path) -> dict[str, str]:
-    """Tokens are kept in this folder, and the browser signs in by itself."""
+    """Tokens are stored in this folder, and the browser signs in by itself."""
     return {"HOME": str(folder), "XDG_DATA_HOME": str(folder), "BROWSER": f"{sys.executable} {PROGRAM} %s"}
 
 
@@ -45,7 +45,7 @@ def call(folder: Path, *words: str, **env: str) -> "subprocess.CompletedProcess[
 def test_without_a_person_nothing_is_opened(tmp_path: Path, url: str) -> None:
     done = call(tmp_path, url, "whoami")
     assert (done.returncode, done.stdout) == (DECLINED, b"")
-    expected = {b"wants somebody to sign in at 127.0.0.1": True, b"--token": True, b"Traceback": False}
+    expected = {b"asks for a sign-in at 127.0.0.1": True, b"--token": True, b"Traceback": False}
     assert {words: words in done.stderr for words in expected} == expected
     assert not list(tmp_path.rglob("tokens.json"))
 
@@ -77,9 +77,9 @@ def test_who_says_yes_is_signed_in_and_stays_so(tmp_path: Path, url: str) -> Non
     seen = child.read()
     child.close()
     assert (child.exitstatus, seen.splitlines()[-1]) == (0, "ann")
-    (kept,) = tmp_path.rglob("tokens.json")
-    assert kept.stat().st_mode & 0o777 == 0o600
-    done = call(tmp_path, url, "whoami")  # nobody is asked again
+    (file,) = tmp_path.rglob("tokens.json")
+    assert file.stat().st_mode & 0o777 == 0o600
+    done = call(tmp_path, url, "whoami")  # without another sign-in
     assert (done.returncode, done.stdout, done.stderr) == (0, b"ann\n", b"")
-    (token,) = json.loads(kept.read_text())["tokens"].values()
+    (token,) = json.loads(file.read_text())["tokens"].values()
     assert token["access_token"] not in seen
