@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail.client.client import Client
 from dovetail.client.handlers import ElicitRequest, ElicitResult, SamplingRequest
 from dovetail.client.results import CallToolResult, ListPage, LogMessage
-from dovetail.client.subscriptions import Listening
+from dovetail.client.subscriptions import ChangeStream
 
 if TYPE_CHECKING:
     from dovetail.client.group import Clients as Clients
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 _HOME_OF = {"Clients": "group"} | dict.fromkeys(("ClientCredentials", "MemoryTokens", "OAuth", "TokenFile"), "oauth")
 __all__ = [
     "CallToolResult",
+    "ChangeStream",
     "Client",
     "ClientCredentials",
     "Clients",
     "ElicitRequest",
     "ElicitResult",
     "ListPage",
-    "Listening",
     "LogMessage",
     "MemoryTokens",
     "OAuth",

@@ -21,26 +21,26 @@ _TOKEN = re.compile(r"[!-~]{1,65536}")
 FIX = 'give it a token as text, or OAuth(), or ClientCredentials("id", "secret") from dovetail.client.oauth'
 
 
-class Sending(NamedTuple):
+class OutgoingRequest(NamedTuple):
     """A request that is about to be sent."""
 
     method: str
     url: str
-    attended: bool  # somebody waits for its answer, and so may be asked to sign in for it
-    waiting: Callable[[], AbstractContextManager[None]]  # inside, the time limits of requests stand still
+    may_sign_in: bool  # somebody waits for its answer, and so may be asked to sign in for it
+    pause_timeouts: Callable[[], AbstractContextManager[None]]  # inside, the time limits of requests stand still
 
 
-class Challenged(NamedTuple):
+class AuthChallenge(NamedTuple):
     """The refusal of a request: the `WWW-Authenticate` headers, and what the credentials had added to the request."""
 
     status: int
     challenges: Sequence[str]
     nonce: str | None  # of `DPoP-Nonce`
-    sent: Mapping[str, str]
-    inside: bool = False  # the server is in a private network
+    sent_headers: Mapping[str, str]
+    in_private_network: bool = False  # the server is in a private network
 
     def __repr__(self) -> str:
-        return f"Challenged({self.status})"  # what was sent is secret
+        return f"AuthChallenge({self.status})"  # what was sent is secret
 
 
 class Credentials(Protocol):
@@ -49,10 +49,10 @@ class Credentials(Protocol):
     Answers are kept only for those that also have an `identity`: a text that changes with the user.
     """
 
-    async def headers(self, request: Sending) -> Mapping[str, str]:
+    async def headers(self, request: OutgoingRequest) -> Mapping[str, str]:
         """What the request has to carry; nothing, if nothing is known yet."""
 
-    async def refused(self, request: Sending, challenged: Challenged) -> bool:
+    async def refused(self, request: OutgoingRequest, challenge: AuthChallenge) -> bool:
         """The request was refused with 401 or 403. True if it is worth another try. Raises NotSignedIn."""
 
 
@@ -75,10 +75,10 @@ class BearerToken:
             raise SetupError("Client: auth= is no token: empty, or with odd characters or spaces; leave out `Bearer `")
         self._headers = {AUTHORIZATION: f"Bearer {token}"}
 
-    async def headers(self, request: Sending) -> Mapping[str, str]:  # noqa: ARG002
+    async def headers(self, request: OutgoingRequest) -> Mapping[str, str]:  # noqa: ARG002
         return self._headers
 
-    async def refused(self, request: Sending, challenged: Challenged) -> bool:  # noqa: ARG002
+    async def refused(self, request: OutgoingRequest, challenge: AuthChallenge) -> bool:  # noqa: ARG002
         return False
 
 
@@ -87,19 +87,19 @@ def is_token(text: str | None) -> bool:
     return text is not None and _TOKEN.fullmatch(text) is not None
 
 
-def credentials_for(auth: ClientAuth | None, address: ServerUrl, headers: Mapping[str, str]) -> Credentials | None:
+def credentials_for(auth: ClientAuth | None, server_url: ServerUrl, headers: Mapping[str, str]) -> Credentials | None:
     """What `auth=` means for one server. `headers`: those of the user's own."""
     if auth is None:
         return None
     if any(name.lower() == AUTHORIZATION.lower() for name in headers):
         raise SetupError("Client: auth= and an Authorization header are two answers to one question; keep one of them")
     if isinstance(auth, str):
-        if address.origin[0] != "https" and not is_loopback_host(address.origin[1]):
-            log.warning("%s is not https: whoever is on the way there can read the token", address.shown)
+        if server_url.origin[0] != "https" and not is_loopback_host(server_url.origin[1]):
+            log.warning("%s is not https: whoever is on the way there can read the token", server_url.shown)
         return BearerToken(auth)
     given: Any = auth
     if callable(getattr(given, "for_server", None)):
-        made: Credentials = given.for_server(address.url)
+        made: Credentials = given.for_server(server_url.url)
         return made
     if callable(getattr(given, "headers", None)) and callable(getattr(given, "refused", None)):
         own: Credentials = given

@@ -22,19 +22,19 @@ from dovetail.protocol.jsonrpc import UNREADABLE, encode
 from dovetail.protocol.types import WRAPPED_KEY, ToolDefinition
 
 if TYPE_CHECKING:
-    from dovetail.client.session import ClientSession, Seconds
+    from dovetail.client.session import ClientSession, Timeout
 
 log = logging.getLogger("dovetail.client")
 
 READ, DISCOVER = "resources/read", "server/discover"
-MADE_OLD = {  # by a change of each kind
+INVALIDATED_BY = {  # by a change of each kind
     "tools": ("tools/list",),
     "prompts": ("prompts/list",),
     "resources": ("resources/list", "resources/templates/list"),
     "updated": (READ,),
 }
-CACHEABLE = frozenset({DISCOVER, *(method for methods in MADE_OLD.values() for method in methods)})
-OF_ONE_ROUND = frozenset({"inputResponses", "requestState"})  # params of a request that was made before
+CACHEABLE = frozenset({DISCOVER, *(method for methods in INVALIDATED_BY.values() for method in methods)})
+ROUND_PARAMS = frozenset({"inputResponses", "requestState"})  # params of a request that was made before
 
 _Key = tuple[str, bytes]
 
@@ -46,7 +46,7 @@ class _Hints(msgspec.Struct, frozen=True, rename="camel"):
     result_type: Any = "complete"
 
 
-class _Kept(NamedTuple):
+class _Entry(NamedTuple):
     raw: Raw
     until: float
     size: int
@@ -58,15 +58,15 @@ class ResponseCache:
     def __init__(self, max_entries: int = 1_000, max_bytes: int = 16 * 1024 * 1024) -> None:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
-        self._kept: dict[_Key, _Kept] = {}  # the one used longest ago first
+        self._entries: dict[_Key, _Entry] = {}  # the one used longest ago first
         self._bytes = 0
         self._owner = ""
-        self.changes = 0  # how often something was forgotten: an answer that was asked for before may be old
+        self.generation = 0  # how often something was forgotten: an answer that was asked for before may be old
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)
 
-    def belongs_to(self, identity: str) -> None:
+    def set_owner(self, identity: str) -> None:
         """What was said to one is nothing for another; nor is it after a new token, which may be anybody's."""
         if identity != self._owner:
             self._owner = identity
@@ -75,54 +75,54 @@ class ResponseCache:
     def find(self, method: str, params: Mapping[str, Any]) -> Raw | None:
         """What the server said to this very request, if that still holds."""
         key = (method, encode(params))
-        kept = self._drop(key)
-        if kept is None or monotonic() >= kept.until:
+        entry = self._drop(key)
+        if entry is None or monotonic() >= entry.until:
             return None
-        self._put(key, kept)
-        return kept.raw
+        self._put(key, entry)
+        return entry.raw
 
-    def keep(self, method: str, params: Mapping[str, Any], raw: Raw, changes: int) -> None:
+    def store(self, method: str, params: Mapping[str, Any], raw: Raw, generation: int) -> None:
         """Keep an answer, if it may be kept. `changes` is what it was when the request was made."""
-        seconds = _holds_for(raw)
-        if seconds <= 0 or changes != self.changes or method not in CACHEABLE or OF_ONE_ROUND & params.keys():
+        seconds = _ttl_seconds(raw)
+        if seconds <= 0 or generation != self.generation or method not in CACHEABLE or ROUND_PARAMS & params.keys():
             return
         key = (method, encode(params))
         self._drop(key)
         size = len(raw) + len(key[1])
         if size > self._max_bytes:
             return  # it would only drive out all others
-        self._put(key, _Kept(raw.copy(), monotonic() + seconds, size))
-        while len(self._kept) > self._max_entries or self._bytes > self._max_bytes:
-            self._drop(next(iter(self._kept)))
+        self._put(key, _Entry(raw.copy(), monotonic() + seconds, size))
+        while len(self._entries) > self._max_entries or self._bytes > self._max_bytes:
+            self._drop(next(iter(self._entries)))
 
-    def forget(self, change: Change) -> None:
+    def invalidate(self, change: Change) -> None:
         """The server says that something has changed: all answers of that kind are old, those of any resource."""
-        self.changes += 1
-        self.forget_answers(*MADE_OLD[change.kind])
+        self.generation += 1
+        self.invalidate_methods(*INVALIDATED_BY[change.kind])
 
-    def forget_answers(self, *methods: str) -> bool:
+    def invalidate_methods(self, *methods: str) -> bool:
         """Whether there was any."""
-        old = [key for key in self._kept if key[0] in methods]
+        old = [key for key in self._entries if key[0] in methods]
         for key in old:
             self._drop(key)
         return bool(old)
 
     def clear(self) -> None:
-        self.changes += 1
-        self._kept.clear()
+        self.generation += 1
+        self._entries.clear()
         self._bytes = 0
 
-    def _put(self, key: _Key, kept: _Kept) -> None:
-        self._kept[key] = kept
-        self._bytes += kept.size
+    def _put(self, key: _Key, entry: _Entry) -> None:
+        self._entries[key] = entry
+        self._bytes += entry.size
 
-    def _drop(self, key: _Key) -> _Kept | None:
-        kept = self._kept.pop(key, None)
-        self._bytes -= kept.size if kept is not None else 0
-        return kept
+    def _drop(self, key: _Key) -> _Entry | None:
+        entry = self._entries.pop(key, None)
+        self._bytes -= entry.size if entry is not None else 0
+        return entry
 
 
-def _holds_for(raw: Raw) -> float:
+def _ttl_seconds(raw: Raw) -> float:
     """Seconds; none if the server does not say so, or says it in a way that can't be meant."""
     try:
         hints = msgspec.json.decode(raw, type=_Hints)
@@ -137,33 +137,33 @@ TOOLS = ("tools/list", "tools", ToolDefinition)
 FASTMCP_WRAPS = "x-fastmcp-wrap-result"  # in an output schema; FastMCP wraps in every revision
 
 
-class KnownTools:
+class ToolCache:
     """The tools of one server as they were listed last; nothing that was listed before a change is used after it."""
 
     def __init__(self, session: "ClientSession") -> None:
         self._session = session
         self._tools: dict[str, ToolDefinition] = {}
-        self._unlisted: set[str] = set()  # names that were looked for in vain
-        self._listing = asyncio.Lock()  # one listing is enough for all calls that need it at the same time
-        self._changes = 0
+        self._missing: set[str] = set()  # names that were looked for in vain
+        self._lock = asyncio.Lock()  # one listing is enough for all calls that need it at the same time
+        self._generation = 0
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """A listing that is under way may be older than what made it necessary to forget."""
-        self._changes += 1
+        self._generation += 1
         self._tools = {}
-        self._unlisted = set()
+        self._missing = set()
 
-    async def listed(self, *, fresh: bool, timeout: "Seconds") -> list[ToolDefinition]:
-        changes = self._changes
-        tools, mirrored = self._usable(await self._session.pages(*TOOLS, fresh=fresh, timeout=timeout))
-        if self._session.mirrored is not None:
-            self._session.mirrored.clear()
-            self._session.mirrored.update(mirrored)
-        if changes == self._changes:
+    async def list_all(self, *, fresh: bool, timeout: "Timeout") -> list[ToolDefinition]:
+        generation = self._generation
+        tools, tool_headers = self._usable(await self._session.pages(*TOOLS, fresh=fresh, timeout=timeout))
+        if self._session.tool_headers is not None:
+            self._session.tool_headers.clear()
+            self._session.tool_headers.update(tool_headers)
+        if generation == self._generation:
             self._tools = {tool.name: tool for tool in tools}
         return tools
 
-    async def page(self, cursor: str | None, *, fresh: bool, timeout: "Seconds") -> ListPage[ToolDefinition]:
+    async def page(self, cursor: str | None, *, fresh: bool, timeout: "Timeout") -> ListPage[ToolDefinition]:
         page = await self._session.page(*TOOLS, cursor, fresh=fresh, timeout=timeout)
         return ListPage(self._usable(page.items)[0], page.next_cursor)
 
@@ -171,39 +171,39 @@ class KnownTools:
         self, tools: Sequence[ToolDefinition]
     ) -> tuple[list[ToolDefinition], dict[str, tuple[HeaderParameter, ...]]]:
         """Without those that nobody can call over HTTP, because their headers can't work; and those headers."""
-        if self._session.mirrored is None:
+        if self._session.tool_headers is None:
             return [*tools], {}
-        usable, mirrored = [], {}
+        usable, tool_headers = [], {}
         for tool in tools:
             try:
-                mirrored[tool.name] = header_parameters(tool.input_schema, secrets=True)
+                tool_headers[tool.name] = header_parameters(tool.input_schema, secrets=True)
             except SetupError as wrong:
                 log.warning("the tool %s is left out: %s", tool.name, wrong)
             else:
                 usable.append(tool)
-        return usable, mirrored
+        return usable, tool_headers
 
-    async def find(self, name: str, *, timeout: "Seconds") -> ToolDefinition | None:
+    async def find(self, name: str, *, timeout: "Timeout") -> ToolDefinition | None:
         """As the server offers it now; None if it does not, or if its list changes as often as it is read."""
         for _ in range(5):
-            async with self._session.within(self._session.seconds(timeout), "tools/list: no answer"), self._listing:
-                changes = self._changes
-                if name not in self._tools and name not in self._unlisted:
-                    await self.listed(fresh=True, timeout=timeout)
-            if changes == self._changes:
+            async with self._session.time_limit(self._session.seconds(timeout), "tools/list: no answer"), self._lock:
+                generation = self._generation
+                if name not in self._tools and name not in self._missing:
+                    await self.list_all(fresh=True, timeout=timeout)
+            if generation == self._generation:
                 if name not in self._tools:
-                    self._unlisted.add(name)
+                    self._missing.add(name)
                 return self._tools.get(name)
         return None
 
-    async def learn_headers(self, name: str, timeout: "Seconds") -> None:
+    async def load_headers(self, name: str, timeout: "Timeout") -> None:
         """Of a tool that is about to be called; a server that lists nothing may still have it."""
         with suppress(ServerError):
             await self.find(name, timeout=timeout)
             return
-        self._unlisted.add(name)
+        self._missing.add(name)
 
-    async def wraps(self, name: str, timeout: "Seconds") -> bool:
+    async def is_wrapped(self, name: str, timeout: "Timeout") -> bool:
         """Whether the tool's structured content is only the wrapping of a value that is no object.
 
         The tool has run: whatever becomes of the listing, its result must not be lost.
@@ -211,7 +211,7 @@ class KnownTools:
         try:
             tool = await self.find(name, timeout=timeout)
         except ServerError:
-            self._unlisted.add(name)
+            self._missing.add(name)
             return False
         except (DovetailError, TimeoutError) as failure:
             log.info("the result of %s is given as it came: %s", name, failure)

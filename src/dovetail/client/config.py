@@ -19,7 +19,7 @@ from dovetail.client.dispatcher import ProgressHandler, Transcript
 from dovetail.client.handlers import ElicitationCompleteHandler, ElicitationHandler, RootSource, SamplingHandler
 from dovetail.client.negotiation import pinned_revision
 from dovetail.client.results import LogHandler
-from dovetail.client.transports.aiohttp import HttpRequests
+from dovetail.client.transports.aiohttp import HttpClient
 from dovetail.client.transports.base import ServerUrl, Transport, checked_headers
 from dovetail.client.transports.http import HttpTransport
 from dovetail.client.transports.memory import MemoryTransport
@@ -32,7 +32,7 @@ from dovetail.protocol.types import ToolDefinition
 
 T = TypeVar("T")
 Approve = Callable[[ToolDefinition, dict[str, Any]], bool | Awaitable[bool]]
-WebTransport = Literal["http", "sse"]
+HttpTransportName = Literal["http", "sse"]
 
 
 class SharedOptions(TypedDict, total=False):
@@ -63,7 +63,7 @@ class ClientOptions(SharedOptions, total=False):
     cwd: str | Path | None
     headers: Mapping[str, str] | None
     principal: Principal | None
-    transport: WebTransport | None
+    transport: HttpTransportName | None
 
 
 class HasEngine(Protocol):
@@ -76,23 +76,23 @@ class HasEngine(Protocol):
 ClientTarget = HasEngine | Transport | str | Sequence[str | Path]
 
 
-def transport_to(target: Any, options: ClientOptions) -> Transport:
+def make_transport(target: Any, options: ClientOptions) -> Transport:
     """A `Server` is reached in process, a command as a child process over stdio, a URL over HTTP."""
     env, cwd, headers = options.get("env"), options.get("cwd"), options.get("headers")
     auth, principal, transport = options.get("auth"), options.get("principal"), options.get("transport")
     pinned = pinned_revision(options.get("protocol_version"))
-    web = isinstance(target, str) and "://" in target
+    is_url = isinstance(target, str) and "://" in target
     engine = getattr(target, "engine", None)
     is_server = isinstance(engine, Engine)
     if principal is not None and not (is_server and auth is None and isinstance(principal, Principal)):
         raise SetupError("Client: principal= is a Principal, instead of auth=, for a Server in this process")
-    if not web and not (headers is None and transport is None and (auth is None or is_server)):
+    if not is_url and not (headers is None and transport is None and (auth is None or is_server)):
         raise SetupError('Client: headers=, auth= and transport= are for a URL such as "http://127.0.0.1:8000/mcp"')
-    if web:
+    if is_url:
         if env is not None or cwd is not None:
             raise SetupError("Client: env= and cwd= are for a command; a URL is a server that runs elsewhere")
-        address, given = ServerUrl.of(target), checked_headers(headers or {})
-        return _over_http(HttpRequests(address, given, credentials_for(auth, address, given)), transport, pinned)
+        server_url, given = ServerUrl.parse(target), checked_headers(headers or {})
+        return _over_http(HttpClient(server_url, given, credentials_for(auth, server_url, given)), transport, pinned)
     if isinstance(target, Transport):
         return target
     if isinstance(engine, Engine):
@@ -112,8 +112,8 @@ def transport_to(target: Any, options: ClientOptions) -> Transport:
     )
 
 
-def _over_http(requests: HttpRequests, transport: WebTransport | None, pinned: Revision | None) -> Transport:
-    if transport is not None and transport not in get_args(WebTransport):
+def _over_http(requests: HttpClient, transport: HttpTransportName | None, pinned: Revision | None) -> Transport:
+    if transport is not None and transport not in get_args(HttpTransportName):
         raise SetupError(f'Client: transport={transport!r} is unknown; use "http", "sse" or none')
     if transport == "sse":
         if pinned is not None and not pinned.handshake:
@@ -148,7 +148,7 @@ class ListedServer(NamedTuple):
     target: Any
     options: Mapping[str, Any]
     problem: str = ""
-    is_off: bool = False
+    is_disabled: bool = False
 
     @property
     def needs_auth(self) -> bool:
@@ -172,7 +172,7 @@ class _Entry(msgspec.Struct, frozen=True, rename="camel"):
 
 def read_servers(source: str | Path | Mapping[str, Any]) -> dict[str, ListedServer]:
     """Those that are not switched off, by name."""
-    return {name: listed for name, listed in all_servers(source).items() if not listed.is_off}
+    return {name: listed for name, listed in all_servers(source).items() if not listed.is_disabled}
 
 
 def all_servers(source: str | Path | Mapping[str, Any]) -> dict[str, ListedServer]:
@@ -224,7 +224,7 @@ def _workspace(path: Path) -> Path:
 def _read_entry(name: str, given: Any, folder: Path) -> ListedServer:
     try:
         entry = msgspec.convert(given, _Entry)
-        return ListedServer(None, {}, is_off=True) if entry.disabled else _reached(entry, folder)
+        return ListedServer(None, {}, is_disabled=True) if entry.disabled else _server_from_entry(entry, folder)
     except msgspec.ValidationError as bad:
         return ListedServer(None, {}, f"The server {name!r} can't be read: {_where(bad)}")
     except SetupError as bad:
@@ -236,7 +236,7 @@ def _where(bad: msgspec.ValidationError) -> str:
     return f"`{path[1]}` has the wrong type" if path and path[1] else "it is no object"
 
 
-def _reached(entry: _Entry, folder: Path) -> ListedServer:
+def _server_from_entry(entry: _Entry, folder: Path) -> ListedServer:
     url = entry.http_url or entry.url
     if (entry.command is None) == (url is None):
         raise SetupError('it needs a "command" or a "url", and not both')
@@ -250,13 +250,13 @@ def _reached(entry: _Entry, folder: Path) -> ListedServer:
             'its "headers" hold a name that no header has, a value that is not one line of plain ASCII text, '
             "or a header that the client sets itself",
         )
-        address = _checked(
-            ServerUrl.of,
+        server_url = _checked(
+            ServerUrl.parse,
             _expanded(url, folder),
             'its "url" must begin with http:// or https://, name a host, and hold no spaces, line breaks or #, and no '
             'user or password, which belong in an "Authorization" under "headers"',
         )
-        return ListedServer(address.url, {"headers": headers, "transport": transport})
+        return ListedServer(server_url.url, {"headers": headers, "transport": transport})
     if entry.env_file is not None:
         raise SetupError('"envFile" is not read here; write the variables under "env"')
     command = [_expanded(part, folder) for part in (entry.command or "", *entry.args)]
@@ -279,10 +279,10 @@ def _as_text(value: str | float | bool) -> str:
 
 def _expanded(text: str, folder: Path) -> str:
     """`${NAME}`, `${env:NAME}` and `${NAME:-default}` stand for variables; what these hold is not looked into."""
-    return _REFERENCE.sub(lambda reference: _meaning(reference[1], folder), text)
+    return _REFERENCE.sub(lambda reference: _resolve(reference[1], folder), text)
 
 
-def _meaning(reference: str, folder: Path) -> str:
+def _resolve(reference: str, folder: Path) -> str:
     places = {"workspaceFolder": folder, "userHome": Path.home()}
     if reference in places:
         return str(places[reference])

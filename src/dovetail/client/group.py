@@ -18,7 +18,7 @@ from dovetail.client.client import Client
 from dovetail.client.config import ListedServer, SharedOptions, read_servers
 from dovetail.client.dispatcher import ProgressHandler
 from dovetail.client.results import CallToolResult
-from dovetail.client.session import Seconds
+from dovetail.client.session import Timeout
 from dovetail.errors import BadResponse, ConnectionLost, SetupError, ToolError
 from dovetail.protocol.methods import LogLevel
 from dovetail.protocol.results import PromptResult
@@ -62,17 +62,17 @@ class Clients(Mapping[str, Client]):
     ) -> None:
         checked_options(options, SharedOptions.__optional_keys__, "Clients", {})
         _check_auth(options.get("auth"))
-        self._listed = read_servers(servers)
-        self._prefixes = _prefixes(self._listed)
+        self._entries = read_servers(servers)
+        self._prefixes = _prefixes(self._entries)
         self._strict = strict
-        self._seconds = connect_timeout
+        self._connect_timeout = connect_timeout
         self._options_for = options_for
         self._options = options
         self._clients: dict[str, Client] = {}
         self.failures: dict[str, Exception] = {}
 
     def __repr__(self) -> str:
-        return f"Clients({', '.join(self._listed)})"
+        return f"Clients({', '.join(self._entries)})"
 
     # ── opening and closing ──
 
@@ -82,8 +82,8 @@ class Clients(Mapping[str, Client]):
         self.failures = {}
         try:
             async with asyncio.TaskGroup() as opening:  # whoever stops waiting leaves none of them behind
-                for name, listed in self._listed.items():
-                    opening.create_task(self._open(name, listed))
+                for name, entry in self._entries.items():
+                    opening.create_task(self._open(name, entry))
             if self._strict and self.failures:
                 name, failure = next(iter(self.failures.items()))
                 failure.add_note(f"This is about the server {name!r}.")
@@ -91,7 +91,7 @@ class Clients(Mapping[str, Client]):
         except BaseException:
             await self.close()
             raise
-        self._clients = {name: self._clients[name] for name in self._listed if name in self._clients}
+        self._clients = {name: self._clients[name] for name in self._entries if name in self._clients}
         return self
 
     async def __aexit__(
@@ -105,11 +105,11 @@ class Clients(Mapping[str, Client]):
             if isinstance(outcome, Exception):
                 log.warning("a client could not be closed: %s", outcome)
 
-    async def _open(self, name: str, listed: ListedServer) -> None:
+    async def _open(self, name: str, entry: ListedServer) -> None:
         try:
-            client = self._client(name, listed)
+            client = self._client(name, entry)
             try:
-                await client.open(self._seconds)
+                await client.open(self._connect_timeout)
             except BaseException:
                 await client.close()  # it may have opened in the very last moment
                 raise
@@ -118,14 +118,14 @@ class Clients(Mapping[str, Client]):
         else:
             self._clients[name] = client
 
-    def _client(self, name: str, listed: ListedServer) -> Client:
-        if listed.problem:
-            raise SetupError(listed.problem)
-        common: dict[str, Any] = {**listed.options, **self._options}
-        if not listed.needs_auth:
+    def _client(self, name: str, entry: ListedServer) -> Client:
+        if entry.problem:
+            raise SetupError(entry.problem)
+        common: dict[str, Any] = {**entry.options, **self._options}
+        if not entry.needs_auth:
             common.pop("auth", None)
         more = {} if self._options_for is None else self._options_for(name)
-        return Client(listed.target, **{**common, **more})
+        return Client(entry.target, **{**common, **more})
 
     # ── one of them ──
 
@@ -146,20 +146,20 @@ class Clients(Mapping[str, Client]):
 
     async def list_tools(self, *, fresh: bool = False) -> list[ToolDefinition]:
         """Of all servers, as `server_tool`."""
-        return self._named("tool", await self._each("tools", lambda client: client.list_tools(fresh=fresh)))
+        return self._prefixed("tool", await self._collect("tools", lambda client: client.list_tools(fresh=fresh)))
 
     async def call_tool(
         self,
         name: str,
         arguments: Mapping[str, Any] | None = None,
         *,
-        timeout: Seconds = "default",
+        timeout: Timeout = "default",
         progress_handler: ProgressHandler | None = None,
         log_level: LogLevel | None = None,
         raise_on_error: bool = True,
     ) -> CallToolResult:
         """As `Client.call_tool`, of the server that the name begins with. No such server is a ToolError."""
-        client, own = self._home(name, "tool")
+        client, own = self._resolve(name, "tool")
         return await client.call_tool(
             own,
             arguments,
@@ -171,26 +171,26 @@ class Clients(Mapping[str, Client]):
 
     async def list_prompts(self, *, fresh: bool = False) -> list[PromptDefinition]:
         """Of all servers, as `server_prompt`."""
-        return self._named("prompt", await self._each("prompts", lambda client: client.list_prompts(fresh=fresh)))
+        return self._prefixed("prompt", await self._collect("prompts", lambda client: client.list_prompts(fresh=fresh)))
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> PromptResult:
         """As `Client.get_prompt`, of the server that the name begins with."""
-        client, own = self._home(name, "prompt")
+        client, own = self._resolve(name, "prompt")
         return await client.get_prompt(own, arguments)
 
     async def list_resources(self, *, fresh: bool = False) -> list[tuple[str, ResourceDefinition]]:
         """Of all servers, each with the name of its server: several may use the same URI."""
-        return await self._each("resources", lambda client: client.list_resources(fresh=fresh))
+        return await self._collect("resources", lambda client: client.list_resources(fresh=fresh))
 
     async def list_resource_templates(self, *, fresh: bool = False) -> list[tuple[str, TemplateDefinition]]:
-        return await self._each("resources", lambda client: client.list_resource_templates(fresh=fresh))
+        return await self._collect("resources", lambda client: client.list_resource_templates(fresh=fresh))
 
     async def read_resource(self, server: str, uri: str, *, fresh: bool = False) -> list[ResourceContents]:
         return await self[server].read_resource(uri, fresh=fresh)
 
     # ── names ──
 
-    async def _each(self, feature: str, ask: Callable[[Client], Awaitable[list[T]]]) -> list[tuple[str, T]]:
+    async def _collect(self, feature: str, ask: Callable[[Client], Awaitable[list[T]]]) -> list[tuple[str, T]]:
         """What the servers that have a feature say; one that fails is left out, and `failures` says why."""
         names = [name for name, client in self._clients.items() if feature in client.capabilities]
         answers = await asyncio.gather(*(ask(self._clients[name]) for name in names), return_exceptions=True)
@@ -205,7 +205,7 @@ class Clients(Mapping[str, Client]):
                 found += [(name, item) for item in answer]
         return found
 
-    def _named(self, what: str, found: Iterable[tuple[str, Named]]) -> list[Named]:
+    def _prefixed(self, what: str, found: Iterable[tuple[str, Named]]) -> list[Named]:
         """Under their names here. What could not be called by its name is left out, and `failures` says why."""
         items: dict[str, Named] = {}
         for server, item in found:
@@ -214,15 +214,15 @@ class Clients(Mapping[str, Client]):
             if home == server and name not in items:
                 items[name] = msgspec.structs.replace(item, name=name)
             elif home == server:
-                self._blame(
+                self._record_failure(
                     server, BadResponse(f"{server!r} has two {what}s called {item.name}; the second is left out")
                 )
             else:
                 words = f"the {what} {item.name} of {server!r} is left out: {name} would be one of {home!r}"
-                self._blame(server, SetupError(f"Clients: {words}; give one of these servers another name"))
+                self._record_failure(server, SetupError(f"Clients: {words}; give one of these servers another name"))
         return list(items.values())
 
-    def _blame(self, server: str, failure: Exception) -> None:
+    def _record_failure(self, server: str, failure: Exception) -> None:
         if self._strict:
             raise failure
         self.failures[server] = failure
@@ -232,7 +232,7 @@ class Clients(Mapping[str, Client]):
         fits = [server for server, prefix in self._prefixes.items() if name.startswith(prefix)]
         return max(fits, key=lambda server: len(self._prefixes[server]), default=None)
 
-    def _home(self, name: str, what: str) -> tuple[Client, str]:
+    def _resolve(self, name: str, what: str) -> tuple[Client, str]:
         """The client of a prefixed name, and the name that its server knows."""
         server = self._server_of(name)
         if server in self._clients:

@@ -15,7 +15,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from dovetail.client.dispatcher import ClientReply
-from dovetail.client.results import decode, kind_of
+from dovetail.client.results import decode, result_type_of
 from dovetail.client.transports.base import page_url
 from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, BadResponse, MissingCapability, ProtocolError, SetupError
 from dovetail.protocol import revisions
@@ -25,7 +25,7 @@ from dovetail.protocol.revisions import Revision
 from dovetail.schema.validate import Validator
 
 
-async def outcome_of(function: Callable[..., Any], *arguments: Any) -> Any:
+async def call_maybe_async(function: Callable[..., Any], *arguments: Any) -> Any:
     outcome = function(*arguments)
     return await outcome if inspect.isawaitable(outcome) else outcome
 
@@ -74,39 +74,39 @@ class ElicitResult(msgspec.Struct, frozen=True):
             raise SetupError(f"ElicitReply({self.action!r}): use one of {', '.join(get_args(Action))}")
 
 
-ElicitGiven = ElicitResult | Mapping[str, Any] | str | float | bool | list[str] | None
-ElicitationHandler = Callable[[ElicitRequest], ElicitGiven | Awaitable[ElicitGiven]]
+ElicitReturn = ElicitResult | Mapping[str, Any] | str | float | bool | list[str] | None
+ElicitationHandler = Callable[[ElicitRequest], ElicitReturn | Awaitable[ElicitReturn]]
 ElicitationCompleteHandler = Callable[[str], Awaitable[None] | None]
 
 
 def read_elicitation(params: Raw) -> ElicitRequest:
-    asked = msgspec.json.decode(params, type=ElicitRequest)
-    if asked.mode == "url":
-        url = None if asked.url is None else page_url(asked.url)
+    request = msgspec.json.decode(params, type=ElicitRequest)
+    if request.mode == "url":
+        url = None if request.url is None else page_url(request.url)
         if url is None:
             raise _malformed("url must be one that begins with https:// or http://, and nothing stands before its host")
-        return replace(asked, url=url, schema=None)
-    fields = (asked.schema or {}).get("properties")
+        return replace(request, url=url, schema=None)
+    fields = (request.schema or {}).get("properties")
     if not isinstance(fields, dict) or not all(isinstance(field, dict) for field in fields.values()):
         raise _malformed("requestedSchema.properties must be an object of schemas")
-    return replace(asked, url=None)
+    return replace(request, url=None)
 
 
 def _malformed(words: str) -> ProtocolError:
     return ProtocolError(f"Invalid params: {words}", code=INVALID_PARAMS)
 
 
-async def elicit(handler: ElicitationHandler, question: ElicitRequest) -> dict[str, Any]:
-    reply = _as_reply(question, await outcome_of(handler, question))
-    if reply.action != "accept" or question.mode == "url":
+async def elicit(handler: ElicitationHandler, request: ElicitRequest) -> dict[str, Any]:
+    reply = _as_reply(request, await call_maybe_async(handler, request))
+    if reply.action != "accept" or request.mode == "url":
         return {"action": reply.action}
-    defaults = {name: field["default"] for name, field in question.fields.items() if _has_default(field)}
+    defaults = {name: field["default"] for name, field in request.fields.items() if _has_default(field)}
     content = {**defaults, **(reply.content or {})}
     try:
         sent = msgspec.json.decode(encode(content))
     except (TypeError, ValueError, OverflowError, RecursionError) as failure:
         raise SetupError(f"elicitation_handler: what it returned can't be sent: {failure}") from None
-    if problems := _problems(question.schema or {}, sent):
+    if problems := _problems(request.schema or {}, sent):
         raise SetupError(f"elicitation_handler: what it returned does not fit: {'; '.join(problems[:5])}")
     return {"action": "accept", "content": content}
 
@@ -119,19 +119,19 @@ def _problems(schema: Mapping[str, Any], content: Any) -> list[str]:
         return []
 
 
-def _as_reply(question: ElicitRequest, given: Any) -> ElicitResult:
+def _as_reply(request: ElicitRequest, given: Any) -> ElicitResult:
     if isinstance(given, ElicitResult):
         return given
     if given is None:
         return ElicitResult("decline")
     if isinstance(given, Mapping):
         return ElicitResult("accept", given)
-    if not question.fields:  # nothing to fill in: a URL, or a form that only wants a yes
+    if not request.fields:  # nothing to fill in: a URL, or a form that only wants a yes
         return ElicitResult("accept" if given else "decline")
-    if isinstance(given, (str, int, float, list, tuple)) and len(question.fields) == 1:
-        return ElicitResult("accept", dict.fromkeys(question.fields, given))
+    if isinstance(given, (str, int, float, list, tuple)) and len(request.fields) == 1:
+        return ElicitResult("accept", dict.fromkeys(request.fields, given))
     raise SetupError(
-        f"elicitation_handler returned {type(given).__name__} for a form of {len(question.fields)} fields; "
+        f"elicitation_handler returned {type(given).__name__} for a form of {len(request.fields)} fields; "
         "return a dict with their values, an ElicitReply, or None to decline"
     )
 
@@ -173,11 +173,11 @@ class SamplingRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         return ("sampling.tools",) if self.tools or self.tool_choice is not None else ()
 
 
-SamplingGiven = str | Mapping[str, Any] | None
-SamplingHandler = Callable[[SamplingRequest], SamplingGiven | Awaitable[SamplingGiven]]
+SamplingReturn = str | Mapping[str, Any] | None
+SamplingHandler = Callable[[SamplingRequest], SamplingReturn | Awaitable[SamplingReturn]]
 
 
-class _Turn(msgspec.Struct, frozen=True):
+class _SamplingMessage(msgspec.Struct, frozen=True):
     role: Literal["user", "assistant"]
     content: dict[str, Any] | list[dict[str, Any]]
 
@@ -185,10 +185,10 @@ class _Turn(msgspec.Struct, frozen=True):
 def read_sampling(params: Raw) -> SamplingRequest:
     whole = msgspec.json.decode(params, type=dict[str, Any])
     given = {name: value for name, value in whole.items() if value is not None}
-    asked = msgspec.convert(given, SamplingRequest)
-    turns = msgspec.convert(asked.messages, list[_Turn])
-    messages = [{"role": turn.role, "content": _as_list(turn.content)} for turn in turns]
-    return replace(asked, messages=messages, params=whole)
+    request = msgspec.convert(given, SamplingRequest)
+    parsed = msgspec.convert(request.messages, list[_SamplingMessage])
+    messages = [{"role": message.role, "content": _as_list(message.content)} for message in parsed]
+    return replace(request, messages=messages, params=whole)
 
 
 def _as_list(content: dict[str, Any] | list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -196,7 +196,7 @@ def _as_list(content: dict[str, Any] | list[dict[str, Any]]) -> list[dict[str, A
 
 
 async def sample(handler: SamplingHandler, request: SamplingRequest) -> dict[str, Any]:
-    given = await outcome_of(handler, request)
+    given = await call_maybe_async(handler, request)
     if given is None:
         raise ProtocolError("The user rejected the sampling request", code=-1)  # the specification's own code
     whole: dict[str, Any] = {"role": "assistant", "model": "unknown"}
@@ -217,7 +217,7 @@ RootSource = Sequence[RootLike] | Callable[[], Sequence[RootLike] | Awaitable[Se
 
 
 async def list_roots(source: RootSource) -> dict[str, Any]:
-    return {"roots": _read_roots(await outcome_of(source) if callable(source) else source)}
+    return {"roots": _read_roots(await call_maybe_async(source) if callable(source) else source)}
 
 
 def _checked_roots(source: RootSource) -> RootSource:
@@ -244,7 +244,7 @@ def _read_root(root: Any) -> dict[str, Any]:
 # ── requests of a server's ──
 
 
-class Unanswerable(ProtocolError):
+class UnsupportedRequest(ProtocolError):
     """`advice` is for the client's user; a server is told only the message."""
 
     def __init__(self, message: str, code: int, advice: str) -> None:
@@ -252,7 +252,7 @@ class Unanswerable(ProtocolError):
         self.advice = advice
 
 
-class _Kind(NamedTuple):
+class _RequestKind(NamedTuple):
     """One method that a server may ask with."""
 
     capability: str
@@ -262,9 +262,9 @@ class _Kind(NamedTuple):
 
 
 _KINDS = {
-    "elicitation/create": _Kind("elicitation", "elicitation_handler", read_elicitation, elicit),
-    "sampling/createMessage": _Kind("sampling", "sampling_handler", read_sampling, sample),
-    "roots/list": _Kind("roots", "roots", None, list_roots),
+    "elicitation/create": _RequestKind("elicitation", "elicitation_handler", read_elicitation, elicit),
+    "sampling/createMessage": _RequestKind("sampling", "sampling_handler", read_sampling, sample),
+    "roots/list": _RequestKind("roots", "roots", None, list_roots),
 }
 
 
@@ -318,7 +318,7 @@ class ClientHandlers:
             raise SetupError("Client: it has told its server that it has no roots; begin with Client(…, roots=[])")
         self._handlers["roots"] = _checked_roots(roots)
 
-    def prepare(self, revision: Revision, method: str, params: Raw) -> ClientReply:
+    def prepare_reply(self, revision: Revision, method: str, params: Raw) -> ClientReply:
         """What answers the question when it is called. Raises ProtocolError if nothing does."""
         kind = _KINDS.get(method)
         if kind is None:
@@ -331,20 +331,20 @@ class ClientHandlers:
             raise _not_found(method, f"which a client of {revision.name} has not declared")
         if kind.read is None:
             return partial(kind.answer, handler)
-        asked = _read_request(method, kind.read, params)
+        request = _read_request(method, kind.read, params)
         try:
-            require_capabilities(asked.needs, declared)
+            require_capabilities(request.needs, declared)
         except MissingCapability:
-            text = f"this client has not declared {', '.join(asked.needs)}"
-            raise Unanswerable(
+            text = f"this client has not declared {', '.join(request.needs)}"
+            raise UnsupportedRequest(
                 f"Invalid params: {text}", INVALID_PARAMS, f"the server asks {method}, but {text}"
             ) from None
-        return partial(kind.answer, handler, asked)
+        return partial(kind.answer, handler, request)
 
 
-def _not_found(method: str, why: str) -> Unanswerable:
+def _not_found(method: str, why: str) -> UnsupportedRequest:
     shown = method[:100]
-    return Unanswerable(f"Method not found: {shown}", METHOD_NOT_FOUND, f"the server asks {shown}, {why}")
+    return UnsupportedRequest(f"Method not found: {shown}", METHOD_NOT_FOUND, f"the server asks {shown}, {why}")
 
 
 def _read_request(
@@ -356,13 +356,13 @@ def _read_request(
         text = f"Invalid params: {in_words(failure)}"
     except ProtocolError as malformed:
         text = malformed.message
-    raise Unanswerable(text, INVALID_PARAMS, f"the server asks {method} in a way that can't be read: {text}")
+    raise UnsupportedRequest(text, INVALID_PARAMS, f"the server asks {method} in a way that can't be read: {text}")
 
 
 # ── the input_required loop, since 2026-07-28 ──
 
 Send = Callable[[Mapping[str, Any]], Awaitable[Raw]]
-Prepare = Callable[[str, Raw], ClientReply]
+PrepareReply = Callable[[str, Raw], ClientReply]
 
 INPUT_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})  # the only ones that may ask
 INPUT_REQUIRED = "input_required"
@@ -373,18 +373,18 @@ class _InputRequest(msgspec.Struct, frozen=True):
     params: Raw = NO_PARAMS
 
 
-class _Interim(msgspec.Struct, frozen=True, rename="camel"):
+class _InputRequiredResult(msgspec.Struct, frozen=True, rename="camel"):
     """A result that is none yet."""
 
     input_requests: dict[str, _InputRequest] | None = None
     request_state: str | None = None
 
 
-async def in_rounds(
+async def run_rounds(
     method: str,
     params: Mapping[str, Any],
     send: Send,
-    prepare: Prepare,
+    prepare_reply: PrepareReply,
     max_rounds: int,
     *,
     first_pause: float = 0.1,
@@ -398,45 +398,47 @@ async def in_rounds(
     raw = await send(params)
     pause = first_pause
     for _ in range(max_rounds):
-        if kind_of(method, raw) != INPUT_REQUIRED:
+        if result_type_of(method, raw) != INPUT_REQUIRED:
             return raw
-        interim = _read_interim(method, raw)
+        result = _read_input_required(method, raw)
         more: dict[str, Any] = {}
-        if interim.input_requests:
-            more["inputResponses"] = await _gathered(method, interim.input_requests, prepare)
+        if result.input_requests:
+            more["inputResponses"] = await _answer_all(method, result.input_requests, prepare_reply)
             pause = first_pause
         else:
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest_pause)
-        if interim.request_state is not None:
-            more["requestState"] = interim.request_state
+        if result.request_state is not None:
+            more["requestState"] = result.request_state
         raw = await send({**params, **more})
-    if kind_of(method, raw) != INPUT_REQUIRED:
+    if result_type_of(method, raw) != INPUT_REQUIRED:
         return raw
     raise BadResponse(
         f"{method}: the server still asks for more after {max_rounds} rounds; max_rounds= allows no others"
     )
 
 
-def _read_interim(method: str, raw: Raw) -> _Interim:
-    interim = decode(method, raw, _Interim)
-    if not interim.input_requests and interim.request_state is None:
+def _read_input_required(method: str, raw: Raw) -> _InputRequiredResult:
+    result = decode(method, raw, _InputRequiredResult)
+    if not result.input_requests and result.request_state is None:
         raise BadResponse(f"{method}: the server wants an answer, but asks nothing")
-    if len(interim.input_requests or ()) > 100:
+    if len(result.input_requests or ()) > 100:
         raise BadResponse(f"{method}: the server asks more than 100 questions at once")
-    return interim
+    return result
 
 
-async def _gathered(method: str, requests: Mapping[str, _InputRequest], prepare: Prepare) -> dict[str, Any]:
+async def _answer_all(
+    method: str, requests: Mapping[str, _InputRequest], prepare_reply: PrepareReply
+) -> dict[str, Any]:
     """All answers; no person is asked if one of the questions can't be answered."""
     try:
-        replies = [prepare(request.method, request.params) for request in requests.values()]
-    except Unanswerable as unanswerable:
+        replies = [prepare_reply(request.method, request.params) for request in requests.values()]
+    except UnsupportedRequest as unanswerable:
         raise BadResponse(f"{method}: {unanswerable.advice}") from None
-    return dict(zip(requests, await _at_once(replies), strict=True))
+    return dict(zip(requests, await _run_all(replies), strict=True))
 
 
-async def _at_once(answers: Sequence[ClientReply]) -> list[Mapping[str, Any]]:
+async def _run_all(answers: Sequence[ClientReply]) -> list[Mapping[str, Any]]:
     """The first failure, or who stops waiting, stops them all."""
     tasks = [asyncio.ensure_future(answer()) for answer in answers]
     try:

@@ -32,13 +32,13 @@ from dovetail.protocol.revisions import Revision
 from dovetail.protocol.types import Implementation
 
 
-class Identity(msgspec.Struct, frozen=True):
+class ClientIdentity(msgspec.Struct, frozen=True):
     """Who the client is and what it can do, which depends on the revision."""
 
     info: Mapping[str, Any]
     capabilities: Callable[[Revision], Mapping[str, Any]]
 
-    def stamp(self, revision: Revision, log_level: LogLevel | None = None) -> dict[str, Any]:
+    def request_meta(self, revision: Revision, log_level: LogLevel | None = None) -> dict[str, Any]:
         """What every request carries in its `_meta`."""
         if revision.handshake:
             return {}
@@ -56,14 +56,14 @@ class NegotiatedProtocol(msgspec.Struct, frozen=True):
     instructions: str | None
 
 
-class _Discovered(msgspec.Struct, frozen=True, rename="camel"):
+class _DiscoverResult(msgspec.Struct, frozen=True, rename="camel"):
     supported_versions: list[str]
     capabilities: dict[str, Any]
     instructions: str | None = None
     meta: dict[str, Any] = msgspec.field(name="_meta", default_factory=dict)
 
 
-class _Initialized(msgspec.Struct, frozen=True, rename="camel"):
+class _InitializeResult(msgspec.Struct, frozen=True, rename="camel"):
     protocol_version: str
     capabilities: dict[str, Any]
     server_info: Implementation
@@ -78,45 +78,47 @@ def pinned_revision(name: str | None) -> Revision | None:
     return revisions.BY_NAME[name]
 
 
-async def agree(
-    dispatcher: Dispatcher, identity: Identity, pinned: Revision | None, timeout: float | None
+async def negotiate(
+    dispatcher: Dispatcher, identity: ClientIdentity, pinned: Revision | None, timeout: float | None
 ) -> NegotiatedProtocol:
     if pinned is None and dispatcher.transport.modern:
-        return _settled(dispatcher, await _find_out(dispatcher, identity, timeout))
+        return _complete(dispatcher, await _negotiate_unpinned(dispatcher, identity, timeout))
     if pinned is None or pinned.handshake:
-        return await begin_session(dispatcher, identity, pinned or revisions.LATEST_HANDSHAKE, pinned, timeout)
+        return await start_session(dispatcher, identity, pinned or revisions.LATEST_HANDSHAKE, pinned, timeout)
     try:
         found = await discover(dispatcher, identity, pinned, timeout)
     except ServerError as refusal:
         if pinned.name not in _supported(refusal):
             raise
         found = await discover(dispatcher, identity, pinned, timeout)  # refused, and named as the one to use
-    return _settled(dispatcher, found)
+    return _complete(dispatcher, found)
 
 
-async def begin_session(
-    dispatcher: Dispatcher, identity: Identity, proposed: Revision, pinned: Revision | None, timeout: float | None
+async def start_session(
+    dispatcher: Dispatcher, identity: ClientIdentity, proposed: Revision, pinned: Revision | None, timeout: float | None
 ) -> NegotiatedProtocol:
     """With a server of which it is known that it wants a handshake."""
     agreed = await initialize(dispatcher, identity, proposed, timeout)
     if pinned is not None and agreed.revision is not pinned:
         raise BadResponse(f"The server does not speak {pinned.name}; it offers {agreed.revision.name}")
-    return _settled(dispatcher, agreed)
+    return _complete(dispatcher, agreed)
 
 
-def _settled(dispatcher: Dispatcher, agreed: NegotiatedProtocol) -> NegotiatedProtocol:
-    dispatcher.agreed(agreed.revision)
+def _complete(dispatcher: Dispatcher, agreed: NegotiatedProtocol) -> NegotiatedProtocol:
+    dispatcher.set_revision(agreed.revision)
     if agreed.revision.handshake:
-        dispatcher.tell("notifications/initialized")
+        dispatcher.notify("notifications/initialized")
     return agreed
 
 
 # ── an unknown server ──
 
 
-async def _find_out(dispatcher: Dispatcher, identity: Identity, timeout: float | None) -> NegotiatedProtocol:
-    probe_seconds = dispatcher.transport.probe_seconds
-    found = await _probe(dispatcher, identity, probe_seconds if timeout is None else min(timeout, probe_seconds))
+async def _negotiate_unpinned(
+    dispatcher: Dispatcher, identity: ClientIdentity, timeout: float | None
+) -> NegotiatedProtocol:
+    probe_timeout = dispatcher.transport.probe_timeout
+    found = await _probe(dispatcher, identity, probe_timeout if timeout is None else min(timeout, probe_timeout))
     if isinstance(found, NegotiatedProtocol):
         return found
     if found is None or found.handshake:
@@ -131,7 +133,7 @@ async def _find_out(dispatcher: Dispatcher, identity: Identity, timeout: float |
 
 
 async def _probe(
-    dispatcher: Dispatcher, identity: Identity, timeout: float | None
+    dispatcher: Dispatcher, identity: ClientIdentity, timeout: float | None
 ) -> NegotiatedProtocol | Revision | None:
     """What comes of `server/discover`: an agreement, or else the revision that should be tried next; None: silence."""
     try:
@@ -148,7 +150,7 @@ async def _probe(
     except TimeoutError:
         return None
     except ConnectionLost:  # the request is lost, but not yet the server
-        if dispatcher.is_over:
+        if dispatcher.is_closed:
             raise
         return None
     return revisions.LATEST_HANDSHAKE
@@ -176,12 +178,12 @@ def _listed(names: Sequence[Any]) -> str:
 
 
 async def discover(
-    dispatcher: Dispatcher, identity: Identity, revision: Revision, timeout: float | None
+    dispatcher: Dispatcher, identity: ClientIdentity, revision: Revision, timeout: float | None
 ) -> NegotiatedProtocol:
-    params = {"_meta": identity.stamp(revision)}
+    params = {"_meta": identity.request_meta(revision)}
     # Not cancellable: an old server would have to read a notification before its handshake.
-    raw = await dispatcher.ask("server/discover", params, timeout=timeout, cancellable=False)
-    found = read("server/discover", raw, _Discovered)
+    raw = await dispatcher.request("server/discover", params, timeout=timeout, cancellable=False)
+    found = read("server/discover", raw, _DiscoverResult)
     if revision.name not in found.supported_versions:
         words = f"The server does not speak {revision.name}; it offers {_listed(found.supported_versions)}"
         raise ServerError(UNSUPPORTED_VERSION, words, {"supported": found.supported_versions})
@@ -193,15 +195,15 @@ async def discover(
 
 
 async def initialize(
-    dispatcher: Dispatcher, identity: Identity, revision: Revision, timeout: float | None
+    dispatcher: Dispatcher, identity: ClientIdentity, revision: Revision, timeout: float | None
 ) -> NegotiatedProtocol:
     params = {
         "protocolVersion": revision.name,
         "capabilities": identity.capabilities(revision),
         "clientInfo": identity.info,
     }
-    raw = await dispatcher.ask("initialize", params, timeout=timeout, cancellable=False)
-    found = read("initialize", raw, _Initialized)
+    raw = await dispatcher.request("initialize", params, timeout=timeout, cancellable=False)
+    found = read("initialize", raw, _InitializeResult)
     agreed = revisions.HANDSHAKE.get(found.protocol_version)
     if agreed is None:
         raise BadResponse(f"No common protocol revision: the server speaks {found.protocol_version[:100]}")

@@ -65,7 +65,7 @@ class WireCallResult(msgspec.Struct, frozen=True, rename="camel"):
     def looks_wrapped(self) -> bool:
         return isinstance(self.structured_content, dict) and self.structured_content.keys() == {"result"}
 
-    def unfold(self, *, wrapped: bool) -> CallToolResult:
+    def to_result(self, *, wrapped: bool) -> CallToolResult:
         """`wrapped`: the structured content is {"result": value}, and the value is meant."""
         structured = None if self.structured_content is UNSET else self.structured_content
         result = CallToolResult(content=self.content, structured=structured, is_error=self.is_error, meta=self.meta)
@@ -77,7 +77,7 @@ class WireCallResult(msgspec.Struct, frozen=True, rename="camel"):
         return text if any(isinstance(block, Text) for block in self.content) else None
 
 
-class _Kind(msgspec.Struct, frozen=True, rename="camel"):
+class _ResultType(msgspec.Struct, frozen=True, rename="camel"):
     result_type: str = "complete"
 
 
@@ -86,14 +86,14 @@ def read_object(method: str, raw: Raw) -> dict[str, Any]:
     return decode(method, raw, dict[str, Any])
 
 
-def kind_of(method: str, raw: Raw) -> str:
+def result_type_of(method: str, raw: Raw) -> str:
     """Whether a result is complete; older servers do not say so, but mean it."""
-    return decode(method, raw, _Kind).result_type
+    return decode(method, raw, _ResultType).result_type
 
 
 def read(method: str, raw: Raw, shape: type[T]) -> T:
     """A complete result as a typed value; BadAnswer says what is wrong with it."""
-    kind = kind_of(method, raw)
+    kind = result_type_of(method, raw)
     if kind != "complete":
         raise BadResponse(f"{method}: the server answered with resultType {kind!r}, which this client does not handle")
     return decode(method, raw, shape)
@@ -112,10 +112,10 @@ def decode(method: str, raw: Raw, shape: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=shape)
     except UNREADABLE as failure:
-        raise BadResponse(f"{method}: the server's answer does not fit: {in_client_words(failure)}") from None
+        raise BadResponse(f"{method}: the server's answer does not fit: {describe_error(failure)}") from None
 
 
-def in_client_words(failure: Exception) -> str:
+def describe_error(failure: Exception) -> str:
     """What does not fit in an answer."""
     words = in_words(failure)  # whose words are for params
     return "it has an unexpected shape" if words.startswith("the params") else words.replace("params must", "it must")

@@ -69,11 +69,11 @@ class DpopProofs:
         self._nonces: dict[tuple[str, str, int], str] = {}
 
     def header(self, method: str, url: str, token: str | None = None) -> dict[str, str]:
-        return {HEADER: self.key.proof(method, url, token=token, nonce=self._nonces.get(ServerUrl.of(url).origin))}
+        return {HEADER: self.key.proof(method, url, token=token, nonce=self._nonces.get(ServerUrl.parse(url).origin))}
 
-    def learn(self, url: str, nonce: str | None) -> bool:
+    def remember_nonce(self, url: str, nonce: str | None) -> bool:
         """Whether there is one, so that the request may succeed with it."""
         if nonce is None or not _NONCE.fullmatch(nonce):
             return False
-        self._nonces[ServerUrl.of(url).origin] = nonce
+        self._nonces[ServerUrl.parse(url).origin] = nonce
         return True

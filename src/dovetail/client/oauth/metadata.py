@@ -37,7 +37,7 @@ Texts = tuple[str, ...] | None
 
 OFFLINE_ACCESS = "offline_access"
 # Ways to prove who a program is.
-BASIC, POST, SIGNED, PUBLIC = "client_secret_basic", "client_secret_post", "private_key_jwt", "none"
+BASIC, POST, PRIVATE_KEY_JWT, PUBLIC = "client_secret_basic", "client_secret_post", "private_key_jwt", "none"
 
 
 class ResourceMetadata(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class ResourceMetadata(msgspec.Struct, frozen=True):
     scopes_supported: Texts = None
 
 
-class IssuerMetadata(msgspec.Struct, frozen=True, kw_only=True):
+class AuthorizationServerMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """Of an authorization server."""
 
     issuer: str
@@ -63,10 +63,10 @@ class IssuerMetadata(msgspec.Struct, frozen=True, kw_only=True):
     client_id_metadata_document_supported: bool | None = None
 
 
-class Provider(NamedTuple):
+class AuthorizationServer(NamedTuple):
     """Where tokens for one MCP server come from."""
 
-    metadata: IssuerMetadata
+    metadata: AuthorizationServerMetadata
     resource: str  # byte for byte what the server calls itself
     scopes: Texts  # that the server names, if it names any
     is_guessed: bool = False  # nothing says that there is an authorization server
@@ -76,7 +76,7 @@ class Provider(NamedTuple):
         return self.metadata.issuer
 
 
-class RegistrationAnswer(Confidential, frozen=True):
+class RegistrationResponse(Confidential, frozen=True):
     """What comes of a registration."""
 
     client_id: str
@@ -85,7 +85,7 @@ class RegistrationAnswer(Confidential, frozen=True):
     token_endpoint_auth_method: str | None = None
 
 
-class TokenAnswer(Confidential, frozen=True):
+class TokenResponse(Confidential, frozen=True):
     """What comes of a good request for tokens."""
 
     access_token: str
@@ -96,7 +96,7 @@ class TokenAnswer(Confidential, frozen=True):
     issued_token_type: str | None = None
 
 
-class OAuthProblem(msgspec.Struct, frozen=True):
+class ErrorResponse(msgspec.Struct, frozen=True):
     """What comes of a bad one."""
 
     error: str
@@ -108,7 +108,7 @@ _PART = re.compile(rf'({_TOKEN})(?:[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|({_TOKEN}
 _ESCAPED = re.compile(r"\\(.)")
 
 
-class Told(NamedTuple):
+class ChallengeParams(NamedTuple):
     """What matters in the challenges of a refusal."""
 
     error: str | None = None
@@ -118,19 +118,19 @@ class Told(NamedTuple):
 
 def read_challenges(headers: Iterable[str]) -> list[tuple[str, dict[str, str]]]:
     """Scheme and parameters, in small letters. One header may hold several (RFC 9110, 11.6.1); others are skipped."""
-    found: list[tuple[str, dict[str, str]]] = []
+    metadata: list[tuple[str, dict[str, str]]] = []
     for header in headers:
         for part in _PART.finditer(header):
             name, quoted, plain = part.groups()
             value = _ESCAPED.sub(r"\1", quoted) if quoted is not None else plain
             if value is None:
-                found.append((name.lower(), {}))
-            elif found:
-                found[-1][1].setdefault(name.lower(), value)
-    return found[:20]
+                metadata.append((name.lower(), {}))
+            elif metadata:
+                metadata[-1][1].setdefault(name.lower(), value)
+    return metadata[:20]
 
 
-def read_told(headers: Iterable[str], schemes: Sequence[str]) -> Told:
+def read_challenge_params(headers: Iterable[str], schemes: Sequence[str]) -> ChallengeParams:
     """By the challenges of these schemes; where several say something, the first scheme counts."""
     challenges = read_challenges(headers)
     known = [parameters for scheme in schemes for each, parameters in challenges if each == scheme]
@@ -138,49 +138,51 @@ def read_told(headers: Iterable[str], schemes: Sequence[str]) -> Told:
     def first(name: str) -> str | None:
         return next((parameters[name] for parameters in known if name in parameters), None)
 
-    return Told(first("error"), read_scopes(first("scope")), first("resource_metadata"))
+    return ChallengeParams(first("error"), read_scopes(first("scope")), first("resource_metadata"))
 
 
 T = TypeVar("T")
 
 
-class OAuthWeb:
+class OAuthHttp:
     """For one MCP server. `inside`: those who are asked may be in a private network.
 
     That is for what the user has written down, and for what a server says that is in such a network itself.
     """
 
-    def __init__(self, server_url: str, *, inside: bool = False) -> None:
+    def __init__(self, server_url: str, *, allow_private: bool = False) -> None:
         parts = urlsplit(server_url)
         self.is_local = names_this_machine(server_url)  # so that http to this machine is as good as the server itself
         if parts.scheme != "https" and not self.is_local:
             raise NotSignedIn(f"{shown(server_url)} is not https: whoever is on the way there could read the tokens")
-        self._is_inside = inside or self.is_local
+        self._allow_private = allow_private or self.is_local
         self._fetch: Fetch | None = None
 
     async def document(self, url: str, kind: type[T]) -> T | None:
         """None if there is none; a page for people, or anything else of another shape, is none."""
         for _ in range(4):
-            answer = await self._ask(FetchRequest(url=url, headers={"MCP-Protocol-Version": LATEST_HANDSHAKE.name}))
-            if answer.status not in (301, 302, 307, 308):
+            response = await self._request(
+                FetchRequest(url=url, headers={"MCP-Protocol-Version": LATEST_HANDSHAKE.name})
+            )
+            if response.status not in (301, 302, 307, 308):
                 break
-            url = _followed(url, answer.headers.get("location", ""))
-        if answer.status >= 500:
-            raise NotSignedIn(f"{shown(url)} answered {answer.status}; try again later")
-        return None if answer.status != 200 else read_as(answer.body, kind)
+            url = _redirect_target(url, response.headers.get("location", ""))
+        if response.status >= 500:
+            raise NotSignedIn(f"{shown(url)} answered {response.status}; try again later")
+        return None if response.status != 200 else decode_as(response.body, kind)
 
     async def post_form(self, url: str, form: Mapping[str, str], headers: Mapping[str, str]) -> Fetched:
         typed = {**headers, "Content-Type": "application/x-www-form-urlencoded"}
-        return await self._ask(FetchRequest(url=url, method="POST", headers=typed, body=urlencode(form).encode()))
+        return await self._request(FetchRequest(url=url, method="POST", headers=typed, body=urlencode(form).encode()))
 
     async def post_json(self, url: str, body: Mapping[str, Any]) -> Fetched:
         typed = {"Content-Type": "application/json"}
-        return await self._ask(FetchRequest(url=url, method="POST", headers=typed, body=msgspec.json.encode(body)))
+        return await self._request(FetchRequest(url=url, method="POST", headers=typed, body=msgspec.json.encode(body)))
 
-    async def _ask(self, request: FetchRequest) -> Fetched:
+    async def _request(self, request: FetchRequest) -> Fetched:
         if self._fetch is None:
             self._fetch = make_fetch(
-                allow_loopback=self.is_local, allow_private=self._is_inside, max_bytes=256 * 1024, timeout=10.0
+                allow_loopback=self.is_local, allow_private=self._allow_private, max_bytes=256 * 1024, timeout=10.0
             )
         try:
             return await self._fetch(request)
@@ -188,7 +190,7 @@ class OAuthWeb:
             raise NotSignedIn(str(failed)) from None
 
 
-def read_as(body: bytes, kind: type[T]) -> T | None:
+def decode_as(body: bytes, kind: type[T]) -> T | None:
     """None for what is no JSON object of this shape."""
     try:
         return msgspec.convert(read_object(body), kind)
@@ -196,16 +198,16 @@ def read_as(body: bytes, kind: type[T]) -> T | None:
         return None
 
 
-def problem_in(answer: Fetched) -> tuple[str, str]:
+def read_error(response: Fetched) -> tuple[str, str]:
     """Why a request was refused: OAuth's word for it, and all that may be shown."""
-    said = read_as(answer.body, OAuthProblem)
-    if said is None:
-        return "", f"it answered {answer.status}"
-    error = plain(said.error)
-    return error, ": ".join(filter(None, (error, plain(said.error_description or ""))))
+    error_response = decode_as(response.body, ErrorResponse)
+    if error_response is None:
+        return "", f"it answered {response.status}"
+    error = plain(error_response.error)
+    return error, ": ".join(filter(None, (error, plain(error_response.error_description or ""))))
 
 
-def _followed(url: str, location: str) -> str:
+def _redirect_target(url: str, location: str) -> str:
     """Raises NotSignedIn for a redirect to another origin."""
     try:
         target = urljoin(url, location)
@@ -219,54 +221,56 @@ def _followed(url: str, location: str) -> str:
 
 # ── discovery ──
 
-RESOURCE = "/.well-known/oauth-protected-resource"
-OAUTH = "/.well-known/oauth-authorization-server"
+RESOURCE_WELL_KNOWN = "/.well-known/oauth-protected-resource"
+SERVER_WELL_KNOWN = "/.well-known/oauth-authorization-server"
 S256 = "S256"
 
 
 async def discover(
-    web: OAuthWeb,
+    http: OAuthHttp,
     server_url: str,
     metadata_url: str | None,
     *,
-    only: str | None = None,
-    before: str | None = None,
-    issuer_web: OAuthWeb | None = None,
-) -> Provider:
+    required_issuer: str | None = None,
+    preferred_issuer: str | None = None,
+    issuer_http: OAuthHttp | None = None,
+) -> AuthorizationServer:
     """`metadata_url`: as the challenge says. `before`: the issuer of last time.
 
     `only`: the issuer that the user names, which is asked by `issuer_web`.
     """
-    described = await _resource(web, server_url, metadata_url)
+    described = await _resource_metadata(http, server_url, metadata_url)
     if described is None:
-        return await _of_its_own_origin(web, server_url, only)
-    if not fits(described.resource, server_url):
+        return await _own_origin(http, server_url, required_issuer)
+    if not resource_matches(described.resource, server_url):
         raise NotSignedIn(
             f"{shown(server_url)} says that it is {shown(described.resource)!r}; a token for that one is not for this"
         )
     offered = described.authorization_servers or ()
-    wanted = next((each for each in (only, before) if each is not None and each in offered), None)
-    if only is not None and wanted != only:
-        raise NotSignedIn(f"{shown(server_url)} does not take tokens of {only}, but of {_listed(offered)}")
+    wanted = next((each for each in (required_issuer, preferred_issuer) if each is not None and each in offered), None)
+    if required_issuer is not None and wanted != required_issuer:
+        raise NotSignedIn(f"{shown(server_url)} does not take tokens of {required_issuer}, but of {_listed(offered)}")
     issuer = wanted or next(iter(offered), None)
     if issuer is None:
         raise NotSignedIn(f"{shown(server_url)} does not say where its tokens come from")
-    metadata = await _issuer(issuer_web or web, issuer, issuer_urls(issuer), {issuer})
+    metadata = await _server_metadata(issuer_http or http, issuer, issuer_urls(issuer), {issuer})
     if metadata is None:
         raise NotSignedIn(f"{shown(issuer)}, where tokens should come from, has no metadata of an authorization server")
-    return Provider(metadata, described.resource, described.scopes_supported)
+    return AuthorizationServer(metadata, described.resource, described.scopes_supported)
 
 
-async def _resource(web: OAuthWeb, server_url: str, metadata_url: str | None) -> ResourceMetadata | None:
+async def _resource_metadata(http: OAuthHttp, server_url: str, metadata_url: str | None) -> ResourceMetadata | None:
     """Behind a proxy, a server may not know its own URL: if what it names can't be read, the usual places are asked."""
     origin, path = _origin_and_path(server_url)
     failed = None
-    for place in dict.fromkeys(filter(None, (metadata_url, f"{origin}{RESOURCE}{path}", f"{origin}{RESOURCE}"))):
+    for url_ in dict.fromkeys(
+        filter(None, (metadata_url, f"{origin}{RESOURCE_WELL_KNOWN}{path}", f"{origin}{RESOURCE_WELL_KNOWN}"))
+    ):
         try:
-            if (found := await web.document(place, ResourceMetadata)) is not None:
-                return found
+            if (metadata := await http.document(url_, ResourceMetadata)) is not None:
+                return metadata
         except NotSignedIn as failure:
-            if place != metadata_url:
+            if url_ != metadata_url:
                 raise
             failed = failure
     if failed is not None:
@@ -274,44 +278,46 @@ async def _resource(web: OAuthWeb, server_url: str, metadata_url: str | None) ->
     return None
 
 
-async def _of_its_own_origin(web: OAuthWeb, server_url: str, only: str | None) -> Provider:
+async def _own_origin(http: OAuthHttp, server_url: str, required_issuer: str | None) -> AuthorizationServer:
     """As in 2025-03-26: the server is its own authorization server."""
     origin, _ = _origin_and_path(server_url)
-    metadata = await _issuer(web, origin, [origin + OAUTH], {origin, f"{origin}/"})
+    metadata = await _server_metadata(http, origin, [origin + SERVER_WELL_KNOWN], {origin, f"{origin}/"})
     if is_guessed := metadata is None:
-        metadata = IssuerMetadata(
+        metadata = AuthorizationServerMetadata(
             issuer=origin,
             authorization_endpoint=f"{origin}/authorize",
             token_endpoint=f"{origin}/token",
             registration_endpoint=f"{origin}/register",
             code_challenge_methods_supported=(S256,),
         )
-    if only is not None and metadata.issuer != only:
-        raise NotSignedIn(f"{shown(server_url)} does not say that it takes tokens of {only}")
-    return Provider(metadata, server_url.partition("?")[0], None, is_guessed)
+    if required_issuer is not None and metadata.issuer != required_issuer:
+        raise NotSignedIn(f"{shown(server_url)} does not say that it takes tokens of {required_issuer}")
+    return AuthorizationServer(metadata, server_url.partition("?")[0], None, is_guessed)
 
 
-async def _issuer(web: OAuthWeb, issuer: str, places: list[str], names: set[str]) -> IssuerMetadata | None:
+async def _server_metadata(
+    http: OAuthHttp, issuer: str, urls: list[str], names: set[str]
+) -> AuthorizationServerMetadata | None:
     """The first document that is there. One that names another issuer is never used."""
     other = None
-    for place in places:
-        found = await web.document(place, IssuerMetadata)
-        if found is not None and found.issuer in names:
-            return _checked(found)
-        other = found or other
+    for url_ in urls:
+        metadata = await http.document(url_, AuthorizationServerMetadata)
+        if metadata is not None and metadata.issuer in names:
+            return _checked(metadata)
+        other = metadata or other
     if other is not None:
         raise NotSignedIn(f"The metadata of {shown(issuer)} are those of another issuer, {shown(other.issuer)!r}")
     return None
 
 
-def _checked(found: IssuerMetadata) -> IssuerMetadata:
+def _checked(metadata: AuthorizationServerMetadata) -> AuthorizationServerMetadata:
     """Where secrets are sent has to be a place."""
-    for url in filter(None, (found.token_endpoint, found.registration_endpoint)):
+    for url in filter(None, (metadata.token_endpoint, metadata.registration_endpoint)):
         try:
-            ServerUrl.of(url)
+            ServerUrl.parse(url)
         except SetupError:
-            raise NotSignedIn(f"{shown(found.issuer)} names {plain(url)!r}, which is no URL of the web") from None
-    return found
+            raise NotSignedIn(f"{shown(metadata.issuer)} names {plain(url)!r}, which is no URL of the web") from None
+    return metadata
 
 
 def issuer_urls(issuer: str) -> list[str]:
@@ -325,26 +331,26 @@ def issuer_urls(issuer: str) -> list[str]:
     return metadata_urls(issuer)
 
 
-def fits(resource: str, server_url: str) -> bool:
+def resource_matches(resource: str, server_url: str) -> bool:
     """Whether it is the server, or all of its origin, or a folder above it."""
     try:
-        theirs, ours = ServerUrl.of(resource), ServerUrl.of(server_url)
+        theirs, ours = ServerUrl.parse(resource), ServerUrl.parse(server_url)
     except SetupError:
         return False
     above, path = urlsplit(theirs.url).path.rstrip("/"), urlsplit(ours.url).path.rstrip("/")
     return theirs.origin == ours.origin and (path == above or path.startswith(f"{above}/"))
 
 
-def authorization_url(provider: Provider, *, is_local: bool) -> str:
+def authorization_url(auth_server: AuthorizationServer, *, is_local: bool) -> str:
     """Where the browser goes; only to a page that is safe to open, and that knows PKCE. Raises NotSignedIn."""
-    metadata = provider.metadata
+    metadata = auth_server.metadata
     url = metadata.authorization_endpoint
     if url is None:
-        raise NotSignedIn(f"{shown(provider.issuer)} has no page to sign in at")
+        raise NotSignedIn(f"{shown(auth_server.issuer)} has no page to sign in at")
     try:
-        address = ServerUrl.of(url)
+        address = ServerUrl.parse(url)
     except SetupError:
-        raise NotSignedIn(f"{shown(provider.issuer)} names a page to sign in at that is no URL of the web") from None
+        raise NotSignedIn(f"{shown(auth_server.issuer)} names a page to sign in at that is no URL of the web") from None
     scheme, host, _ = address.origin
     if not url.isascii():
         raise NotSignedIn(f"{shown(url)!r}, the page to sign in at, has odd characters")
@@ -352,7 +358,7 @@ def authorization_url(provider: Provider, *, is_local: bool) -> str:
         raise NotSignedIn(f"{shown(url)}, the page to sign in at, is not https")
     if S256 not in (metadata.code_challenge_methods_supported or ()):
         raise NotSignedIn(
-            f"{shown(provider.issuer)} does not support PKCE with S256, without which codes can be stolen"
+            f"{shown(auth_server.issuer)} does not support PKCE with S256, without which codes can be stolen"
         )
     return url
 
@@ -367,36 +373,36 @@ def _listed(offered: tuple[str, ...]) -> str:
     return ", ".join(shown(each) for each in offered[:5]) or "nobody"
 
 
-GRANTS = ("authorization_code", "refresh_token")
-METHODS = (PUBLIC, BASIC, POST)  # the first that the authorization server takes
-FIX = 'get a client_id from whoever runs it, and give it to OAuth(client_id="…")'
+GRANT_TYPES = ("authorization_code", "refresh_token")
+AUTH_METHODS = (PUBLIC, BASIC, POST)  # the first that the authorization server takes
+CLIENT_ID_HINT = 'get a client_id from whoever runs it, and give it to OAuth(client_id="…")'
 
 
 async def register(
-    web: OAuthWeb, provider: Provider, name: str, redirect_uri: str, *, native: bool
+    http: OAuthHttp, auth_server: AuthorizationServer, name: str, redirect_uri: str, *, native: bool
 ) -> RegisteredClient:
     """Raises NotSignedIn."""
-    url = provider.metadata.registration_endpoint
+    url = auth_server.metadata.registration_endpoint
     if url is None:
-        raise NotSignedIn(f"{shown(provider.issuer)} does not let programs register themselves; {FIX}")
-    supported = provider.metadata.token_endpoint_auth_methods_supported
-    wanted = next((each for each in METHODS if supported is None or each in supported), PUBLIC)
-    answer = await web.post_json(
+        raise NotSignedIn(f"{shown(auth_server.issuer)} does not let programs register themselves; {CLIENT_ID_HINT}")
+    supported = auth_server.metadata.token_endpoint_auth_methods_supported
+    wanted = next((each for each in AUTH_METHODS if supported is None or each in supported), PUBLIC)
+    response = await http.post_json(
         url,
         {
             "client_name": name,
             "redirect_uris": [redirect_uri],
-            "grant_types": GRANTS,
+            "grant_types": GRANT_TYPES,
             "response_types": ["code"],
             "token_endpoint_auth_method": wanted,
             "application_type": "native" if native else "web",
         },
     )
-    made = read_as(answer.body, RegistrationAnswer) if answer.status in (200, 201) else None
+    made = decode_as(response.body, RegistrationResponse) if response.status in (200, 201) else None
     if made is None or not made.client_id:
-        raise NotSignedIn(f"{shown(url)} did not register this program: {problem_in(answer)[1]}; {FIX}")
+        raise NotSignedIn(f"{shown(url)} did not register this program: {read_error(response)[1]}; {CLIENT_ID_HINT}")
     method = made.token_endpoint_auth_method or wanted
-    if method not in METHODS or (method != PUBLIC and not made.client_secret):
+    if method not in AUTH_METHODS or (method != PUBLIC and not made.client_secret):
         raise NotSignedIn(f"{shown(url)} registered this program in a way that it can't use")
     if method == PUBLIC:
         return RegisteredClient(made.client_id, None, method, redirect_uri)

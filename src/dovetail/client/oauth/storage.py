@@ -37,7 +37,7 @@ class RegisteredClient(Confidential, frozen=True, omit_defaults=True):
     redirect_uri: str | None = None  # that it was registered with
     secret_expires_at: float | None = None  # seconds since 1970
 
-    def is_over(self, now: float) -> bool:
+    def is_expired(self, now: float) -> bool:
         return self.secret_expires_at is not None and now >= self.secret_expires_at
 
 
@@ -60,7 +60,7 @@ class TokenSet(Confidential, frozen=True, kw_only=True, omit_defaults=True):
     def authorization(self) -> str:
         return f"{self.token_type} {self.access_token}"
 
-    def is_over(self, now: float) -> bool:
+    def is_expired(self, now: float) -> bool:
         return self.expires_at is not None and now >= self.expires_at
 
 
@@ -81,23 +81,23 @@ class MemoryTokens:
     """Kept for as long as this object lives."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, TokenSet] = {}
+        self._tokens: dict[str, TokenSet] = {}
 
     def __repr__(self) -> str:
-        return f"MemoryTokens({len(self._kept)})"
+        return f"MemoryTokens({len(self._tokens)})"
 
     def items(self) -> dict[str, TokenSet]:
         """A copy of all that is kept."""
-        return dict(self._kept)
+        return dict(self._tokens)
 
     async def load(self, key: str) -> TokenSet | None:
-        return self._kept.get(key)
+        return self._tokens.get(key)
 
     async def save(self, key: str, tokens: TokenSet | None) -> None:
         if tokens is None:
-            self._kept.pop(key, None)
+            self._tokens.pop(key, None)
         else:
-            self._kept[key] = tokens
+            self._tokens[key] = tokens
 
     @asynccontextmanager
     async def exclusive(self, key: str) -> AsyncIterator[None]:  # noqa: ARG002
@@ -110,7 +110,7 @@ else:
     import fcntl
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _FileContent(msgspec.Struct, frozen=True):
     tokens: dict[str, TokenSet]
     version: int = 1
 
@@ -122,12 +122,12 @@ class TokenFile:
         self,
         path: str | os.PathLike[str] | None = None,
         *,
-        lock_seconds: float = 30.0,
+        lock_timeout: float = 30.0,
         max_bytes: int = 4 * 1024 * 1024,
     ) -> None:
-        self._lock_seconds = lock_seconds
+        self._lock_timeout = lock_timeout
         self._max_bytes = max_bytes
-        self.path = usual_place() if path is None else Path(path).expanduser().absolute()
+        self.path = default_path() if path is None else Path(path).expanduser().absolute()
 
     def __repr__(self) -> str:
         return f"TokenFile({str(self.path)!r})"
@@ -137,11 +137,11 @@ class TokenFile:
 
     async def save(self, key: str, tokens: TokenSet | None) -> None:
         async with self._locked(""):
-            kept = self._read()
-            kept.pop(key, None)
+            tokens_by_key = self._read()
+            tokens_by_key.pop(key, None)
             if tokens is not None:
-                kept[key] = tokens
-            data = msgspec.json.format(msgspec.json.encode(_Kept(kept)))
+                tokens_by_key[key] = tokens
+            data = msgspec.json.format(msgspec.json.encode(_FileContent(tokens_by_key)))
             if len(data) > self._max_bytes:
                 raise NotSignedIn(f"{self.path}: there is no room for more tokens; remove the file, and sign in again")
             self._write(data)
@@ -161,10 +161,10 @@ class TokenFile:
         except OSError as failure:
             raise NotSignedIn(f"{place}: the tokens can't be kept there: {failure.strerror}") from None
         try:
-            end = time.monotonic() + self._lock_seconds
+            end = time.monotonic() + self._lock_timeout
             while not _try_lock(lock):
                 if time.monotonic() > end:
-                    raise NotSignedIn(f"{self.path}: another program has been changing it for {self._lock_seconds:g} s")
+                    raise NotSignedIn(f"{self.path}: another program has been changing it for {self._lock_timeout:g} s")
                 await asyncio.sleep(0.02)
             yield
         finally:
@@ -173,7 +173,7 @@ class TokenFile:
     def _read(self) -> dict[str, TokenSet]:
         """Nothing, if the file is broken: the next tokens replace it. Raises NotSignedIn for what must not be used."""
         try:
-            file = os.open(self.path, os.O_RDONLY | _NO_LINK | _NO_WAIT)
+            file = os.open(self.path, os.O_RDONLY | _NO_LINK | _NO_BLOCK)
         except FileNotFoundError:
             return {}
         except OSError as failure:
@@ -183,7 +183,7 @@ class TokenFile:
             data = opened.read(self._max_bytes + 1)
         try:
             if len(data) <= self._max_bytes:
-                return dict(msgspec.json.decode(data, type=_Kept).tokens)
+                return dict(msgspec.json.decode(data, type=_FileContent).tokens)
         except (ValueError, RecursionError):
             pass
         log.warning("%s can't be read; you will have to sign in again", self.path)
@@ -200,34 +200,34 @@ class TokenFile:
             raise NotSignedIn(f'{self.path}: others can read the tokens in it; run: chmod 600 "{self.path}"')
 
     def _write(self, data: bytes) -> None:
-        beside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
+        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
         try:
-            file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o600)  # so it is ours
+            file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o600)  # so it is ours
             with open(file, "wb") as opened:
                 opened.write(data)
                 opened.flush()
                 os.fsync(opened.fileno())
-            self._put_in_place(beside)
+            self._move_into_place(temporary)
         except OSError as failure:
             with contextlib.suppress(OSError):
-                beside.unlink()
+                temporary.unlink()
             raise NotSignedIn(f"{self.path}: the tokens can't be kept: {failure.strerror}") from None
 
-    def _put_in_place(self, beside: Path) -> None:
+    def _move_into_place(self, temporary: Path) -> None:
         """On Windows, not while somebody reads what is there."""
         for _ in range(25):
             with contextlib.suppress(PermissionError):
-                beside.replace(self.path)
+                temporary.replace(self.path)
                 return
             time.sleep(0.02)
-        beside.replace(self.path)
+        temporary.replace(self.path)
 
 
 _NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
-_NO_WAIT: int = getattr(os, "O_NONBLOCK", 0)  # for somebody at the other end of a pipe
+_NO_BLOCK: int = getattr(os, "O_NONBLOCK", 0)  # for somebody at the other end of a pipe
 
 
-def usual_place() -> Path:
+def default_path() -> Path:
     """In the folder that the user's system has for such things."""
     home = Path.home()
     if sys.platform == "win32":

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dovetail import __version__
 from dovetail.auth.fetch import may_reach
-from dovetail.client.auth import AUTHORIZATION, Challenged, Credentials, Sending
+from dovetail.client.auth import AUTHORIZATION, AuthChallenge, Credentials, OutgoingRequest
 from dovetail.client.transports.base import Backoff, RequestTimeouts, ServerUrl
 from dovetail.errors import BadResponse, ConnectionLost, SetupError
 
 if TYPE_CHECKING:
     import aiohttp
 
-IDLE_SECONDS = 4.0  # of a kept connection: common servers close theirs after 5, and a request must not meet that
-UNWELCOME = frozenset({401, 403})
+KEEPALIVE_SECONDS = 4.0  # of a kept connection: common servers close theirs after 5, and a request must not meet that
+AUTH_STATUSES = frozenset({401, 403})
 EVENTS, JSON = "text/event-stream", "application/json"
 
 
@@ -31,30 +31,30 @@ class HttpLimits(NamedTuple):
     """Sizes and seconds of a client over HTTP."""
 
     max_message_bytes: int = 256 * 1024 * 1024
-    first_retry: float = 1.0  # seconds before a broken stream is opened again, doubled up to the longest
-    longest_retry: float = 30.0
-    close: float = 2.0  # seconds for what is still on its way at the end, and for the end of the session
-    send: float = 30.0  # seconds for a message that has no answer, and so no timeout of its own
-    endpoint: float = 5.0  # seconds for a stream of HTTP+SSE to name the URL for messages
-    connect: float = 10.0
+    first_retry_delay: float = 1.0  # seconds before a broken stream is opened again, doubled up to the longest
+    max_retry_delay: float = 30.0
+    close_timeout: float = 2.0  # seconds for what is still on its way at the end, and for the end of the session
+    send_timeout: float = 30.0  # seconds for a message that has no answer, and so no timeout of its own
+    endpoint_timeout: float = 5.0  # seconds for a stream of HTTP+SSE to name the URL for messages
+    connect_timeout: float = 10.0
 
 
-class HttpReply:
+class HttpResponse:
     """The answer to one request; its body is read only as far as somebody wants it."""
 
-    def __init__(self, response: "aiohttp.ClientResponse", requests: "HttpRequests") -> None:
+    def __init__(self, response: "aiohttp.ClientResponse", requests: "HttpClient") -> None:
         self._response = response
         self._requests = requests
         self.max_message_bytes = requests.limits.max_message_bytes
         self.status: int = response.status
-        self._held = b""  # of the body, read before it was wanted
+        self._buffer = b""  # of the body, read before it was wanted
         self.detail = ""  # why a redirect was not followed, or what would help
         self.ok = 200 <= self.status < 300
-        self.kind = response.content_type.lower()
+        self.content_type = response.content_type.lower()
         self._encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
 
     @property
-    def words(self) -> str:
+    def status_text(self) -> str:
         """The status as people know it, such as 404 Not Found."""
         try:
             phrase = f"{self.status} {HTTPStatus(self.status).phrase}"
@@ -68,52 +68,52 @@ class HttpReply:
     def headers(self, name: str) -> list[str]:
         return self._response.headers.getall(name, [])
 
-    async def hold(self) -> None:
+    async def prefetch(self) -> None:
         """Read what there is of a short body, if it comes soon: then the connection can be used again."""
         with contextlib.suppress(TimeoutError, ConnectionLost, BadResponse):
             async with asyncio.timeout(1.0):
-                while len(self._held) < 64 * 1024 and (piece := await self._read_piece()):
-                    self._held += piece
+                while len(self._buffer) < 64 * 1024 and (chunk := await self._receive_chunk()):
+                    self._buffer += chunk
 
     async def next(self) -> bytes:
         """The next piece of the body; empty at its end."""
-        held, self._held = self._held, b""
-        return held or await self._read_piece()
+        buffered, self._buffer = self._buffer, b""
+        return buffered or await self._receive_chunk()
 
-    async def _read_piece(self) -> bytes:
+    async def _receive_chunk(self) -> bytes:
         if self._encoding != "identity":  # a few bytes may stand for gigabytes
             raise BadResponse("the server compressed its answer, which was not asked for")
         try:
             return await self._response.content.readany()
         except self._requests.failures as failure:
-            raise self._requests.lost(failure) from None
+            raise self._requests.connection_error(failure) from None
 
     async def read(self) -> bytes:
         """The whole body, if it is not too long."""
         body = bytearray()
-        while piece := await self.next():
-            body += piece
+        while chunk := await self.next():
+            body += chunk
             if len(body) > self.max_message_bytes:
                 raise BadResponse(f"the server sent a message of more than {self.max_message_bytes} bytes")
         return bytes(body)
 
 
-class HttpRequests:
+class HttpClient:
     """A pool of connections, and what goes out with every request: headers of the user's, and credentials."""
 
     def __init__(
         self,
-        address: ServerUrl,
+        server_url: ServerUrl,
         headers: Mapping[str, str],
         credentials: Credentials | None = None,
         limits: HttpLimits | None = None,
     ) -> None:
         self.limits = limits or HttpLimits()
-        self.address = address
-        self.time_limits = RequestTimeouts()  # of those who wait for answers
+        self.server_url = server_url
+        self.timeouts = RequestTimeouts()  # of those who wait for answers
         self._headers = headers
         self._credentials = credentials
-        self._is_inside = True  # until an address of the internet is met
+        self._in_private_network = True  # until an address of the internet is met
         self._session: aiohttp.ClientSession | None = None
         self.failures: tuple[type[Exception], ...] = ()
 
@@ -124,25 +124,25 @@ class HttpRequests:
         return known
 
     def backoff(self) -> Backoff:
-        return Backoff(self.limits.first_retry, self.limits.longest_retry)
+        return Backoff(self.limits.first_retry_delay, self.limits.max_retry_delay)
 
     async def open(self) -> None:
         if self._session is not None:
             return
-        library = self._library = _aiohttp()
-        self.failures = (library.ClientError, TimeoutError, OSError, ValueError)
-        self._session = library.ClientSession(
-            connector=library.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, socket_factory=self._socket),
-            timeout=library.ClientTimeout(total=None, connect=self.limits.connect),
+        aiohttp = self._aiohttp = _import_aiohttp()
+        self.failures = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS, socket_factory=self._socket),
+            timeout=aiohttp.ClientTimeout(total=None, connect=self.limits.connect_timeout),
             headers={"User-Agent": f"dovetail/{__version__}", "Accept-Encoding": "identity", **self._headers},
             auto_decompress=False,
         )
 
-    def _socket(self, address: Any) -> socket.socket:
+    def _socket(self, server_url: Any) -> socket.socket:
         """Only the address of a connection says where the server is: another lookup of its name may say else."""
-        ip = str(address[4][0])
-        self._is_inside = self._is_inside and not may_reach(ip) and may_reach(ip, allow_private=True)
-        return _watched_socket(address)
+        ip = str(server_url[4][0])
+        self._in_private_network = self._in_private_network and not may_reach(ip) and may_reach(ip, allow_private=True)
+        return _keepalive_socket(server_url)
 
     async def close(self) -> None:
         session, self._session = self._session, None
@@ -152,29 +152,33 @@ class HttpRequests:
     @asynccontextmanager
     async def send(
         self,
-        verb: str,
+        method: str,
         headers: Mapping[str, str],
         body: bytes | None = None,
         *,
         url: str | None = None,
-        attended: bool = True,
-    ) -> AsyncIterator[HttpReply]:
+        may_sign_in: bool = True,
+    ) -> AsyncIterator[HttpResponse]:
         """One request. Leaving before the end of its body closes the connection, which tells the server.
 
         One that is refused for want of a token has not run, and is sent again once there is one. `attended`: somebody
         may be asked to sign in for it.
         """
-        request = Sending(verb, url or self.address.url, attended, self.time_limits.paused)
+        request = OutgoingRequest(method, url or self.server_url.url, may_sign_in, self.timeouts.paused)
         hops = tries = 0
         while True:
             added = {} if self._credentials is None else await self._credentials.headers(request)
-            response = await self._once(verb, request.url, {**headers, **added}, body)
+            response = await self._request(method, request.url, {**headers, **added}, body)
             try:
-                reply = HttpReply(response, self)
-                if reply.status in UNWELCOME and tries < 4 and await self._let_in(request, reply, added):
+                reply = HttpResponse(response, self)
+                if (
+                    reply.status in AUTH_STATUSES
+                    and tries < 4
+                    and await self._retry_after_challenge(request, reply, added)
+                ):
                     tries += 1
                     continue
-                following = self._redirected(reply, request.url) if 300 <= reply.status < 400 else None
+                following = self._redirect_target(reply, request.url) if 300 <= reply.status < 400 else None
                 if following is None or hops == 5:
                     yield reply
                     return
@@ -182,35 +186,38 @@ class HttpRequests:
             finally:
                 response.release()
 
-    async def _let_in(self, request: Sending, reply: HttpReply, added: Mapping[str, str]) -> bool:
+    async def _retry_after_challenge(
+        self, request: OutgoingRequest, reply: HttpResponse, added: Mapping[str, str]
+    ) -> bool:
         """Whether a refused request is worth another try. No request ever leaves its origin, so no token does."""
         if self._credentials is None:
             if reply.status == 401 and not any(name.lower() == AUTHORIZATION.lower() for name in self._headers):
                 reply.detail = "it wants a token; give the client auth=OAuth(), or a token as auth="
             return False
-        await reply.hold()
+        await reply.prefetch()
         nonce = reply.header("DPoP-Nonce")
         return await self._credentials.refused(
-            request, Challenged(reply.status, reply.headers("WWW-Authenticate"), nonce, added, self._is_inside)
+            request,
+            AuthChallenge(reply.status, reply.headers("WWW-Authenticate"), nonce, added, self._in_private_network),
         )
 
-    async def _once(
-        self, verb: str, url: str, headers: Mapping[str, str], body: bytes | None
+    async def _request(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None
     ) -> "aiohttp.ClientResponse":
         if self._session is None:
             raise ConnectionLost("the client was closed")
         try:
-            return await self._session.request(verb, url, headers=headers, data=body, allow_redirects=False)
+            return await self._session.request(method, url, headers=headers, data=body, allow_redirects=False)
         except self.failures as failure:
-            raise self.lost(failure) from None
+            raise self.connection_error(failure) from None
 
-    def _redirected(self, reply: HttpReply, base: str) -> str | None:
+    def _redirect_target(self, reply: HttpResponse, base: str) -> str | None:
         """Where the same request has to go instead; None with a reason if it may not go there."""
         location = reply.header("Location")
         if location is None:
             return None
         try:
-            target = self.address.join(location, base)
+            target = self.server_url.join(location, base)
         except BadResponse as bad:
             reply.detail = f"redirected, but {bad}"
             return None
@@ -220,26 +227,26 @@ class HttpRequests:
         reply.detail = f"redirected to {target[:200]}; use that URL"
         return None
 
-    def lost(self, failure: Exception) -> ConnectionLost:
-        return ConnectionLost(f"{self.address.shown}: {self._why(failure)}")
+    def connection_error(self, failure: Exception) -> ConnectionLost:
+        return ConnectionLost(f"{self.server_url.shown}: {self._describe(failure)}")
 
-    def _why(self, failure: Exception) -> str:
-        library = self._library
-        if isinstance(failure, (library.ConnectionTimeoutError, TimeoutError)):
-            return f"no connection within {self.limits.connect:g} s"
-        if isinstance(failure, library.ClientConnectorDNSError):
+    def _describe(self, failure: Exception) -> str:
+        aiohttp = self._aiohttp
+        if isinstance(failure, (aiohttp.ConnectionTimeoutError, TimeoutError)):
+            return f"no connection within {self.limits.connect_timeout:g} s"
+        if isinstance(failure, aiohttp.ClientConnectorDNSError):
             return "there is no such host"
-        if isinstance(failure, (library.ClientConnectorCertificateError, library.ClientSSLError)):
+        if isinstance(failure, (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)):
             return "no secure connection: its certificate is not valid here, or it does not speak TLS"
-        if isinstance(failure, library.ClientConnectorError):
+        if isinstance(failure, aiohttp.ClientConnectorError):
             number = failure.os_error.errno  # several addresses make one failure of many, with an errno but no words
             return f"can't connect: {os.strerror(number) if number else 'it can not be reached'}"
-        if isinstance(failure, library.ClientResponseError):
+        if isinstance(failure, aiohttp.ClientResponseError):
             return "it does not speak HTTP as it should"
         return "the connection broke"
 
 
-def _aiohttp() -> Any:
+def _import_aiohttp() -> Any:
     try:
         import aiohttp
     except ImportError:
@@ -247,10 +254,10 @@ def _aiohttp() -> Any:
     return aiohttp
 
 
-def _watched_socket(address: Any) -> socket.socket:
+def _keepalive_socket(server_url: Any) -> socket.socket:
     """A server that vanishes without a word is noticed, even where nothing is ever sent to it."""
-    family, kind, protocol, _, _ = address
-    connection = socket.socket(family=family, type=kind, proto=protocol)
+    family, content_type, protocol, _, _ = server_url
+    connection = socket.socket(family=family, type=content_type, proto=protocol)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_KEEPIDLE"):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)

@@ -17,8 +17,8 @@ from dovetail.protocol.headers import HeaderParameter
 from dovetail.protocol.methods import RequestId
 from dovetail.protocol.revisions import Revision
 
-MAX_UNREAD = 1_000  # answers on their way to a server that asks on and does not take them
-UNREAD = "the server asks, and does not read the answers"
+MAX_UNREAD_RESPONSES = 1_000  # answers on their way to a server that asks on and does not take them
+UNREAD_RESPONSES = "the server asks, and does not read the answers"
 
 
 class OutgoingMessage(NamedTuple):
@@ -33,7 +33,7 @@ class OutgoingMessage(NamedTuple):
     params: Mapping[str, Any] = {}
 
     @property
-    def is_answer(self) -> bool:
+    def is_response(self) -> bool:
         return self.method is None
 
     @property
@@ -87,23 +87,23 @@ class RequestTimeouts:
     """
 
     def __init__(self) -> None:
-        self._limits: set[PausableTimeout] = set()
+        self._timeouts: set[PausableTimeout] = set()
 
     @contextmanager
-    def counting(self, timeout: asyncio.Timeout) -> Iterator[PausableTimeout]:
+    def track(self, timeout: asyncio.Timeout) -> Iterator[PausableTimeout]:
         """Inside, a request is on its way."""
         limit = PausableTimeout(timeout)
-        self._limits.add(limit)
+        self._timeouts.add(limit)
         try:
             yield limit
         finally:
             limit.end()
-            self._limits.discard(limit)
+            self._timeouts.discard(limit)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Inside, a question is open."""
-        paused = tuple(self._limits)
+        paused = tuple(self._timeouts)
         for limit in paused:
             limit.pause()
         try:
@@ -141,35 +141,35 @@ class Backoff:
 class Receiver(Protocol):
     """The end of a link that listens."""
 
-    time_limits: RequestTimeouts  # the time limits of the requests that wait for answers
+    timeouts: RequestTimeouts  # the time limits of the requests that wait for answers
 
-    def receive(self, message: bytes, about: RequestId | None = None) -> None:
+    def receive(self, message: bytes, request_id: RequestId | None = None) -> None:
         """Take one message; never raises. `about`: the request that it is the only answer to, whatever its id says."""
 
-    def awaits(self, id: RequestId) -> bool:
+    def is_pending(self, id: RequestId) -> bool:
         """Whether the answer to a request is still to come, and wanted."""
 
-    def failed(self, id: RequestId | None, failure: DovetailError, said: bytes | None = None) -> None:
+    def request_failed(self, id: RequestId | None, failure: DovetailError, body: bytes | None = None) -> None:
         """One message did not get through, or will not be answered. `said` is what the server had to say to it."""
 
-    def missed(self) -> None:
+    def messages_missed(self) -> None:
         """The server may have said something that nobody heard."""
 
     def session_ended(self, reason: str) -> None:
         """Nothing is answered any more that was asked so far; another handshake may follow on the same link."""
 
-    def lost(self, reason: str) -> None:
+    def connection_lost(self, reason: str) -> None:
         """The server is gone; nothing more will come."""
 
 
 class Transport(ABC):
     """One connection to one server."""
 
-    probe_seconds = 10.0  # how long an unknown server may think about `server/discover`
+    probe_timeout = 10.0  # how long an unknown server may think about `server/discover`
     reconnects = False  # whether it still works after the server has gone away and come back
     modern = True  # whether a server behind it may speak a revision without a handshake
     # The arguments of each tool that travel as headers too; None where there are no headers.
-    mirrored: dict[str, tuple[HeaderParameter, ...]] | None = None
+    tool_headers: dict[str, tuple[HeaderParameter, ...]] | None = None
 
     @abstractmethod
     async def open(self, receiver: Receiver) -> None: ...
@@ -186,10 +186,10 @@ class Transport(ABC):
     async def close(self) -> None:
         """Leave politely, and for good within a bounded time."""
 
-    def agreed(self, revision: Revision) -> None:  # noqa: B027
+    def set_revision(self, revision: Revision) -> None:  # noqa: B027
         """Both sides have come to terms."""
 
-    def abandon(self, id: RequestId) -> bool:  # noqa: ARG002
+    def cancel_request(self, id: RequestId) -> bool:  # noqa: ARG002
         """Nobody waits for this answer any more. True if that alone tells the server to stop."""
         return False
 
@@ -202,7 +202,7 @@ class Transport(ABC):
         """For a connection that has broken."""
         return Backoff()
 
-    async def attend(self) -> None:  # noqa: B027
+    async def wait_for_stream(self) -> None:  # noqa: B027
         """Wait until what the server says unasked arrives, or until it is clear that it will not."""
 
 
@@ -227,10 +227,10 @@ class ServerUrl(NamedTuple):
     origin: _Origin
 
     @classmethod
-    def of(cls, url: str) -> "ServerUrl":
-        split, problem = _read(url)
+    def parse(cls, url: str) -> "ServerUrl":
+        split, problem = _split(url)
         if split is None:
-            raise SetupError(f"Client: can't connect to {_public(url)!r}: {problem}")
+            raise SetupError(f"Client: can't connect to {_printable(url)!r}: {problem}")
         if split.username is not None or split.password is not None:
             raise SetupError(
                 "Client: the URL holds a user or a password; leave them out and use "
@@ -251,14 +251,14 @@ class ServerUrl(NamedTuple):
             url = reference if _NOT_IN_A_URL.search(reference) else urljoin(base or self.url, reference)
         except ValueError:
             url = reference
-        split, problem = _read(url)
+        split, problem = _split(url)
         if split is None or split.username is not None or split.password is not None:
             raise BadResponse(
-                f"the server names {_public(reference)!r}, which can't be used: {problem or 'credentials'}"
+                f"the server names {_printable(reference)!r}, which can't be used: {problem or 'credentials'}"
             )
         if _origin(split) != self.origin:
             raise BadResponse(
-                f"the server names {_public(reference)!r}, which is another origin; use that URL if you trust it"
+                f"the server names {_printable(reference)!r}, which is another origin; use that URL if you trust it"
             )
         return split._replace(fragment="").geturl()
 
@@ -268,7 +268,7 @@ def page_url(url: str) -> str | None:
 
     None if it is no page of the web, or if something stands before its host: `https://bank.example@evil.example`.
     """
-    split, _ = _read(url)
+    split, _ = _split(url)
     try:
         host = "" if split is None else (split.hostname or "").encode("idna").decode().lower()
     except UnicodeError:
@@ -279,14 +279,14 @@ def page_url(url: str) -> str | None:
     return url if place == split.netloc else split._replace(netloc=place).geturl()
 
 
-def _public(url: str) -> str:
+def _printable(url: str) -> str:
     """What may be shown of one that can't be used: no query, and nothing of where a password may be."""
     scheme, divided, _ = url.partition("://")
     shown = f"{scheme if divided else ''}{divided}…" if "@" in url else url
     return re.split("[?#]", shown, maxsplit=1)[0][:_SHOWN]
 
 
-def _read(url: str) -> tuple[SplitResult | None, str]:
+def _split(url: str) -> tuple[SplitResult | None, str]:
     """The parts of a usable URL, or what is wrong with it."""
     if _NOT_IN_A_URL.search(url):
         return None, "it holds spaces, backslashes or control characters"

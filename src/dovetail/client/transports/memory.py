@@ -24,7 +24,7 @@ class MemoryTransport(Transport):
         self._token = token
         self._principal = principal
         self._connection: Connection | None = None
-        self._nobodys = contextvars.Context()  # a server never sees its client's context variables
+        self._empty_context = contextvars.Context()  # a server never sees its client's context variables
 
     async def open(self, receiver: Receiver) -> None:
         await self._engine.start(self._owner)
@@ -33,7 +33,7 @@ class MemoryTransport(Transport):
         except BaseException:
             await self._engine.stop()
             raise
-        self._connection = Connection(self._engine, _Return(receiver), principal=principal, in_process=True)
+        self._connection = Connection(self._engine, _ClientPipe(receiver), principal=principal, in_process=True)
 
     async def _caller(self) -> Principal | None:
         """Raises what a client gets over HTTP for a token that is refused there."""
@@ -49,7 +49,9 @@ class MemoryTransport(Transport):
 
     def write(self, message: OutgoingMessage) -> None:
         if self._connection is not None:
-            asyncio.get_running_loop().call_soon(self._feed, self._connection, message.body, context=self._nobodys)
+            asyncio.get_running_loop().call_soon(
+                self._feed, self._connection, message.body, context=self._empty_context
+            )
 
     def _feed(self, connection: Connection, message: bytes) -> None:
         limit = self._engine.options.max_message_bytes
@@ -77,7 +79,7 @@ class MemoryTransport(Transport):
             await self._engine.stop()
 
 
-class _Return:
+class _ClientPipe:
     """The pipe that the server writes to."""
 
     def __init__(self, receiver: Receiver) -> None:

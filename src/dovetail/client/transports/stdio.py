@@ -10,12 +10,12 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import Any, cast
 
-from dovetail.client.transports.base import MAX_UNREAD, UNREAD, OutgoingMessage, Receiver, Transport
+from dovetail.client.transports.base import MAX_UNREAD_RESPONSES, UNREAD_RESPONSES, OutgoingMessage, Receiver, Transport
 from dovetail.errors import ConnectionLost, SetupError
 from dovetail.transports.pipes import LineSplitter
 
 # Ctrl-C in a terminal is not for them: who started them sees to their end, in the order that MCP wants.
-APART: dict[str, Any] = (
+NEW_GROUP: dict[str, Any] = (
     {"start_new_session": True}
     if os.name == "posix"
     else {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
@@ -27,13 +27,13 @@ class ProcessGroup:
 
     def __init__(self, leader: int) -> None:
         self._leader = leader
-        self._is_over = False
+        self._is_gone = False
 
-    def is_left(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether anybody is; where that can't be known, nobody."""
         return os.name == "posix" and self._signal(0)
 
-    def ask(self) -> None:
+    def terminate(self) -> None:
         """All of them to end."""
         self._signal(signal.SIGTERM if os.name == "posix" else signal.CTRL_BREAK_EVENT)  # type: ignore[attr-defined,unused-ignore]
 
@@ -41,14 +41,14 @@ class ProcessGroup:
         """All of them, now."""
         if os.name == "posix":
             self._signal(signal.SIGKILL)
-        elif not self._is_over:
+        elif not self._is_gone:
             with contextlib.suppress(OSError, subprocess.SubprocessError):
                 command = ["taskkill", "/T", "/F", "/PID", str(self._leader)]
                 subprocess.run(command, capture_output=True, timeout=10, check=False)
 
     def _signal(self, number: int) -> bool:
         """Whether it reached anybody. A group that is empty once stays so, and its number may get another meaning."""
-        if self._is_over:
+        if self._is_gone:
             return False
         try:
             if os.name == "posix":
@@ -56,14 +56,14 @@ class ProcessGroup:
             else:
                 os.kill(self._leader, number)
         except ProcessLookupError:
-            self._is_over = True
+            self._is_gone = True
         except OSError:  # macOS says so of a group that is dead, but not yet buried
             return False
-        return not self._is_over
+        return not self._is_gone
 
 
 MAX_LINE_BYTES = 256 * 1024 * 1024
-LEAVE_SECONDS = 2.0  # how long a child gets to leave at each step: closed stdin, terminate, kill
+STOP_TIMEOUT = 2.0  # how long a child gets to leave at each step: closed stdin, terminate, kill
 STDIN, STDOUT = 0, 1
 
 
@@ -84,9 +84,9 @@ class StdioTransport(Transport):
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
         *,
-        leave_seconds: float = LEAVE_SECONDS,
+        stop_timeout: float = STOP_TIMEOUT,
     ) -> None:
-        self._leave_seconds = leave_seconds
+        self._leave_seconds = stop_timeout
         self._command = command
         self._env = None if env is None else {**os.environ, **env}
         self._cwd = None if cwd is None else str(cwd)
@@ -96,7 +96,7 @@ class StdioTransport(Transport):
         name = self._command[0]
         start = asyncio.get_running_loop().subprocess_exec
         child = _Child(name, receiver)
-        options: dict[str, Any] = {"env": self._env, "cwd": self._cwd, **APART}
+        options: dict[str, Any] = {"env": self._env, "cwd": self._cwd, **NEW_GROUP}
         try:
             await start(lambda: child, *self._command, stdin=PIPE, stdout=PIPE, stderr=None, **options)
         except (OSError, ValueError) as failure:
@@ -127,7 +127,7 @@ class StdioTransport(Transport):
     async def close(self) -> None:
         child, self._child = self._child, None
         if child is not None:
-            await child.leave(self._leave_seconds)
+            await child.stop(self._leave_seconds)
 
 
 class _Child(asyncio.SubprocessProtocol):
@@ -139,9 +139,9 @@ class _Child(asyncio.SubprocessProtocol):
         self._loop = asyncio.get_running_loop()
         self._splitter = LineSplitter(MAX_LINE_BYTES)
         self._exited = asyncio.Event()
-        self._silent = asyncio.Event()
-        self._gone = asyncio.Event()
-        self._report: asyncio.TimerHandle | None = None
+        self._stdout_closed = asyncio.Event()
+        self._closed = asyncio.Event()
+        self._report_timer: asyncio.TimerHandle | None = None
         self._unread = 0  # answers since it reads too slowly
         self.writable = asyncio.Event()
         self.writable.set()
@@ -149,21 +149,21 @@ class _Child(asyncio.SubprocessProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.SubprocessTransport, transport)
         self.stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(STDIN))
-        self._family = ProcessGroup(self._transport.get_pid())
+        self._group = ProcessGroup(self._transport.get_pid())
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:  # noqa: ARG002
         for line in self._splitter.feed(data):
             if line is None:
-                self._receiver.lost(f"{self._name!r} sent a message of more than {MAX_LINE_BYTES} bytes")
+                self._receiver.connection_lost(f"{self._name!r} sent a message of more than {MAX_LINE_BYTES} bytes")
             else:
                 self._receiver.receive(bytes(line))
 
     def write(self, message: OutgoingMessage) -> None:
         self.stdin.write(message.body + b"\n")
-        if not self.writable.is_set() and message.is_answer:
+        if not self.writable.is_set() and message.is_response:
             self._unread += 1
-            if self._unread > MAX_UNREAD:
-                self._receiver.lost(UNREAD)
+            if self._unread > MAX_UNREAD_RESPONSES:
+                self._receiver.connection_lost(UNREAD_RESPONSES)
 
     def pause_writing(self) -> None:
         self.writable.clear()
@@ -176,7 +176,7 @@ class _Child(asyncio.SubprocessProtocol):
         if fd == STDIN:
             self.writable.set()
         else:
-            self._silent.set()
+            self._stdout_closed.set()
             self._report_end()
 
     def process_exited(self) -> None:
@@ -184,16 +184,16 @@ class _Child(asyncio.SubprocessProtocol):
         self._report_end()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self._gone.set()
+        self._closed.set()
 
     def _report_end(self) -> None:
         """Once its output has ended and its exit code is known; if one of them stays away, without it."""
-        if self._report is not None:
-            self._report.cancel()
-        if self._silent.is_set() and self._exited.is_set():
-            self._receiver.lost(self._reason())
+        if self._report_timer is not None:
+            self._report_timer.cancel()
+        if self._stdout_closed.is_set() and self._exited.is_set():
+            self._receiver.connection_lost(self._reason())
         else:
-            self._report = self._loop.call_later(0.2, lambda: self._receiver.lost(self._reason()))
+            self._report_timer = self._loop.call_later(0.2, lambda: self._receiver.connection_lost(self._reason()))
 
     def _reason(self) -> str:
         code = self._transport.get_returncode()
@@ -201,40 +201,40 @@ class _Child(asyncio.SubprocessProtocol):
             return f"{self._name!r} closed its output"
         return f"{self._name!r} exited with code {code}" if code >= 0 else f"{self._name!r} was ended by signal {-code}"
 
-    async def leave(self, seconds: float) -> None:
+    async def stop(self, seconds: float) -> None:
         """Close its stdin, then ask, then insist; if whoever waits for that is cancelled, insist at once."""
         try:
             self.stdin.close()
-            await see_out(self._family, self._exited, seconds)
+            await stop_process_group(self._group, self._exited, seconds)
         finally:
-            self._family.kill()
+            self._group.kill()
             self._transport.close()
-            if self._report is not None:
-                self._report.cancel()
+            if self._report_timer is not None:
+                self._report_timer.cancel()
             try:
-                await within(self._gone, seconds)
+                await wait_until(self._closed, seconds)
             except asyncio.CancelledError:  # once more, as the loop may be about to end: it alone takes the exit code
-                await within(self._gone, 1.0)
+                await wait_until(self._closed, 1.0)
                 raise
 
 
-async def see_out(family: ProcessGroup, exited: asyncio.Event, seconds: float) -> None:
+async def stop_process_group(group: ProcessGroup, exited: asyncio.Event, seconds: float) -> None:
     """Wait until the first of a family has left; ask all of them to, then make them. Each step has its seconds."""
-    for insist in (None, family.ask, family.kill):
+    for insist in (None, group.terminate, group.kill):
         if insist is not None:
             insist()
-        if await within(exited, seconds):
+        if await wait_until(exited, seconds):
             break
-    if family.is_left():  # the first has not waited for the others
-        family.ask()
+    if group.is_alive():  # the first has not waited for the others
+        group.terminate()
         for _ in range(round(seconds / 0.02)):
             await asyncio.sleep(0.02)
-            if not family.is_left():
+            if not group.is_alive():
                 break
-        family.kill()
+        group.kill()
 
 
-async def within(event: asyncio.Event, seconds: float) -> bool:
+async def wait_until(event: asyncio.Event, seconds: float) -> bool:
     """Whether it happened in time."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
