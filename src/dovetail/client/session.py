@@ -232,7 +232,7 @@ class ClientSession:
     async def _renew_for_listeners(self) -> None:
         backoff = self._transport.backoff()
         while self._session_over and self._streams:
-            await asyncio.sleep(backoff.seconds())
+            await asyncio.sleep(backoff.next_delay())
             try:
                 await self._renew_session("listen", self._timeout)
             except NotSignedIn as failure:

@@ -224,7 +224,7 @@ async def _keep_open(
             return listening.end(failure)
         backoff.retry = failure.retry_after if isinstance(failure, TooManyRequests) else None
         backoff.ended(clock() - begun)
-        await asyncio.sleep(backoff.seconds())
+        await asyncio.sleep(backoff.next_delay())
         try:
             listening.request = request = dispatcher.start(LISTEN, params)
         except ConnectionLost as over:

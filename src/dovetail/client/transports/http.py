@@ -1,7 +1,7 @@
 """Streamable HTTP: each message is a POST, whose response is JSON or an event stream.
 
 Up to 2025-11-25 there is a session, and a response stream that breaks is resumed. Since 2026-07-28 there is neither:
-headers repeat what the body says, and closing the response stream cancels the request.
+headers mirror parts of the body, and closing the response stream cancels the request.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import logging
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -18,15 +19,8 @@ import msgspec
 from msgspec import Raw
 
 from dovetail.client.dispatcher import MAX_RETRY_AFTER, read_server_error
-from dovetail.client.transports.aiohttp import EVENTS, JSON, HttpClient, HttpResponse
-from dovetail.client.transports.base import (
-    MAX_UNREAD_RESPONSES,
-    UNREAD_RESPONSES,
-    Backoff,
-    OutgoingMessage,
-    Receiver,
-    Transport,
-)
+from dovetail.client.transports.aiohttp import EVENT_STREAM, JSON, HttpClient, HttpResponse
+from dovetail.client.transports.base import MAX_UNREAD, UNREAD, Backoff, OutgoingMessage, Receiver, Transport
 from dovetail.errors import (
     BadResponse,
     ConnectionLost,
@@ -44,12 +38,11 @@ from dovetail.protocol.methods import RequestId
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.sse import Event, SseDecoder
 
-POST_HEADERS = {"Accept": f"{JSON}, {EVENTS}", "Content-Type": JSON}
+POST_HEADERS = {"Accept": f"{JSON}, {EVENT_STREAM}", "Content-Type": JSON}
 INITIALIZE, INITIALIZED, CANCELLED = "initialize", "notifications/initialized", "notifications/cancelled"
 LISTEN = "subscriptions/listen"
-UNAUTHORIZED, BUSY = 401, 429
-TRANSIENT_STATUSES = frozenset({408, 425, BUSY, 502, 503, 504})
-NO_STREAM = frozenset({404, 405})  # the second is right, but servers without a page for GET say the first
+TRANSIENT_STATUSES = frozenset({408, 425, 429, 502, 503, 504})
+NO_GET_STREAM = frozenset({404, 405})  # MCP says 405, but servers without a route for GET say 404
 
 log = logging.getLogger("dovetail.client")
 _EVENT_ID = re.compile(r"[^\x00-\x1f\x7f]{0,1000}")  # what a header can carry
@@ -59,20 +52,8 @@ _SESSION_ID = re.compile(r"[\x21-\x7e]+")
 # ── headers ──
 
 
-def allows_sign_in(message: OutgoingMessage) -> bool:
-    """A caller waits for the answer; what is heard by listening may come at night."""
-    return message.id is not None and message.method != LISTEN
-
-
-def version_of(message: OutgoingMessage) -> str | None:
-    """The revision that its `_meta` names."""
-    meta = message.params.get("_meta")
-    version = meta.get(VERSION_KEY) if isinstance(meta, Mapping) else None
-    return version if isinstance(version, str) else None
-
-
 def mirror_headers(message: OutgoingMessage, parameters: Mapping[str, Sequence[HeaderParameter]]) -> dict[str, str]:
-    """The headers that repeat a part of the body, since 2026-07-28."""
+    """The headers that mirror parts of the body, since 2026-07-28."""
     if message.method is None:
         return {}
     headers = {"Mcp-Method": encode_value(message.method)}
@@ -80,7 +61,7 @@ def mirror_headers(message: OutgoingMessage, parameters: Mapping[str, Sequence[H
     if isinstance(name, str):
         headers["Mcp-Name"] = encode_value(name)
         if message.method == "tools/call" and parameters.get(name):
-            arguments = msgspec.json.decode(encode(message.params.get("arguments")))  # as the server reads them
+            arguments = msgspec.json.decode(encode(message.params.get("arguments")))  # as the server decodes them
             headers |= argument_headers(parameters[name], arguments or {})
     return headers
 
@@ -89,28 +70,28 @@ def mirror_headers(message: OutgoingMessage, parameters: Mapping[str, Sequence[H
 
 
 async def read_refusal(message: OutgoingMessage, response: HttpResponse) -> tuple[DovetailError, bytes | None]:
-    """The failure of a request by its status, and what the server said if that is a message.
+    """The failure of a request, and the body of the response if that is a JSON-RPC error, whose message is used then.
 
-    The server's own words are used if it sent a JSON-RPC error. 401 becomes NotSignedIn, 429 TooManyRequests, others
-    that pass by themselves ConnectionLost, the rest ServerError with the JSON-RPC code, or else the status.
+    401 becomes NotSignedIn, 429 TooManyRequests, other transient statuses ConnectionLost, the rest ServerError with the
+    JSON-RPC code, or else the status.
     """
     text = f"{message.subject}: the server answered {response.status_text}"
     body, error = await _read_error(response)
     failure = ServerError(response.status, text) if error is None else read_server_error(message.subject, error)
-    status_text = failure.message if isinstance(failure, ServerError) else str(failure)
-    full = text if error is None else f"{text}: {status_text}"
-    if response.status == UNAUTHORIZED:
+    reason = failure.message if isinstance(failure, ServerError) else str(failure)
+    full = text if error is None else f"{text}: {reason}"
+    if response.status == 401:
         return NotSignedIn(text if response.detail else full), body
-    if response.status == BUSY and isinstance(failure, ServerError):
+    if response.status == 429 and isinstance(failure, ServerError):
         seconds = _retry_after(response)
         if seconds is None and isinstance(failure, TooManyRequests):
             seconds = failure.retry_after
-        return TooManyRequests(failure.code, status_text, failure.data, retry_after=seconds), body
+        return TooManyRequests(failure.code, reason, failure.data, retry_after=seconds), body
     return (ConnectionLost(full) if response.status in TRANSIENT_STATUSES else failure), body
 
 
 def _retry_after(response: HttpResponse) -> float | None:
-    """Seconds, from either form of the header; None if there is none, or none that can be read."""
+    """Seconds, from either form of the header; None if it is missing or malformed."""
     text = (response.header("Retry-After") or "").strip()
     try:
         seconds = float(text) if text.isdecimal() else (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
@@ -120,7 +101,7 @@ def _retry_after(response: HttpResponse) -> float | None:
 
 
 async def _read_error(response: HttpResponse) -> tuple[bytes | None, Raw | None]:
-    """The body and the JSON-RPC error in it, if that is what it is."""
+    """The body and the JSON-RPC error in it, if there is one."""
     if "json" in response.content_type:
         with contextlib.suppress(BadMessage, BadResponse, ConnectionLost):
             body = await response.read()
@@ -141,48 +122,47 @@ def is_transient(failure: DovetailError) -> bool:
 
 
 class EventReader:
-    """One stream of messages over several connections: passes every message on once, and knows where to resume."""
+    """A stream of messages over several connections: passes each message on once, and knows where to resume."""
 
     def __init__(self, receive: Callable[[bytes], None], backoff: Backoff, max_ids: int = 10_000) -> None:
         self._receive = receive
-        self._max_ids = max_ids  # that are remembered, to know a replayed event by
-        self._ids: dict[str, None] = {}
+        self._max_ids = max_ids
+        self._ids: dict[str, None] = {}  # of the latest events, to recognise replayed ones
         self.backoff = backoff
         self.last_id = ""
-        self.end_reason = "the server ended the stream"  # how the latest connection ended
+        self.end_reason = "the server ended the stream"  # of the latest connection
         self.connections = 0
 
     async def read(self, response: HttpResponse, is_done: Callable[[], bool]) -> None:
-        """Read one connection, until it ends, however it does, or until it was enough."""
+        """Read one connection until it ends or breaks, or until `is_done`."""
         self.connections += 1
         clock = asyncio.get_running_loop().time
-        initialized = clock()
-        replayable = frozenset(self._ids)  # on one connection nothing is a replay, even if a server repeats its ids
+        opened_at = clock()
+        replayable = frozenset(self._ids)  # an id that a server repeats on one connection is no replay
         decoder = SseDecoder(max_bytes=response.max_message_bytes)
-        decoder.last_event_id = self.last_id  # it holds until there is another one
+        decoder.last_event_id = self.last_id  # valid until the stream sends another one
         try:
-            while not is_done() and (chunk := await response.next()):
+            while not is_done() and (chunk := await response.read_chunk()):
                 for event in decoder.feed(chunk):
-                    self._take_event(event, replayable)
+                    self._handle_event(event, replayable)
                 self._set_last_id(decoder.last_event_id)
                 if decoder.retry is not None:
                     self.backoff.retry = decoder.retry / 1000
-        except ConnectionLost as connection_lost:
-            self.end_reason = str(connection_lost)
+        except ConnectionLost as lost:
+            self.end_reason = str(lost)
         except ProtocolError as too_long:
-            self.last_id = ""  # or it would come again
+            self.last_id = ""  # or the server would replay the message
             raise BadResponse(too_long.message) from None
         finally:
-            self.backoff.ended(clock() - initialized)
+            self.backoff.ended(clock() - opened_at)
 
     def _set_last_id(self, id: str) -> None:
-        """Remember how far the stream has come; an event of nothing but an id counts, too."""
         usable = id if _EVENT_ID.fullmatch(id) else ""
         if usable != self.last_id:
             self.last_id = usable
             self.backoff.succeeded()
 
-    def _take_event(self, event: Event, replayable: frozenset[str]) -> None:
+    def _handle_event(self, event: Event, replayable: frozenset[str]) -> None:
         self.backoff.succeeded()
         if event.id and _EVENT_ID.fullmatch(event.id):
             if event.id in replayable:
@@ -195,9 +175,9 @@ class EventReader:
 
 
 class HttpSession:
-    """What a handshake began: perhaps a session with an id, and a GET stream of its own.
+    """The state after a handshake: the session id, if there is one, and the GET stream.
 
-    `on_gone` hears that the server does not know the session any more.
+    `on_expired` is called when the server does not know the session any more.
     """
 
     def __init__(
@@ -208,7 +188,7 @@ class HttpSession:
             raise BadResponse("the server's session id holds characters that are not allowed in it")
         self.revision: Revision | None = None
         self.is_closed = False
-        self.stream_ready = asyncio.Event()  # the GET stream is open, or there is none, or it will take its time
+        self.stream_ready = asyncio.Event()  # the GET stream is open, or not offered, or has failed once
         self._http = http
         self._receiver = receiver
         self._on_expired = on_expired
@@ -220,27 +200,26 @@ class HttpSession:
         return {name: value for name, value in known.items() if value is not None}
 
     def check(self, response: HttpResponse) -> bool:
-        """Whether the server still knows the session, as far as a reply tells."""
+        """Whether the server still knows the session, by the status of a response."""
         if response.status == 404 and self.id is not None:
             self._on_expired(self)
             return False
         return True
 
     async def resume(self, reader: EventReader, is_done: Callable[[], bool]) -> None:
-        """Take a broken stream up again, until it was enough."""
+        """Reconnect a broken response stream until `is_done`."""
         while not is_done():
             if not reader.last_id:
                 raise ConnectionLost(f"{reader.end_reason} before the answer came")
-            await asyncio.sleep(reader.backoff.seconds())
+            await asyncio.sleep(reader.backoff.next_delay())
             try:
                 await self._connect(reader, is_done)
             except ServerError as refused:
-                raise ConnectionLost(
-                    f"{reader.end_reason} before the answer came, and can't be taken up again: {refused.message}"
-                ) from None
+                reason = f"{reader.end_reason} before the answer came"
+                raise ConnectionLost(f"{reason}, and can't be taken up again: {refused.message}") from None
 
     async def read_get_stream(self, initialized: "asyncio.Task[None]") -> None:
-        """Read the GET stream, for ever; `begun` is done when the server knows that the session may begin."""
+        """Read the GET stream until the session is closed; `initialized` sends `notifications/initialized`."""
         reader = EventReader(self._receiver.receive, self._http.backoff())
         try:
             await asyncio.wait([initialized])
@@ -249,24 +228,24 @@ class HttpSession:
                     await self._connect(reader, lambda: self.is_closed)
                 except (BadResponse, NotSignedIn, ServerError) as bad:
                     if not reader.connections:
-                        if not isinstance(bad, ServerError) or bad.code not in NO_STREAM:
+                        if not isinstance(bad, ServerError) or bad.code not in NO_GET_STREAM:
                             log.warning("nothing is heard of what the server says unasked: %s", bad)
                         return
                     log.warning("the session's own stream broke: %s", bad)
-                    reader.last_id = ""  # perhaps it asked for too much
+                    reader.last_id = ""  # the server may have refused to replay from there
                 self.stream_ready.set()
-                await asyncio.sleep(reader.backoff.seconds())
+                await asyncio.sleep(reader.backoff.next_delay())
         finally:
             self.stream_ready.set()
 
     async def _connect(self, reader: EventReader, is_done: Callable[[], bool]) -> None:
-        """Read one connection. What may pass by itself is silently left for the next one."""
-        headers = {**self.headers, "Accept": EVENTS}
+        """Read one connection; a transient failure is left to the next one."""
+        headers = {**self.headers, "Accept": EVENT_STREAM}
         if reader.last_id:
             headers["Last-Event-ID"] = reader.last_id
         with contextlib.suppress(ConnectionLost):
             async with self._http.send("GET", headers, may_sign_in=False) as response:
-                if response.ok and response.content_type == EVENTS:
+                if response.ok and response.content_type == EVENT_STREAM:
                     if reader.connections and not reader.last_id:
                         self._receiver.messages_missed()  # nothing is replayed
                     self.stream_ready.set()
@@ -274,12 +253,11 @@ class HttpSession:
                 elif reader.connections and not self.check(response):
                     return
                 elif response.status not in TRANSIENT_STATUSES and response.status < 500:
-                    raise ServerError(
-                        response.status, f"the server answered {response.status_text} with {response.content_type}"
-                    )
+                    answered = f"the server answered {response.status_text} with {response.content_type}"
+                    raise ServerError(response.status, answered)
 
-    async def end(self) -> None:
-        """Tell the server; whether it likes that or not."""
+    async def delete(self) -> None:
+        """Ask the server to delete the session; it may refuse."""
         if self.id is not None and not self.is_closed:
             with contextlib.suppress(DovetailError):
                 async with self._http.send("DELETE", self.headers, may_sign_in=False):
@@ -290,9 +268,9 @@ class HttpSession:
 
 
 class PostTransport(Transport):
-    """What both transports over HTTP do: every message is a POST of its own, in a task of its own.
+    """Base of both HTTP transports: each message is a POST in a task of its own.
 
-    Requests go out side by side; notifications arrive in order, and before whatever is written after them.
+    Requests are sent concurrently; a notification is delivered before all messages that are written after it.
     """
 
     reconnects = True
@@ -300,14 +278,14 @@ class PostTransport(Transport):
     def __init__(self, http: HttpClient) -> None:
         self._http = http
         self._posts: dict[RequestId, asyncio.Task[None]] = {}  # of requests
-        self._background: set[asyncio.Task[None]] = set()  # all others
-        self._responses: set[asyncio.Task[None]] = set()  # those of them that answer the server
-        self._last_notification: asyncio.Task[None] | None = None  # the latest notification
-        self._streams: set[asyncio.Task[None]] = set()  # of what is said unasked: the latest, and those that end
+        self._background: set[asyncio.Task[None]] = set()  # of notifications and responses
+        self._responses: set[asyncio.Task[None]] = set()
+        self._last_notification: asyncio.Task[None] | None = None
+        self._streams: set[asyncio.Task[None]] = set()  # the latest GET stream, and cancelled ones that still end
 
     def attach(self, receiver: Receiver) -> None:
         self._receiver = receiver
-        self._response_slots = asyncio.Semaphore(100)  # a server may ask much in one breath
+        self._response_slots = asyncio.Semaphore(100)  # a server may send many requests at once
         self._http.timeouts = receiver.timeouts
 
     @property
@@ -331,8 +309,7 @@ class PostTransport(Transport):
         return False
 
     async def close(self) -> None:
-        self._cancel_requests()
-        self._stop_stream()
+        self._cancel_all()
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._http.limits.close_timeout):
@@ -349,10 +326,19 @@ class PostTransport(Transport):
 
     @abstractmethod
     async def _post(self, message: OutgoingMessage) -> None:
-        """Send one message and see to its answer."""
+        """Send one message and read the response."""
 
-    async def _end_session(self) -> None:
-        """The last words."""
+    async def _end_session(self) -> None: ...
+
+    def _send_post(
+        self, message: OutgoingMessage, headers: Mapping[str, str], url: str | None = None
+    ) -> AbstractAsyncContextManager[HttpResponse]:
+        may_sign_in = message.id is not None and message.method != LISTEN  # not for a stream in the background
+        return self._http.send("POST", {**POST_HEADERS, **headers}, message.body, url=url, may_sign_in=may_sign_in)
+
+    async def _refused(self, message: OutgoingMessage, response: HttpResponse) -> None:
+        failure, body = await read_refusal(message, response)
+        self._receiver.request_failed(message.id, failure, body)
 
     def _send(self, message: OutgoingMessage) -> "asyncio.Task[None]":
         task = asyncio.create_task(self._deliver(message, self._last_notification))
@@ -363,21 +349,18 @@ class PostTransport(Transport):
         _add_task(task, self._background)
         if message.is_response:
             _add_task(task, self._responses)
-            if len(self._responses) > MAX_UNREAD_RESPONSES:
-                self._receiver.connection_lost(UNREAD_RESPONSES)
+            if len(self._responses) > MAX_UNREAD:
+                self._receiver.connection_lost(UNREAD)
         elif message.method is not None and message.method != CANCELLED:
             self._last_notification = task
         return task
 
-    def _cancel_requests(self) -> None:
-        _cancel_tasks(self._posts.values())
+    def _cancel_all(self) -> None:
+        _cancel_tasks([*self._posts.values(), *self._streams])
 
     def _start_stream(self, reading: Coroutine[Any, Any, None]) -> None:
-        self._stop_stream()
-        _add_task(asyncio.create_task(reading), self._streams)
-
-    def _stop_stream(self) -> None:
         _cancel_tasks(self._streams)
+        _add_task(asyncio.create_task(reading), self._streams)
 
     async def _deliver(self, message: OutgoingMessage, after: "asyncio.Task[None] | None") -> None:
         seconds = self._http.limits.send_timeout
@@ -388,9 +371,8 @@ class PostTransport(Transport):
                 async with self._response_slots if message.is_response else contextlib.nullcontext():
                     await self._post(message)
         except TimeoutError:
-            self._receiver.request_failed(
-                None, ConnectionLost(f"{message.subject}: not delivered within {seconds:g} s")
-            )
+            late = ConnectionLost(f"{message.subject}: not delivered within {seconds:g} s")
+            self._receiver.request_failed(None, late)
         except DovetailError as failure:
             self._failed(message, failure)
         except Exception:  # or the caller would wait for ever
@@ -404,7 +386,7 @@ class PostTransport(Transport):
 
 
 class HttpTransport(PostTransport):
-    """Streamable HTTP alone."""
+    """Streamable HTTP, without the fallback to HTTP+SSE."""
 
     def __init__(self, http: HttpClient) -> None:
         super().__init__(http)
@@ -419,7 +401,7 @@ class HttpTransport(PostTransport):
     def set_revision(self, revision: Revision) -> None:
         self._revision = revision
         if not revision.handshake:
-            self._drop_session()  # one that was begun beside is not needed
+            self._drop_session()  # an earlier `initialize` may have opened one
         elif self._session is not None:
             self._session.revision = revision
 
@@ -447,53 +429,40 @@ class HttpTransport(PostTransport):
         return self._revision is not None and not self._revision.handshake
 
     def _headers(self, message: OutgoingMessage) -> dict[str, str]:
-        version = version_of(message)
-        if version is None and self._is_modern and self._revision is not None:
+        meta = message.params.get("_meta")
+        version = meta.get(VERSION_KEY) if isinstance(meta, Mapping) else None
+        if not isinstance(version, str) and self._revision is not None and not self._revision.handshake:
             version = self._revision.name
-        if version is not None:
-            return {
-                **POST_HEADERS,
-                "MCP-Protocol-Version": encode_value(version),
-                **mirror_headers(message, self.tool_headers),
-            }
-        session = {} if self._session is None else self._session.headers
-        return {**POST_HEADERS, **session}
+        if isinstance(version, str):
+            mirrored = mirror_headers(message, self.tool_headers)
+            return {"MCP-Protocol-Version": encode_value(version), **mirrored}
+        return {} if self._session is None else self._session.headers
 
     async def _post(self, message: OutgoingMessage) -> None:
         session = self._session
-        async with self._http.send(
-            "POST", self._headers(message), message.body, may_sign_in=allows_sign_in(message)
-        ) as response:
+        async with self._send_post(message, self._headers(message)) as response:
             if session is not None and not session.check(response):
                 return
             if not response.ok:
                 await self._refused(message, response)
             elif message.id is not None and self._receiver.is_pending(message.id):
-                await self._answered(message, message.id, response)
+                await self._read_response(message, message.id, response)
             else:
-                await (
-                    response.prefetch()
-                )  # the server has nothing to say to a notification, an answer or a forgotten call
+                await response.prefetch()  # empty for a notification or a response; unwanted for a cancelled request
 
-    async def _refused(self, message: OutgoingMessage, response: HttpResponse) -> None:
-        failure, body = await read_refusal(message, response)
-        self._receiver.request_failed(message.id, failure, body)
-
-    async def _answered(self, message: OutgoingMessage, id: RequestId, response: HttpResponse) -> None:
+    async def _read_response(self, message: OutgoingMessage, id: RequestId, response: HttpResponse) -> None:
         if message.method == INITIALIZE:
             self._session = HttpSession(self._http, response, self._receiver, self._session_expired)
-        if response.content_type == EVENTS:
+        if response.content_type == EVENT_STREAM:
             await self._read_stream(id, response)
         elif response.content_type == JSON:
             self._receiver.receive(await response.read(), id)
         if self._receiver.is_pending(id):
-            raise BadResponse(
-                f"the server answered {response.status_text} with {response.content_type}, "
-                "which is no answer to the request"
-            )
+            answered = f"the server answered {response.status_text} with {response.content_type}"
+            raise BadResponse(f"{answered}, which is no answer to the request")
 
     async def _read_stream(self, id: RequestId, response: HttpResponse) -> None:
-        """Read the stream of an answer, over other connections if need be."""
+        """Read a response stream, resumed over other connections if it breaks."""
 
         def answered() -> bool:
             return not self._receiver.is_pending(id)
@@ -514,20 +483,19 @@ class HttpTransport(PostTransport):
             self._receiver.session_ended("the session ended: the server does not know it any more")
 
     def _drop_session(self) -> None:
-        """Nothing of what was asked in it will be answered."""
+        """Forget the session; its pending requests get no response."""
         session, self._session = self._session, None
         if session is not None:
             session.is_closed = True
-            self._cancel_requests()
-            self._stop_stream()
+            self._cancel_all()
 
     async def _end_session(self) -> None:
         if self._session is not None:
-            await self._session.end()
+            await self._session.delete()
 
 
 def _add_task(task: "asyncio.Task[None]", tasks: "set[asyncio.Task[None]]") -> None:
-    """Until it is done."""
+    """Keep a reference until the task is done."""
     tasks.add(task)
     task.add_done_callback(tasks.discard)
 

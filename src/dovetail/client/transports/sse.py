@@ -1,32 +1,25 @@
 """HTTP+SSE, the transport of 2024-11-05, and the fallback to it from Streamable HTTP.
 
-One stream carries all that the server says, and names the URL for POSTs first. The session lives as long as the
+One event stream carries all messages of the server, and first names the URL for POSTs. The session lives as long as the
 stream; a new handshake opens a new one.
 """
 
 import asyncio
 from contextlib import AsyncExitStack
 
-from dovetail.client.transports.aiohttp import EVENTS, HttpClient, HttpResponse
+from dovetail.client.transports.aiohttp import EVENT_STREAM, HttpClient, HttpResponse
 from dovetail.client.transports.base import OutgoingMessage, Receiver
-from dovetail.client.transports.http import (
-    INITIALIZE,
-    POST_HEADERS,
-    HttpTransport,
-    PostTransport,
-    allows_sign_in,
-    read_refusal,
-)
+from dovetail.client.transports.http import INITIALIZE, HttpTransport, PostTransport, read_refusal
 from dovetail.errors import BadResponse, ConnectionLost, DovetailError, ProtocolError, ServerError
 from dovetail.protocol.methods import RequestId
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.sse import Event, SseDecoder
 
-FALLBACK_STATUSES = frozenset({400, 404, 405})  # refusals of a handshake that servers of HTTP+SSE give
+FALLBACK_STATUSES = frozenset({400, 404, 405})  # with which servers of HTTP+SSE refuse a POST of `initialize`
 
 
 class SseTransport(PostTransport):
-    """`instead_of`: the failure of Streamable HTTP that this one is tried after, and that counts if this one fails."""
+    """`http_failure`: the refusal by Streamable HTTP before the fallback; it is raised if this transport fails too."""
 
     modern = False
 
@@ -34,7 +27,7 @@ class SseTransport(PostTransport):
         super().__init__(http)
         self._http_failure = http_failure
         self._endpoint: str | None = None
-        self.unreachable = False  # the latest handshake met no server of HTTP+SSE, nor did one before
+        self.unreachable = False  # the fallback found no HTTP+SSE either
 
     def write(self, message: OutgoingMessage) -> None:
         if message.method == INITIALIZE:
@@ -47,17 +40,13 @@ class SseTransport(PostTransport):
     async def _post(self, message: OutgoingMessage) -> None:
         if self._endpoint is None:
             raise ConnectionLost("there is no session")
-        may_sign_in = allows_sign_in(message)
-        async with self._http.send(
-            "POST", POST_HEADERS, message.body, url=self._endpoint, may_sign_in=may_sign_in
-        ) as response:
+        async with self._send_post(message, {}, self._endpoint) as response:
             if response.status == 404:
                 self._close_session("the session ended: the server does not know it any more")
             elif not response.ok:
-                failure, body = await read_refusal(message, response)
-                self._receiver.request_failed(message.id, failure, body)
+                await self._refused(message, response)
             else:
-                await response.prefetch()  # the answer comes on the stream
+                await response.prefetch()  # the response comes on the event stream
 
     async def _run_session(self, handshake: OutgoingMessage) -> None:
         reason = "the session ended: the server closed its stream"
@@ -66,7 +55,7 @@ class SseTransport(PostTransport):
         except DovetailError as failure:
             reason = f"the session ended: {failure}"
             if self._endpoint is None:
-                self.unreachable = self._http_failure is not None  # once it has worked, this is an outage
+                self.unreachable = self._http_failure is not None  # after a working session it is an outage
                 self._failed(handshake, failure if self._http_failure is None else _both(self._http_failure, failure))
         self._close_session(reason)
 
@@ -85,15 +74,14 @@ class SseTransport(PostTransport):
     async def _read_stream(self, handshake: OutgoingMessage, limit: asyncio.Timeout) -> None:
         decoder = SseDecoder(max_bytes=self._http.limits.max_message_bytes)
         async with AsyncExitStack() as connection:
-            with self._receiver.timeouts.track(limit):  # somebody may have to sign in first
-                response = await connection.enter_async_context(self._http.send("GET", {"Accept": EVENTS}))
+            with self._receiver.timeouts.track(limit):  # the user may have to sign in first
+                response = await connection.enter_async_context(self._http.send("GET", {"Accept": EVENT_STREAM}))
             if not response.ok:
                 raise (await read_refusal(handshake, response))[0]
-            if response.content_type != EVENTS:
-                raise BadResponse(
-                    f"the server answered {response.status_text} with {response.content_type}, and not with a stream"
-                )
-            while chunk := await response.next():
+            if response.content_type != EVENT_STREAM:
+                answered = f"the server answered {response.status_text} with {response.content_type}"
+                raise BadResponse(f"{answered}, and not with a stream")
+            while chunk := await response.read_chunk():
                 for event in decoder.feed(chunk):
                     self._handle_event(event, handshake)
                 if self._endpoint is not None:
@@ -104,27 +92,26 @@ class SseTransport(PostTransport):
             self._receiver.receive(event.data)
         elif event.event == "endpoint" and self._endpoint is None:
             self._endpoint = self._http.server_url.join(event.data.decode(errors="replace").strip())
-            self._http_failure = None  # this is the right transport
+            self._http_failure = None  # the fallback was right
             self._send(handshake)
 
     def _close_session(self, reason: str) -> None:
         if self._endpoint is not None:
             self._endpoint = None
-            self._cancel_requests()
-            self._stop_stream()
+            self._cancel_all()
             self._receiver.session_ended(reason)
 
 
 def _both(http: DovetailError, sse: DovetailError) -> DovetailError:
-    """The failure of Streamable HTTP, which counts, with that of HTTP+SSE in its words."""
-    status_text = f"; and by HTTP+SSE: {(sse.message if isinstance(sse, ServerError) else str(sse))[:200]}"
+    """The failure of Streamable HTTP, with that of HTTP+SSE in its text."""
+    text = f"; and by HTTP+SSE: {(sse.message if isinstance(sse, ServerError) else str(sse))[:200]}"
     if isinstance(http, ServerError):
-        return ServerError(http.code, http.message + status_text, http.data)
-    return type(http)(str(http) + status_text)
+        return ServerError(http.code, http.message + text, http.data)
+    return type(http)(str(http) + text)
 
 
 class AutoTransport(HttpTransport):
-    """Streamable HTTP, or HTTP+SSE where the first handshake is refused as servers of that transport do."""
+    """Streamable HTTP, or HTTP+SSE if the first handshake is refused with one of FALLBACK_STATUSES."""
 
     def __init__(self, http: HttpClient) -> None:
         super().__init__(http)

@@ -1,4 +1,4 @@
-"""stdio: a server as a child process, one message per line on its stdin and stdout; its stderr is ours."""
+"""stdio transport: the server is a child process, with one message per line on its stdin and stdout."""
 
 import asyncio
 import contextlib
@@ -10,11 +10,11 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import Any, cast
 
-from dovetail.client.transports.base import MAX_UNREAD_RESPONSES, UNREAD_RESPONSES, OutgoingMessage, Receiver, Transport
+from dovetail.client.transports.base import MAX_UNREAD, UNREAD, OutgoingMessage, Receiver, Transport
 from dovetail.errors import ConnectionLost, SetupError
 from dovetail.transports.pipes import LineSplitter
 
-# Ctrl-C in a terminal is not for them: who started them sees to their end, in the order that MCP wants.
+# Ctrl-C in a terminal must not reach the server: the client stops it, in the order that MCP wants.
 NEW_GROUP: dict[str, Any] = (
     {"start_new_session": True}
     if os.name == "posix"
@@ -23,22 +23,19 @@ NEW_GROUP: dict[str, Any] = (
 
 
 class ProcessGroup:
-    """A program and all that it starts in turn, as `uv run`, `npx` or a shell do: they are ended together."""
+    """A program and all that it has started, as `uv run`, `npx` or a shell do; they are stopped together."""
 
     def __init__(self, leader: int) -> None:
         self._leader = leader
         self._is_gone = False
 
     def is_alive(self) -> bool:
-        """Whether anybody is; where that can't be known, nobody."""
-        return os.name == "posix" and self._signal(0)
+        return os.name == "posix" and self._signal(0)  # other systems don't tell
 
     def terminate(self) -> None:
-        """All of them to end."""
         self._signal(signal.SIGTERM if os.name == "posix" else signal.CTRL_BREAK_EVENT)  # type: ignore[attr-defined,unused-ignore]
 
     def kill(self) -> None:
-        """All of them, now."""
         if os.name == "posix":
             self._signal(signal.SIGKILL)
         elif not self._is_gone:
@@ -47,7 +44,7 @@ class ProcessGroup:
                 subprocess.run(command, capture_output=True, timeout=10, check=False)
 
     def _signal(self, number: int) -> bool:
-        """Whether it reached anybody. A group that is empty once stays so, and its number may get another meaning."""
+        """Whether it reached a process. An empty group gets no more signals: its number may be reused."""
         if self._is_gone:
             return False
         try:
@@ -57,18 +54,18 @@ class ProcessGroup:
                 os.kill(self._leader, number)
         except ProcessLookupError:
             self._is_gone = True
-        except OSError:  # macOS says so of a group that is dead, but not yet buried
+        except OSError:  # raised by macOS for a group of zombies
             return False
         return not self._is_gone
 
 
 MAX_LINE_BYTES = 256 * 1024 * 1024
-STOP_TIMEOUT = 2.0  # how long a child gets to leave at each step: closed stdin, terminate, kill
-STDIN, STDOUT = 0, 1
+STOP_TIMEOUT = 2.0  # seconds for each step of stopping a child: closed stdin, terminate, kill
+STDIN = 0
 
 
 class NotStarted(SetupError):
-    """A command can't be started; `why` repeats nothing of it."""
+    """A command can't be started; `why` repeats nothing of it, as it may hold secrets."""
 
     def __init__(self, message: str, why: str) -> None:
         super().__init__(message)
@@ -76,7 +73,7 @@ class NotStarted(SetupError):
 
 
 class StdioTransport(Transport):
-    """Starts the command when it is opened and sees to its end when it is closed."""
+    """Starts the command when it is opened and stops it when it is closed."""
 
     def __init__(
         self,
@@ -86,7 +83,7 @@ class StdioTransport(Transport):
         *,
         stop_timeout: float = STOP_TIMEOUT,
     ) -> None:
-        self._leave_seconds = stop_timeout
+        self._stop_timeout = stop_timeout
         self._command = command
         self._env = None if env is None else {**os.environ, **env}
         self._cwd = None if cwd is None else str(cwd)
@@ -127,11 +124,11 @@ class StdioTransport(Transport):
     async def close(self) -> None:
         child, self._child = self._child, None
         if child is not None:
-            await child.stop(self._leave_seconds)
+            await child.stop(self._stop_timeout)
 
 
 class _Child(asyncio.SubprocessProtocol):
-    """What the loop tells about the child, turned into messages and one reason for the end."""
+    """The child process: passes its messages to the receiver, and reports its end once."""
 
     def __init__(self, name: str, receiver: Receiver) -> None:
         self._name = name
@@ -142,7 +139,7 @@ class _Child(asyncio.SubprocessProtocol):
         self._stdout_closed = asyncio.Event()
         self._closed = asyncio.Event()
         self._report_timer: asyncio.TimerHandle | None = None
-        self._unread = 0  # answers since it reads too slowly
+        self._unread = 0  # responses written while it reads too slowly
         self.writable = asyncio.Event()
         self.writable.set()
 
@@ -162,8 +159,8 @@ class _Child(asyncio.SubprocessProtocol):
         self.stdin.write(message.body + b"\n")
         if not self.writable.is_set() and message.is_response:
             self._unread += 1
-            if self._unread > MAX_UNREAD_RESPONSES:
-                self._receiver.connection_lost(UNREAD_RESPONSES)
+            if self._unread > MAX_UNREAD:
+                self._receiver.connection_lost(UNREAD)
 
     def pause_writing(self) -> None:
         self.writable.clear()
@@ -187,7 +184,7 @@ class _Child(asyncio.SubprocessProtocol):
         self._closed.set()
 
     def _report_end(self) -> None:
-        """Once its output has ended and its exit code is known; if one of them stays away, without it."""
+        """Report when stdout is closed and the exit code is known; after 0.2 s without one of them."""
         if self._report_timer is not None:
             self._report_timer.cancel()
         if self._stdout_closed.is_set() and self._exited.is_set():
@@ -202,7 +199,7 @@ class _Child(asyncio.SubprocessProtocol):
         return f"{self._name!r} exited with code {code}" if code >= 0 else f"{self._name!r} was ended by signal {-code}"
 
     async def stop(self, seconds: float) -> None:
-        """Close its stdin, then ask, then insist; if whoever waits for that is cancelled, insist at once."""
+        """Close its stdin, then terminate, then kill it; kill it at once if this is cancelled."""
         try:
             self.stdin.close()
             await stop_process_group(self._group, self._exited, seconds)
@@ -213,19 +210,19 @@ class _Child(asyncio.SubprocessProtocol):
                 self._report_timer.cancel()
             try:
                 await wait_until(self._closed, seconds)
-            except asyncio.CancelledError:  # once more, as the loop may be about to end: it alone takes the exit code
+            except asyncio.CancelledError:  # wait once more: only this loop can collect the exit code
                 await wait_until(self._closed, 1.0)
                 raise
 
 
 async def stop_process_group(group: ProcessGroup, exited: asyncio.Event, seconds: float) -> None:
-    """Wait until the first of a family has left; ask all of them to, then make them. Each step has its seconds."""
-    for insist in (None, group.terminate, group.kill):
-        if insist is not None:
-            insist()
+    """Wait until the leader has exited; terminate the group, then kill it. Each step takes at most these seconds."""
+    for step in (None, group.terminate, group.kill):
+        if step is not None:
+            step()
         if await wait_until(exited, seconds):
             break
-    if group.is_alive():  # the first has not waited for the others
+    if group.is_alive():  # the leader has not waited for its children
         group.terminate()
         for _ in range(round(seconds / 0.02)):
             await asyncio.sleep(0.02)
@@ -235,7 +232,7 @@ async def stop_process_group(group: ProcessGroup, exited: asyncio.Event, seconds
 
 
 async def wait_until(event: asyncio.Event, seconds: float) -> bool:
-    """Whether it happened in time."""
+    """Whether the event was set in time."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
     return event.is_set()
