@@ -1,6 +1,6 @@
-"""JSON-RPC dispatcher of a client: matches responses to requests by id and runs the server's requests.
+"""JSON-RPC dispatcher of a client: matches responses to requests by id, and runs the server's requests.
 
-It knows nothing of MCP but progress, cancellation and ping, which belong to requests and not to features.
+Of MCP it knows progress, cancellation and ping, which belong to all requests.
 """
 
 import asyncio
@@ -8,7 +8,7 @@ import contextlib
 import inspect
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, Protocol
 
@@ -28,23 +28,23 @@ log = logging.getLogger("dovetail.client")
 Direction = Literal["sent", "received"]
 Transcript = Callable[[Direction, bytes], Any]
 ProgressHandler = Callable[[float, float | None, str | None], Awaitable[None] | None]
-ClientReply = Callable[[], Awaitable[Mapping[str, Any]]]  # answers a request of the server's once it is called
+ClientReply = Callable[[], Awaitable[Mapping[str, Any]]]  # runs the handler of a server's request
 
-MAX_RETRY_AFTER = 24 * 3600.0  # seconds that a server may ask to be left alone for
+MAX_RETRY_AFTER = 24 * 3600.0  # seconds that a server may ask a client to wait
 
 
 class ServerRequests:
-    """Requests of the server's that are not answered yet, up to 2025-11-25: each is answered in a task of its own."""
+    """The server's pending requests, up to 2025-11-25: the handler of each runs in a task."""
 
-    def __init__(self, answer: Callable[[bytes], None], timeouts: RequestTimeouts, max_open: int = 100) -> None:
-        self._send_response = answer
-        self._time_limits = timeouts
+    def __init__(self, send: Callable[[bytes], None], timeouts: RequestTimeouts, max_open: int = 100) -> None:
+        self._send = send
+        self._timeouts = timeouts
         self._max_open = max_open
         self._tasks: dict[RequestId, asyncio.Task[None]] = {}
-        self._running: set[asyncio.Task[None]] = set()  # those that were withdrawn and have not ended count, too
+        self._running: set[asyncio.Task[None]] = set()  # with cancelled tasks that have not ended
 
-    def take(self, id: RequestId, reply: ClientReply) -> None:
-        """Begin to answer. Raises ProtocolError if the server asks too much at once."""
+    def start(self, id: RequestId, reply: ClientReply) -> None:
+        """Raises ProtocolError if too many are pending."""
         if id in self._tasks:
             log.warning("the server asks %r again, which is being answered", id)
             return
@@ -55,18 +55,17 @@ class ServerRequests:
         task.add_done_callback(self._running.discard)
 
     async def _run(self, id: RequestId, reply: ClientReply) -> None:
-        with self._time_limits.paused():
-            message = await _respond(id, reply)
+        with self._timeouts.paused():
+            response = await _respond(id, reply)
         if self._tasks.get(id) is not asyncio.current_task():
-            return  # it was withdrawn, and the handler went on
+            return  # cancelled, but the handler went on
         del self._tasks[id]
         try:
-            self._send_response(message)
-        except ConnectionLost as connection_lost:
-            log.info("%r is not answered: %s", id, connection_lost)
+            self._send(response)
+        except ConnectionLost as lost:
+            log.info("%r is not answered: %s", id, lost)
 
     def cancel(self, id: RequestId) -> None:
-        """The server does not want to know any more."""
         task = self._tasks.pop(id, None)
         if task is not None and task is not asyncio.current_task():  # a handler may close its client
             task.cancel()
@@ -76,15 +75,14 @@ class ServerRequests:
             self.cancel(id)
 
     async def close(self) -> None:
-        """Stop them all, and wait until they have."""
         self.cancel_all()
         await asyncio.gather(*self._running - {asyncio.current_task()}, return_exceptions=True)
 
 
-async def _respond(id: RequestId, answer: ClientReply) -> bytes:
-    """The message that answers, whatever becomes of the work; only who stops it stops this."""
+async def _respond(id: RequestId, reply: ClientReply) -> bytes:
+    """The response, also if the handler fails; raises CancelledError only if this task is cancelled."""
     try:
-        return jsonrpc.result(id, encode(await answer()))
+        return jsonrpc.result(id, encode(await reply()))
     except ProtocolError as refusal:
         return jsonrpc.error(id, refusal)
     except asyncio.CancelledError:
@@ -98,12 +96,12 @@ async def _respond(id: RequestId, answer: ClientReply) -> bytes:
 
 
 class MessageHandler(Protocol):
-    """The session, which hears what is not an answer."""
+    """Gets the server's notifications and requests; implemented by the session."""
 
     def handle_notification(self, method: str, params: Raw) -> None: ...
 
     def prepare_reply(self, method: str, params: Raw) -> ClientReply:
-        """Raises ProtocolError if nothing answers the request."""
+        """Raises ProtocolError if the request can't be answered."""
         ...
 
     def messages_missed(self) -> None: ...
@@ -114,7 +112,7 @@ class MessageHandler(Protocol):
 
 
 class PendingRequest:
-    """A request without its answer yet."""
+    """A request whose response has not arrived."""
 
     __slots__ = ("extend", "id", "method", "on_progress", "result")
 
@@ -122,7 +120,7 @@ class PendingRequest:
         self.id = id
         self.method = method
         self.on_progress = on_progress
-        self.extend: Callable[[], None] = lambda: None  # the time limit of the caller who waits, at progress
+        self.extend: Callable[[], None] = lambda: None  # restarts the caller's timeout at progress
         self.result: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
 
 
@@ -140,7 +138,7 @@ class _ErrorObject(msgspec.Struct, frozen=True):
 
 
 class Dispatcher:
-    """One link, the requests on their way over it, and the handlers that still run."""
+    """The requests of one connection and the user's handlers that run for it."""
 
     def __init__(self, transport: Transport, handler: MessageHandler, transcript: Transcript | None = None) -> None:
         self.transport = transport
@@ -151,15 +149,15 @@ class Dispatcher:
         self._handlers: set[asyncio.Future[Any]] = set()
         self.timeouts = RequestTimeouts()
         self._server_requests = ServerRequests(self._send_response, self.timeouts)
-        self._warnings = 0  # messages that made no sense
-        self._closed: str | None = None  # why it is over
+        self._warnings = 0
+        self._closed: str | None = None  # the reason
         self.answers_ping = True
 
     async def open(self) -> None:
         await self.transport.open(self)
 
     async def close(self) -> None:
-        """Nothing more is sent or heard; whoever still waits gets ConnectionLost."""
+        """Pending requests raise ConnectionLost."""
         self._end("the client was closed")
         mine = self._handlers - {asyncio.current_task()}
         for task in mine:
@@ -168,9 +166,9 @@ class Dispatcher:
             await asyncio.gather(*mine, return_exceptions=True)
             await self._server_requests.close()
         finally:
-            await self.transport.close()  # also if this task is cancelled meanwhile: a process must not be left behind
+            await self.transport.close()  # also if this task is cancelled: it may have a child process
 
-    # ── out ──
+    # ── sending ──
 
     async def request(
         self,
@@ -182,16 +180,16 @@ class Dispatcher:
         on_progress: ProgressHandler | None = None,
         cancellable: bool = True,
     ) -> Raw:
-        """The encoded result. Who stops waiting, by a timeout or a cancelled task, tells the server so.
+        """The encoded result. A timeout or the caller's cancellation also cancels the request at the server.
 
-        Progress makes `timeout` begin again, until `max_timeout` is over, too.
+        Progress restarts `timeout`, until `max_timeout` has passed too.
         """
         pending = self.start(method, params, on_progress)
         try:
-            async with asyncio.timeout(timeout) as within:
-                with self.timeouts.track(within) as limit:
+            async with asyncio.timeout(timeout) as limit:
+                with self.timeouts.track(limit) as pausable:
                     if timeout is not None:
-                        pending.extend = partial(limit.extend, timeout, max_timeout)
+                        pending.extend = partial(pausable.extend, timeout, max_timeout)
                     await self.transport.drain()
                     return await pending.result
         except TimeoutError:
@@ -209,7 +207,7 @@ class Dispatcher:
     def start(
         self, method: str, params: Mapping[str, Any], on_progress: ProgressHandler | None = None
     ) -> PendingRequest:
-        """Send a request and do not wait; `abandon` it if its answer is not wanted any more."""
+        """Send a request without waiting for its response."""
         pending = PendingRequest(next(self._ids), method, on_progress)
         if on_progress is not None:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": pending.id}}
@@ -223,7 +221,7 @@ class Dispatcher:
         return pending
 
     def cancel(self, pending: PendingRequest, reason: str, *, notify: bool = True) -> None:
-        """Forget a request and tell the server to stop; no harm if it has been answered."""
+        """Forget a request and tell the server to stop, unless the response has arrived."""
         if self._pending.pop(pending.id, None) is None or self._closed is not None:
             return
         stopped = self.transport.cancel_request(pending.id)
@@ -231,7 +229,6 @@ class Dispatcher:
             self.notify("notifications/cancelled", {"requestId": pending.id, "reason": reason})
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send a notification."""
         body = jsonrpc.notification(method, None if params is None else encode(params))
         self._write(OutgoingMessage(body, method=method, params=params or {}))
 
@@ -245,11 +242,10 @@ class Dispatcher:
         self.transport.write(message)
 
     def set_revision(self, revision: Revision) -> None:
-        """What follows is said in this revision."""
         self.answers_ping = revision.handshake
         self.transport.set_revision(revision)
 
-    # ── in ──
+    # ── receiving ──
 
     def receive(self, message: bytes, request_id: RequestId | None = None) -> None:
         if self._closed is not None:
@@ -257,18 +253,18 @@ class Dispatcher:
         self._record("received", message)
         try:
             decoded = jsonrpc.decode(message)
+            parts: Sequence[Envelope | BadMessage] = decoded if isinstance(decoded, list) else [decoded]
         except BadMessage as bad:
-            self._warn("the server sent something that is no message: %s", bad.message)
-            return
-        for part in decoded if isinstance(decoded, list) else [decoded]:
+            parts = [bad]
+        for part in parts:
             if self.is_closed:
-                return  # what came first has ended it
+                return  # a part before this one has closed it
             if isinstance(part, BadMessage):
                 self._warn("the server sent something that is no message: %s", part.message)
             else:
-                self._take(part, request_id)
+                self._dispatch(part, request_id)
 
-    def _take(self, message: Envelope, request_id: RequestId | None) -> None:
+    def _dispatch(self, message: Envelope, request_id: RequestId | None) -> None:
         if message.is_request:
             self._handle_request(message)
         elif message.is_notification:
@@ -289,7 +285,7 @@ class Dispatcher:
     def _resolve(self, message: Envelope, id: Any) -> None:
         pending = self._pending.pop(id, None)
         if pending is None or pending.result.done():
-            log.debug("an answer to %r, which nobody waits for", id)
+            log.debug("a response to %r, which is not pending", id)
         elif isinstance(message.result, Raw):
             pending.result.set_result(message.result)
         else:
@@ -319,7 +315,7 @@ class Dispatcher:
             return
         assert isinstance(message.method, str)
         try:
-            self._server_requests.take(message.id, self._handler.prepare_reply(message.method, message.params))
+            self._server_requests.start(message.id, self._handler.prepare_reply(message.method, message.params))
         except ProtocolError as refusal:
             self._send_response(jsonrpc.error(message.id, refusal))
 
@@ -339,7 +335,7 @@ class Dispatcher:
             pending.extend()
             self.run_handler(pending.on_progress, report.progress, report.total, report.message)
 
-    # ── the end ──
+    # ── closing ──
 
     @property
     def is_closed(self) -> bool:
@@ -348,7 +344,6 @@ class Dispatcher:
     def session_ended(self, reason: str) -> None:
         if self._closed is None:
             self._fail_all(reason)
-            self._server_requests.cancel_all()
             self._handler.session_ended(reason)
 
     def connection_lost(self, reason: str) -> None:
@@ -358,7 +353,6 @@ class Dispatcher:
     def _end(self, reason: str) -> None:
         self._closed = self._closed or reason
         self._fail_all(reason)
-        self._server_requests.cancel_all()
         self._handler.connection_lost(reason)
 
     def _fail_all(self, reason: str) -> None:
@@ -366,11 +360,12 @@ class Dispatcher:
             if not pending.result.done():
                 pending.result.set_exception(ConnectionLost(f"{pending.method}: {reason}"))
         self._pending.clear()
+        self._server_requests.cancel_all()
 
-    # ── other people's code ──
+    # ── the user's handlers ──
 
     def run_handler(self, handler: Callable[..., Any], *arguments: Any) -> None:
-        """Call a user's handler. One that is async runs as a task; what either raises goes to the log."""
+        """Call a handler, as a task if it is async; an exception is logged."""
         try:
             outcome = handler(*arguments)
         except Exception:
@@ -386,11 +381,11 @@ class Dispatcher:
         if not task.cancelled() and (failure := task.exception()) is not None:
             log.error("a handler of the client's failed", exc_info=failure)
 
-    def _warn(self, words: str, detail: object) -> None:
-        """A server may send any number of messages that make no sense: only the first few go to the log."""
+    def _warn(self, text: str, detail: object) -> None:
+        """Log the first few malformed messages; a server may send any number of them."""
         self._warnings += 1
         if self._warnings <= 5:
-            log.warning(words, detail)
+            log.warning(text, detail)
 
     def _record(self, direction: Direction, message: bytes) -> None:
         if self._transcript is not None:
@@ -398,7 +393,7 @@ class Dispatcher:
 
 
 def read_server_error(method: str, error: Any) -> ServerError | BadResponse:
-    """The error of an answer, as it is raised."""
+    """The exception for the error of a response."""
     try:
         failure = msgspec.json.decode(error, type=_ErrorObject)
     except UNREADABLE as bad:
