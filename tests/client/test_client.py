@@ -14,7 +14,7 @@ from small_server import every_revision, make_server
 from documented import PROGRAMS, load
 from dovetail import CallToolResult, Client, NotApproved
 from dovetail.client.oauth import OAuth
-from dovetail.client.results import ListPage, WireCallResult, read, read_page
+from dovetail.client.results import ListPage, WireCallResult, read_page, read_result
 from dovetail.errors import BadResponse, ConnectionLost, ServerError, SetupError, ToolError
 from dovetail.protocol import revisions
 from dovetail.protocol.types import Text, ToolDefinition
@@ -312,7 +312,7 @@ async def test_what_is_approved_is_what_the_server_offers_now(server: Server, ve
 
 
 def call(body: str) -> WireCallResult:
-    return read("tools/call", Raw(body.encode()), WireCallResult)
+    return read_result("tools/call", Raw(body.encode()), WireCallResult)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.client.dispatcher import Dispatcher
-from dovetail.client.negotiation import ClientIdentity, NegotiatedProtocol, negotiate
+from dovetail.client.negotiation import ClientIdentity, NegotiatedProtocol, Negotiation
 from dovetail.errors import BadResponse, ConnectionLost, ServerError
 from dovetail.protocol import revisions
 
@@ -267,7 +267,8 @@ async def settle(link: ScriptedTransport, pinned: str | None = None, timeout: fl
     conversation = Dispatcher(link, RecordingHandler())
     await conversation.open()
     try:
-        return await negotiate(conversation, IDENTITY, None if pinned is None else revisions.BY_NAME[pinned], timeout)
+        revision = None if pinned is None else revisions.BY_NAME[pinned]
+        return await Negotiation(conversation, IDENTITY, revision, timeout).run()
     finally:
         await conversation.close()
 

@@ -438,7 +438,7 @@ async def test_a_part_of_a_resource_counts_as_the_resource() -> None:
     parts = ["file:///docs/", "file:///docs/a.txt", "n://1", "n://1/x"]
     for uri in (*parts, "file:///docs", "file:///docs2/a", "file:///other/b.txt", "n://10", "n://", "n://1#x"):
         listening.add(Change("updated", uri))
-    listening.end()
+    listening.close()
     assert [change.uri async for change in listening] == parts
 
 

@@ -13,7 +13,7 @@ from dovetail.client.cache import DISCOVER, READ, ToolCache
 from dovetail.client.config import Approve, ClientOptions, ClientTarget, make_transport
 from dovetail.client.dispatcher import ProgressHandler
 from dovetail.client.handlers import RootSource, Send, call_maybe_async
-from dovetail.client.results import CallToolResult, ListPage, WireCallResult, read, read_object
+from dovetail.client.results import CallToolResult, ListPage, WireCallResult, read_object, read_result
 from dovetail.client.session import ClientSession, Timeout
 from dovetail.client.subscriptions import ChangeStream
 from dovetail.engine.subscriptions import Change
@@ -150,7 +150,7 @@ class Client:
         if self._session.tool_headers is not None:
             send = partial(self._send_with_headers, name, send, timeout)
         raw = await self._session.finish("tools/call", {"name": name, "arguments": given}, send)
-        answer = read("tools/call", raw, WireCallResult)
+        answer = read_result("tools/call", raw, WireCallResult)
         wrapped = answer.looks_wrapped and await self._known.is_wrapped(name, timeout)
         result = answer.to_result(wrapped=wrapped)
         if result.is_error and raise_on_error:

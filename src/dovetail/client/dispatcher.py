@@ -25,21 +25,22 @@ from dovetail.protocol.revisions import Revision
 
 log = logging.getLogger("dovetail.client")
 
+Params = Mapping[str, Any]
 Direction = Literal["sent", "received"]
 Transcript = Callable[[Direction, bytes], Any]
 ProgressHandler = Callable[[float, float | None, str | None], Awaitable[None] | None]
 ClientReply = Callable[[], Awaitable[Mapping[str, Any]]]  # runs the handler of a server's request
 
+MAX_SERVER_REQUESTS = 100  # that run at once
 MAX_RETRY_AFTER = 24 * 3600.0  # seconds that a server may ask a client to wait
 
 
 class ServerRequests:
     """The server's pending requests, up to 2025-11-25: the handler of each runs in a task."""
 
-    def __init__(self, send: Callable[[bytes], None], timeouts: RequestTimeouts, max_open: int = 100) -> None:
+    def __init__(self, send: Callable[[bytes], None], timeouts: RequestTimeouts) -> None:
         self._send = send
         self._timeouts = timeouts
-        self._max_open = max_open
         self._tasks: dict[RequestId, asyncio.Task[None]] = {}
         self._running: set[asyncio.Task[None]] = set()  # with cancelled tasks that have not ended
 
@@ -48,8 +49,8 @@ class ServerRequests:
         if id in self._tasks:
             log.warning("the server asks %r again, which is being answered", id)
             return
-        if len(self._running) >= self._max_open:
-            raise ProtocolError(f"Too many questions at once: {self._max_open} are being answered")
+        if len(self._running) >= MAX_SERVER_REQUESTS:
+            raise ProtocolError(f"Too many questions at once: {MAX_SERVER_REQUESTS} are being answered")
         self._tasks[id] = task = asyncio.get_running_loop().create_task(self._run(id, reply))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -173,7 +174,7 @@ class Dispatcher:
     async def request(
         self,
         method: str,
-        params: Mapping[str, Any],
+        params: Params,
         *,
         timeout: float | None,
         max_timeout: float = 0,
@@ -204,9 +205,7 @@ class Dispatcher:
         finally:
             self._pending.pop(pending.id, None)
 
-    def start(
-        self, method: str, params: Mapping[str, Any], on_progress: ProgressHandler | None = None
-    ) -> PendingRequest:
+    def start(self, method: str, params: Params, on_progress: ProgressHandler | None = None) -> PendingRequest:
         """Send a request without waiting for its response."""
         pending = PendingRequest(next(self._ids), method, on_progress)
         if on_progress is not None:
@@ -228,7 +227,7 @@ class Dispatcher:
         if notify and not stopped:
             self.notify("notifications/cancelled", {"requestId": pending.id, "reason": reason})
 
-    def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+    def notify(self, method: str, params: Params | None = None) -> None:
         body = jsonrpc.notification(method, None if params is None else encode(params))
         self._write(OutgoingMessage(body, method=method, params=params or {}))
 
