@@ -22,7 +22,7 @@ LATEST_HANDSHAKE = "2025-11-25"
 
 def everything(**options: Any) -> ClientHandlers:
     handlers = {"elicitation_handler": lambda question: None, "sampling_handler": lambda request: "Hi.", "roots": []}
-    return ClientHandlers(**{**handlers, **options})
+    return ClientHandlers({**handlers, **options})
 
 
 def prepared(answering: ClientHandlers, question: dict[str, Any], revision: str = MODERN) -> Any:
@@ -44,8 +44,8 @@ def test_what_is_declared(revision: str) -> None:
         expected["elicitation"] = {}
     elif revision in (LATEST_HANDSHAKE, MODERN):
         expected["elicitation"] = {"form": {}, "url": {}}
-    assert everything().declared(revisions.BY_NAME[revision]) == expected
-    assert ClientHandlers().declared(revisions.BY_NAME[revision]) == {}
+    assert everything().capabilities(revisions.BY_NAME[revision]) == expected
+    assert ClientHandlers({}).capabilities(revisions.BY_NAME[revision]) == {}
 
 
 TOOLS = {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]}
@@ -273,7 +273,7 @@ def test_roots_may_be_named_in_many_ways(tmp_path: Path) -> None:
 )
 def test_what_are_no_roots(roots: Any) -> None:
     with pytest.raises(SetupError, match="roots="):
-        ClientHandlers(roots=roots)
+        ClientHandlers({"roots": roots})
 
 
 COLOURS = [{"const": "r", "title": "Red"}, {"const": "g", "title": "Green"}]

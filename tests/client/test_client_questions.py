@@ -264,9 +264,7 @@ async def test_a_server_that_only_wants_to_be_asked_again() -> None:
         return {"action": "accept"}
 
     begun = monotonic()
-    await run_rounds(
-        "tools/call", {"name": "t"}, send, lambda *asked: answered, 9, first_pause=0.01, longest_pause=0.02
-    )
+    await run_rounds("tools/call", {"name": "t"}, send, lambda *asked: answered, 9, first_delay=0.01, max_delay=0.02)
     assert monotonic() - begun > 0.06  # 10, 20, 20, and after the question 10 ms again
     assert [params.get("requestState") for params in sent] == [None, "0", "1", "2", "3", "4"]
     assert [number for number, params in enumerate(sent) if "inputResponses" in params] == [4]

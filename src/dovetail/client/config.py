@@ -1,22 +1,22 @@
 """Options and targets of a client: a `Server`, a command, a URL, and the servers of an `mcp.json`.
 
 An `mcp.json` is the file that Claude, Cursor and VS Code write: names with a command or a URL, under `mcpServers` or
-`servers`; comments and trailing commas do no harm. What is wrong with the file is a SetupError; what is wrong with one
-server is kept for it, so that others can be used. No value of the file gets into an error: it may be a secret.
+`servers`; comments and trailing commas are allowed. A problem of the file is a SetupError; one of a server is kept in
+its `ListedServer`, so that others can be used. No value of the file gets into an error: it may be a secret.
 """
 
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypedDict, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import msgspec
 
 from dovetail.auth.principal import Principal
 from dovetail.client.auth import ClientAuth, credentials_for, is_token
 from dovetail.client.dispatcher import ProgressHandler, Transcript
-from dovetail.client.handlers import ElicitationCompleteHandler, ElicitationHandler, RootSource, SamplingHandler
+from dovetail.client.handlers import HandlerOptions
 from dovetail.client.negotiation import pinned_revision
 from dovetail.client.results import LogHandler
 from dovetail.client.transports.aiohttp import HttpClient
@@ -35,29 +35,24 @@ Approve = Callable[[ToolDefinition, dict[str, Any]], bool | Awaitable[bool]]
 HttpTransportName = Literal["http", "sse"]
 
 
-class SharedOptions(TypedDict, total=False):
-    """What `Client` takes, and `Clients` passes on to every one of its clients."""
+class SharedOptions(HandlerOptions, total=False):
+    """Options of `Client` that `Clients` passes on to each of its clients."""
 
     protocol_version: str | None
     client_info: Mapping[str, Any] | None
-    capabilities: Mapping[str, Any] | None
     approve: Approve | None
     timeout: float | None  # 30 seconds, if not given
     max_timeout: float  # 3600 seconds
     transcript: Transcript | None
     log_handler: LogHandler | None
     progress_handler: ProgressHandler | None
-    elicitation_handler: ElicitationHandler | None
-    elicitation_complete_handler: ElicitationCompleteHandler | None
-    sampling_handler: SamplingHandler | None
-    roots: RootSource | None
     max_rounds: int  # 32
     cache: bool  # True
     auth: ClientAuth | None  # for URLs without an Authorization header of their own
 
 
 class ClientOptions(SharedOptions, total=False):
-    """What `Client` takes besides: it is about one server."""
+    """Options of `Client` that are about one server."""
 
     env: Mapping[str, str] | None
     cwd: str | Path | None
@@ -67,8 +62,6 @@ class ClientOptions(SharedOptions, total=False):
 
 
 class HasEngine(Protocol):
-    """A `Server`, by the one thing that a client needs of it."""
-
     @property
     def engine(self) -> Engine: ...
 
@@ -77,7 +70,7 @@ ClientTarget = HasEngine | Transport | str | Sequence[str | Path]
 
 
 def make_transport(target: Any, options: ClientOptions) -> Transport:
-    """A `Server` is reached in process, a command as a child process over stdio, a URL over HTTP."""
+    """In process for a `Server`, stdio for a command, HTTP for a URL."""
     env, cwd, headers = options.get("env"), options.get("cwd"), options.get("headers")
     auth, principal, transport = options.get("auth"), options.get("principal"), options.get("transport")
     pinned = pinned_revision(options.get("protocol_version"))
@@ -105,23 +98,23 @@ def make_transport(target: Any, options: ClientOptions) -> Transport:
         return MemoryTransport(engine, target, auth, principal)
     if _is_command(target):
         return StdioTransport([str(part) for part in target], env, cwd)
-    shown = repr(target)[:100] if isinstance(target, str) else type(target).__name__  # else it may hold secrets
+    shown = repr(target)[:100] if isinstance(target, str) else type(target).__name__  # a command may hold secrets
     raise SetupError(
         f"Client: can't connect to {shown}; give it a Server, or a command as a list of strings "
         'such as ["python", "server.py"], or a URL such as "http://127.0.0.1:8000/mcp"'
     )
 
 
-def _over_http(requests: HttpClient, transport: HttpTransportName | None, pinned: Revision | None) -> Transport:
+def _over_http(http: HttpClient, transport: HttpTransportName | None, pinned: Revision | None) -> Transport:
     if transport is not None and transport not in get_args(HttpTransportName):
         raise SetupError(f'Client: transport={transport!r} is unknown; use "http", "sse" or none')
     if transport == "sse":
         if pinned is not None and not pinned.handshake:
             raise SetupError(f"Client: {pinned.name} does not exist over HTTP+SSE; leave transport= out")
-        return SseTransport(requests)
+        return SseTransport(http)
     if transport == "http" or (pinned is not None and not pinned.handshake):
-        return HttpTransport(requests)
-    return AutoTransport(requests)
+        return HttpTransport(http)
+    return AutoTransport(http)
 
 
 def _is_command(target: Any) -> bool:
@@ -134,16 +127,16 @@ def _is_command(target: Any) -> bool:
 
 MAX_FILE_BYTES = 1024 * 1024
 TRANSPORTS = {None: None, "http": "http", "streamable-http": "http", "streamableHttp": "http", "sse": "sse"}
-_REFERENCE = re.compile(r"\$\{((?:\$?\{[^{}]*\}|[^{}])*+)\}")  # another one may be in it
+_REFERENCE = re.compile(r"\$\{((?:\$?\{[^{}]*\}|[^{}])*+)\}")  # may be nested
 _VARIABLE = re.compile(r"(?:env:)?([A-Za-z_]\w*)(?::-(.*))?", re.DOTALL)
 _STRING = rb'"(?:[^"\\]|\\.?)*+(?:"|\Z)'
-_COMMENT = re.compile(_STRING + rb"|(//[^\r\n]*|/\*.*?\*/)|/\*.*", re.DOTALL)  # one without an end is none
+_COMMENT = re.compile(_STRING + rb"|(//[^\r\n]*|/\*.*?\*/)|/\*.*", re.DOTALL)  # an unterminated one stays
 _TRAILING_COMMA = re.compile(_STRING + rb"|(,)(?=\s*[}\]])", re.DOTALL)
 _NOT_A_LINE_END = re.compile(rb"[^\r\n]")
 
 
 class ListedServer(NamedTuple):
-    """What `Client` needs to reach it, or why it can't be reached."""
+    """A server of an `mcp.json`: the arguments of its `Client`, or the problem with it."""
 
     target: Any
     options: Mapping[str, Any]
@@ -152,7 +145,7 @@ class ListedServer(NamedTuple):
 
     @property
     def needs_auth(self) -> bool:
-        """Whether it is a URL, and does not bring an `Authorization` of its own."""
+        """Whether it is a URL without an `Authorization` header."""
         headers = self.options.get("headers")
         return headers is not None and not any(name.lower() == "authorization" for name in headers)
 
@@ -165,13 +158,12 @@ class _Entry(msgspec.Struct, frozen=True, rename="camel"):
     env_file: str | None = None
     cwd: str | None = None
     url: str | None = None
-    http_url: str | None = None  # as Gemini CLI has it
+    http_url: str | None = None  # of Gemini CLI
     headers: dict[str, str] = {}
     disabled: bool = False
 
 
 def read_servers(source: str | Path | Mapping[str, Any]) -> dict[str, ListedServer]:
-    """Those that are not switched off, by name."""
     return {name: listed for name, listed in all_servers(source).items() if not listed.is_disabled}
 
 
@@ -190,7 +182,7 @@ def all_servers(source: str | Path | Mapping[str, Any]) -> dict[str, ListedServe
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The object in a file as hosts write it, with comments and trailing commas."""
+    """The JSON object in a file, which may have comments and trailing commas."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
@@ -207,7 +199,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def _plain_json(content: bytes) -> bytes:
-    """Without comments and trailing commas, which people write; every other byte stays at its place."""
+    """With blanks for comments and trailing commas, so that error positions stay right."""
 
     def blank(found: re.Match[bytes]) -> bytes:
         return found[0] if found[1] is None else _NOT_A_LINE_END.sub(b" ", found[0])
@@ -216,7 +208,7 @@ def _plain_json(content: bytes) -> bytes:
 
 
 def _workspace(path: Path) -> Path:
-    """The folder that a project's file is about: `project/.vscode/mcp.json` is about `project`."""
+    """The folder of the project: for `project/.vscode/mcp.json` it is `project`."""
     folder = path.absolute().parent
     return folder.parent if folder.name in (".vscode", ".cursor", ".gemini") else folder
 
@@ -266,7 +258,7 @@ def _server_from_entry(entry: _Entry, folder: Path) -> ListedServer:
 
 
 def _checked(check: Callable[[Any], T], value: Any, words: str) -> T:
-    """Without a value of the file in the error."""
+    """Replaces an error that would show a value of the file."""
     try:
         return check(value)
     except SetupError:
@@ -278,14 +270,14 @@ def _as_text(value: str | float | bool) -> str:
 
 
 def _expanded(text: str, folder: Path) -> str:
-    """`${NAME}`, `${env:NAME}` and `${NAME:-default}` stand for variables; what these hold is not looked into."""
+    """Replaces `${NAME}`, `${env:NAME}` and `${NAME:-default}`; the values of variables are not expanded again."""
     return _REFERENCE.sub(lambda reference: _resolve(reference[1], folder), text)
 
 
 def _resolve(reference: str, folder: Path) -> str:
-    places = {"workspaceFolder": folder, "userHome": Path.home()}
-    if reference in places:
-        return str(places[reference])
+    folders = {"workspaceFolder": folder, "userHome": Path.home()}
+    if reference in folders:
+        return str(folders[reference])
     if reference.startswith("input:"):
         raise SetupError(f"${{{reference}}} asks a person; use ${{env:NAME}} and set that variable")
     variable = _VARIABLE.fullmatch(reference)

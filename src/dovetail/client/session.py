@@ -56,14 +56,8 @@ class ClientSession:
 
     def __init__(self, transport: Transport, options: SharedOptions, on_change: Callable[[Change], None]) -> None:
         self._transport = transport
-        self._handlers = ClientHandlers(
-            elicitation_handler=options.get("elicitation_handler"),
-            elicitation_complete_handler=options.get("elicitation_complete_handler"),
-            sampling_handler=options.get("sampling_handler"),
-            roots=options.get("roots"),
-            capabilities=options.get("capabilities"),
-        )
-        self._identity = ClientIdentity(options.get("client_info") or CLIENT_INFO, self._handlers.declared)
+        self._handlers = ClientHandlers(options)
+        self._identity = ClientIdentity(options.get("client_info") or CLIENT_INFO, self._handlers.capabilities)
         self._pinned = pinned_revision(options.get("protocol_version"))
         self._timeout = options.get("timeout", 30)
         self._max_timeout = options.get("max_timeout", 3600)
