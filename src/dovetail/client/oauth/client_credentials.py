@@ -1,15 +1,11 @@
-"""Tokens without a browser: client credentials, JWT bearer, and enterprise-managed authorization.
-
-RFC 6749 4.4; RFC 7523 2.1, for a token of the platform that the program runs on; and the company's own identity
-provider, which vouches for its user.
-"""
+"""Tokens without a browser: client credentials (RFC 6749, 4.4), JWT bearer (RFC 7523, 2.1), enterprise-managed."""
 
 from collections.abc import Awaitable, Callable
 from typing import Unpack
 
 from dovetail.client.handlers import call_maybe_async
-from dovetail.client.oauth.metadata import PUBLIC, AuthorizationServer, OAuthHttp
-from dovetail.client.oauth.provider import TokenRequest, TokenSource, TokenSourceOptions, auth_method_for
+from dovetail.client.oauth.metadata import PUBLIC, OAuthHttp
+from dovetail.client.oauth.provider import TokenRequest, TokenSource, TokenSourceOptions
 from dovetail.client.oauth.storage import RegisteredClient, TokenSet
 from dovetail.errors import NotSignedIn, SetupError
 
@@ -22,9 +18,7 @@ TokenText = str | Callable[[], str | Awaitable[str]]  # a text, or a function th
 
 
 class _MachineSource(TokenSource):
-    """What they have in common."""
-
-    needs_client_auth = False  # of who it is, to the token endpoint
+    needs_client_auth = False
 
     def __init__(self, client_id: str, client_secret: str | None = None, **options: Unpack[TokenSourceOptions]) -> None:
         name, key = type(self).__name__, options.get("private_key")
@@ -32,33 +26,24 @@ class _MachineSource(TokenSource):
             raise SetupError(f"{name}: client_secret= and private_key= are two proofs for one thing; keep one of them")
         if self.needs_client_auth and client_secret is None and key is None:
             raise SetupError(f"{name}: how does it prove who it is? Give client_secret= or private_key=")
-        super().__init__(**options)
-        self._id, self._secret = client_id, client_secret
+        super().__init__(client_id, client_secret, **options)
+        self._client_id = client_id
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._id!r})"
+        return f"{type(self).__name__}({self._client_id!r})"
 
     @property
     def bound_to_issuer(self) -> bool:
-        """What it has is for one issuer, whatever a server says later."""
         return True
 
     @property
-    def who(self) -> str:
+    def store_name(self) -> str:
         return f"{type(self).__name__} {self._id}"
-
-    def with_secret(self, client: RegisteredClient) -> RegisteredClient:
-        return RegisteredClient(client.id, self._secret, client.method)
 
     async def obtain(self, token_request: TokenRequest) -> TokenSet:
         form = {**await self._grant(token_request), **token_request.scope_field}
-        return await token_request.endpoint.request_tokens(
-            self._client(token_request.endpoint.auth_server), form, token_request.scopes
-        )
-
-    def _client(self, auth_server: AuthorizationServer) -> RegisteredClient:
-        method = auth_method_for(auth_server, secret=self._secret is not None, key=self.key is not None)
-        return RegisteredClient(self._id, self._secret, method)
+        client = self.user_client(self._client_id, token_request.endpoint.auth_server)
+        return await token_request.endpoint.request_tokens(client, form, token_request.scopes)
 
     async def _grant(self, token_request: TokenRequest) -> dict[str, str]:
         raise NotImplementedError
@@ -69,8 +54,8 @@ class ClientCredentials(_MachineSource):
 
     Client("https://notes.example.com/mcp", auth=ClientCredentials("ci", os.environ["CI_SECRET"]))
 
-    It proves who it is by a `client_secret`, or by a `private_key` (PEM or JWK), which needs `dovetail-mcp[auth]`.
-    `issuer`: the only authorization server that may see that; without it, the one that the first server names.
+    It authenticates by a `client_secret`, or by a `private_key` (PEM or JWK), which needs `dovetail-mcp[auth]`.
+    `issuer` is the only authorization server that gets the secret; without it, the one that the first server names.
     """
 
     needs_client_auth = True
@@ -80,10 +65,7 @@ class ClientCredentials(_MachineSource):
 
 
 class JwtBearer(_MachineSource):
-    """A program for which its platform vouches, by a signed token for the authorization server.
-
-    `assertion`: that token, or a function that gets a fresh one.
-    """
+    """A program with a signed token of its platform: `assertion` is that token, or a function that gets a fresh one."""
 
     def __init__(self, client_id: str, assertion: TokenText, **options: Unpack[TokenSourceOptions]) -> None:
         super().__init__(client_id, **options)
@@ -94,10 +76,10 @@ class JwtBearer(_MachineSource):
 
 
 class EnterpriseManaged(_MachineSource):
-    """A user for whom the company's own identity provider vouches; nobody is asked anything.
+    """A user who has signed in at the company's own identity provider, and need not sign in again.
 
-    `id_token`: of the user's sign-in there, or a function that gets a fresh one. `idp_token_endpoint` and
-    `idp_client_id`: of that provider, which changes it for a grant that is good for one MCP server.
+    `id_token` is that of the user, or a function that gets a fresh one. The provider, with its `idp_token_endpoint` and
+    `idp_client_id`, exchanges it for a grant for one MCP server.
     """
 
     def __init__(
@@ -117,8 +99,7 @@ class EnterpriseManaged(_MachineSource):
 
     @property
     def bound_to_issuer(self) -> bool:
-        """Each grant is for one issuer only; a secret of its own is for one of them."""
-        return self._secret is not None or self.key is not None
+        return self._secret is not None or self.key is not None  # the id token itself is not sent to an issuer
 
     async def _grant(self, token_request: TokenRequest) -> dict[str, str]:
         auth_server = token_request.endpoint.auth_server
@@ -139,7 +120,7 @@ class EnterpriseManaged(_MachineSource):
 
 
 async def _token_text(given: TokenText) -> str:
-    found = given if isinstance(given, str) else await call_maybe_async(given)
-    if not isinstance(found, str) or not found:
+    token = given if isinstance(given, str) else await call_maybe_async(given)
+    if not isinstance(token, str) or not token:
         raise NotSignedIn("The function that gets a token for this program gave none")
-    return found
+    return token

@@ -1,9 +1,9 @@
-"""OAuth servers: their documents fetched with bounds, discovery (RFC 9728, RFC 8414) and registration (RFC 7591).
+"""Metadata of OAuth servers, discovery (RFC 9728, RFC 8414) and client registration (RFC 7591).
 
-The MCP server, which may be anybody's, says which servers are asked. So a server in the internet can't send us into the
-network that we are in, no answer may be large or take long, and secrets go only over https, or to this machine if that
-is where the MCP server is. A server of 2025-03-26 says nothing of itself: there its own origin is asked, and if that
-says nothing either, the endpoints have the names that this revision gave them.
+The MCP server, which is not trusted, names the URLs that are requested. So a public server can't lead the client into a
+private network, responses are bounded in size and time, and secrets go only over https, or to this machine if the MCP
+server is here. A server of 2025-03-26 may have no metadata: then its own origin is the authorization server, and if
+that has no metadata either, the endpoints are at the paths of that revision.
 """
 
 import re
@@ -36,21 +36,18 @@ from dovetail.protocol.scopes import read_scopes
 Texts = tuple[str, ...] | None
 
 OFFLINE_ACCESS = "offline_access"
-# Ways to prove who a program is.
-BASIC, POST, PRIVATE_KEY_JWT, PUBLIC = "client_secret_basic", "client_secret_post", "private_key_jwt", "none"
+# Methods of client authentication at the token endpoint.
+SECRET_BASIC, SECRET_POST = "client_secret_basic", "client_secret_post"
+PRIVATE_KEY_JWT, PUBLIC = "private_key_jwt", "none"
 
 
 class ResourceMetadata(msgspec.Struct, frozen=True):
-    """Of an MCP server."""
-
     resource: str
     authorization_servers: Texts = None
     scopes_supported: Texts = None
 
 
 class AuthorizationServerMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """Of an authorization server."""
-
     issuer: str
     token_endpoint: str
     authorization_endpoint: str | None = None
@@ -64,12 +61,12 @@ class AuthorizationServerMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuthorizationServer(NamedTuple):
-    """Where tokens for one MCP server come from."""
+    """The authorization server of one MCP server."""
 
     metadata: AuthorizationServerMetadata
-    resource: str  # byte for byte what the server calls itself
-    scopes: Texts  # that the server names, if it names any
-    is_guessed: bool = False  # nothing says that there is an authorization server
+    resource: str  # byte for byte as the MCP server names itself
+    scopes: Texts  # that the MCP server names
+    is_guessed: bool = False  # without any metadata
 
     @property
     def issuer(self) -> str:
@@ -77,8 +74,6 @@ class AuthorizationServer(NamedTuple):
 
 
 class RegistrationResponse(Confidential, frozen=True):
-    """What comes of a registration."""
-
     client_id: str
     client_secret: str | None = None
     client_secret_expires_at: float | None = None
@@ -86,19 +81,15 @@ class RegistrationResponse(Confidential, frozen=True):
 
 
 class TokenResponse(Confidential, frozen=True):
-    """What comes of a good request for tokens."""
-
     access_token: str
     token_type: str
-    expires_in: float | str | None = None  # some servers write numbers as texts
+    expires_in: float | str | None = None  # some servers send numbers as texts
     refresh_token: str | None = None
     scope: str | None = None
     issued_token_type: str | None = None
 
 
 class ErrorResponse(msgspec.Struct, frozen=True):
-    """What comes of a bad one."""
-
     error: str
     error_description: str | None = None
 
@@ -109,7 +100,7 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 class ChallengeParams(NamedTuple):
-    """What matters in the challenges of a refusal."""
+    """The parameters of the `WWW-Authenticate` challenges that a client needs."""
 
     error: str | None = None
     scopes: frozenset[str] = frozenset()
@@ -117,26 +108,26 @@ class ChallengeParams(NamedTuple):
 
 
 def read_challenges(headers: Iterable[str]) -> list[tuple[str, dict[str, str]]]:
-    """Scheme and parameters, in small letters. One header may hold several (RFC 9110, 11.6.1); others are skipped."""
-    metadata: list[tuple[str, dict[str, str]]] = []
+    """Lower-case schemes with their parameters; one header may hold several challenges (RFC 9110, 11.6.1)."""
+    challenges: list[tuple[str, dict[str, str]]] = []
     for header in headers:
         for part in _PART.finditer(header):
-            name, quoted, plain = part.groups()
-            value = _ESCAPED.sub(r"\1", quoted) if quoted is not None else plain
+            name, quoted, unquoted = part.groups()
+            value = _ESCAPED.sub(r"\1", quoted) if quoted is not None else unquoted
             if value is None:
-                metadata.append((name.lower(), {}))
-            elif metadata:
-                metadata[-1][1].setdefault(name.lower(), value)
-    return metadata[:20]
+                challenges.append((name.lower(), {}))
+            elif challenges:
+                challenges[-1][1].setdefault(name.lower(), value)
+    return challenges[:20]
 
 
 def read_challenge_params(headers: Iterable[str], schemes: Sequence[str]) -> ChallengeParams:
-    """By the challenges of these schemes; where several say something, the first scheme counts."""
+    """From the challenges of these schemes, the first one preferred."""
     challenges = read_challenges(headers)
-    known = [parameters for scheme in schemes for each, parameters in challenges if each == scheme]
+    known = [params for scheme in schemes for each, params in challenges if each == scheme]
 
     def first(name: str) -> str | None:
-        return next((parameters[name] for parameters in known if name in parameters), None)
+        return next((params[name] for params in known if name in params), None)
 
     return ChallengeParams(first("error"), read_scopes(first("scope")), first("resource_metadata"))
 
@@ -145,25 +136,23 @@ T = TypeVar("T")
 
 
 class OAuthHttp:
-    """For one MCP server. `inside`: those who are asked may be in a private network.
+    """HTTP client for the OAuth servers of one MCP server.
 
-    That is for what the user has written down, and for what a server says that is in such a network itself.
+    `allow_private`: they may be in a private network, as the user's issuer may, and those that a private server names.
     """
 
     def __init__(self, server_url: str, *, allow_private: bool = False) -> None:
-        parts = urlsplit(server_url)
-        self.is_local = names_this_machine(server_url)  # so that http to this machine is as good as the server itself
-        if parts.scheme != "https" and not self.is_local:
-            raise NotSignedIn(f"{shown(server_url)} is not https: whoever is on the way there could read the tokens")
+        self.is_local = names_this_machine(server_url)
+        if urlsplit(server_url).scheme != "https" and not self.is_local:
+            raise NotSignedIn(f"{shown(server_url)} is not https: others on the network could read the tokens")
         self._allow_private = allow_private or self.is_local
         self._fetch: Fetch | None = None
 
     async def document(self, url: str, kind: type[T]) -> T | None:
-        """None if there is none; a page for people, or anything else of another shape, is none."""
+        """None if there is none of this shape; an HTML page is none."""
+        headers = {"MCP-Protocol-Version": LATEST_HANDSHAKE.name}
         for _ in range(4):
-            response = await self._request(
-                FetchRequest(url=url, headers={"MCP-Protocol-Version": LATEST_HANDSHAKE.name})
-            )
+            response = await self._request(FetchRequest(url=url, headers=headers))
             if response.status not in (301, 302, 307, 308):
                 break
             url = _redirect_target(url, response.headers.get("location", ""))
@@ -191,7 +180,7 @@ class OAuthHttp:
 
 
 def decode_as(body: bytes, kind: type[T]) -> T | None:
-    """None for what is no JSON object of this shape."""
+    """None if the body is no JSON object of this shape."""
     try:
         return msgspec.convert(read_object(body), kind)
     except msgspec.ValidationError:
@@ -199,16 +188,16 @@ def decode_as(body: bytes, kind: type[T]) -> T | None:
 
 
 def read_error(response: Fetched) -> tuple[str, str]:
-    """Why a request was refused: OAuth's word for it, and all that may be shown."""
-    error_response = decode_as(response.body, ErrorResponse)
-    if error_response is None:
+    """The error code of a refusal, empty if there is none, and a text that is safe to show."""
+    refusal = decode_as(response.body, ErrorResponse)
+    if refusal is None:
         return "", f"it answered {response.status}"
-    error = plain(error_response.error)
-    return error, ": ".join(filter(None, (error, plain(error_response.error_description or ""))))
+    error = plain(refusal.error)
+    return error, ": ".join(filter(None, (error, plain(refusal.error_description or ""))))
 
 
 def _redirect_target(url: str, location: str) -> str:
-    """Raises NotSignedIn for a redirect to another origin."""
+    """Raises NotSignedIn if it is of another origin."""
     try:
         target = urljoin(url, location)
         here, there = urlsplit(url), urlsplit(target)
@@ -235,42 +224,41 @@ async def discover(
     preferred_issuer: str | None = None,
     issuer_http: OAuthHttp | None = None,
 ) -> AuthorizationServer:
-    """`metadata_url`: as the challenge says. `before`: the issuer of last time.
+    """The authorization server of an MCP server; `metadata_url` is that of the challenge.
 
-    `only`: the issuer that the user names, which is asked by `issuer_web`.
+    `required_issuer` is the user's choice, requested by `issuer_http`; `preferred_issuer` that of the last time.
     """
-    described = await _resource_metadata(http, server_url, metadata_url)
-    if described is None:
+    resource = await _resource_metadata(http, server_url, metadata_url)
+    if resource is None:
         return await _own_origin(http, server_url, required_issuer)
-    if not resource_matches(described.resource, server_url):
-        raise NotSignedIn(
-            f"{shown(server_url)} says that it is {shown(described.resource)!r}; a token for that one is not for this"
-        )
-    offered = described.authorization_servers or ()
+    if not resource_matches(resource.resource, server_url):
+        claim = f"{shown(server_url)} says that it is {shown(resource.resource)!r}"
+        raise NotSignedIn(f"{claim}; a token for that one is not for this")
+    offered = resource.authorization_servers or ()
     wanted = next((each for each in (required_issuer, preferred_issuer) if each is not None and each in offered), None)
     if required_issuer is not None and wanted != required_issuer:
-        raise NotSignedIn(f"{shown(server_url)} does not take tokens of {required_issuer}, but of {_listed(offered)}")
+        listed = ", ".join(shown(each) for each in offered[:5]) or "none"
+        raise NotSignedIn(f"{shown(server_url)} does not take tokens of {required_issuer}, but of {listed}")
     issuer = wanted or next(iter(offered), None)
     if issuer is None:
         raise NotSignedIn(f"{shown(server_url)} does not say where its tokens come from")
     metadata = await _server_metadata(issuer_http or http, issuer, issuer_urls(issuer), {issuer})
     if metadata is None:
         raise NotSignedIn(f"{shown(issuer)}, where tokens should come from, has no metadata of an authorization server")
-    return AuthorizationServer(metadata, described.resource, described.scopes_supported)
+    return AuthorizationServer(metadata, resource.resource, resource.scopes_supported)
 
 
 async def _resource_metadata(http: OAuthHttp, server_url: str, metadata_url: str | None) -> ResourceMetadata | None:
-    """Behind a proxy, a server may not know its own URL: if what it names can't be read, the usual places are asked."""
-    origin, path = _origin_and_path(server_url)
+    """At the URL of the challenge, else at the well-known ones: behind a proxy a server may not know its own URL."""
+    origin, path = _origin(server_url), urlsplit(server_url).path.rstrip("/")
+    urls = (metadata_url, f"{origin}{RESOURCE_WELL_KNOWN}{path}", f"{origin}{RESOURCE_WELL_KNOWN}")
     failed = None
-    for url_ in dict.fromkeys(
-        filter(None, (metadata_url, f"{origin}{RESOURCE_WELL_KNOWN}{path}", f"{origin}{RESOURCE_WELL_KNOWN}"))
-    ):
+    for url in dict.fromkeys(filter(None, urls)):
         try:
-            if (metadata := await http.document(url_, ResourceMetadata)) is not None:
+            if (metadata := await http.document(url, ResourceMetadata)) is not None:
                 return metadata
         except NotSignedIn as failure:
-            if url_ != metadata_url:
+            if url != metadata_url:
                 raise
             failed = failure
     if failed is not None:
@@ -280,7 +268,7 @@ async def _resource_metadata(http: OAuthHttp, server_url: str, metadata_url: str
 
 async def _own_origin(http: OAuthHttp, server_url: str, required_issuer: str | None) -> AuthorizationServer:
     """As in 2025-03-26: the server is its own authorization server."""
-    origin, _ = _origin_and_path(server_url)
+    origin = _origin(server_url)
     metadata = await _server_metadata(http, origin, [origin + SERVER_WELL_KNOWN], {origin, f"{origin}/"})
     if is_guessed := metadata is None:
         metadata = AuthorizationServerMetadata(
@@ -298,10 +286,10 @@ async def _own_origin(http: OAuthHttp, server_url: str, required_issuer: str | N
 async def _server_metadata(
     http: OAuthHttp, issuer: str, urls: list[str], names: set[str]
 ) -> AuthorizationServerMetadata | None:
-    """The first document that is there. One that names another issuer is never used."""
+    """The first document of the issuer. One that names another issuer is never used."""
     other = None
-    for url_ in urls:
-        metadata = await http.document(url_, AuthorizationServerMetadata)
+    for url in urls:
+        metadata = await http.document(url, AuthorizationServerMetadata)
         if metadata is not None and metadata.issuer in names:
             return _checked(metadata)
         other = metadata or other
@@ -311,7 +299,7 @@ async def _server_metadata(
 
 
 def _checked(metadata: AuthorizationServerMetadata) -> AuthorizationServerMetadata:
-    """Where secrets are sent has to be a place."""
+    """Endpoints that get secrets must be valid URLs."""
     for url in filter(None, (metadata.token_endpoint, metadata.registration_endpoint)):
         try:
             ServerUrl.parse(url)
@@ -321,7 +309,6 @@ def _checked(metadata: AuthorizationServerMetadata) -> AuthorizationServerMetada
 
 
 def issuer_urls(issuer: str) -> list[str]:
-    """In the order in which they have to be tried."""
     try:
         parts = urlsplit(issuer)
     except ValueError:
@@ -332,7 +319,7 @@ def issuer_urls(issuer: str) -> list[str]:
 
 
 def resource_matches(resource: str, server_url: str) -> bool:
-    """Whether it is the server, or all of its origin, or a folder above it."""
+    """Whether a resource is the server, its origin, or a folder above it."""
     try:
         theirs, ours = ServerUrl.parse(resource), ServerUrl.parse(server_url)
     except SetupError:
@@ -342,62 +329,53 @@ def resource_matches(resource: str, server_url: str) -> bool:
 
 
 def authorization_url(auth_server: AuthorizationServer, *, is_local: bool) -> str:
-    """Where the browser goes; only to a page that is safe to open, and that knows PKCE. Raises NotSignedIn."""
+    """The page for the browser, if it is safe to open and the server supports PKCE. Raises NotSignedIn."""
     metadata = auth_server.metadata
     url = metadata.authorization_endpoint
     if url is None:
         raise NotSignedIn(f"{shown(auth_server.issuer)} has no page to sign in at")
     try:
-        address = ServerUrl.parse(url)
+        scheme, host, _ = ServerUrl.parse(url).origin
     except SetupError:
         raise NotSignedIn(f"{shown(auth_server.issuer)} names a page to sign in at that is no URL of the web") from None
-    scheme, host, _ = address.origin
     if not url.isascii():
         raise NotSignedIn(f"{shown(url)!r}, the page to sign in at, has odd characters")
     if scheme != "https" and not (is_local and is_loopback_host(host)):
         raise NotSignedIn(f"{shown(url)}, the page to sign in at, is not https")
     if S256 not in (metadata.code_challenge_methods_supported or ()):
-        raise NotSignedIn(
-            f"{shown(auth_server.issuer)} does not support PKCE with S256, without which codes can be stolen"
-        )
+        pkce = "does not support PKCE with S256, without which codes can be stolen"
+        raise NotSignedIn(f"{shown(auth_server.issuer)} {pkce}")
     return url
 
 
-def _origin_and_path(url: str) -> tuple[str, str]:
-    """The path without a slash at its end."""
+def _origin(url: str) -> str:
     parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+    return f"{parts.scheme}://{parts.netloc}"
 
 
-def _listed(offered: tuple[str, ...]) -> str:
-    return ", ".join(shown(each) for each in offered[:5]) or "nobody"
+# ── registration ──
 
-
-GRANT_TYPES = ("authorization_code", "refresh_token")
-AUTH_METHODS = (PUBLIC, BASIC, POST)  # the first that the authorization server takes
-CLIENT_ID_HINT = 'get a client_id from whoever runs it, and give it to OAuth(client_id="…")'
+AUTH_METHODS = (PUBLIC, SECRET_BASIC, SECRET_POST)  # in the order of preference
+CLIENT_ID_HINT = 'get a client_id from its operator, and give it to OAuth(client_id="…")'
 
 
 async def register(
     http: OAuthHttp, auth_server: AuthorizationServer, name: str, redirect_uri: str, *, native: bool
 ) -> RegisteredClient:
-    """Raises NotSignedIn."""
     url = auth_server.metadata.registration_endpoint
     if url is None:
         raise NotSignedIn(f"{shown(auth_server.issuer)} does not let programs register themselves; {CLIENT_ID_HINT}")
     supported = auth_server.metadata.token_endpoint_auth_methods_supported
     wanted = next((each for each in AUTH_METHODS if supported is None or each in supported), PUBLIC)
-    response = await http.post_json(
-        url,
-        {
-            "client_name": name,
-            "redirect_uris": [redirect_uri],
-            "grant_types": GRANT_TYPES,
-            "response_types": ["code"],
-            "token_endpoint_auth_method": wanted,
-            "application_type": "native" if native else "web",
-        },
-    )
+    request = {
+        "client_name": name,
+        "redirect_uris": [redirect_uri],
+        "grant_types": ["authorization_code", "refresh_token"],
+        "response_types": ["code"],
+        "token_endpoint_auth_method": wanted,
+        "application_type": "native" if native else "web",
+    }
+    response = await http.post_json(url, request)
     made = decode_as(response.body, RegistrationResponse) if response.status in (200, 201) else None
     if made is None or not made.client_id:
         raise NotSignedIn(f"{shown(url)} did not register this program: {read_error(response)[1]}; {CLIENT_ID_HINT}")
@@ -406,5 +384,5 @@ async def register(
         raise NotSignedIn(f"{shown(url)} registered this program in a way that it can't use")
     if method == PUBLIC:
         return RegisteredClient(made.client_id, None, method, redirect_uri)
-    until = made.client_secret_expires_at or None  # 0 is for ever
-    return RegisteredClient(made.client_id, made.client_secret, method, redirect_uri, until)
+    expires_at = made.client_secret_expires_at or None  # 0 means never
+    return RegisteredClient(made.client_id, made.client_secret, method, redirect_uri, expires_at)

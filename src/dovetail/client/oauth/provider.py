@@ -1,7 +1,4 @@
-"""Tokens for one MCP server: obtained, refreshed and renewed once for all requests that wait for them.
-
-A token that the server refuses though it is new is not asked for again and again.
-"""
+"""Tokens for one MCP server: obtained and refreshed once for all requests that wait for them."""
 
 import asyncio
 import base64
@@ -22,11 +19,11 @@ from dovetail.auth.jose import require_library
 from dovetail.client.auth import AUTHORIZATION, AuthChallenge, OutgoingRequest, is_token
 from dovetail.client.oauth.dpop import ClientKey, DpopProofs
 from dovetail.client.oauth.metadata import (
-    BASIC,
     OFFLINE_ACCESS,
-    POST,
     PRIVATE_KEY_JWT,
     PUBLIC,
+    SECRET_BASIC,
+    SECRET_POST,
     AuthorizationServer,
     ChallengeParams,
     ErrorResponse,
@@ -46,7 +43,7 @@ log = logging.getLogger("dovetail.client")
 
 
 class PerLoopLock:
-    """A lock for objects that outlive an event loop: each loop has one of its own."""
+    """A lock for objects that outlive an event loop: each loop has its own."""
 
     def __init__(self) -> None:
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
@@ -56,14 +53,12 @@ class PerLoopLock:
 
 
 ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-BUSY_STATUSES = frozenset({408, 425, 429})  # says nothing about the request
-TRANSIENT_ERRORS = frozenset(
-    {"", "server_error", "temporarily_unavailable"}
-)  # nor does this; without a word it was a gateway
+BUSY_STATUSES = frozenset({408, 425, 429})
+TRANSIENT_ERRORS = frozenset({"", "server_error", "temporarily_unavailable"})  # without a code: of a gateway
 
 
 class TokenRefused(NotSignedIn):
-    """The endpoint itself said no; `error` is the word that OAuth has for it."""
+    """The token endpoint refused; `error` is OAuth's error code."""
 
     def __init__(self, message: str, error: str) -> None:
         super().__init__(message)
@@ -71,7 +66,7 @@ class TokenRefused(NotSignedIn):
 
 
 class TokenEndpoint(NamedTuple):
-    """All that is needed to ask one authorization server for tokens for one MCP server."""
+    """The token endpoint for one MCP server, with the keys of this client."""
 
     http: OAuthHttp
     auth_server: AuthorizationServer
@@ -81,27 +76,27 @@ class TokenEndpoint(NamedTuple):
     async def request_tokens(
         self, client: RegisteredClient, form: Mapping[str, str], scopes: tuple[str, ...]
     ) -> TokenSet:
-        """`scopes`: what they were asked for, whether the form says so or not."""
+        """`scopes`: those of the tokens, whether the form repeats them or not."""
         response = await self.post(client, {**form, "resource": self.auth_server.resource})
         return self._tokens(response, client, scopes)
 
     async def post(self, client: RegisteredClient, form: Mapping[str, str], url: str | None = None) -> TokenResponse:
         url = url or self.auth_server.metadata.token_endpoint
-        proof, more = self._authenticate(client)
+        headers, fields = self._authenticate(client)
         for _ in range(2):
-            proven = {} if self.proofs is None else self.proofs.header("POST", url)
-            response = await self.http.post_form(url, {**form, **more}, {**proof, **proven})
-            fresh = self.proofs is not None and self.proofs.remember_nonce(url, response.headers.get("dpop-nonce"))
-            if response.status < 400 or not fresh or read_error(response)[0] != "use_dpop_nonce":
+            proof = {} if self.proofs is None else self.proofs.header("POST", url)
+            response = await self.http.post_form(url, {**form, **fields}, {**headers, **proof})
+            has_nonce = self.proofs is not None and self.proofs.remember_nonce(url, response.headers.get("dpop-nonce"))
+            if response.status < 400 or not has_nonce or read_error(response)[0] != "use_dpop_nonce":
                 break
         return _read_token_response(response, url)
 
     def _authenticate(self, client: RegisteredClient) -> tuple[dict[str, str], dict[str, str]]:
-        """Headers and fields that say who is asking, and prove it."""
-        if client.method == BASIC:
+        """Headers and form fields that authenticate the client."""
+        if client.method == SECRET_BASIC:
             pair = f"{quote_plus(client.id)}:{quote_plus(client.secret or '')}"
             return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}, {}
-        if client.method == POST:
+        if client.method == SECRET_POST:
             return {}, {"client_id": client.id, "client_secret": client.secret or ""}
         if client.method == PRIVATE_KEY_JWT and self.key is not None:
             supported = self.auth_server.metadata.token_endpoint_auth_signing_alg_values_supported
@@ -111,15 +106,15 @@ class TokenEndpoint(NamedTuple):
         return {}, {"client_id": client.id}
 
     def _tokens(self, response: TokenResponse, client: RegisteredClient, scopes: tuple[str, ...]) -> TokenSet:
-        token_request = "Bearer" if self.proofs is None else "DPoP"
-        if response.token_type.lower() != token_request.lower():
-            raise NotSignedIn(f"{shown(self.auth_server.issuer)} gave a token that is not of the type {token_request}")
+        issuer, token_type = self.auth_server.issuer, "Bearer" if self.proofs is None else "DPoP"
+        if response.token_type.lower() != token_type.lower():
+            raise NotSignedIn(f"{shown(issuer)} gave a token that is not of the type {token_type}")
         if not is_token(response.access_token):
-            raise NotSignedIn(f"{shown(self.auth_server.issuer)} gave a token that no header can carry")
+            raise NotSignedIn(f"{shown(issuer)} gave a token that no header can carry")
         return TokenSet(
             access_token=response.access_token,
-            token_type=token_request,
-            issuer=self.auth_server.issuer,
+            token_type=token_type,
+            issuer=issuer,
             client=client,
             requested=scopes,
             granted=scopes if response.scope is None else tuple(sorted(read_scopes(response.scope))),
@@ -127,16 +122,6 @@ class TokenEndpoint(NamedTuple):
             refresh_token=response.refresh_token or None,
             proof_key=None if self.proofs is None else self.proofs.key.jwk,
         )
-
-
-def auth_method_for(auth_server: AuthorizationServer, *, secret: bool, key: bool) -> str:
-    """How a program with these proves who it is, as far as the authorization server takes it."""
-    if key:
-        return PRIVATE_KEY_JWT
-    if not secret:
-        return PUBLIC
-    supported = auth_server.metadata.token_endpoint_auth_methods_supported or (BASIC,)
-    return next((each for each in (BASIC, POST) if each in supported), BASIC)
 
 
 def _read_token_response(response: Fetched, url: str) -> TokenResponse:
@@ -160,15 +145,13 @@ def _expires_at(seconds: float | str | None) -> float | None:
         raise NotSignedIn(f"The token ends after {plain(str(seconds))!r} seconds, which is no number") from None
     if not lifetime > 0:
         return None
-    return time.time() + lifetime - min(30.0, lifetime / 10)  # a little before its end
+    return time.time() + lifetime - min(30.0, lifetime / 10)  # early, so that it does not expire on the way
 
 
 class TokenRequest(NamedTuple):
-    """One try to get tokens."""
-
     endpoint: TokenEndpoint
     scopes: tuple[str, ...]
-    client: RegisteredClient | None  # as this program is known there already, if it is
+    client: RegisteredClient | None  # from an earlier registration
 
     @property
     def scope_field(self) -> dict[str, str]:
@@ -176,25 +159,23 @@ class TokenRequest(NamedTuple):
 
 
 class TokenSourceOptions(TypedDict, total=False):
-    """What all ways to get tokens take."""
+    """Options of all token sources."""
 
-    private_key: str | bytes | Mapping[str, Any] | None  # PEM or JWK, by which a program proves who it is
+    private_key: str | bytes | Mapping[str, Any] | None  # PEM or JWK, for client authentication
     key_id: str | None
-    scopes: Iterable[str]  # to ask for, besides what the server names
-    issuer: str | None  # the only authorization server that may be asked
-    tokens: TokenStore | None  # where they are kept
+    scopes: Iterable[str]  # to request, besides those that the server names
+    issuer: str | None  # the only authorization server that is used
+    tokens: TokenStore | None
     dpop: bool  # bind tokens to a key
 
 
 class TokenSource(ABC):
-    """A way to get tokens, the same for every server; `OAuth`, `ClientCredentials` and the like.
+    """A way to get tokens for any server: `OAuth`, `ClientCredentials` and the like."""
 
-    `key` is one by which a program proves who it is to the token endpoint.
-    """
+    interactive = False  # the user has to sign in
 
-    interactive = False  # a person has to do something
-
-    def __init__(self, **options: Unpack[TokenSourceOptions]) -> None:
+    def __init__(self, client_id: str | None, client_secret: str | None, **options: Unpack[TokenSourceOptions]) -> None:
+        self._id, self._secret = client_id, client_secret
         name = type(self).__name__
         checked_options(options, TokenSourceOptions.__optional_keys__, name, {})
         self.issuer = options.get("issuer")
@@ -206,67 +187,77 @@ class TokenSource(ABC):
         self.key = None if key is None else ClientKey(key, key_id=options.get("key_id"), who=name)
         tokens = options.get("tokens")
         self.store: TokenStore = MemoryTokens() if tokens is None else tokens
-        self.first_issuer = self.issuer  # else the one that a server named first
+        self.first_issuer = self.issuer  # else that of the first server
         self._servers: dict[str, ServerTokens] = {}
 
     def for_server(self, url: str) -> "ServerTokens":
-        """Of all clients of one server: they share its tokens."""
+        """All clients of one server share its tokens."""
         if url not in self._servers:
             self._servers[url] = ServerTokens(url, self)
         return self._servers[url]
 
     @property
     @abstractmethod
-    def who(self) -> str:
-        """Whose tokens these are, in the key of a store."""
+    def store_name(self) -> str:
+        """A part of the key in the token store."""
 
     @property
-    @abstractmethod
     def bound_to_issuer(self) -> bool:
-        """Whether the user's own credentials belong to one issuer, and must not be shown to another."""
+        """Whether the user's secrets belong to one issuer, and must not be sent to another."""
+        return self._secret is not None or self.key is not None
 
-    @abstractmethod
     def with_secret(self, client: RegisteredClient) -> RegisteredClient:
-        """As it was kept, with the secrets that only the user keeps."""
+        """A stored client with the user's secret, which is not stored."""
+        if self._id is None or client.id != self._id:
+            return client
+        return RegisteredClient(client.id, self._secret, client.method, client.redirect_uri)
+
+    def user_client(self, id: str, auth_server: AuthorizationServer) -> RegisteredClient:
+        """The client that the user has registered, with a method of client authentication for its secret or key."""
+        method = PUBLIC if self.key is None else PRIVATE_KEY_JWT
+        if self._secret is not None and self.key is None:
+            supported = auth_server.metadata.token_endpoint_auth_methods_supported or (SECRET_BASIC,)
+            method = next((each for each in (SECRET_BASIC, SECRET_POST) if each in supported), SECRET_BASIC)
+        return RegisteredClient(id, self._secret, method)
 
     @abstractmethod
     async def obtain(self, token_request: TokenRequest) -> TokenSet:
         """Raises NotSignedIn."""
 
 
-RETRY_WINDOW = 60.0  # seconds in which nothing is tried twice that did not help
-CLIENT_REJECTED_ERRORS = frozenset({"invalid_client", "unauthorized_client"})  # the program is not known any more
+RETRY_WINDOW = 60.0  # seconds in which a refresh or a sign-in that did not help is not repeated
+CLIENT_REJECTED_ERRORS = frozenset({"invalid_client", "unauthorized_client"})
 
 
 class ServerTokens:
     """Credentials for one server, from one source."""
 
-    discovery_timeout = 20.0
+    discovery_timeout = 20.0  # seconds
 
     def __init__(self, url: str, source: TokenSource) -> None:
         self._url = url
         self._source = source
-        self._key = f"{url} {source.who}"
-        self._issuer = source.issuer  # as the user says, else as the server said first
-        self._lock = PerLoopLock()  # of whoever does something for a token
+        self._key = f"{url} {source.store_name}"
+        self._issuer = source.issuer  # else that of the last discovery
+        self._lock = PerLoopLock()  # held while tokens are obtained
         self._is_loaded = False
         self._tokens: TokenSet | None = None
-        self._client: RegisteredClient | None = None  # as the issuer knew it a moment ago
+        self._client: RegisteredClient | None = None
         self._http: OAuthHttp | None = None
         self._auth_server: AuthorizationServer | None = None
         self._proofs: DpopProofs | None = None
-        self._tried: dict[str, float] = {}  # when something was last done
-        self._stepped_up: set[frozenset[str]] = set()  # scopes that are not asked for again
-        self._obtained: deque[float] = deque(maxlen=5 if source.interactive else 30)  # when, within a minute
-        self._failures = 0  # so often nothing came of it
-        self._last_failure = ""  # the last time
+        self._tried: dict[str, float] = {}  # the time of the last refresh and sign-in
+        self._stepped_up: set[frozenset[str]] = set()  # scopes that are not requested again
+        self._obtained: deque[float] = deque(maxlen=5 if source.interactive else 30)  # times
+        self._failures = 0
+        self._last_failure = ""
 
     @property
     def identity(self) -> str:
-        """Changes with the token: clients that share it must not keep what was said to another one."""
+        """Changes with the token, so that responses to another caller are not used from the cache."""
         return "" if self._tokens is None else self._tokens.authorization
 
-    # ── a request goes out ──
+    # ── headers of a request ──
 
     async def headers(self, request: OutgoingRequest) -> Mapping[str, str]:
         if not self._is_loaded:
@@ -280,15 +271,14 @@ class ServerTokens:
         tokens = self._tokens
         if tokens is None:
             return {}
-        proof = {}
-        if self._proofs is not None:
-            proof = self._proofs.header(request.method, request.url, tokens.access_token)
-        # Even if the token is over: without one, somebody who is known could be taken for a stranger.
+        proofs = self._proofs
+        proof = {} if proofs is None else proofs.header(request.method, request.url, tokens.access_token)
+        # Also an expired token: without any, a known caller could be served as an anonymous one.
         return {AUTHORIZATION: tokens.authorization, **proof}
 
     @asynccontextmanager
     async def _locked(self, request: OutgoingRequest) -> AsyncIterator[None]:
-        """Inside, only we do something for a token. Who waits for that may be waiting for a person."""
+        """With the lock; the timeouts of requests that wait for it are paused, as another one may wait for the user."""
         lock = self._lock.current()
         with self._paused(request):
             await lock.acquire()
@@ -298,11 +288,10 @@ class ServerTokens:
             lock.release()
 
     def _paused(self, request: OutgoingRequest) -> AbstractContextManager[None]:
-        """Time limits are for machines."""
         return request.pause_timeouts() if self._source.interactive else nullcontext()
 
     async def _renew(self, request: OutgoingRequest, auth_server: AuthorizationServer, tokens: TokenSet) -> None:
-        """Before the server has to ask for it, where nobody has to do anything for it. It need not succeed."""
+        """Before the server refuses an expired token, if the user need not sign in for it. It may fail."""
         try:
             if tokens.refresh_token:
                 await self._refresh(auth_server, tokens)
@@ -311,12 +300,11 @@ class ServerTokens:
         except NotSignedIn as failure:
             log.info("the token is not renewed yet: %s", failure)
 
-    # ── and is refused ──
+    # ── challenges ──
 
     async def refused(self, request: OutgoingRequest, challenge: AuthChallenge) -> bool:
-        params = read_challenge_params(
-            challenge.challenges, ("dpop", "bearer") if self._source.dpop else ("bearer", "dpop")
-        )
+        schemes = ("dpop", "bearer") if self._source.dpop else ("bearer", "dpop")
+        params = read_challenge_params(challenge.challenges, schemes)
         if self._proofs is not None and challenge.sent_headers:
             has_nonce = self._proofs.remember_nonce(request.url, challenge.nonce)
             if params.error == "use_dpop_nonce":
@@ -326,9 +314,9 @@ class ServerTokens:
         failures = self._failures
         async with self._locked(request):
             if self._failures > failures:
-                raise NotSignedIn(self._last_failure)  # which is what we have waited for
+                raise NotSignedIn(self._last_failure)  # of the request that held the lock
             if self._tokens is not None and self._tokens.authorization != challenge.sent_headers.get(AUTHORIZATION):
-                return True  # somebody else has seen to it
+                return True  # another request has got new tokens
             try:
                 return await self._sign_in(request, challenge, params)
             except NotSignedIn as failure:
@@ -351,17 +339,15 @@ class ServerTokens:
         if self._source.interactive and not request.may_sign_in:
             return False
         if self._tokens is not None and is_new and self._tried_recently("sign in"):
-            raise NotSignedIn(
-                f"{shown(self._url)} refuses the token that {shown(auth_server.issuer)} has just given for it; "
-                "whoever runs the server should know why"
-            )
+            given = f"{shown(self._url)} refuses the token that {shown(auth_server.issuer)} has just given for it"
+            raise NotSignedIn(f"{given}; its operator should know why")
         await self._obtain(request, auth_server, self._scopes(auth_server, params, tokens))
         return True
 
     async def _step_up(
         self, request: OutgoingRequest, challenge: AuthChallenge, params: ChallengeParams, tokens: TokenSet
     ) -> bool:
-        """More scopes, unless they are there, or were asked for before."""
+        """Obtain a token with more scopes, unless it has them or they were requested before."""
         union = frozenset(tokens.requested).union(tokens.granted, params.scopes)
         if params.scopes <= set(tokens.granted) or union in self._stepped_up:
             return False
@@ -372,39 +358,36 @@ class ServerTokens:
         self._stepped_up.add(union)
         return True
 
-    # ── what is known ──
+    # ── stored tokens ──
 
     async def _load(self) -> None:
         if not self._is_loaded:
             stored = await self._load_stored(self._known_issuer)
             if stored is not None:
                 self._use(stored)
-                self._remember(stored.issuer)
+                self._issuer = self._source.first_issuer = stored.issuer
             self._is_loaded = True
 
     @property
     def _known_issuer(self) -> str | None:
-        """What belongs to one issuer does so for all servers."""
+        """Credentials of one issuer are for the same one with all servers."""
         return self._source.first_issuer if self._source.bound_to_issuer else self._issuer
-
-    def _remember(self, issuer: str) -> None:
-        self._issuer = self._source.first_issuer = issuer
 
     def _use(self, tokens: TokenSet) -> None:
         self._tokens, self._client = tokens, tokens.client
-        if self._source.dpop:
-            jwk = tokens.proof_key
-            if self._proofs is None or self._proofs.key.jwk != jwk:
-                self._proofs = DpopProofs(jwk)
+        jwk = tokens.proof_key
+        if self._source.dpop and (self._proofs is None or self._proofs.key.jwk != jwk):
+            self._proofs = DpopProofs(jwk)
 
     async def _load_stored(self, issuer: str | None) -> TokenSet | None:
-        """What the store has of this issuer, or of any."""
+        """The stored tokens, if they are of this issuer; None stands for any."""
         stored = await self._source.store.load(self._key)
-        is_ours = stored is not None and issuer in (None, stored.issuer)
-        return stored if stored is not None and is_ours and (stored.token_type == "DPoP") == self._source.dpop else None
+        if stored is None or issuer not in (None, stored.issuer):
+            return None
+        return stored if (stored.token_type == "DPoP") == self._source.dpop else None
 
     async def _adopt_stored(self, auth_server: AuthorizationServer, tokens: TokenSet | None) -> bool:
-        """What another process has got meanwhile."""
+        """Use tokens that another process has obtained meanwhile."""
         stored = await self._load_stored(auth_server.issuer)
         is_known = tokens is not None and stored is not None and stored.access_token == tokens.access_token
         if stored is None or is_known or stored.is_expired(time.time()):
@@ -414,25 +397,24 @@ class ServerTokens:
 
     async def _store(self, tokens: TokenSet) -> None:
         self._use(tokens)
-        if self._source.bound_to_issuer:  # its secret is the user's, who keeps it elsewhere
+        if self._source.bound_to_issuer:  # the user's own secret is not stored
             tokens = replace(tokens, client=replace(tokens.client, secret=None))
         await self._save(tokens)
 
     async def _save(self, tokens: TokenSet | None) -> None:
-        """What can't be kept is good as long as this program runs."""
+        """Tokens that can't be stored are used as long as this program runs."""
         try:
             await self._source.store.save(self._key, tokens)
         except NotSignedIn as failure:
             log.warning("you will have to sign in again next time: %s", failure)
 
-    # ── what is done ──
+    # ── discovery, refresh, sign-in ──
 
     async def _discover(self, params: ChallengeParams, allow_private: bool) -> AuthorizationServer:
         required_issuer = self._source.issuer
         http = OAuthHttp(self._url, allow_private=allow_private)
-        issuer_http = (
-            http if required_issuer is None else OAuthHttp(self._url, allow_private=True)
-        )  # the user has written it down
+        # The user has named the required issuer, so it may be in a private network.
+        issuer_http = http if required_issuer is None else OAuthHttp(self._url, allow_private=True)
         try:
             async with asyncio.timeout(self.discovery_timeout):
                 auth_server = await discover(
@@ -445,17 +427,15 @@ class ServerTokens:
                 )
         except TimeoutError:
             raise NotSignedIn(f"{shown(self._url)}: where its tokens come from was not to be found in time") from None
-        preferred_issuer = self._known_issuer  # by now; another server may have been quicker
-        if preferred_issuer is not None and preferred_issuer != auth_server.issuer:
+        known = self._known_issuer  # another server may have set it meanwhile
+        if known is not None and known != auth_server.issuer:
             if self._source.bound_to_issuer:
-                raise NotSignedIn(
-                    f"{shown(self._url)} takes tokens of {shown(auth_server.issuer)}; what this program has is for "
-                    f"{shown(preferred_issuer)}, and is not shown to others"
-                )
+                takes = f"{shown(self._url)} takes tokens of {shown(auth_server.issuer)}"
+                raise NotSignedIn(f"{takes}; what this program has is for {shown(known)}, and is not shown to others")
             self._tokens = self._client = None
             self._tried.clear()
             self._stepped_up.clear()
-        self._remember(auth_server.issuer)
+        self._issuer = self._source.first_issuer = auth_server.issuer
         self._auth_server, self._http = auth_server, issuer_http
         return auth_server
 
@@ -466,7 +446,7 @@ class ServerTokens:
         return TokenEndpoint(self._http, auth_server, self._source.key, self._proofs)
 
     async def _refresh(self, auth_server: AuthorizationServer, tokens: TokenSet) -> bool:
-        """Whoever stops waiting meanwhile must not lose what came of it: the old refresh token is used up."""
+        """A cancelled request must not lose the new tokens: the old refresh token is used up."""
         task = asyncio.create_task(self._refresh_locked(auth_server, tokens))
         try:
             return await asyncio.shield(task)
@@ -476,13 +456,13 @@ class ServerTokens:
             raise
 
     async def _refresh_locked(self, auth_server: AuthorizationServer, tokens: TokenSet) -> bool:
-        """Whether there is a good token now. One that can't be refreshed is forgotten."""
+        """Whether there is a valid token now. Tokens that can't be refreshed are dropped."""
         async with self._store_lock():
             if await self._adopt_stored(auth_server, tokens):
                 return True
             stored = await self._load_stored(auth_server.issuer)
             if stored is not None and stored.refresh_token:
-                tokens = stored  # another process may have used up ours
+                tokens = stored  # another process may have used up our refresh token
                 self._use(stored)
             client = self._source.with_secret(tokens.client)
             form = {"grant_type": "refresh_token", "refresh_token": tokens.refresh_token or ""}
@@ -495,13 +475,13 @@ class ServerTokens:
                 await self._save(None)
                 return False
             self._tried["refresh"] = time.monotonic()
-            rotated = fresh.refresh_token or tokens.refresh_token  # what is left out stays as it was
+            rotated = fresh.refresh_token or tokens.refresh_token  # not every response has a new one
             await self._store(replace(fresh, refresh_token=rotated, requested=tokens.requested))
             return True
 
     @asynccontextmanager
     async def _store_lock(self) -> AsyncIterator[None]:
-        """Without others who use the same refresh token, if the store can see to that."""
+        """Keeps other processes from using the same refresh token, if the store has a lock."""
         async with AsyncExitStack() as held:
             try:
                 await held.enter_async_context(self._source.store.exclusive(self._key))
@@ -522,7 +502,7 @@ class ServerTokens:
             with self._paused(request):
                 tokens = await self._source.obtain(token_request)
         except NotSignedIn:
-            self._client = None  # which may be why
+            self._client = None  # the registration may be the reason
             raise
         self._tried["sign in"] = time.monotonic()
         self._tried.pop("refresh", None)
@@ -531,13 +511,13 @@ class ServerTokens:
     def _scopes(
         self, auth_server: AuthorizationServer, params: ChallengeParams, tokens: TokenSet | None
     ) -> tuple[str, ...]:
-        """What the challenge names, else what the server does; with what the user wants, and had before."""
+        """Those of the challenge, else of the user, else of the server's metadata; with the user's and earlier ones."""
         named = params.scopes or self._source.scopes or read_scopes(list(auth_server.scopes or ()))
-        token_request = named | self._source.scopes | frozenset(() if tokens is None else tokens.requested)
+        scopes = named | self._source.scopes | frozenset(() if tokens is None else tokens.requested)
         offered = auth_server.metadata.scopes_supported or ()
-        if token_request and self._source.interactive and OFFLINE_ACCESS in offered:
-            token_request |= {OFFLINE_ACCESS}
-        return tuple(sorted(token_request))
+        if scopes and self._source.interactive and OFFLINE_ACCESS in offered:
+            scopes |= {OFFLINE_ACCESS}
+        return tuple(sorted(scopes))
 
-    def _tried_recently(self, what: str) -> bool:
-        return time.monotonic() - self._tried.get(what, -RETRY_WINDOW) < RETRY_WINDOW
+    def _tried_recently(self, action: str) -> bool:
+        return time.monotonic() - self._tried.get(action, -RETRY_WINDOW) < RETRY_WINDOW

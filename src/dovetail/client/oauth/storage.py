@@ -1,7 +1,6 @@
 """Token stores: in memory, or in a file that only its owner can read.
 
-The file is written beside its place and then put there, so that nobody ever sees half of it. One that others can read
-is not used.
+The file is replaced as a whole, so that no process reads half of it. A file that others can read is not used.
 """
 
 import asyncio
@@ -27,14 +26,14 @@ log = logging.getLogger("dovetail.client")
 
 
 class RegisteredClient(Confidential, frozen=True, omit_defaults=True):
-    """Who this program is to one authorization server."""
+    """This program as a client of one authorization server."""
 
     harmless = ("id",)
 
     id: str
     secret: str | None = None
-    method: str = "none"  # how it proves that to the token endpoint
-    redirect_uri: str | None = None  # that it was registered with
+    method: str = "none"  # of client authentication at the token endpoint
+    redirect_uri: str | None = None  # of the registration
     secret_expires_at: float | None = None  # seconds since 1970
 
     def is_expired(self, now: float) -> bool:
@@ -42,7 +41,7 @@ class RegisteredClient(Confidential, frozen=True, omit_defaults=True):
 
 
 class TokenSet(Confidential, frozen=True, kw_only=True, omit_defaults=True):
-    """What one sign-in came to."""
+    """The tokens of one sign-in."""
 
     harmless = ("token_type", "issuer")
 
@@ -52,9 +51,9 @@ class TokenSet(Confidential, frozen=True, kw_only=True, omit_defaults=True):
     client: RegisteredClient
     requested: tuple[str, ...] = ()  # scopes
     granted: tuple[str, ...] = ()
-    expires_at: float | None = None  # seconds since 1970, a little before its end
+    expires_at: float | None = None  # seconds since 1970, a little early
     refresh_token: str | None = None
-    proof_key: dict[str, str] | None = None  # that it is bound to
+    proof_key: dict[str, str] | None = None  # for DPoP
 
     @property
     def authorization(self) -> str:
@@ -65,20 +64,20 @@ class TokenSet(Confidential, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TokenStore(Protocol):
-    """Where tokens are kept. A key names a server and a client, so that each user of an app needs a store."""
+    """Stores tokens by key. A key names a server and a client, so that each user of an app needs a store."""
 
     async def load(self, key: str) -> TokenSet | None: ...
 
     async def save(self, key: str, tokens: TokenSet | None) -> None:
-        """None takes them away. Others may be saving something else at the same time."""
+        """None removes them. Other processes may save other keys at the same time."""
 
     def exclusive(self, key: str) -> AbstractAsyncContextManager[None]:
-        """Inside, nobody else uses what is kept under this key: a refresh token is good for one use only."""
+        """A lock for the tokens of this key: a refresh token is good for one use only."""
         ...
 
 
 class MemoryTokens:
-    """Kept for as long as this object lives."""
+    """Stores tokens as long as this object lives."""
 
     def __init__(self) -> None:
         self._tokens: dict[str, TokenSet] = {}
@@ -87,7 +86,6 @@ class MemoryTokens:
         return f"MemoryTokens({len(self._tokens)})"
 
     def items(self) -> dict[str, TokenSet]:
-        """A copy of all that is kept."""
         return dict(self._tokens)
 
     async def load(self, key: str) -> TokenSet | None:
@@ -101,7 +99,7 @@ class MemoryTokens:
 
     @asynccontextmanager
     async def exclusive(self, key: str) -> AsyncIterator[None]:  # noqa: ARG002
-        yield  # there is one user for each key, which does one thing at a time
+        yield  # each key has one user, with a lock of its own
 
 
 if sys.platform == "win32":
@@ -122,10 +120,10 @@ class TokenFile:
         self,
         path: str | os.PathLike[str] | None = None,
         *,
-        lock_timeout: float = 30.0,
+        lock_seconds: float = 30.0,
         max_bytes: int = 4 * 1024 * 1024,
     ) -> None:
-        self._lock_timeout = lock_timeout
+        self._lock_seconds = lock_seconds
         self._max_bytes = max_bytes
         self.path = default_path() if path is None else Path(path).expanduser().absolute()
 
@@ -146,32 +144,29 @@ class TokenFile:
                 raise NotSignedIn(f"{self.path}: there is no room for more tokens; remove the file, and sign in again")
             self._write(data)
 
-    @asynccontextmanager
-    async def exclusive(self, key: str) -> AsyncIterator[None]:
-        """Those of other servers can be used meanwhile."""
-        async with self._locked(f".{hashlib.sha256(key.encode()).hexdigest()[:16]}"):
-            yield
+    def exclusive(self, key: str) -> AbstractAsyncContextManager[None]:
+        return self._locked(f".{hashlib.sha256(key.encode()).hexdigest()[:16]}")
 
     @asynccontextmanager
     async def _locked(self, part: str) -> AsyncIterator[None]:
-        place = self.path.with_name(f".{self.path.name}{part}.lock")
+        path = self.path.with_name(f".{self.path.name}{part}.lock")
         try:
-            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(place, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o600)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o600)
         except OSError as failure:
-            raise NotSignedIn(f"{place}: the tokens can't be kept there: {failure.strerror}") from None
+            raise NotSignedIn(f"{path}: the tokens can't be kept there: {failure.strerror}") from None
         try:
-            end = time.monotonic() + self._lock_timeout
+            deadline = time.monotonic() + self._lock_seconds
             while not _try_lock(lock):
-                if time.monotonic() > end:
-                    raise NotSignedIn(f"{self.path}: another program has been changing it for {self._lock_timeout:g} s")
+                if time.monotonic() > deadline:
+                    raise NotSignedIn(f"{self.path}: another program has been changing it for {self._lock_seconds:g} s")
                 await asyncio.sleep(0.02)
             yield
         finally:
-            os.close(lock)  # which gives it free
+            os.close(lock)  # releases it
 
     def _read(self) -> dict[str, TokenSet]:
-        """Nothing, if the file is broken: the next tokens replace it. Raises NotSignedIn for what must not be used."""
+        """Empty if the file is broken: the next tokens replace it. Raises NotSignedIn if the file is unsafe."""
         try:
             file = os.open(self.path, os.O_RDONLY | _NO_LINK | _NO_BLOCK)
         except FileNotFoundError:
@@ -191,18 +186,18 @@ class TokenFile:
 
     def _check_owner(self, found: os.stat_result) -> None:
         if os.name != "posix":
-            return  # the user's own folders are private already
+            return  # the user's data folder is private
         if not stat.S_ISREG(found.st_mode):
             raise NotSignedIn(f"{self.path}: that is not a file; move it away")
         if found.st_uid != os.geteuid():
-            raise NotSignedIn(f"{self.path}: it belongs to somebody else; remove it, and sign in again")
+            raise NotSignedIn(f"{self.path}: it belongs to another user; remove it, and sign in again")
         if found.st_mode & 0o077:
             raise NotSignedIn(f'{self.path}: others can read the tokens in it; run: chmod 600 "{self.path}"')
 
     def _write(self, data: bytes) -> None:
         temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
         try:
-            file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o600)  # so it is ours
+            file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o600)
             with open(file, "wb") as opened:
                 opened.write(data)
                 opened.flush()
@@ -214,7 +209,7 @@ class TokenFile:
             raise NotSignedIn(f"{self.path}: the tokens can't be kept: {failure.strerror}") from None
 
     def _move_into_place(self, temporary: Path) -> None:
-        """On Windows, not while somebody reads what is there."""
+        """Windows refuses while another process reads the file."""
         for _ in range(25):
             with contextlib.suppress(PermissionError):
                 temporary.replace(self.path)
@@ -224,11 +219,11 @@ class TokenFile:
 
 
 _NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
-_NO_BLOCK: int = getattr(os, "O_NONBLOCK", 0)  # for somebody at the other end of a pipe
+_NO_BLOCK: int = getattr(os, "O_NONBLOCK", 0)  # the path may be a pipe
 
 
 def default_path() -> Path:
-    """In the folder that the user's system has for such things."""
+    """In the user's data folder."""
     home = Path.home()
     if sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
