@@ -16,9 +16,10 @@ from msgspec import Raw
 
 from dovetail.client.dispatcher import Params
 from dovetail.client.results import ListPage
+from dovetail.client.transports.base import ToolHeaders
 from dovetail.engine.subscriptions import Change
 from dovetail.errors import DovetailError, ServerError, SetupError
-from dovetail.protocol.headers import HeaderParameter, header_parameters
+from dovetail.protocol.headers import header_parameters
 from dovetail.protocol.jsonrpc import UNREADABLE, encode
 from dovetail.protocol.types import WRAPPED_KEY, ToolDefinition
 
@@ -164,9 +165,7 @@ class ToolCache:
         page = await self._session.page(*TOOLS, cursor, fresh=fresh, timeout=timeout)
         return ListPage(self._usable(page.items)[0], page.next_cursor)
 
-    def _usable(
-        self, tools: Sequence[ToolDefinition]
-    ) -> tuple[list[ToolDefinition], dict[str, tuple[HeaderParameter, ...]]]:
+    def _usable(self, tools: Sequence[ToolDefinition]) -> tuple[list[ToolDefinition], ToolHeaders]:
         """The tools, without those whose headers are invalid and that HTTP can't call; and the headers by tool."""
         if self._session.tool_headers is None:
             return [*tools], {}

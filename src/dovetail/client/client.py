@@ -12,7 +12,7 @@ from dovetail.client.cache import DISCOVER, READ, ToolCache
 from dovetail.client.config import Approve, ClientOptions, ClientTarget, make_transport
 from dovetail.client.dispatcher import Params, ProgressHandler
 from dovetail.client.handlers import RootSource, Send, call_maybe_async
-from dovetail.client.results import CallToolResult, ListPage, WireCallResult, read_object, read_result
+from dovetail.client.results import CallToolResult, ListPage, WireCallResult, has_flag, read_object, read_result
 from dovetail.client.session import ClientSession, Timeout
 from dovetail.client.subscriptions import ChangeStream
 from dovetail.engine.subscriptions import Change
@@ -136,13 +136,8 @@ class Client:
         given = dict(arguments or {})
         if self._approve is not None:
             await self._ask_approval(self._approve, name, given, timeout)
-        send = partial(
-            self._session.send,
-            "tools/call",
-            timeout=timeout,
-            progress_handler=progress_handler or self._progress_handler,
-            log_level=log_level,
-        )
+        handler = progress_handler or self._progress_handler
+        send = partial(self._session.send, "tools/call", timeout=timeout, progress_handler=handler, log_level=log_level)
         if self._session.tool_headers is not None:
             send = partial(self._send_with_headers, name, send, timeout)
         raw = await self._session.finish("tools/call", {"name": name, "arguments": given}, send)
@@ -176,9 +171,7 @@ class Client:
 
     async def _current_tool(self, name: str, timeout: Timeout) -> ToolDefinition | None:
         """The tool as the server lists it now: the cache is used only if all changes are announced."""
-        offered = self.capabilities.get("tools")
-        announced = isinstance(offered, dict) and bool(offered.get("listChanged"))
-        if not (announced and self._session.hears_all_changes):
+        if not (has_flag(self.capabilities, "tools", "listChanged") and self._session.hears_all_changes):
             self._tools.invalidate()
         return await self._tools.find(name, timeout=timeout)
 

@@ -81,16 +81,15 @@ def make_transport(target: Any, options: ClientOptions) -> Transport:
         raise SetupError("Client: principal= is a Principal, instead of auth=, for a Server in this process")
     if not is_url and not (headers is None and transport is None and (auth is None or is_server)):
         raise SetupError('Client: headers=, auth= and transport= are for a URL such as "http://127.0.0.1:8000/mcp"')
+    if (env is not None or cwd is not None) and (is_url or is_server):
+        place = "a URL is a server that runs elsewhere" if is_url else "a Server runs in this process"
+        raise SetupError(f"Client: env= and cwd= are for a command; {place}")
     if is_url:
-        if env is not None or cwd is not None:
-            raise SetupError("Client: env= and cwd= are for a command; a URL is a server that runs elsewhere")
         server_url, given = ServerUrl.parse(target), checked_headers(headers or {})
         return _over_http(HttpClient(server_url, given, credentials_for(auth, server_url, given)), transport, pinned)
     if isinstance(target, Transport):
         return target
     if isinstance(engine, Engine):
-        if env is not None or cwd is not None:
-            raise SetupError("Client: env= and cwd= are for a command; a Server runs in this process")
         if auth is not None and not (isinstance(auth, str) and is_token(auth)):
             raise SetupError("Client: auth= for a Server is a token as text, not empty, no `Bearer `; or principal=")
         if auth is not None and engine.options.auth is None:
@@ -99,10 +98,8 @@ def make_transport(target: Any, options: ClientOptions) -> Transport:
     if _is_command(target):
         return StdioTransport([str(part) for part in target], env, cwd)
     shown = repr(target)[:100] if isinstance(target, str) else type(target).__name__  # a command may hold secrets
-    raise SetupError(
-        f"Client: can't connect to {shown}; give it a Server, or a command as a list of strings "
-        'such as ["python", "server.py"], or a URL such as "http://127.0.0.1:8000/mcp"'
-    )
+    command, url = 'a command as a list of strings such as ["python", "server.py"]', '"http://127.0.0.1:8000/mcp"'
+    raise SetupError(f"Client: can't connect to {shown}; give it a Server, or {command}, or a URL such as {url}")
 
 
 def _over_http(http: HttpClient, transport: HttpTransportName | None, pinned: Revision | None) -> Transport:
@@ -218,14 +215,11 @@ def _read_entry(name: str, given: Any, folder: Path) -> ListedServer:
         entry = msgspec.convert(given, _Entry)
         return ListedServer(None, {}, is_disabled=True) if entry.disabled else _server_from_entry(entry, folder)
     except msgspec.ValidationError as bad:
-        return ListedServer(None, {}, f"The server {name!r} can't be read: {_where(bad)}")
+        path = re.search(r"`\$\.?([\w.\[\]]+)", str(bad))
+        problem = f"`{path[1]}` has the wrong type" if path else "it is no object"
+        return ListedServer(None, {}, f"The server {name!r} can't be read: {problem}")
     except SetupError as bad:
         return ListedServer(None, {}, f"The server {name!r} can't be used: {bad}")
-
-
-def _where(bad: msgspec.ValidationError) -> str:
-    path = re.search(r"`\$\.?([\w.\[\]]*)", str(bad))
-    return f"`{path[1]}` has the wrong type" if path and path[1] else "it is no object"
 
 
 def _server_from_entry(entry: _Entry, folder: Path) -> ListedServer:

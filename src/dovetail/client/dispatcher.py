@@ -103,7 +103,6 @@ class MessageHandler(Protocol):
 
     def prepare_reply(self, method: str, params: Raw) -> ClientReply:
         """Raises ProtocolError if the request can't be answered."""
-        ...
 
     def messages_missed(self) -> None: ...
 
@@ -159,7 +158,7 @@ class Dispatcher:
 
     async def close(self) -> None:
         """Pending requests raise ConnectionLost."""
-        self._end("the client was closed")
+        self.connection_lost("the client was closed")
         mine = self._handlers - {asyncio.current_task()}
         for task in mine:
             task.cancel()
@@ -347,12 +346,9 @@ class Dispatcher:
 
     def connection_lost(self, reason: str) -> None:
         if self._closed is None:
-            self._end(reason)
-
-    def _end(self, reason: str) -> None:
-        self._closed = self._closed or reason
-        self._fail_all(reason)
-        self._handler.connection_lost(reason)
+            self._closed = reason
+            self._fail_all(reason)
+            self._handler.connection_lost(reason)
 
     def _fail_all(self, reason: str) -> None:
         for pending in self._pending.values():

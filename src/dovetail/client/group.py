@@ -207,9 +207,8 @@ class Clients(Mapping[str, Client]):
                 items[name] = msgspec.structs.replace(item, name=name)
                 continue
             if owner == server:
-                failure: Exception = BadResponse(
-                    f"{server!r} has two {kind}s called {item.name}; the second is left out"
-                )
+                words = f"{server!r} has two {kind}s called {item.name}; the second is left out"
+                failure: Exception = BadResponse(words)
             else:
                 words = f"the {kind} {item.name} of {server!r} is left out: {name} would be one of {owner!r}"
                 failure = SetupError(f"Clients: {words}; give one of these servers another name")

@@ -16,7 +16,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from dovetail.client.dispatcher import ClientReply, Params
-from dovetail.client.results import decode, result_type_of
+from dovetail.client.results import decode, has_flag, result_type_of
 from dovetail.client.transports.base import page_url
 from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, BadResponse, MissingCapability, ProtocolError, SetupError
 from dovetail.protocol import revisions
@@ -127,10 +127,8 @@ def _as_result(request: ElicitRequest, given: Any) -> ElicitResult:
         return ElicitResult("accept" if given else "decline")
     if isinstance(given, (str, int, float, list, tuple)) and len(request.fields) == 1:
         return ElicitResult("accept", dict.fromkeys(request.fields, given))
-    raise SetupError(
-        f"elicitation_handler returned {type(given).__name__} for a form of {len(request.fields)} fields; "
-        "return a dict with their values, an ElicitResult, or None to decline"
-    )
+    returned = f"elicitation_handler returned {type(given).__name__} for a form of {len(request.fields)} fields"
+    raise SetupError(f"{returned}; return a dict with their values, an ElicitResult, or None to decline")
 
 
 def _has_default(field: Mapping[str, Any]) -> bool:
@@ -199,10 +197,8 @@ async def sample(handler: SamplingHandler, request: SamplingRequest) -> dict[str
         return {**whole, "content": {"type": "text", "text": given}, "stopReason": "endTurn"}
     if isinstance(given, Mapping) and "content" in given:
         return {**whole, **given}
-    raise SetupError(
-        f"sampling_handler returned {type(given).__name__}; "
-        'return the text, a whole result such as {"content": …, "model": …}, or None to refuse'
-    )
+    wanted = 'return the text, a whole result such as {"content": …, "model": …}, or None to refuse'
+    raise SetupError(f"sampling_handler returned {type(given).__name__}; {wanted}")
 
 
 # ── roots ──
@@ -296,8 +292,7 @@ class ClientHandlers:
         return {name: offer for name, offer in offers.items() if self._handlers[options[name]] is not None}
 
     def announces_roots(self, revision: Revision) -> bool:
-        roots = self.capabilities(revision).get("roots")
-        return isinstance(roots, Mapping) and bool(roots.get("listChanged"))
+        return has_flag(self.capabilities(revision), "roots", "listChanged")
 
     def set_roots(self, roots: RootSource) -> None:
         if self._handlers["roots"] is None:

@@ -110,6 +110,12 @@ def decode(method: str, raw: Raw, shape: type[T]) -> T:
         raise BadResponse(f"{method}: the server's answer does not fit: {describe_error(failure)}") from None
 
 
+def has_flag(capabilities: Mapping[str, Any], feature: str, flag: str) -> bool:
+    """Whether capabilities have a true flag, such as `listChanged` of `tools`."""
+    offered = capabilities.get(feature)
+    return isinstance(offered, Mapping) and bool(offered.get(flag))
+
+
 def describe_error(failure: Exception) -> str:
     """Why a result or an error could not be decoded; `in_words` speaks of params."""
     words = in_words(failure)

@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -18,7 +18,7 @@ from dovetail.client.handlers import INPUT_METHODS, ClientHandlers, RootSource, 
 from dovetail.client.negotiation import ClientIdentity, NegotiatedProtocol, Negotiation, pinned_revision
 from dovetail.client.results import ListPage, LogMessage, read_page, read_result
 from dovetail.client.subscriptions import ChangeStream, ChangeStreams
-from dovetail.client.transports.base import Transport
+from dovetail.client.transports.base import ToolHeaders, Transport
 from dovetail.engine.subscriptions import Change
 from dovetail.errors import (
     INVALID_PARAMS,
@@ -31,7 +31,6 @@ from dovetail.errors import (
     ServerError,
     SetupError,
 )
-from dovetail.protocol.headers import HeaderParameter
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.methods import ListenFilter, LogLevel
 from dovetail.protocol.revisions import Revision
@@ -227,17 +226,14 @@ class ClientSession:
             self._negotiated = await self._negotiation.start_session(self.revision)
             self._session_over = False
             try:
-                await self._restore_session(self._negotiated.capabilities)
+                if self._session_log_level is not None:
+                    with suppress(ServerError):
+                        await self._request_in_session("logging/setLevel", {"level": self._session_log_level})
+                await self._transport.wait_for_stream()
+                await self._streams.renew(self._negotiated.capabilities, self._request_in_session)
             except BaseException:
                 self._session_over = True  # a session without its log level and subscriptions is not used
                 raise
-
-    async def _restore_session(self, capabilities: Mapping[str, Any]) -> None:
-        if self._session_log_level is not None:
-            with suppress(ServerError):
-                await self._request_in_session("logging/setLevel", {"level": self._session_log_level})
-        await self._transport.wait_for_stream()
-        await self._streams.renew(capabilities, self._request_in_session)
 
     async def _request_in_session(self, method: str, params: Params) -> Raw:
         """Raises ConnectionLost rather than open a new session."""
@@ -282,7 +278,7 @@ class ClientSession:
         raise BadResponse(f"{method}: the server's list does not end after {len(seen)} pages with {len(items)} items")
 
     @property
-    def tool_headers(self) -> dict[str, tuple[HeaderParameter, ...]] | None:
+    def tool_headers(self) -> ToolHeaders | None:
         return None if self.revision.handshake else self._transport.tool_headers
 
     # ── requests of the server ──

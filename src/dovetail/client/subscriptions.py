@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from dovetail.client.dispatcher import Dispatcher, Params, PendingRequest
+from dovetail.client.results import has_flag
 from dovetail.client.transports.http import LISTEN, is_transient
 from dovetail.engine.subscriptions import LIST_KINDS, Change, ChangeKind
 from dovetail.errors import ConnectionLost, DovetailError, ServerError, TooManyRequests
@@ -126,20 +127,17 @@ class ChangeStreams:
             return change
         if method == ACKNOWLEDGED and subscription is not None:
             for stream in self._find(subscription):
-                self._acknowledge(stream, params.notifications)
+                if stream.ready.is_set():  # the request was sent again
+                    self._on_gap()
+                    stream.acknowledge_again(params.notifications)
+                else:
+                    stream.honoured = params.notifications
+                    stream.ready.set()
         elif method == CANCELLED and params.request_id is not None:
             for stream in self._find(params.request_id):  # means the same as a result
                 if stream.request is not None and not stream.request.result.done():
                     stream.request.result.set_result(NO_PARAMS)
         return None
-
-    def _acknowledge(self, stream: ChangeStream, honoured: ListenFilter) -> None:
-        if stream.ready.is_set():  # the request was sent again
-            self._on_gap()
-            stream.acknowledge_again(honoured)
-        else:
-            stream.honoured = honoured
-            stream.ready.set()
 
     def _find(self, subscription: RequestId | None) -> list[ChangeStream]:
         """The streams of a listen request, or of the session."""
@@ -251,15 +249,10 @@ def is_sub_resource(changed: str, whole: str) -> bool:
 
 def _offered(requested: ListenFilter, capabilities: Mapping[str, Any]) -> ListenFilter:
     """The part of the requested filter that a server announces, by its capabilities, up to 2025-11-25."""
-
-    def offers(feature: str, what: str) -> bool:
-        offered = capabilities.get(feature)
-        return isinstance(offered, Mapping) and bool(offered.get(what))
-
-    tools, prompts, resources = (offers(kind, "listChanged") for kind in LIST_KINDS)
+    tools, prompts, resources = (has_flag(capabilities, kind, "listChanged") for kind in LIST_KINDS)
     return ListenFilter(
         requested.tools_list_changed and tools,
         requested.prompts_list_changed and prompts,
         requested.resources_list_changed and resources,
-        requested.resource_subscriptions if offers("resources", "subscribe") else [],
+        requested.resource_subscriptions if has_flag(capabilities, "resources", "subscribe") else [],
     )

@@ -33,6 +33,7 @@ from dovetail.errors import NotSignedIn, SetupError
 from dovetail.protocol.revisions import LATEST_HANDSHAKE
 from dovetail.protocol.scopes import read_scopes
 
+T = TypeVar("T")
 Texts = tuple[str, ...] | None
 
 OFFLINE_ACCESS = "offline_access"
@@ -130,9 +131,6 @@ def read_challenge_params(headers: Iterable[str], schemes: Sequence[str]) -> Cha
         return next((params[name] for params in known if name in params), None)
 
     return ChallengeParams(first("error"), read_scopes(first("scope")), first("resource_metadata"))
-
-
-T = TypeVar("T")
 
 
 class OAuthHttp:

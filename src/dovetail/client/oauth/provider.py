@@ -34,7 +34,7 @@ from dovetail.client.oauth.metadata import (
     read_challenge_params,
     read_error,
 )
-from dovetail.client.oauth.storage import MemoryTokens, RegisteredClient, TokenSet, TokenStore
+from dovetail.client.oauth.storage import MemoryTokens, RegisteredClient, Scopes, TokenSet, TokenStore
 from dovetail.errors import NotSignedIn
 from dovetail.protocol.scopes import checked_scopes, read_scopes
 from dovetail.registry.options import checked_options
@@ -73,9 +73,7 @@ class TokenEndpoint(NamedTuple):
     key: ClientKey | None = None
     proofs: DpopProofs | None = None
 
-    async def request_tokens(
-        self, client: RegisteredClient, form: Mapping[str, str], scopes: tuple[str, ...]
-    ) -> TokenSet:
+    async def request_tokens(self, client: RegisteredClient, form: Mapping[str, str], scopes: Scopes) -> TokenSet:
         """`scopes`: those of the tokens, whether the form repeats them or not."""
         response = await self.post(client, {**form, "resource": self.auth_server.resource})
         return self._tokens(response, client, scopes)
@@ -105,7 +103,7 @@ class TokenEndpoint(NamedTuple):
             return {}, {"client_id": client.id, **signed}
         return {}, {"client_id": client.id}
 
-    def _tokens(self, response: TokenResponse, client: RegisteredClient, scopes: tuple[str, ...]) -> TokenSet:
+    def _tokens(self, response: TokenResponse, client: RegisteredClient, scopes: Scopes) -> TokenSet:
         issuer, token_type = self.auth_server.issuer, "Bearer" if self.proofs is None else "DPoP"
         if response.token_type.lower() != token_type.lower():
             raise NotSignedIn(f"{shown(issuer)} gave a token that is not of the type {token_type}")
@@ -150,7 +148,7 @@ def _expires_at(seconds: float | str | None) -> float | None:
 
 class TokenRequest(NamedTuple):
     endpoint: TokenEndpoint
-    scopes: tuple[str, ...]
+    scopes: Scopes
     client: RegisteredClient | None  # from an earlier registration
 
     @property
@@ -417,13 +415,9 @@ class ServerTokens:
         issuer_http = http if required_issuer is None else OAuthHttp(self._url, allow_private=True)
         try:
             async with asyncio.timeout(self.discovery_timeout):
+                issuers = {"required_issuer": required_issuer, "preferred_issuer": self._known_issuer}
                 auth_server = await discover(
-                    http,
-                    self._url,
-                    params.resource_metadata,
-                    required_issuer=required_issuer,
-                    preferred_issuer=self._known_issuer,
-                    issuer_http=issuer_http,
+                    http, self._url, params.resource_metadata, issuer_http=issuer_http, **issuers
                 )
         except TimeoutError:
             raise NotSignedIn(f"{shown(self._url)}: where its tokens come from was not to be found in time") from None
@@ -489,9 +483,7 @@ class ServerTokens:
                 log.warning("other programs may use the same tokens: %s", failure)
             yield
 
-    async def _obtain(
-        self, request: OutgoingRequest, auth_server: AuthorizationServer, scopes: tuple[str, ...]
-    ) -> None:
+    async def _obtain(self, request: OutgoingRequest, auth_server: AuthorizationServer, scopes: Scopes) -> None:
         now = time.monotonic()
         if len(self._obtained) == self._obtained.maxlen and now - self._obtained[0] < RETRY_WINDOW:
             often = f"{len(self._obtained)} new tokens within {RETRY_WINDOW:g} s, which is too often"
@@ -508,9 +500,7 @@ class ServerTokens:
         self._tried.pop("refresh", None)
         await self._store(tokens)
 
-    def _scopes(
-        self, auth_server: AuthorizationServer, params: ChallengeParams, tokens: TokenSet | None
-    ) -> tuple[str, ...]:
+    def _scopes(self, auth_server: AuthorizationServer, params: ChallengeParams, tokens: TokenSet | None) -> Scopes:
         """Those of the challenge, else of the user, else of the server's metadata; with the user's and earlier ones."""
         named = params.scopes or self._source.scopes or read_scopes(list(auth_server.scopes or ()))
         scopes = named | self._source.scopes | frozenset(() if tokens is None else tokens.requested)

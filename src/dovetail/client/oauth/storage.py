@@ -24,6 +24,8 @@ from dovetail.errors import NotSignedIn
 
 log = logging.getLogger("dovetail.client")
 
+Scopes = tuple[str, ...]
+
 
 class RegisteredClient(Confidential, frozen=True, omit_defaults=True):
     """This program as a client of one authorization server."""
@@ -49,8 +51,8 @@ class TokenSet(Confidential, frozen=True, kw_only=True, omit_defaults=True):
     token_type: str  # "Bearer" or "DPoP"
     issuer: str
     client: RegisteredClient
-    requested: tuple[str, ...] = ()  # scopes
-    granted: tuple[str, ...] = ()
+    requested: Scopes = ()
+    granted: Scopes = ()
     expires_at: float | None = None  # seconds since 1970, a little early
     refresh_token: str | None = None
     proof_key: dict[str, str] | None = None  # for DPoP
@@ -73,7 +75,6 @@ class TokenStore(Protocol):
 
     def exclusive(self, key: str) -> AbstractAsyncContextManager[None]:
         """A lock for the tokens of this key: a refresh token is good for one use only."""
-        ...
 
 
 class MemoryTokens:
@@ -117,11 +118,7 @@ class TokenFile:
     """`TokenFile()` is in the user's data folder, `TokenFile("tokens.json")` anywhere else."""
 
     def __init__(
-        self,
-        path: str | os.PathLike[str] | None = None,
-        *,
-        lock_seconds: float = 30.0,
-        max_bytes: int = 4 * 1024 * 1024,
+        self, path: str | os.PathLike[str] | None = None, *, lock_seconds: float = 30.0, max_bytes: int = 4 * 1024**2
     ) -> None:
         self._lock_seconds = lock_seconds
         self._max_bytes = max_bytes

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dovetail import __version__
 from dovetail.auth.fetch import may_reach
 from dovetail.client.auth import AUTHORIZATION, AuthChallenge, Credentials, OutgoingRequest
-from dovetail.client.transports.base import Backoff, RequestTimeouts, ServerUrl
+from dovetail.client.transports.base import Backoff, Headers, RequestTimeouts, ServerUrl
 from dovetail.errors import BadResponse, ConnectionLost, SetupError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class HttpClient:
     def __init__(
         self,
         server_url: ServerUrl,
-        headers: Mapping[str, str],
+        headers: Headers,
         credentials: Credentials | None = None,
         limits: HttpLimits | None = None,
     ) -> None:
@@ -127,7 +127,12 @@ class HttpClient:
     async def open(self) -> None:
         if self._session is not None:
             return
-        aiohttp = self._aiohttp = _import_aiohttp()
+        try:
+            import aiohttp
+        except ImportError:
+            install = 'install it with: pip install "dovetail-mcp[client]"'
+            raise SetupError(f"Client: a URL needs aiohttp; {install}") from None
+        self._aiohttp: Any = aiohttp
         self.failures = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS, socket_factory=self._socket),
@@ -151,7 +156,7 @@ class HttpClient:
     async def send(
         self,
         method: str,
-        headers: Mapping[str, str],
+        headers: Headers,
         body: bytes | None = None,
         *,
         url: str | None = None,
@@ -181,9 +186,7 @@ class HttpClient:
             finally:
                 raw.release()
 
-    async def _answer_challenge(
-        self, request: OutgoingRequest, response: HttpResponse, added: Mapping[str, str]
-    ) -> bool:
+    async def _answer_challenge(self, request: OutgoingRequest, response: HttpResponse, added: Headers) -> bool:
         """Whether the request should be sent again."""
         if self._credentials is None:
             if response.status == 401 and not any(name.lower() == AUTHORIZATION.lower() for name in self._headers):
@@ -194,9 +197,7 @@ class HttpClient:
         challenge = AuthChallenge(response.status, headers, nonce, added, self._in_private_network)
         return await self._credentials.refused(request, challenge)
 
-    async def _request(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None
-    ) -> "aiohttp.ClientResponse":
+    async def _request(self, method: str, url: str, headers: Headers, body: bytes | None) -> "aiohttp.ClientResponse":
         if self._session is None:
             raise ConnectionLost("the client was closed")
         try:
@@ -237,14 +238,6 @@ class HttpClient:
         if isinstance(failure, aiohttp.ClientResponseError):
             return "it does not speak HTTP as it should"
         return "the connection broke"
-
-
-def _import_aiohttp() -> Any:
-    try:
-        import aiohttp
-    except ImportError:
-        raise SetupError('Client: a URL needs aiohttp; install it with: pip install "dovetail-mcp[client]"') from None
-    return aiohttp
 
 
 def _keepalive_socket(address: Any) -> socket.socket:

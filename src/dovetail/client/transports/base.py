@@ -14,6 +14,9 @@ from dovetail.protocol.headers import HeaderParameter
 from dovetail.protocol.methods import RequestId
 from dovetail.protocol.revisions import Revision
 
+ToolHeaders = dict[str, tuple[HeaderParameter, ...]]  # arguments that are sent as headers too, by tool
+Headers = Mapping[str, str]
+
 MAX_UNREAD = 1_000  # to requests of a server that does not read them
 UNREAD = "the server asks, and does not read the answers"
 
@@ -159,7 +162,7 @@ class Transport(ABC):
     probe_timeout = 10.0  # seconds for an unknown server to respond to `server/discover`
     reconnects = False  # whether it works on after the server was away
     modern = True  # whether the server may speak a revision without a handshake
-    tool_headers: dict[str, tuple[HeaderParameter, ...]] | None = None  # arguments sent as headers too, by tool
+    tool_headers: ToolHeaders | None = None  # None: messages have no headers
 
     @abstractmethod
     async def open(self, receiver: Receiver) -> None: ...

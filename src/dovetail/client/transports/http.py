@@ -9,7 +9,7 @@ import contextlib
 import logging
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -20,7 +20,15 @@ from msgspec import Raw
 
 from dovetail.client.dispatcher import MAX_RETRY_AFTER, read_server_error
 from dovetail.client.transports.aiohttp import EVENT_STREAM, JSON, HttpClient, HttpResponse
-from dovetail.client.transports.base import MAX_UNREAD, UNREAD, Backoff, OutgoingMessage, Receiver, Transport
+from dovetail.client.transports.base import (
+    MAX_UNREAD,
+    UNREAD,
+    Backoff,
+    OutgoingMessage,
+    Receiver,
+    ToolHeaders,
+    Transport,
+)
 from dovetail.errors import (
     BadResponse,
     ConnectionLost,
@@ -31,7 +39,7 @@ from dovetail.errors import (
     TooManyRequests,
 )
 from dovetail.protocol import jsonrpc
-from dovetail.protocol.headers import MCP_NAME_FIELDS, HeaderParameter, argument_headers, encode_value
+from dovetail.protocol.headers import MCP_NAME_FIELDS, argument_headers, encode_value
 from dovetail.protocol.inbound import VERSION_KEY
 from dovetail.protocol.jsonrpc import BadMessage, Envelope, encode
 from dovetail.protocol.methods import RequestId
@@ -49,10 +57,7 @@ _EVENT_ID = re.compile(r"[^\x00-\x1f\x7f]{0,1000}")  # what a header can carry
 _SESSION_ID = re.compile(r"[\x21-\x7e]+")
 
 
-# ── headers ──
-
-
-def mirror_headers(message: OutgoingMessage, parameters: Mapping[str, Sequence[HeaderParameter]]) -> dict[str, str]:
+def mirror_headers(message: OutgoingMessage, parameters: ToolHeaders) -> dict[str, str]:
     """The headers that mirror parts of the body, since 2026-07-28."""
     if message.method is None:
         return {}
@@ -64,9 +69,6 @@ def mirror_headers(message: OutgoingMessage, parameters: Mapping[str, Sequence[H
             arguments = msgspec.json.decode(encode(message.params.get("arguments")))  # as the server decodes them
             headers |= argument_headers(parameters[name], arguments or {})
     return headers
-
-
-# ── refusals ──
 
 
 async def read_refusal(message: OutgoingMessage, response: HttpResponse) -> tuple[DovetailError, bytes | None]:
@@ -113,9 +115,8 @@ async def _read_error(response: HttpResponse) -> tuple[bytes | None, Raw | None]
 
 def is_transient(failure: DovetailError) -> bool:
     """Whether the same request may succeed a little later."""
-    if isinstance(failure, (ConnectionLost, TooManyRequests)):
-        return True
-    return isinstance(failure, ServerError) and failure.code >= 500
+    is_outage = isinstance(failure, ServerError) and failure.code >= 500
+    return is_outage or isinstance(failure, (ConnectionLost, TooManyRequests))
 
 
 # ── streams ──
@@ -390,7 +391,7 @@ class HttpTransport(PostTransport):
 
     def __init__(self, http: HttpClient) -> None:
         super().__init__(http)
-        self.tool_headers: dict[str, tuple[HeaderParameter, ...]] = {}
+        self.tool_headers: ToolHeaders = {}
         self._revision: Revision | None = None
         self._session: HttpSession | None = None
 

@@ -47,11 +47,9 @@ class ProcessGroup:
         """Whether it reached a process. An empty group gets no more signals: its number may be reused."""
         if self._is_gone:
             return False
+        send = os.killpg if os.name == "posix" else os.kill
         try:
-            if os.name == "posix":
-                os.killpg(self._leader, number)
-            else:
-                os.kill(self._leader, number)
+            send(self._leader, number)
         except ProcessLookupError:
             self._is_gone = True
         except OSError:  # raised by macOS for a group of zombies
