@@ -297,11 +297,11 @@ async def test_an_issuer_that_the_user_names_may_be_inside(tried: list[str], mon
                 return kind(resource=SERVER, authorization_servers=(f"https://{PRIVATE}",))
             return await super().document(url, kind)
 
-    named = {"required_issuer": f"https://{PRIVATE}", "issuer_http": Described(SERVER, allow_private=True)}
-    for web, expected in ((named, [PRIVATE]), ({}, [])):
+    for required, expected in ((f"https://{PRIVATE}", [PRIVATE]), (None, [])):
+        issuer_http = Described(SERVER, allow_private=required is not None)
         tried.clear()
         with pytest.raises(NotSignedIn):
-            await discover(Described(SERVER), SERVER, None, **web)  # type: ignore[arg-type]
+            await discover(Described(SERVER), issuer_http, SERVER, None, required=required)
         assert tried == expected
 
 

@@ -19,7 +19,7 @@ from dovetail.engine.subscriptions import Change
 from dovetail.errors import HEADER_MISMATCH, NotApproved, ServerError, SetupError, ToolError
 from dovetail.protocol.capabilities import Completion
 from dovetail.protocol.methods import ListenFilter, LogLevel
-from dovetail.protocol.results import PromptResult
+from dovetail.protocol.results import CompleteResult, PromptResult
 from dovetail.protocol.types import (
     Implementation,
     PromptDefinition,
@@ -37,10 +37,6 @@ PROMPTS = ("prompts/list", "prompts", PromptDefinition)
 
 class _ReadResourceResult(msgspec.Struct, frozen=True):
     contents: list[ResourceContents]
-
-
-class _CompleteResult(msgspec.Struct, frozen=True):
-    completion: Completion
 
 
 class Client:
@@ -243,7 +239,7 @@ class Client:
         params: dict[str, Any] = {"ref": refs[0], "argument": {"name": argument, "value": value}}
         if context is not None:
             params["context"] = {"arguments": context}
-        result = await self._session.request("completion/complete", params, _CompleteResult, timeout=timeout)
+        result = await self._session.request("completion/complete", params, CompleteResult, timeout=timeout)
         return result.completion
 
     # ── notifications ──

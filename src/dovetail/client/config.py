@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import msgspec
 
@@ -30,7 +30,6 @@ from dovetail.errors import SetupError
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.types import ToolDefinition
 
-T = TypeVar("T")
 Approve = Callable[[ToolDefinition, dict[str, Any]], bool | Awaitable[bool]]
 HttpTransportName = Literal["http", "sse"]
 
@@ -130,6 +129,14 @@ _STRING = rb'"(?:[^"\\]|\\.?)*+(?:"|\Z)'
 _COMMENT = re.compile(_STRING + rb"|(//[^\r\n]*|/\*.*?\*/)|/\*.*", re.DOTALL)  # an unterminated one stays
 _TRAILING_COMMA = re.compile(_STRING + rb"|(,)(?=\s*[}\]])", re.DOTALL)
 _NOT_A_LINE_END = re.compile(rb"[^\r\n]")
+_BAD_HEADERS = (
+    'its "headers" hold a name that no header has, a value that is not one line of plain ASCII text, '
+    "or a header that the client sets itself"
+)
+_BAD_URL = (
+    'its "url" must begin with http:// or https://, name a host, and hold no spaces, line breaks or #, and no '
+    'user or password, which belong in an "Authorization" under "headers"'
+)
 
 
 class ListedServer(NamedTuple):
@@ -230,19 +237,10 @@ def _server_from_entry(entry: _Entry, folder: Path) -> ListedServer:
         transport = TRANSPORTS.get(entry.type, "unknown") if entry.http_url is None else "http"
         if transport == "unknown":
             raise SetupError('its "type" is unknown; use "http" or "sse", or leave it out')
-        headers = _checked(
-            checked_headers,
-            {name: _expanded(value, folder) for name, value in entry.headers.items()},
-            'its "headers" hold a name that no header has, a value that is not one line of plain ASCII text, '
-            "or a header that the client sets itself",
-        )
-        server_url = _checked(
-            ServerUrl.parse,
-            _expanded(url, folder),
-            'its "url" must begin with http:// or https://, name a host, and hold no spaces, line breaks or #, and no '
-            'user or password, which belong in an "Authorization" under "headers"',
-        )
-        return ListedServer(server_url.url, {"headers": headers, "transport": transport})
+        headers = {name: _expanded(value, folder) for name, value in entry.headers.items()}
+        _check(checked_headers, headers, _BAD_HEADERS)
+        _check(ServerUrl.parse, url := _expanded(url, folder), _BAD_URL)
+        return ListedServer(url, {"headers": headers, "transport": transport})
     if entry.env_file is not None:
         raise SetupError('"envFile" is not read here; write the variables under "env"')
     command = [_expanded(part, folder) for part in (entry.command or "", *entry.args)]
@@ -251,12 +249,12 @@ def _server_from_entry(entry: _Entry, folder: Path) -> ListedServer:
     return ListedServer(command, {"env": env, "cwd": None if cwd is None else folder / os.path.expanduser(cwd)})
 
 
-def _checked(check: Callable[[Any], T], value: Any, words: str) -> T:
+def _check(check: Callable[[Any], object], value: Any, problem: str) -> None:
     """Replaces an error that would show a value of the file."""
     try:
-        return check(value)
+        check(value)
     except SetupError:
-        raise SetupError(words) from None
+        raise SetupError(problem) from None
 
 
 def _as_text(value: str | float | bool) -> str:

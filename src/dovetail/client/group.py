@@ -38,8 +38,6 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 class CallOptions(TypedDict, total=False):
-    """Options of `Client.call_tool`."""
-
     timeout: Timeout
     progress_handler: ProgressHandler | None
     log_level: LogLevel | None
@@ -113,7 +111,13 @@ class Clients(Mapping[str, Client]):
 
     async def _open(self, name: str, entry: ListedServer) -> None:
         try:
-            client = self._client(name, entry)
+            if entry.problem:
+                raise SetupError(entry.problem)
+            options: dict[str, Any] = {**entry.options, **self._options}
+            if not entry.needs_auth:
+                options.pop("auth", None)
+            own = {} if self._options_for is None else self._options_for(name)
+            client = Client(entry.target, **{**options, **own})
             try:
                 await client.open(self._connect_timeout)
             except BaseException:
@@ -123,15 +127,6 @@ class Clients(Mapping[str, Client]):
             self.failures[name] = failure
         else:
             self._clients[name] = client
-
-    def _client(self, name: str, entry: ListedServer) -> Client:
-        if entry.problem:
-            raise SetupError(entry.problem)
-        common: dict[str, Any] = {**entry.options, **self._options}
-        if not entry.needs_auth:
-            common.pop("auth", None)
-        more = {} if self._options_for is None else self._options_for(name)
-        return Client(entry.target, **{**common, **more})
 
     # ── one client ──
 
@@ -240,15 +235,12 @@ def _check_auth(auth: Any) -> None:
     if auth is None:
         return
     if not callable(getattr(auth, "for_server", None)):
-        raise SetupError(
-            "Clients: a token as auth= would be shown to every server; write it into the headers of its server, "
-            "or give it by options_for="
-        )
+        advice = "write it into the headers of its server, or give it by options_for="
+        raise SetupError(f"Clients: a token as auth= would be shown to every server; {advice}")
     if getattr(auth, "bound_to_issuer", False) and auth.issuer is None:
-        raise SetupError(
-            f"Clients: what auth={type(auth).__name__}(…) holds would be shown to whomever a server names; "
-            "say where it belongs by issuer=, or give it to one server by options_for="
-        )
+        secret = f"what auth={type(auth).__name__}(…) holds would be shown to whomever a server names"
+        advice = "say where it belongs by issuer=, or give it to one server by options_for="
+        raise SetupError(f"Clients: {secret}; {advice}")
 
 
 def _prefixes(names: Iterable[str]) -> dict[str, str]:

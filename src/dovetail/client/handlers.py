@@ -22,6 +22,7 @@ from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, BadResponse, Missi
 from dovetail.protocol import revisions
 from dovetail.protocol.capabilities import require_capabilities
 from dovetail.protocol.jsonrpc import NO_PARAMS, UNREADABLE, encode, in_words
+from dovetail.protocol.results import INPUT_REQUIRED
 from dovetail.protocol.revisions import Revision
 from dovetail.schema.validate import Validator
 
@@ -343,7 +344,6 @@ Send = Callable[[Params], Awaitable[Raw]]
 PrepareReply = Callable[[str, Raw], ClientReply]
 
 INPUT_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})  # that may have such a result
-INPUT_REQUIRED = "input_required"
 
 
 class _InputRequest(msgspec.Struct, frozen=True):

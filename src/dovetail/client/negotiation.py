@@ -39,7 +39,6 @@ class ClientIdentity(msgspec.Struct, frozen=True):
     capabilities: Callable[[Revision], Mapping[str, Any]]
 
     def request_meta(self, revision: Revision, log_level: LogLevel | None = None) -> dict[str, Any]:
-        """The `_meta` of every request."""
         if revision.handshake:
             return {}
         meta = RequestMeta(version=revision.name, log_level=log_level if log_level is not None else UNSET)

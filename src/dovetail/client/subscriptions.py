@@ -34,8 +34,6 @@ class _Meta(msgspec.Struct, frozen=True):
 
 
 class _Params(msgspec.Struct, frozen=True, rename="camel"):
-    """Of all notifications about changes."""
-
     uri: str = ""
     request_id: RequestId | None = None
     notifications: ListenFilter = ListenFilter()

@@ -39,11 +39,18 @@ class ClientKey:
         return self._key.sign({**header, **({} if self._id is None else {"kid": self._id})}, claims)
 
 
-class ProofKey(SigningKey):
-    """The key that tokens are bound to."""
+_NONCE = re.compile(r"[!#-\[\]-~]{1,512}")
 
-    def proof(self, method: str, url: str, *, token: str | None = None, nonce: str | None = None) -> str:
-        public = self.public
+
+class DpopProofs:
+    """DPoP proofs by one key, with the latest nonce of each origin."""
+
+    def __init__(self, jwk: Mapping[str, str] | None = None) -> None:
+        self.key = SigningKey(jwk or SigningKey.new().jwk)
+        self._nonces: dict[tuple[str, str, int], str] = {}
+
+    def header(self, method: str, url: str, token: str | None = None) -> dict[str, str]:
+        nonce, public = self._nonces.get(ServerUrl.parse(url).origin), self.key.public
         claims = {
             "jti": secrets.token_urlsafe(16),
             "htm": method,
@@ -53,22 +60,7 @@ class ProofKey(SigningKey):
             **({} if nonce is None else {"nonce": nonce}),
         }
         jwk = {name: public[name] for name in ("kty", "crv", "x", "y")}
-        return self.key.sign({"typ": "dpop+jwt", "alg": OWN_ALGORITHM, "jwk": jwk}, claims)
-
-
-HEADER = "DPoP"
-_NONCE = re.compile(r"[!#-\[\]-~]{1,512}")
-
-
-class DpopProofs:
-    """DPoP proofs by one key, with the latest nonce of each origin."""
-
-    def __init__(self, jwk: Mapping[str, str] | None = None) -> None:
-        self.key = ProofKey(jwk or SigningKey.new().jwk)
-        self._nonces: dict[tuple[str, str, int], str] = {}
-
-    def header(self, method: str, url: str, token: str | None = None) -> dict[str, str]:
-        return {HEADER: self.key.proof(method, url, token=token, nonce=self._nonces.get(ServerUrl.parse(url).origin))}
+        return {"DPoP": self.key.key.sign({"typ": "dpop+jwt", "alg": OWN_ALGORITHM, "jwk": jwk}, claims)}
 
     def remember_nonce(self, url: str, nonce: str | None) -> bool:
         """Whether it is valid, so that the request should be sent again with it."""

@@ -215,32 +215,32 @@ S256 = "S256"
 
 async def discover(
     http: OAuthHttp,
+    issuer_http: OAuthHttp,
     server_url: str,
     metadata_url: str | None,
     *,
-    required_issuer: str | None = None,
-    preferred_issuer: str | None = None,
-    issuer_http: OAuthHttp | None = None,
+    required: str | None = None,
+    preferred: str | None = None,
 ) -> AuthorizationServer:
     """The authorization server of an MCP server; `metadata_url` is that of the challenge.
 
-    `required_issuer` is the user's choice, requested by `issuer_http`; `preferred_issuer` that of the last time.
+    `required` is the issuer that the user names, `preferred` that of the last time; `issuer_http` fetches its metadata.
     """
     resource = await _resource_metadata(http, server_url, metadata_url)
     if resource is None:
-        return await _own_origin(http, server_url, required_issuer)
+        return await _own_origin(http, server_url, required)
     if not resource_matches(resource.resource, server_url):
         claim = f"{shown(server_url)} says that it is {shown(resource.resource)!r}"
         raise NotSignedIn(f"{claim}; a token for that one is not for this")
     offered = resource.authorization_servers or ()
-    wanted = next((each for each in (required_issuer, preferred_issuer) if each is not None and each in offered), None)
-    if required_issuer is not None and wanted != required_issuer:
+    wanted = next((each for each in (required, preferred) if each is not None and each in offered), None)
+    if required is not None and wanted != required:
         listed = ", ".join(shown(each) for each in offered[:5]) or "none"
-        raise NotSignedIn(f"{shown(server_url)} does not take tokens of {required_issuer}, but of {listed}")
+        raise NotSignedIn(f"{shown(server_url)} does not take tokens of {required}, but of {listed}")
     issuer = wanted or next(iter(offered), None)
     if issuer is None:
         raise NotSignedIn(f"{shown(server_url)} does not say where its tokens come from")
-    metadata = await _server_metadata(issuer_http or http, issuer, issuer_urls(issuer), {issuer})
+    metadata = await _server_metadata(issuer_http, issuer, issuer_urls(issuer), {issuer})
     if metadata is None:
         raise NotSignedIn(f"{shown(issuer)}, where tokens should come from, has no metadata of an authorization server")
     return AuthorizationServer(metadata, resource.resource, resource.scopes_supported)
@@ -264,7 +264,7 @@ async def _resource_metadata(http: OAuthHttp, server_url: str, metadata_url: str
     return None
 
 
-async def _own_origin(http: OAuthHttp, server_url: str, required_issuer: str | None) -> AuthorizationServer:
+async def _own_origin(http: OAuthHttp, server_url: str, required: str | None) -> AuthorizationServer:
     """As in 2025-03-26: the server is its own authorization server."""
     origin = _origin(server_url)
     metadata = await _server_metadata(http, origin, [origin + SERVER_WELL_KNOWN], {origin, f"{origin}/"})
@@ -276,8 +276,8 @@ async def _own_origin(http: OAuthHttp, server_url: str, required_issuer: str | N
             registration_endpoint=f"{origin}/register",
             code_challenge_methods_supported=(S256,),
         )
-    if required_issuer is not None and metadata.issuer != required_issuer:
-        raise NotSignedIn(f"{shown(server_url)} does not say that it takes tokens of {required_issuer}")
+    if required is not None and metadata.issuer != required:
+        raise NotSignedIn(f"{shown(server_url)} does not say that it takes tokens of {required}")
     return AuthorizationServer(metadata, server_url.partition("?")[0], None, is_guessed)
 
 

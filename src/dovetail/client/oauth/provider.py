@@ -157,8 +157,6 @@ class TokenRequest(NamedTuple):
 
 
 class TokenSourceOptions(TypedDict, total=False):
-    """Options of all token sources."""
-
     private_key: str | bytes | Mapping[str, Any] | None  # PEM or JWK, for client authentication
     key_id: str | None
     scopes: Iterable[str]  # to request, besides those that the server names
@@ -189,7 +187,6 @@ class TokenSource(ABC):
         self._servers: dict[str, ServerTokens] = {}
 
     def for_server(self, url: str) -> "ServerTokens":
-        """All clients of one server share its tokens."""
         if url not in self._servers:
             self._servers[url] = ServerTokens(url, self)
         return self._servers[url]
@@ -393,14 +390,10 @@ class ServerTokens:
         self._use(stored)
         return True
 
-    async def _store(self, tokens: TokenSet) -> None:
-        self._use(tokens)
-        if self._source.bound_to_issuer:  # the user's own secret is not stored
-            tokens = replace(tokens, client=replace(tokens.client, secret=None))
-        await self._save(tokens)
-
     async def _save(self, tokens: TokenSet | None) -> None:
         """Tokens that can't be stored are used as long as this program runs."""
+        if tokens is not None and self._source.bound_to_issuer:  # the user's own secret is not stored
+            tokens = replace(tokens, client=replace(tokens.client, secret=None))
         try:
             await self._source.store.save(self._key, tokens)
         except NotSignedIn as failure:
@@ -409,15 +402,14 @@ class ServerTokens:
     # ── discovery, refresh, sign-in ──
 
     async def _discover(self, params: ChallengeParams, allow_private: bool) -> AuthorizationServer:
-        required_issuer = self._source.issuer
+        required, preferred = self._source.issuer, self._known_issuer
         http = OAuthHttp(self._url, allow_private=allow_private)
         # The user has named the required issuer, so it may be in a private network.
-        issuer_http = http if required_issuer is None else OAuthHttp(self._url, allow_private=True)
+        issuer_http = http if required is None else OAuthHttp(self._url, allow_private=True)
         try:
             async with asyncio.timeout(self.discovery_timeout):
-                issuers = {"required_issuer": required_issuer, "preferred_issuer": self._known_issuer}
                 auth_server = await discover(
-                    http, self._url, params.resource_metadata, issuer_http=issuer_http, **issuers
+                    http, issuer_http, self._url, params.resource_metadata, required=required, preferred=preferred
                 )
         except TimeoutError:
             raise NotSignedIn(f"{shown(self._url)}: where its tokens come from was not to be found in time") from None
@@ -451,7 +443,11 @@ class ServerTokens:
 
     async def _refresh_locked(self, auth_server: AuthorizationServer, tokens: TokenSet) -> bool:
         """Whether there is a valid token now. Tokens that can't be refreshed are dropped."""
-        async with self._store_lock():
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(self._source.store.exclusive(self._key))
+            except NotSignedIn as failure:
+                log.warning("other programs may use the same tokens: %s", failure)
             if await self._adopt_stored(auth_server, tokens):
                 return True
             stored = await self._load_stored(auth_server.issuer)
@@ -470,18 +466,10 @@ class ServerTokens:
                 return False
             self._tried["refresh"] = time.monotonic()
             rotated = fresh.refresh_token or tokens.refresh_token  # not every response has a new one
-            await self._store(replace(fresh, refresh_token=rotated, requested=tokens.requested))
+            fresh = replace(fresh, refresh_token=rotated, requested=tokens.requested)
+            self._use(fresh)
+            await self._save(fresh)
             return True
-
-    @asynccontextmanager
-    async def _store_lock(self) -> AsyncIterator[None]:
-        """Keeps other processes from using the same refresh token, if the store has a lock."""
-        async with AsyncExitStack() as held:
-            try:
-                await held.enter_async_context(self._source.store.exclusive(self._key))
-            except NotSignedIn as failure:
-                log.warning("other programs may use the same tokens: %s", failure)
-            yield
 
     async def _obtain(self, request: OutgoingRequest, auth_server: AuthorizationServer, scopes: Scopes) -> None:
         now = time.monotonic()
@@ -498,7 +486,8 @@ class ServerTokens:
             raise
         self._tried["sign in"] = time.monotonic()
         self._tried.pop("refresh", None)
-        await self._store(tokens)
+        self._use(tokens)
+        await self._save(tokens)
 
     def _scopes(self, auth_server: AuthorizationServer, params: ChallengeParams, tokens: TokenSet | None) -> Scopes:
         """Those of the challenge, else of the user, else of the server's metadata; with the user's and earlier ones."""

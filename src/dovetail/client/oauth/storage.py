@@ -199,20 +199,16 @@ class TokenFile:
                 opened.write(data)
                 opened.flush()
                 os.fsync(opened.fileno())
-            self._move_into_place(temporary)
+            for _ in range(25):  # Windows refuses while another process reads the file
+                with contextlib.suppress(PermissionError):
+                    temporary.replace(self.path)
+                    return
+                time.sleep(0.02)
+            temporary.replace(self.path)
         except OSError as failure:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise NotSignedIn(f"{self.path}: the tokens can't be kept: {failure.strerror}") from None
-
-    def _move_into_place(self, temporary: Path) -> None:
-        """Windows refuses while another process reads the file."""
-        for _ in range(25):
-            with contextlib.suppress(PermissionError):
-                temporary.replace(self.path)
-                return
-            time.sleep(0.02)
-        temporary.replace(self.path)
 
 
 _NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
@@ -220,7 +216,6 @@ _NO_BLOCK: int = getattr(os, "O_NONBLOCK", 0)  # the path may be a pipe
 
 
 def default_path() -> Path:
-    """In the user's data folder."""
     home = Path.home()
     if sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")

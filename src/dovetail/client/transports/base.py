@@ -17,8 +17,7 @@ from dovetail.protocol.revisions import Revision
 ToolHeaders = dict[str, tuple[HeaderParameter, ...]]  # arguments that are sent as headers too, by tool
 Headers = Mapping[str, str]
 
-MAX_UNREAD = 1_000  # to requests of a server that does not read them
-UNREAD = "the server asks, and does not read the answers"
+MAX_UNREAD = 1_000  # responses to requests of a server that does not read them
 
 
 class OutgoingMessage(NamedTuple):
@@ -154,6 +153,11 @@ class Receiver(Protocol):
 
     def connection_lost(self, reason: str) -> None:
         """The server is gone for good."""
+
+
+def check_unread(receiver: Receiver, responses: int) -> None:
+    if responses > MAX_UNREAD:
+        receiver.connection_lost("the server asks, and does not read the answers")
 
 
 class Transport(ABC):

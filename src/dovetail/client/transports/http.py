@@ -20,15 +20,7 @@ from msgspec import Raw
 
 from dovetail.client.dispatcher import MAX_RETRY_AFTER, read_server_error
 from dovetail.client.transports.aiohttp import EVENT_STREAM, JSON, HttpClient, HttpResponse
-from dovetail.client.transports.base import (
-    MAX_UNREAD,
-    UNREAD,
-    Backoff,
-    OutgoingMessage,
-    Receiver,
-    ToolHeaders,
-    Transport,
-)
+from dovetail.client.transports.base import Backoff, OutgoingMessage, Receiver, ToolHeaders, Transport, check_unread
 from dovetail.errors import (
     BadResponse,
     ConnectionLost,
@@ -51,6 +43,7 @@ INITIALIZE, INITIALIZED, CANCELLED = "initialize", "notifications/initialized", 
 LISTEN = "subscriptions/listen"
 TRANSIENT_STATUSES = frozenset({408, 425, 429, 502, 503, 504})
 NO_GET_STREAM = frozenset({404, 405})  # MCP says 405, but servers without a route for GET say 404
+MAX_EVENT_IDS = 10_000  # of one stream
 
 log = logging.getLogger("dovetail.client")
 _EVENT_ID = re.compile(r"[^\x00-\x1f\x7f]{0,1000}")  # what a header can carry
@@ -125,9 +118,8 @@ def is_transient(failure: DovetailError) -> bool:
 class EventReader:
     """A stream of messages over several connections: passes each message on once, and knows where to resume."""
 
-    def __init__(self, receive: Callable[[bytes], None], backoff: Backoff, max_ids: int = 10_000) -> None:
+    def __init__(self, receive: Callable[[bytes], None], backoff: Backoff) -> None:
         self._receive = receive
-        self._max_ids = max_ids
         self._ids: dict[str, None] = {}  # of the latest events, to recognise replayed ones
         self.backoff = backoff
         self.last_id = ""
@@ -146,7 +138,10 @@ class EventReader:
             while not is_done() and (chunk := await response.read_chunk()):
                 for event in decoder.feed(chunk):
                     self._handle_event(event, replayable)
-                self._set_last_id(decoder.last_event_id)
+                last_id = decoder.last_event_id if _EVENT_ID.fullmatch(decoder.last_event_id) else ""
+                if last_id != self.last_id:
+                    self.last_id = last_id
+                    self.backoff.succeeded()
                 if decoder.retry is not None:
                     self.backoff.retry = decoder.retry / 1000
         except ConnectionLost as lost:
@@ -157,29 +152,20 @@ class EventReader:
         finally:
             self.backoff.ended(clock() - opened_at)
 
-    def _set_last_id(self, id: str) -> None:
-        usable = id if _EVENT_ID.fullmatch(id) else ""
-        if usable != self.last_id:
-            self.last_id = usable
-            self.backoff.succeeded()
-
     def _handle_event(self, event: Event, replayable: frozenset[str]) -> None:
         self.backoff.succeeded()
         if event.id and _EVENT_ID.fullmatch(event.id):
             if event.id in replayable:
                 return
             self._ids[event.id] = None
-            if len(self._ids) > self._max_ids:
+            if len(self._ids) > MAX_EVENT_IDS:
                 del self._ids[next(iter(self._ids))]
         if event.data and event.event == "message":
             self._receive(event.data)
 
 
 class HttpSession:
-    """The state after a handshake: the session id, if there is one, and the GET stream.
-
-    `on_expired` is called when the server does not know the session any more.
-    """
+    """The session id of a handshake, if there is one, and the GET stream. `on_expired`: the server has forgotten it."""
 
     def __init__(
         self, http: HttpClient, response: HttpResponse, receiver: Receiver, on_expired: Callable[["HttpSession"], None]
@@ -196,9 +182,8 @@ class HttpSession:
 
     @property
     def headers(self) -> dict[str, str]:
-        version = None if self.revision is None else self.revision.name
-        known = {"MCP-Protocol-Version": version, "Mcp-Session-Id": self.id}
-        return {name: value for name, value in known.items() if value is not None}
+        version = {} if self.revision is None else {"MCP-Protocol-Version": self.revision.name}
+        return version if self.id is None else {**version, "Mcp-Session-Id": self.id}
 
     def check(self, response: HttpResponse) -> bool:
         """Whether the server still knows the session, by the status of a response."""
@@ -350,8 +335,7 @@ class PostTransport(Transport):
         _add_task(task, self._background)
         if message.is_response:
             _add_task(task, self._responses)
-            if len(self._responses) > MAX_UNREAD:
-                self._receiver.connection_lost(UNREAD)
+            check_unread(self._receiver, len(self._responses))
         elif message.method is not None and message.method != CANCELLED:
             self._last_notification = task
         return task
@@ -435,8 +419,7 @@ class HttpTransport(PostTransport):
         if not isinstance(version, str) and self._revision is not None and not self._revision.handshake:
             version = self._revision.name
         if isinstance(version, str):
-            mirrored = mirror_headers(message, self.tool_headers)
-            return {"MCP-Protocol-Version": encode_value(version), **mirrored}
+            return {"MCP-Protocol-Version": encode_value(version), **mirror_headers(message, self.tool_headers)}
         return {} if self._session is None else self._session.headers
 
     async def _post(self, message: OutgoingMessage) -> None:
@@ -496,7 +479,6 @@ class HttpTransport(PostTransport):
 
 
 def _add_task(task: "asyncio.Task[None]", tasks: "set[asyncio.Task[None]]") -> None:
-    """Keep a reference until the task is done."""
     tasks.add(task)
     task.add_done_callback(tasks.discard)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import Any, cast
 
-from dovetail.client.transports.base import MAX_UNREAD, UNREAD, OutgoingMessage, Receiver, Transport
+from dovetail.client.transports.base import OutgoingMessage, Receiver, Transport, check_unread
 from dovetail.errors import ConnectionLost, SetupError
 from dovetail.transports.pipes import LineSplitter
 
@@ -157,8 +157,7 @@ class _Child(asyncio.SubprocessProtocol):
         self.stdin.write(message.body + b"\n")
         if not self.writable.is_set() and message.is_response:
             self._unread += 1
-            if self._unread > MAX_UNREAD:
-                self._receiver.connection_lost(UNREAD)
+            check_unread(self._receiver, self._unread)
 
     def pause_writing(self) -> None:
         self.writable.clear()
