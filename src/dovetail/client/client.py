@@ -79,8 +79,6 @@ class Client:
         """Disconnect; `async with` does it for you. Pending requests raise ConnectionLost."""
         await self._session.close()
 
-    # ── the server ──
-
     @property
     def protocol_version(self) -> str:
         return self._session.revision.name
@@ -104,8 +102,6 @@ class Client:
     async def discover(self, *, fresh: bool = False, timeout: Timeout = "default") -> dict[str, Any]:
         """The result of `server/discover`; since 2026-07-28."""
         return read_object(DISCOVER, await self._session.fetch(DISCOVER, {}, fresh=fresh, timeout=timeout))
-
-    # ── tools ──
 
     async def list_tools(self, *, fresh: bool = False, timeout: Timeout = "default") -> list[ToolDefinition]:
         return await self._tools.list_all(fresh=fresh, timeout=timeout)
@@ -175,8 +171,6 @@ class Client:
         if change.kind == "tools":
             self._tools.invalidate()
 
-    # ── resources ──
-
     async def list_resources(self, *, fresh: bool = False, timeout: Timeout = "default") -> list[ResourceDefinition]:
         return await self._session.pages(*RESOURCES, fresh=fresh, timeout=timeout)
 
@@ -200,8 +194,6 @@ class Client:
     ) -> list[ResourceContents]:
         result = await self._session.request(READ, {"uri": uri}, _ReadResourceResult, fresh=fresh, timeout=timeout)
         return result.contents
-
-    # ── prompts and completion ──
 
     async def list_prompts(self, *, fresh: bool = False, timeout: Timeout = "default") -> list[PromptDefinition]:
         return await self._session.pages(*PROMPTS, fresh=fresh, timeout=timeout)
@@ -242,8 +234,6 @@ class Client:
         result = await self._session.request("completion/complete", params, CompleteResult, timeout=timeout)
         return result.completion
 
-    # ── notifications ──
-
     async def set_log_level(self, level: LogLevel) -> None:
         """The least level of log messages from here on."""
         await self._session.set_log_level(level)
@@ -263,8 +253,6 @@ class Client:
     async def set_roots(self, roots: RootSource) -> None:
         """Replace the `roots=` of the client; up to 2025-11-25 the server is notified."""
         await self._session.set_roots(roots)
-
-    # ── any method ──
 
     async def request(
         self, method: str, params: Params | None = None, *, timeout: Timeout = "default"

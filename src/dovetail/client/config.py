@@ -94,11 +94,12 @@ def make_transport(target: Any, options: ClientOptions) -> Transport:
         if auth is not None and engine.options.auth is None:
             raise SetupError("Client: auth= is a token, but the Server has no auth= to verify it; give it a principal=")
         return MemoryTransport(engine, target, auth, principal)
-    if _is_command(target):
-        return StdioTransport([str(part) for part in target], env, cwd)
+    command = target if isinstance(target, Sequence) and not isinstance(target, (str, bytes)) else ()
+    if command and all(isinstance(part, (str, Path)) for part in command):
+        return StdioTransport([str(part) for part in command], env, cwd)
     shown = repr(target)[:100] if isinstance(target, str) else type(target).__name__  # a command may hold secrets
-    command, url = 'a command as a list of strings such as ["python", "server.py"]', '"http://127.0.0.1:8000/mcp"'
-    raise SetupError(f"Client: can't connect to {shown}; give it a Server, or {command}, or a URL such as {url}")
+    example, url = 'a command as a list of strings such as ["python", "server.py"]', '"http://127.0.0.1:8000/mcp"'
+    raise SetupError(f"Client: can't connect to {shown}; give it a Server, or {example}, or a URL such as {url}")
 
 
 def _over_http(http: HttpClient, transport: HttpTransportName | None, pinned: Revision | None) -> Transport:
@@ -111,12 +112,6 @@ def _over_http(http: HttpClient, transport: HttpTransportName | None, pinned: Re
     if transport == "http" or (pinned is not None and not pinned.handshake):
         return HttpTransport(http)
     return AutoTransport(http)
-
-
-def _is_command(target: Any) -> bool:
-    if isinstance(target, (str, bytes)) or not isinstance(target, Sequence) or not target:
-        return False
-    return all(isinstance(part, (str, Path)) for part in target)
 
 
 # ── mcp.json ──

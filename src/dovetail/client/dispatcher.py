@@ -112,8 +112,6 @@ class MessageHandler(Protocol):
 
 
 class PendingRequest:
-    """A request whose response has not arrived."""
-
     __slots__ = ("extend", "id", "method", "on_progress", "result")
 
     def __init__(self, id: RequestId, method: str, on_progress: ProgressHandler | None) -> None:

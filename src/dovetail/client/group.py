@@ -80,8 +80,6 @@ class Clients(Mapping[str, Client]):
     def __repr__(self) -> str:
         return f"Clients({', '.join(self._entries)})"
 
-    # ── opening and closing ──
-
     async def __aenter__(self) -> Self:
         if self._clients:
             raise SetupError("Clients: they are open already; make others for other connections")
@@ -128,8 +126,6 @@ class Clients(Mapping[str, Client]):
         else:
             self._clients[name] = client
 
-    # ── one client ──
-
     def __getitem__(self, name: str) -> Client:
         if name in self._clients:
             return self._clients[name]
@@ -142,8 +138,6 @@ class Clients(Mapping[str, Client]):
 
     def __len__(self) -> int:
         return len(self._clients)
-
-    # ── all clients ──
 
     async def list_tools(self, *, fresh: bool = False) -> list[ToolDefinition]:
         """The tools of all servers, as `server_tool`."""
@@ -174,8 +168,6 @@ class Clients(Mapping[str, Client]):
 
     async def read_resource(self, server: str, uri: str, *, fresh: bool = False) -> list[ResourceContents]:
         return await self[server].read_resource(uri, fresh=fresh)
-
-    # ── names ──
 
     async def _collect(self, feature: str, fetch: Callable[[Client], Awaitable[list[T]]]) -> list[tuple[str, T]]:
         """The lists of all servers that have a feature; the exception of one that fails goes to `failures`."""

@@ -82,16 +82,14 @@ def read_elicitation(params: Raw) -> ElicitRequest:
     if request.mode == "url":
         url = None if request.url is None else page_url(request.url)
         if url is None:
-            raise _malformed("url must be one that begins with https:// or http://, and nothing stands before its host")
+            words = "url must be one that begins with https:// or http://, and nothing stands before its host"
+            raise ProtocolError(f"Invalid params: {words}", code=INVALID_PARAMS)
         return replace(request, url=url, schema=None)
     fields = (request.schema or {}).get("properties")
     if not isinstance(fields, dict) or not all(isinstance(field, dict) for field in fields.values()):
-        raise _malformed("requestedSchema.properties must be an object of schemas")
+        words = "requestedSchema.properties must be an object of schemas"
+        raise ProtocolError(f"Invalid params: {words}", code=INVALID_PARAMS)
     return replace(request, url=None)
-
-
-def _malformed(words: str) -> ProtocolError:
-    return ProtocolError(f"Invalid params: {words}", code=INVALID_PARAMS)
 
 
 async def elicit(handler: ElicitationHandler, request: ElicitRequest) -> dict[str, Any]:

@@ -47,8 +47,6 @@ class ClientIdentity(msgspec.Struct, frozen=True):
 
 
 class NegotiatedProtocol(msgspec.Struct, frozen=True):
-    """What a server said about itself, and the revision that both sides speak."""
-
     revision: Revision
     server_info: Implementation | None
     capabilities: dict[str, Any]

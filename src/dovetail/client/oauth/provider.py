@@ -252,8 +252,6 @@ class ServerTokens:
         """Changes with the token, so that responses to another caller are not used from the cache."""
         return "" if self._tokens is None else self._tokens.authorization
 
-    # ── headers of a request ──
-
     async def headers(self, request: OutgoingRequest) -> Mapping[str, str]:
         if not self._is_loaded:
             async with self._locked(request):
@@ -294,8 +292,6 @@ class ServerTokens:
                 await self._obtain(request, auth_server, tokens.requested)
         except NotSignedIn as failure:
             log.info("the token is not renewed yet: %s", failure)
-
-    # ── challenges ──
 
     async def refused(self, request: OutgoingRequest, challenge: AuthChallenge) -> bool:
         schemes = ("dpop", "bearer") if self._source.dpop else ("bearer", "dpop")
@@ -353,8 +349,6 @@ class ServerTokens:
         self._stepped_up.add(union)
         return True
 
-    # ── stored tokens ──
-
     async def _load(self) -> None:
         if not self._is_loaded:
             stored = await self._load_stored(self._known_issuer)
@@ -398,8 +392,6 @@ class ServerTokens:
             await self._source.store.save(self._key, tokens)
         except NotSignedIn as failure:
             log.warning("you will have to sign in again next time: %s", failure)
-
-    # ── discovery, refresh, sign-in ──
 
     async def _discover(self, params: ChallengeParams, allow_private: bool) -> AuthorizationServer:
         required, preferred = self._source.issuer, self._known_issuer

@@ -27,8 +27,6 @@ EVENT_STREAM, JSON = "text/event-stream", "application/json"
 
 
 class HttpLimits(NamedTuple):
-    """Sizes and seconds of a client over HTTP."""
-
     max_message_bytes: int = 256 * 1024 * 1024
     first_retry_delay: float = 1.0  # seconds before a broken stream is opened again; doubled up to the maximum
     max_retry_delay: float = 30.0

@@ -15,11 +15,9 @@ from dovetail.errors import ConnectionLost, SetupError
 from dovetail.transports.pipes import LineSplitter
 
 # Ctrl-C in a terminal must not reach the server: the client stops it, in the order that MCP wants.
-NEW_GROUP: dict[str, Any] = (
-    {"start_new_session": True}
-    if os.name == "posix"
-    else {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
-)
+NEW_GROUP: dict[str, Any] = {"start_new_session": True}
+if os.name != "posix":
+    NEW_GROUP = {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
 
 
 class ProcessGroup:
