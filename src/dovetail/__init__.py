@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dovetail.client import CallToolResult as CallToolResult
+    from dovetail.client import ChangeStream as ChangeStream
     from dovetail.client import Client as Client
     from dovetail.client import ElicitRequest as ElicitRequest
     from dovetail.client import ElicitResult as ElicitResult
-    from dovetail.client import Listening as Listening
     from dovetail.client import ListPage as ListPage
     from dovetail.client import LogMessage as LogMessage
     from dovetail.client import SamplingRequest as SamplingRequest
@@ -86,7 +86,7 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "client": [
-        "CallToolResult", "Client", "ElicitRequest", "ElicitResult", "ListPage", "Listening", "LogMessage",
+        "CallToolResult", "Client", "ElicitRequest", "ElicitResult", "ListPage", "ChangeStream", "LogMessage",
         "SamplingRequest",
     ],
     "client.group": ["Clients"],

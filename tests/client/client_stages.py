@@ -16,8 +16,8 @@ from dovetail.protocol import revisions
 ClientReply = Callable[[dict[str, Any]], list[dict[str, Any]]]
 
 
-class ScriptedLink(Transport):
-    probe_seconds = 0.02
+class ScriptedTransport(Transport):
+    probe_timeout = 0.02
 
     def __init__(self, answer: ClientReply = lambda message: []) -> None:
         self.sent: list[dict[str, Any]] = []
@@ -38,7 +38,7 @@ class ScriptedLink(Transport):
         asyncio.get_running_loop().call_soon(self._receiver.receive, data)
 
     def die(self, reason: str = "it crashed") -> None:
-        self._receiver.lost(reason)
+        self._receiver.connection_lost(reason)
 
     async def drain(self) -> None:
         return
@@ -50,20 +50,20 @@ class ScriptedLink(Transport):
         return [message.get("method") for message in self.sent]
 
 
-class Crowd:
+class RecordingHandler:
     """Hears what is not an answer."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, Any]] = []
         self.reasons: list[str] = []
 
-    def hear(self, method: str, params: Any) -> None:
+    def handle_notification(self, method: str, params: Any) -> None:
         self.heard.append((method, json.loads(bytes(params))))
 
-    def prepare(self, method: str, params: Any) -> Any:
+    def prepare_reply(self, method: str, params: Any) -> Any:
         raise ProtocolError(f"Method not found: {method}", code=-32601)
 
-    def silence(self, reason: str) -> None:
+    def connection_lost(self, reason: str) -> None:
         self.reasons.append(reason)
 
 
@@ -106,7 +106,7 @@ def sampling(**more: Any) -> dict[str, Any]:
 ROOTS = {"method": "roots/list"}
 
 
-class AskingServer(ScriptedLink):
+class AskingServer(ScriptedTransport):
     """`behave` gets each request but those of the handshake, and returns the result, or None to be silent."""
 
     def __init__(self, revision: str, behave: Behave) -> None:

@@ -11,7 +11,7 @@ from client_stages import AskingServer, Behave
 
 from dovetail import Client
 from dovetail.client import config
-from dovetail.client.transports.aiohttp import HttpLimits, HttpRequests
+from dovetail.client.transports.aiohttp import HttpClient, HttpLimits
 
 Connect = Callable[..., tuple[Client, AskingServer]]
 
@@ -19,8 +19,8 @@ Connect = Callable[..., tuple[Client, AskingServer]]
 @pytest.fixture
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections of clients to URLs are tried again at once."""
-    limits = HttpLimits(first_retry=0.01, longest_retry=0.05)
-    monkeypatch.setattr(config, "HttpRequests", partial(HttpRequests, limits=limits))
+    limits = HttpLimits(first_retry_delay=0.01, max_retry_delay=0.05)
+    monkeypatch.setattr(config, "HttpClient", partial(HttpClient, limits=limits))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import uvicorn
 
-from dovetail.client.subscriptions import Listening
+from dovetail.client.subscriptions import ChangeStream
 from dovetail.engine.subscriptions import Change
 from hosting import UvicornHost, listening_at
 
@@ -51,7 +51,7 @@ async def until(happened: Callable[[], Any], seconds: float = 5) -> None:
             await asyncio.sleep(0.003)
 
 
-async def next_of(listening: Listening) -> Change:
+async def next_of(listening: ChangeStream) -> Change:
     return await asyncio.wait_for(anext(listening), 5)
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from client_stages import AskingServer, ScriptedLink, result
+from client_stages import AskingServer, ScriptedTransport, result
 from msgspec import Raw
 from sign_in_stage import Person, notes
 from small_server import every_revision, make_server
@@ -14,7 +14,7 @@ from small_server import every_revision, make_server
 from documented import PROGRAMS, load
 from dovetail import CallToolResult, Client, NotApproved
 from dovetail.client.oauth import OAuth
-from dovetail.client.results import ListPage, WireCallResult, read, read_page
+from dovetail.client.results import ListPage, WireCallResult, read_page, read_result
 from dovetail.errors import BadResponse, ConnectionLost, ServerError, SetupError, ToolError
 from dovetail.protocol import revisions
 from dovetail.protocol.types import Text, ToolDefinition
@@ -114,7 +114,7 @@ ASKING: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("what", "arguments"), ASKING)
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
 async def test_every_request_may_have_its_own_time(what: str, arguments: dict[str, Any], version: str) -> None:
-    async with Client(ScriptedLink(greet), protocol_version=version) as client, asyncio.timeout(5):
+    async with Client(ScriptedTransport(greet), protocol_version=version) as client, asyncio.timeout(5):
         with pytest.raises(TimeoutError, match=r"\w+: no answer within 0\.01 s"):
             await getattr(client, what)(**arguments, timeout=0.01)
 
@@ -312,7 +312,7 @@ async def test_what_is_approved_is_what_the_server_offers_now(server: Server, ve
 
 
 def call(body: str) -> WireCallResult:
-    return read("tools/call", Raw(body.encode()), WireCallResult)
+    return read_result("tools/call", Raw(body.encode()), WireCallResult)
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def call(body: str) -> WireCallResult:
     ],
 )
 def test_data(body: str, wrapped: bool, structured: object, data: object) -> None:
-    result = call(body).unfold(wrapped=wrapped)
+    result = call(body).to_result(wrapped=wrapped)
     assert (result.structured, result.data) == (structured, data)
 
 

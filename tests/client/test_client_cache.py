@@ -4,13 +4,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from client_stages import AskingServer, ScriptedLink, error, modern, result
+from client_stages import AskingServer, ScriptedTransport, error, modern, result
 from msgspec import Raw
 from served_http import Scripted, Visit
 
 from dovetail import Change, Client
 from dovetail.client import cache as caching
-from dovetail.client.auth import Challenged, Sending
+from dovetail.client.auth import AuthChallenge, OutgoingRequest
 from dovetail.client.cache import ResponseCache
 from dovetail.errors import BadResponse
 from dovetail.protocol.jsonrpc import encode
@@ -34,7 +34,7 @@ def answer(ttl: Any = 1000, **more: Any) -> Raw:
 def filled(*requests: tuple[str, dict[str, Any]], **sizes: int) -> ResponseCache:
     cache = ResponseCache(**sizes)
     for method, params in requests:
-        cache.keep(method, params, answer(), cache.changes)
+        cache.store(method, params, answer(), cache.generation)
     return cache
 
 
@@ -64,7 +64,7 @@ NOT_KEPT: dict[str, tuple[str, dict[str, Any], Raw]] = {
 @pytest.mark.parametrize(("method", "params", "raw"), NOT_KEPT.values(), ids=NOT_KEPT.keys())
 def test_what_is_not_kept(method: str, params: dict[str, Any], raw: Raw) -> None:
     cache = ResponseCache()
-    cache.keep(method, params, raw, cache.changes)
+    cache.store(method, params, raw, cache.generation)
     assert not len(cache)
 
 
@@ -72,7 +72,7 @@ def test_the_one_used_longest_ago_makes_room() -> None:
     uris = [{"uri": f"a://{number}"} for number in range(4)]
     cache = filled(*(("resources/read", uri) for uri in uris[:3]), max_entries=3)
     assert cache.find("resources/read", uris[0]) is not None
-    cache.keep("resources/read", uris[3], answer(), cache.changes)
+    cache.store("resources/read", uris[3], answer(), cache.generation)
     assert [cache.find("resources/read", uri) is not None for uri in uris] == [True, False, True, True]
 
 
@@ -81,7 +81,7 @@ EVERYTHING = (
     *((method, {}) for method in LISTS), *(("resources/read", {"uri": f"notes://{number}"}) for number in (1, 2)),
 )  # fmt: skip
 
-FORGOTTEN = {
+CLIENT_REJECTED_ERRORS = {
     Change("tools"): {0},
     Change("prompts"): {1},
     Change("resources"): {2, 3},
@@ -89,28 +89,30 @@ FORGOTTEN = {
 }
 
 
-@pytest.mark.parametrize(("change", "old"), FORGOTTEN.items(), ids=[f"{c.kind} {c.uri}" for c in FORGOTTEN])
+@pytest.mark.parametrize(
+    ("change", "old"), CLIENT_REJECTED_ERRORS.items(), ids=[f"{c.kind} {c.uri}" for c in CLIENT_REJECTED_ERRORS]
+)
 def test_a_change_makes_old(change: Change, old: set[int]) -> None:
     cache = filled(*EVERYTHING)
-    cache.forget(change)
+    cache.invalidate(change)
     assert {number for number, request in enumerate(EVERYTHING) if cache.find(*request) is None} == old
 
 
 def test_nothing_is_shared_with_another_identity() -> None:
     cache = filled(("tools/list", {}))
-    cache.belongs_to("")
+    cache.set_owner("")
     assert len(cache) == 1
-    asked = cache.changes
-    cache.belongs_to("Bearer of Ada")
+    asked = cache.generation
+    cache.set_owner("Bearer of Ada")
     assert not len(cache)
-    cache.keep("tools/list", {}, answer(), asked)  # asked for by whoever it was before
+    cache.store("tools/list", {}, answer(), asked)  # asked for by whoever it was before
     assert not len(cache)
 
 
 MODERN, HANDSHAKE = "2026-07-28", "2025-11-25"
 
 
-class CachingServer(ScriptedLink):
+class CachingServer(ScriptedTransport):
     """Counts how often it is asked; tools come in two pages."""
 
     reconnects = True
@@ -203,10 +205,10 @@ class Changing:
 
     token = "Ada"
 
-    async def headers(self, request: Sending) -> dict[str, str]:
+    async def headers(self, request: OutgoingRequest) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.token}"}
 
-    async def refused(self, request: Sending, challenged: Challenged) -> bool:
+    async def refused(self, request: OutgoingRequest, challenge: AuthChallenge) -> bool:
         return False
 
 
@@ -267,7 +269,7 @@ async def test_the_result_of_a_tool_that_ran_is_not_lost(failure: Any) -> None:
 @pytest.mark.parametrize("version", [HANDSHAKE, MODERN])
 async def test_calls_at_once_need_one_listing(version: str) -> None:
     server = ToolServer(version, "pay")
-    server.mirrored = {}  # it wants headers
+    server.tool_headers = {}  # it wants headers
     async with Client(server, protocol_version=version) as client:
         results = await asyncio.gather(*(client.call_tool("pay") for _ in range(50)))
     wrapped = version == MODERN  # where nothing has to be wrapped, what looks like it is meant

@@ -8,28 +8,28 @@ from typing import Any
 
 import pytest
 import served_http
-from client_stages import Crowd, ScriptedLink, error, result
+from client_stages import RecordingHandler, ScriptedTransport, error, result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.client.dispatcher import Dispatcher
-from dovetail.client.negotiation import Identity, NegotiatedProtocol, agree
+from dovetail.client.negotiation import ClientIdentity, NegotiatedProtocol, Negotiation
 from dovetail.errors import BadResponse, ConnectionLost, ServerError
 from dovetail.protocol import revisions
 
 
 @pytest.fixture
-def link() -> ScriptedLink:
-    return ScriptedLink()
+def link() -> ScriptedTransport:
+    return ScriptedTransport()
 
 
 @pytest.fixture
-def crowd() -> Crowd:
-    return Crowd()
+def crowd() -> RecordingHandler:
+    return RecordingHandler()
 
 
 @pytest.fixture
-async def talk(link: ScriptedLink, crowd: Crowd) -> AsyncIterator[Dispatcher]:
+async def talk(link: ScriptedTransport, crowd: RecordingHandler) -> AsyncIterator[Dispatcher]:
     conversation = Dispatcher(link, crowd)
     await conversation.open()
     yield conversation
@@ -49,9 +49,11 @@ async def turn() -> None:
 
 
 @pytest.mark.parametrize("is_batch", [False, True])
-async def test_answers_are_matched_by_id_in_any_order(link: ScriptedLink, talk: Dispatcher, is_batch: bool) -> None:
-    first = await begin(talk.ask("a", {}, timeout=5))
-    second = await begin(talk.ask("b", {"x": 1}, timeout=5))
+async def test_answers_are_matched_by_id_in_any_order(
+    link: ScriptedTransport, talk: Dispatcher, is_batch: bool
+) -> None:
+    first = await begin(talk.request("a", {}, timeout=5))
+    second = await begin(talk.request("b", {"x": 1}, timeout=5))
     assert [message["method"] for message in link.sent] == ["a", "b"]
     assert "params" not in link.sent[0]
     answers = [result(link.sent[1], {"who": "b"}), 7, result(link.sent[0], {"who": "a"})]
@@ -61,8 +63,8 @@ async def test_answers_are_matched_by_id_in_any_order(link: ScriptedLink, talk: 
 
 
 @pytest.mark.rule("BASE-6")
-async def test_an_id_of_another_type_is_another_id(link: ScriptedLink, talk: Dispatcher) -> None:
-    task = await begin(talk.ask("a", {}, timeout=5))
+async def test_an_id_of_another_type_is_another_id(link: ScriptedTransport, talk: Dispatcher) -> None:
+    task = await begin(talk.request("a", {}, timeout=5))
     id = link.sent[0]["id"]
     for wrong in (str(id), float(id) + 0.5, id + 100, None, True):
         link.say({"jsonrpc": "2.0", "id": wrong, "result": {"wrong": True}})
@@ -72,8 +74,8 @@ async def test_an_id_of_another_type_is_another_id(link: ScriptedLink, talk: Dis
     assert bytes(await task) == b"{}"
 
 
-async def test_an_error_is_raised_with_code_and_data(link: ScriptedLink, talk: Dispatcher) -> None:
-    task, other = [await begin(talk.ask(method, {}, timeout=5)) for method in "ab"]
+async def test_an_error_is_raised_with_code_and_data(link: ScriptedTransport, talk: Dispatcher) -> None:
+    task, other = [await begin(talk.request(method, {}, timeout=5)) for method in "ab"]
     link.say(error(link.sent[0], -32602, "bad", {"why": 1}))
     link.say({"jsonrpc": "2.0", "id": link.sent[1]["id"], "error": {"text": "oh"}})
     with pytest.raises(ServerError, match="bad") as caught:
@@ -85,9 +87,11 @@ async def test_an_error_is_raised_with_code_and_data(link: ScriptedLink, talk: D
 
 @pytest.mark.rule("CAN-6")
 @pytest.mark.parametrize("cancellable", [True, False])
-async def test_a_timeout_names_the_method_and_cancels(link: ScriptedLink, talk: Dispatcher, cancellable: bool) -> None:
+async def test_a_timeout_names_the_method_and_cancels(
+    link: ScriptedTransport, talk: Dispatcher, cancellable: bool
+) -> None:
     with pytest.raises(TimeoutError, match=r"tools/call: no answer within 0\.01 s"):
-        await talk.ask("tools/call", {}, timeout=0.01, cancellable=cancellable)
+        await talk.request("tools/call", {}, timeout=0.01, cancellable=cancellable)
     assert link.methods() == ["tools/call", *["notifications/cancelled"] * cancellable]
     assert all(message["params"]["requestId"] == link.sent[0]["id"] for message in link.sent[1:])
     link.say(result(link.sent[0], {}))  # too late: dropped
@@ -95,8 +99,8 @@ async def test_a_timeout_names_the_method_and_cancels(link: ScriptedLink, talk: 
 
 
 @pytest.mark.rule("CAN-1")
-async def test_a_cancelled_task_cancels_its_request_once(link: ScriptedLink, talk: Dispatcher) -> None:
-    task = await begin(talk.ask("a", {}, timeout=5))
+async def test_a_cancelled_task_cancels_its_request_once(link: ScriptedTransport, talk: Dispatcher) -> None:
+    task = await begin(talk.request("a", {}, timeout=5))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -105,12 +109,14 @@ async def test_a_cancelled_task_cancels_its_request_once(link: ScriptedLink, tal
 
 @pytest.mark.rule("LIFE-10")
 @pytest.mark.parametrize(("times", "max_timeout"), [(6, 60), (12, 20)], ids=["extends", "not for ever"])
-async def test_progress_extends_the_wait(link: ScriptedLink, talk: Dispatcher, times: int, max_timeout: float) -> None:
+async def test_progress_extends_the_wait(
+    link: ScriptedTransport, talk: Dispatcher, times: int, max_timeout: float
+) -> None:
     """A request with 10 s of patience, and progress every 4 s."""
     loop, passed = asyncio.get_running_loop(), 0
     real = loop.time
     loop.time = lambda: real() + passed  # type: ignore[method-assign]
-    task = await begin(talk.ask("a", {}, timeout=10, max_timeout=max_timeout, on_progress=lambda *_: None))
+    task = await begin(talk.request("a", {}, timeout=10, max_timeout=max_timeout, on_progress=lambda *_: None))
     params = {"progressToken": link.sent[-1]["params"]["_meta"]["progressToken"], "progress": 1}
     for _ in range(times):
         passed += 4
@@ -123,21 +129,23 @@ async def test_progress_extends_the_wait(link: ScriptedLink, talk: Dispatcher, t
     assert link.methods() == ["a", *["notifications/cancelled"] * (max_timeout < 60)]
 
 
-async def test_the_loss_of_the_server_reaches_everyone(link: ScriptedLink, crowd: Crowd, talk: Dispatcher) -> None:
-    tasks = [await begin(talk.ask(method, {}, timeout=5)) for method in ("a", "b")]
+async def test_the_loss_of_the_server_reaches_everyone(
+    link: ScriptedTransport, crowd: RecordingHandler, talk: Dispatcher
+) -> None:
+    tasks = [await begin(talk.request(method, {}, timeout=5)) for method in ("a", "b")]
     link.die("it exited with code 3")
     for task, method in zip(tasks, "ab", strict=True):
         with pytest.raises(ConnectionLost, match=f"{method}: it exited with code 3"):
             await task
     assert crowd.reasons == ["it exited with code 3"]
     with pytest.raises(ConnectionLost, match="exited with code 3"):
-        await talk.ask("c", {}, timeout=5)
+        await talk.request("c", {}, timeout=5)
 
 
-async def test_closing_ends_what_waits(link: ScriptedLink, crowd: Crowd) -> None:
+async def test_closing_ends_what_waits(link: ScriptedTransport, crowd: RecordingHandler) -> None:
     conversation = Dispatcher(link, crowd)
     await conversation.open()
-    task = await begin(conversation.ask("a", {}, timeout=5))
+    task = await begin(conversation.request("a", {}, timeout=5))
     await conversation.close()
     with pytest.raises(ConnectionLost, match="the client was closed"):
         await task
@@ -147,9 +155,11 @@ async def test_closing_ends_what_waits(link: ScriptedLink, crowd: Crowd) -> None
     assert crowd.heard == []
 
 
-async def test_progress_goes_to_its_request_alone(link: ScriptedLink, crowd: Crowd, talk: Dispatcher) -> None:
+async def test_progress_goes_to_its_request_alone(
+    link: ScriptedTransport, crowd: RecordingHandler, talk: Dispatcher
+) -> None:
     seen: list[tuple[float, float | None, str | None]] = []
-    task = await begin(talk.ask("a", {"_meta": {"k": 1}}, timeout=5, on_progress=lambda *told: seen.append(told)))
+    task = await begin(talk.request("a", {"_meta": {"k": 1}}, timeout=5, on_progress=lambda *told: seen.append(told)))
     meta = link.sent[0]["params"]["_meta"]
     assert meta["k"] == 1
     token = meta["progressToken"]
@@ -166,7 +176,7 @@ async def test_progress_goes_to_its_request_alone(link: ScriptedLink, crowd: Cro
     assert crowd.heard == []
 
 
-async def test_handlers_may_be_async_and_may_fail(link: ScriptedLink, talk: Dispatcher, caplog: Any) -> None:
+async def test_handlers_may_be_async_and_may_fail(link: ScriptedTransport, talk: Dispatcher, caplog: Any) -> None:
     seen: list[float] = []
 
     async def handler(progress: float, *_: Any) -> None:
@@ -175,7 +185,7 @@ async def test_handlers_may_be_async_and_may_fail(link: ScriptedLink, talk: Disp
 
     with caplog.at_level(logging.ERROR, "dovetail.client"):
         for on_progress in (handler, lambda *_: 1 / 0):
-            task = await begin(talk.ask("a", {}, timeout=5, on_progress=on_progress))
+            task = await begin(talk.request("a", {}, timeout=5, on_progress=on_progress))
             params = {"progressToken": link.sent[-1]["params"]["_meta"]["progressToken"], "progress": 3}
             link.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
             link.say(result(link.sent[-1], {}))
@@ -210,13 +220,13 @@ JUNK = st.one_of(
 @given(messages=st.lists(JUNK, max_size=6))
 def test_whatever_the_server_says_the_next_answer_is_heard(messages: list[Any]) -> None:
     async def scenario() -> None:
-        link = ScriptedLink()
-        conversation = Dispatcher(link, Crowd(), lambda direction, message: None)
+        link = ScriptedTransport()
+        conversation = Dispatcher(link, RecordingHandler(), lambda direction, message: None)
         await conversation.open()
         for message in messages:
             link.say(message)
         await turn()
-        task = await begin(conversation.ask("a", {}, timeout=5))
+        task = await begin(conversation.request("a", {}, timeout=5))
         asked = next(message for message in link.sent if message.get("method") == "a")
         link.say(result(asked, {"good": True}))
         assert bytes(await task) == b'{"good": true}'
@@ -225,7 +235,7 @@ def test_whatever_the_server_says_the_next_answer_is_heard(messages: list[Any]) 
     asyncio.run(scenario())
 
 
-IDENTITY = Identity({"name": "test", "version": "1"}, lambda revision: {"sampling": {}})
+IDENTITY = ClientIdentity({"name": "test", "version": "1"}, lambda revision: {"sampling": {}})
 INFO = {"name": "fake", "version": "0"}
 
 DISCOVERED = {
@@ -239,7 +249,7 @@ def unknown(message: dict[str, Any]) -> list[dict[str, Any]]:
     return [error(message, -32601, "Method not found")]
 
 
-def server(discover: Reply = unknown, versions: Any = revisions.HANDSHAKE, refusal: int = -32601) -> ScriptedLink:
+def server(discover: Reply = unknown, versions: Any = revisions.HANDSHAKE, refusal: int = -32601) -> ScriptedTransport:
     """A server that answers `server/discover` as told, and speaks the given revisions behind a handshake."""
 
     def shake(message: dict[str, Any]) -> list[dict[str, Any]]:
@@ -250,14 +260,15 @@ def server(discover: Reply = unknown, versions: Any = revisions.HANDSHAKE, refus
         return [result(message, {"protocolVersion": agreed, "capabilities": {"tools": {}}, "serverInfo": INFO})]
 
     replies = {"server/discover": discover, "initialize": shake}
-    return ScriptedLink(lambda message: replies.get(message.get("method"), lambda _: [])(message))
+    return ScriptedTransport(lambda message: replies.get(message.get("method"), lambda _: [])(message))
 
 
-async def settle(link: ScriptedLink, pinned: str | None = None, timeout: float = 5) -> NegotiatedProtocol:
-    conversation = Dispatcher(link, Crowd())
+async def settle(link: ScriptedTransport, pinned: str | None = None, timeout: float = 5) -> NegotiatedProtocol:
+    conversation = Dispatcher(link, RecordingHandler())
     await conversation.open()
     try:
-        return await agree(conversation, IDENTITY, None if pinned is None else revisions.BY_NAME[pinned], timeout)
+        revision = None if pinned is None else revisions.BY_NAME[pinned]
+        return await Negotiation(conversation, IDENTITY, revision, timeout).run()
     finally:
         await conversation.close()
 
@@ -326,12 +337,12 @@ async def test_a_modern_server_that_is_slow_to_start(code: int) -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def refusing(code: int, data: Any = None) -> ScriptedLink:
+def refusing(code: int, data: Any = None) -> ScriptedTransport:
     return server(lambda message: [error(message, code, "modern", data)])
 
 
 DISCOVER, BOTH = ["server/discover"], ["server/discover", "initialize"]
-REFUSED: list[tuple[ScriptedLink, str | None, type[Exception], str, list[str]]] = [
+REFUSED: list[tuple[ScriptedTransport, str | None, type[Exception], str, list[str]]] = [
     (server(versions=("2025-11-25",)), "2024-11-05", BadResponse, "does not speak 2024-11-05; it offers", BOTH[1:]),
     (server(), "2026-07-28", ServerError, "Method not found", DISCOVER),
     *((refusing(-32022, data), None, BadResponse, "No common protocol revision", DISCOVER)
@@ -344,7 +355,7 @@ REFUSED: list[tuple[ScriptedLink, str | None, type[Exception], str, list[str]]] 
 
 @pytest.mark.parametrize(("link", "pinned", "kind", "words", "methods"), REFUSED)
 async def test_nothing_that_both_speak(
-    link: ScriptedLink, pinned: str | None, kind: type[Exception], words: str, methods: list[str]
+    link: ScriptedTransport, pinned: str | None, kind: type[Exception], words: str, methods: list[str]
 ) -> None:
     with pytest.raises(kind, match=words):
         await settle(link, pinned)
@@ -352,6 +363,6 @@ async def test_nothing_that_both_speak(
 
 
 async def test_a_server_that_goes_away_at_once() -> None:
-    link = ScriptedLink(lambda message: link.die("it exited with code 1") or [])
+    link = ScriptedTransport(lambda message: link.die("it exited with code 1") or [])
     with pytest.raises(ConnectionLost, match="exited with code 1"):
         await settle(link)

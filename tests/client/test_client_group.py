@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_stages import ScriptedLink, result
+from client_stages import ScriptedTransport, result
 
 from dovetail import Clients, ConnectionLost, SetupError, ToolError
 from dovetail.client.auth import BearerToken
@@ -15,7 +15,7 @@ from dovetail.client.config import MAX_FILE_BYTES, ListedServer, read_servers
 from dovetail.client.oauth import ClientCredentials, JwtBearer, OAuth
 
 
-class Member(ScriptedLink):
+class Member(ScriptedTransport):
     """Answers with its own name."""
 
     def __init__(self, name: str, tools: tuple[str, ...], features: tuple[str, ...]) -> None:
@@ -70,7 +70,7 @@ class Group:
 @pytest.fixture
 def group(monkeypatch: pytest.MonkeyPatch) -> Group:
     group = Group()
-    monkeypatch.setattr("dovetail.client.client.transport_to", group.link)
+    monkeypatch.setattr("dovetail.client.client.make_transport", group.link)
     return group
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from dovetail.client import ElicitRequest, ElicitResult, SamplingRequest
-from dovetail.client.handlers import ClientHandlers, Unanswerable
+from dovetail.client.handlers import ClientHandlers, UnsupportedRequest
 from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ProtocolError, SetupError
 from dovetail.protocol import revisions
 
@@ -22,12 +22,12 @@ LATEST_HANDSHAKE = "2025-11-25"
 
 def everything(**options: Any) -> ClientHandlers:
     handlers = {"elicitation_handler": lambda question: None, "sampling_handler": lambda request: "Hi.", "roots": []}
-    return ClientHandlers(**{**handlers, **options})
+    return ClientHandlers({**handlers, **options})
 
 
 def prepared(answering: ClientHandlers, question: dict[str, Any], revision: str = MODERN) -> Any:
     params = Raw(json.dumps(question.get("params", {})).encode())
-    return answering.prepare(revisions.BY_NAME[revision], question["method"], params)
+    return answering.prepare_reply(revisions.BY_NAME[revision], question["method"], params)
 
 
 def answered(answering: ClientHandlers, question: dict[str, Any], revision: str = MODERN) -> Any:
@@ -44,8 +44,8 @@ def test_what_is_declared(revision: str) -> None:
         expected["elicitation"] = {}
     elif revision in (LATEST_HANDSHAKE, MODERN):
         expected["elicitation"] = {"form": {}, "url": {}}
-    assert everything().declared(revisions.BY_NAME[revision]) == expected
-    assert ClientHandlers().declared(revisions.BY_NAME[revision]) == {}
+    assert everything().capabilities(revisions.BY_NAME[revision]) == expected
+    assert ClientHandlers({}).capabilities(revisions.BY_NAME[revision]) == {}
 
 
 TOOLS = {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]}
@@ -68,7 +68,7 @@ UNANSWERABLE: dict[str, tuple[dict[str, Any], dict[str, Any], str, int, str]] = 
 @pytest.mark.parametrize("case", UNANSWERABLE)
 def test_questions_without_an_answer(case: str) -> None:
     options, question, revision, code, words = UNANSWERABLE[case]
-    with pytest.raises(Unanswerable) as caught:
+    with pytest.raises(UnsupportedRequest) as caught:
         prepared(everything(**options), question, revision)
     assert caught.value.code == code
     assert words in caught.value.advice
@@ -97,7 +97,7 @@ MALFORMED: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("method", "params"), MALFORMED)
 def test_malformed_questions(method: str, params: Any) -> None:
-    with pytest.raises(Unanswerable, match=r"^Invalid params: ") as caught:
+    with pytest.raises(UnsupportedRequest, match=r"^Invalid params: ") as caught:
         prepared(everything(), {"method": method, "params": params})
     assert caught.value.code == INVALID_PARAMS
     assert [word in caught.value.message for word in ("msgspec", "`")] == [False, False]
@@ -119,7 +119,7 @@ PARTS = ("message", "mode", "requestedSchema", "url", "elicitationId", "messages
     revision=st.sampled_from(EVERY),
 )
 def test_any_question_is_answered_or_refused(method: str, params: Any, revision: str) -> None:
-    with suppress(Unanswerable):
+    with suppress(UnsupportedRequest):
         outcome = answered(everything(), {"method": method, "params": params}, revision)
         assert outcome.keys() & {"action", "role", "roots"}
 
@@ -273,7 +273,7 @@ def test_roots_may_be_named_in_many_ways(tmp_path: Path) -> None:
 )
 def test_what_are_no_roots(roots: Any) -> None:
     with pytest.raises(SetupError, match="roots="):
-        ClientHandlers(roots=roots)
+        ClientHandlers({"roots": roots})
 
 
 COLOURS = [{"const": "r", "title": "Red"}, {"const": "g", "title": "Green"}]

@@ -17,7 +17,7 @@ from served_http import Scripted, Visit, free_port, handshake, until
 
 from dovetail import Client
 from dovetail.client.transports.base import OutgoingMessage, ServerUrl
-from dovetail.client.transports.http import mirror
+from dovetail.client.transports.http import mirror_headers
 from dovetail.errors import BadResponse, ConnectionLost, NotSignedIn, ServerError, SetupError, TooManyRequests
 from dovetail.protocol.headers import check_parameters, check_standard, header_parameters
 
@@ -378,13 +378,13 @@ arguments = st.fixed_dictionaries(
 def test_a_server_agrees_with_the_headers(name: str, given_arguments: dict[str, Any]) -> None:
     """What the client writes is what the server's own check looks for."""
     out = OutgoingMessage(b"", 1, "tools/call", {"name": name, "arguments": given_arguments})
-    headers = {key.lower(): value for key, value in mirror(out, {name: PARAMETERS}).items()}
+    headers = {key.lower(): value for key, value in mirror_headers(out, {name: PARAMETERS}).items()}
     assert all(value.replace("\t", "").isprintable() and value.isascii() for value in headers.values())
     check_standard(headers, method="tools/call", name=name)
     check_parameters(headers, PARAMETERS, given_arguments)
 
 
-HOME = ServerUrl.of("https://example.org/a/mcp?key=secret")
+HOME = ServerUrl.parse("https://example.org/a/mcp?key=secret")
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from client_stages import ScriptedLink, result, text
+from client_stages import ScriptedTransport, result, text
 from served_http import DISCOVERED, INFO, Scripted, Visit, handshake, next_of, until
 from small_server import every_revision, make_server
 
 from dovetail import Client
 from dovetail.client.dispatcher import Dispatcher
-from dovetail.client.subscriptions import ChangeFeed, Listening
+from dovetail.client.subscriptions import ChangeStream, ChangeStreams
 from dovetail.engine.subscriptions import Change
 from dovetail.errors import BadResponse, ConnectionLost, ServerError
 from dovetail.protocol.methods import ListenFilter
@@ -347,7 +347,7 @@ async def test_a_session_that_ends_is_followed_by_another(loss: str) -> None:
         assert (await client.call_tool("any")).text == "old"
 
 
-async def is_quiet(listening: Listening) -> bool:
+async def is_quiet(listening: ChangeStream) -> bool:
     try:
         await asyncio.wait_for(anext(listening), 0.03)
     except TimeoutError:
@@ -372,8 +372,8 @@ async def test_what_was_asked_for_is_heard(version: str) -> None:
         assert await is_quiet(changes)
 
 
-async def open_feed(link: ScriptedLink) -> tuple[Dispatcher, ChangeFeed]:
-    feed = ChangeFeed(lambda: None)
+async def open_feed(link: ScriptedTransport) -> tuple[Dispatcher, ChangeStreams]:
+    feed = ChangeStreams(lambda: None)
     conversation = Dispatcher(link, feed)  # type: ignore[arg-type]  # it returns what it heard
     await conversation.open()
     return conversation, feed
@@ -395,7 +395,7 @@ WANTED = ListenFilter(tools_list_changed=True)
 
 @pytest.mark.rule("SUB-4")
 async def test_changes_of_another_subscription_are_not_ours() -> None:
-    link = ScriptedLink(acknowledging)
+    link = ScriptedTransport(acknowledging)
     conversation, feed = await open_feed(link)
     async with feed.on_stream(conversation, WANTED, {}, 5) as changes:
         id = link.sent[0]["id"]
@@ -412,7 +412,7 @@ async def test_changes_of_another_subscription_are_not_ours() -> None:
 @pytest.mark.rule("SUB-7", "SUB-8")
 @pytest.mark.parametrize("by_result", [True, False])
 async def test_both_ways_to_end_a_stream(by_result: bool) -> None:
-    link = ScriptedLink(acknowledging)
+    link = ScriptedTransport(acknowledging)
     conversation, feed = await open_feed(link)
     async with feed.on_stream(conversation, WANTED, {}, 5) as changes:
         if by_result:
@@ -425,7 +425,7 @@ async def test_both_ways_to_end_a_stream(by_result: bool) -> None:
 
 
 async def test_a_stream_that_is_never_acknowledged() -> None:
-    link = ScriptedLink()
+    link = ScriptedTransport()
     conversation, feed = await open_feed(link)
     with pytest.raises(TimeoutError, match="subscriptions/listen: not acknowledged"):
         await feed.on_stream(conversation, WANTED, {}, 0.02).__aenter__()
@@ -434,11 +434,11 @@ async def test_a_stream_that_is_never_acknowledged() -> None:
 
 
 async def test_a_part_of_a_resource_counts_as_the_resource() -> None:
-    listening = Listening(ListenFilter(resource_subscriptions=["file:///docs/", "n://1"]), None)
+    listening = ChangeStream(ListenFilter(resource_subscriptions=["file:///docs/", "n://1"]), None)
     parts = ["file:///docs/", "file:///docs/a.txt", "n://1", "n://1/x"]
     for uri in (*parts, "file:///docs", "file:///docs2/a", "file:///other/b.txt", "n://10", "n://", "n://1#x"):
-        listening.offer(Change("updated", uri))
-    listening.end()
+        listening.add(Change("updated", uri))
+    listening.close()
     assert [change.uri async for change in listening] == parts
 
 
@@ -467,7 +467,7 @@ class Listened:
             await visit.gone()
 
 
-PASSING: dict[str, Callable[[Visit], None]] = {
+TRANSIENT_STATUSES: dict[str, Callable[[Visit], None]] = {
     "no connection": lambda visit: visit.cut(),
     "busy": lambda visit: visit.answer(503),
     "draining": lambda visit: visit.error(-32603, 503, "draining", id=False),
@@ -477,7 +477,7 @@ PASSING: dict[str, Callable[[Visit], None]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("refusal", [None, *PASSING.values()], ids=["it is there", *PASSING])
+@pytest.mark.parametrize("refusal", [None, *TRANSIENT_STATUSES.values()], ids=["it is there", *TRANSIENT_STATUSES])
 async def test_a_stream_that_breaks_is_opened_again(refusal: Callable[[Visit], None] | None) -> None:
     behave = Listened()
     async with (

@@ -403,9 +403,9 @@ async def test_credentials_of_your_own() -> None:
         async def headers(self, request: Any) -> dict[str, str]:
             return {"Authorization": "Bearer good-token"} if self.tries else {}
 
-        async def refused(self, request: Any, challenged: Any) -> bool:
-            assert (request.method, request.url, challenged.status) == ("POST", made.url, 401)
-            assert challenged.challenges[0].startswith("Bearer resource_metadata=")
+        async def refused(self, request: Any, challenge: Any) -> bool:
+            assert (request.method, request.url, challenge.status) == ("POST", made.url, 401)
+            assert challenge.challenges[0].startswith("Bearer resource_metadata=")
             self.tries += 1
             return True
 

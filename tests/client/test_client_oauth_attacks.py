@@ -12,8 +12,8 @@ from sign_in_stage import METADATA, PRM, SECRETS, Realm, realm
 from dovetail import Client
 from dovetail.cli.connect import terminal_sign_in
 from dovetail.client.oauth import ClientCredentials, MemoryTokens, OAuth
-from dovetail.client.oauth.metadata import OAuthWeb, Told, discover
-from dovetail.client.transports.aiohttp import HttpRequests
+from dovetail.client.oauth.metadata import ChallengeParams, OAuthHttp, discover
+from dovetail.client.transports.aiohttp import HttpClient
 from dovetail.client.transports.base import ServerUrl
 from dovetail.errors import ConnectionLost, NotSignedIn, ServerError
 
@@ -175,7 +175,7 @@ async def test_a_token_never_follows_a_redirect_to_another_origin() -> None:
 
 async def test_a_server_in_the_open_gets_no_token() -> None:
     with pytest.raises(NotSignedIn, match="is not https"):
-        OAuthWeb("http://mcp.example/mcp")
+        OAuthHttp("http://mcp.example/mcp")
 
 
 TOKENS: dict[str, tuple[Any, str]] = {
@@ -278,7 +278,7 @@ async def test_a_server_in_the_internet_sends_nobody_inside(tried: list[str], pi
     """Not even if the user names an issuer that is inside: that is one place, and no other."""
     mine: Any = OAuth(issuer=pinned).for_server(SERVER)
     with pytest.raises(NotSignedIn):
-        await mine._discover(Told(resource_metadata=ADMIN), inside=False)
+        await mine._discover(ChallengeParams(resource_metadata=ADMIN), allow_private=False)
     assert set(tried) == {PUBLIC}  # the usual places, after the one that it names
 
 
@@ -286,22 +286,22 @@ async def test_a_server_in_the_internet_sends_nobody_inside(tried: list[str], pi
 async def test_a_server_inside_may_name_others_there(tried: list[str], inside: bool) -> None:
     mine: Any = OAuth().for_server("https://10.0.0.1/mcp")
     with pytest.raises(NotSignedIn):
-        await mine._discover(Told(resource_metadata=ADMIN), inside=inside)
+        await mine._discover(ChallengeParams(resource_metadata=ADMIN), allow_private=inside)
     assert (PRIVATE in tried) is inside
 
 
 async def test_an_issuer_that_the_user_names_may_be_inside(tried: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    class Described(OAuthWeb):
+    class Described(OAuthHttp):
         async def document(self, url: str, kind: Any) -> Any:
             if "protected-resource" in url:
                 return kind(resource=SERVER, authorization_servers=(f"https://{PRIVATE}",))
             return await super().document(url, kind)
 
-    named = {"only": f"https://{PRIVATE}", "issuer_web": Described(SERVER, inside=True)}
-    for web, expected in ((named, [PRIVATE]), ({}, [])):
+    for required, expected in ((f"https://{PRIVATE}", [PRIVATE]), (None, [])):
+        issuer_http = Described(SERVER, allow_private=required is not None)
         tried.clear()
         with pytest.raises(NotSignedIn):
-            await discover(Described(SERVER), SERVER, None, **web)  # type: ignore[arg-type]
+            await discover(Described(SERVER), issuer_http, SERVER, None, required=required)
         assert tried == expected
 
 
@@ -311,15 +311,15 @@ async def test_an_issuer_that_the_user_names_may_be_inside(tried: list[str], mon
 )
 async def test_where_a_server_is_shows_the_connection(tried: list[str], addresses: list[str], inside: bool) -> None:
     """The server's own name may lead elsewhere at the next lookup."""
-    requests = HttpRequests(ServerUrl.of(SERVER), {})
+    requests = HttpClient(ServerUrl.parse(SERVER), {})
     await requests.open()
     try:
         for address in addresses:
-            requests.address = ServerUrl.of(f"https://{address}/mcp")
+            requests.server_url = ServerUrl.parse(f"https://{address}/mcp")
             with pytest.raises(ConnectionLost):
                 async with requests.send("POST", {}, b"{}"):
                     pass
         assert tried == addresses
-        assert requests._is_inside is inside
+        assert requests._in_private_network is inside
     finally:
         await requests.close()

@@ -16,41 +16,53 @@ import pytest
 from msgspec.structs import replace
 
 from dovetail import Client, Server
-from dovetail.client.auth import BearerToken, Challenged
+from dovetail.client.auth import AuthChallenge, BearerToken
 from dovetail.client.oauth import ClientCredentials, JwtBearer, MemoryTokens, OAuth, TokenFile, TokenSet
 from dovetail.client.oauth.authorization_code import RedirectListener, show_and_open
-from dovetail.client.oauth.metadata import RegistrationAnswer, TokenAnswer, Told, fits, read_told
+from dovetail.client.oauth.metadata import (
+    ChallengeParams,
+    RegistrationResponse,
+    TokenResponse,
+    read_challenge_params,
+    resource_matches,
+)
 from dovetail.client.oauth.storage import RegisteredClient
 from dovetail.errors import NotSignedIn, SetupError
 
 pytestmark = pytest.mark.usefixtures("tidy")
 
-CHALLENGES: dict[str, tuple[list[str], Told]] = {
-    "nothing": ([], Told()),
-    "the scheme alone": (["Bearer"], Told()),
+CHALLENGES: dict[str, tuple[list[str], ChallengeParams]] = {
+    "nothing": ([], ChallengeParams()),
+    "the scheme alone": (["Bearer"], ChallengeParams()),
     "usual": (
         ['Bearer resource_metadata="https://a/.well-known/x", scope="a b", error="invalid_token"'],
-        Told("invalid_token", frozenset({"a", "b"}), "https://a/.well-known/x"),
+        ChallengeParams("invalid_token", frozenset({"a", "b"}), "https://a/.well-known/x"),
     ),
-    "without quotes": (["bearer error=invalid_token, scope=a"], Told("invalid_token", frozenset({"a"}))),
-    "other spaces": (['BEARER   Scope = "a" ,error\t=\t"x"'], Told("x", frozenset({"a"}))),
-    "escaped": ([r'Bearer error="say \"no\""'], Told('say "no"')),
-    "several in one": (['Basic realm="x, y", Bearer scope="a", Digest error="d"'], Told(None, frozenset({"a"}))),
+    "without quotes": (["bearer error=invalid_token, scope=a"], ChallengeParams("invalid_token", frozenset({"a"}))),
+    "other spaces": (['BEARER   Scope = "a" ,error\t=\t"x"'], ChallengeParams("x", frozenset({"a"}))),
+    "escaped": ([r'Bearer error="say \"no\""'], ChallengeParams('say "no"')),
+    "several in one": (
+        ['Basic realm="x, y", Bearer scope="a", Digest error="d"'],
+        ChallengeParams(None, frozenset({"a"})),
+    ),
     "several headers": (
         ['Basic realm="x"', 'DPoP algs="ES256", error="e"', 'Bearer scope="a"'],
-        Told("e", frozenset("a")),
+        ChallengeParams("e", frozenset("a")),
     ),
-    "another kind of text": (["Negotiate abc==", 'Bearer scope="a"'], Told(None, frozenset({"a"}))),
-    "no ending": (['Bearer scope="a'], Told()),
-    "noise": (['=,=",,,\\"', "Bearer \x00\xff=1"], Told()),
-    "a comma in a text": (['Bearer error_description="a, scope=b", scope="c"'], Told(None, frozenset({"c"}))),
+    "another kind of text": (["Negotiate abc==", 'Bearer scope="a"'], ChallengeParams(None, frozenset({"a"}))),
+    "no ending": (['Bearer scope="a'], ChallengeParams()),
+    "noise": (['=,=",,,\\"', "Bearer \x00\xff=1"], ChallengeParams()),
+    "a comma in a text": (
+        ['Bearer error_description="a, scope=b", scope="c"'],
+        ChallengeParams(None, frozenset({"c"})),
+    ),
 }
 
 
 @pytest.mark.parametrize("case", CHALLENGES)
 def test_challenges(case: str) -> None:
     headers, told = CHALLENGES[case]
-    assert read_told(headers, ("bearer", "dpop")) == told
+    assert read_challenge_params(headers, ("bearer", "dpop")) == told
 
 
 OURS = [
@@ -66,7 +78,7 @@ NOT_OURS = [
 
 @pytest.mark.parametrize("resource", [*OURS, *NOT_OURS])
 def test_whether_a_resource_is_the_server(resource: str) -> None:
-    assert fits(resource, OURS[0]) is (resource in OURS)
+    assert resource_matches(resource, OURS[0]) is (resource in OURS)
 
 
 SHARED_KEY = {"kty": "oct", "k": "c2VjcmV0LXNlY3JldC1zZWNyZXQ"}
@@ -113,7 +125,7 @@ async def waiting(
     redirect_uri: str | None = None, open: Any = lambda url: None
 ) -> AsyncIterator[tuple[str, "asyncio.Task[str]"]]:
     async with RedirectListener.opened(redirect_uri) as listener:
-        task = asyncio.create_task(listener.visit("https://login.example/", "right", open, 5))
+        task = asyncio.create_task(listener.wait_for_redirect("https://login.example/", "right", open, 5))
         await asyncio.sleep(0.01)
         yield listener.uri, task
         task.cancel()
@@ -210,9 +222,9 @@ SECRET = "sikrit"
 CONFIDENTIAL: list[Any] = [
     replace(TOKENS, access_token=SECRET, refresh_token=SECRET, proof_key={"d": SECRET}),
     RegisteredClient("app", SECRET),
-    RegistrationAnswer("app", SECRET),
-    TokenAnswer(SECRET, "Bearer", refresh_token=SECRET),
-    Challenged(401, [], None, {"Authorization": SECRET}),
+    RegistrationResponse("app", SECRET),
+    TokenResponse(SECRET, "Bearer", refresh_token=SECRET),
+    AuthChallenge(401, [], None, {"Authorization": SECRET}),
     MemoryTokens(),
     TokenFile("tokens.json"),
     OAuth(client_id="app", client_secret=SECRET),

@@ -14,7 +14,7 @@ from server_process import serving
 
 import nodejs
 from dovetail import Change, Client, ElicitRequest, EmbeddedResource, LogMessage, ServerError, Text, ToolError
-from dovetail.client.transports.aiohttp import HttpRequests
+from dovetail.client.transports.aiohttp import HttpClient
 from dovetail.client.transports.base import ServerUrl
 from dovetail.client.transports.http import HttpTransport
 
@@ -149,7 +149,7 @@ HANDLERS: dict[str, Any] = {
 @asynccontextmanager
 async def over_http(version: str, **options: Any) -> AsyncIterator[Client]:
     async with served(interop_official.make().streamable_http_app()) as origin:
-        transport = HttpTransport(HttpRequests(ServerUrl.of(f"{origin}/mcp"), {}))
+        transport = HttpTransport(HttpClient(ServerUrl.parse(f"{origin}/mcp"), {}))
         async with Client(transport, protocol_version=version, **options) as client:
             await transport.attend()  # or a question aside would go nowhere
             yield client

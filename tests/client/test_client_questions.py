@@ -10,7 +10,7 @@ import pytest
 from client_stages import EVERY, MODERN, ROOTS, AskingServer, elicitation, result, sampling, url_elicitation
 from msgspec import Raw
 
-from dovetail.client.handlers import in_rounds
+from dovetail.client.handlers import run_rounds
 from dovetail.errors import BadResponse
 from dovetail.protocol import revisions
 
@@ -209,9 +209,9 @@ async def test_a_call_of_two_rounds(connect: Any) -> None:
         {**CALL, "inputResponses": {"where": {"action": "accept", **second}}, "requestState": "s2"},
     ]
     assert len({call["id"] for call in server.calls()}) == 3
-    stamp, *others = [call["params"]["_meta"] for call in server.calls()]
-    assert others == [stamp, stamp]
-    assert stamp["io.modelcontextprotocol/clientCapabilities"] == {"elicitation": {"form": {}, "url": {}}}
+    request_meta, *others = [call["params"]["_meta"] for call in server.calls()]
+    assert others == [request_meta, request_meta]
+    assert request_meta["io.modelcontextprotocol/clientCapabilities"] == {"elicitation": {"form": {}, "url": {}}}
 
 
 ASKS = {
@@ -264,7 +264,7 @@ async def test_a_server_that_only_wants_to_be_asked_again() -> None:
         return {"action": "accept"}
 
     begun = monotonic()
-    await in_rounds("tools/call", {"name": "t"}, send, lambda *asked: answered, 9, first_pause=0.01, longest_pause=0.02)
+    await run_rounds("tools/call", {"name": "t"}, send, lambda *asked: answered, 9, first_delay=0.01, max_delay=0.02)
     assert monotonic() - begun > 0.06  # 10, 20, 20, and after the question 10 ms again
     assert [params.get("requestState") for params in sent] == [None, "0", "1", "2", "3", "4"]
     assert [number for number, params in enumerate(sent) if "inputResponses" in params] == [4]

@@ -345,7 +345,7 @@ async def test_a_command_that_can_not_be_started(command: list[str], options: di
 @pytest.mark.timeout(50)
 async def test_a_child_leaves_when_its_input_ends(tmp_path: Path) -> None:
     before = asyncio.all_tasks()
-    async with Client(StdioTransport(script(tmp_path, LEGACY), leave_seconds=60)) as client:  # it is not terminated
+    async with Client(StdioTransport(script(tmp_path, LEGACY), stop_timeout=60)) as client:  # it is not terminated
         await client.call_tool("noise")
     assert asyncio.all_tasks() == before
 
@@ -353,7 +353,7 @@ async def test_a_child_leaves_when_its_input_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_cancelled", [False, True])
 async def test_a_child_that_does_not_want_to_leave_is_ended(tmp_path: Path, is_cancelled: bool) -> None:
     """Also by a close that is cancelled."""
-    link = StdioTransport(script(tmp_path, STUBBORN), leave_seconds=60 if is_cancelled else 0.05)
+    link = StdioTransport(script(tmp_path, STUBBORN), stop_timeout=60 if is_cancelled else 0.05)
     client = Client(link, protocol_version="2025-06-18")
     await client.__aenter__()
     pid = (await client.request("who"))["pid"]
@@ -370,7 +370,7 @@ async def test_a_child_that_does_not_want_to_leave_is_ended(tmp_path: Path, is_c
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="who is there is read from /proc")
 @pytest.mark.parametrize("helper", HELPERS)
 async def test_whatever_it_has_started_ends_with_it(tmp_path: Path, helper: str) -> None:
-    async with Client(StdioTransport(shell(tmp_path, helper), leave_seconds=0.3), protocol_version="2025-06-18"):
+    async with Client(StdioTransport(shell(tmp_path, helper), stop_timeout=0.3), protocol_version="2025-06-18"):
         helping = pid_in(tmp_path)
         assert is_there(helping)
     await until(lambda: not is_there(helping), 20)
@@ -394,7 +394,7 @@ except OSError:
 
 @pytest.mark.parametrize("method", ["ping", "no/such"])
 async def test_over_a_pipe(method: str) -> None:
-    program = StdioTransport([sys.executable, "-c", f"METHOD = {method!r}\n{ASKING}"], leave_seconds=0.1)
+    program = StdioTransport([sys.executable, "-c", f"METHOD = {method!r}\n{ASKING}"], stop_timeout=0.1)
     async with Client(program, protocol_version="2025-11-25") as client, asyncio.timeout(20):
         with pytest.raises(ConnectionLost, match="the server asks, and does not read the answers"):
             await client.request("never/answered")

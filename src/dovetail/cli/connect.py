@@ -20,7 +20,7 @@ from dovetail.cli.target import LOAD_FAILED, NOT_FOUND, stdio_command
 from dovetail.client import Client, LogMessage
 from dovetail.client.config import ListedServer, all_servers
 from dovetail.client.transports.base import OutgoingMessage, Receiver, ServerUrl, Transport, page_url
-from dovetail.client.transports.stdio import LEAVE_SECONDS, NotStarted, ProcessGroup, see_out, within
+from dovetail.client.transports.stdio import STOP_TIMEOUT, NotStarted, ProcessGroup, stop_process_group, wait_until
 from dovetail.errors import BadResponse, ConnectionLost, NotSignedIn, ServerError, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.capabilities import passes_level
@@ -110,7 +110,7 @@ def _without_address(failure: Exception, server: ServerTarget) -> str:
         return f"the command of {server.shown} can't be started: {failure.why}"
     if not isinstance(server.address, str):
         return str(failure).replace(repr(server.address[0]), server.shown)
-    shown = ServerUrl.of(server.address).shown if server.is_from_file else server.shown
+    shown = ServerUrl.parse(server.address).shown if server.is_from_file else server.shown
     return str(failure).replace(shown, server.shown)
 
 
@@ -119,11 +119,11 @@ def terminal_sign_in() -> Any:
 
     class TerminalSignIn(dovetail.client.OAuth):  # here, because OAuth is loaded late
         async def obtain(self, request: "TokenRequest") -> "TokenSet":
-            provider = request.endpoint.provider
-            if provider.is_guessed:
+            auth_server = request.endpoint.auth_server
+            if auth_server.is_guessed:
                 message = "The server needs a token, and names no authorization server to sign in at"
                 raise NotSignedIn(f"{message}; {GIVE_TOKEN}")
-            page = page_url(provider.metadata.authorization_endpoint or "")
+            page = page_url(auth_server.metadata.authorization_endpoint or "")
             if page is None:  # the host that is shown must be the one that is opened
                 raise NotSignedIn(f"The server names no page to sign in at that can be shown; {GIVE_TOKEN}")
             host = terminal.one_line(urlsplit(page).netloc, 300)
@@ -163,11 +163,11 @@ class StartedProcess(Transport):
             while line := await self._output.readline():
                 receiver.receive(line.rstrip(b"\r\n"))
         except ValueError:
-            receiver.lost(f"{self._shown} sent a message that is too long")
-        await within(self._exited, LEAVE_SECONDS)
+            receiver.connection_lost(f"{self._shown} sent a message that is too long")
+        await wait_until(self._exited, STOP_TIMEOUT)
         code = self._process.returncode
         ended = f"exited with code {code}" if (code or 0) >= 0 else f"was ended by signal {-(code or 0)}"
-        receiver.lost(f"{self._shown} closed its output" if code is None else f"{self._shown} {ended}")
+        receiver.connection_lost(f"{self._shown} closed its output" if code is None else f"{self._shown} {ended}")
 
     def write(self, message: OutgoingMessage) -> None:
         self._input.write(message.body + b"\n")
@@ -180,7 +180,7 @@ class StartedProcess(Transport):
         """Close stdin, then SIGTERM, then SIGKILL; at once if this is cancelled."""
         try:
             self._input.close()
-            await see_out(ProcessGroup(self._process.pid), self._exited, LEAVE_SECONDS)
+            await stop_process_group(ProcessGroup(self._process.pid), self._exited, STOP_TIMEOUT)
         finally:
             self._reading.cancel()
             await _kill(self._process)
@@ -198,14 +198,14 @@ def configured_server(path: str, name: str) -> ListedServer:
         known = all_servers(path)
     except SetupError as failure:
         raise terminal.CommandExit(str(failure), terminal.USAGE_ERROR) from None
-    servers = [each for each, listed in known.items() if not listed.is_off]
+    servers = [each for each, listed in known.items() if not listed.is_disabled]
     if not name and len(servers) == 1:
         (name,) = servers
     if name not in known:
         what = f"has no server {name}" if name else "has several servers" if servers else "names no servers"
         which = [f"  {terminal.one_line(shlex.quote(f'{path}:{each}'), 200)}" for each in servers[:MAX_NAMED]]
         problem = "\n".join([f"{path} {what}{'; say which:' if which else ''}", *which])
-    elif known[name].is_off:
+    elif known[name].is_disabled:
         problem = f"{path}:{name} is switched off: the file says that it is disabled"
     else:
         problem = known[name].problem

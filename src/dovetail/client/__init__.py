@@ -1,4 +1,4 @@
-"""A small client over the same protocol core: for a server in process, behind a pipe or a URL."""
+"""MCP client for a server in this process, behind a command or a URL."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -6,25 +6,22 @@ from typing import TYPE_CHECKING, Any
 from dovetail.client.client import Client
 from dovetail.client.handlers import ElicitRequest, ElicitResult, SamplingRequest
 from dovetail.client.results import CallToolResult, ListPage, LogMessage
-from dovetail.client.subscriptions import Listening
+from dovetail.client.subscriptions import ChangeStream
 
 if TYPE_CHECKING:
-    from dovetail.client.group import Clients as Clients
-    from dovetail.client.oauth import ClientCredentials as ClientCredentials
-    from dovetail.client.oauth import MemoryTokens as MemoryTokens
-    from dovetail.client.oauth import OAuth as OAuth
-    from dovetail.client.oauth import TokenFile as TokenFile
+    from dovetail.client.group import Clients
+    from dovetail.client.oauth import ClientCredentials, MemoryTokens, OAuth, TokenFile
 
 _HOME_OF = {"Clients": "group"} | dict.fromkeys(("ClientCredentials", "MemoryTokens", "OAuth", "TokenFile"), "oauth")
 __all__ = [
     "CallToolResult",
+    "ChangeStream",
     "Client",
     "ClientCredentials",
     "Clients",
     "ElicitRequest",
     "ElicitResult",
     "ListPage",
-    "Listening",
     "LogMessage",
     "MemoryTokens",
     "OAuth",

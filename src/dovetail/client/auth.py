@@ -1,7 +1,7 @@
-"""Credentials of requests to a URL: a token, or an object that signs in and renews tokens.
+"""Credentials of HTTP requests: a token, or an object that signs in and renews tokens.
 
-A request that was refused with 401 or 403 has not run. The credentials are told of it, may do something about it, and
-say whether it is worth another try. They only ever see requests to the origin that the user named.
+A request that was refused with 401 or 403 has not run. The credentials get the challenge, and say whether to send the
+request again. They only ever see requests to the origin of the user's URL.
 """
 
 import logging
@@ -18,46 +18,42 @@ log = logging.getLogger("dovetail.client")
 
 AUTHORIZATION = "Authorization"
 _TOKEN = re.compile(r"[!-~]{1,65536}")
-FIX = 'give it a token as text, or OAuth(), or ClientCredentials("id", "secret") from dovetail.client.oauth'
 
 
-class Sending(NamedTuple):
+class OutgoingRequest(NamedTuple):
     """A request that is about to be sent."""
 
     method: str
     url: str
-    attended: bool  # somebody waits for its answer, and so may be asked to sign in for it
-    waiting: Callable[[], AbstractContextManager[None]]  # inside, the time limits of requests stand still
+    may_sign_in: bool  # a caller waits for the response, so the user may be asked to sign in
+    pause_timeouts: Callable[[], AbstractContextManager[None]]
 
 
-class Challenged(NamedTuple):
-    """The refusal of a request: the `WWW-Authenticate` headers, and what the credentials had added to the request."""
+class AuthChallenge(NamedTuple):
+    """A response with status 401 or 403."""
 
     status: int
-    challenges: Sequence[str]
+    challenges: Sequence[str]  # of `WWW-Authenticate`
     nonce: str | None  # of `DPoP-Nonce`
-    sent: Mapping[str, str]
-    inside: bool = False  # the server is in a private network
+    sent_headers: Mapping[str, str]  # that the credentials had added to the request
+    in_private_network: bool = False  # where the server is
 
     def __repr__(self) -> str:
-        return f"Challenged({self.status})"  # what was sent is secret
+        return f"AuthChallenge({self.status})"  # the headers are secret
 
 
 class Credentials(Protocol):
-    """What `auth=` may be, besides a text.
+    """An object for `auth=`. Responses are cached only if it has an `identity`, which changes with the user."""
 
-    Answers are kept only for those that also have an `identity`: a text that changes with the user.
-    """
+    async def headers(self, request: OutgoingRequest) -> Mapping[str, str]:
+        """The headers to add; none before the first challenge, if no token is stored."""
 
-    async def headers(self, request: Sending) -> Mapping[str, str]:
-        """What the request has to carry; nothing, if nothing is known yet."""
-
-    async def refused(self, request: Sending, challenged: Challenged) -> bool:
-        """The request was refused with 401 or 403. True if it is worth another try. Raises NotSignedIn."""
+    async def refused(self, request: OutgoingRequest, challenge: AuthChallenge) -> bool:
+        """Whether to send the request again. Raises NotSignedIn."""
 
 
 class CredentialsSource(Protocol):
-    """Or this: what has credentials for any server, as `OAuth()` has."""
+    """An object for `auth=` with credentials for any server, such as `OAuth()`."""
 
     def for_server(self, url: str) -> Credentials: ...
 
@@ -66,42 +62,42 @@ ClientAuth = str | Credentials | CredentialsSource
 
 
 class BearerToken:
-    """A token that the user has, and that nobody can renew."""
+    """A token that can't be renewed."""
 
-    identity = ""  # it never changes
+    identity = ""  # never changes
 
     def __init__(self, token: str) -> None:
         if not is_token(token):
             raise SetupError("Client: auth= is no token: empty, or with odd characters or spaces; leave out `Bearer `")
         self._headers = {AUTHORIZATION: f"Bearer {token}"}
 
-    async def headers(self, request: Sending) -> Mapping[str, str]:  # noqa: ARG002
+    async def headers(self, request: OutgoingRequest) -> Mapping[str, str]:  # noqa: ARG002
         return self._headers
 
-    async def refused(self, request: Sending, challenged: Challenged) -> bool:  # noqa: ARG002
+    async def refused(self, request: OutgoingRequest, challenge: AuthChallenge) -> bool:  # noqa: ARG002
         return False
 
 
 def is_token(text: str | None) -> bool:
-    """Whether it can travel in a header."""
+    """Whether a header can carry it."""
     return text is not None and _TOKEN.fullmatch(text) is not None
 
 
-def credentials_for(auth: ClientAuth | None, address: ServerUrl, headers: Mapping[str, str]) -> Credentials | None:
-    """What `auth=` means for one server. `headers`: those of the user's own."""
+def credentials_for(auth: ClientAuth | None, server_url: ServerUrl, headers: Mapping[str, str]) -> Credentials | None:
+    """The credentials that `auth=` gives for one server. `headers`: the user's own."""
     if auth is None:
         return None
     if any(name.lower() == AUTHORIZATION.lower() for name in headers):
         raise SetupError("Client: auth= and an Authorization header are two answers to one question; keep one of them")
     if isinstance(auth, str):
-        if address.origin[0] != "https" and not is_loopback_host(address.origin[1]):
-            log.warning("%s is not https: whoever is on the way there can read the token", address.shown)
+        if server_url.origin[0] != "https" and not is_loopback_host(server_url.origin[1]):
+            log.warning("%s is not https: others on the network can read the token", server_url.shown)
         return BearerToken(auth)
     given: Any = auth
     if callable(getattr(given, "for_server", None)):
-        made: Credentials = given.for_server(address.url)
-        return made
-    if callable(getattr(given, "headers", None)) and callable(getattr(given, "refused", None)):
-        own: Credentials = given
-        return own
-    raise SetupError(f"Client: auth={type(given).__name__} can't be used; {FIX}")
+        given = given.for_server(server_url.url)
+    elif not (callable(getattr(given, "headers", None)) and callable(getattr(given, "refused", None))):
+        use = 'give it a token as text, or OAuth(), or ClientCredentials("id", "secret") from dovetail.client.oauth'
+        raise SetupError(f"Client: auth={type(given).__name__} can't be used; {use}")
+    credentials: Credentials = given
+    return credentials

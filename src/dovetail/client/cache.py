@@ -1,12 +1,12 @@
-"""Cached responses and the known tools of one server.
+"""Caches of a client: responses with a `ttlMs`, and the tools of its server.
 
-Only results with a `ttlMs` are kept, as they came over the wire, so that nobody can change them. All of it belongs to
-one client and one identity, and is bounded: the response that was used longest ago makes room.
+Responses are cached as bytes, so that no caller can change them, for one client and one identity; the least recently
+used ones are evicted.
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,204 +14,200 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
+from dovetail.client.dispatcher import Params
 from dovetail.client.results import ListPage
+from dovetail.client.transports.base import ToolHeaders
 from dovetail.engine.subscriptions import Change
 from dovetail.errors import DovetailError, ServerError, SetupError
-from dovetail.protocol.headers import HeaderParameter, header_parameters
+from dovetail.protocol.headers import header_parameters
 from dovetail.protocol.jsonrpc import UNREADABLE, encode
 from dovetail.protocol.types import WRAPPED_KEY, ToolDefinition
 
 if TYPE_CHECKING:
-    from dovetail.client.session import ClientSession, Seconds
+    from dovetail.client.session import ClientSession, Timeout
 
 log = logging.getLogger("dovetail.client")
 
 READ, DISCOVER = "resources/read", "server/discover"
-MADE_OLD = {  # by a change of each kind
+INVALIDATED_BY = {  # the kind of a change: methods whose responses it invalidates
     "tools": ("tools/list",),
     "prompts": ("prompts/list",),
     "resources": ("resources/list", "resources/templates/list"),
     "updated": (READ,),
 }
-CACHEABLE = frozenset({DISCOVER, *(method for methods in MADE_OLD.values() for method in methods)})
-OF_ONE_ROUND = frozenset({"inputResponses", "requestState"})  # params of a request that was made before
+CACHEABLE = frozenset({DISCOVER, *(method for methods in INVALIDATED_BY.values() for method in methods)})
+ROUND_PARAMS = frozenset({"inputResponses", "requestState"})  # of a second round, whose result is not cached
 
 _Key = tuple[str, bytes]
 
 
-class _Hints(msgspec.Struct, frozen=True, rename="camel"):
-    """Of a result; whatever else a server writes there is no reason to refuse the result."""
-
+class _Hints(msgspec.Struct, frozen=True, rename="camel"):  # of any type: a malformed hint must not fail the request
     ttl_ms: Any = None
     result_type: Any = "complete"
 
 
-class _Kept(NamedTuple):
+class _Entry(NamedTuple):
     raw: Raw
-    until: float
+    expires_at: float
     size: int
 
 
 class ResponseCache:
-    """`max_entries=0` keeps nothing."""
+    """With `max_entries=0` nothing is cached."""
 
     def __init__(self, max_entries: int = 1_000, max_bytes: int = 16 * 1024 * 1024) -> None:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
-        self._kept: dict[_Key, _Kept] = {}  # the one used longest ago first
+        self._entries: dict[_Key, _Entry] = {}  # the least recently used first
         self._bytes = 0
         self._owner = ""
-        self.changes = 0  # how often something was forgotten: an answer that was asked for before may be old
+        self.generation = 0  # counts invalidations: a response to an earlier request may be out of date
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)
 
-    def belongs_to(self, identity: str) -> None:
-        """What was said to one is nothing for another; nor is it after a new token, which may be anybody's."""
+    def set_owner(self, identity: str) -> None:
+        """A new identity, or token, clears the cache: its responses were for another caller."""
         if identity != self._owner:
             self._owner = identity
             self.clear()
 
-    def find(self, method: str, params: Mapping[str, Any]) -> Raw | None:
-        """What the server said to this very request, if that still holds."""
+    def find(self, method: str, params: Params) -> Raw | None:
         key = (method, encode(params))
-        kept = self._drop(key)
-        if kept is None or monotonic() >= kept.until:
+        entry = self._drop(key)
+        if entry is None or monotonic() >= entry.expires_at:
             return None
-        self._put(key, kept)
-        return kept.raw
+        self._put(key, entry)
+        return entry.raw
 
-    def keep(self, method: str, params: Mapping[str, Any], raw: Raw, changes: int) -> None:
-        """Keep an answer, if it may be kept. `changes` is what it was when the request was made."""
-        seconds = _holds_for(raw)
-        if seconds <= 0 or changes != self.changes or method not in CACHEABLE or OF_ONE_ROUND & params.keys():
+    def store(self, method: str, params: Params, raw: Raw, generation: int) -> None:
+        """Cache a response if it is cacheable. `generation` is that of the time of the request."""
+        seconds = _ttl_seconds(raw)
+        if seconds <= 0 or generation != self.generation or method not in CACHEABLE or ROUND_PARAMS & params.keys():
             return
         key = (method, encode(params))
         self._drop(key)
         size = len(raw) + len(key[1])
         if size > self._max_bytes:
-            return  # it would only drive out all others
-        self._put(key, _Kept(raw.copy(), monotonic() + seconds, size))
-        while len(self._kept) > self._max_entries or self._bytes > self._max_bytes:
-            self._drop(next(iter(self._kept)))
+            return  # it would evict all others
+        self._put(key, _Entry(raw.copy(), monotonic() + seconds, size))
+        while len(self._entries) > self._max_entries or self._bytes > self._max_bytes:
+            self._drop(next(iter(self._entries)))
 
-    def forget(self, change: Change) -> None:
-        """The server says that something has changed: all answers of that kind are old, those of any resource."""
-        self.changes += 1
-        self.forget_answers(*MADE_OLD[change.kind])
+    def invalidate(self, change: Change) -> None:
+        """Drop all responses that a change concerns; one updated resource drops those of all resources."""
+        self.generation += 1
+        self.invalidate_methods(*INVALIDATED_BY[change.kind])
 
-    def forget_answers(self, *methods: str) -> bool:
-        """Whether there was any."""
-        old = [key for key in self._kept if key[0] in methods]
+    def invalidate_methods(self, *methods: str) -> bool:
+        """Whether there were any."""
+        old = [key for key in self._entries if key[0] in methods]
         for key in old:
             self._drop(key)
         return bool(old)
 
     def clear(self) -> None:
-        self.changes += 1
-        self._kept.clear()
+        self.generation += 1
+        self._entries.clear()
         self._bytes = 0
 
-    def _put(self, key: _Key, kept: _Kept) -> None:
-        self._kept[key] = kept
-        self._bytes += kept.size
+    def _put(self, key: _Key, entry: _Entry) -> None:
+        self._entries[key] = entry
+        self._bytes += entry.size
 
-    def _drop(self, key: _Key) -> _Kept | None:
-        kept = self._kept.pop(key, None)
-        self._bytes -= kept.size if kept is not None else 0
-        return kept
+    def _drop(self, key: _Key) -> _Entry | None:
+        entry = self._entries.pop(key, None)
+        self._bytes -= entry.size if entry is not None else 0
+        return entry
 
 
-def _holds_for(raw: Raw) -> float:
-    """Seconds; none if the server does not say so, or says it in a way that can't be meant."""
+def _ttl_seconds(raw: Raw) -> float:
+    """0 if the server gives no valid ttl."""
     try:
         hints = msgspec.json.decode(raw, type=_Hints)
     except UNREADABLE:
         return 0.0
     if type(hints.ttl_ms) is not int or hints.ttl_ms <= 0 or hints.result_type != "complete":
         return 0.0
-    return min(hints.ttl_ms, 24 * 3600 * 1000) / 1000  # however long the server says that it holds
+    return min(hints.ttl_ms, 24 * 3600 * 1000) / 1000
 
 
 TOOLS = ("tools/list", "tools", ToolDefinition)
 FASTMCP_WRAPS = "x-fastmcp-wrap-result"  # in an output schema; FastMCP wraps in every revision
 
 
-class KnownTools:
-    """The tools of one server as they were listed last; nothing that was listed before a change is used after it."""
+class ToolCache:
+    """The listed tools of one server; a change invalidates them."""
 
     def __init__(self, session: "ClientSession") -> None:
         self._session = session
         self._tools: dict[str, ToolDefinition] = {}
-        self._unlisted: set[str] = set()  # names that were looked for in vain
-        self._listing = asyncio.Lock()  # one listing is enough for all calls that need it at the same time
-        self._changes = 0
+        self._missing: set[str] = set()  # names that the server does not list
+        self._lock = asyncio.Lock()  # concurrent calls share one listing
+        self._generation = 0  # counts invalidations: a listing that began before one is not cached
 
-    def forget(self) -> None:
-        """A listing that is under way may be older than what made it necessary to forget."""
-        self._changes += 1
+    def invalidate(self) -> None:
+        self._generation += 1
         self._tools = {}
-        self._unlisted = set()
+        self._missing = set()
 
-    async def listed(self, *, fresh: bool, timeout: "Seconds") -> list[ToolDefinition]:
-        changes = self._changes
-        tools, mirrored = self._usable(await self._session.pages(*TOOLS, fresh=fresh, timeout=timeout))
-        if self._session.mirrored is not None:
-            self._session.mirrored.clear()
-            self._session.mirrored.update(mirrored)
-        if changes == self._changes:
+    async def list_all(self, *, fresh: bool, timeout: "Timeout") -> list[ToolDefinition]:
+        generation = self._generation
+        tools, tool_headers = self._usable(await self._session.pages(*TOOLS, fresh=fresh, timeout=timeout))
+        if self._session.tool_headers is not None:
+            self._session.tool_headers.clear()
+            self._session.tool_headers.update(tool_headers)
+        if generation == self._generation:
             self._tools = {tool.name: tool for tool in tools}
         return tools
 
-    async def page(self, cursor: str | None, *, fresh: bool, timeout: "Seconds") -> ListPage[ToolDefinition]:
+    async def page(self, cursor: str | None, *, fresh: bool, timeout: "Timeout") -> ListPage[ToolDefinition]:
         page = await self._session.page(*TOOLS, cursor, fresh=fresh, timeout=timeout)
         return ListPage(self._usable(page.items)[0], page.next_cursor)
 
-    def _usable(
-        self, tools: Sequence[ToolDefinition]
-    ) -> tuple[list[ToolDefinition], dict[str, tuple[HeaderParameter, ...]]]:
-        """Without those that nobody can call over HTTP, because their headers can't work; and those headers."""
-        if self._session.mirrored is None:
+    def _usable(self, tools: Sequence[ToolDefinition]) -> tuple[list[ToolDefinition], ToolHeaders]:
+        """The tools, without those whose headers are invalid and that HTTP can't call; and the headers by tool."""
+        if self._session.tool_headers is None:
             return [*tools], {}
-        usable, mirrored = [], {}
+        usable, tool_headers = [], {}
         for tool in tools:
             try:
-                mirrored[tool.name] = header_parameters(tool.input_schema, secrets=True)
+                tool_headers[tool.name] = header_parameters(tool.input_schema, secrets=True)
             except SetupError as wrong:
                 log.warning("the tool %s is left out: %s", tool.name, wrong)
             else:
                 usable.append(tool)
-        return usable, mirrored
+        return usable, tool_headers
 
-    async def find(self, name: str, *, timeout: "Seconds") -> ToolDefinition | None:
-        """As the server offers it now; None if it does not, or if its list changes as often as it is read."""
+    async def find(self, name: str, *, timeout: "Timeout") -> ToolDefinition | None:
+        """As the server lists it now; None if it does not, or if its list changes during each of five readings."""
         for _ in range(5):
-            async with self._session.within(self._session.seconds(timeout), "tools/list: no answer"), self._listing:
-                changes = self._changes
-                if name not in self._tools and name not in self._unlisted:
-                    await self.listed(fresh=True, timeout=timeout)
-            if changes == self._changes:
+            async with self._session.time_limit(self._session.seconds(timeout), "tools/list: no answer"), self._lock:
+                generation = self._generation
+                if name not in self._tools and name not in self._missing:
+                    await self.list_all(fresh=True, timeout=timeout)
+            if generation == self._generation:
                 if name not in self._tools:
-                    self._unlisted.add(name)
+                    self._missing.add(name)
                 return self._tools.get(name)
         return None
 
-    async def learn_headers(self, name: str, timeout: "Seconds") -> None:
-        """Of a tool that is about to be called; a server that lists nothing may still have it."""
+    async def load_headers(self, name: str, timeout: "Timeout") -> None:
+        """Before a call of the tool; a server that refuses to list its tools may still have it."""
         with suppress(ServerError):
             await self.find(name, timeout=timeout)
             return
-        self._unlisted.add(name)
+        self._missing.add(name)
 
-    async def wraps(self, name: str, timeout: "Seconds") -> bool:
-        """Whether the tool's structured content is only the wrapping of a value that is no object.
+    async def is_wrapped(self, name: str, timeout: "Timeout") -> bool:
+        """Whether the tool wraps a value that is no object as {"result": value}.
 
-        The tool has run: whatever becomes of the listing, its result must not be lost.
+        The tool has run, so a failure to list it must not lose its result.
         """
         try:
             tool = await self.find(name, timeout=timeout)
         except ServerError:
-            self._unlisted.add(name)
+            self._missing.add(name)
             return False
         except (DovetailError, TimeoutError) as failure:
             log.info("the result of %s is given as it came: %s", name, failure)

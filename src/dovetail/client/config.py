@@ -1,25 +1,25 @@
 """Options and targets of a client: a `Server`, a command, a URL, and the servers of an `mcp.json`.
 
 An `mcp.json` is the file that Claude, Cursor and VS Code write: names with a command or a URL, under `mcpServers` or
-`servers`; comments and trailing commas do no harm. What is wrong with the file is a SetupError; what is wrong with one
-server is kept for it, so that others can be used. No value of the file gets into an error: it may be a secret.
+`servers`; comments and trailing commas are allowed. A problem of the file is a SetupError; one of a server is kept in
+its `ListedServer`, so that others can be used. No value of the file gets into an error: it may be a secret.
 """
 
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypedDict, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import msgspec
 
 from dovetail.auth.principal import Principal
 from dovetail.client.auth import ClientAuth, credentials_for, is_token
 from dovetail.client.dispatcher import ProgressHandler, Transcript
-from dovetail.client.handlers import ElicitationCompleteHandler, ElicitationHandler, RootSource, SamplingHandler
+from dovetail.client.handlers import HandlerOptions
 from dovetail.client.negotiation import pinned_revision
 from dovetail.client.results import LogHandler
-from dovetail.client.transports.aiohttp import HttpRequests
+from dovetail.client.transports.aiohttp import HttpClient
 from dovetail.client.transports.base import ServerUrl, Transport, checked_headers
 from dovetail.client.transports.http import HttpTransport
 from dovetail.client.transports.memory import MemoryTransport
@@ -30,45 +30,37 @@ from dovetail.errors import SetupError
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.types import ToolDefinition
 
-T = TypeVar("T")
 Approve = Callable[[ToolDefinition, dict[str, Any]], bool | Awaitable[bool]]
-WebTransport = Literal["http", "sse"]
+HttpTransportName = Literal["http", "sse"]
 
 
-class SharedOptions(TypedDict, total=False):
-    """What `Client` takes, and `Clients` passes on to every one of its clients."""
+class SharedOptions(HandlerOptions, total=False):
+    """Options of `Client` that `Clients` passes on to each of its clients."""
 
     protocol_version: str | None
     client_info: Mapping[str, Any] | None
-    capabilities: Mapping[str, Any] | None
     approve: Approve | None
     timeout: float | None  # 30 seconds, if not given
     max_timeout: float  # 3600 seconds
     transcript: Transcript | None
     log_handler: LogHandler | None
     progress_handler: ProgressHandler | None
-    elicitation_handler: ElicitationHandler | None
-    elicitation_complete_handler: ElicitationCompleteHandler | None
-    sampling_handler: SamplingHandler | None
-    roots: RootSource | None
     max_rounds: int  # 32
     cache: bool  # True
     auth: ClientAuth | None  # for URLs without an Authorization header of their own
 
 
 class ClientOptions(SharedOptions, total=False):
-    """What `Client` takes besides: it is about one server."""
+    """Options of `Client` that are about one server."""
 
     env: Mapping[str, str] | None
     cwd: str | Path | None
     headers: Mapping[str, str] | None
     principal: Principal | None
-    transport: WebTransport | None
+    transport: HttpTransportName | None
 
 
 class HasEngine(Protocol):
-    """A `Server`, by the one thing that a client needs of it."""
-
     @property
     def engine(self) -> Engine: ...
 
@@ -76,83 +68,83 @@ class HasEngine(Protocol):
 ClientTarget = HasEngine | Transport | str | Sequence[str | Path]
 
 
-def transport_to(target: Any, options: ClientOptions) -> Transport:
-    """A `Server` is reached in process, a command as a child process over stdio, a URL over HTTP."""
+def make_transport(target: Any, options: ClientOptions) -> Transport:
+    """In process for a `Server`, stdio for a command, HTTP for a URL."""
     env, cwd, headers = options.get("env"), options.get("cwd"), options.get("headers")
     auth, principal, transport = options.get("auth"), options.get("principal"), options.get("transport")
     pinned = pinned_revision(options.get("protocol_version"))
-    web = isinstance(target, str) and "://" in target
+    is_url = isinstance(target, str) and "://" in target
     engine = getattr(target, "engine", None)
     is_server = isinstance(engine, Engine)
     if principal is not None and not (is_server and auth is None and isinstance(principal, Principal)):
         raise SetupError("Client: principal= is a Principal, instead of auth=, for a Server in this process")
-    if not web and not (headers is None and transport is None and (auth is None or is_server)):
+    if not is_url and not (headers is None and transport is None and (auth is None or is_server)):
         raise SetupError('Client: headers=, auth= and transport= are for a URL such as "http://127.0.0.1:8000/mcp"')
-    if web:
-        if env is not None or cwd is not None:
-            raise SetupError("Client: env= and cwd= are for a command; a URL is a server that runs elsewhere")
-        address, given = ServerUrl.of(target), checked_headers(headers or {})
-        return _over_http(HttpRequests(address, given, credentials_for(auth, address, given)), transport, pinned)
+    if (env is not None or cwd is not None) and (is_url or is_server):
+        place = "a URL is a server that runs elsewhere" if is_url else "a Server runs in this process"
+        raise SetupError(f"Client: env= and cwd= are for a command; {place}")
+    if is_url:
+        server_url, given = ServerUrl.parse(target), checked_headers(headers or {})
+        return _over_http(HttpClient(server_url, given, credentials_for(auth, server_url, given)), transport, pinned)
     if isinstance(target, Transport):
         return target
     if isinstance(engine, Engine):
-        if env is not None or cwd is not None:
-            raise SetupError("Client: env= and cwd= are for a command; a Server runs in this process")
         if auth is not None and not (isinstance(auth, str) and is_token(auth)):
             raise SetupError("Client: auth= for a Server is a token as text, not empty, no `Bearer `; or principal=")
         if auth is not None and engine.options.auth is None:
             raise SetupError("Client: auth= is a token, but the Server has no auth= to verify it; give it a principal=")
         return MemoryTransport(engine, target, auth, principal)
-    if _is_command(target):
-        return StdioTransport([str(part) for part in target], env, cwd)
-    shown = repr(target)[:100] if isinstance(target, str) else type(target).__name__  # else it may hold secrets
-    raise SetupError(
-        f"Client: can't connect to {shown}; give it a Server, or a command as a list of strings "
-        'such as ["python", "server.py"], or a URL such as "http://127.0.0.1:8000/mcp"'
-    )
+    command = target if isinstance(target, Sequence) and not isinstance(target, (str, bytes)) else ()
+    if command and all(isinstance(part, (str, Path)) for part in command):
+        return StdioTransport([str(part) for part in command], env, cwd)
+    shown = repr(target)[:100] if isinstance(target, str) else type(target).__name__  # a command may hold secrets
+    example, url = 'a command as a list of strings such as ["python", "server.py"]', '"http://127.0.0.1:8000/mcp"'
+    raise SetupError(f"Client: can't connect to {shown}; give it a Server, or {example}, or a URL such as {url}")
 
 
-def _over_http(requests: HttpRequests, transport: WebTransport | None, pinned: Revision | None) -> Transport:
-    if transport is not None and transport not in get_args(WebTransport):
+def _over_http(http: HttpClient, transport: HttpTransportName | None, pinned: Revision | None) -> Transport:
+    if transport is not None and transport not in get_args(HttpTransportName):
         raise SetupError(f'Client: transport={transport!r} is unknown; use "http", "sse" or none')
     if transport == "sse":
         if pinned is not None and not pinned.handshake:
             raise SetupError(f"Client: {pinned.name} does not exist over HTTP+SSE; leave transport= out")
-        return SseTransport(requests)
+        return SseTransport(http)
     if transport == "http" or (pinned is not None and not pinned.handshake):
-        return HttpTransport(requests)
-    return AutoTransport(requests)
-
-
-def _is_command(target: Any) -> bool:
-    if isinstance(target, (str, bytes)) or not isinstance(target, Sequence) or not target:
-        return False
-    return all(isinstance(part, (str, Path)) for part in target)
+        return HttpTransport(http)
+    return AutoTransport(http)
 
 
 # ── mcp.json ──
 
 MAX_FILE_BYTES = 1024 * 1024
 TRANSPORTS = {None: None, "http": "http", "streamable-http": "http", "streamableHttp": "http", "sse": "sse"}
-_REFERENCE = re.compile(r"\$\{((?:\$?\{[^{}]*\}|[^{}])*+)\}")  # another one may be in it
+_REFERENCE = re.compile(r"\$\{((?:\$?\{[^{}]*\}|[^{}])*+)\}")  # may be nested
 _VARIABLE = re.compile(r"(?:env:)?([A-Za-z_]\w*)(?::-(.*))?", re.DOTALL)
 _STRING = rb'"(?:[^"\\]|\\.?)*+(?:"|\Z)'
-_COMMENT = re.compile(_STRING + rb"|(//[^\r\n]*|/\*.*?\*/)|/\*.*", re.DOTALL)  # one without an end is none
+_COMMENT = re.compile(_STRING + rb"|(//[^\r\n]*|/\*.*?\*/)|/\*.*", re.DOTALL)  # an unterminated one stays
 _TRAILING_COMMA = re.compile(_STRING + rb"|(,)(?=\s*[}\]])", re.DOTALL)
 _NOT_A_LINE_END = re.compile(rb"[^\r\n]")
+_BAD_HEADERS = (
+    'its "headers" hold a name that no header has, a value that is not one line of plain ASCII text, '
+    "or a header that the client sets itself"
+)
+_BAD_URL = (
+    'its "url" must begin with http:// or https://, name a host, and hold no spaces, line breaks or #, and no '
+    'user or password, which belong in an "Authorization" under "headers"'
+)
 
 
 class ListedServer(NamedTuple):
-    """What `Client` needs to reach it, or why it can't be reached."""
+    """A server of an `mcp.json`: the arguments of its `Client`, or the problem with it."""
 
     target: Any
     options: Mapping[str, Any]
     problem: str = ""
-    is_off: bool = False
+    is_disabled: bool = False
 
     @property
     def needs_auth(self) -> bool:
-        """Whether it is a URL, and does not bring an `Authorization` of its own."""
+        """Whether it is a URL without an `Authorization` header."""
         headers = self.options.get("headers")
         return headers is not None and not any(name.lower() == "authorization" for name in headers)
 
@@ -165,14 +157,13 @@ class _Entry(msgspec.Struct, frozen=True, rename="camel"):
     env_file: str | None = None
     cwd: str | None = None
     url: str | None = None
-    http_url: str | None = None  # as Gemini CLI has it
+    http_url: str | None = None  # of Gemini CLI
     headers: dict[str, str] = {}
     disabled: bool = False
 
 
 def read_servers(source: str | Path | Mapping[str, Any]) -> dict[str, ListedServer]:
-    """Those that are not switched off, by name."""
-    return {name: listed for name, listed in all_servers(source).items() if not listed.is_off}
+    return {name: listed for name, listed in all_servers(source).items() if not listed.is_disabled}
 
 
 def all_servers(source: str | Path | Mapping[str, Any]) -> dict[str, ListedServer]:
@@ -190,7 +181,7 @@ def all_servers(source: str | Path | Mapping[str, Any]) -> dict[str, ListedServe
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The object in a file as hosts write it, with comments and trailing commas."""
+    """The JSON object in a file, which may have comments and trailing commas."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
@@ -207,7 +198,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def _plain_json(content: bytes) -> bytes:
-    """Without comments and trailing commas, which people write; every other byte stays at its place."""
+    """With blanks for comments and trailing commas, so that error positions stay right."""
 
     def blank(found: re.Match[bytes]) -> bytes:
         return found[0] if found[1] is None else _NOT_A_LINE_END.sub(b" ", found[0])
@@ -216,7 +207,7 @@ def _plain_json(content: bytes) -> bytes:
 
 
 def _workspace(path: Path) -> Path:
-    """The folder that a project's file is about: `project/.vscode/mcp.json` is about `project`."""
+    """The folder of the project: for `project/.vscode/mcp.json` it is `project`."""
     folder = path.absolute().parent
     return folder.parent if folder.name in (".vscode", ".cursor", ".gemini") else folder
 
@@ -224,19 +215,16 @@ def _workspace(path: Path) -> Path:
 def _read_entry(name: str, given: Any, folder: Path) -> ListedServer:
     try:
         entry = msgspec.convert(given, _Entry)
-        return ListedServer(None, {}, is_off=True) if entry.disabled else _reached(entry, folder)
+        return ListedServer(None, {}, is_disabled=True) if entry.disabled else _server_from_entry(entry, folder)
     except msgspec.ValidationError as bad:
-        return ListedServer(None, {}, f"The server {name!r} can't be read: {_where(bad)}")
+        path = re.search(r"`\$\.?([\w.\[\]]+)", str(bad))
+        problem = f"`{path[1]}` has the wrong type" if path else "it is no object"
+        return ListedServer(None, {}, f"The server {name!r} can't be read: {problem}")
     except SetupError as bad:
         return ListedServer(None, {}, f"The server {name!r} can't be used: {bad}")
 
 
-def _where(bad: msgspec.ValidationError) -> str:
-    path = re.search(r"`\$\.?([\w.\[\]]*)", str(bad))
-    return f"`{path[1]}` has the wrong type" if path and path[1] else "it is no object"
-
-
-def _reached(entry: _Entry, folder: Path) -> ListedServer:
+def _server_from_entry(entry: _Entry, folder: Path) -> ListedServer:
     url = entry.http_url or entry.url
     if (entry.command is None) == (url is None):
         raise SetupError('it needs a "command" or a "url", and not both')
@@ -244,19 +232,10 @@ def _reached(entry: _Entry, folder: Path) -> ListedServer:
         transport = TRANSPORTS.get(entry.type, "unknown") if entry.http_url is None else "http"
         if transport == "unknown":
             raise SetupError('its "type" is unknown; use "http" or "sse", or leave it out')
-        headers = _checked(
-            checked_headers,
-            {name: _expanded(value, folder) for name, value in entry.headers.items()},
-            'its "headers" hold a name that no header has, a value that is not one line of plain ASCII text, '
-            "or a header that the client sets itself",
-        )
-        address = _checked(
-            ServerUrl.of,
-            _expanded(url, folder),
-            'its "url" must begin with http:// or https://, name a host, and hold no spaces, line breaks or #, and no '
-            'user or password, which belong in an "Authorization" under "headers"',
-        )
-        return ListedServer(address.url, {"headers": headers, "transport": transport})
+        headers = {name: _expanded(value, folder) for name, value in entry.headers.items()}
+        _check(checked_headers, headers, _BAD_HEADERS)
+        _check(ServerUrl.parse, url := _expanded(url, folder), _BAD_URL)
+        return ListedServer(url, {"headers": headers, "transport": transport})
     if entry.env_file is not None:
         raise SetupError('"envFile" is not read here; write the variables under "env"')
     command = [_expanded(part, folder) for part in (entry.command or "", *entry.args)]
@@ -265,12 +244,12 @@ def _reached(entry: _Entry, folder: Path) -> ListedServer:
     return ListedServer(command, {"env": env, "cwd": None if cwd is None else folder / os.path.expanduser(cwd)})
 
 
-def _checked(check: Callable[[Any], T], value: Any, words: str) -> T:
-    """Without a value of the file in the error."""
+def _check(check: Callable[[Any], object], value: Any, problem: str) -> None:
+    """Replaces an error that would show a value of the file."""
     try:
-        return check(value)
+        check(value)
     except SetupError:
-        raise SetupError(words) from None
+        raise SetupError(problem) from None
 
 
 def _as_text(value: str | float | bool) -> str:
@@ -278,14 +257,14 @@ def _as_text(value: str | float | bool) -> str:
 
 
 def _expanded(text: str, folder: Path) -> str:
-    """`${NAME}`, `${env:NAME}` and `${NAME:-default}` stand for variables; what these hold is not looked into."""
-    return _REFERENCE.sub(lambda reference: _meaning(reference[1], folder), text)
+    """Replaces `${NAME}`, `${env:NAME}` and `${NAME:-default}`; the values of variables are not expanded again."""
+    return _REFERENCE.sub(lambda reference: _resolve(reference[1], folder), text)
 
 
-def _meaning(reference: str, folder: Path) -> str:
-    places = {"workspaceFolder": folder, "userHome": Path.home()}
-    if reference in places:
-        return str(places[reference])
+def _resolve(reference: str, folder: Path) -> str:
+    folders = {"workspaceFolder": folder, "userHome": Path.home()}
+    if reference in folders:
+        return str(folders[reference])
     if reference.startswith("input:"):
         raise SetupError(f"${{{reference}}} asks a person; use ${{env:NAME}} and set that variable")
     variable = _VARIABLE.fullmatch(reference)

@@ -1,6 +1,6 @@
-"""JSON-RPC dispatcher of a client: matches responses to requests by id and runs the server's requests.
+"""JSON-RPC dispatcher of a client: matches responses to requests by id, and runs the server's requests.
 
-It knows nothing of MCP but progress, cancellation and ping, which belong to requests and not to features.
+Of MCP it knows progress, cancellation and ping, which belong to all requests.
 """
 
 import asyncio
@@ -8,14 +8,14 @@ import contextlib
 import inspect
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from dovetail.client.results import in_client_words
+from dovetail.client.results import describe_error
 from dovetail.client.transports.base import OutgoingMessage, RequestTimeouts, Transport
 from dovetail.errors import BadResponse, ConnectionLost, DovetailError, ProtocolError, ServerError, TooManyRequests
 from dovetail.protocol import jsonrpc
@@ -25,66 +25,65 @@ from dovetail.protocol.revisions import Revision
 
 log = logging.getLogger("dovetail.client")
 
+Params = Mapping[str, Any]
 Direction = Literal["sent", "received"]
 Transcript = Callable[[Direction, bytes], Any]
 ProgressHandler = Callable[[float, float | None, str | None], Awaitable[None] | None]
-ClientReply = Callable[[], Awaitable[Mapping[str, Any]]]  # answers a request of the server's once it is called
+ClientReply = Callable[[], Awaitable[Mapping[str, Any]]]  # runs the handler of a server's request
 
-LONGEST_RETRY = 24 * 3600.0  # seconds that a server may ask to be left alone for
+MAX_SERVER_REQUESTS = 100  # that run at once
+MAX_RETRY_AFTER = 24 * 3600.0  # seconds that a server may ask a client to wait
 
 
 class ServerRequests:
-    """Requests of the server's that are not answered yet, up to 2025-11-25: each is answered in a task of its own."""
+    """The server's pending requests, up to 2025-11-25: the handler of each runs in a task."""
 
-    def __init__(self, answer: Callable[[bytes], None], time_limits: RequestTimeouts, max_open: int = 100) -> None:
-        self._answer = answer
-        self._time_limits = time_limits
-        self._max_open = max_open
+    def __init__(self, send: Callable[[bytes], None], timeouts: RequestTimeouts) -> None:
+        self._send = send
+        self._timeouts = timeouts
         self._tasks: dict[RequestId, asyncio.Task[None]] = {}
-        self._running: set[asyncio.Task[None]] = set()  # those that were withdrawn and have not ended count, too
+        self._running: set[asyncio.Task[None]] = set()  # with cancelled tasks that have not ended
 
-    def take(self, id: RequestId, reply: ClientReply) -> None:
-        """Begin to answer. Raises ProtocolError if the server asks too much at once."""
+    def start(self, id: RequestId, reply: ClientReply) -> None:
+        """Raises ProtocolError if too many are pending."""
         if id in self._tasks:
             log.warning("the server asks %r again, which is being answered", id)
             return
-        if len(self._running) >= self._max_open:
-            raise ProtocolError(f"Too many questions at once: {self._max_open} are being answered")
-        self._tasks[id] = task = asyncio.get_running_loop().create_task(self._work(id, reply))
+        if len(self._running) >= MAX_SERVER_REQUESTS:
+            raise ProtocolError(f"Too many questions at once: {MAX_SERVER_REQUESTS} are being answered")
+        self._tasks[id] = task = asyncio.get_running_loop().create_task(self._run(id, reply))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _work(self, id: RequestId, reply: ClientReply) -> None:
-        with self._time_limits.paused():
-            message = await _answered(id, reply)
+    async def _run(self, id: RequestId, reply: ClientReply) -> None:
+        with self._timeouts.paused():
+            response = await _respond(id, reply)
         if self._tasks.get(id) is not asyncio.current_task():
-            return  # it was withdrawn, and the handler went on
+            return  # cancelled, but the handler went on
         del self._tasks[id]
         try:
-            self._answer(message)
+            self._send(response)
         except ConnectionLost as lost:
             log.info("%r is not answered: %s", id, lost)
 
-    def withdraw(self, id: RequestId) -> None:
-        """The server does not want to know any more."""
+    def cancel(self, id: RequestId) -> None:
         task = self._tasks.pop(id, None)
         if task is not None and task is not asyncio.current_task():  # a handler may close its client
             task.cancel()
 
-    def withdraw_all(self) -> None:
+    def cancel_all(self) -> None:
         for id in tuple(self._tasks):
-            self.withdraw(id)
+            self.cancel(id)
 
     async def close(self) -> None:
-        """Stop them all, and wait until they have."""
-        self.withdraw_all()
+        self.cancel_all()
         await asyncio.gather(*self._running - {asyncio.current_task()}, return_exceptions=True)
 
 
-async def _answered(id: RequestId, answer: ClientReply) -> bytes:
-    """The message that answers, whatever becomes of the work; only who stops it stops this."""
+async def _respond(id: RequestId, reply: ClientReply) -> bytes:
+    """The response, also if the handler fails; raises CancelledError only if this task is cancelled."""
     try:
-        return jsonrpc.result(id, encode(await answer()))
+        return jsonrpc.result(id, encode(await reply()))
     except ProtocolError as refusal:
         return jsonrpc.error(id, refusal)
     except asyncio.CancelledError:
@@ -97,33 +96,30 @@ async def _answered(id: RequestId, answer: ClientReply) -> bytes:
     return jsonrpc.error(id, ProtocolError("The client failed to answer"))
 
 
-class Audience(Protocol):
-    """The session, which hears what is not an answer."""
+class MessageHandler(Protocol):
+    """Gets the server's notifications and requests; implemented by the session."""
 
-    def hear(self, method: str, params: Raw) -> None: ...
+    def handle_notification(self, method: str, params: Raw) -> None: ...
 
-    def prepare(self, method: str, params: Raw) -> ClientReply:
-        """Raises ProtocolError if nothing answers the request."""
-        ...
+    def prepare_reply(self, method: str, params: Raw) -> ClientReply:
+        """Raises ProtocolError if the request can't be answered."""
 
-    def missed(self) -> None: ...
+    def messages_missed(self) -> None: ...
 
     def session_ended(self, reason: str) -> None: ...
 
-    def silence(self, reason: str) -> None: ...
+    def connection_lost(self, reason: str) -> None: ...
 
 
-class Pending:
-    """A request without its answer yet."""
-
-    __slots__ = ("answer", "extend", "id", "method", "on_progress")
+class PendingRequest:
+    __slots__ = ("extend", "id", "method", "on_progress", "result")
 
     def __init__(self, id: RequestId, method: str, on_progress: ProgressHandler | None) -> None:
         self.id = id
         self.method = method
         self.on_progress = on_progress
-        self.extend: Callable[[], None] = lambda: None  # the time limit of the caller who waits, at progress
-        self.answer: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
+        self.extend: Callable[[], None] = lambda: None  # restarts the caller's timeout at progress
+        self.result: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
 
 
 class _Progress(msgspec.Struct, frozen=True, rename="camel"):
@@ -133,82 +129,82 @@ class _Progress(msgspec.Struct, frozen=True, rename="camel"):
     message: str | None = None
 
 
-class _Failure(msgspec.Struct, frozen=True):
+class _ErrorObject(msgspec.Struct, frozen=True):
     code: int
     message: str
     data: Any = None
 
 
 class Dispatcher:
-    """One link, the requests on their way over it, and the handlers that still run."""
+    """The requests of one connection and the user's handlers that run for it."""
 
-    def __init__(self, transport: Transport, audience: Audience, transcript: Transcript | None = None) -> None:
+    def __init__(self, transport: Transport, handler: MessageHandler, transcript: Transcript | None = None) -> None:
         self.transport = transport
-        self._audience = audience
+        self._handler = handler
         self._transcript = transcript
         self._ids = itertools.count(1)
-        self._pending: dict[RequestId, Pending] = {}
+        self._pending: dict[RequestId, PendingRequest] = {}
         self._handlers: set[asyncio.Future[Any]] = set()
-        self.time_limits = RequestTimeouts()
-        self._questions = ServerRequests(self._answer, self.time_limits)
-        self._complaints = 0  # messages that made no sense
-        self._over: str | None = None  # why it is over
+        self.timeouts = RequestTimeouts()
+        self._server_requests = ServerRequests(self._send_response, self.timeouts)
+        self._warnings = 0
+        self._closed: str | None = None  # the reason
         self.answers_ping = True
 
     async def open(self) -> None:
         await self.transport.open(self)
 
     async def close(self) -> None:
-        """Nothing more is sent or heard; whoever still waits gets ConnectionLost."""
-        self._end("the client was closed")
+        """Pending requests raise ConnectionLost."""
+        self.connection_lost("the client was closed")
         mine = self._handlers - {asyncio.current_task()}
         for task in mine:
             task.cancel()
         try:
             await asyncio.gather(*mine, return_exceptions=True)
-            await self._questions.close()
+            await self._server_requests.close()
         finally:
-            await self.transport.close()  # also if this task is cancelled meanwhile: a process must not be left behind
+            await self.transport.close()  # also if this task is cancelled: it may have a child process
 
-    # ── out ──
+    # ── sending ──
 
-    async def ask(
+    async def request(
         self,
         method: str,
-        params: Mapping[str, Any],
+        params: Params,
         *,
         timeout: float | None,
         max_timeout: float = 0,
         on_progress: ProgressHandler | None = None,
         cancellable: bool = True,
     ) -> Raw:
-        """The encoded result. Who stops waiting, by a timeout or a cancelled task, tells the server so.
+        """The encoded result. A timeout or the caller's cancellation also cancels the request at the server.
 
-        Progress makes `timeout` begin again, until `max_timeout` is over, too.
+        Progress restarts `timeout`, until `max_timeout` has passed too.
         """
         pending = self.start(method, params, on_progress)
         try:
-            async with asyncio.timeout(timeout) as within:
-                with self.time_limits.counting(within) as limit:
+            async with asyncio.timeout(timeout) as limit:
+                with self.timeouts.track(limit) as pausable:
                     if timeout is not None:
-                        pending.extend = partial(limit.extend, timeout, max_timeout)
+                        pending.extend = partial(pausable.extend, timeout, max_timeout)
                     await self.transport.drain()
-                    return await pending.answer
+                    return await pending.result
         except TimeoutError:
-            self.abandon(pending, "timed out", tell=cancellable)
+            self.cancel(pending, "timed out", notify=cancellable)
             late = f"no answer within {timeout:g} s"
             if on_progress is not None:
                 late = f"no progress for {timeout:g} s, or no answer within {max(timeout or 0, max_timeout):g} s"
             raise TimeoutError(f"{method}: {late}") from None
         except asyncio.CancelledError:
-            self.abandon(pending, "the caller was cancelled", tell=cancellable)
+            self.cancel(pending, "the caller was cancelled", notify=cancellable)
             raise
         finally:
             self._pending.pop(pending.id, None)
 
-    def start(self, method: str, params: Mapping[str, Any], on_progress: ProgressHandler | None = None) -> Pending:
-        """Send a request and do not wait; `abandon` it if its answer is not wanted any more."""
-        pending = Pending(next(self._ids), method, on_progress)
+    def start(self, method: str, params: Params, on_progress: ProgressHandler | None = None) -> PendingRequest:
+        """Send a request without waiting for its response."""
+        pending = PendingRequest(next(self._ids), method, on_progress)
         if on_progress is not None:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": pending.id}}
         body = jsonrpc.request(pending.id, method, encode(params) if params else None)
@@ -220,155 +216,149 @@ class Dispatcher:
             raise
         return pending
 
-    def abandon(self, pending: Pending, reason: str, *, tell: bool = True) -> None:
-        """Forget a request and tell the server to stop; no harm if it has been answered."""
-        if self._pending.pop(pending.id, None) is None or self._over is not None:
+    def cancel(self, pending: PendingRequest, reason: str, *, notify: bool = True) -> None:
+        """Forget a request and tell the server to stop, unless the response has arrived."""
+        if self._pending.pop(pending.id, None) is None or self._closed is not None:
             return
-        stopped = self.transport.abandon(pending.id)
-        if tell and not stopped:
-            self.tell("notifications/cancelled", {"requestId": pending.id, "reason": reason})
+        stopped = self.transport.cancel_request(pending.id)
+        if notify and not stopped:
+            self.notify("notifications/cancelled", {"requestId": pending.id, "reason": reason})
 
-    def tell(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send a notification."""
+    def notify(self, method: str, params: Params | None = None) -> None:
         body = jsonrpc.notification(method, None if params is None else encode(params))
         self._write(OutgoingMessage(body, method=method, params=params or {}))
 
-    def _answer(self, body: bytes) -> None:
+    def _send_response(self, body: bytes) -> None:
         self._write(OutgoingMessage(body))
 
     def _write(self, message: OutgoingMessage) -> None:
-        if self._over is not None:
-            raise ConnectionLost(f"Nothing can be sent: {self._over}")
-        self._note("sent", message.body)
+        if self._closed is not None:
+            raise ConnectionLost(f"Nothing can be sent: {self._closed}")
+        self._record("sent", message.body)
         self.transport.write(message)
 
-    def agreed(self, revision: Revision) -> None:
-        """What follows is said in this revision."""
+    def set_revision(self, revision: Revision) -> None:
         self.answers_ping = revision.handshake
-        self.transport.agreed(revision)
+        self.transport.set_revision(revision)
 
-    # ── in ──
+    # ── receiving ──
 
-    def receive(self, message: bytes, about: RequestId | None = None) -> None:
-        if self._over is not None:
+    def receive(self, message: bytes, request_id: RequestId | None = None) -> None:
+        if self._closed is not None:
             return
-        self._note("received", message)
+        self._record("received", message)
         try:
             decoded = jsonrpc.decode(message)
+            parts: Sequence[Envelope | BadMessage] = decoded if isinstance(decoded, list) else [decoded]
         except BadMessage as bad:
-            self._complain("the server sent something that is no message: %s", bad.message)
-            return
-        for part in decoded if isinstance(decoded, list) else [decoded]:
-            if self.is_over:
-                return  # what came first has ended it
+            parts = [bad]
+        for part in parts:
+            if self.is_closed:
+                return  # a part before this one has closed it
             if isinstance(part, BadMessage):
-                self._complain("the server sent something that is no message: %s", part.message)
+                self._warn("the server sent something that is no message: %s", part.message)
             else:
-                self._take(part, about)
+                self._dispatch(part, request_id)
 
-    def _take(self, message: Envelope, about: RequestId | None) -> None:
+    def _dispatch(self, message: Envelope, request_id: RequestId | None) -> None:
         if message.is_request:
-            self._reply(message)
+            self._handle_request(message)
         elif message.is_notification:
             assert isinstance(message.method, str)
             if message.method == "notifications/progress":
                 self._progress(message.params)
             else:
                 if message.method == "notifications/cancelled":
-                    self._withdraw(message.params)
-                self._audience.hear(message.method, message.params)
+                    self._cancelled(message.params)
+                self._handler.handle_notification(message.method, message.params)
         elif message.id is not UNSET:
-            self._settle(message, message.id)
-        elif about is not None:
-            self._settle(message, about)
+            self._resolve(message, message.id)
+        elif request_id is not None:
+            self._resolve(message, request_id)
         else:
-            self._complain("the server could not read a message: %s", failure_of("a message", message.error))
+            self._warn("the server could not read a message: %s", read_server_error("a message", message.error))
 
-    def _settle(self, message: Envelope, id: Any) -> None:
+    def _resolve(self, message: Envelope, id: Any) -> None:
         pending = self._pending.pop(id, None)
-        if pending is None or pending.answer.done():
-            log.debug("an answer to %r, which nobody waits for", id)
+        if pending is None or pending.result.done():
+            log.debug("a response to %r, which is not pending", id)
         elif isinstance(message.result, Raw):
-            pending.answer.set_result(message.result)
+            pending.result.set_result(message.result)
         else:
-            pending.answer.set_exception(failure_of(pending.method, message.error))
+            pending.result.set_exception(read_server_error(pending.method, message.error))
 
-    def awaits(self, id: RequestId) -> bool:
+    def is_pending(self, id: RequestId) -> bool:
         return id in self._pending
 
-    def failed(self, id: RequestId | None, failure: DovetailError, said: bytes | None = None) -> None:
-        if self._over is not None:
+    def request_failed(self, id: RequestId | None, failure: DovetailError, body: bytes | None = None) -> None:
+        if self._closed is not None:
             return
-        if said is not None:
-            self._note("received", said)
+        if body is not None:
+            self._record("received", body)
         pending = None if id is None else self._pending.pop(id, None)
         if id is None:
             log.warning("%s", failure)
-        elif pending is not None and not pending.answer.done():
-            pending.answer.set_exception(failure)
+        elif pending is not None and not pending.result.done():
+            pending.result.set_exception(failure)
 
-    def missed(self) -> None:
-        self._audience.missed()
+    def messages_missed(self) -> None:
+        self._handler.messages_missed()
 
-    def _reply(self, message: Envelope) -> None:
+    def _handle_request(self, message: Envelope) -> None:
         assert isinstance(message.id, (int, str))
         if message.method == "ping" and self.answers_ping:
-            self._answer(jsonrpc.result(message.id, b"{}"))
+            self._send_response(jsonrpc.result(message.id, b"{}"))
             return
         assert isinstance(message.method, str)
         try:
-            self._questions.take(message.id, self._audience.prepare(message.method, message.params))
+            self._server_requests.start(message.id, self._handler.prepare_reply(message.method, message.params))
         except ProtocolError as refusal:
-            self._answer(jsonrpc.error(message.id, refusal))
+            self._send_response(jsonrpc.error(message.id, refusal))
 
-    def _withdraw(self, params: Raw) -> None:
+    def _cancelled(self, params: Raw) -> None:
         with contextlib.suppress(*UNREADABLE):
             id = msgspec.json.decode(params, type=CancelledParams).request_id
             if not isinstance(id, UnsetType):
-                self._questions.withdraw(id)
+                self._server_requests.cancel(id)
 
     def _progress(self, params: Raw) -> None:
         try:
-            told = msgspec.json.decode(params, type=_Progress)
+            report = msgspec.json.decode(params, type=_Progress)
         except UNREADABLE:
             return
-        pending = self._pending.get(told.progress_token)
+        pending = self._pending.get(report.progress_token)
         if pending is not None and pending.on_progress is not None:
             pending.extend()
-            self.run_handler(pending.on_progress, told.progress, told.total, told.message)
+            self.run_handler(pending.on_progress, report.progress, report.total, report.message)
 
-    # ── the end ──
+    # ── closing ──
 
     @property
-    def is_over(self) -> bool:
-        return self._over is not None
+    def is_closed(self) -> bool:
+        return self._closed is not None
 
     def session_ended(self, reason: str) -> None:
-        if self._over is None:
+        if self._closed is None:
             self._fail_all(reason)
-            self._questions.withdraw_all()
-            self._audience.session_ended(reason)
+            self._handler.session_ended(reason)
 
-    def lost(self, reason: str) -> None:
-        if self._over is None:
-            self._end(reason)
-
-    def _end(self, reason: str) -> None:
-        self._over = self._over or reason
-        self._fail_all(reason)
-        self._questions.withdraw_all()
-        self._audience.silence(reason)
+    def connection_lost(self, reason: str) -> None:
+        if self._closed is None:
+            self._closed = reason
+            self._fail_all(reason)
+            self._handler.connection_lost(reason)
 
     def _fail_all(self, reason: str) -> None:
         for pending in self._pending.values():
-            if not pending.answer.done():
-                pending.answer.set_exception(ConnectionLost(f"{pending.method}: {reason}"))
+            if not pending.result.done():
+                pending.result.set_exception(ConnectionLost(f"{pending.method}: {reason}"))
         self._pending.clear()
+        self._server_requests.cancel_all()
 
-    # ── other people's code ──
+    # ── the user's handlers ──
 
     def run_handler(self, handler: Callable[..., Any], *arguments: Any) -> None:
-        """Call a user's handler. One that is async runs as a task; what either raises goes to the log."""
+        """Call a handler, as a task if it is async; an exception is logged."""
         try:
             outcome = handler(*arguments)
         except Exception:
@@ -377,31 +367,31 @@ class Dispatcher:
         if outcome is not None and inspect.isawaitable(outcome):
             task = asyncio.ensure_future(outcome)
             self._handlers.add(task)
-            task.add_done_callback(self._handled)
+            task.add_done_callback(self._handler_done)
 
-    def _handled(self, task: "asyncio.Future[Any]") -> None:
+    def _handler_done(self, task: "asyncio.Future[Any]") -> None:
         self._handlers.discard(task)
         if not task.cancelled() and (failure := task.exception()) is not None:
             log.error("a handler of the client's failed", exc_info=failure)
 
-    def _complain(self, words: str, detail: object) -> None:
-        """A server may send any number of messages that make no sense: only the first few go to the log."""
-        self._complaints += 1
-        if self._complaints <= 5:
-            log.warning(words, detail)
+    def _warn(self, text: str, detail: object) -> None:
+        """Log the first few malformed messages; a server may send any number of them."""
+        self._warnings += 1
+        if self._warnings <= 5:
+            log.warning(text, detail)
 
-    def _note(self, direction: Direction, message: bytes) -> None:
+    def _record(self, direction: Direction, message: bytes) -> None:
         if self._transcript is not None:
             self.run_handler(self._transcript, direction, message)
 
 
-def failure_of(method: str, error: Any) -> ServerError | BadResponse:
-    """The error of an answer, as it is raised."""
+def read_server_error(method: str, error: Any) -> ServerError | BadResponse:
+    """The exception for the error of a response."""
     try:
-        failure = msgspec.json.decode(error, type=_Failure)
+        failure = msgspec.json.decode(error, type=_ErrorObject)
     except UNREADABLE as bad:
-        return BadResponse(f"{method}: the server's error can't be read: {in_client_words(bad)}")
+        return BadResponse(f"{method}: the server's error can't be read: {describe_error(bad)}")
     seconds = failure.data.get("retryAfter") if isinstance(failure.data, dict) else None
     if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds >= 0:
-        return TooManyRequests(failure.code, failure.message, failure.data, retry_after=min(seconds, LONGEST_RETRY))
+        return TooManyRequests(failure.code, failure.message, failure.data, retry_after=min(seconds, MAX_RETRY_AFTER))
     return ServerError(failure.code, failure.message, failure.data)

@@ -1,31 +1,33 @@
-"""Handlers of a server's requests to its client: elicitation, sampling, roots, and the input_required loop.
+"""Handlers of the server's requests to its client: elicitation, sampling, roots, and the input_required loop.
 
-A request is read first and answered later, so that no person is asked for what can't be answered as a whole.
+A request is decoded before its handler runs, so that the user is not asked if another request of the call is malformed.
 """
 
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from dovetail.client.dispatcher import ClientReply
-from dovetail.client.results import decode, kind_of
+from dovetail.client.dispatcher import ClientReply, Params
+from dovetail.client.results import decode, has_flag, result_type_of
 from dovetail.client.transports.base import page_url
 from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, BadResponse, MissingCapability, ProtocolError, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.capabilities import require_capabilities
 from dovetail.protocol.jsonrpc import NO_PARAMS, UNREADABLE, describe_decode_error, encode
+from dovetail.protocol.results import INPUT_REQUIRED
 from dovetail.protocol.revisions import Revision
 from dovetail.schema.validate import Validator
 
 
-async def outcome_of(function: Callable[..., Any], *arguments: Any) -> Any:
+async def call_maybe_async(function: Callable[..., Any], *arguments: Any) -> Any:
     outcome = function(*arguments)
     return await outcome if inspect.isawaitable(outcome) else outcome
 
@@ -34,16 +36,14 @@ async def outcome_of(function: Callable[..., Any], *arguments: Any) -> Any:
 
 Action = Literal["accept", "decline", "cancel"]
 Mode = Literal["form", "url"]
-
-
 _WIRE_NAMES = {"schema": "requestedSchema", "elicitation_id": "elicitationId"}
 
 
 class ElicitRequest(msgspec.Struct, frozen=True, kw_only=True, rename=_WIRE_NAMES.get):
     """A form to fill in or, in mode "url", a page to visit: ask the user before it is opened.
 
-    `schema` is that of the form, an object whose properties are its fields. `elicitation_id` is what
-    `elicitation_complete_handler` hears when the user is done there; only 2025-11-25 has it.
+    `schema` is an object schema whose properties are the fields of the form. `elicitation_id` is passed to
+    `elicitation_complete_handler` when the user is done at the page; only 2025-11-25 has it.
     """
 
     message: str
@@ -54,95 +54,88 @@ class ElicitRequest(msgspec.Struct, frozen=True, kw_only=True, rename=_WIRE_NAME
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The capability without which a server may not ask this."""
-        return (f"elicitation.{self.mode}",)
+        return (f"elicitation.{self.mode}",)  # capability
 
     @property
     def fields(self) -> dict[str, dict[str, Any]]:
-        """The properties of the form."""
         return {} if self.schema is None else self.schema["properties"]
 
 
 class ElicitResult(msgspec.Struct, frozen=True):
-    """What a handler returns to say more than the content: `ElicitResult("cancel")`."""
+    """What a handler returns to decline or cancel: `ElicitResult("cancel")`."""
 
     action: Action
     content: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.action not in get_args(Action):
-            raise SetupError(f"ElicitReply({self.action!r}): use one of {', '.join(get_args(Action))}")
+            raise SetupError(f"ElicitResult({self.action!r}): use one of {', '.join(get_args(Action))}")
 
 
-ElicitGiven = ElicitResult | Mapping[str, Any] | str | float | bool | list[str] | None
-ElicitationHandler = Callable[[ElicitRequest], ElicitGiven | Awaitable[ElicitGiven]]
+ElicitReturn = ElicitResult | Mapping[str, Any] | str | float | bool | list[str] | None
+ElicitationHandler = Callable[[ElicitRequest], ElicitReturn | Awaitable[ElicitReturn]]
 ElicitationCompleteHandler = Callable[[str], Awaitable[None] | None]
 
 
 def read_elicitation(params: Raw) -> ElicitRequest:
-    asked = msgspec.json.decode(params, type=ElicitRequest)
-    if asked.mode == "url":
-        url = None if asked.url is None else page_url(asked.url)
+    request = msgspec.json.decode(params, type=ElicitRequest)
+    if request.mode == "url":
+        url = None if request.url is None else page_url(request.url)
         if url is None:
-            raise _malformed("url must be one that begins with https:// or http://, and nothing stands before its host")
-        return replace(asked, url=url, schema=None)
-    fields = (asked.schema or {}).get("properties")
+            words = "url must be one that begins with https:// or http://, and nothing stands before its host"
+            raise ProtocolError(f"Invalid params: {words}", code=INVALID_PARAMS)
+        return replace(request, url=url, schema=None)
+    fields = (request.schema or {}).get("properties")
     if not isinstance(fields, dict) or not all(isinstance(field, dict) for field in fields.values()):
-        raise _malformed("requestedSchema.properties must be an object of schemas")
-    return replace(asked, url=None)
+        words = "requestedSchema.properties must be an object of schemas"
+        raise ProtocolError(f"Invalid params: {words}", code=INVALID_PARAMS)
+    return replace(request, url=None)
 
 
-def _malformed(words: str) -> ProtocolError:
-    return ProtocolError(f"Invalid params: {words}", code=INVALID_PARAMS)
-
-
-async def elicit(handler: ElicitationHandler, question: ElicitRequest) -> dict[str, Any]:
-    reply = _as_reply(question, await outcome_of(handler, question))
-    if reply.action != "accept" or question.mode == "url":
+async def elicit(handler: ElicitationHandler, request: ElicitRequest) -> dict[str, Any]:
+    reply = _as_result(request, await call_maybe_async(handler, request))
+    if reply.action != "accept" or request.mode == "url":
         return {"action": reply.action}
-    defaults = {name: field["default"] for name, field in question.fields.items() if _has_default(field)}
+    defaults = {name: field["default"] for name, field in request.fields.items() if _has_default(field)}
     content = {**defaults, **(reply.content or {})}
     try:
         sent = msgspec.json.decode(encode(content))
     except (TypeError, ValueError, OverflowError, RecursionError) as failure:
         raise SetupError(f"elicitation_handler: what it returned can't be sent: {failure}") from None
-    if problems := _problems(question.schema or {}, sent):
+    if problems := _problems(request.schema or {}, sent):
         raise SetupError(f"elicitation_handler: what it returned does not fit: {'; '.join(problems[:5])}")
     return {"action": "accept", "content": content}
 
 
 def _problems(schema: Mapping[str, Any], content: Any) -> list[str]:
-    """Of the content by the schema of the form; one that can't be used finds nothing: the server will judge."""
+    """Validation problems of the content; none if the schema is invalid: then the server has to validate."""
     try:
         return Validator(schema, where="the form", lazy=True).problems(content, root="content")
     except SetupError:
         return []
 
 
-def _as_reply(question: ElicitRequest, given: Any) -> ElicitResult:
+def _as_result(request: ElicitRequest, given: Any) -> ElicitResult:
     if isinstance(given, ElicitResult):
         return given
     if given is None:
         return ElicitResult("decline")
     if isinstance(given, Mapping):
         return ElicitResult("accept", given)
-    if not question.fields:  # nothing to fill in: a URL, or a form that only wants a yes
+    if not request.fields:  # a URL, or a form that only wants a yes
         return ElicitResult("accept" if given else "decline")
-    if isinstance(given, (str, int, float, list, tuple)) and len(question.fields) == 1:
-        return ElicitResult("accept", dict.fromkeys(question.fields, given))
-    raise SetupError(
-        f"elicitation_handler returned {type(given).__name__} for a form of {len(question.fields)} fields; "
-        "return a dict with their values, an ElicitReply, or None to decline"
-    )
+    if isinstance(given, (str, int, float, list, tuple)) and len(request.fields) == 1:
+        return ElicitResult("accept", dict.fromkeys(request.fields, given))
+    returned = f"elicitation_handler returned {type(given).__name__} for a form of {len(request.fields)} fields"
+    raise SetupError(f"{returned}; return a dict with their values, an ElicitResult, or None to decline")
 
 
 def _has_default(field: Mapping[str, Any]) -> bool:
-    """Whether there is one that a form can hold, and that fits its field: a server may write anything there."""
+    """Whether the field has a valid default; a server may send any value."""
     default = field.get("default")
+    can_hold = isinstance(default, (str, int, float))
     if isinstance(default, list):
         can_hold = all(isinstance(choice, str) for choice in default)
-    else:
-        can_hold = isinstance(default, (str, int, float))
     return can_hold and not _problems(field, default)
 
 
@@ -150,9 +143,9 @@ def _has_default(field: Mapping[str, Any]) -> bool:
 
 
 class SamplingRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What to complete, and how. `params` holds all of it as it came.
+    """A request for a model's completion. `params` holds all of it as the server sent it.
 
-    Each message is {"role": …, "content": [blocks]}; the content is a list even where the server sent one block.
+    Each message is {"role": …, "content": [blocks]}; the content is a list even if the server sent one block.
     """
 
     messages: list[dict[str, Any]]
@@ -169,34 +162,33 @@ class SamplingRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The capability without which a server may not ask this."""
-        return ("sampling.tools",) if self.tools or self.tool_choice is not None else ()
+        return ("sampling.tools",) if self.tools or self.tool_choice is not None else ()  # capability
 
 
-SamplingGiven = str | Mapping[str, Any] | None
-SamplingHandler = Callable[[SamplingRequest], SamplingGiven | Awaitable[SamplingGiven]]
+ServerRequest = ElicitRequest | SamplingRequest
+SamplingReturn = str | Mapping[str, Any] | None
+SamplingHandler = Callable[[SamplingRequest], SamplingReturn | Awaitable[SamplingReturn]]
 
 
-class _Turn(msgspec.Struct, frozen=True):
+class _SamplingMessage(msgspec.Struct, frozen=True):
     role: Literal["user", "assistant"]
     content: dict[str, Any] | list[dict[str, Any]]
+
+    @property
+    def blocks(self) -> list[dict[str, Any]]:
+        return self.content if isinstance(self.content, list) else [self.content]
 
 
 def read_sampling(params: Raw) -> SamplingRequest:
     whole = msgspec.json.decode(params, type=dict[str, Any])
     given = {name: value for name, value in whole.items() if value is not None}
-    asked = msgspec.convert(given, SamplingRequest)
-    turns = msgspec.convert(asked.messages, list[_Turn])
-    messages = [{"role": turn.role, "content": _as_list(turn.content)} for turn in turns]
-    return replace(asked, messages=messages, params=whole)
-
-
-def _as_list(content: dict[str, Any] | list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return content if isinstance(content, list) else [content]
+    request = msgspec.convert(given, SamplingRequest)
+    messages = msgspec.convert(request.messages, list[_SamplingMessage])
+    return replace(request, messages=[{"role": each.role, "content": each.blocks} for each in messages], params=whole)
 
 
 async def sample(handler: SamplingHandler, request: SamplingRequest) -> dict[str, Any]:
-    given = await outcome_of(handler, request)
+    given = await call_maybe_async(handler, request)
     if given is None:
         raise ProtocolError("The user rejected the sampling request", code=-1)  # the specification's own code
     whole: dict[str, Any] = {"role": "assistant", "model": "unknown"}
@@ -204,10 +196,8 @@ async def sample(handler: SamplingHandler, request: SamplingRequest) -> dict[str
         return {**whole, "content": {"type": "text", "text": given}, "stopReason": "endTurn"}
     if isinstance(given, Mapping) and "content" in given:
         return {**whole, **given}
-    raise SetupError(
-        f"sampling_handler returned {type(given).__name__}; "
-        'return the text, a whole result such as {"content": …, "model": …}, or None to refuse'
-    )
+    wanted = 'return the text, a whole result such as {"content": …, "model": …}, or None to refuse'
+    raise SetupError(f"sampling_handler returned {type(given).__name__}; {wanted}")
 
 
 # ── roots ──
@@ -217,12 +207,11 @@ RootSource = Sequence[RootLike] | Callable[[], Sequence[RootLike] | Awaitable[Se
 
 
 async def list_roots(source: RootSource) -> dict[str, Any]:
-    return {"roots": _read_roots(await outcome_of(source) if callable(source) else source)}
+    return {"roots": _read_roots(await call_maybe_async(source) if callable(source) else source)}
 
 
 def _checked_roots(source: RootSource) -> RootSource:
-    """A list is read once, a function whenever the server asks."""
-    return source if callable(source) else _read_roots(source)
+    return source if callable(source) else _read_roots(source)  # a function is called whenever the server asks
 
 
 def _read_roots(roots: Sequence[RootLike]) -> list[dict[str, Any]]:
@@ -241,131 +230,118 @@ def _read_root(root: Any) -> dict[str, Any]:
     raise SetupError(f'Client: roots=[{root!r}]: use a path, a file:// URI or {{"uri": "file://…", "name": …}}')
 
 
-# ── requests of a server's ──
+# ── requests of the server ──
 
 
-class Unanswerable(ProtocolError):
-    """`advice` is for the client's user; a server is told only the message."""
+class UnsupportedRequest(ProtocolError):
+    """A request that the client can't answer. `advice` is for the client's user; the server gets only the message."""
 
     def __init__(self, message: str, code: int, advice: str) -> None:
         super().__init__(message, code=code)
         self.advice = advice
 
 
-class _Kind(NamedTuple):
-    """One method that a server may ask with."""
-
+class _RequestKind(NamedTuple):
     capability: str
     option: str  # of `Client`, which holds the handler
-    read: Callable[[Raw], ElicitRequest | SamplingRequest] | None  # None: nothing of the params matters
+    read: Callable[[Raw], ServerRequest] | None  # None: there are no params
     answer: Callable[..., Any]
 
 
 _KINDS = {
-    "elicitation/create": _Kind("elicitation", "elicitation_handler", read_elicitation, elicit),
-    "sampling/createMessage": _Kind("sampling", "sampling_handler", read_sampling, sample),
-    "roots/list": _Kind("roots", "roots", None, list_roots),
+    "elicitation/create": _RequestKind("elicitation", "elicitation_handler", read_elicitation, elicit),
+    "sampling/createMessage": _RequestKind("sampling", "sampling_handler", read_sampling, sample),
+    "roots/list": _RequestKind("roots", "roots", None, list_roots),
 }
 
 
+class HandlerOptions(TypedDict, total=False):
+    """Options of `Client` for requests of the server; `capabilities` override those of the handlers."""
+
+    capabilities: Mapping[str, Any] | None
+    elicitation_handler: ElicitationHandler | None
+    elicitation_complete_handler: ElicitationCompleteHandler | None
+    sampling_handler: SamplingHandler | None
+    roots: RootSource | None
+
+
 class ClientHandlers:
-    """All that a client can answer. `capabilities` is what the user wants to be declared, and wins."""
+    """The handlers of one client, and the capabilities that they declare."""
 
-    def __init__(
-        self,
-        *,
-        elicitation_handler: ElicitationHandler | None = None,
-        sampling_handler: SamplingHandler | None = None,
-        roots: RootSource | None = None,
-        elicitation_complete_handler: ElicitationCompleteHandler | None = None,
-        capabilities: Mapping[str, Any] | None = None,
-    ) -> None:
-        for option, handler in {"elicitation": elicitation_handler, "sampling": sampling_handler}.items():
+    def __init__(self, options: HandlerOptions) -> None:
+        handlers = {name: options.get(name) for name in ("elicitation_handler", "sampling_handler")}
+        for option, handler in handlers.items():
             if handler is not None and not callable(handler):
-                raise SetupError(
-                    f"Client: {option}_handler={handler!r} is not possible; give a function that takes the question"
-                )
-        self.elicitation_complete_handler = elicitation_complete_handler
-        self._handlers: dict[str, Any] = {
-            "elicitation_handler": elicitation_handler,
-            "sampling_handler": sampling_handler,
-            "roots": None if roots is None else _checked_roots(roots),
-        }
-        self._declared = {
-            revision.name: {**self._offered(revision), **(capabilities or {})} for revision in revisions.ALL
-        }
+                wanted = "give a function that takes the question"
+                raise SetupError(f"Client: {option}={handler!r} is not possible; {wanted}")
+        roots = options.get("roots")
+        self.elicitation_complete_handler = options.get("elicitation_complete_handler")
+        self._handlers: dict[str, Any] = {**handlers, "roots": None if roots is None else _checked_roots(roots)}
+        own = options.get("capabilities") or {}
+        self._capabilities = {revision.name: {**self._offered(revision), **own} for revision in revisions.ALL}
 
-    def declared(self, revision: Revision) -> Mapping[str, Any]:
-        """The client's capabilities."""
-        return self._declared[revision.name]
+    def capabilities(self, revision: Revision) -> Mapping[str, Any]:
+        return self._capabilities[revision.name]
 
     def _offered(self, revision: Revision) -> dict[str, Any]:
-        offers: dict[str, dict[str, Any]] = {
-            "sampling": {},
-            "roots": {"listChanged": True} if revision.handshake else {},
-        }
+        offers: dict[str, Any] = {"sampling": {}, "roots": {"listChanged": True} if revision.handshake else {}}
         if revision.elicitation:
             offers["elicitation"] = {"form": {}, "url": {}} if revision.url_elicitation else {}
         options = {kind.capability: kind.option for kind in _KINDS.values()}
         return {name: offer for name, offer in offers.items() if self._handlers[options[name]] is not None}
 
     def announces_roots(self, revision: Revision) -> bool:
-        roots = self.declared(revision).get("roots")
-        return isinstance(roots, Mapping) and bool(roots.get("listChanged"))
+        return has_flag(self.capabilities(revision), "roots", "listChanged")
 
     def set_roots(self, roots: RootSource) -> None:
         if self._handlers["roots"] is None:
             raise SetupError("Client: it has told its server that it has no roots; begin with Client(…, roots=[])")
         self._handlers["roots"] = _checked_roots(roots)
 
-    def prepare(self, revision: Revision, method: str, params: Raw) -> ClientReply:
-        """What answers the question when it is called. Raises ProtocolError if nothing does."""
+    def prepare_reply(self, revision: Revision, method: str, params: Raw) -> ClientReply:
+        """The handler's call for a request. Raises UnsupportedRequest."""
         kind = _KINDS.get(method)
         if kind is None:
             raise _not_found(method, "which this client does not know")
         handler = self._handlers[kind.option]
-        declared = self.declared(revision)
+        declared = self.capabilities(revision)
         if handler is None:
             raise _not_found(method, f"which needs {kind.option}=…, and this Client was made without")
         if kind.capability not in declared:
             raise _not_found(method, f"which a client of {revision.name} has not declared")
         if kind.read is None:
             return partial(kind.answer, handler)
-        asked = _read_request(method, kind.read, params)
+        request = _read_request(method, kind.read, params)
         try:
-            require_capabilities(asked.needs, declared)
+            require_capabilities(request.needs, declared)
         except MissingCapability:
-            text = f"this client has not declared {', '.join(asked.needs)}"
-            raise Unanswerable(
-                f"Invalid params: {text}", INVALID_PARAMS, f"the server asks {method}, but {text}"
-            ) from None
-        return partial(kind.answer, handler, asked)
+            text = f"this client has not declared {', '.join(request.needs)}"
+            advice = f"the server asks {method}, but {text}"
+            raise UnsupportedRequest(f"Invalid params: {text}", INVALID_PARAMS, advice) from None
+        return partial(kind.answer, handler, request)
 
 
-def _not_found(method: str, why: str) -> Unanswerable:
+def _not_found(method: str, why: str) -> UnsupportedRequest:
     shown = method[:100]
-    return Unanswerable(f"Method not found: {shown}", METHOD_NOT_FOUND, f"the server asks {shown}, {why}")
+    return UnsupportedRequest(f"Method not found: {shown}", METHOD_NOT_FOUND, f"the server asks {shown}, {why}")
 
 
-def _read_request(
-    method: str, read: Callable[[Raw], ElicitRequest | SamplingRequest], params: Raw
-) -> ElicitRequest | SamplingRequest:
+def _read_request(method: str, read: Callable[[Raw], ServerRequest], params: Raw) -> ServerRequest:
     try:
         return read(params)
     except UNREADABLE as failure:
         text = f"Invalid params: {describe_decode_error(failure)}"
     except ProtocolError as malformed:
         text = malformed.message
-    raise Unanswerable(text, INVALID_PARAMS, f"the server asks {method} in a way that can't be read: {text}")
+    raise UnsupportedRequest(text, INVALID_PARAMS, f"the server asks {method} in a way that can't be read: {text}")
 
 
 # ── the input_required loop, since 2026-07-28 ──
 
-Send = Callable[[Mapping[str, Any]], Awaitable[Raw]]
-Prepare = Callable[[str, Raw], ClientReply]
+Send = Callable[[Params], Awaitable[Raw]]
+PrepareReply = Callable[[str, Raw], ClientReply]
 
-INPUT_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})  # the only ones that may ask
-INPUT_REQUIRED = "input_required"
+INPUT_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})  # that may have such a result
 
 
 class _InputRequest(msgspec.Struct, frozen=True):
@@ -373,72 +349,69 @@ class _InputRequest(msgspec.Struct, frozen=True):
     params: Raw = NO_PARAMS
 
 
-class _Interim(msgspec.Struct, frozen=True, rename="camel"):
-    """A result that is none yet."""
-
+class _InputRequiredResult(msgspec.Struct, frozen=True, rename="camel"):
     input_requests: dict[str, _InputRequest] | None = None
     request_state: str | None = None
 
 
-async def in_rounds(
+async def run_rounds(
     method: str,
-    params: Mapping[str, Any],
+    params: Params,
     send: Send,
-    prepare: Prepare,
+    prepare_reply: PrepareReply,
     max_rounds: int,
     *,
-    first_pause: float = 0.1,
-    longest_pause: float = 5.0,
+    first_delay: float = 0.1,
+    max_delay: float = 5.0,
 ) -> Raw:
-    """The complete result: a request is made again with the answers to its questions for as long as the server asks.
+    """The complete result of a call, which is sent again with the user's input for as long as the server requires it.
 
-    `send` makes one request, `prepare` reads one question. One that only waits is made again after a pause, which is
-    doubled each time.
+    `send` makes one round. A result without input requests only asks to wait: the delay doubles each time.
     """
-    raw = await send(params)
-    pause = first_pause
-    for _ in range(max_rounds):
-        if kind_of(method, raw) != INPUT_REQUIRED:
-            return raw
-        interim = _read_interim(method, raw)
-        more: dict[str, Any] = {}
-        if interim.input_requests:
-            more["inputResponses"] = await _gathered(method, interim.input_requests, prepare)
-            pause = first_pause
+    delay, added = first_delay, dict[str, Any]()
+    for rounds in count():
+        raw = await send({**params, **added})
+        if result_type_of(method, raw) != INPUT_REQUIRED:
+            break
+        if rounds == max_rounds:
+            asks = f"the server still asks for more after {max_rounds} rounds"
+            raise BadResponse(f"{method}: {asks}; max_rounds= allows no others")
+        result = _read_input_required(method, raw)
+        added = {}
+        if result.input_requests:
+            added["inputResponses"] = await _answer_all(method, result.input_requests, prepare_reply)
+            delay = first_delay
         else:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, longest_pause)
-        if interim.request_state is not None:
-            more["requestState"] = interim.request_state
-        raw = await send({**params, **more})
-    if kind_of(method, raw) != INPUT_REQUIRED:
-        return raw
-    raise BadResponse(
-        f"{method}: the server still asks for more after {max_rounds} rounds; max_rounds= allows no others"
-    )
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, max_delay)
+        if result.request_state is not None:
+            added["requestState"] = result.request_state
+    return raw
 
 
-def _read_interim(method: str, raw: Raw) -> _Interim:
-    interim = decode(method, raw, _Interim)
-    if not interim.input_requests and interim.request_state is None:
+def _read_input_required(method: str, raw: Raw) -> _InputRequiredResult:
+    result = decode(method, raw, _InputRequiredResult)
+    if not result.input_requests and result.request_state is None:
         raise BadResponse(f"{method}: the server wants an answer, but asks nothing")
-    if len(interim.input_requests or ()) > 100:
+    if len(result.input_requests or ()) > 100:
         raise BadResponse(f"{method}: the server asks more than 100 questions at once")
-    return interim
+    return result
 
 
-async def _gathered(method: str, requests: Mapping[str, _InputRequest], prepare: Prepare) -> dict[str, Any]:
-    """All answers; no person is asked if one of the questions can't be answered."""
+async def _answer_all(
+    method: str, requests: Mapping[str, _InputRequest], prepare_reply: PrepareReply
+) -> dict[str, Any]:
+    """The user's input for all requests; no handler runs if one of them is not supported."""
     try:
-        replies = [prepare(request.method, request.params) for request in requests.values()]
-    except Unanswerable as unanswerable:
-        raise BadResponse(f"{method}: {unanswerable.advice}") from None
-    return dict(zip(requests, await _at_once(replies), strict=True))
+        replies = [prepare_reply(request.method, request.params) for request in requests.values()]
+    except UnsupportedRequest as unsupported:
+        raise BadResponse(f"{method}: {unsupported.advice}") from None
+    return dict(zip(requests, await _run_all(replies), strict=True))
 
 
-async def _at_once(answers: Sequence[ClientReply]) -> list[Mapping[str, Any]]:
-    """The first failure, or who stops waiting, stops them all."""
-    tasks = [asyncio.ensure_future(answer()) for answer in answers]
+async def _run_all(replies: Sequence[ClientReply]) -> list[Mapping[str, Any]]:
+    """The first failure, or a cancellation, cancels them all."""
+    tasks = [asyncio.ensure_future(reply()) for reply in replies]
     try:
         return await asyncio.gather(*tasks)
     finally:

@@ -1,18 +1,18 @@
 """Negotiation of the protocol revision: `server/discover`, or `initialize` with an older server.
 
-Without a pinned revision, `server/discover` is tried first. A server that answers it, or refuses it in the modern way,
-is modern; any other answer, and silence, comes from a server that wants `initialize`. One that was silent and knows no
-handshake was only slow to start, and is asked once more.
+Without a pinned revision, `server/discover` is sent first. A result, or an error that only modern servers give, shows a
+modern server; after any other response, or none in time, `initialize` is sent. A server that gave no response and does
+not know `initialize` was only slow to start: it gets `server/discover` once more.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET
 
 from dovetail.client.dispatcher import Dispatcher
-from dovetail.client.results import read
+from dovetail.client.results import read_result
 from dovetail.errors import (
     HEADER_MISMATCH,
     METHOD_NOT_FOUND,
@@ -32,38 +32,35 @@ from dovetail.protocol.revisions import Revision
 from dovetail.protocol.types import Implementation
 
 
-class Identity(msgspec.Struct, frozen=True):
-    """Who the client is and what it can do, which depends on the revision."""
+class ClientIdentity(msgspec.Struct, frozen=True):
+    """What a client says about itself; its capabilities depend on the revision."""
 
     info: Mapping[str, Any]
     capabilities: Callable[[Revision], Mapping[str, Any]]
 
-    def stamp(self, revision: Revision, log_level: LogLevel | None = None) -> dict[str, Any]:
-        """What every request carries in its `_meta`."""
+    def request_meta(self, revision: Revision, log_level: LogLevel | None = None) -> dict[str, Any]:
         if revision.handshake:
             return {}
         meta = RequestMeta(version=revision.name, log_level=log_level if log_level is not None else UNSET)
-        said = {CAPABILITIES_KEY: dict(self.capabilities(revision)), CLIENT_KEY: dict(self.info)}
-        return {**msgspec.to_builtins(meta), **said}
+        client = {CAPABILITIES_KEY: dict(self.capabilities(revision)), CLIENT_KEY: dict(self.info)}
+        return {**msgspec.to_builtins(meta), **client}
 
 
 class NegotiatedProtocol(msgspec.Struct, frozen=True):
-    """What a server said about itself, and the revision that both sides speak."""
-
     revision: Revision
     server_info: Implementation | None
     capabilities: dict[str, Any]
     instructions: str | None
 
 
-class _Discovered(msgspec.Struct, frozen=True, rename="camel"):
+class _DiscoverResult(msgspec.Struct, frozen=True, rename="camel"):
     supported_versions: list[str]
     capabilities: dict[str, Any]
     instructions: str | None = None
     meta: dict[str, Any] = msgspec.field(name="_meta", default_factory=dict)
 
 
-class _Initialized(msgspec.Struct, frozen=True, rename="camel"):
+class _InitializeResult(msgspec.Struct, frozen=True, rename="camel"):
     protocol_version: str
     capabilities: dict[str, Any]
     server_info: Implementation
@@ -78,84 +75,104 @@ def pinned_revision(name: str | None) -> Revision | None:
     return revisions.BY_NAME[name]
 
 
-async def agree(
-    dispatcher: Dispatcher, identity: Identity, pinned: Revision | None, timeout: float | None
-) -> NegotiatedProtocol:
-    if pinned is None and dispatcher.transport.modern:
-        return _settled(dispatcher, await _find_out(dispatcher, identity, timeout))
-    if pinned is None or pinned.handshake:
-        return await begin_session(dispatcher, identity, pinned or revisions.LATEST_HANDSHAKE, pinned, timeout)
-    try:
-        found = await discover(dispatcher, identity, pinned, timeout)
-    except ServerError as refusal:
-        if pinned.name not in _supported(refusal):
-            raise
-        found = await discover(dispatcher, identity, pinned, timeout)  # refused, and named as the one to use
-    return _settled(dispatcher, found)
+class Negotiation(NamedTuple):
+    """Negotiates over one connection; `pinned` is the only revision that the user allows."""
 
+    dispatcher: Dispatcher
+    identity: ClientIdentity
+    pinned: Revision | None
+    timeout: float | None
 
-async def begin_session(
-    dispatcher: Dispatcher, identity: Identity, proposed: Revision, pinned: Revision | None, timeout: float | None
-) -> NegotiatedProtocol:
-    """With a server of which it is known that it wants a handshake."""
-    agreed = await initialize(dispatcher, identity, proposed, timeout)
-    if pinned is not None and agreed.revision is not pinned:
-        raise BadResponse(f"The server does not speak {pinned.name}; it offers {agreed.revision.name}")
-    return _settled(dispatcher, agreed)
-
-
-def _settled(dispatcher: Dispatcher, agreed: NegotiatedProtocol) -> NegotiatedProtocol:
-    dispatcher.agreed(agreed.revision)
-    if agreed.revision.handshake:
-        dispatcher.tell("notifications/initialized")
-    return agreed
-
-
-# ── an unknown server ──
-
-
-async def _find_out(dispatcher: Dispatcher, identity: Identity, timeout: float | None) -> NegotiatedProtocol:
-    probe_seconds = dispatcher.transport.probe_seconds
-    found = await _probe(dispatcher, identity, probe_seconds if timeout is None else min(timeout, probe_seconds))
-    if isinstance(found, NegotiatedProtocol):
-        return found
-    if found is None or found.handshake:
+    async def run(self) -> NegotiatedProtocol:
+        pinned = self.pinned
+        if pinned is None and self.dispatcher.transport.modern:
+            return self._complete(await self._negotiate_unpinned())
+        if pinned is None or pinned.handshake:
+            return await self.start_session(pinned or revisions.LATEST_HANDSHAKE)
         try:
-            return await initialize(dispatcher, identity, found or revisions.LATEST_HANDSHAKE, timeout)
+            found = await self._discover(pinned, self.timeout)
         except ServerError as refusal:
-            was_slow = found is None and refusal.code == METHOD_NOT_FOUND
-            if not was_slow and refusal.code != UNSUPPORTED_VERSION:
+            if pinned.name not in _supported(refusal):
                 raise
-            found = revisions.LATEST
-    return await discover(dispatcher, identity, found, timeout)
+            found = await self._discover(pinned, self.timeout)  # refused, but named as supported
+        return self._complete(found)
 
+    async def start_session(self, proposed: Revision) -> NegotiatedProtocol:
+        """With a server that is known to want a handshake."""
+        found = await self._initialize(proposed)
+        if self.pinned is not None and found.revision is not self.pinned:
+            raise BadResponse(f"The server does not speak {self.pinned.name}; it offers {found.revision.name}")
+        return self._complete(found)
 
-async def _probe(
-    dispatcher: Dispatcher, identity: Identity, timeout: float | None
-) -> NegotiatedProtocol | Revision | None:
-    """What comes of `server/discover`: an agreement, or else the revision that should be tried next; None: silence."""
-    try:
-        return await discover(dispatcher, identity, revisions.LATEST, timeout)
-    except TooManyRequests:
-        raise
-    except ServerError as refusal:
-        if refusal.code == UNSUPPORTED_VERSION:
-            return _newest(_supported(refusal))
-        if refusal.code in (HEADER_MISMATCH, MISSING_CAPABILITY):
+    def _complete(self, found: NegotiatedProtocol) -> NegotiatedProtocol:
+        self.dispatcher.set_revision(found.revision)
+        if found.revision.handshake:
+            self.dispatcher.notify("notifications/initialized")
+        return found
+
+    async def _negotiate_unpinned(self) -> NegotiatedProtocol:
+        found = await self._probe()
+        if isinstance(found, NegotiatedProtocol):
+            return found
+        if found is None or found.handshake:
+            try:
+                return await self._initialize(found or revisions.LATEST_HANDSHAKE)
+            except ServerError as refusal:
+                was_slow = found is None and refusal.code == METHOD_NOT_FOUND
+                if not was_slow and refusal.code != UNSUPPORTED_VERSION:
+                    raise
+                found = revisions.LATEST
+        return await self._discover(found, self.timeout)
+
+    async def _probe(self) -> NegotiatedProtocol | Revision | None:
+        """The outcome of `server/discover`: a result, or the revision to try next; None without a response."""
+        probe_timeout = self.dispatcher.transport.probe_timeout
+        try:
+            timeout = probe_timeout if self.timeout is None else min(self.timeout, probe_timeout)
+            return await self._discover(revisions.LATEST, timeout)
+        except TooManyRequests:
             raise
-    except BadResponse:
-        pass
-    except TimeoutError:
-        return None
-    except ConnectionLost:  # the request is lost, but not yet the server
-        if dispatcher.is_over:
-            raise
-        return None
-    return revisions.LATEST_HANDSHAKE
+        except ServerError as refusal:
+            if refusal.code == UNSUPPORTED_VERSION:
+                return _newest_common(_supported(refusal))
+            if refusal.code in (HEADER_MISMATCH, MISSING_CAPABILITY):
+                raise
+        except BadResponse:
+            pass
+        except TimeoutError:
+            return None
+        except ConnectionLost:  # of the request; the server may still be there
+            if self.dispatcher.is_closed:
+                raise
+            return None
+        return revisions.LATEST_HANDSHAKE
+
+    async def _discover(self, revision: Revision, timeout: float | None) -> NegotiatedProtocol:
+        params = {"_meta": self.identity.request_meta(revision)}
+        # Not cancellable: an old server would have to read a notification before its handshake.
+        raw = await self.dispatcher.request("server/discover", params, timeout=timeout, cancellable=False)
+        found = read_result("server/discover", raw, _DiscoverResult)
+        if revision.name not in found.supported_versions:
+            words = f"The server does not speak {revision.name}; it offers {_listed(found.supported_versions)}"
+            raise ServerError(UNSUPPORTED_VERSION, words, {"supported": found.supported_versions})
+        try:
+            info = msgspec.convert(found.meta.get(SERVER_INFO_KEY), Implementation)
+        except msgspec.ValidationError:
+            info = None  # optional
+        return NegotiatedProtocol(revision, info, found.capabilities, found.instructions)
+
+    async def _initialize(self, revision: Revision) -> NegotiatedProtocol:
+        capabilities = self.identity.capabilities(revision)
+        params = {"protocolVersion": revision.name, "capabilities": capabilities, "clientInfo": self.identity.info}
+        raw = await self.dispatcher.request("initialize", params, timeout=self.timeout, cancellable=False)
+        found = read_result("initialize", raw, _InitializeResult)
+        agreed = revisions.HANDSHAKE.get(found.protocol_version)
+        if agreed is None:
+            raise BadResponse(f"No common protocol revision: the server speaks {found.protocol_version[:100]}")
+        return NegotiatedProtocol(agreed, found.server_info, found.capabilities, found.instructions)
 
 
-def _newest(names: Sequence[Any]) -> Revision:
-    """Of those that both sides speak."""
+def _newest_common(names: Sequence[Any]) -> Revision:
     for revision in reversed(revisions.ALL):
         if revision.name in names:
             return revision
@@ -170,39 +187,3 @@ def _supported(refusal: ServerError) -> list[Any]:
 
 def _listed(names: Sequence[Any]) -> str:
     return ", ".join(str(name)[:100] for name in names[:20]) or "not said which"
-
-
-# ── the requests ──
-
-
-async def discover(
-    dispatcher: Dispatcher, identity: Identity, revision: Revision, timeout: float | None
-) -> NegotiatedProtocol:
-    params = {"_meta": identity.stamp(revision)}
-    # Not cancellable: an old server would have to read a notification before its handshake.
-    raw = await dispatcher.ask("server/discover", params, timeout=timeout, cancellable=False)
-    found = read("server/discover", raw, _Discovered)
-    if revision.name not in found.supported_versions:
-        words = f"The server does not speak {revision.name}; it offers {_listed(found.supported_versions)}"
-        raise ServerError(UNSUPPORTED_VERSION, words, {"supported": found.supported_versions})
-    try:
-        info = msgspec.convert(found.meta.get(SERVER_INFO_KEY), Implementation)
-    except msgspec.ValidationError:
-        info = None  # a server need not say who it is
-    return NegotiatedProtocol(revision, info, found.capabilities, found.instructions)
-
-
-async def initialize(
-    dispatcher: Dispatcher, identity: Identity, revision: Revision, timeout: float | None
-) -> NegotiatedProtocol:
-    params = {
-        "protocolVersion": revision.name,
-        "capabilities": identity.capabilities(revision),
-        "clientInfo": identity.info,
-    }
-    raw = await dispatcher.ask("initialize", params, timeout=timeout, cancellable=False)
-    found = read("initialize", raw, _Initialized)
-    agreed = revisions.HANDSHAKE.get(found.protocol_version)
-    if agreed is None:
-        raise BadResponse(f"No common protocol revision: the server speaks {found.protocol_version[:100]}")
-    return NegotiatedProtocol(agreed, found.server_info, found.capabilities, found.instructions)

@@ -1,4 +1,4 @@
-"""Results of a server's, read into typed values."""
+"""Typed results of requests: decoding, pages, and the result of a tool call."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
@@ -17,21 +17,20 @@ NULL = Raw(b"null")
 
 
 class CallToolResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool gave back.
+    """The result of a tool call.
 
-    `data` is the value to work with: the structured content, taken out of its wrapping where the server had to wrap
-    it; without any, the text; None if there is neither.
+    `data` is the structured content, unwrapped where the server had to wrap it; else the text; else None.
     """
 
     content: Sequence[Content]
-    structured: Any = None  # as it came over the wire
+    structured: Any = None  # as the server sent it
     data: Any = None
     is_error: bool = False
     meta: Mapping[str, Any] = {}
 
     @property
     def text(self) -> str:
-        """All text blocks, one below the other."""
+        """All text blocks, joined by newlines."""
         return "\n".join(block.text for block in self.content if isinstance(block, Text))
 
 
@@ -43,7 +42,7 @@ class ListPage(msgspec.Struct, Generic[T], frozen=True):
 
 
 class LogMessage(msgspec.Struct, frozen=True):
-    """What a server logs to its client."""
+    """A log message of the server for its client."""
 
     level: LogLevel
     data: Any = None
@@ -54,7 +53,7 @@ LogHandler = Callable[[LogMessage], Awaitable[None] | None]
 
 
 class WireCallResult(msgspec.Struct, frozen=True, rename="camel"):
-    """The answer to `tools/call`, as it comes."""
+    """The result of `tools/call` as the server sends it."""
 
     content: list[Content] = []
     structured_content: Any = UNSET
@@ -65,42 +64,39 @@ class WireCallResult(msgspec.Struct, frozen=True, rename="camel"):
     def looks_wrapped(self) -> bool:
         return isinstance(self.structured_content, dict) and self.structured_content.keys() == {"result"}
 
-    def unfold(self, *, wrapped: bool) -> CallToolResult:
-        """`wrapped`: the structured content is {"result": value}, and the value is meant."""
-        structured = None if self.structured_content is UNSET else self.structured_content
+    def to_result(self, *, wrapped: bool) -> CallToolResult:
+        """`wrapped`: the structured content is {"result": value}, and the value is the data."""
+        structured: Any = None if self.structured_content is UNSET else self.structured_content
         result = CallToolResult(content=self.content, structured=structured, is_error=self.is_error, meta=self.meta)
-        return msgspec.structs.replace(result, data=self._data(result.text, wrapped))
-
-    def _data(self, text: str, wrapped: bool) -> Any:
-        if self.structured_content is not UNSET:
-            return self.structured_content["result"] if wrapped else self.structured_content
-        return text if any(isinstance(block, Text) for block in self.content) else None
+        data = structured["result"] if wrapped else structured
+        if self.structured_content is UNSET and any(isinstance(block, Text) for block in self.content):
+            data = result.text
+        return msgspec.structs.replace(result, data=data)
 
 
-class _Kind(msgspec.Struct, frozen=True, rename="camel"):
+class _ResultType(msgspec.Struct, frozen=True, rename="camel"):
     result_type: str = "complete"
 
 
 def read_object(method: str, raw: Raw) -> dict[str, Any]:
-    """A result of any kind, as it came."""
     return decode(method, raw, dict[str, Any])
 
 
-def kind_of(method: str, raw: Raw) -> str:
-    """Whether a result is complete; older servers do not say so, but mean it."""
-    return decode(method, raw, _Kind).result_type
+def result_type_of(method: str, raw: Raw) -> str:
+    """Older servers do not name the type of a result: it is always complete."""
+    return decode(method, raw, _ResultType).result_type
 
 
-def read(method: str, raw: Raw, shape: type[T]) -> T:
-    """A complete result as a typed value; BadAnswer says what is wrong with it."""
-    kind = kind_of(method, raw)
+def read_result(method: str, raw: Raw, shape: type[T]) -> T:
+    """A complete result as a typed value, or BadResponse."""
+    kind = result_type_of(method, raw)
     if kind != "complete":
         raise BadResponse(f"{method}: the server answered with resultType {kind!r}, which this client does not handle")
     return decode(method, raw, shape)
 
 
 def read_page(method: str, raw: Raw, key: str, item: type[T]) -> ListPage[T]:
-    fields = read(method, raw, dict[str, Raw])
+    fields = read_result(method, raw, dict[str, Raw])
     if key not in fields:
         raise BadResponse(f"{method}: the server's answer does not fit: {key} is missing")
     items: list[T] = decode(method, fields[key], list[item])  # type: ignore[valid-type]
@@ -108,14 +104,19 @@ def read_page(method: str, raw: Raw, key: str, item: type[T]) -> ListPage[T]:
 
 
 def decode(method: str, raw: Raw, shape: type[T]) -> T:
-    """Whatever kind of result it is."""
     try:
         return msgspec.json.decode(raw, type=shape)
     except UNREADABLE as failure:
-        raise BadResponse(f"{method}: the server's answer does not fit: {in_client_words(failure)}") from None
+        raise BadResponse(f"{method}: the server's answer does not fit: {describe_error(failure)}") from None
 
 
-def in_client_words(failure: Exception) -> str:
-    """What does not fit in an answer."""
-    words = describe_decode_error(failure)  # whose words are for params
+def has_flag(capabilities: Mapping[str, Any], feature: str, flag: str) -> bool:
+    """Whether capabilities have a true flag, such as `listChanged` of `tools`."""
+    offered = capabilities.get(feature)
+    return isinstance(offered, Mapping) and bool(offered.get(flag))
+
+
+def describe_error(failure: Exception) -> str:
+    """Why a result or an error could not be decoded; `describe_decode_error` speaks of params."""
+    words = describe_decode_error(failure)
     return "it has an unexpected shape" if words.startswith("the params") else words.replace("params must", "it must")

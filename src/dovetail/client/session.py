@@ -1,11 +1,11 @@
-"""A client's session with one server: typed requests in the negotiated revision, pages, a new handshake."""
+"""A client's session with one server: typed requests in the negotiated revision, pages, and new handshakes."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -13,12 +13,12 @@ from msgspec import Raw
 from dovetail import __version__
 from dovetail.client.cache import ResponseCache
 from dovetail.client.config import SharedOptions
-from dovetail.client.dispatcher import ClientReply, Dispatcher, ProgressHandler
-from dovetail.client.handlers import INPUT_METHODS, ClientHandlers, RootSource, Send, in_rounds
-from dovetail.client.negotiation import Identity, NegotiatedProtocol, agree, begin_session, pinned_revision
-from dovetail.client.results import ListPage, LogMessage, read, read_page
-from dovetail.client.subscriptions import ChangeFeed, Listening
-from dovetail.client.transports.base import Transport
+from dovetail.client.dispatcher import ClientReply, Dispatcher, Params, ProgressHandler
+from dovetail.client.handlers import INPUT_METHODS, ClientHandlers, RootSource, Send, run_rounds
+from dovetail.client.negotiation import ClientIdentity, NegotiatedProtocol, Negotiation, pinned_revision
+from dovetail.client.results import ListPage, LogMessage, read_page, read_result
+from dovetail.client.subscriptions import ChangeStream, ChangeStreams
+from dovetail.client.transports.base import ToolHeaders, Transport
 from dovetail.engine.subscriptions import Change
 from dovetail.errors import (
     INVALID_PARAMS,
@@ -31,7 +31,6 @@ from dovetail.errors import (
     ServerError,
     SetupError,
 )
-from dovetail.protocol.headers import HeaderParameter
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.methods import ListenFilter, LogLevel
 from dovetail.protocol.revisions import Revision
@@ -39,39 +38,25 @@ from dovetail.protocol.revisions import Revision
 log = logging.getLogger("dovetail.client")
 
 T = TypeVar("T")
-Seconds = float | None | Literal["default"]  # None is without end, "default" what the client was made with
+Timeout = float | None | Literal["default"]  # None waits for ever, "default" is the client's own
 
 CLIENT_INFO = {"name": "dovetail", "version": __version__}
 NOT_OPEN = "The client is not open; use it inside `async with Client(...) as client:`"
+MAX_PAGES = 1_000
+MAX_ITEMS = 200_000
 
 
-class _Visit(msgspec.Struct, frozen=True, rename="camel"):
-    """The user is done at a URL."""
-
+class _ElicitationComplete(msgspec.Struct, frozen=True, rename="camel"):
     elicitation_id: str
 
 
 class ClientSession:
-    """May be opened again after it was closed; `timeout` bounds every request that names no time of its own."""
+    """May be opened again after it was closed."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        options: SharedOptions,
-        on_change: Callable[[Change], None],
-        *,
-        max_pages: int = 1_000,
-    ) -> None:
-        self._max_pages = max_pages
+    def __init__(self, transport: Transport, options: SharedOptions, on_change: Callable[[Change], None]) -> None:
         self._transport = transport
-        self._handlers = ClientHandlers(
-            elicitation_handler=options.get("elicitation_handler"),
-            elicitation_complete_handler=options.get("elicitation_complete_handler"),
-            sampling_handler=options.get("sampling_handler"),
-            roots=options.get("roots"),
-            capabilities=options.get("capabilities"),
-        )
-        self._identity = Identity(options.get("client_info") or CLIENT_INFO, self._handlers.declared)
+        self._handlers = ClientHandlers(options)
+        self._identity = ClientIdentity(options.get("client_info") or CLIENT_INFO, self._handlers.capabilities)
         self._pinned = pinned_revision(options.get("protocol_version"))
         self._timeout = options.get("timeout", 30)
         self._max_timeout = options.get("max_timeout", 3600)
@@ -84,28 +69,27 @@ class ClientSession:
         self._log_handler = options.get("log_handler")
         self._on_change = on_change
         self.cache = ResponseCache() if options.get("cache", True) else ResponseCache(max_entries=0)
-        self._feed = ChangeFeed(self._doubt)
+        self._streams = ChangeStreams(self._invalidate_all)
         self._dispatcher: Dispatcher | None = None
-        self._agreement: NegotiatedProtocol | None = None
-        self._session = asyncio.Lock()  # of the one who opens a new one
+        self._negotiated: NegotiatedProtocol | None = None
+        self._renewal_lock = asyncio.Lock()
         self._session_over = False
         self._renewal: asyncio.Task[None] | None = None
-        self._session_log_level: LogLevel | None = None  # what the session was told
-        # Newer servers log only to those who ask; a handler is a way of asking.
+        self._session_log_level: LogLevel | None = None  # as sent by `logging/setLevel`
+        # Since 2026-07-28 a server logs only for requests that name a level.
         self.log_level: LogLevel | None = None if self._log_handler is None else "info"
 
     async def open(self, seconds: float | None = None) -> None:
-        """Within so many seconds, not counting those that a person needs to sign in."""
         if self._dispatcher is not None:
             raise SetupError("Client: it is open already; make another one for another connection")
         self._session_over, self._session_log_level = False, None
         self.cache.clear()
-        (self._transport.mirrored or {}).clear()
+        (self._transport.tool_headers or {}).clear()
         self._dispatcher = Dispatcher(self._transport, self, self._transcript)
         try:
-            async with self.within(seconds, "The server was not reached"):
+            async with self.time_limit(seconds, "The server was not reached"):
                 await self._dispatcher.open()
-                self._agreement = await agree(self._dispatcher, self._identity, self._pinned, self._timeout)
+                self._negotiated = await self._negotiation.run()
         except BaseException:
             await self.close()
             raise
@@ -122,15 +106,19 @@ class ClientSession:
             await dispatcher.close()
 
     @property
-    def agreement(self) -> NegotiatedProtocol:
-        """What the server said about itself; it stays readable after the end."""
-        if self._agreement is None:
+    def negotiated(self) -> NegotiatedProtocol:
+        """Stays readable after the client is closed."""
+        if self._negotiated is None:
             raise ConnectionLost(NOT_OPEN)
-        return self._agreement
+        return self._negotiated
+
+    @property
+    def _negotiation(self) -> Negotiation:
+        return Negotiation(self.dispatcher, self._identity, self._pinned, self._timeout)
 
     @property
     def revision(self) -> Revision:
-        return self.agreement.revision
+        return self.negotiated.revision
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -140,162 +128,144 @@ class ClientSession:
 
     # ── requests ──
 
-    def seconds(self, timeout: Seconds) -> float | None:
+    def seconds(self, timeout: Timeout) -> float | None:
         return self._timeout if isinstance(timeout, str) else timeout
 
     @asynccontextmanager
-    async def within(self, seconds: float | None, late: str) -> AsyncIterator[None]:
-        """So many seconds, not counting those that a person needs to sign in; `late` begins the words of the error."""
+    async def time_limit(self, seconds: float | None, late: str) -> AsyncIterator[None]:
+        """A timeout that is paused while the user signs in; `late` begins the text of its error."""
         try:
             async with asyncio.timeout(seconds) as limit:
-                with self.dispatcher.time_limits.counting(limit):
+                with self.dispatcher.timeouts.track(limit):
                     yield
         except TimeoutError:
             if not limit.expired():
-                raise  # of something inside, which has words of its own
+                raise  # a timeout inside, with a text of its own
             raise TimeoutError(f"{late} within {seconds:g} s") from None
 
     async def send(
         self,
         method: str,
-        params: Mapping[str, Any],
+        params: Params,
         *,
-        timeout: Seconds = "default",
+        timeout: Timeout = "default",
         progress_handler: ProgressHandler | None = None,
         log_level: LogLevel | None = None,
     ) -> Raw:
         seconds = self.seconds(timeout)
         if self._session_over:
-            await self._renew(method, seconds)
-        stamped = self._stamped(params, log_level)
-        return await self.dispatcher.ask(
-            method, stamped, timeout=seconds, max_timeout=self._max_timeout, on_progress=progress_handler
+            await self._renew_session(method, seconds)
+        params = self._with_meta(params, log_level)
+        return await self.dispatcher.request(
+            method, params, timeout=seconds, max_timeout=self._max_timeout, on_progress=progress_handler
         )
 
-    async def fetch(
-        self, method: str, params: Mapping[str, Any], *, fresh: bool = False, timeout: Seconds = "default"
-    ) -> Raw:
-        """What the server said before, as long as that holds; else what it says now. `fresh` asks it in any case."""
+    async def fetch(self, method: str, params: Params, *, fresh: bool = False, timeout: Timeout = "default") -> Raw:
+        """From the cache unless `fresh`, else from the server."""
         identity = self._transport.identity
         if not self.revision.result_type or identity is None:
-            return await self.send(method, params, timeout=timeout)  # nothing says how long it would hold, or for whom
-        self.cache.belongs_to(identity)
-        kept = None if fresh else self.cache.find(method, params)
-        if kept is not None:
-            return kept
-        changes = self.cache.changes
+            return await self.send(method, params, timeout=timeout)  # without a ttl, or an owner for the cache
+        self.cache.set_owner(identity)
+        if not fresh and (cached := self.cache.find(method, params)) is not None:
+            return cached
+        generation = self.cache.generation
         raw = await self.send(method, params, timeout=timeout)
-        self.cache.keep(method, params, raw, changes)
+        self.cache.store(method, params, raw, generation)
         return raw
 
-    async def ask(
-        self,
-        method: str,
-        params: Mapping[str, Any],
-        shape: type[T],
-        *,
-        fresh: bool = False,
-        timeout: Seconds = "default",
+    async def request(
+        self, method: str, params: Params, shape: type[T], *, fresh: bool = False, timeout: Timeout = "default"
     ) -> T:
         raw = await self.finish(method, params, partial(self.fetch, method, fresh=fresh, timeout=timeout))
-        return read(method, raw, shape)
+        return read_result(method, raw, shape)
 
-    async def finish(self, method: str, params: Mapping[str, Any], send: Send) -> Raw:
-        """The result of a request that may take several rounds of questions; `send` makes one of them."""
+    async def finish(self, method: str, params: Params, send: Send) -> Raw:
+        """The result of a request that may take several input_required; `send` makes one of them."""
         if method not in INPUT_METHODS or not self.revision.input_required:
             return await send(params)
-        prepare = partial(self._handlers.prepare, self.revision)
-        return await in_rounds(method, params, send, prepare, self._max_rounds)
+        prepare_reply = partial(self._handlers.prepare_reply, self.revision)
+        return await run_rounds(method, params, send, prepare_reply, self._max_rounds)
 
-    def _stamped(self, params: Mapping[str, Any], log_level: LogLevel | None = None) -> Mapping[str, Any]:
-        stamp = self._identity.stamp(self.revision, log_level or self.log_level)
-        return {**params, "_meta": {**stamp, **params.get("_meta", {})}} if stamp else params
+    def _with_meta(self, params: Params, log_level: LogLevel | None = None) -> Params:
+        meta = self._identity.request_meta(self.revision, log_level or self.log_level)
+        return {**params, "_meta": {**meta, **params.get("_meta", {})}} if meta else params
 
     async def set_log_level(self, level: LogLevel) -> None:
-        """Since 2026-07-28 every request says what it wants to hear; before, the session is told once."""
         if self.revision.log_on_request:
             self.log_level = level
         else:
             await self.send("logging/setLevel", {"level": level})
             self._session_log_level = level
 
-    # ── a session that ended ──
+    # ── a new session ──
 
     def session_ended(self, reason: str) -> None:
-        """The next request opens another one; if somebody listens, that can't wait for a request."""
+        """The next request opens a new session; with open change streams it is opened at once."""
         log.info("%s", reason)
         self._session_over = True
-        self._doubt()
-        if self._feed and (self._renewal is None or self._renewal.done()):
-            self._renewal = asyncio.create_task(self._renew_for_listeners())
+        self._invalidate_all()
+        if self._streams and (self._renewal is None or self._renewal.done()):
+            self._renewal = asyncio.create_task(self._renew_for_streams())
 
-    async def _renew_for_listeners(self) -> None:
+    async def _renew_for_streams(self) -> None:
         backoff = self._transport.backoff()
-        while self._session_over and self._feed:
-            await asyncio.sleep(backoff.seconds())
+        while self._session_over and self._streams:
+            await asyncio.sleep(backoff.next_delay())
             try:
-                await self._renew("listen", self._timeout)
+                await self._renew_session("listen", self._timeout)
             except NotSignedIn as failure:
                 log.warning("nothing more is heard until the next request: %s", failure)
                 return
             except (DovetailError, TimeoutError) as failure:
                 log.info("no new session yet: %s", failure)
 
-    async def _renew(self, method: str, seconds: float | None) -> None:
-        async with self.within(seconds, f"{method}: no new session"), self._session:
-            if self._session_over:
-                await self._begin_again()
+    async def _renew_session(self, method: str, seconds: float | None) -> None:
+        async with self.time_limit(seconds, f"{method}: no new session"), self._renewal_lock:
+            if not self._session_over:
+                return
+            self._negotiated = await self._negotiation.start_session(self.revision)
+            self._session_over = False
+            try:
+                if self._session_log_level is not None:
+                    with suppress(ServerError):
+                        await self._request_in_session("logging/setLevel", {"level": self._session_log_level})
+                await self._transport.wait_for_stream()
+                await self._streams.renew(self._negotiated.capabilities, self._request_in_session)
+            except BaseException:
+                self._session_over = True  # a session without its log level and subscriptions is not used
+                raise
 
-    async def _begin_again(self) -> None:
-        """The handshake, and then all that the server has to know once more."""
-        self._agreement = await begin_session(
-            self.dispatcher, self._identity, self.revision, self._pinned, self._timeout
-        )
-        self._session_over = False
-        try:
-            await self._tell_again(self._agreement.capabilities)
-        except BaseException:
-            self._session_over = True  # one that knows only half of it is of no use
-            raise
-
-    async def _tell_again(self, capabilities: Mapping[str, Any]) -> None:
-        if self._session_log_level is not None:
-            with suppress(ServerError):
-                await self._send_in_session("logging/setLevel", {"level": self._session_log_level})
-        await self._transport.attend()
-        await self._feed.renew(capabilities, self._send_in_session)
-
-    async def _send_in_session(self, method: str, params: Mapping[str, Any]) -> Raw:
-        """Never in a new one."""
+    async def _request_in_session(self, method: str, params: Params) -> Raw:
+        """Raises ConnectionLost rather than open a new session."""
         if self._session_over:
             raise ConnectionLost(f"{method}: the session ended")
-        return await self.dispatcher.ask(method, params, timeout=self._timeout)
+        return await self.dispatcher.request(method, params, timeout=self._timeout)
 
     # ── lists ──
 
     async def page(
-        self, method: str, key: str, item: type[T], cursor: str | None, *, fresh: bool, timeout: Seconds
+        self, method: str, key: str, item: type[T], cursor: str | None, *, fresh: bool, timeout: Timeout
     ) -> ListPage[T]:
         raw = await self.fetch(method, {} if cursor is None else {"cursor": cursor}, fresh=fresh, timeout=timeout)
         page = read_page(method, raw, key, item)
-        if page.next_cursor == "" and self.revision.handshake:  # later an empty cursor is a live one
+        if page.next_cursor == "" and self.revision.handshake:  # since 2026-07-28 an empty cursor is a valid one
             page = ListPage(page.items, None)
         return page
 
-    async def pages(self, method: str, key: str, item: type[T], *, fresh: bool, timeout: Seconds) -> list[T]:
-        """The items of all pages; each may take the time of a request."""
+    async def pages(self, method: str, key: str, item: type[T], *, fresh: bool, timeout: Timeout) -> list[T]:
+        """The items of all pages; `timeout` is for each page."""
         try:
             return await self._follow_pages(method, key, item, fresh, timeout)
         except ServerError as refused:
-            if refused.code != INVALID_PARAMS or fresh or not self.cache.forget_answers(method):
+            if refused.code != INVALID_PARAMS or fresh or not self.cache.invalidate_methods(method):
                 raise
-        return await self._follow_pages(method, key, item, True, timeout)  # the cursor of a kept page may be too old
+        return await self._follow_pages(method, key, item, True, timeout)  # a cached page may name an expired cursor
 
-    async def _follow_pages(self, method: str, key: str, item: type[T], fresh: bool, timeout: Seconds) -> list[T]:
+    async def _follow_pages(self, method: str, key: str, item: type[T], fresh: bool, timeout: Timeout) -> list[T]:
         items: list[T] = []
         cursor: str | None = None
         seen: set[str] = set()
-        while len(seen) < self._max_pages and len(items) < 200_000:
+        while len(seen) < MAX_PAGES and len(items) < MAX_ITEMS:
             page = await self.page(method, key, item, cursor, fresh=fresh, timeout=timeout)
             items += page.items
             cursor = page.next_cursor
@@ -304,72 +274,68 @@ class ClientSession:
             if cursor in seen:
                 raise BadResponse(f"{method}: the server's list does not end: it gave the same cursor twice")
             seen.add(cursor)
-            await asyncio.sleep(0)  # pages that were kept come without a pause
+            await asyncio.sleep(0)  # cached pages come without a pause
         raise BadResponse(f"{method}: the server's list does not end after {len(seen)} pages with {len(items)} items")
 
     @property
-    def mirrored(self) -> dict[str, tuple[HeaderParameter, ...]] | None:
-        """The arguments of each tool that travel as headers too; None where there are no headers."""
-        return None if self.revision.handshake else self._transport.mirrored
+    def tool_headers(self) -> ToolHeaders | None:
+        return None if self.revision.handshake else self._transport.tool_headers
 
-    # ── what the server asks ──
+    # ── requests of the server ──
 
-    def prepare(self, method: str, params: Raw) -> ClientReply:
-        """Since 2026-07-28 a server does not ask like this."""
-        if self._agreement is None or self.revision.input_required:
+    def prepare_reply(self, method: str, params: Raw) -> ClientReply:
+        """Only up to 2025-11-25; later revisions have the input_required result instead."""
+        if self._negotiated is None or self.revision.input_required:
             raise ProtocolError(f"Method not found: {method[:100]}", code=METHOD_NOT_FOUND)
-        return self._handlers.prepare(self.revision, method, params)
+        return self._handlers.prepare_reply(self.revision, method, params)
 
     @property
-    def hears_of_all(self) -> bool:
-        """Whether all arrives that the server says unasked: a pipe has no gaps."""
+    def hears_all_changes(self) -> bool:
+        """Whether no notification can be lost: over a pipe, in revisions that send them without a request."""
         return self.revision.handshake and not self._transport.reconnects
 
     async def set_roots(self, roots: RootSource) -> None:
-        """The server is told that they have changed; one of 2026-07-28 asks each time."""
         self._handlers.set_roots(roots)
-        if self._dispatcher is None or self._agreement is None:
-            return  # nobody has asked for them yet
+        if self._dispatcher is None or self._negotiated is None:
+            return  # the server has not asked for them yet
         if self.revision.handshake and self._handlers.announces_roots(self.revision):
-            self._dispatcher.tell("notifications/roots/list_changed")
+            self._dispatcher.notify("notifications/roots/list_changed")
             await self._transport.drain()
 
-    # ── what the server says unasked ──
+    # ── notifications of the server ──
 
     @asynccontextmanager
-    async def listening(self, wanted: ListenFilter) -> AsyncIterator[Listening]:
+    async def listen(self, requested: ListenFilter) -> AsyncIterator[ChangeStream]:
         if self.revision.listens:
-            stream = self._feed.on_stream(self.dispatcher, wanted, self._stamped({}), self._timeout)
+            stream = self._streams.on_stream(self.dispatcher, requested, self._with_meta({}), self._timeout)
         else:
-            await self.send("ping", {})  # once it is answered, the server has also read that the session may begin
-            await self._transport.attend()
-            stream = self._feed.in_session(wanted, self.agreement.capabilities, self._send_in_session)
-        async with stream as listening:
-            yield listening
+            await self.send("ping", {})  # a response shows that the server has read `notifications/initialized`
+            await self._transport.wait_for_stream()
+            stream = self._streams.in_session(requested, self.negotiated.capabilities, self._request_in_session)
+        async with stream as changes:
+            yield changes
 
-    def missed(self) -> None:
-        """Something may have changed unheard."""
-        self._doubt()
-        self._feed.suspect_all()
+    def messages_missed(self) -> None:
+        self._invalidate_all()
+        self._streams.mark_all_changed()
 
-    def _doubt(self) -> None:
-        """Whatever is known of the server may be old."""
+    def _invalidate_all(self) -> None:
         self.cache.clear()
         self._on_change(Change("tools"))
 
-    def hear(self, method: str, params: Raw) -> None:
-        visited = self._handlers.elicitation_complete_handler
-        with suppress(*UNREADABLE):  # no caller waits for it
+    def handle_notification(self, method: str, params: Raw) -> None:
+        complete_handler = self._handlers.elicitation_complete_handler
+        with suppress(*UNREADABLE):
             if method == "notifications/message" and self._log_handler is not None:
-                message = msgspec.json.decode(params, type=LogMessage)
-                self.dispatcher.run_handler(self._log_handler, message)
+                self.dispatcher.run_handler(self._log_handler, msgspec.json.decode(params, type=LogMessage))
                 return
-            if method == "notifications/elicitation/complete" and visited is not None:
-                self.dispatcher.run_handler(visited, msgspec.json.decode(params, type=_Visit).elicitation_id)
+            if method == "notifications/elicitation/complete" and complete_handler is not None:
+                complete = msgspec.json.decode(params, type=_ElicitationComplete)
+                self.dispatcher.run_handler(complete_handler, complete.elicitation_id)
                 return
-        if (change := self._feed.hear(method, params)) is not None:
-            self.cache.forget(change)  # before anybody who listens can read again
+        if (change := self._streams.handle_notification(method, params)) is not None:
+            self.cache.invalidate(change)  # before the reader of a change stream can request the new value
             self._on_change(change)
 
-    def silence(self, reason: str) -> None:
-        self._feed.silence(reason)
+    def connection_lost(self, reason: str) -> None:
+        self._streams.connection_lost(reason)

@@ -1,7 +1,7 @@
-"""Subscriptions to changes: each `Listening` gets the changes that it asked for, in every revision.
+"""Change streams of a client: the list changes and resource updates that one `client.listen(...)` asked for.
 
-Since 2026-07-28 each one is a `subscriptions/listen` of its own; before, the server announces its lists unasked, and
-single resources after `resources/subscribe`.
+Since 2026-07-28 each one is a `subscriptions/listen` request. Before, a server announces changed lists unasked, and
+updated resources after `resources/subscribe`.
 """
 
 import asyncio
@@ -12,62 +12,60 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from dovetail.client.dispatcher import Dispatcher, Pending
-from dovetail.client.transports.http import LISTEN, passes
+from dovetail.client.dispatcher import Dispatcher, Params, PendingRequest
+from dovetail.client.results import has_flag
+from dovetail.client.transports.http import LISTEN, is_transient
 from dovetail.engine.subscriptions import LIST_KINDS, Change, ChangeKind
 from dovetail.errors import ConnectionLost, DovetailError, ServerError, TooManyRequests
 from dovetail.protocol.jsonrpc import NO_PARAMS, UNREADABLE
 from dovetail.protocol.methods import ListenFilter, RequestId
 from dovetail.protocol.results import SUBSCRIPTION_KEY
 
-Send = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
+Send = Callable[[str, Params], Awaitable[Any]]
 
-ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
-MAX_URIS = 10_000  # whose changes wait to be read
-CANCELLED = "notifications/cancelled"
-KINDS: dict[str, ChangeKind] = {Change(kind).method: kind for kind in LIST_KINDS}
+ACKNOWLEDGED, CANCELLED = "notifications/subscriptions/acknowledged", "notifications/cancelled"
+MAX_UNREAD_CHANGES = 10_000
+LIST_CHANGED: dict[str, ChangeKind] = {Change(kind).method: kind for kind in LIST_KINDS}
 UPDATED = Change("updated", "any").method
 
 
-class _NoticeMeta(msgspec.Struct, frozen=True):
+class _Meta(msgspec.Struct, frozen=True):
     subscription: RequestId | None = msgspec.field(name=SUBSCRIPTION_KEY, default=None)
 
 
-class _Notice(msgspec.Struct, frozen=True, rename="camel"):
-    """All that the notifications about changes may hold."""
-
+class _Params(msgspec.Struct, frozen=True, rename="camel"):
     uri: str = ""
     request_id: RequestId | None = None
     notifications: ListenFilter = ListenFilter()
-    meta: _NoticeMeta = msgspec.field(name="_meta", default=_NoticeMeta())
+    meta: _Meta = msgspec.field(name="_meta", default=_Meta())
 
 
-class Listening:
+class ChangeStream:
     """The changes that one `client.listen(...)` asked for: read them with `async for`.
 
-    A change that comes again before it was read is told once. Over HTTP it goes on after a broken connection and after
-    a restart of the server; then all that was asked for is told as changed once, because it may be. Elsewhere it ends
-    when the server ends it. If the server is lost for good, reading raises ConnectionLost.
+    A change that repeats before it was read is reported once. Over HTTP the stream survives a broken connection and a
+    restart of the server; then everything is reported as changed once, because it may have. Elsewhere it ends when the
+    server ends it. If the server is lost for good, reading raises ConnectionLost.
     """
 
-    def __init__(self, wanted: ListenFilter, request: Pending | None = None) -> None:
-        self.wanted = wanted
-        self.honoured = wanted  # the part of what was asked for that the server serves
-        self.request = request  # the listen request, in revisions that have one
-        self.ready = asyncio.Event()  # the server has said what it honours, or it is over
-        self.is_over = False
+    def __init__(self, requested: ListenFilter, request: PendingRequest | None = None) -> None:
+        self.requested = requested
+        self.honoured = requested  # the part that the server serves
+        self.request = request  # since 2026-07-28
+        self.ready = asyncio.Event()  # acknowledged by the server, or closed
+        self.is_closed = False
         self.failure: BaseException | None = None
         self._changes: dict[Change, None] = {}
         self._wake = asyncio.Event()
 
-    def __aiter__(self) -> "Listening":
+    def __aiter__(self) -> "ChangeStream":
         return self
 
     async def __anext__(self) -> Change:
         while not self._changes:
             if self.failure is not None:
                 raise self.failure
-            if self.is_over:
+            if self.is_closed:
                 raise StopAsyncIteration
             self._wake.clear()
             await self._wake.wait()
@@ -77,199 +75,182 @@ class Listening:
 
     def wants(self, change: Change) -> bool:
         if change.uri:
-            return any(is_part(change.uri, uri) for uri in self.honoured.resource_subscriptions)
+            return any(is_sub_resource(change.uri, uri) for uri in self.honoured.resource_subscriptions)
         return bool(getattr(self.honoured, f"{change.kind}_list_changed"))
 
-    def offer(self, change: Change) -> None:
-        if not self.is_over and len(self._changes) < MAX_URIS and self.wants(change):
+    def add(self, change: Change) -> None:
+        if not self.is_closed and len(self._changes) < MAX_UNREAD_CHANGES and self.wants(change):
             self._changes[change] = None
             self._wake.set()
 
-    def honour_again(self, honoured: ListenFilter) -> None:
-        """Nobody listened for a while; what could be told before, and what can be told now, may have changed."""
-        self.suspect_all()
+    def acknowledge_again(self, honoured: ListenFilter) -> None:
+        """After a gap, everything may have changed that was or is now served."""
+        self.mark_all_changed()
         self.honoured = honoured
-        self.suspect_all()
+        self.mark_all_changed()
 
-    def suspect_all(self) -> None:
-        for change in (
-            *map(Change, LIST_KINDS),
-            *(Change("updated", uri) for uri in self.honoured.resource_subscriptions),
-        ):
-            self.offer(change)
+    def mark_all_changed(self) -> None:
+        resources = (Change("updated", uri) for uri in self.honoured.resource_subscriptions)
+        for change in (*map(Change, LIST_KINDS), *resources):
+            self.add(change)
 
-    def end(self, failure: BaseException | None = None) -> None:
-        if not self.is_over:
-            self.is_over, self.failure = True, failure
+    def close(self, failure: BaseException | None = None) -> None:
+        if not self.is_closed:
+            self.is_closed, self.failure = True, failure
             self._wake.set()
             self.ready.set()
 
 
-class ChangeFeed:
-    """All listenings of a client, and the way of a notification to them. `on_doubt` hears of changes missed."""
+class ChangeStreams:
+    """All change streams of a client. `on_gap` is called when changes may have been missed."""
 
-    def __init__(self, on_doubt: Callable[[], None]) -> None:
-        self._on_doubt = on_doubt
-        self._listenings: set[Listening] = set()
+    def __init__(self, on_gap: Callable[[], None]) -> None:
+        self._on_gap = on_gap
+        self._streams: set[ChangeStream] = set()
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
-        return bool(self._listenings)
+        return bool(self._streams)
 
-    def hear(self, method: str, params: Raw) -> Change | None:
-        """Pass a notification on; tells which change it was, if it was one."""
+    def handle_notification(self, method: str, raw: Raw) -> Change | None:
+        """Pass a notification to its streams; returns the change that it announces, if any."""
         try:
-            notice = msgspec.json.decode(params, type=_Notice)
+            params = msgspec.json.decode(raw, type=_Params)
         except UNREADABLE:
             return None
-        subscription = notice.meta.subscription
-        if method in KINDS or (method == UPDATED and notice.uri):
-            change = Change(KINDS[method]) if method in KINDS else Change("updated", notice.uri)
-            for listening in self._of(subscription):
-                listening.offer(change)
+        subscription = params.meta.subscription
+        if method in LIST_CHANGED or (method == UPDATED and params.uri):
+            change = Change(LIST_CHANGED[method]) if method in LIST_CHANGED else Change("updated", params.uri)
+            for stream in self._find(subscription):
+                stream.add(change)
             return change
         if method == ACKNOWLEDGED and subscription is not None:
-            for listening in self._of(subscription):
-                self._acknowledge(listening, notice.notifications)
-        elif method == CANCELLED and notice.request_id is not None:
-            for listening in self._of(notice.request_id):  # which means the same as an answer
-                if listening.request is not None and not listening.request.answer.done():
-                    listening.request.answer.set_result(NO_PARAMS)
+            for stream in self._find(subscription):
+                if stream.ready.is_set():  # the request was sent again
+                    self._on_gap()
+                    stream.acknowledge_again(params.notifications)
+                else:
+                    stream.honoured = params.notifications
+                    stream.ready.set()
+        elif method == CANCELLED and params.request_id is not None:
+            for stream in self._find(params.request_id):  # means the same as a result
+                if stream.request is not None and not stream.request.result.done():
+                    stream.request.result.set_result(NO_PARAMS)
         return None
 
-    def _acknowledge(self, listening: Listening, honoured: ListenFilter) -> None:
-        if listening.ready.is_set():  # its request was made again
-            self._on_doubt()
-            listening.honour_again(honoured)
-        else:
-            listening.honoured = honoured
-            listening.ready.set()
+    def _find(self, subscription: RequestId | None) -> list[ChangeStream]:
+        """The streams of a listen request, or of the session."""
+        return [each for each in self._streams if (each.request and each.request.id) == subscription]
 
-    def _of(self, subscription: RequestId | None) -> list[Listening]:
-        """Those of a listen request, or of the session."""
-        return [each for each in self._listenings if (each.request and each.request.id) == subscription]
+    def mark_all_changed(self) -> None:
+        for stream in self._find(None):
+            stream.mark_all_changed()
 
-    def suspect_all(self) -> None:
-        """Changes may have been missed that the session heard of unasked."""
-        for listening in self._of(None):
-            listening.suspect_all()
-
-    def silence(self, reason: str) -> None:
-        for listening in self._listenings:
-            listening.end(ConnectionLost(f"{LISTEN}: {reason}"))
+    def connection_lost(self, reason: str) -> None:
+        for stream in self._streams:
+            stream.close(ConnectionLost(f"{LISTEN}: {reason}"))
 
     @asynccontextmanager
     async def on_stream(
-        self, dispatcher: Dispatcher, wanted: ListenFilter, params: Mapping[str, Any], timeout: float | None
-    ) -> AsyncIterator[Listening]:
+        self, dispatcher: Dispatcher, requested: ListenFilter, params: Params, timeout: float | None
+    ) -> AsyncIterator[ChangeStream]:
         """Since 2026-07-28: a request that stays open as long as the caller listens."""
-        params = {**params, "notifications": wanted}
+        params = {**params, "notifications": requested}
         request = dispatcher.start(LISTEN, params)
-        listening = Listening(wanted, request)
-        self._listenings.add(listening)
-        keeper = asyncio.create_task(_keep_open(listening, request, params, dispatcher))
+        stream = ChangeStream(requested, request)
+        self._streams.add(stream)
+        task = asyncio.create_task(_keep_open(stream, request, params, dispatcher))
         try:
             try:
-                await asyncio.wait_for(listening.ready.wait(), timeout)
+                await asyncio.wait_for(stream.ready.wait(), timeout)
             except TimeoutError:
                 raise TimeoutError(f"{LISTEN}: not acknowledged within {timeout:g} s") from None
-            if listening.failure is not None:
-                raise listening.failure
-            yield listening
+            if stream.failure is not None:
+                raise stream.failure
+            yield stream
         finally:
-            self._listenings.discard(listening)
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
+            self._streams.discard(stream)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     @asynccontextmanager
     async def in_session(
-        self, wanted: ListenFilter, capabilities: Mapping[str, Any], send: Send
-    ) -> AsyncIterator[Listening]:
-        """Up to 2025-11-25: the session hears of lists unasked, and of the resources it subscribes to.
-
-        `capabilities` are those of the session that `send` sends in.
-        """
-        listening = Listening(wanted)
-        listening.honoured = _announced(wanted, capabilities)
-        self._listenings.add(listening)  # first, so that no change is missed
+        self, requested: ListenFilter, capabilities: Mapping[str, Any], send: Send
+    ) -> AsyncIterator[ChangeStream]:
+        """Up to 2025-11-25: notifications of the session, which has these capabilities, and in which `send` sends."""
+        stream = ChangeStream(requested)
+        stream.honoured = _offered(requested, capabilities)
+        self._streams.add(stream)  # first, so that no change is missed
         try:
-            listening.honoured = await _subscribed(listening.honoured, send)
-            yield listening
+            stream.honoured = await _subscribe(stream.honoured, send)
+            yield stream
         finally:
-            self._listenings.discard(listening)
-            with suppress(DovetailError, TimeoutError):  # a server that is gone need not be told
-                for uri in listening.honoured.resource_subscriptions:
-                    if not any(uri in other.honoured.resource_subscriptions for other in self._listenings):
+            self._streams.discard(stream)
+            with suppress(DovetailError, TimeoutError):  # the server may be gone
+                for uri in stream.honoured.resource_subscriptions:
+                    if not any(uri in other.honoured.resource_subscriptions for other in self._streams):
                         await send("resources/unsubscribe", {"uri": uri})
 
     async def renew(self, capabilities: Mapping[str, Any], send: Send) -> None:
-        """There is a new session, which knows nothing of the listenings in the old one."""
-        for listening in self._of(None):
-            honoured = await _subscribed(_announced(listening.wanted, capabilities), send)
-            self._on_doubt()
-            listening.honour_again(honoured)
+        """Subscribe again, in a new session."""
+        for stream in self._find(None):
+            honoured = await _subscribe(_offered(stream.requested, capabilities), send)
+            self._on_gap()
+            stream.acknowledge_again(honoured)
 
 
-async def _keep_open(listening: Listening, request: Pending, params: Mapping[str, Any], dispatcher: Dispatcher) -> None:
-    """See to the end of a listen request. Where one can connect again, it is made again, until the server refuses."""
+async def _keep_open(stream: ChangeStream, request: PendingRequest, params: Params, dispatcher: Dispatcher) -> None:
+    """Send a listen request again whenever it ends, if the transport reconnects, until the server refuses it."""
     backoff = dispatcher.transport.backoff()
     clock = asyncio.get_running_loop().time
     while True:
-        begun = clock()
-        failure = await _end_of(request, dispatcher)
-        may_go_on = dispatcher.transport.reconnects and not dispatcher.is_over and listening.ready.is_set()
-        if not may_go_on or (failure is not None and not passes(failure)):
-            return listening.end(failure)
+        started = clock()
+        failure = await _wait_for_end(request, dispatcher)
+        may_retry = dispatcher.transport.reconnects and not dispatcher.is_closed and stream.ready.is_set()
+        if not may_retry or (failure is not None and not is_transient(failure)):
+            return stream.close(failure)
         backoff.retry = failure.retry_after if isinstance(failure, TooManyRequests) else None
-        backoff.ended(clock() - begun)
-        await asyncio.sleep(backoff.seconds())
+        backoff.ended(clock() - started)
+        await asyncio.sleep(backoff.next_delay())
         try:
-            listening.request = request = dispatcher.start(LISTEN, params)
-        except ConnectionLost as over:
-            return listening.end(over)
+            stream.request = request = dispatcher.start(LISTEN, params)
+        except ConnectionLost as lost:
+            return stream.close(lost)
 
 
-async def _end_of(request: Pending, dispatcher: Dispatcher) -> DovetailError | None:
-    """Wait until the server ends a listen request; tells what went wrong, if anything did."""
+async def _wait_for_end(request: PendingRequest, dispatcher: Dispatcher) -> DovetailError | None:
+    """Wait until the server ends a listen request; returns the failure, if there is one."""
     try:
-        await request.answer
+        await request.result
     except asyncio.CancelledError:
-        dispatcher.abandon(request, "nobody listens any more")
+        dispatcher.cancel(request, "the client stopped listening")
         raise
     except DovetailError as failure:
         return failure
-    dispatcher.abandon(request, "the server cancelled it", tell=False)
+    dispatcher.cancel(request, "the server cancelled it", notify=False)
     return None
 
 
-async def _subscribed(announced: ListenFilter, send: Send) -> ListenFilter:
-    """What is announced, without the resources that can't be watched: they are left out, as in newer revisions."""
+async def _subscribe(offered: ListenFilter, send: Send) -> ListenFilter:
+    """What the server honours: resources that it refuses to watch are left out, as in newer revisions."""
     honoured: list[str] = []
-    for uri in announced.resource_subscriptions:
-        try:
+    for uri in offered.resource_subscriptions:
+        with suppress(ServerError):
             await send("resources/subscribe", {"uri": uri})
             honoured.append(uri)
-        except ServerError:
-            continue
-    return msgspec.structs.replace(announced, resource_subscriptions=honoured)
+    return msgspec.structs.replace(offered, resource_subscriptions=honoured)
 
 
-def is_part(changed: str, whole: str) -> bool:
-    """Servers may tell the name of a part: `notes://1/title` is one of `notes://1`, but `notes://10` is not."""
+def is_sub_resource(changed: str, whole: str) -> bool:
+    """`notes://1/title` is a part of `notes://1`, but `notes://10` is not."""
     return changed == whole or changed.startswith(whole if whole.endswith("/") else f"{whole}/")
 
 
-def _announced(wanted: ListenFilter, capabilities: Mapping[str, Any]) -> ListenFilter:
-    """The part of what is wanted that a server of the handshake era says it announces."""
-
-    def offers(feature: str, what: str) -> bool:
-        offered = capabilities.get(feature)
-        return isinstance(offered, Mapping) and bool(offered.get(what))
-
-    tools, prompts, resources = (offers(kind, "listChanged") for kind in LIST_KINDS)
+def _offered(requested: ListenFilter, capabilities: Mapping[str, Any]) -> ListenFilter:
+    """The part of the requested filter that a server announces, by its capabilities, up to 2025-11-25."""
+    tools, prompts, resources = (has_flag(capabilities, kind, "listChanged") for kind in LIST_KINDS)
     return ListenFilter(
-        wanted.tools_list_changed and tools,
-        wanted.prompts_list_changed and prompts,
-        wanted.resources_list_changed and resources,
-        wanted.resource_subscriptions if offers("resources", "subscribe") else [],
+        requested.tools_list_changed and tools,
+        requested.prompts_list_changed and prompts,
+        requested.resources_list_changed and resources,
+        requested.resource_subscriptions if has_flag(capabilities, "resources", "subscribe") else [],
     )

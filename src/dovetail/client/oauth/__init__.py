@@ -1,7 +1,4 @@
-"""Signing in: OAuth for the client. A server's refusal comes in, tokens that it takes go out, and are kept safely.
-
-The public names. Nothing of this is loaded by a client that needs no tokens.
-"""
+"""OAuth for the client: sign-in, token refresh and token stores; loaded only by a client that needs tokens."""
 
 from dovetail.client.oauth.authorization_code import OAuth
 from dovetail.client.oauth.client_credentials import ClientCredentials, EnterpriseManaged, JwtBearer

@@ -1,7 +1,6 @@
-"""`OAuth`: a person signs in with a browser (authorization code with PKCE, RFC 7636).
+"""`OAuth`: the user signs in with a browser (authorization code with PKCE, RFC 7636).
 
-For a while a server listens on a port of this machine that nobody knows before. It believes only a request with the
-right `state`, and answers with a page that says that one can go back.
+During a sign-in an HTTP server listens on a free port of this machine, and accepts a redirect with the right `state`.
 """
 
 import asyncio
@@ -23,20 +22,20 @@ from typing import Any, NamedTuple, Unpack
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from dovetail.auth.fetch import is_loopback_host, plain, shown
-from dovetail.client.handlers import outcome_of
-from dovetail.client.oauth.metadata import S256, Provider, authorization_url, register
-from dovetail.client.oauth.provider import LoopLock, SourceOptions, TokenRequest, TokenSource, method_for
+from dovetail.client.handlers import call_maybe_async
+from dovetail.client.oauth.metadata import S256, AuthorizationServer, authorization_url, register
+from dovetail.client.oauth.provider import PerLoopLock, TokenRequest, TokenSource, TokenSourceOptions
 from dovetail.client.oauth.storage import RegisteredClient, TokenSet
 from dovetail.errors import DovetailError, NotSignedIn, SetupError
 
 log = logging.getLogger("dovetail.client")
 
-MAX_URL = 32 * 1024  # characters
+MAX_URL_CHARS = 32 * 1024
 RedirectHandler = Callable[[str], str | Awaitable[str]]
 
 
-def parameters_of(url: str) -> dict[str, str] | None:
-    """None if they can't be read, or one of them stands there twice."""
+def query_parameters(url: str) -> dict[str, str] | None:
+    """None if they are malformed, or one of them is repeated."""
     try:
         pairs = parse_qsl(urlsplit(url).query, keep_blank_values=True, max_num_fields=50)
     except ValueError:
@@ -45,28 +44,28 @@ def parameters_of(url: str) -> dict[str, str] | None:
     return found if len(found) == len(pairs) else None
 
 
-def code_in(url: str, provider: Provider, state: str) -> str:
-    """Nothing in it is looked at before it is clear that it answers our question (RFC 6749, 4.1.2; RFC 9207, 2.4)."""
-    found = parameters_of(url) if len(url) <= MAX_URL else None
+def read_authorization_code(url: str, auth_server: AuthorizationServer, state: str) -> str:
+    """From the URL of a redirect; its state is checked first (RFC 6749, 4.1.2; RFC 9207, 2.4)."""
+    found = query_parameters(url) if len(url) <= MAX_URL_CHARS else None
     if found is None or not hmac.compare_digest(found.get("state", "").encode(), state.encode()):
         raise NotSignedIn("The browser came back with the answer to another question: its state is not ours")
     issuer = found.get("iss")
-    if issuer is None and provider.metadata.authorization_response_iss_parameter_supported:
+    if issuer is None and auth_server.metadata.authorization_response_iss_parameter_supported:
         raise NotSignedIn("The browser came back without the name of the issuer, which should have been there")
-    if issuer is not None and issuer != provider.issuer:
-        raise NotSignedIn(f"The browser was sent to {shown(provider.issuer)}, but came back from {shown(issuer)}")
+    if issuer is not None and issuer != auth_server.issuer:
+        raise NotSignedIn(f"The browser was sent to {shown(auth_server.issuer)}, but came back from {shown(issuer)}")
     if "error" in found:
         words = ": ".join(filter(None, (plain(found["error"]), plain(found.get("error_description", "")))))
-        raise NotSignedIn(f"{shown(provider.issuer)} did not let you in: {words}")
+        raise NotSignedIn(f"{shown(auth_server.issuer)} did not let you in: {words}")
     if not found.get("code"):
         raise NotSignedIn("The browser came back without a code")
     return found["code"]
 
 
-HOST = "127.0.0.1"
-PATH = "/callback"
-MAX_HEAD = 16 * 1024  # bytes of one visit
-LEAVE_SECONDS = 0.5
+LOOPBACK = "127.0.0.1"
+CALLBACK_PATH = "/callback"
+MAX_HEAD_BYTES = 16 * 1024
+CLOSE_TIMEOUT = 0.5  # seconds
 
 OpenBrowser = Callable[[str], Any]
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
@@ -82,31 +81,31 @@ _HEADERS = (
 
 
 def show_and_open(url: str) -> None:
-    """Also where there is no browser, or on another machine: whoever sees the URL can open it."""
+    """Shows the URL too, for a user without a browser on this machine."""
     sys.stderr.write(f"Sign in with your browser; if it does not open by itself, open\n{url}\n")
     sys.stderr.flush()
     webbrowser.open(url)
 
 
 class RedirectListener:
-    """Waits at `uri` for one browser that comes with the right state."""
+    """Waits at `uri` for one redirect with the right state."""
 
-    def __init__(self, path: str = PATH) -> None:
+    def __init__(self, path: str = CALLBACK_PATH) -> None:
         self._path = path
-        self._visits: set[asyncio.Task[None]] = set()
+        self._connections: set[asyncio.Task[None]] = set()
         self._state = ""
-        self._came: asyncio.Future[str] | None = None
+        self._redirect: asyncio.Future[str] | None = None
         self.uri = ""
 
     @classmethod
     @asynccontextmanager
     async def opened(cls, redirect_uri: str | None) -> AsyncIterator["RedirectListener"]:
-        """At this URI; without a port in it, on any. Raises NotSignedIn if somebody else is there."""
-        parts = urlsplit(redirect_uri or f"http://{HOST}{PATH}")
-        host = "::1" if parts.hostname == "::1" else HOST
+        """At this URI; without a port in it, on any free one. Raises NotSignedIn if the port is in use."""
+        parts = urlsplit(redirect_uri or f"http://{LOOPBACK}{CALLBACK_PATH}")
+        host = "::1" if parts.hostname == "::1" else LOOPBACK
         listener = cls(parts.path or "/")
         try:
-            server = await asyncio.start_server(listener._visit, host, parts.port or 0, limit=MAX_HEAD)
+            server = await asyncio.start_server(listener._serve, host, parts.port or 0, limit=MAX_HEAD_BYTES)
         except OSError:
             raise NotSignedIn(f"Port {parts.port} is in use, where the browser should come back to") from None
         port = server.sockets[0].getsockname()[1]
@@ -115,82 +114,78 @@ class RedirectListener:
             yield listener
         finally:
             server.close()
-            await listener._leave()
+            await listener._close()
 
-    async def visit(self, url: str, state: str, open_browser: OpenBrowser, seconds: float) -> str:
-        """The URL that the browser came back to."""
-        came: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._came = came
-        self._state = state
-        opening = asyncio.create_task(_opened(open_browser, url, came))
+    async def wait_for_redirect(self, url: str, state: str, open_browser: OpenBrowser, seconds: float) -> str:
+        """The URL of the redirect that comes back to this listener."""
+        redirect: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._redirect, self._state = redirect, state
+        opening = asyncio.create_task(_open(open_browser, url, redirect))
         try:
             async with asyncio.timeout(seconds):
-                back = await came
-            await asyncio.wait([opening], timeout=LEAVE_SECONDS)  # it may want to see the last page
-            return back
+                redirect_url = await redirect
+            await asyncio.wait([opening], timeout=CLOSE_TIMEOUT)  # a scripted browser may read the last page
+            return redirect_url
         except TimeoutError:
-            raise NotSignedIn(f"Nobody signed in within {seconds:g} s") from None
+            raise NotSignedIn(f"There was no sign-in within {seconds:g} s") from None
         finally:
             opening.cancel()
             await asyncio.gather(opening, return_exceptions=True)
 
-    async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._visits.add(task)
+        self._connections.add(task)
         try:
             async with asyncio.timeout(10.0):
-                if len(self._visits) <= 20:
+                if len(self._connections) <= 20:
                     head = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(self._answer(head.decode("latin-1").partition("\r\n")[0]))
+                    writer.write(self._respond(head.decode("latin-1").partition("\r\n")[0]))
                     await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # whatever it was, it was not the user's browser
+            pass  # not the user's browser
         finally:
-            self._visits.discard(task)
+            self._connections.discard(task)
             writer.close()
 
-    async def _leave(self) -> None:
-        """Whoever is being answered gets the whole page; all others have come in vain."""
-        if self._visits:
-            await asyncio.wait(self._visits, timeout=LEAVE_SECONDS)
-        left = tuple(self._visits)
-        for visit in left:
-            visit.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+    async def _close(self) -> None:
+        """Give running responses a moment, then cancel them."""
+        if self._connections:
+            await asyncio.wait(self._connections, timeout=CLOSE_TIMEOUT)
+        remaining = tuple(self._connections)
+        for task in remaining:
+            task.cancel()
+        await asyncio.gather(*remaining, return_exceptions=True)
 
-    def _answer(self, line: str) -> bytes:
-        method, _, rest = line.partition(" ")
+    def _respond(self, request_line: str) -> bytes:
+        method, _, rest = request_line.partition(" ")
         target = rest.partition(" ")[0]
-        if method != "GET" or target.partition("?")[0] != self._path or len(target) > MAX_HEAD // 2:
+        if method != "GET" or target.partition("?")[0] != self._path or len(target) > MAX_HEAD_BYTES // 2:
             return _page(404, "Nothing here", "This is where a sign-in ends. There is nothing else to see.")
-        found = parameters_of(target) or {}
-        if self._came is None or not hmac.compare_digest(found.get("state", "").encode(), self._state.encode()):
+        found = query_parameters(target) or {}
+        if self._redirect is None or not hmac.compare_digest(found.get("state", "").encode(), self._state.encode()):
             return _page(400, "Not this one", "This page does not belong to the sign-in that is going on.")
-        if not self._came.done():
-            self._came.set_result(f"{self.uri}?{target.partition('?')[2]}")
-        if "error" in found:
-            return _page(200, "Not signed in", "You can close this page and go back to the program.")
-        return _page(200, "That is all", "You can close this page and go back to the program.")
+        if not self._redirect.done():
+            self._redirect.set_result(f"{self.uri}?{target.partition('?')[2]}")
+        title = "Not signed in" if "error" in found else "That is all"
+        return _page(200, title, "You can close this page and go back to the program.")
 
 
-async def _opened(open_browser: OpenBrowser, url: str, came: "asyncio.Future[str]") -> None:
-    """Some browsers keep whoever opened them waiting, so a plain function runs in a thread."""
+async def _open(open_browser: OpenBrowser, url: str, redirect: "asyncio.Future[str]") -> None:
+    """Run a plain function in a thread: with some browsers it blocks."""
     try:
         if inspect.iscoroutinefunction(open_browser):
             await open_browser(url)
-        else:
-            came_back = await _in_a_thread(open_browser, url)
-            if inspect.isawaitable(came_back):
-                await came_back
+        elif inspect.isawaitable(returned := await _run_in_thread(open_browser, url)):
+            await returned
     except Exception:
         log.exception("open_browser= failed")
-        if not came.done():
-            came.set_exception(NotSignedIn("The page to sign in at could not be opened; the log says why"))
+        if not redirect.done():
+            redirect.set_exception(NotSignedIn("The page to sign in at could not be opened; the log says why"))
 
 
-async def _in_a_thread(function: OpenBrowser, url: str) -> Any:
-    """Of its own: the end of the process must not wait until somebody closes a browser."""
+async def _run_in_thread(function: OpenBrowser, url: str) -> Any:
+    """A daemon thread: the process may exit while the browser is open."""
     done: Future[Any] = Future()
 
     def run() -> None:
@@ -212,17 +207,17 @@ def _page(status: int, title: str, text: str) -> bytes:
 
 
 class OAuth(TokenSource):
-    """Signing in as a person.
+    """Signing in as a user.
 
     async with Client("https://notes.example.com/mcp", auth=OAuth()) as client: ...
 
     The browser opens when the server first asks for a token. `client_id` and `client_secret` (or `private_key`, as PEM
-    or JWK): those of a program that is known there; `client_metadata_url`: of a program whose metadata are published;
-    without them it registers itself as `client_name`. `scopes`: what to ask for besides what the server names.
-    `issuer`: the only authorization server that may be asked. `tokens`: where they are kept.
+    or JWK) are those of a registered program, `client_metadata_url` is that of one with published metadata; without
+    them it registers itself as `client_name`. `scopes` are requested besides those that the server names. `issuer` is
+    the only authorization server that is used. `tokens` is where tokens are stored.
 
     `open_browser` gets the URL to open. An app with pages of its own gives `redirect_uri`, and a `redirect_handler`
-    that gets the URL to send the user to, and returns the URL that they came back to. `dpop`: bind tokens to a key.
+    that gets the URL to send the user to, and returns the URL that they came back to. `dpop` binds tokens to a key.
     """
 
     interactive = True
@@ -238,98 +233,93 @@ class OAuth(TokenSource):
         redirect_uri: str | None = None,
         redirect_handler: RedirectHandler | None = None,
         sign_in_seconds: float = 300.0,
-        **options: Unpack[SourceOptions],
+        **options: Unpack[TokenSourceOptions],
     ) -> None:
         if client_id is None and (client_secret is not None or options.get("private_key") is not None):
             raise SetupError("OAuth: client_secret= and private_key= belong to a client_id=; give that too")
         if redirect_handler is not None and redirect_uri is None:
             raise SetupError("OAuth: redirect_handler= needs the redirect_uri= that the browser is sent back to")
         if redirect_uri is not None:
-            _check_redirect(redirect_uri, handled=redirect_handler is not None)
-        if client_metadata_url is not None and not _is_document(client_metadata_url):
+            _check_redirect_uri(redirect_uri, handled=redirect_handler is not None)
+        document = urlsplit(client_metadata_url or "")
+        if client_metadata_url is not None and (document.scheme != "https" or len(document.path) < 2):
             raise SetupError("OAuth: client_metadata_url= must be https and have a path")
-        super().__init__(**options)
-        self._id, self._secret = client_id, client_secret
+        super().__init__(client_id, client_secret, **options)
         self._document = client_metadata_url
         self._name = client_name
         self._open_browser = open_browser
         self._redirect_uri = redirect_uri
         self._redirect_handler = redirect_handler
-        self._seconds = sign_in_seconds
-        self._browser = LoopLock()  # of the one sign-in that goes on
+        self._sign_in_seconds = sign_in_seconds
+        self._sign_in_lock = PerLoopLock()  # one sign-in at a time
 
     def __repr__(self) -> str:
         return f"OAuth({'' if self._id is None else f'client_id={self._id!r}'})"
 
     @property
-    def who(self) -> str:
+    def store_name(self) -> str:
         return f"OAuth {self._id or self._document or 'registered'}"
 
-    @property
-    def bound_to_issuer(self) -> bool:
-        return self._secret is not None or self.key is not None
-
-    def completed(self, client: RegisteredClient) -> RegisteredClient:
-        if self._id is None or client.id != self._id:
-            return client
-        return RegisteredClient(client.id, self._secret, client.method, client.redirect_uri)
-
-    async def obtain(self, wanted: TokenRequest) -> TokenSet:
-        page = authorization_url(wanted.endpoint.provider, is_local=wanted.endpoint.web.is_local)
-        async with self._browser.here(), AsyncExitStack() as open_here:
+    async def obtain(self, token_request: TokenRequest) -> TokenSet:
+        endpoint = token_request.endpoint
+        page = authorization_url(endpoint.auth_server, is_local=endpoint.http.is_local)
+        async with self._sign_in_lock.current(), AsyncExitStack() as stack:
             listener = None
             if self._redirect_handler is None:
-                listener = await self._listener(open_here, wanted.client)
+                listener = await self._listener(stack, token_request.client)
             redirect_uri = self._redirect_uri if listener is None else listener.uri
             assert redirect_uri is not None
-            client = await self._client(wanted, redirect_uri)
-            question = SignInQuestion(client, redirect_uri, secrets.token_urlsafe(32), secrets.token_urlsafe(48))
-            url = question.url(page, wanted)
+            client = await self._client(token_request, redirect_uri)
+            request = AuthorizationRequest(client, redirect_uri, secrets.token_urlsafe(32), secrets.token_urlsafe(48))
+            url = request.url(page, token_request)
             if listener is None:
-                came = await self._handled(url)
+                redirect = await self._call_redirect_handler(url)
             else:
-                came = await listener.visit(url, question.state, self._open_browser, self._seconds)
-        return await _redeemed(wanted, question, code_in(came, wanted.endpoint.provider, question.state))
+                seconds = self._sign_in_seconds
+                redirect = await listener.wait_for_redirect(url, request.state, self._open_browser, seconds)
+        code = read_authorization_code(redirect, endpoint.auth_server, request.state)
+        form = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect_uri}
+        form["code_verifier"] = request.verifier
+        return await endpoint.request_tokens(client, form, token_request.scopes)
 
-    async def _listener(self, open_here: AsyncExitStack, known: RegisteredClient | None) -> RedirectListener:
-        """Where this program was registered with, if that is free; only its name for this machine may be given."""
-        before = None if known is None else known.redirect_uri
-        if self._redirect_uri is None and before is not None and before.startswith("http://"):
+    async def _listener(self, stack: AsyncExitStack, known: RegisteredClient | None) -> RedirectListener:
+        """At the URI of the registration, if its port is free."""
+        registered = None if known is None else known.redirect_uri
+        if self._redirect_uri is None and registered is not None and registered.startswith("http://"):
             try:
-                return await open_here.enter_async_context(RedirectListener.opened(before))
+                return await stack.enter_async_context(RedirectListener.opened(registered))
             except NotSignedIn:
                 pass  # it registers again, with another port
-        return await open_here.enter_async_context(RedirectListener.opened(self._redirect_uri))
+        return await stack.enter_async_context(RedirectListener.opened(self._redirect_uri))
 
-    async def _client(self, wanted: TokenRequest, redirect_uri: str) -> RegisteredClient:
-        provider = wanted.endpoint.provider
+    async def _client(self, token_request: TokenRequest, redirect_uri: str) -> RegisteredClient:
+        auth_server = token_request.endpoint.auth_server
         if self._id is not None:
-            method = method_for(provider, secret=self._secret is not None, key=self.key is not None)
-            return RegisteredClient(self._id, self._secret, method)
-        if self._document is not None and provider.metadata.client_id_metadata_document_supported:
+            return self.user_client(self._id, auth_server)
+        if self._document is not None and auth_server.metadata.client_id_metadata_document_supported:
             return RegisteredClient(self._document)
-        known = wanted.client
-        if known is not None and known.redirect_uri == redirect_uri and not known.is_over(time.time()):
+        known = token_request.client
+        if known is not None and known.redirect_uri == redirect_uri and not known.is_expired(time.time()):
             return known
         native = is_loopback_host(urlsplit(redirect_uri).hostname or "")
-        return await register(wanted.endpoint.web, provider, self._name, redirect_uri, native=native)
+        return await register(token_request.endpoint.http, auth_server, self._name, redirect_uri, native=native)
 
-    async def _handled(self, url: str) -> str:
+    async def _call_redirect_handler(self, url: str) -> str:
         assert self._redirect_handler is not None
         try:
-            came = await outcome_of(self._redirect_handler, url)
+            redirect = await call_maybe_async(self._redirect_handler, url)
         except DovetailError:
             raise
         except Exception:
             log.exception("redirect_handler= failed")
             raise NotSignedIn("redirect_handler= failed; the log says why") from None
-        if not isinstance(came, str):
+        if not isinstance(redirect, str):
             raise SetupError("OAuth: redirect_handler must return the URL that the browser came back to")
-        return came
+        return redirect
 
 
-class SignInQuestion(NamedTuple):
-    """What one browser is sent to ask, and what only we know of it."""
+class AuthorizationRequest(NamedTuple):
+    """A request to the authorization endpoint; the verifier is secret."""
 
     client: RegisteredClient
     redirect_uri: str
@@ -337,11 +327,11 @@ class SignInQuestion(NamedTuple):
     verifier: str
 
     def __repr__(self) -> str:
-        return "SignInQuestion()"
+        return "AuthorizationRequest()"
 
-    def url(self, page: str, wanted: TokenRequest) -> str:
+    def url(self, page: str, token_request: TokenRequest) -> str:
         digest = hashlib.sha256(self.verifier.encode()).digest()
-        endpoint = wanted.endpoint
+        endpoint = token_request.endpoint
         fields = {
             "response_type": "code",
             "client_id": self.client.id,
@@ -349,30 +339,20 @@ class SignInQuestion(NamedTuple):
             "state": self.state,
             "code_challenge": base64.urlsafe_b64encode(digest).rstrip(b"=").decode(),
             "code_challenge_method": S256,
-            "resource": endpoint.provider.resource,
-            **wanted.scope_field,
-            **({} if endpoint.proving is None else {"dpop_jkt": endpoint.proving.key.id}),
-            **({"prompt": "consent"} if "offline_access" in wanted.scopes else {}),  # OpenID Connect Core, 11
+            "resource": endpoint.auth_server.resource,
+            **token_request.scope_field,
+            **({} if endpoint.proofs is None else {"dpop_jkt": endpoint.proofs.key.id}),
+            **({"prompt": "consent"} if "offline_access" in token_request.scopes else {}),  # OpenID Connect Core, 11
         }
         preset = dict(parse_qsl(urlsplit(page).query, keep_blank_values=True)).keys() & fields.keys()
         url = f"{page}{'&' if '?' in page else '?'}{urlencode(fields)}"
-        if preset or len(url) > MAX_URL:
-            what = f"answers {min(preset)} itself" if preset else f"would need more than {MAX_URL} characters"
+        if preset or len(url) > MAX_URL_CHARS:
+            what = f"answers {min(preset)} itself" if preset else f"would need more than {MAX_URL_CHARS} characters"
             raise NotSignedIn(f"{shown(page)}, the page to sign in at, {what}; it is not opened")
         return url
 
 
-async def _redeemed(wanted: TokenRequest, question: SignInQuestion, code: str) -> TokenSet:
-    form = {
-        "grant_type": "authorization_code",
-        "code": code,
-        "redirect_uri": question.redirect_uri,
-        "code_verifier": question.verifier,
-    }
-    return await wanted.endpoint.ask(question.client, form, wanted.scopes)
-
-
-def _check_redirect(uri: str, *, handled: bool) -> None:
+def _check_redirect_uri(uri: str, *, handled: bool) -> None:
     try:
         parts = urlsplit(uri)
         port = parts.port
@@ -388,8 +368,3 @@ def _check_redirect(uri: str, *, handled: bool) -> None:
         )
     if handled and parts.scheme in ("", "http") and not local:
         raise SetupError("OAuth: redirect_uri= must be https, or on this machine")
-
-
-def _is_document(url: str) -> bool:
-    parts = urlsplit(url)
-    return parts.scheme == "https" and len(parts.path) > 1

@@ -13,7 +13,7 @@ from dovetail.protocol.pagination import encode_base64url
 
 
 class ClientKey:
-    """A private key with which a program proves who it is; shows nothing of itself."""
+    """A private key for client authentication; its `repr` shows nothing."""
 
     def __init__(self, key: str | bytes | Mapping[str, Any], *, key_id: str | None = None, who: str = "OAuth") -> None:
         self._key = private_key(key, who)
@@ -23,9 +23,9 @@ class ClientKey:
         return "ClientKey()"
 
     def assertion(self, client_id: str, audience: str, supported: Sequence[str] | None) -> str:
-        """That this is the program `client_id`, for this authorization server only and for a moment."""
-        possible = self._key.algorithms
-        usable = [name for name in possible if supported is None or name in supported]
+        """A signed assertion of the client id, for one authorization server and one minute."""
+        algorithms = self._key.algorithms
+        usable = [name for name in algorithms if supported is None or name in supported]
         now = int(time.time())
         claims = {
             "iss": client_id,
@@ -35,16 +35,22 @@ class ClientKey:
             "exp": now + 60,
             "jti": secrets.token_urlsafe(16),
         }
-        header = {"typ": "JWT", "alg": next(iter(usable), possible[0])}
+        header = {"typ": "JWT", "alg": next(iter(usable), algorithms[0])}
         return self._key.sign({**header, **({} if self._id is None else {"kid": self._id})}, claims)
 
 
-class ProofKey(SigningKey):
-    """The key that tokens are bound to, made for them."""
+_NONCE = re.compile(r"[!#-\[\]-~]{1,512}")
 
-    def proof(self, method: str, url: str, *, token: str | None = None, nonce: str | None = None) -> str:
-        """For one request only."""
-        public = self.public
+
+class DpopProofs:
+    """DPoP proofs by one key, with the latest nonce of each origin."""
+
+    def __init__(self, jwk: Mapping[str, str] | None = None) -> None:
+        self.key = SigningKey(jwk or SigningKey.new().jwk)
+        self._nonces: dict[tuple[str, str, int], str] = {}
+
+    def header(self, method: str, url: str, token: str | None = None) -> dict[str, str]:
+        nonce, public = self._nonces.get(ServerUrl.parse(url).origin), self.key.public
         claims = {
             "jti": secrets.token_urlsafe(16),
             "htm": method,
@@ -53,27 +59,12 @@ class ProofKey(SigningKey):
             **({} if token is None else {"ath": encode_base64url(hashlib.sha256(token.encode()).digest())}),
             **({} if nonce is None else {"nonce": nonce}),
         }
-        carried = {name: public[name] for name in ("kty", "crv", "x", "y")}
-        return self.key.sign({"typ": "dpop+jwt", "alg": OWN_ALGORITHM, "jwk": carried}, claims)
+        jwk = {name: public[name] for name in ("kty", "crv", "x", "y")}
+        return {"DPoP": self.key.key.sign({"typ": "dpop+jwt", "alg": OWN_ALGORITHM, "jwk": jwk}, claims)}
 
-
-HEADER = "DPoP"
-_NONCE = re.compile(r"[!#-\[\]-~]{1,512}")
-
-
-class DpopProofs:
-    """One key, and the latest nonce of each origin."""
-
-    def __init__(self, jwk: Mapping[str, str] | None = None) -> None:
-        self.key = ProofKey(jwk or SigningKey.new().jwk)
-        self._nonces: dict[tuple[str, str, int], str] = {}
-
-    def header(self, method: str, url: str, token: str | None = None) -> dict[str, str]:
-        return {HEADER: self.key.proof(method, url, token=token, nonce=self._nonces.get(ServerUrl.of(url).origin))}
-
-    def learn(self, url: str, nonce: str | None) -> bool:
-        """Whether there is one, so that the request may succeed with it."""
+    def remember_nonce(self, url: str, nonce: str | None) -> bool:
+        """Whether it is valid, so that the request should be sent again with it."""
         if nonce is None or not _NONCE.fullmatch(nonce):
             return False
-        self._nonces[ServerUrl.of(url).origin] = nonce
+        self._nonces[ServerUrl.parse(url).origin] = nonce
         return True

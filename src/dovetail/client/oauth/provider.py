@@ -1,7 +1,4 @@
-"""Tokens for one MCP server: obtained, refreshed and renewed once for all requests that wait for them.
-
-A token that the server refuses though it is new is not asked for again and again.
-"""
+"""Tokens for one MCP server: obtained and refreshed once for all requests that wait for them."""
 
 import asyncio
 import base64
@@ -19,25 +16,25 @@ from msgspec.structs import replace
 
 from dovetail.auth.fetch import Fetched, plain, shown
 from dovetail.auth.jose import require_library
-from dovetail.client.auth import AUTHORIZATION, Challenged, Sending, is_token
+from dovetail.client.auth import AUTHORIZATION, AuthChallenge, OutgoingRequest, is_token
 from dovetail.client.oauth.dpop import ClientKey, DpopProofs
 from dovetail.client.oauth.metadata import (
-    BASIC,
     OFFLINE_ACCESS,
-    POST,
+    PRIVATE_KEY_JWT,
     PUBLIC,
-    SIGNED,
-    OAuthProblem,
-    OAuthWeb,
-    Provider,
-    TokenAnswer,
-    Told,
+    SECRET_BASIC,
+    SECRET_POST,
+    AuthorizationServer,
+    ChallengeParams,
+    ErrorResponse,
+    OAuthHttp,
+    TokenResponse,
+    decode_as,
     discover,
-    problem_in,
-    read_as,
-    read_told,
+    read_challenge_params,
+    read_error,
 )
-from dovetail.client.oauth.storage import MemoryTokens, RegisteredClient, TokenSet, TokenStore
+from dovetail.client.oauth.storage import MemoryTokens, RegisteredClient, Scopes, TokenSet, TokenStore
 from dovetail.errors import NotSignedIn
 from dovetail.protocol.scopes import checked_scopes, read_scopes
 from dovetail.registry.options import checked_options
@@ -45,23 +42,23 @@ from dovetail.registry.options import checked_options
 log = logging.getLogger("dovetail.client")
 
 
-class LoopLock:
-    """A lock for objects that outlive an event loop: each loop has one of its own."""
+class PerLoopLock:
+    """A lock for objects that outlive an event loop: each loop has its own."""
 
     def __init__(self) -> None:
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
-    def here(self) -> asyncio.Lock:
+    def current(self) -> asyncio.Lock:
         return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
 
 ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-BUSY = frozenset({408, 425, 429})  # says nothing about the request
-LATER = frozenset({"", "server_error", "temporarily_unavailable"})  # nor does this; without a word it was a gateway
+BUSY_STATUSES = frozenset({408, 425, 429})
+TRANSIENT_ERRORS = frozenset({"", "server_error", "temporarily_unavailable"})  # without a code: of a gateway
 
 
 class TokenRefused(NotSignedIn):
-    """The endpoint itself said no; `error` is the word that OAuth has for it."""
+    """The token endpoint refused; `error` is OAuth's error code."""
 
     def __init__(self, message: str, error: str) -> None:
         super().__init__(message)
@@ -69,130 +66,114 @@ class TokenRefused(NotSignedIn):
 
 
 class TokenEndpoint(NamedTuple):
-    """All that is needed to ask one authorization server for tokens for one MCP server."""
+    """The token endpoint for one MCP server, with the keys of this client."""
 
-    web: OAuthWeb
-    provider: Provider
+    http: OAuthHttp
+    auth_server: AuthorizationServer
     key: ClientKey | None = None
-    proving: DpopProofs | None = None
+    proofs: DpopProofs | None = None
 
-    async def ask(self, client: RegisteredClient, form: Mapping[str, str], scopes: tuple[str, ...]) -> TokenSet:
-        """`scopes`: what they were asked for, whether the form says so or not."""
-        answer = await self.answer(client, {**form, "resource": self.provider.resource})
-        return self._tokens(answer, client, scopes)
+    async def request_tokens(self, client: RegisteredClient, form: Mapping[str, str], scopes: Scopes) -> TokenSet:
+        """`scopes`: those of the tokens, whether the form repeats them or not."""
+        response = await self.post(client, {**form, "resource": self.auth_server.resource})
+        return self._tokens(response, client, scopes)
 
-    async def answer(self, client: RegisteredClient, form: Mapping[str, str], url: str | None = None) -> TokenAnswer:
-        url = url or self.provider.metadata.token_endpoint
-        proof, more = self._identified(client)
+    async def post(self, client: RegisteredClient, form: Mapping[str, str], url: str | None = None) -> TokenResponse:
+        url = url or self.auth_server.metadata.token_endpoint
+        headers, fields = self._authenticate(client)
         for _ in range(2):
-            proven = {} if self.proving is None else self.proving.header("POST", url)
-            answer = await self.web.post_form(url, {**form, **more}, {**proof, **proven})
-            fresh = self.proving is not None and self.proving.learn(url, answer.headers.get("dpop-nonce"))
-            if answer.status < 400 or not fresh or problem_in(answer)[0] != "use_dpop_nonce":
+            proof = {} if self.proofs is None else self.proofs.header("POST", url)
+            response = await self.http.post_form(url, {**form, **fields}, {**headers, **proof})
+            has_nonce = self.proofs is not None and self.proofs.remember_nonce(url, response.headers.get("dpop-nonce"))
+            if response.status < 400 or not has_nonce or read_error(response)[0] != "use_dpop_nonce":
                 break
-        return _read_answer(answer, url)
+        return _read_token_response(response, url)
 
-    def _identified(self, client: RegisteredClient) -> tuple[dict[str, str], dict[str, str]]:
-        """Headers and fields that say who is asking, and prove it."""
-        if client.method == BASIC:
+    def _authenticate(self, client: RegisteredClient) -> tuple[dict[str, str], dict[str, str]]:
+        """Headers and form fields that authenticate the client."""
+        if client.method == SECRET_BASIC:
             pair = f"{quote_plus(client.id)}:{quote_plus(client.secret or '')}"
             return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}, {}
-        if client.method == POST:
+        if client.method == SECRET_POST:
             return {}, {"client_id": client.id, "client_secret": client.secret or ""}
-        if client.method == SIGNED and self.key is not None:
-            supported = self.provider.metadata.token_endpoint_auth_signing_alg_values_supported
-            assertion = self.key.assertion(client.id, self.provider.issuer, supported)
+        if client.method == PRIVATE_KEY_JWT and self.key is not None:
+            supported = self.auth_server.metadata.token_endpoint_auth_signing_alg_values_supported
+            assertion = self.key.assertion(client.id, self.auth_server.issuer, supported)
             signed = {"client_assertion_type": ASSERTION_TYPE, "client_assertion": assertion}
             return {}, {"client_id": client.id, **signed}
         return {}, {"client_id": client.id}
 
-    def _tokens(self, answer: TokenAnswer, client: RegisteredClient, scopes: tuple[str, ...]) -> TokenSet:
-        wanted = "Bearer" if self.proving is None else "DPoP"
-        if answer.token_type.lower() != wanted.lower():
-            raise NotSignedIn(f"{shown(self.provider.issuer)} gave a token that is not of the type {wanted}")
-        if not is_token(answer.access_token):
-            raise NotSignedIn(f"{shown(self.provider.issuer)} gave a token that no header can carry")
+    def _tokens(self, response: TokenResponse, client: RegisteredClient, scopes: Scopes) -> TokenSet:
+        issuer, token_type = self.auth_server.issuer, "Bearer" if self.proofs is None else "DPoP"
+        if response.token_type.lower() != token_type.lower():
+            raise NotSignedIn(f"{shown(issuer)} gave a token that is not of the type {token_type}")
+        if not is_token(response.access_token):
+            raise NotSignedIn(f"{shown(issuer)} gave a token that no header can carry")
         return TokenSet(
-            access_token=answer.access_token,
-            token_type=wanted,
-            issuer=self.provider.issuer,
+            access_token=response.access_token,
+            token_type=token_type,
+            issuer=issuer,
             client=client,
             requested=scopes,
-            granted=scopes if answer.scope is None else tuple(sorted(read_scopes(answer.scope))),
-            expires_at=_expiry(answer.expires_in),
-            refresh_token=answer.refresh_token or None,
-            proof_key=None if self.proving is None else self.proving.key.jwk,
+            granted=scopes if response.scope is None else tuple(sorted(read_scopes(response.scope))),
+            expires_at=_expires_at(response.expires_in),
+            refresh_token=response.refresh_token or None,
+            proof_key=None if self.proofs is None else self.proofs.key.jwk,
         )
 
 
-def method_for(provider: Provider, *, secret: bool, key: bool) -> str:
-    """How a program with these proves who it is, as far as the authorization server takes it."""
-    if key:
-        return SIGNED
-    if not secret:
-        return PUBLIC
-    supported = provider.metadata.token_endpoint_auth_methods_supported or (BASIC,)
-    return next((each for each in (BASIC, POST) if each in supported), BASIC)
-
-
-def _read_answer(answer: Fetched, url: str) -> TokenAnswer:
-    if answer.status >= 500 or answer.status in BUSY:
-        raise NotSignedIn(f"{shown(url)} answered {answer.status}; try again later")
-    if answer.status != 200 or read_as(answer.body, OAuthProblem) is not None:  # some servers refuse with 200
-        error, words = problem_in(answer)
-        if error in LATER:
+def _read_token_response(response: Fetched, url: str) -> TokenResponse:
+    if response.status >= 500 or response.status in BUSY_STATUSES:
+        raise NotSignedIn(f"{shown(url)} answered {response.status}; try again later")
+    if response.status != 200 or decode_as(response.body, ErrorResponse) is not None:  # some servers refuse with 200
+        error, words = read_error(response)
+        if error in TRANSIENT_ERRORS:
             raise NotSignedIn(f"{shown(url)} gave no token: {words}; try again later")
         raise TokenRefused(f"{shown(url)} gave no token: {words}", error)
-    found = read_as(answer.body, TokenAnswer)
+    found = decode_as(response.body, TokenResponse)
     if found is None:
         raise NotSignedIn(f"{shown(url)} answered with something that holds no token")
     return found
 
 
-def _expiry(seconds: float | str | None) -> float | None:
+def _expires_at(seconds: float | str | None) -> float | None:
     try:
-        lasts = min(float(seconds or 0), 366 * 86_400.0)
+        lifetime = min(float(seconds or 0), 366 * 86_400.0)
     except ValueError:
         raise NotSignedIn(f"The token ends after {plain(str(seconds))!r} seconds, which is no number") from None
-    if not lasts > 0:
+    if not lifetime > 0:
         return None
-    return time.time() + lasts - min(30.0, lasts / 10)  # a little before its end
+    return time.time() + lifetime - min(30.0, lifetime / 10)  # early, so that it does not expire on the way
 
 
 class TokenRequest(NamedTuple):
-    """One try to get tokens."""
-
     endpoint: TokenEndpoint
-    scopes: tuple[str, ...]
-    client: RegisteredClient | None  # as this program is known there already, if it is
+    scopes: Scopes
+    client: RegisteredClient | None  # from an earlier registration
 
     @property
     def scope_field(self) -> dict[str, str]:
         return {"scope": " ".join(self.scopes)} if self.scopes else {}
 
 
-class SourceOptions(TypedDict, total=False):
-    """What all ways to get tokens take."""
-
-    private_key: str | bytes | Mapping[str, Any] | None  # PEM or JWK, by which a program proves who it is
+class TokenSourceOptions(TypedDict, total=False):
+    private_key: str | bytes | Mapping[str, Any] | None  # PEM or JWK, for client authentication
     key_id: str | None
-    scopes: Iterable[str]  # to ask for, besides what the server names
-    issuer: str | None  # the only authorization server that may be asked
-    tokens: TokenStore | None  # where they are kept
+    scopes: Iterable[str]  # to request, besides those that the server names
+    issuer: str | None  # the only authorization server that is used
+    tokens: TokenStore | None
     dpop: bool  # bind tokens to a key
 
 
 class TokenSource(ABC):
-    """A way to get tokens, the same for every server; `OAuth`, `ClientCredentials` and the like.
+    """A way to get tokens for any server: `OAuth`, `ClientCredentials` and the like."""
 
-    `key` is one by which a program proves who it is to the token endpoint.
-    """
+    interactive = False  # the user has to sign in
 
-    interactive = False  # a person has to do something
-
-    def __init__(self, **options: Unpack[SourceOptions]) -> None:
+    def __init__(self, client_id: str | None, client_secret: str | None, **options: Unpack[TokenSourceOptions]) -> None:
+        self._id, self._secret = client_id, client_secret
         name = type(self).__name__
-        checked_options(options, SourceOptions.__optional_keys__, name, {})
+        checked_options(options, TokenSourceOptions.__optional_keys__, name, {})
         self.issuer = options.get("issuer")
         self.scopes = checked_scopes(options.get("scopes", ()), name)
         self.dpop = options.get("dpop", False)
@@ -202,90 +183,96 @@ class TokenSource(ABC):
         self.key = None if key is None else ClientKey(key, key_id=options.get("key_id"), who=name)
         tokens = options.get("tokens")
         self.store: TokenStore = MemoryTokens() if tokens is None else tokens
-        self.first_issuer = self.issuer  # else the one that a server named first
+        self.first_issuer = self.issuer  # else that of the first server
         self._servers: dict[str, ServerTokens] = {}
 
     def for_server(self, url: str) -> "ServerTokens":
-        """Of all clients of one server: they share its tokens."""
         if url not in self._servers:
             self._servers[url] = ServerTokens(url, self)
         return self._servers[url]
 
     @property
     @abstractmethod
-    def who(self) -> str:
-        """Whose tokens these are, in the key of a store."""
+    def store_name(self) -> str:
+        """A part of the key in the token store."""
 
     @property
-    @abstractmethod
     def bound_to_issuer(self) -> bool:
-        """Whether the user's own credentials belong to one issuer, and must not be shown to another."""
+        """Whether the user's secrets belong to one issuer, and must not be sent to another."""
+        return self._secret is not None or self.key is not None
+
+    def with_secret(self, client: RegisteredClient) -> RegisteredClient:
+        """A stored client with the user's secret, which is not stored."""
+        if self._id is None or client.id != self._id:
+            return client
+        return RegisteredClient(client.id, self._secret, client.method, client.redirect_uri)
+
+    def user_client(self, id: str, auth_server: AuthorizationServer) -> RegisteredClient:
+        """The client that the user has registered, with a method of client authentication for its secret or key."""
+        method = PUBLIC if self.key is None else PRIVATE_KEY_JWT
+        if self._secret is not None and self.key is None:
+            supported = auth_server.metadata.token_endpoint_auth_methods_supported or (SECRET_BASIC,)
+            method = next((each for each in (SECRET_BASIC, SECRET_POST) if each in supported), SECRET_BASIC)
+        return RegisteredClient(id, self._secret, method)
 
     @abstractmethod
-    def completed(self, client: RegisteredClient) -> RegisteredClient:
-        """As it was kept, with the secrets that only the user keeps."""
-
-    @abstractmethod
-    async def obtain(self, wanted: TokenRequest) -> TokenSet:
+    async def obtain(self, token_request: TokenRequest) -> TokenSet:
         """Raises NotSignedIn."""
 
 
-SOON = 60.0  # seconds in which nothing is tried twice that did not help
-FORGOTTEN = frozenset({"invalid_client", "unauthorized_client"})  # the program is not known any more
+RETRY_WINDOW = 60.0  # seconds in which a refresh or a sign-in that did not help is not repeated
+CLIENT_REJECTED_ERRORS = frozenset({"invalid_client", "unauthorized_client"})
 
 
 class ServerTokens:
     """Credentials for one server, from one source."""
 
-    discovery_seconds = 20.0
+    discovery_timeout = 20.0  # seconds
 
     def __init__(self, url: str, source: TokenSource) -> None:
         self._url = url
         self._source = source
-        self._key = f"{url} {source.who}"
-        self._issuer = source.issuer  # as the user says, else as the server said first
-        self._lock = LoopLock()  # of whoever does something for a token
+        self._key = f"{url} {source.store_name}"
+        self._issuer = source.issuer  # else that of the last discovery
+        self._lock = PerLoopLock()  # held while tokens are obtained
         self._is_loaded = False
         self._tokens: TokenSet | None = None
-        self._client: RegisteredClient | None = None  # as the issuer knew it a moment ago
-        self._web: OAuthWeb | None = None
-        self._provider: Provider | None = None
-        self._proving: DpopProofs | None = None
-        self._tried: dict[str, float] = {}  # when something was last done
-        self._stepped: set[frozenset[str]] = set()  # scopes that are not asked for again
-        self._obtained: deque[float] = deque(maxlen=5 if source.interactive else 30)  # when, within a minute
-        self._failures = 0  # so often nothing came of it
-        self._why = ""  # the last time
+        self._client: RegisteredClient | None = None
+        self._http: OAuthHttp | None = None
+        self._auth_server: AuthorizationServer | None = None
+        self._proofs: DpopProofs | None = None
+        self._tried: dict[str, float] = {}  # the time of the last refresh and sign-in
+        self._stepped_up: set[frozenset[str]] = set()  # scopes that are not requested again
+        self._obtained: deque[float] = deque(maxlen=5 if source.interactive else 30)  # times
+        self._failures = 0
+        self._last_failure = ""
 
     @property
     def identity(self) -> str:
-        """Changes with the token: clients that share it must not keep what was said to another one."""
+        """Changes with the token, so that responses to another caller are not used from the cache."""
         return "" if self._tokens is None else self._tokens.authorization
 
-    # ── a request goes out ──
-
-    async def headers(self, request: Sending) -> Mapping[str, str]:
+    async def headers(self, request: OutgoingRequest) -> Mapping[str, str]:
         if not self._is_loaded:
-            async with self._turn(request):
+            async with self._locked(request):
                 await self._load()
         tokens = self._tokens
-        if tokens is not None and self._provider is not None and tokens.is_over(time.time()):
-            async with self._turn(request):
+        if tokens is not None and self._auth_server is not None and tokens.is_expired(time.time()):
+            async with self._locked(request):
                 if self._tokens is tokens:
-                    await self._renew(request, self._provider, tokens)
+                    await self._renew(request, self._auth_server, tokens)
         tokens = self._tokens
         if tokens is None:
             return {}
-        proof = {}
-        if self._proving is not None:
-            proof = self._proving.header(request.method, request.url, tokens.access_token)
-        # Even if the token is over: without one, somebody who is known could be taken for a stranger.
+        proofs = self._proofs
+        proof = {} if proofs is None else proofs.header(request.method, request.url, tokens.access_token)
+        # Also an expired token: without any, a known caller could be served as an anonymous one.
         return {AUTHORIZATION: tokens.authorization, **proof}
 
     @asynccontextmanager
-    async def _turn(self, request: Sending) -> AsyncIterator[None]:
-        """Inside, only we do something for a token. Who waits for that may be waiting for a person."""
-        lock = self._lock.here()
+    async def _locked(self, request: OutgoingRequest) -> AsyncIterator[None]:
+        """With the lock; the timeouts of requests that wait for it are paused, as another one may wait for the user."""
+        lock = self._lock.current()
         with self._paused(request):
             await lock.acquire()
         try:
@@ -293,166 +280,152 @@ class ServerTokens:
         finally:
             lock.release()
 
-    def _paused(self, request: Sending) -> AbstractContextManager[None]:
-        """Time limits are for machines."""
-        return request.waiting() if self._source.interactive else nullcontext()
+    def _paused(self, request: OutgoingRequest) -> AbstractContextManager[None]:
+        return request.pause_timeouts() if self._source.interactive else nullcontext()
 
-    async def _renew(self, request: Sending, provider: Provider, tokens: TokenSet) -> None:
-        """Before the server has to ask for it, where nobody has to do anything for it. It need not succeed."""
+    async def _renew(self, request: OutgoingRequest, auth_server: AuthorizationServer, tokens: TokenSet) -> None:
+        """Before the server refuses an expired token, if the user need not sign in for it. It may fail."""
         try:
             if tokens.refresh_token:
-                await self._refresh(provider, tokens)
+                await self._refresh(auth_server, tokens)
             elif not self._source.interactive:
-                await self._obtain(request, provider, tokens.requested)
+                await self._obtain(request, auth_server, tokens.requested)
         except NotSignedIn as failure:
             log.info("the token is not renewed yet: %s", failure)
 
-    # ── and is refused ──
-
-    async def refused(self, request: Sending, challenged: Challenged) -> bool:
-        told = read_told(challenged.challenges, ("dpop", "bearer") if self._source.dpop else ("bearer", "dpop"))
-        if self._proving is not None and challenged.sent:
-            learned = self._proving.learn(request.url, challenged.nonce)
-            if told.error == "use_dpop_nonce":
-                return learned
-        if challenged.status == 403 and told.error != "insufficient_scope":
+    async def refused(self, request: OutgoingRequest, challenge: AuthChallenge) -> bool:
+        schemes = ("dpop", "bearer") if self._source.dpop else ("bearer", "dpop")
+        params = read_challenge_params(challenge.challenges, schemes)
+        if self._proofs is not None and challenge.sent_headers:
+            has_nonce = self._proofs.remember_nonce(request.url, challenge.nonce)
+            if params.error == "use_dpop_nonce":
+                return has_nonce
+        if challenge.status == 403 and params.error != "insufficient_scope":
             return False
         failures = self._failures
-        async with self._turn(request):
+        async with self._locked(request):
             if self._failures > failures:
-                raise NotSignedIn(self._why)  # which is what we have waited for
-            if self._tokens is not None and self._tokens.authorization != challenged.sent.get(AUTHORIZATION):
-                return True  # somebody else has seen to it
+                raise NotSignedIn(self._last_failure)  # of the request that held the lock
+            if self._tokens is not None and self._tokens.authorization != challenge.sent_headers.get(AUTHORIZATION):
+                return True  # another request has got new tokens
             try:
-                return await self._get_in(request, challenged, told)
+                return await self._sign_in(request, challenge, params)
             except NotSignedIn as failure:
                 self._failures += 1
-                self._why = str(failure)
+                self._last_failure = str(failure)
                 raise
 
-    async def _get_in(self, request: Sending, challenged: Challenged, told: Told) -> bool:
+    async def _sign_in(self, request: OutgoingRequest, challenge: AuthChallenge, params: ChallengeParams) -> bool:
         tokens = self._tokens
-        if challenged.status == 403 and tokens is not None:
-            return await self._step_up(request, challenged, told, tokens)
-        provider = await self._discover(told, challenged.inside)
+        if challenge.status == 403 and tokens is not None:
+            return await self._step_up(request, challenge, params, tokens)
+        auth_server = await self._discover(params, challenge.in_private_network)
         tokens = self._tokens
-        is_new = tokens is not None and not tokens.is_over(time.time())
-        if tokens is not None and tokens.refresh_token and not (is_new and self._recently("refresh")):
-            if await self._refresh(provider, tokens):
+        is_new = tokens is not None and not tokens.is_expired(time.time())
+        if tokens is not None and tokens.refresh_token and not (is_new and self._tried_recently("refresh")):
+            if await self._refresh(auth_server, tokens):
                 return True
-        elif await self._take_over(provider, tokens):
+        elif await self._adopt_stored(auth_server, tokens):
             return True
-        if self._source.interactive and not request.attended:
+        if self._source.interactive and not request.may_sign_in:
             return False
-        if self._tokens is not None and is_new and self._recently("sign in"):
-            raise NotSignedIn(
-                f"{shown(self._url)} refuses the token that {shown(provider.issuer)} has just given for it; "
-                "whoever runs the server should know why"
-            )
-        await self._obtain(request, provider, self._scopes(provider, told, tokens))
+        if self._tokens is not None and is_new and self._tried_recently("sign in"):
+            given = f"{shown(self._url)} refuses the token that {shown(auth_server.issuer)} has just given for it"
+            raise NotSignedIn(f"{given}; its operator should know why")
+        await self._obtain(request, auth_server, self._scopes(auth_server, params, tokens))
         return True
 
-    async def _step_up(self, request: Sending, challenged: Challenged, told: Told, tokens: TokenSet) -> bool:
-        """More scopes, unless they are there, or were asked for before."""
-        union = frozenset(tokens.requested).union(tokens.granted, told.scopes)
-        if told.scopes <= set(tokens.granted) or union in self._stepped:
+    async def _step_up(
+        self, request: OutgoingRequest, challenge: AuthChallenge, params: ChallengeParams, tokens: TokenSet
+    ) -> bool:
+        """Obtain a token with more scopes, unless it has them or they were requested before."""
+        union = frozenset(tokens.requested).union(tokens.granted, params.scopes)
+        if params.scopes <= set(tokens.granted) or union in self._stepped_up:
             return False
-        if self._source.interactive and not request.attended:
+        if self._source.interactive and not request.may_sign_in:
             return False
-        provider = self._provider or await self._discover(told, challenged.inside)
-        await self._obtain(request, provider, tuple(sorted(union)))
-        self._stepped.add(union)
+        auth_server = self._auth_server or await self._discover(params, challenge.in_private_network)
+        await self._obtain(request, auth_server, tuple(sorted(union)))
+        self._stepped_up.add(union)
         return True
-
-    # ── what is known ──
 
     async def _load(self) -> None:
         if not self._is_loaded:
-            kept = await self._kept(self._known_issuer)
-            if kept is not None:
-                self._use(kept)
-                self._remember(kept.issuer)
+            stored = await self._load_stored(self._known_issuer)
+            if stored is not None:
+                self._use(stored)
+                self._issuer = self._source.first_issuer = stored.issuer
             self._is_loaded = True
 
     @property
     def _known_issuer(self) -> str | None:
-        """What belongs to one issuer does so for all servers."""
+        """Credentials of one issuer are for the same one with all servers."""
         return self._source.first_issuer if self._source.bound_to_issuer else self._issuer
-
-    def _remember(self, issuer: str) -> None:
-        self._issuer = self._source.first_issuer = issuer
 
     def _use(self, tokens: TokenSet) -> None:
         self._tokens, self._client = tokens, tokens.client
-        if self._source.dpop:
-            jwk = tokens.proof_key
-            if self._proving is None or self._proving.key.jwk != jwk:
-                self._proving = DpopProofs(jwk)
+        jwk = tokens.proof_key
+        if self._source.dpop and (self._proofs is None or self._proofs.key.jwk != jwk):
+            self._proofs = DpopProofs(jwk)
 
-    async def _kept(self, issuer: str | None) -> TokenSet | None:
-        """What the store has of this issuer, or of any."""
-        kept = await self._source.store.load(self._key)
-        is_ours = kept is not None and issuer in (None, kept.issuer)
-        return kept if kept is not None and is_ours and (kept.token_type == "DPoP") == self._source.dpop else None
+    async def _load_stored(self, issuer: str | None) -> TokenSet | None:
+        """The stored tokens, if they are of this issuer; None stands for any."""
+        stored = await self._source.store.load(self._key)
+        if stored is None or issuer not in (None, stored.issuer):
+            return None
+        return stored if (stored.token_type == "DPoP") == self._source.dpop else None
 
-    async def _take_over(self, provider: Provider, tokens: TokenSet | None) -> bool:
-        """What another process has got meanwhile."""
-        kept = await self._kept(provider.issuer)
-        is_known = tokens is not None and kept is not None and kept.access_token == tokens.access_token
-        if kept is None or is_known or kept.is_over(time.time()):
+    async def _adopt_stored(self, auth_server: AuthorizationServer, tokens: TokenSet | None) -> bool:
+        """Use tokens that another process has obtained meanwhile."""
+        stored = await self._load_stored(auth_server.issuer)
+        is_known = tokens is not None and stored is not None and stored.access_token == tokens.access_token
+        if stored is None or is_known or stored.is_expired(time.time()):
             return False
-        self._use(kept)
+        self._use(stored)
         return True
 
-    async def _keep(self, tokens: TokenSet) -> None:
-        self._use(tokens)
-        if self._source.bound_to_issuer:  # its secret is the user's, who keeps it elsewhere
-            tokens = replace(tokens, client=replace(tokens.client, secret=None))
-        await self._save(tokens)
-
     async def _save(self, tokens: TokenSet | None) -> None:
-        """What can't be kept is good as long as this program runs."""
+        """Tokens that can't be stored are used as long as this program runs."""
+        if tokens is not None and self._source.bound_to_issuer:  # the user's own secret is not stored
+            tokens = replace(tokens, client=replace(tokens.client, secret=None))
         try:
             await self._source.store.save(self._key, tokens)
         except NotSignedIn as failure:
             log.warning("you will have to sign in again next time: %s", failure)
 
-    # ── what is done ──
-
-    async def _discover(self, told: Told, inside: bool) -> Provider:
-        only = self._source.issuer
-        web = OAuthWeb(self._url, inside=inside)
-        issuer_web = web if only is None else OAuthWeb(self._url, inside=True)  # the user has written it down
+    async def _discover(self, params: ChallengeParams, allow_private: bool) -> AuthorizationServer:
+        required, preferred = self._source.issuer, self._known_issuer
+        http = OAuthHttp(self._url, allow_private=allow_private)
+        # The user has named the required issuer, so it may be in a private network.
+        issuer_http = http if required is None else OAuthHttp(self._url, allow_private=True)
         try:
-            async with asyncio.timeout(self.discovery_seconds):
-                provider = await discover(
-                    web, self._url, told.resource_metadata, only=only, before=self._known_issuer, issuer_web=issuer_web
+            async with asyncio.timeout(self.discovery_timeout):
+                auth_server = await discover(
+                    http, issuer_http, self._url, params.resource_metadata, required=required, preferred=preferred
                 )
         except TimeoutError:
             raise NotSignedIn(f"{shown(self._url)}: where its tokens come from was not to be found in time") from None
-        before = self._known_issuer  # by now; another server may have been quicker
-        if before is not None and before != provider.issuer:
+        known = self._known_issuer  # another server may have set it meanwhile
+        if known is not None and known != auth_server.issuer:
             if self._source.bound_to_issuer:
-                raise NotSignedIn(
-                    f"{shown(self._url)} takes tokens of {shown(provider.issuer)}; what this program has is for "
-                    f"{shown(before)}, and is not shown to others"
-                )
+                takes = f"{shown(self._url)} takes tokens of {shown(auth_server.issuer)}"
+                raise NotSignedIn(f"{takes}; what this program has is for {shown(known)}, and is not shown to others")
             self._tokens = self._client = None
             self._tried.clear()
-            self._stepped.clear()
-        self._remember(provider.issuer)
-        self._provider, self._web = provider, issuer_web
-        return provider
+            self._stepped_up.clear()
+        self._issuer = self._source.first_issuer = auth_server.issuer
+        self._auth_server, self._http = auth_server, issuer_http
+        return auth_server
 
-    def _endpoint(self, provider: Provider) -> TokenEndpoint:
-        if self._source.dpop and self._proving is None:
-            self._proving = DpopProofs()
-        assert self._web is not None
-        return TokenEndpoint(self._web, provider, self._source.key, self._proving)
+    def _endpoint(self, auth_server: AuthorizationServer) -> TokenEndpoint:
+        if self._source.dpop and self._proofs is None:
+            self._proofs = DpopProofs()
+        assert self._http is not None
+        return TokenEndpoint(self._http, auth_server, self._source.key, self._proofs)
 
-    async def _refresh(self, provider: Provider, tokens: TokenSet) -> bool:
-        """Whoever stops waiting meanwhile must not lose what came of it: the old refresh token is used up."""
-        task = asyncio.create_task(self._context(provider, tokens))
+    async def _refresh(self, auth_server: AuthorizationServer, tokens: TokenSet) -> bool:
+        """A cancelled request must not lose the new tokens: the old refresh token is used up."""
+        task = asyncio.create_task(self._refresh_locked(auth_server, tokens))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -460,66 +433,62 @@ class ServerTokens:
             task.cancel()
             raise
 
-    async def _context(self, provider: Provider, tokens: TokenSet) -> bool:
-        """Whether there is a good token now. One that can't be refreshed is forgotten."""
-        async with self._alone():
-            if await self._take_over(provider, tokens):
+    async def _refresh_locked(self, auth_server: AuthorizationServer, tokens: TokenSet) -> bool:
+        """Whether there is a valid token now. Tokens that can't be refreshed are dropped."""
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(self._source.store.exclusive(self._key))
+            except NotSignedIn as failure:
+                log.warning("other programs may use the same tokens: %s", failure)
+            if await self._adopt_stored(auth_server, tokens):
                 return True
-            kept = await self._kept(provider.issuer)
-            if kept is not None and kept.refresh_token:
-                tokens = kept  # another process may have used up ours
-                self._use(kept)
-            client = self._source.completed(tokens.client)
+            stored = await self._load_stored(auth_server.issuer)
+            if stored is not None and stored.refresh_token:
+                tokens = stored  # another process may have used up our refresh token
+                self._use(stored)
+            client = self._source.with_secret(tokens.client)
             form = {"grant_type": "refresh_token", "refresh_token": tokens.refresh_token or ""}
             try:
-                fresh = await self._endpoint(provider).ask(client, form, tokens.granted)
+                fresh = await self._endpoint(auth_server).request_tokens(client, form, tokens.granted)
             except TokenRefused as refused:
                 log.info("a sign-in has ended: %s", refused)
                 self._tokens = None
-                self._client = None if refused.error in FORGOTTEN else client
+                self._client = None if refused.error in CLIENT_REJECTED_ERRORS else client
                 await self._save(None)
                 return False
             self._tried["refresh"] = time.monotonic()
-            rotated = fresh.refresh_token or tokens.refresh_token  # what is left out stays as it was
-            await self._keep(replace(fresh, refresh_token=rotated, requested=tokens.requested))
+            rotated = fresh.refresh_token or tokens.refresh_token  # not every response has a new one
+            fresh = replace(fresh, refresh_token=rotated, requested=tokens.requested)
+            self._use(fresh)
+            await self._save(fresh)
             return True
 
-    @asynccontextmanager
-    async def _alone(self) -> AsyncIterator[None]:
-        """Without others who use the same refresh token, if the store can see to that."""
-        async with AsyncExitStack() as held:
-            try:
-                await held.enter_async_context(self._source.store.exclusive(self._key))
-            except NotSignedIn as failure:
-                log.warning("other programs may use the same tokens: %s", failure)
-            yield
-
-    async def _obtain(self, request: Sending, provider: Provider, scopes: tuple[str, ...]) -> None:
+    async def _obtain(self, request: OutgoingRequest, auth_server: AuthorizationServer, scopes: Scopes) -> None:
         now = time.monotonic()
-        if len(self._obtained) == self._obtained.maxlen and now - self._obtained[0] < SOON:
-            raise NotSignedIn(
-                f"{shown(self._url)} has wanted {len(self._obtained)} new tokens within {SOON:g} s, which is too often"
-            )
+        if len(self._obtained) == self._obtained.maxlen and now - self._obtained[0] < RETRY_WINDOW:
+            often = f"{len(self._obtained)} new tokens within {RETRY_WINDOW:g} s, which is too often"
+            raise NotSignedIn(f"{shown(self._url)} has wanted {often}")
         self._obtained.append(now)
-        wanted = TokenRequest(self._endpoint(provider), scopes, self._client)
+        token_request = TokenRequest(self._endpoint(auth_server), scopes, self._client)
         try:
             with self._paused(request):
-                tokens = await self._source.obtain(wanted)
+                tokens = await self._source.obtain(token_request)
         except NotSignedIn:
-            self._client = None  # which may be why
+            self._client = None  # the registration may be the reason
             raise
         self._tried["sign in"] = time.monotonic()
         self._tried.pop("refresh", None)
-        await self._keep(tokens)
+        self._use(tokens)
+        await self._save(tokens)
 
-    def _scopes(self, provider: Provider, told: Told, tokens: TokenSet | None) -> tuple[str, ...]:
-        """What the challenge names, else what the server does; with what the user wants, and had before."""
-        named = told.scopes or self._source.scopes or read_scopes(list(provider.scopes or ()))
-        wanted = named | self._source.scopes | frozenset(() if tokens is None else tokens.requested)
-        offered = provider.metadata.scopes_supported or ()
-        if wanted and self._source.interactive and OFFLINE_ACCESS in offered:
-            wanted |= {OFFLINE_ACCESS}
-        return tuple(sorted(wanted))
+    def _scopes(self, auth_server: AuthorizationServer, params: ChallengeParams, tokens: TokenSet | None) -> Scopes:
+        """Those of the challenge, else of the user, else of the server's metadata; with the user's and earlier ones."""
+        named = params.scopes or self._source.scopes or read_scopes(list(auth_server.scopes or ()))
+        scopes = named | self._source.scopes | frozenset(() if tokens is None else tokens.requested)
+        offered = auth_server.metadata.scopes_supported or ()
+        if scopes and self._source.interactive and OFFLINE_ACCESS in offered:
+            scopes |= {OFFLINE_ACCESS}
+        return tuple(sorted(scopes))
 
-    def _recently(self, what: str) -> bool:
-        return time.monotonic() - self._tried.get(what, -SOON) < SOON
+    def _tried_recently(self, action: str) -> bool:
+        return time.monotonic() - self._tried.get(action, -RETRY_WINDOW) < RETRY_WINDOW

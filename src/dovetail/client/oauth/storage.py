@@ -1,7 +1,6 @@
 """Token stores: in memory, or in a file that only its owner can read.
 
-The file is written beside its place and then put there, so that nobody ever sees half of it. One that others can read
-is not used.
+The file is replaced as a whole, so that no process reads half of it. A file that others can read is not used.
 """
 
 import asyncio
@@ -25,24 +24,26 @@ from dovetail.errors import NotSignedIn
 
 log = logging.getLogger("dovetail.client")
 
+Scopes = tuple[str, ...]
+
 
 class RegisteredClient(Confidential, frozen=True, omit_defaults=True):
-    """Who this program is to one authorization server."""
+    """This program as a client of one authorization server."""
 
     harmless = ("id",)
 
     id: str
     secret: str | None = None
-    method: str = "none"  # how it proves that to the token endpoint
-    redirect_uri: str | None = None  # that it was registered with
+    method: str = "none"  # of client authentication at the token endpoint
+    redirect_uri: str | None = None  # of the registration
     secret_expires_at: float | None = None  # seconds since 1970
 
-    def is_over(self, now: float) -> bool:
+    def is_expired(self, now: float) -> bool:
         return self.secret_expires_at is not None and now >= self.secret_expires_at
 
 
 class TokenSet(Confidential, frozen=True, kw_only=True, omit_defaults=True):
-    """What one sign-in came to."""
+    """The tokens of one sign-in."""
 
     harmless = ("token_type", "issuer")
 
@@ -50,58 +51,56 @@ class TokenSet(Confidential, frozen=True, kw_only=True, omit_defaults=True):
     token_type: str  # "Bearer" or "DPoP"
     issuer: str
     client: RegisteredClient
-    requested: tuple[str, ...] = ()  # scopes
-    granted: tuple[str, ...] = ()
-    expires_at: float | None = None  # seconds since 1970, a little before its end
+    requested: Scopes = ()
+    granted: Scopes = ()
+    expires_at: float | None = None  # seconds since 1970, a little early
     refresh_token: str | None = None
-    proof_key: dict[str, str] | None = None  # that it is bound to
+    proof_key: dict[str, str] | None = None  # for DPoP
 
     @property
     def authorization(self) -> str:
         return f"{self.token_type} {self.access_token}"
 
-    def is_over(self, now: float) -> bool:
+    def is_expired(self, now: float) -> bool:
         return self.expires_at is not None and now >= self.expires_at
 
 
 class TokenStore(Protocol):
-    """Where tokens are kept. A key names a server and a client, so that each user of an app needs a store."""
+    """Stores tokens by key. A key names a server and a client, so that each user of an app needs a store."""
 
     async def load(self, key: str) -> TokenSet | None: ...
 
     async def save(self, key: str, tokens: TokenSet | None) -> None:
-        """None takes them away. Others may be saving something else at the same time."""
+        """None removes them. Other processes may save other keys at the same time."""
 
     def exclusive(self, key: str) -> AbstractAsyncContextManager[None]:
-        """Inside, nobody else uses what is kept under this key: a refresh token is good for one use only."""
-        ...
+        """A lock for the tokens of this key: a refresh token is good for one use only."""
 
 
 class MemoryTokens:
-    """Kept for as long as this object lives."""
+    """Stores tokens as long as this object lives."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, TokenSet] = {}
+        self._tokens: dict[str, TokenSet] = {}
 
     def __repr__(self) -> str:
-        return f"MemoryTokens({len(self._kept)})"
+        return f"MemoryTokens({len(self._tokens)})"
 
     def items(self) -> dict[str, TokenSet]:
-        """A copy of all that is kept."""
-        return dict(self._kept)
+        return dict(self._tokens)
 
     async def load(self, key: str) -> TokenSet | None:
-        return self._kept.get(key)
+        return self._tokens.get(key)
 
     async def save(self, key: str, tokens: TokenSet | None) -> None:
         if tokens is None:
-            self._kept.pop(key, None)
+            self._tokens.pop(key, None)
         else:
-            self._kept[key] = tokens
+            self._tokens[key] = tokens
 
     @asynccontextmanager
     async def exclusive(self, key: str) -> AsyncIterator[None]:  # noqa: ARG002
-        yield  # there is one user for each key, which does one thing at a time
+        yield  # each key has one user, with a lock of its own
 
 
 if sys.platform == "win32":
@@ -110,7 +109,7 @@ else:
     import fcntl
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _FileContent(msgspec.Struct, frozen=True):
     tokens: dict[str, TokenSet]
     version: int = 1
 
@@ -119,15 +118,11 @@ class TokenFile:
     """`TokenFile()` is in the user's data folder, `TokenFile("tokens.json")` anywhere else."""
 
     def __init__(
-        self,
-        path: str | os.PathLike[str] | None = None,
-        *,
-        lock_seconds: float = 30.0,
-        max_bytes: int = 4 * 1024 * 1024,
+        self, path: str | os.PathLike[str] | None = None, *, lock_seconds: float = 30.0, max_bytes: int = 4 * 1024**2
     ) -> None:
         self._lock_seconds = lock_seconds
         self._max_bytes = max_bytes
-        self.path = usual_place() if path is None else Path(path).expanduser().absolute()
+        self.path = default_path() if path is None else Path(path).expanduser().absolute()
 
     def __repr__(self) -> str:
         return f"TokenFile({str(self.path)!r})"
@@ -137,43 +132,40 @@ class TokenFile:
 
     async def save(self, key: str, tokens: TokenSet | None) -> None:
         async with self._locked(""):
-            kept = self._read()
-            kept.pop(key, None)
+            tokens_by_key = self._read()
+            tokens_by_key.pop(key, None)
             if tokens is not None:
-                kept[key] = tokens
-            data = msgspec.json.format(msgspec.json.encode(_Kept(kept)))
+                tokens_by_key[key] = tokens
+            data = msgspec.json.format(msgspec.json.encode(_FileContent(tokens_by_key)))
             if len(data) > self._max_bytes:
                 raise NotSignedIn(f"{self.path}: there is no room for more tokens; remove the file, and sign in again")
             self._write(data)
 
-    @asynccontextmanager
-    async def exclusive(self, key: str) -> AsyncIterator[None]:
-        """Those of other servers can be used meanwhile."""
-        async with self._locked(f".{hashlib.sha256(key.encode()).hexdigest()[:16]}"):
-            yield
+    def exclusive(self, key: str) -> AbstractAsyncContextManager[None]:
+        return self._locked(f".{hashlib.sha256(key.encode()).hexdigest()[:16]}")
 
     @asynccontextmanager
     async def _locked(self, part: str) -> AsyncIterator[None]:
-        place = self.path.with_name(f".{self.path.name}{part}.lock")
+        path = self.path.with_name(f".{self.path.name}{part}.lock")
         try:
-            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(place, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o600)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o600)
         except OSError as failure:
-            raise NotSignedIn(f"{place}: the tokens can't be kept there: {failure.strerror}") from None
+            raise NotSignedIn(f"{path}: the tokens can't be kept there: {failure.strerror}") from None
         try:
-            end = time.monotonic() + self._lock_seconds
+            deadline = time.monotonic() + self._lock_seconds
             while not _try_lock(lock):
-                if time.monotonic() > end:
+                if time.monotonic() > deadline:
                     raise NotSignedIn(f"{self.path}: another program has been changing it for {self._lock_seconds:g} s")
                 await asyncio.sleep(0.02)
             yield
         finally:
-            os.close(lock)  # which gives it free
+            os.close(lock)  # releases it
 
     def _read(self) -> dict[str, TokenSet]:
-        """Nothing, if the file is broken: the next tokens replace it. Raises NotSignedIn for what must not be used."""
+        """Empty if the file is broken: the next tokens replace it. Raises NotSignedIn if the file is unsafe."""
         try:
-            file = os.open(self.path, os.O_RDONLY | _NO_LINK | _NO_WAIT)
+            file = os.open(self.path, os.O_RDONLY | _NO_LINK | _NO_BLOCK)
         except FileNotFoundError:
             return {}
         except OSError as failure:
@@ -183,7 +175,7 @@ class TokenFile:
             data = opened.read(self._max_bytes + 1)
         try:
             if len(data) <= self._max_bytes:
-                return dict(msgspec.json.decode(data, type=_Kept).tokens)
+                return dict(msgspec.json.decode(data, type=_FileContent).tokens)
         except (ValueError, RecursionError):
             pass
         log.warning("%s can't be read; you will have to sign in again", self.path)
@@ -191,44 +183,39 @@ class TokenFile:
 
     def _check_owner(self, found: os.stat_result) -> None:
         if os.name != "posix":
-            return  # the user's own folders are private already
+            return  # the user's data folder is private
         if not stat.S_ISREG(found.st_mode):
             raise NotSignedIn(f"{self.path}: that is not a file; move it away")
         if found.st_uid != os.geteuid():
-            raise NotSignedIn(f"{self.path}: it belongs to somebody else; remove it, and sign in again")
+            raise NotSignedIn(f"{self.path}: it belongs to another user; remove it, and sign in again")
         if found.st_mode & 0o077:
             raise NotSignedIn(f'{self.path}: others can read the tokens in it; run: chmod 600 "{self.path}"')
 
     def _write(self, data: bytes) -> None:
-        beside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
+        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
         try:
-            file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o600)  # so it is ours
+            file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o600)
             with open(file, "wb") as opened:
                 opened.write(data)
                 opened.flush()
                 os.fsync(opened.fileno())
-            self._put_in_place(beside)
+            for _ in range(25):  # Windows refuses while another process reads the file
+                with contextlib.suppress(PermissionError):
+                    temporary.replace(self.path)
+                    return
+                time.sleep(0.02)
+            temporary.replace(self.path)
         except OSError as failure:
             with contextlib.suppress(OSError):
-                beside.unlink()
+                temporary.unlink()
             raise NotSignedIn(f"{self.path}: the tokens can't be kept: {failure.strerror}") from None
-
-    def _put_in_place(self, beside: Path) -> None:
-        """On Windows, not while somebody reads what is there."""
-        for _ in range(25):
-            with contextlib.suppress(PermissionError):
-                beside.replace(self.path)
-                return
-            time.sleep(0.02)
-        beside.replace(self.path)
 
 
 _NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
-_NO_WAIT: int = getattr(os, "O_NONBLOCK", 0)  # for somebody at the other end of a pipe
+_NO_BLOCK: int = getattr(os, "O_NONBLOCK", 0)  # the path may be a pipe
 
 
-def usual_place() -> Path:
-    """In the folder that the user's system has for such things."""
+def default_path() -> Path:
     home = Path.home()
     if sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")

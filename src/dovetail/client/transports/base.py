@@ -1,7 +1,4 @@
-"""Transport: what each connection of a client can do, what its `Receiver` is told, and the time limits of requests.
-
-Time limits stand still while a person decides, and begin again at progress.
-"""
+"""The interface of a client's transports, timeouts that can be paused, and checked server URLs."""
 
 import asyncio
 import random
@@ -17,15 +14,14 @@ from dovetail.protocol.headers import HeaderParameter
 from dovetail.protocol.methods import RequestId
 from dovetail.protocol.revisions import Revision
 
-MAX_UNREAD = 1_000  # answers on their way to a server that asks on and does not take them
-UNREAD = "the server asks, and does not read the answers"
+ToolHeaders = dict[str, tuple[HeaderParameter, ...]]  # arguments that are sent as headers too, by tool
+Headers = Mapping[str, str]
+
+MAX_UNREAD = 1_000  # responses to requests of a server that does not read them
 
 
 class OutgoingMessage(NamedTuple):
-    """One message to the server: its bytes, and what a transport has to know of them.
-
-    `id` is that of a request, `method` and `params` those of a request or a notification.
-    """
+    """One message to the server: a request with `id` and `method`, a notification with `method`, or a response."""
 
     body: bytes
     id: RequestId | None = None
@@ -33,13 +29,12 @@ class OutgoingMessage(NamedTuple):
     params: Mapping[str, Any] = {}
 
     @property
-    def is_answer(self) -> bool:
+    def is_response(self) -> bool:
         return self.method is None
 
     @property
     def subject(self) -> str:
-        """What an error begins with."""
-        return self.method or "a message"
+        return self.method or "a message"  # errors begin with it
 
 
 class PausableTimeout:
@@ -49,7 +44,7 @@ class PausableTimeout:
 
     def __init__(self, timeout: asyncio.Timeout) -> None:
         self._timeout = timeout
-        self._due = self._first_due = timeout.when()  # None: without a limit, or over
+        self._due = self._first_due = timeout.when()  # None: without a limit, or ended
         self._pauses = 0
         self._paused_at = 0.0
 
@@ -67,12 +62,12 @@ class PausableTimeout:
         self._due, self._first_due = self._due + paused, self._first_due + paused
         self._timeout.reschedule(self._due)
 
-    def extend(self, seconds: float, most: float) -> None:
-        """Begin again with these seconds; all in all it takes `most`, not counting pauses."""
+    def extend(self, seconds: float, maximum: float) -> None:
+        """Restart with these seconds; in total it takes at most `maximum`, not counting pauses."""
         if self._due is None or self._first_due is None or self._timeout.expired():
             return
         now = self._paused_at if self._pauses else asyncio.get_running_loop().time()
-        self._due = min(now + seconds, self._first_due + max(0.0, most - seconds))
+        self._due = min(now + seconds, self._first_due + max(0.0, maximum - seconds))
         if not self._pauses:
             self._timeout.reschedule(self._due)
 
@@ -81,29 +76,27 @@ class PausableTimeout:
 
 
 class RequestTimeouts:
-    """Those of all requests on their way: a person may take longer to answer than a server may take to work.
+    """The timeouts of all pending requests. They are paused while the user answers a request of the server.
 
-    A question pauses the requests that were made before it. Others may be made because of it, and run.
+    Requests that are made during the pause are not paused: the user's handler may have made them.
     """
 
     def __init__(self) -> None:
-        self._limits: set[PausableTimeout] = set()
+        self._timeouts: set[PausableTimeout] = set()
 
     @contextmanager
-    def counting(self, timeout: asyncio.Timeout) -> Iterator[PausableTimeout]:
-        """Inside, a request is on its way."""
+    def track(self, timeout: asyncio.Timeout) -> Iterator[PausableTimeout]:
         limit = PausableTimeout(timeout)
-        self._limits.add(limit)
+        self._timeouts.add(limit)
         try:
             yield limit
         finally:
             limit.end()
-            self._limits.discard(limit)
+            self._timeouts.discard(limit)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Inside, a question is open."""
-        paused = tuple(self._limits)
+        paused = tuple(self._timeouts)
         for limit in paused:
             limit.pause()
         try:
@@ -114,11 +107,11 @@ class RequestTimeouts:
 
 
 class Backoff:
-    """Pauses between tries to connect: doubled with each failure in a row, and never in step with other clients."""
+    """Delays before reconnecting: doubled with each failure in a row, with jitter against clients in step."""
 
-    def __init__(self, first: float = 1.0, longest: float = 30.0) -> None:
-        self._first = first
-        self._longest = longest
+    def __init__(self, first_delay: float = 1.0, max_delay: float = 30.0) -> None:
+        self._first_delay = first_delay
+        self._max_delay = max_delay
         self._failures = 0
         self.retry: float | None = None  # seconds that the server asks for
 
@@ -126,57 +119,61 @@ class Backoff:
         self._failures = 0
 
     def ended(self, after: float) -> None:
-        """A connection that was open for so many seconds has ended; one that lasted did not fail."""
+        """A connection has ended after so many seconds; one that lasted does not count as a failure."""
         if after > 0.5:
-            self.succeeded()
+            self._failures = 0
 
-    def seconds(self) -> float:
-        """Count a failure, and tell how long to wait for the next try."""
-        first = self._first if self.retry is None else min(max(self.retry, 0.05), 10 * self._longest)
-        pause = min(first * 2.0 ** min(self._failures, 20), max(self._longest, first))
+    def next_delay(self) -> float:
+        """Count a failure, and return the seconds to wait before the next try."""
+        first = self._first_delay if self.retry is None else min(max(self.retry, 0.05), 10 * self._max_delay)
+        delay = min(first * 2.0 ** min(self._failures, 20), max(self._max_delay, first))
         self._failures += 1
-        return pause * random.uniform(1.0, 1.25)  # never sooner than the server asks for
+        return delay * random.uniform(1.0, 1.25)  # never sooner than the server asks for
 
 
 class Receiver(Protocol):
-    """The end of a link that listens."""
+    """Gets what a transport receives, and hears of failures; implemented by the dispatcher."""
 
-    time_limits: RequestTimeouts  # the time limits of the requests that wait for answers
+    timeouts: RequestTimeouts
 
-    def receive(self, message: bytes, about: RequestId | None = None) -> None:
-        """Take one message; never raises. `about`: the request that it is the only answer to, whatever its id says."""
+    def receive(self, message: bytes, request_id: RequestId | None = None) -> None:
+        """Handle one message; never raises. `request_id`: the request it responds to if it has no id of its own."""
 
-    def awaits(self, id: RequestId) -> bool:
-        """Whether the answer to a request is still to come, and wanted."""
+    def is_pending(self, id: RequestId) -> bool:
+        """Whether a caller still waits for the response to a request."""
 
-    def failed(self, id: RequestId | None, failure: DovetailError, said: bytes | None = None) -> None:
-        """One message did not get through, or will not be answered. `said` is what the server had to say to it."""
+    def request_failed(self, id: RequestId | None, failure: DovetailError, body: bytes | None = None) -> None:
+        """A message was not delivered, or gets no response. `body`: the JSON-RPC error with which it was refused."""
 
-    def missed(self) -> None:
-        """The server may have said something that nobody heard."""
+    def messages_missed(self) -> None:
+        """Notifications of the server may have been lost, as a stream broke."""
 
     def session_ended(self, reason: str) -> None:
-        """Nothing is answered any more that was asked so far; another handshake may follow on the same link."""
+        """Pending requests get no response any more; another handshake may follow on the same transport."""
 
-    def lost(self, reason: str) -> None:
-        """The server is gone; nothing more will come."""
+    def connection_lost(self, reason: str) -> None:
+        """The server is gone for good."""
+
+
+def check_unread(receiver: Receiver, responses: int) -> None:
+    if responses > MAX_UNREAD:
+        receiver.connection_lost("the server asks, and does not read the answers")
 
 
 class Transport(ABC):
     """One connection to one server."""
 
-    probe_seconds = 10.0  # how long an unknown server may think about `server/discover`
-    reconnects = False  # whether it still works after the server has gone away and come back
-    modern = True  # whether a server behind it may speak a revision without a handshake
-    # The arguments of each tool that travel as headers too; None where there are no headers.
-    mirrored: dict[str, tuple[HeaderParameter, ...]] | None = None
+    probe_timeout = 10.0  # seconds for an unknown server to respond to `server/discover`
+    reconnects = False  # whether it works on after the server was away
+    modern = True  # whether the server may speak a revision without a handshake
+    tool_headers: ToolHeaders | None = None  # None: messages have no headers
 
     @abstractmethod
     async def open(self, receiver: Receiver) -> None: ...
 
     @abstractmethod
     def write(self, message: OutgoingMessage) -> None:
-        """Send one message; never blocks. With more than MAX_UNREAD answers that are not taken, the server is lost."""
+        """Send without blocking. If over MAX_UNREAD responses wait to be read, the connection is lost."""
 
     @abstractmethod
     async def drain(self) -> None:
@@ -184,53 +181,52 @@ class Transport(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Leave politely, and for good within a bounded time."""
+        """End the connection in a bounded time."""
 
-    def agreed(self, revision: Revision) -> None:  # noqa: B027
-        """Both sides have come to terms."""
+    def set_revision(self, revision: Revision) -> None:  # noqa: B027
+        """The revision is negotiated."""
 
-    def abandon(self, id: RequestId) -> bool:  # noqa: ARG002
-        """Nobody waits for this answer any more. True if that alone tells the server to stop."""
+    def cancel_request(self, id: RequestId) -> bool:  # noqa: ARG002
+        """Stop waiting for a response. True if that alone tells the server to stop."""
         return False
 
     @property
     def identity(self) -> str | None:
-        """For whom messages go out: empty where that can't change, None where nobody knows. It is secret."""
+        """The identity of the credentials: empty if it can't change, None if it is unknown. It is secret."""
         return ""
 
     def backoff(self) -> Backoff:
-        """For a connection that has broken."""
         return Backoff()
 
-    async def attend(self) -> None:  # noqa: B027
-        """Wait until what the server says unasked arrives, or until it is clear that it will not."""
+    async def wait_for_stream(self) -> None:  # noqa: B027
+        """Wait until the stream for the server's notifications is open, or will not open."""
 
 
 # ── URLs of servers ──
 
-PORTS = {"http": 80, "https": 443}
-OUR_OWN_HEADERS = frozenset(
+_PORTS = {"http": 80, "https": 443}
+_RESERVED_HEADERS = frozenset(
     {"accept", "accept-encoding", "connection", "content-length", "content-type", "last-event-id", "transfer-encoding"}
 )
-_SHOWN = 200  # characters of a URL that an error repeats
+_MAX_SHOWN_CHARS = 200  # of a URL in an error
 _NOT_IN_A_URL = re.compile(r"[\x00-\x20\x7f\\]")
-_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_VALUE = re.compile(r"[\t\x20-\x7e]*")
+_HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 
-_Origin = tuple[str, str, int]
+_Origin = tuple[str, str, int]  # scheme, host, port
 
 
 class ServerUrl(NamedTuple):
-    """A checked URL."""
+    """The URL of a server, checked; its origin is the only one that requests go to."""
 
     url: str
     origin: _Origin
 
     @classmethod
-    def of(cls, url: str) -> "ServerUrl":
-        split, problem = _read(url)
+    def parse(cls, url: str) -> "ServerUrl":
+        split, problem = _split_url(url)
         if split is None:
-            raise SetupError(f"Client: can't connect to {_public(url)!r}: {problem}")
+            raise SetupError(f"Client: can't connect to {_printable(url)!r}: {problem}")
         if split.username is not None or split.password is not None:
             raise SetupError(
                 "Client: the URL holds a user or a password; leave them out and use "
@@ -243,51 +239,48 @@ class ServerUrl(NamedTuple):
     @property
     def shown(self) -> str:
         """Without the query, which may hold secrets."""
-        return self.url.partition("?")[0][:_SHOWN]
+        return self.url.partition("?")[0][:_MAX_SHOWN_CHARS]
 
     def join(self, reference: str, base: str | None = None) -> str:
-        """A URL that the server names, relative or not; BadAnswer if it leads to another origin."""
+        """An absolute or relative URL that the server names; BadResponse if it is of another origin."""
         try:
             url = reference if _NOT_IN_A_URL.search(reference) else urljoin(base or self.url, reference)
         except ValueError:
             url = reference
-        split, problem = _read(url)
+        split, problem = _split_url(url)
+        named = f"the server names {_printable(reference)!r}"
         if split is None or split.username is not None or split.password is not None:
-            raise BadResponse(
-                f"the server names {_public(reference)!r}, which can't be used: {problem or 'credentials'}"
-            )
+            raise BadResponse(f"{named}, which can't be used: {problem or 'credentials'}")
         if _origin(split) != self.origin:
-            raise BadResponse(
-                f"the server names {_public(reference)!r}, which is another origin; use that URL if you trust it"
-            )
+            raise BadResponse(f"{named}, which is another origin; use that URL if you trust it")
         return split._replace(fragment="").geturl()
 
 
 def page_url(url: str) -> str | None:
-    """A page as it may be shown to a person and opened, with its host as that is looked up (`xn--…`).
+    """A web page as it may be shown and opened, with its host as DNS knows it (`xn--…`).
 
-    None if it is no page of the web, or if something stands before its host: `https://bank.example@evil.example`.
+    None for anything else, and for `https://bank.example@evil.example`, which misleads the user.
     """
-    split, _ = _read(url)
+    split, _ = _split_url(url)
     try:
         host = "" if split is None else (split.hostname or "").encode("idna").decode().lower()
     except UnicodeError:
         return None
     if split is None or "@" in split.netloc or not re.fullmatch(r"[a-z0-9._:-]+", host):
         return None
-    place = (f"[{host}]" if ":" in host else host) + ("" if split.port is None else f":{split.port}")
-    return url if place == split.netloc else split._replace(netloc=place).geturl()
+    netloc = (f"[{host}]" if ":" in host else host) + ("" if split.port is None else f":{split.port}")
+    return url if netloc == split.netloc else split._replace(netloc=netloc).geturl()
 
 
-def _public(url: str) -> str:
-    """What may be shown of one that can't be used: no query, and nothing of where a password may be."""
-    scheme, divided, _ = url.partition("://")
-    shown = f"{scheme if divided else ''}{divided}…" if "@" in url else url
-    return re.split("[?#]", shown, maxsplit=1)[0][:_SHOWN]
+def _printable(url: str) -> str:
+    """An unusable URL for an error: without query, fragment and password."""
+    scheme, separator, _ = url.partition("://")
+    shown = f"{scheme if separator else ''}{separator}…" if "@" in url else url
+    return re.split("[?#]", shown, maxsplit=1)[0][:_MAX_SHOWN_CHARS]
 
 
-def _read(url: str) -> tuple[SplitResult | None, str]:
-    """The parts of a usable URL, or what is wrong with it."""
+def _split_url(url: str) -> tuple[SplitResult | None, str]:
+    """The parts of a usable URL, or the problem with it."""
     if _NOT_IN_A_URL.search(url):
         return None, "it holds spaces, backslashes or control characters"
     try:
@@ -301,17 +294,17 @@ def _read(url: str) -> tuple[SplitResult | None, str]:
 
 
 def _origin(split: SplitResult) -> _Origin:
-    default = PORTS[split.scheme]
-    return split.scheme, (split.hostname or "").lower(), split.port if split.port is not None else default
+    default_port = _PORTS[split.scheme]
+    return split.scheme, (split.hostname or "").lower(), split.port if split.port is not None else default_port
 
 
 def checked_headers(headers: Mapping[Any, Any]) -> dict[str, str]:
-    """Headers of the user's that go out with every request; SetupError for what can't or must not be one."""
+    """The user's headers for every request; SetupError for one that is malformed or the client's own."""
     for name, value in headers.items():
-        if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
             raise SetupError(f"Client: headers={{{name!r}: …}}: that is not the name of a header")
-        if not isinstance(value, str) or not _VALUE.fullmatch(value):
+        if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
             raise SetupError(f"Client: headers={{{name!r}: …}}: the value must be one line of plain ASCII text")
-        if name.lower() in OUR_OWN_HEADERS or name.lower().startswith("mcp-"):
+        if name.lower() in _RESERVED_HEADERS or name.lower().startswith("mcp-"):
             raise SetupError(f"Client: headers={{{name!r}: …}}: the client sets that one itself")
     return dict(headers)

@@ -1,7 +1,7 @@
 """Streamable HTTP: each message is a POST, whose response is JSON or an event stream.
 
 Up to 2025-11-25 there is a session, and a response stream that breaks is resumed. Since 2026-07-28 there is neither:
-headers repeat what the body says, and closing the response stream cancels the request.
+headers mirror parts of the body, and closing the response stream cancels the request.
 """
 
 import asyncio
@@ -9,7 +9,8 @@ import contextlib
 import logging
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -17,9 +18,9 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from dovetail.client.dispatcher import LONGEST_RETRY, failure_of
-from dovetail.client.transports.aiohttp import EVENTS, JSON, HttpReply, HttpRequests
-from dovetail.client.transports.base import MAX_UNREAD, UNREAD, Backoff, OutgoingMessage, Receiver, Transport
+from dovetail.client.dispatcher import MAX_RETRY_AFTER, read_server_error
+from dovetail.client.transports.aiohttp import EVENT_STREAM, JSON, HttpClient, HttpResponse
+from dovetail.client.transports.base import Backoff, OutgoingMessage, Receiver, ToolHeaders, Transport, check_unread
 from dovetail.errors import (
     BadResponse,
     ConnectionLost,
@@ -30,250 +31,222 @@ from dovetail.errors import (
     TooManyRequests,
 )
 from dovetail.protocol import jsonrpc
-from dovetail.protocol.headers import MCP_NAME_FIELDS, HeaderParameter, argument_headers, encode_value
+from dovetail.protocol.headers import MCP_NAME_FIELDS, argument_headers, encode_value
 from dovetail.protocol.inbound import VERSION_KEY
 from dovetail.protocol.jsonrpc import BadMessage, Envelope, encode
 from dovetail.protocol.methods import RequestId
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.sse import Event, SseDecoder
 
-POST_HEADERS = {"Accept": f"{JSON}, {EVENTS}", "Content-Type": JSON}
+POST_HEADERS = {"Accept": f"{JSON}, {EVENT_STREAM}", "Content-Type": JSON}
 INITIALIZE, INITIALIZED, CANCELLED = "initialize", "notifications/initialized", "notifications/cancelled"
 LISTEN = "subscriptions/listen"
-UNAUTHORIZED, BUSY = 401, 429
-PASSING = frozenset({408, 425, BUSY, 502, 503, 504})
-NO_STREAM = frozenset({404, 405})  # the second is right, but servers without a page for GET say the first
+TRANSIENT_STATUSES = frozenset({408, 425, 429, 502, 503, 504})
+NO_GET_STREAM = frozenset({404, 405})  # MCP says 405, but servers without a route for GET say 404
+MAX_EVENT_IDS = 10_000  # of one stream
 
 log = logging.getLogger("dovetail.client")
-_USABLE_ID = re.compile(r"[^\x00-\x1f\x7f]{0,1000}")  # what a header can carry
+_EVENT_ID = re.compile(r"[^\x00-\x1f\x7f]{0,1000}")  # what a header can carry
 _SESSION_ID = re.compile(r"[\x21-\x7e]+")
 
 
-# ── headers ──
-
-
-def is_attended(out: OutgoingMessage) -> bool:
-    """A caller waits for the answer; what is heard by listening may come at night."""
-    return out.id is not None and out.method != LISTEN
-
-
-def version_of(out: OutgoingMessage) -> str | None:
-    """The revision that its `_meta` names."""
-    meta = out.params.get("_meta")
-    version = meta.get(VERSION_KEY) if isinstance(meta, Mapping) else None
-    return version if isinstance(version, str) else None
-
-
-def mirror(out: OutgoingMessage, parameters: Mapping[str, Sequence[HeaderParameter]]) -> dict[str, str]:
-    """The headers that repeat a part of the body, since 2026-07-28."""
-    if out.method is None:
+def mirror_headers(message: OutgoingMessage, parameters: ToolHeaders) -> dict[str, str]:
+    """The headers that mirror parts of the body, since 2026-07-28."""
+    if message.method is None:
         return {}
-    headers = {"Mcp-Method": encode_value(out.method)}
-    name = out.params.get(MCP_NAME_FIELDS.get(out.method, ""))
+    headers = {"Mcp-Method": encode_value(message.method)}
+    name = message.params.get(MCP_NAME_FIELDS.get(message.method, ""))
     if isinstance(name, str):
         headers["Mcp-Name"] = encode_value(name)
-        if out.method == "tools/call" and parameters.get(name):
-            arguments = msgspec.json.decode(encode(out.params.get("arguments")))  # as the server reads them
+        if message.method == "tools/call" and parameters.get(name):
+            arguments = msgspec.json.decode(encode(message.params.get("arguments")))  # as the server decodes them
             headers |= argument_headers(parameters[name], arguments or {})
     return headers
 
 
-# ── refusals ──
+async def read_refusal(message: OutgoingMessage, response: HttpResponse) -> tuple[DovetailError, bytes | None]:
+    """The failure of a request, and the body of the response if that is a JSON-RPC error, whose message is used then.
 
-
-async def refusal(out: OutgoingMessage, reply: HttpReply) -> tuple[DovetailError, bytes | None]:
-    """The failure of a request by its status, and what the server said if that is a message.
-
-    The server's own words are used if it sent a JSON-RPC error. 401 becomes NotSignedIn, 429 TooManyRequests, others
-    that pass by themselves ConnectionLost, the rest ServerError with the JSON-RPC code, or else the status.
+    401 becomes NotSignedIn, 429 TooManyRequests, other transient statuses ConnectionLost, the rest ServerError with the
+    JSON-RPC code, or else the status.
     """
-    text = f"{out.subject}: the server answered {reply.words}"
-    body, error = await _error_in(reply)
-    failure = ServerError(reply.status, text) if error is None else failure_of(out.subject, error)
-    words = failure.message if isinstance(failure, ServerError) else str(failure)
-    full = text if error is None else f"{text}: {words}"
-    if reply.status == UNAUTHORIZED:
-        return NotSignedIn(text if reply.detail else full), body
-    if reply.status == BUSY and isinstance(failure, ServerError):
-        seconds = _retry_after(reply)
+    text = f"{message.subject}: the server answered {response.status_text}"
+    body, error = await _read_error(response)
+    failure = ServerError(response.status, text) if error is None else read_server_error(message.subject, error)
+    reason = failure.message if isinstance(failure, ServerError) else str(failure)
+    full = text if error is None else f"{text}: {reason}"
+    if response.status == 401:
+        return NotSignedIn(text if response.detail else full), body
+    if response.status == 429 and isinstance(failure, ServerError):
+        seconds = _retry_after(response)
         if seconds is None and isinstance(failure, TooManyRequests):
             seconds = failure.retry_after
-        return TooManyRequests(failure.code, words, failure.data, retry_after=seconds), body
-    return (ConnectionLost(full) if reply.status in PASSING else failure), body
+        return TooManyRequests(failure.code, reason, failure.data, retry_after=seconds), body
+    return (ConnectionLost(full) if response.status in TRANSIENT_STATUSES else failure), body
 
 
-def _retry_after(reply: HttpReply) -> float | None:
-    """Seconds, from either form of the header; None if there is none, or none that can be read."""
-    text = (reply.header("Retry-After") or "").strip()
+def _retry_after(response: HttpResponse) -> float | None:
+    """Seconds, from either form of the header; None if it is missing or malformed."""
+    text = (response.header("Retry-After") or "").strip()
     try:
         seconds = float(text) if text.isdecimal() else (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
     except (ValueError, TypeError, OverflowError):
         return None
-    return min(max(seconds, 0.0), LONGEST_RETRY)
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER)
 
 
-async def _error_in(reply: HttpReply) -> tuple[bytes | None, Raw | None]:
-    """The body and the JSON-RPC error in it, if that is what it is."""
-    if "json" in reply.kind:
+async def _read_error(response: HttpResponse) -> tuple[bytes | None, Raw | None]:
+    """The body and the JSON-RPC error in it, if there is one."""
+    if "json" in response.content_type:
         with contextlib.suppress(BadMessage, BadResponse, ConnectionLost):
-            body = await reply.read()
+            body = await response.read()
             envelope = jsonrpc.decode(body)
             if isinstance(envelope, Envelope) and isinstance(envelope.error, Raw):
                 return body, envelope.error
     return None, None
 
 
-def passes(failure: DovetailError) -> bool:
+def is_transient(failure: DovetailError) -> bool:
     """Whether the same request may succeed a little later."""
-    if isinstance(failure, (ConnectionLost, TooManyRequests)):
-        return True
-    return isinstance(failure, ServerError) and failure.code >= 500
+    is_outage = isinstance(failure, ServerError) and failure.code >= 500
+    return is_outage or isinstance(failure, (ConnectionLost, TooManyRequests))
 
 
 # ── streams ──
 
 
 class EventReader:
-    """One stream of messages over several connections: passes every message on once, and knows where to resume."""
+    """A stream of messages over several connections: passes each message on once, and knows where to resume."""
 
-    def __init__(self, take: Callable[[bytes], None], backoff: Backoff, max_ids: int = 10_000) -> None:
-        self._take = take
-        self._max_ids = max_ids  # that are remembered, to know a replayed event by
-        self._ids: dict[str, None] = {}
+    def __init__(self, receive: Callable[[bytes], None], backoff: Backoff) -> None:
+        self._receive = receive
+        self._ids: dict[str, None] = {}  # of the latest events, to recognise replayed ones
         self.backoff = backoff
         self.last_id = ""
-        self.broken = "the server ended the stream"  # how the latest connection ended
+        self.end_reason = "the server ended the stream"  # of the latest connection
         self.connections = 0
 
-    async def read(self, reply: HttpReply, enough: Callable[[], bool]) -> None:
-        """Read one connection, until it ends, however it does, or until it was enough."""
+    async def read(self, response: HttpResponse, is_done: Callable[[], bool]) -> None:
+        """Read one connection until it ends or breaks, or until `is_done`."""
         self.connections += 1
         clock = asyncio.get_running_loop().time
-        begun = clock()
-        earlier = frozenset(self._ids)  # on one connection nothing is a replay, even if a server repeats its ids
-        decoder = SseDecoder(max_bytes=reply.max_message_bytes)
-        decoder.last_event_id = self.last_id  # it holds until there is another one
+        opened_at = clock()
+        replayable = frozenset(self._ids)  # an id that a server repeats on one connection is no replay
+        decoder = SseDecoder(max_bytes=response.max_message_bytes)
+        decoder.last_event_id = self.last_id  # valid until the stream sends another one
         try:
-            while not enough() and (piece := await reply.next()):
-                for event in decoder.feed(piece):
-                    self._take_event(event, earlier)
-                self._reached(decoder.last_event_id)
+            while not is_done() and (chunk := await response.read_chunk()):
+                for event in decoder.feed(chunk):
+                    self._handle_event(event, replayable)
+                last_id = decoder.last_event_id if _EVENT_ID.fullmatch(decoder.last_event_id) else ""
+                if last_id != self.last_id:
+                    self.last_id = last_id
+                    self.backoff.succeeded()
                 if decoder.retry is not None:
                     self.backoff.retry = decoder.retry / 1000
         except ConnectionLost as lost:
-            self.broken = str(lost)
+            self.end_reason = str(lost)
         except ProtocolError as too_long:
-            self.last_id = ""  # or it would come again
+            self.last_id = ""  # or the server would replay the message
             raise BadResponse(too_long.message) from None
         finally:
-            self.backoff.ended(clock() - begun)
+            self.backoff.ended(clock() - opened_at)
 
-    def _reached(self, id: str) -> None:
-        """Remember how far the stream has come; an event of nothing but an id counts, too."""
-        usable = id if _USABLE_ID.fullmatch(id) else ""
-        if usable != self.last_id:
-            self.last_id = usable
-            self.backoff.succeeded()
-
-    def _take_event(self, event: Event, earlier: frozenset[str]) -> None:
+    def _handle_event(self, event: Event, replayable: frozenset[str]) -> None:
         self.backoff.succeeded()
-        if event.id and _USABLE_ID.fullmatch(event.id):
-            if event.id in earlier:
+        if event.id and _EVENT_ID.fullmatch(event.id):
+            if event.id in replayable:
                 return
             self._ids[event.id] = None
-            if len(self._ids) > self._max_ids:
+            if len(self._ids) > MAX_EVENT_IDS:
                 del self._ids[next(iter(self._ids))]
         if event.data and event.event == "message":
-            self._take(event.data)
+            self._receive(event.data)
 
 
-class RemoteSession:
-    """What a handshake began: perhaps a session with an id, and a GET stream of its own.
-
-    `on_gone` hears that the server does not know the session any more.
-    """
+class HttpSession:
+    """The session id of a handshake, if there is one, and the GET stream. `on_expired`: the server has forgotten it."""
 
     def __init__(
-        self, requests: HttpRequests, reply: HttpReply, receiver: Receiver, on_gone: Callable[["RemoteSession"], None]
+        self, http: HttpClient, response: HttpResponse, receiver: Receiver, on_expired: Callable[["HttpSession"], None]
     ) -> None:
-        self.id = reply.header("Mcp-Session-Id")
+        self.id = response.header("Mcp-Session-Id")
         if self.id is not None and not _SESSION_ID.fullmatch(self.id):
             raise BadResponse("the server's session id holds characters that are not allowed in it")
         self.revision: Revision | None = None
-        self.over = False
-        self.attentive = asyncio.Event()  # the GET stream is open, or there is none, or it will take its time
-        self._requests = requests
+        self.is_closed = False
+        self.stream_ready = asyncio.Event()  # the GET stream is open, or not offered, or has failed once
+        self._http = http
         self._receiver = receiver
-        self._on_gone = on_gone
+        self._on_expired = on_expired
 
     @property
     def headers(self) -> dict[str, str]:
-        version = None if self.revision is None else self.revision.name
-        known = {"MCP-Protocol-Version": version, "Mcp-Session-Id": self.id}
-        return {name: value for name, value in known.items() if value is not None}
+        version = {} if self.revision is None else {"MCP-Protocol-Version": self.revision.name}
+        return version if self.id is None else {**version, "Mcp-Session-Id": self.id}
 
-    def check(self, reply: HttpReply) -> bool:
-        """Whether the server still knows the session, as far as a reply tells."""
-        if reply.status == 404 and self.id is not None:
-            self._on_gone(self)
+    def check(self, response: HttpResponse) -> bool:
+        """Whether the server still knows the session, by the status of a response."""
+        if response.status == 404 and self.id is not None:
+            self._on_expired(self)
             return False
         return True
 
-    async def resume(self, reader: EventReader, enough: Callable[[], bool]) -> None:
-        """Take a broken stream up again, until it was enough."""
-        while not enough():
+    async def resume(self, reader: EventReader, is_done: Callable[[], bool]) -> None:
+        """Reconnect a broken response stream until `is_done`."""
+        while not is_done():
             if not reader.last_id:
-                raise ConnectionLost(f"{reader.broken} before the answer came")
-            await asyncio.sleep(reader.backoff.seconds())
+                raise ConnectionLost(f"{reader.end_reason} before the answer came")
+            await asyncio.sleep(reader.backoff.next_delay())
             try:
-                await self._connect(reader, enough)
+                await self._connect(reader, is_done)
             except ServerError as refused:
-                raise ConnectionLost(
-                    f"{reader.broken} before the answer came, and can't be taken up again: {refused.message}"
-                ) from None
+                reason = f"{reader.end_reason} before the answer came"
+                raise ConnectionLost(f"{reason}, and can't be taken up again: {refused.message}") from None
 
-    async def hear(self, begun: "asyncio.Task[None]") -> None:
-        """Read the GET stream, for ever; `begun` is done when the server knows that the session may begin."""
-        reader = EventReader(self._receiver.receive, self._requests.backoff())
+    async def read_get_stream(self, initialized: "asyncio.Task[None]") -> None:
+        """Read the GET stream until the session is closed; `initialized` sends `notifications/initialized`."""
+        reader = EventReader(self._receiver.receive, self._http.backoff())
         try:
-            await asyncio.wait([begun])
-            while not self.over:
+            await asyncio.wait([initialized])
+            while not self.is_closed:
                 try:
-                    await self._connect(reader, lambda: self.over)
+                    await self._connect(reader, lambda: self.is_closed)
                 except (BadResponse, NotSignedIn, ServerError) as bad:
                     if not reader.connections:
-                        if not isinstance(bad, ServerError) or bad.code not in NO_STREAM:
+                        if not isinstance(bad, ServerError) or bad.code not in NO_GET_STREAM:
                             log.warning("nothing is heard of what the server says unasked: %s", bad)
                         return
                     log.warning("the session's own stream broke: %s", bad)
-                    reader.last_id = ""  # perhaps it asked for too much
-                self.attentive.set()
-                await asyncio.sleep(reader.backoff.seconds())
+                    reader.last_id = ""  # the server may have refused to replay from there
+                self.stream_ready.set()
+                await asyncio.sleep(reader.backoff.next_delay())
         finally:
-            self.attentive.set()
+            self.stream_ready.set()
 
-    async def _connect(self, reader: EventReader, enough: Callable[[], bool]) -> None:
-        """Read one connection. What may pass by itself is silently left for the next one."""
-        headers = {**self.headers, "Accept": EVENTS}
+    async def _connect(self, reader: EventReader, is_done: Callable[[], bool]) -> None:
+        """Read one connection; a transient failure is left to the next one."""
+        headers = {**self.headers, "Accept": EVENT_STREAM}
         if reader.last_id:
             headers["Last-Event-ID"] = reader.last_id
         with contextlib.suppress(ConnectionLost):
-            async with self._requests.send("GET", headers, attended=False) as reply:
-                if reply.ok and reply.kind == EVENTS:
+            async with self._http.send("GET", headers, may_sign_in=False) as response:
+                if response.ok and response.content_type == EVENT_STREAM:
                     if reader.connections and not reader.last_id:
-                        self._receiver.missed()  # nothing is replayed
-                    self.attentive.set()
-                    await reader.read(reply, enough)
-                elif reader.connections and not self.check(reply):
+                        self._receiver.messages_missed()  # nothing is replayed
+                    self.stream_ready.set()
+                    await reader.read(response, is_done)
+                elif reader.connections and not self.check(response):
                     return
-                elif reply.status not in PASSING and reply.status < 500:
-                    raise ServerError(reply.status, f"the server answered {reply.words} with {reply.kind}")
+                elif response.status not in TRANSIENT_STATUSES and response.status < 500:
+                    answered = f"the server answered {response.status_text} with {response.content_type}"
+                    raise ServerError(response.status, answered)
 
-    async def end(self) -> None:
-        """Tell the server; whether it likes that or not."""
-        if self.id is not None and not self.over:
+    async def delete(self) -> None:
+        """Ask the server to delete the session; it may refuse."""
+        if self.id is not None and not self.is_closed:
             with contextlib.suppress(DovetailError):
-                async with self._requests.send("DELETE", self.headers, attended=False):
+                async with self._http.send("DELETE", self.headers, may_sign_in=False):
                     pass
 
 
@@ -281,236 +254,236 @@ class RemoteSession:
 
 
 class PostTransport(Transport):
-    """What both transports over HTTP do: every message is a POST of its own, in a task of its own.
+    """Base of both HTTP transports: each message is a POST in a task of its own.
 
-    Requests go out side by side; notifications arrive in order, and before whatever is written after them.
+    Requests are sent concurrently; a notification is delivered before all messages that are written after it.
     """
 
     reconnects = True
 
-    def __init__(self, requests: HttpRequests) -> None:
-        self._requests = requests
+    def __init__(self, http: HttpClient) -> None:
+        self._http = http
         self._posts: dict[RequestId, asyncio.Task[None]] = {}  # of requests
-        self._errands: set[asyncio.Task[None]] = set()  # all others
-        self._answers: set[asyncio.Task[None]] = set()  # those of them that answer the server
-        self._told: asyncio.Task[None] | None = None  # the latest notification
-        self._streams: set[asyncio.Task[None]] = set()  # of what is said unasked: the latest, and those that end
+        self._background: set[asyncio.Task[None]] = set()  # of notifications and responses
+        self._responses: set[asyncio.Task[None]] = set()
+        self._last_notification: asyncio.Task[None] | None = None
+        self._streams: set[asyncio.Task[None]] = set()  # the latest GET stream, and cancelled ones that still end
 
     def attach(self, receiver: Receiver) -> None:
         self._receiver = receiver
-        self._turns = asyncio.Semaphore(100)  # a server may ask much in one breath
-        self._requests.time_limits = receiver.time_limits
+        self._response_slots = asyncio.Semaphore(100)  # a server may send many requests at once
+        self._http.timeouts = receiver.timeouts
 
     @property
     def identity(self) -> str | None:
-        return self._requests.identity
+        return self._http.identity
 
     def backoff(self) -> Backoff:
-        return self._requests.backoff()
+        return self._http.backoff()
 
     async def open(self, receiver: Receiver) -> None:
         self.attach(receiver)
-        await self._requests.open()
+        await self._http.open()
 
     async def drain(self) -> None:
-        if self._told is not None and not self._told.done():
-            await asyncio.wait([self._told])
+        if self._last_notification is not None and not self._last_notification.done():
+            await asyncio.wait([self._last_notification])
 
-    def abandon(self, id: RequestId) -> bool:
+    def cancel_request(self, id: RequestId) -> bool:
         if id in self._posts:
             self._posts[id].cancel()
         return False
 
     async def close(self) -> None:
-        self._drop_requests()
-        self._stop_stream()
+        self._cancel_all()
         try:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._requests.limits.close):
-                    await asyncio.gather(*self._errands, return_exceptions=True)
-                    await self._leave()
+                async with asyncio.timeout(self._http.limits.close_timeout):
+                    await asyncio.gather(*self._background, return_exceptions=True)
+                    await self._end_session()
         finally:
-            tasks = [*self._posts.values(), *self._errands, *self._streams]
+            tasks = [*self._posts.values(), *self._background, *self._streams]
             for task in tasks:
                 task.cancel()
             try:
                 await asyncio.gather(*tasks, return_exceptions=True)
             finally:
-                await self._requests.close()
+                await self._http.close()
 
     @abstractmethod
-    async def _post(self, out: OutgoingMessage) -> None:
-        """Send one message and see to its answer."""
+    async def _post(self, message: OutgoingMessage) -> None:
+        """Send one message and read the response."""
 
-    async def _leave(self) -> None:
-        """The last words."""
+    async def _end_session(self) -> None: ...
 
-    def _send(self, out: OutgoingMessage) -> "asyncio.Task[None]":
-        task = asyncio.create_task(self._deliver(out, self._told))
-        if (id := out.id) is not None:
+    def _send_post(
+        self, message: OutgoingMessage, headers: Mapping[str, str], url: str | None = None
+    ) -> AbstractAsyncContextManager[HttpResponse]:
+        may_sign_in = message.id is not None and message.method != LISTEN  # not for a stream in the background
+        return self._http.send("POST", {**POST_HEADERS, **headers}, message.body, url=url, may_sign_in=may_sign_in)
+
+    async def _refused(self, message: OutgoingMessage, response: HttpResponse) -> None:
+        failure, body = await read_refusal(message, response)
+        self._receiver.request_failed(message.id, failure, body)
+
+    def _send(self, message: OutgoingMessage) -> "asyncio.Task[None]":
+        task = asyncio.create_task(self._deliver(message, self._last_notification))
+        if (id := message.id) is not None:
             self._posts[id] = task
             task.add_done_callback(lambda _: self._posts.pop(id, None))
             return task
-        _keep(task, self._errands)
-        if out.is_answer:
-            _keep(task, self._answers)
-            if len(self._answers) > MAX_UNREAD:
-                self._receiver.lost(UNREAD)
-        elif out.method is not None and out.method != CANCELLED:
-            self._told = task
+        _add_task(task, self._background)
+        if message.is_response:
+            _add_task(task, self._responses)
+            check_unread(self._receiver, len(self._responses))
+        elif message.method is not None and message.method != CANCELLED:
+            self._last_notification = task
         return task
 
-    def _drop_requests(self) -> None:
-        _cancel(self._posts.values())
+    def _cancel_all(self) -> None:
+        _cancel_tasks([*self._posts.values(), *self._streams])
 
     def _start_stream(self, reading: Coroutine[Any, Any, None]) -> None:
-        self._stop_stream()
-        _keep(asyncio.create_task(reading), self._streams)
+        _cancel_tasks(self._streams)
+        _add_task(asyncio.create_task(reading), self._streams)
 
-    def _stop_stream(self) -> None:
-        _cancel(self._streams)
-
-    async def _deliver(self, out: OutgoingMessage, after: "asyncio.Task[None] | None") -> None:
-        seconds = self._requests.limits.send
+    async def _deliver(self, message: OutgoingMessage, after: "asyncio.Task[None] | None") -> None:
+        seconds = self._http.limits.send_timeout
         try:
-            async with asyncio.timeout(seconds if out.id is None else None):
+            async with asyncio.timeout(seconds if message.id is None else None):
                 if after is not None:
                     await asyncio.wait([after])
-                async with self._turns if out.is_answer else contextlib.nullcontext():
-                    await self._post(out)
+                async with self._response_slots if message.is_response else contextlib.nullcontext():
+                    await self._post(message)
         except TimeoutError:
-            self._receiver.failed(None, ConnectionLost(f"{out.subject}: not delivered within {seconds:g} s"))
+            late = ConnectionLost(f"{message.subject}: not delivered within {seconds:g} s")
+            self._receiver.request_failed(None, late)
         except DovetailError as failure:
-            self._failed(out, failure)
+            self._failed(message, failure)
         except Exception:  # or the caller would wait for ever
-            log.exception("%s could not be sent", out.subject)
-            self._failed(out, ConnectionLost("it could not be sent; the log says why"))
+            log.exception("%s could not be sent", message.subject)
+            self._failed(message, ConnectionLost("it could not be sent; the log says why"))
 
-    def _failed(self, out: OutgoingMessage, failure: DovetailError) -> None:
+    def _failed(self, message: OutgoingMessage, failure: DovetailError) -> None:
         if isinstance(failure, (ConnectionLost, BadResponse)):
-            failure = type(failure)(f"{out.subject}: {failure}")
-        self._receiver.failed(out.id, failure)
+            failure = type(failure)(f"{message.subject}: {failure}")
+        self._receiver.request_failed(message.id, failure)
 
 
 class HttpTransport(PostTransport):
-    """Streamable HTTP alone."""
+    """Streamable HTTP, without the fallback to HTTP+SSE."""
 
-    def __init__(self, requests: HttpRequests) -> None:
-        super().__init__(requests)
-        self.mirrored: dict[str, tuple[HeaderParameter, ...]] = {}
+    def __init__(self, http: HttpClient) -> None:
+        super().__init__(http)
+        self.tool_headers: ToolHeaders = {}
         self._revision: Revision | None = None
-        self._session: RemoteSession | None = None
+        self._session: HttpSession | None = None
 
     async def open(self, receiver: Receiver) -> None:
         self._revision = self._session = None
         await super().open(receiver)
 
-    def agreed(self, revision: Revision) -> None:
+    def set_revision(self, revision: Revision) -> None:
         self._revision = revision
         if not revision.handshake:
-            self._leave_session()  # one that was begun beside is not needed
+            self._drop_session()  # an earlier `initialize` may have opened one
         elif self._session is not None:
             self._session.revision = revision
 
-    async def attend(self) -> None:
+    async def wait_for_stream(self) -> None:
         if self._session is not None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._session.attentive.wait(), self._requests.limits.endpoint)
+                await asyncio.wait_for(self._session.stream_ready.wait(), self._http.limits.endpoint_timeout)
 
-    def abandon(self, id: RequestId) -> bool:
-        super().abandon(id)
+    def cancel_request(self, id: RequestId) -> bool:
+        super().cancel_request(id)
         return self._is_modern
 
-    def write(self, out: OutgoingMessage) -> None:
-        if out.method == INITIALIZE:
-            self._leave_session()
-        if out.is_answer and self._is_modern:
+    def write(self, message: OutgoingMessage) -> None:
+        if message.method == INITIALIZE:
+            self._drop_session()
+        if message.is_response and self._is_modern:
             log.warning("the server asked a question, which its revision does not have; it is not answered")
             return
-        task = self._send(out)
-        if out.method == INITIALIZED and self._session is not None:
-            self._start_stream(self._session.hear(task))
+        task = self._send(message)
+        if message.method == INITIALIZED and self._session is not None:
+            self._start_stream(self._session.read_get_stream(task))
 
     @property
     def _is_modern(self) -> bool:
         return self._revision is not None and not self._revision.handshake
 
-    def _headers(self, out: OutgoingMessage) -> dict[str, str]:
-        version = version_of(out)
-        if version is None and self._is_modern and self._revision is not None:
+    def _headers(self, message: OutgoingMessage) -> dict[str, str]:
+        meta = message.params.get("_meta")
+        version = meta.get(VERSION_KEY) if isinstance(meta, Mapping) else None
+        if not isinstance(version, str) and self._revision is not None and not self._revision.handshake:
             version = self._revision.name
-        if version is not None:
-            return {**POST_HEADERS, "MCP-Protocol-Version": encode_value(version), **mirror(out, self.mirrored)}
-        session = {} if self._session is None else self._session.headers
-        return {**POST_HEADERS, **session}
+        if isinstance(version, str):
+            return {"MCP-Protocol-Version": encode_value(version), **mirror_headers(message, self.tool_headers)}
+        return {} if self._session is None else self._session.headers
 
-    async def _post(self, out: OutgoingMessage) -> None:
+    async def _post(self, message: OutgoingMessage) -> None:
         session = self._session
-        async with self._requests.send("POST", self._headers(out), out.body, attended=is_attended(out)) as reply:
-            if session is not None and not session.check(reply):
+        async with self._send_post(message, self._headers(message)) as response:
+            if session is not None and not session.check(response):
                 return
-            if not reply.ok:
-                await self._refused(out, reply)
-            elif out.id is not None and self._receiver.awaits(out.id):
-                await self._answered(out, out.id, reply)
+            if not response.ok:
+                await self._refused(message, response)
+            elif message.id is not None and self._receiver.is_pending(message.id):
+                await self._read_response(message, message.id, response)
             else:
-                await reply.hold()  # the server has nothing to say to a notification, an answer or a forgotten call
+                await response.prefetch()  # empty for a notification or a response; unwanted for a cancelled request
 
-    async def _refused(self, out: OutgoingMessage, reply: HttpReply) -> None:
-        failure, said = await refusal(out, reply)
-        self._receiver.failed(out.id, failure, said)
+    async def _read_response(self, message: OutgoingMessage, id: RequestId, response: HttpResponse) -> None:
+        if message.method == INITIALIZE:
+            self._session = HttpSession(self._http, response, self._receiver, self._session_expired)
+        if response.content_type == EVENT_STREAM:
+            await self._read_stream(id, response)
+        elif response.content_type == JSON:
+            self._receiver.receive(await response.read(), id)
+        if self._receiver.is_pending(id):
+            answered = f"the server answered {response.status_text} with {response.content_type}"
+            raise BadResponse(f"{answered}, which is no answer to the request")
 
-    async def _answered(self, out: OutgoingMessage, id: RequestId, reply: HttpReply) -> None:
-        if out.method == INITIALIZE:
-            self._session = RemoteSession(self._requests, reply, self._receiver, self._session_gone)
-        if reply.kind == EVENTS:
-            await self._follow(id, reply)
-        elif reply.kind == JSON:
-            self._receiver.receive(await reply.read(), id)
-        if self._receiver.awaits(id):
-            raise BadResponse(f"the server answered {reply.words} with {reply.kind}, which is no answer to the request")
-
-    async def _follow(self, id: RequestId, reply: HttpReply) -> None:
-        """Read the stream of an answer, over other connections if need be."""
+    async def _read_stream(self, id: RequestId, response: HttpResponse) -> None:
+        """Read a response stream, resumed over other connections if it breaks."""
 
         def answered() -> bool:
-            return not self._receiver.awaits(id)
+            return not self._receiver.is_pending(id)
 
         session = self._session
-        reader = EventReader(lambda message: self._receiver.receive(message, id), self._requests.backoff())
-        await reader.read(reply, answered)
+        reader = EventReader(lambda message: self._receiver.receive(message, id), self._http.backoff())
+        await reader.read(response, answered)
         if answered():
-            await reply.hold()
+            await response.prefetch()
         elif session is None:
-            raise ConnectionLost(f"{reader.broken} before the answer came")
+            raise ConnectionLost(f"{reader.end_reason} before the answer came")
         else:
             await session.resume(reader, answered)
 
-    def _session_gone(self, session: RemoteSession) -> None:
+    def _session_expired(self, session: HttpSession) -> None:
         if session is self._session:
-            self._leave_session()
+            self._drop_session()
             self._receiver.session_ended("the session ended: the server does not know it any more")
 
-    def _leave_session(self) -> None:
-        """Nothing of what was asked in it will be answered."""
+    def _drop_session(self) -> None:
+        """Forget the session; its pending requests get no response."""
         session, self._session = self._session, None
         if session is not None:
-            session.over = True
-            self._drop_requests()
-            self._stop_stream()
+            session.is_closed = True
+            self._cancel_all()
 
-    async def _leave(self) -> None:
+    async def _end_session(self) -> None:
         if self._session is not None:
-            await self._session.end()
+            await self._session.delete()
 
 
-def _keep(task: "asyncio.Task[None]", tasks: "set[asyncio.Task[None]]") -> None:
-    """Until it is done."""
+def _add_task(task: "asyncio.Task[None]", tasks: "set[asyncio.Task[None]]") -> None:
     tasks.add(task)
     task.add_done_callback(tasks.discard)
 
 
-def _cancel(tasks: "Iterable[asyncio.Task[None]]") -> None:
+def _cancel_tasks(tasks: "Iterable[asyncio.Task[None]]") -> None:
     for task in tasks:
         if task is not asyncio.current_task():
             task.cancel()

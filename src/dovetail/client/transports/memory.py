@@ -1,6 +1,6 @@
-"""In-process transport: the same bytes as over a pipe, without a thread and without a socket.
+"""In-process transport: the same bytes as over a pipe, without a thread or a socket.
 
-Messages cross through the loop, each side in its own context, so neither runs inside the other's call.
+Messages cross through the event loop, each side in its own context, so neither runs inside the other's call.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from dovetail.transports.pipes import LineSplitter, as_line
 
 
 class MemoryTransport(Transport):
-    """Feeds a `Connection` of the engine's and reads what that writes. The client is the principal, or its token's."""
+    """Connects to an engine; the caller is the principal, or that of the token."""
 
     def __init__(self, engine: Engine, owner: Any, token: str | None, principal: Principal | None) -> None:
         self._engine = engine
@@ -24,7 +24,7 @@ class MemoryTransport(Transport):
         self._token = token
         self._principal = principal
         self._connection: Connection | None = None
-        self._nobodys = contextvars.Context()  # a server never sees its client's context variables
+        self._empty_context = contextvars.Context()  # a server never sees its client's context variables
 
     async def open(self, receiver: Receiver) -> None:
         await self._engine.start(self._owner)
@@ -33,10 +33,10 @@ class MemoryTransport(Transport):
         except BaseException:
             await self._engine.stop()
             raise
-        self._connection = Connection(self._engine, _Return(receiver), principal=principal, in_process=True)
+        self._connection = Connection(self._engine, _ClientPipe(receiver), principal=principal, in_process=True)
 
     async def _caller(self) -> Principal | None:
-        """Raises what a client gets over HTTP for a token that is refused there."""
+        """The caller; a token that is refused raises what it does over HTTP."""
         auth = self._engine.options.auth
         if self._token is None or auth is None:
             return self._principal
@@ -49,7 +49,8 @@ class MemoryTransport(Transport):
 
     def write(self, message: OutgoingMessage) -> None:
         if self._connection is not None:
-            asyncio.get_running_loop().call_soon(self._feed, self._connection, message.body, context=self._nobodys)
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._feed, self._connection, message.body, context=self._empty_context)
 
     def _feed(self, connection: Connection, message: bytes) -> None:
         limit = self._engine.options.max_message_bytes
@@ -60,30 +61,30 @@ class MemoryTransport(Transport):
                 connection.feed(line)
 
     async def drain(self) -> None:
-        """The server takes every line at once."""
+        """The engine reads every line at once."""
 
     async def close(self) -> None:
-        """Whoever is cancelled meanwhile leaves the server all the same."""
+        """Stops the engine even if it is cancelled."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
         try:
             try:
-                await asyncio.sleep(0)  # what was written before the end still arrives
+                await asyncio.sleep(0)  # messages that were written before still arrive
             finally:
                 await connection.close()
         finally:
-            connection.cancel_calls()  # what that had no time for
+            connection.cancel_calls()  # calls that `close` had no time to end
             await self._engine.stop()
 
 
-class _Return:
-    """The pipe that the server writes to."""
+class _ClientPipe:
+    """The pipe that the server writes to; its messages are received in the client's context."""
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
         self._loop = asyncio.get_running_loop()
-        self._context = contextvars.copy_context()  # the client's own, whoever writes
+        self._context = contextvars.copy_context()
 
     def write(self, message: bytes) -> None:
         self._loop.call_soon(self._receiver.receive, as_line(message)[:-1], context=self._context)

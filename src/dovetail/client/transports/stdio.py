@@ -1,4 +1,4 @@
-"""stdio: a server as a child process, one message per line on its stdin and stdout; its stderr is ours."""
+"""stdio transport: the server is a child process, with one message per line on its stdin and stdout."""
 
 import asyncio
 import contextlib
@@ -10,65 +10,58 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import Any, cast
 
-from dovetail.client.transports.base import MAX_UNREAD, UNREAD, OutgoingMessage, Receiver, Transport
+from dovetail.client.transports.base import OutgoingMessage, Receiver, Transport, check_unread
 from dovetail.errors import ConnectionLost, SetupError
 from dovetail.transports.pipes import LineSplitter
 
-# Ctrl-C in a terminal is not for them: who started them sees to their end, in the order that MCP wants.
-APART: dict[str, Any] = (
-    {"start_new_session": True}
-    if os.name == "posix"
-    else {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
-)
+# Ctrl-C in a terminal must not reach the server: the client stops it, in the order that MCP wants.
+NEW_GROUP: dict[str, Any] = {"start_new_session": True}
+if os.name != "posix":
+    NEW_GROUP = {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
 
 
 class ProcessGroup:
-    """A program and all that it starts in turn, as `uv run`, `npx` or a shell do: they are ended together."""
+    """A program and all that it has started, as `uv run`, `npx` or a shell do; they are stopped together."""
 
     def __init__(self, leader: int) -> None:
         self._leader = leader
-        self._is_over = False
+        self._is_gone = False
 
-    def is_left(self) -> bool:
-        """Whether anybody is; where that can't be known, nobody."""
-        return os.name == "posix" and self._signal(0)
+    def is_alive(self) -> bool:
+        return os.name == "posix" and self._signal(0)  # other systems don't tell
 
-    def ask(self) -> None:
-        """All of them to end."""
+    def terminate(self) -> None:
         self._signal(signal.SIGTERM if os.name == "posix" else signal.CTRL_BREAK_EVENT)  # type: ignore[attr-defined,unused-ignore]
 
     def kill(self) -> None:
-        """All of them, now."""
         if os.name == "posix":
             self._signal(signal.SIGKILL)
-        elif not self._is_over:
+        elif not self._is_gone:
             with contextlib.suppress(OSError, subprocess.SubprocessError):
                 command = ["taskkill", "/T", "/F", "/PID", str(self._leader)]
                 subprocess.run(command, capture_output=True, timeout=10, check=False)
 
     def _signal(self, number: int) -> bool:
-        """Whether it reached anybody. A group that is empty once stays so, and its number may get another meaning."""
-        if self._is_over:
+        """Whether it reached a process. An empty group gets no more signals: its number may be reused."""
+        if self._is_gone:
             return False
+        send = os.killpg if os.name == "posix" else os.kill
         try:
-            if os.name == "posix":
-                os.killpg(self._leader, number)
-            else:
-                os.kill(self._leader, number)
+            send(self._leader, number)
         except ProcessLookupError:
-            self._is_over = True
-        except OSError:  # macOS says so of a group that is dead, but not yet buried
+            self._is_gone = True
+        except OSError:  # raised by macOS for a group of zombies
             return False
-        return not self._is_over
+        return not self._is_gone
 
 
 MAX_LINE_BYTES = 256 * 1024 * 1024
-LEAVE_SECONDS = 2.0  # how long a child gets to leave at each step: closed stdin, terminate, kill
-STDIN, STDOUT = 0, 1
+STOP_TIMEOUT = 2.0  # seconds for each step of stopping a child: closed stdin, terminate, kill
+STDIN = 0
 
 
 class NotStarted(SetupError):
-    """A command can't be started; `why` repeats nothing of it."""
+    """A command can't be started; `why` repeats nothing of it, as it may hold secrets."""
 
     def __init__(self, message: str, why: str) -> None:
         super().__init__(message)
@@ -76,7 +69,7 @@ class NotStarted(SetupError):
 
 
 class StdioTransport(Transport):
-    """Starts the command when it is opened and sees to its end when it is closed."""
+    """Starts the command when it is opened and stops it when it is closed."""
 
     def __init__(
         self,
@@ -84,9 +77,9 @@ class StdioTransport(Transport):
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
         *,
-        leave_seconds: float = LEAVE_SECONDS,
+        stop_timeout: float = STOP_TIMEOUT,
     ) -> None:
-        self._leave_seconds = leave_seconds
+        self._stop_timeout = stop_timeout
         self._command = command
         self._env = None if env is None else {**os.environ, **env}
         self._cwd = None if cwd is None else str(cwd)
@@ -96,7 +89,7 @@ class StdioTransport(Transport):
         name = self._command[0]
         start = asyncio.get_running_loop().subprocess_exec
         child = _Child(name, receiver)
-        options: dict[str, Any] = {"env": self._env, "cwd": self._cwd, **APART}
+        options: dict[str, Any] = {"env": self._env, "cwd": self._cwd, **NEW_GROUP}
         try:
             await start(lambda: child, *self._command, stdin=PIPE, stdout=PIPE, stderr=None, **options)
         except (OSError, ValueError) as failure:
@@ -127,11 +120,11 @@ class StdioTransport(Transport):
     async def close(self) -> None:
         child, self._child = self._child, None
         if child is not None:
-            await child.leave(self._leave_seconds)
+            await child.stop(self._stop_timeout)
 
 
 class _Child(asyncio.SubprocessProtocol):
-    """What the loop tells about the child, turned into messages and one reason for the end."""
+    """The child process: passes its messages to the receiver, and reports its end once."""
 
     def __init__(self, name: str, receiver: Receiver) -> None:
         self._name = name
@@ -139,31 +132,30 @@ class _Child(asyncio.SubprocessProtocol):
         self._loop = asyncio.get_running_loop()
         self._splitter = LineSplitter(MAX_LINE_BYTES)
         self._exited = asyncio.Event()
-        self._silent = asyncio.Event()
-        self._gone = asyncio.Event()
-        self._report: asyncio.TimerHandle | None = None
-        self._unread = 0  # answers since it reads too slowly
+        self._stdout_closed = asyncio.Event()
+        self._closed = asyncio.Event()
+        self._report_timer: asyncio.TimerHandle | None = None
+        self._unread = 0  # responses written while it reads too slowly
         self.writable = asyncio.Event()
         self.writable.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.SubprocessTransport, transport)
         self.stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(STDIN))
-        self._family = ProcessGroup(self._transport.get_pid())
+        self._group = ProcessGroup(self._transport.get_pid())
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:  # noqa: ARG002
         for line in self._splitter.feed(data):
             if line is None:
-                self._receiver.lost(f"{self._name!r} sent a message of more than {MAX_LINE_BYTES} bytes")
+                self._receiver.connection_lost(f"{self._name!r} sent a message of more than {MAX_LINE_BYTES} bytes")
             else:
                 self._receiver.receive(bytes(line))
 
     def write(self, message: OutgoingMessage) -> None:
         self.stdin.write(message.body + b"\n")
-        if not self.writable.is_set() and message.is_answer:
+        if not self.writable.is_set() and message.is_response:
             self._unread += 1
-            if self._unread > MAX_UNREAD:
-                self._receiver.lost(UNREAD)
+            check_unread(self._receiver, self._unread)
 
     def pause_writing(self) -> None:
         self.writable.clear()
@@ -176,7 +168,7 @@ class _Child(asyncio.SubprocessProtocol):
         if fd == STDIN:
             self.writable.set()
         else:
-            self._silent.set()
+            self._stdout_closed.set()
             self._report_end()
 
     def process_exited(self) -> None:
@@ -184,16 +176,16 @@ class _Child(asyncio.SubprocessProtocol):
         self._report_end()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self._gone.set()
+        self._closed.set()
 
     def _report_end(self) -> None:
-        """Once its output has ended and its exit code is known; if one of them stays away, without it."""
-        if self._report is not None:
-            self._report.cancel()
-        if self._silent.is_set() and self._exited.is_set():
-            self._receiver.lost(self._reason())
+        """Report when stdout is closed and the exit code is known; after 0.2 s without one of them."""
+        if self._report_timer is not None:
+            self._report_timer.cancel()
+        if self._stdout_closed.is_set() and self._exited.is_set():
+            self._receiver.connection_lost(self._reason())
         else:
-            self._report = self._loop.call_later(0.2, lambda: self._receiver.lost(self._reason()))
+            self._report_timer = self._loop.call_later(0.2, lambda: self._receiver.connection_lost(self._reason()))
 
     def _reason(self) -> str:
         code = self._transport.get_returncode()
@@ -201,41 +193,41 @@ class _Child(asyncio.SubprocessProtocol):
             return f"{self._name!r} closed its output"
         return f"{self._name!r} exited with code {code}" if code >= 0 else f"{self._name!r} was ended by signal {-code}"
 
-    async def leave(self, seconds: float) -> None:
-        """Close its stdin, then ask, then insist; if whoever waits for that is cancelled, insist at once."""
+    async def stop(self, seconds: float) -> None:
+        """Close its stdin, then terminate, then kill it; kill it at once if this is cancelled."""
         try:
             self.stdin.close()
-            await see_out(self._family, self._exited, seconds)
+            await stop_process_group(self._group, self._exited, seconds)
         finally:
-            self._family.kill()
+            self._group.kill()
             self._transport.close()
-            if self._report is not None:
-                self._report.cancel()
+            if self._report_timer is not None:
+                self._report_timer.cancel()
             try:
-                await within(self._gone, seconds)
-            except asyncio.CancelledError:  # once more, as the loop may be about to end: it alone takes the exit code
-                await within(self._gone, 1.0)
+                await wait_until(self._closed, seconds)
+            except asyncio.CancelledError:  # wait once more: only this loop can collect the exit code
+                await wait_until(self._closed, 1.0)
                 raise
 
 
-async def see_out(family: ProcessGroup, exited: asyncio.Event, seconds: float) -> None:
-    """Wait until the first of a family has left; ask all of them to, then make them. Each step has its seconds."""
-    for insist in (None, family.ask, family.kill):
-        if insist is not None:
-            insist()
-        if await within(exited, seconds):
+async def stop_process_group(group: ProcessGroup, exited: asyncio.Event, seconds: float) -> None:
+    """Wait until the leader has exited; terminate the group, then kill it. Each step takes at most these seconds."""
+    for step in (None, group.terminate, group.kill):
+        if step is not None:
+            step()
+        if await wait_until(exited, seconds):
             break
-    if family.is_left():  # the first has not waited for the others
-        family.ask()
+    if group.is_alive():  # the leader has not waited for its children
+        group.terminate()
         for _ in range(round(seconds / 0.02)):
             await asyncio.sleep(0.02)
-            if not family.is_left():
+            if not group.is_alive():
                 break
-        family.kill()
+        group.kill()
 
 
-async def within(event: asyncio.Event, seconds: float) -> bool:
-    """Whether it happened in time."""
+async def wait_until(event: asyncio.Event, seconds: float) -> bool:
+    """Whether the event was set in time."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
     return event.is_set()
