@@ -1,4 +1,4 @@
-"""The ways to reach a server. Each is loaded when it is first used: a server on stdio never loads HTTP."""
+"""Transports of a server. Each is loaded when it is first used: a server on stdio never loads HTTP."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
