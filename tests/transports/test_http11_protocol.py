@@ -12,7 +12,7 @@ import wire_line
 from wire_line import Line, Reply, replies, server_state
 
 from dovetail.transports.http.options import HttpOptions
-from dovetail.transports.http11.protocol import MAX_AHEAD, MAX_TURNED_AWAY, HttpProtocol
+from dovetail.transports.http11.protocol import MAX_PIPELINED, MAX_REFUSED_CONNECTIONS, HttpProtocol
 from dovetail.transports.serve import HttpService, bind, port_of
 
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -75,12 +75,12 @@ def numbered(count: int) -> list[bytes]:
 
 
 async def test_requests_sent_ahead_are_answered_in_order() -> None:
-    line, app = await line_to(GATE + b"".join(numbered(MAX_AHEAD - 1)))
+    line, app = await line_to(GATE + b"".join(numbered(MAX_PIPELINED - 1)))
     assert (line.said, app.entered) == (b"", ["/gate"])
     app.go.set()
     await line.settle(20)
     assert [reply.body for reply in answers(line)[1:]] == [
-        b"%d%b" % (at, b"x" * (at % 7)) for at in range(MAX_AHEAD - 1)
+        b"%d%b" % (at, b"x" * (at % 7)) for at in range(MAX_PIPELINED - 1)
     ]
     line.written.clear()
     await line.say(GET)  # and the connection goes on
@@ -89,11 +89,11 @@ async def test_requests_sent_ahead_are_answered_in_order() -> None:
 
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_a_connection_ends_with_the_last_request_that_may_be_sent_ahead(at_once: bool) -> None:
-    pieces = numbered(3 * MAX_AHEAD)
+    pieces = numbered(3 * MAX_PIPELINED)
     line, app = await line_to(GATE, *([b"".join(pieces)] if at_once else pieces))
     app.go.set()
     await line.settle(20)
-    assert (len(answers(line)), line.half_closed) == (MAX_AHEAD + 1, True)
+    assert (len(answers(line)), line.half_closed) == (MAX_PIPELINED + 1, True)
     assert [reply.header(b"connection") for reply in answers(line)[-2:]] == [None, b"close"]
 
 
@@ -161,7 +161,7 @@ async def test_a_request_that_is_cut_short_is_refused(case: str, before: bytes) 
 
 async def test_connections_over_the_limit_are_told_so_and_then_cut() -> None:
     state = server_state(App(), max_connections=2)
-    lines = [Line(state.new_protocol()) for _ in range(3 + MAX_TURNED_AWAY)]
+    lines = [Line(state.new_protocol()) for _ in range(3 + MAX_REFUSED_CONNECTIONS)]
     statuses = []
     for line in lines[:4]:
         await line.say(GET, GET)
