@@ -8,7 +8,7 @@ import pytest
 
 from dovetail import Server
 from dovetail.auth import Auth, Principal
-from dovetail.auth.principal import MAX_TOKEN, Found
+from dovetail.auth.principal import MAX_TOKEN, Verification
 from dovetail.errors import SetupError, Unauthorized
 from http_serving import serving
 from http_wire import HttpWire
@@ -53,16 +53,16 @@ def test_what_is_refused_at_setup(options: dict[str, Any]) -> None:
     ],
 )
 async def test_the_one_that_answers_says_how_long_it_is_believed(token: str, found: tuple[str, float] | None) -> None:
-    auth = Auth([Knows("ann", believed_seconds=5.0), Knows("bob"), Knows("cy", believed_seconds=0)])
-    answer = await auth.find(token)
-    assert answer == (found and Found(Principal(subject=found[0]), found[1]))
+    auth = Auth([Knows("ann", cache_seconds=5.0), Knows("bob"), Knows("cy", cache_seconds=0)])
+    answer = await auth.verification(token)
+    assert answer == (found and Verification(Principal(subject=found[0]), found[1]))
     assert await auth.verify(token) == (found and Principal(subject=found[0]))
 
 
 @pytest.mark.parametrize("seconds", [-1, -0.001, math.nan, -math.inf, "60", None, True, [1]])
 def test_a_time_that_is_none_is_refused_at_once(seconds: Any) -> None:
-    with pytest.raises(SetupError, match=r"Knows has believed_seconds=.*; it is 0 or more"):
-        Auth([Knows("bob"), Knows("ann", believed_seconds=seconds)])
+    with pytest.raises(SetupError, match=r"Knows has cache_seconds=.*; it is 0 or more"):
+        Auth([Knows("bob"), Knows("ann", cache_seconds=seconds)])
 
 
 # ── what a verifier knows of its tokens ──
@@ -97,7 +97,7 @@ def test_what_tokens_are_made_for_is_a_url(resource: Any) -> None:
 
 def test_nobody_could_come_in_with_a_key_that_no_token_is_bound_to() -> None:
     own = Knows("ann", binds_keys=False)
-    with pytest.raises(SetupError, match='dpop="required" lets nobody in: Knows'):
+    with pytest.raises(SetupError, match='dpop="required" lets no caller in: Knows'):
         Auth([own, own], dpop="required")
     assert Auth([own, Knows("bob")], dpop="required").dpop == "required"
     assert Auth(own, dpop="optional").dpop == "optional"
@@ -129,7 +129,7 @@ class Lodged(Knows):
         assert self.state in self.home.here
         return await super().verify(token)
 
-    async def leave(self) -> None:
+    async def close(self) -> None:
         self.home.here.remove(self.state)
         if self.home.failure is not None:
             raise self.home.failure
@@ -191,7 +191,7 @@ async def test_a_verifier_may_have_one_of_the_two() -> None:
             return Knows(self.name)
 
     class OnlyEnds(Knows):
-        async def leave(self) -> None:
+        async def close(self) -> None:
             raise AssertionError("nobody has come")
 
     class Plain(Knows):
@@ -200,7 +200,7 @@ async def test_a_verifier_may_have_one_of_the_two() -> None:
         def for_app(self, state: Any) -> Any:
             return self
 
-        def leave(self) -> None:
+        def close(self) -> None:
             self.left += 1
 
     plain = Plain("cy")
@@ -220,7 +220,7 @@ def test_what_a_refusal_tells_and_the_document_says() -> None:
     assert bearer == f'Bearer {said}resource_metadata="https://a.example/metadata"'
     assert dpop.startswith(f"DPoP {said}")
     assert not auth.challenges(Unauthorized("not yours", http_status=403), None)
-    document = msgspec.json.decode(auth.document("https://a.example/mcp", name="notes", scopes=["read"]))
+    document = msgspec.json.decode(auth.metadata("https://a.example/mcp", name="notes", scopes=["read"]))
     assert document.pop("dpop_signing_alg_values_supported")
     assert document == {
         "resource": "https://a.example/mcp",
@@ -233,7 +233,7 @@ def test_what_a_refusal_tells_and_the_document_says() -> None:
 async def test_a_verifier_of_an_app_says_itself_how_long_it_is_believed() -> None:
     class Lodging(Knows):
         def for_app(self, state: Any) -> Knows:
-            return Knows("ann", believed_seconds=7.0)
+            return Knows("ann", cache_seconds=7.0)
 
-    auth = await Auth(Lodging("ann", believed_seconds=1.0)).for_app(None)
-    assert await auth.find("ann") == Found(Principal(subject="ann"), 7.0)
+    auth = await Auth(Lodging("ann", cache_seconds=1.0)).for_app(None)
+    assert await auth.verification("ann") == Verification(Principal(subject="ann"), 7.0)

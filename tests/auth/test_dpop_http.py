@@ -27,7 +27,7 @@ Headers = dict[str, str | None]
 class Notary:
     """Knows a token that is bound to the key of its owner and one that is not; wants to be asked several times."""
 
-    believed_seconds = SOON / 4
+    cache_seconds = SOON / 4
 
     def __init__(self) -> None:
         self.expires_at: float | None = None

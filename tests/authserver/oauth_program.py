@@ -37,7 +37,7 @@ CLOCK = Clock()
 class AskedAlways:
     """A verifier that wants to be asked about every request."""
 
-    believed_seconds = 0.0
+    cache_seconds = 0.0
     binds_keys = False
 
     def __init__(self, verifier: Any) -> None:
@@ -47,8 +47,8 @@ class AskedAlways:
     def for_app(self, state: Any) -> "AskedAlways":
         return AskedAlways(self._verifier.for_app(state))
 
-    async def leave(self) -> None:
-        await self._verifier.leave()
+    async def close(self) -> None:
+        await self._verifier.close()
 
 
 def authorization_server(origin: str) -> AuthServer:

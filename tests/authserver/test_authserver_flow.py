@@ -28,7 +28,7 @@ from authserver_stage import (
 from dovetail.authserver import AuthServer, OAuthClient, hash_password
 from dovetail.authserver.endpoints import OAuthError
 from dovetail.authserver.storage import AuthStore, Keyring
-from dovetail.authserver.tokens import GRACE_SECONDS, Grant, Target, TokenIssuer
+from dovetail.authserver.tokens import REUSE_GRACE, Grant, ProtectedResource, TokenIssuer
 from dovetail.engine.workers import Secrets
 from dovetail.errors import SetupError
 from dovetail.state.base import StoreFull, StoreUnavailable
@@ -361,10 +361,10 @@ class Desk:
         self.state = Failing(self.clock)
         store = AuthStore(self.state, ISSUER)
         self.grants = TokenIssuer(
-            issuer=ISSUER, target=Target("https://notes.example.com/mcp", {}), store=store,
+            issuer=ISSUER, resource=ProtectedResource("https://notes.example.com/mcp", {}), store=store,
             keyring=Keyring(store, Secrets(), self.clock), access_seconds=600, refresh_seconds=86_400,
         )  # fmt: skip
-        self.grant = Grant(id="g", client="app", user="ann", mark="m", scopes=[], ends=self.clock.now + 86_400)
+        self.grant = Grant(id="g", client="app", user="ann", fingerprint="m", scopes=[], ends=self.clock.now + 86_400)
 
     async def use(self, number: int) -> str:
         try:
@@ -383,13 +383,13 @@ class Desk:
             outcomes = [outcome for outcome in outcomes if outcome != "trouble"] + again
             if "trouble" not in outcomes:
                 break
-            self.clock.now += GRACE_SECONDS / (MOST_FAILURES + 2)
+            self.clock.now += REUSE_GRACE / (MOST_FAILURES + 2)
         return outcomes
 
     async def refresh_all(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             assert await self.refresh(number) == ["used"]
-            self.clock.now += GRACE_SECONDS + 1
+            self.clock.now += REUSE_GRACE + 1
 
 
 failures = st.lists(st.sampled_from(["before", "after"]), max_size=MOST_FAILURES)
@@ -411,7 +411,7 @@ def test_no_failure_of_the_store_ends_an_honest_grant(steps: list[tuple[list[str
     asyncio.run(run())
 
 
-@given(used=st.integers(1, 4), back=st.integers(1, 4), pause=st.sampled_from([0.0, GRACE_SECONDS + 1]), plan=failures)
+@given(used=st.integers(1, 4), back=st.integers(1, 4), pause=st.sampled_from([0.0, REUSE_GRACE + 1]), plan=failures)
 def test_a_copy_that_is_used_ends_the_grant(used: int, back: int, pause: float, plan: list[str]) -> None:
     """`back` uses ago; the last one may be repeated for a moment, unless it was the code."""
 

@@ -1,4 +1,4 @@
-"""Endpoints of OAuth over HTTP: fields and cookies of a request, redirect URIs, JSON answers and errors."""
+"""Helpers of the OAuth endpoints: form fields and cookies, redirect URIs, JSON responses, errors and HTML pages."""
 
 import base64
 import hashlib
@@ -16,20 +16,20 @@ FORM = "application/x-www-form-urlencoded"
 MAX_BYTES = 32 * 1024  # of a form or a query
 MAX_URL = 2000  # characters
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-SIGNED_IN = "__Host-dovetail-user"
-NOT_KEPT = {"cache-control": "no-store", "pragma": "no-cache"}
-# Clients in a browser may be on any origin. No cookie counts at these endpoints, so any page may read the answers.
-FOR_ANY_ORIGIN = {"access-control-allow-origin": "*"}
-PUBLIC = {"cache-control": "public, max-age=300", **FOR_ANY_ORIGIN}  # the metadata and the keys
+SIGN_IN_COOKIE = "__Host-dovetail-user"
+NO_STORE = {"cache-control": "no-store", "pragma": "no-cache"}
+# Clients in a browser may be on any origin. These endpoints use no cookies, so any page may read the responses.
+ANY_ORIGIN = {"access-control-allow-origin": "*"}
+PUBLIC_HEADERS = {"cache-control": "public, max-age=300", **ANY_ORIGIN}  # the metadata and the keys
 PREFLIGHT = {
-    **FOR_ANY_ORIGIN,
+    **ANY_ORIGIN,
     "access-control-allow-methods": "GET, POST",
     "access-control-allow-headers": "authorization, content-type, mcp-protocol-version",
     "access-control-max-age": "600",
 }
 
-_ALLOWED = re.compile(r"[!#$%&'()*+,\-./0-9:;=?@A-Z\[\]_a-z~]+")  # no blanks, quotes, backslashes, angle brackets
-_NATIVE = re.compile(r"(http://(?:127\.0\.0\.1|localhost|\[::1\]))(?::[0-9]{1,5})?((?:[/?].*)?)")
+_ALLOWED = re.compile(r"[!#$%&'()*+,\-./0-9:;=?@A-Z\[\]_a-z~]+")  # no spaces, quotes, backslashes, angle brackets
+_LOOPBACK_URI = re.compile(r"(http://(?:127\.0\.0\.1|localhost|\[::1\]))(?::[0-9]{1,5})?((?:[/?].*)?)")
 
 PageHandler = Callable[[PageRequest], Awaitable[PageResponse]]
 
@@ -53,33 +53,33 @@ class OAuthError(Exception):
         return cls("temporarily_unavailable", text, status=429, headers={"retry-after": str(wait)})
 
     @classmethod
-    def of(cls, failure: "OAuthError | ProtocolError") -> "OAuthError":
-        """For a body that is too long, or a state store that does not answer; a refusal stays as it is."""
+    def from_failure(cls, failure: "OAuthError | ProtocolError") -> "OAuthError":
+        """For a body that is too long, or a store that is unavailable; an OAuthError stays as it is."""
         if isinstance(failure, OAuthError):
             return failure
         error = "temporarily_unavailable" if failure.http_status >= 500 else "invalid_request"
         return cls(error, failure.message, status=max(failure.http_status, 400))
 
 
-def json_endpoint(answer: PageHandler) -> PageHandler:
-    """An endpoint that clients call: each answer is JSON, errors too, and no cache keeps it."""
+def json_endpoint(handler: PageHandler) -> PageHandler:
+    """An endpoint that clients call: errors are JSON, too."""
 
     async def page(request: PageRequest) -> PageResponse:
         if request.method == "OPTIONS":
             return PageResponse(b"", 204, PREFLIGHT)
         try:
-            return await answer(request)
+            return await handler(request)
         except (OAuthError, ProtocolError) as failure:
-            refusal = OAuthError.of(failure)
-        body = {"error": refusal.error, "error_description": refusal.description}
-        return PageResponse(body, refusal.status, {**NOT_KEPT, **FOR_ANY_ORIGIN, **refusal.headers})
+            refusal = OAuthError.from_failure(failure)
+        body: dict[str, object] = {"error": refusal.error, "error_description": refusal.description}
+        return json_response(body, refusal.status, refusal.headers)
 
-    page.__name__, page.__qualname__ = answer.__name__, answer.__qualname__  # for the log
+    page.__name__, page.__qualname__ = handler.__name__, handler.__qualname__  # for the log
     return page
 
 
-def json_answer(body: dict[str, object], status: int = 200) -> PageResponse:
-    return PageResponse(body, status, {**NOT_KEPT, **FOR_ANY_ORIGIN})
+def json_response(body: dict[str, object], status: int = 200, headers: Mapping[str, str] | None = None) -> PageResponse:
+    return PageResponse(body, status, {**NO_STORE, **ANY_ORIGIN, **(headers or {})})
 
 
 def digest(text: str) -> str:
@@ -87,7 +87,7 @@ def digest(text: str) -> str:
 
 
 def address_of(request: PageRequest) -> str:
-    """What limits count: an IPv4 address, or the /64 of an IPv6 address."""
+    """The network that limits count: an IPv4 address, or the /64 of an IPv6 address."""
     return network_of(request.client or "") or "unknown"
 
 
@@ -116,30 +116,28 @@ def _fields(raw: bytes) -> dict[str, str]:
     return {name: value for name, value in fields.items() if value}
 
 
-def consent_cookie(client_id: str) -> str:
-    """One for each client, so that two consent pages at a time do not disturb each other."""
+def consent_cookie_name(client_id: str) -> str:
+    """One for each client, so that two consent pages can be open at a time."""
     return f"__Host-dovetail-asked-{digest(client_id)[:16]}"
 
 
 def set_cookie(name: str, value: str, seconds: float) -> dict[str, str]:
-    """`__Host-` makes browsers insist on Secure, this host and the whole of it."""
+    """The prefix `__Host-` makes browsers insist on Secure, on this host and on its whole path."""
     return {"set-cookie": f"{name}={value}; Path=/; Max-Age={int(seconds)}; Secure; HttpOnly; SameSite=Lax"}
 
 
 def cookie(request: PageRequest, name: str) -> str | None:
-    """None if there is none, or more than one: then it is not known which is ours."""
+    """None if there is none, or more than one, because then one may be forged."""
     pairs = [part.strip().partition("=") for line in request.headers.all("cookie") for part in line.split(";")]
     found = [value for key, _, value in pairs if key == name]
     return found[0] if len(found) == 1 else None
 
 
-# --- redirect URIs
+# ── redirect URIs ──
 
 
-def why_not_a_url(uri: object, noun: str) -> str | None:
-    """What is wrong with it, in words. It has to be https, or http to this machine, and hold nothing that two programs
-    could read in two ways.
-    """
+def url_problem(uri: object, noun: str) -> str | None:
+    """The problem in words. It has to be https, or http to this machine, and to be parsed alike by all programs."""
     if not isinstance(uri, str) or not 0 < len(uri) <= MAX_URL:
         return f"{noun} is a text of at most {MAX_URL} characters"
     if not _ALLOWED.fullmatch(uri) or "#" in uri:
@@ -153,7 +151,7 @@ def why_not_a_url(uri: object, noun: str) -> str | None:
         return f"{noun} must be a whole URL, https://… or, on the user's own machine, http://127.0.0.1/…"
     if "@" in parts.netloc or "*" in parts.netloc:
         return f"{noun} names a host, without a user or wildcards"
-    if parts.scheme != "https" and not _NATIVE.fullmatch(uri):
+    if parts.scheme != "https" and not _LOOPBACK_URI.fullmatch(uri):
         return f"{noun} must be https, or http to 127.0.0.1, localhost or [::1]"
     if {".", ".."} & set(unquote(parts.path).replace("\\", "/").split("/")):
         return f"{noun} has no . or .. in its path"
@@ -161,14 +159,14 @@ def why_not_a_url(uri: object, noun: str) -> str | None:
 
 
 def is_registered(uri: str, registered: Iterable[str]) -> bool:
-    """Compared letter by letter; but clients on the user's own machine take any port (RFC 8252, 7.3)."""
-    native = _without_port(uri)
-    return any(uri == each or (native is not None and native == _without_port(each)) for each in registered)
+    """Compared byte by byte; but clients on the user's own machine may use any port (RFC 8252, 7.3)."""
+    loopback = _without_port(uri)
+    return any(uri == each or (loopback is not None and loopback == _without_port(each)) for each in registered)
 
 
 def _without_port(uri: str) -> tuple[str, str] | None:
-    """Nothing but the port may differ, so what stands around it is compared as it is."""
-    found = _NATIVE.fullmatch(uri)
+    """The parts before and after the port of a loopback URI."""
+    found = _LOOPBACK_URI.fullmatch(uri)
     return None if found is None else (found[1], found[2])
 
 
@@ -196,10 +194,11 @@ STYLE = (
     ".wrong{color:#a00}.small{font-size:.9rem;color:#555}"
 )
 _STYLE_DIGEST = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
-# No form-action: browsers hold it against the redirect to the program too, and against all that follows it.
-POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_DIGEST}'; base-uri 'none'; frame-ancestors 'none'"
-HEADERS = {
-    "content-security-policy": POLICY,
+HTML_HEADERS = {
+    # No form-action: browsers apply it to the redirect to the program, too, and to all redirects after it.
+    "content-security-policy": (
+        f"default-src 'none'; style-src 'sha256-{_STYLE_DIGEST}'; base-uri 'none'; frame-ancestors 'none'"
+    ),
     "x-frame-options": "DENY",
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",  # with no-referrer a form is sent with `Origin: null`
@@ -207,55 +206,54 @@ HEADERS = {
 }
 
 
-class Consent(NamedTuple):
-    """What a user is asked."""
+class ConsentDetails(NamedTuple):
+    """The content of the consent page."""
 
     program: str
     program_id: str
     scopes: Sequence[str]  # in words
     redirect_uri: str
-    days: float | None  # for which it may stay connected
+    days: float | None  # for which the program may stay connected
     user: str | None  # who has signed in already
-    form: str  # sealed, what the answer is about
+    form: str  # the sealed consent request
 
 
-def consent_page(asked: Consent, path: str, *, wrong: str | None = None) -> tuple[str, int]:
-    """The HTML and the status."""
-    scopes = "".join(f"<li>{escape(words)}</li>" for words in asked.scopes)
-    name = escape(asked.program)
-    is_local = is_loopback(asked.redirect_uri)
+SIGN_IN_FIELDS = (
+    '<label>Name <input name="name" autocomplete="username" autocapitalize="none" required></label>'
+    '<label>Password <input name="password" type="password" autocomplete="current-password" required></label>'
+)
+
+
+def consent_page(details: ConsentDetails, path: str, problem: str | None) -> str:
+    scopes = "".join(f"<li>{escape(words)}</li>" for words in details.scopes)
+    name, redirect_uri = escape(details.program), details.redirect_uri
+    is_local = is_loopback(redirect_uri)
     whose = ": a program on this computer. Go on only if you have just started it yourself." if is_local else "."
+    user = SIGN_IN_FIELDS
+    if details.user is not None:
+        other = '<button name="answer" value="other" formnovalidate>Another user</button>'
+        user = f"<p>You are signed in as <strong>{escape(details.user)}</strong>. {other}</p>"
     body = f"""<h1>Allow {name} to act for you?</h1>
-{f'<p class="wrong" role="alert">{escape(wrong)}</p>' if wrong else ""}
+{f'<p class="wrong" role="alert">{escape(problem)}</p>' if problem else ""}
 {f"<p>It wants to:</p><ul>{scopes}</ul>" if scopes else ""}
-<p>Then your browser goes to <strong>{escape(host_of(asked.redirect_uri))}</strong>{whose}</p>
-{f"<p>It may stay connected for {asked.days:g} days.</p>" if asked.days else ""}
+<p>Then your browser goes to <strong>{escape(host_of(redirect_uri))}</strong>{whose}</p>
+{f"<p>It may stay connected for {details.days:g} days.</p>" if details.days else ""}
 <form method="post" action="{escape(path)}">
-<input type="hidden" name="form" value="{escape(asked.form)}">
-{_who(asked.user)}
+<input type="hidden" name="form" value="{escape(details.form)}">
+{user}
 <button name="answer" value="allow">Allow</button><button name="answer" value="deny" formnovalidate>Deny</button>
 </form>
-<p class="small">The program calls itself “{name}”; nobody has checked that.
-Its id is {escape(asked.program_id)}. The answer goes to {escape(asked.redirect_uri)}.</p>"""
-    return _document("Allow access?", body), 403 if wrong else 200
+<p class="small">The program calls itself “{name}”; that was not checked.
+Its id is {escape(details.program_id)}. The answer goes to {escape(redirect_uri)}.</p>"""
+    return _document("Allow access?", body)
 
 
-def refusal_page(words: str, title: str = "This can't go on") -> str:
+def error_page(words: str, title: str = "This can't go on") -> str:
     return _document(title, f"<h1>{escape(title)}</h1><p>{escape(words)}</p>")
 
 
-def shown(html: str, status: int, headers: dict[str, str] | None = None) -> PageResponse:
-    return PageResponse(html, status, {**HEADERS, **(headers or {})}, "text/html")
-
-
-def _who(user: str | None) -> str:
-    if user is not None:
-        other = '<button name="answer" value="other" formnovalidate>Somebody else</button>'
-        return f"<p>You are signed in as <strong>{escape(user)}</strong>. {other}</p>"
-    return (
-        '<label>Name <input name="name" autocomplete="username" autocapitalize="none" required></label>'
-        '<label>Password <input name="password" type="password" autocomplete="current-password" required></label>'
-    )
+def html_response(html: str, status: int, headers: dict[str, str]) -> PageResponse:
+    return PageResponse(html, status, {**HTML_HEADERS, **headers}, "text/html")
 
 
 def _document(title: str, body: str) -> str:

@@ -19,8 +19,8 @@ from dovetail.auth.fetch import (
     FetchFailed,
     FetchRequest,
     is_loopback_host,
+    is_loopback_url,
     make_fetch,
-    names_this_machine,
     plain,
     shown,
 )
@@ -152,7 +152,7 @@ class OAuthWeb:
 
     def __init__(self, server_url: str, *, inside: bool = False) -> None:
         parts = urlsplit(server_url)
-        self.is_local = names_this_machine(server_url)  # so that http to this machine is as good as the server itself
+        self.is_local = is_loopback_url(server_url)  # so that http to this machine is as good as the server itself
         if parts.scheme != "https" and not self.is_local:
             raise NotSignedIn(f"{shown(server_url)} is not https: whoever is on the way there could read the tokens")
         self._is_inside = inside or self.is_local

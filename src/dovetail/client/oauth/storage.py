@@ -29,7 +29,7 @@ log = logging.getLogger("dovetail.client")
 class RegisteredClient(Confidential, frozen=True, omit_defaults=True):
     """Who this program is to one authorization server."""
 
-    harmless = ("id",)
+    public_fields = ("id",)
 
     id: str
     secret: str | None = None
@@ -44,7 +44,7 @@ class RegisteredClient(Confidential, frozen=True, omit_defaults=True):
 class TokenSet(Confidential, frozen=True, kw_only=True, omit_defaults=True):
     """What one sign-in came to."""
 
-    harmless = ("token_type", "issuer")
+    public_fields = ("token_type", "issuer")
 
     access_token: str
     token_type: str  # "Bearer" or "DPoP"

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dovetail import __version__
-from dovetail.auth.fetch import may_reach
+from dovetail.auth.fetch import is_allowed_address
 from dovetail.client.auth import AUTHORIZATION, Challenged, Credentials, Sending
 from dovetail.client.transports.base import Backoff, RequestTimeouts, ServerUrl
 from dovetail.errors import BadResponse, ConnectionLost, SetupError
@@ -141,7 +141,7 @@ class HttpRequests:
     def _socket(self, address: Any) -> socket.socket:
         """Only the address of a connection says where the server is: another lookup of its name may say else."""
         ip = str(address[4][0])
-        self._is_inside = self._is_inside and not may_reach(ip) and may_reach(ip, allow_private=True)
+        self._is_inside = self._is_inside and not is_allowed_address(ip) and is_allowed_address(ip, allow_private=True)
         return _watched_socket(address)
 
     async def close(self) -> None:

@@ -367,7 +367,7 @@ class AppState:
         auth, self._auth = self._auth, None
         try:
             if auth is not None:
-                await auth.leave()
+                await auth.close()
         finally:
             if self._opened_here:
                 self._opened_here = False
