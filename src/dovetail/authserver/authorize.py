@@ -4,33 +4,19 @@ If the client or its redirect URI is unknown, the user sees an error page. Other
 the operator registered it or it is on the user's own machine.
 """
 
+import base64
+import hashlib
 import re
 import secrets
 from collections.abc import Mapping
-from urllib.parse import urlsplit
+from html import escape
+from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
 from dovetail.auth.fetch import is_loopback_url
 from dovetail.authserver.clients import CODE, REFRESH, ClientDirectory, OAuthClient, is_url
-from dovetail.authserver.endpoints import (
-    SIGN_IN_COOKIE,
-    ConsentDetails,
-    OAuthError,
-    address_of,
-    consent_cookie_name,
-    consent_page,
-    cookie,
-    error_page,
-    form_fields,
-    host_of,
-    html_response,
-    is_loopback,
-    is_registered,
-    query_fields,
-    set_cookie,
-    with_parameters,
-)
+from dovetail.authserver.endpoints import OAuthError, address_of, digest, form_fields, is_registered, query_fields
 from dovetail.authserver.storage import AttemptLimit, Sealed
 from dovetail.authserver.tokens import Grant, TokenIssuer
 from dovetail.authserver.users import Users
@@ -43,6 +29,8 @@ SIGN_IN_LIFETIME = 3600.0  # seconds
 CONSENT_LIMIT = AttemptLimit("consents", "consents of this user", 3600.0, each=60, for_all=100_000)
 OLD_PAGE = "This page is too old, was answered before, or belongs to another browser. Begin again in your program."
 
+SIGN_IN_COOKIE = "__Host-dovetail-user"
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}")  # S256 of a verifier
 
 
@@ -87,7 +75,8 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             return await (self._post(request) if request.method == "POST" else self._get(request))
         except (OAuthError, ProtocolError) as failure:
             refusal = OAuthError.from_failure(failure)
-            return html_response(error_page(refusal.description), refusal.status, refusal.headers)
+            body = f"<h1>{ERROR_TITLE}</h1><p>{escape(refusal.description)}</p>"
+            return html_response(ERROR_TITLE, body, refusal.status, refusal.headers)
 
     async def _get(self, request: PageRequest) -> PageResponse:
         fields = query_fields(request)
@@ -100,7 +89,7 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
                 raise  # or this server would be an open redirector (RFC 9700, 4.11.2)
             return self._redirect(redirect_uri, state, error=refusal.error, error_description=refusal.description)
         keyring, cookie_name = self.tokens.keyring, consent_cookie_name(client.id)
-        known = await keyring.open(cookie(request, cookie_name), ConsentCookie)
+        known = await keyring.open(read_cookie(request, cookie_name), ConsentCookie)
         nonce = known.nonce if known and known.client == client.id else secrets.token_urlsafe(16)
         until = keyring.now() + CONSENT_TIMEOUT
         consent = ConsentRequest(
@@ -140,17 +129,25 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     async def _consent_response(
         self, consent: ConsentRequest, user: str | None, headers: dict[str, str], problem: str | None = None
     ) -> PageResponse:
-        host = host_of(consent.client) if is_url(consent.client) else ""
-        details = ConsentDetails(
-            program=consent.name or host or consent.client,
-            program_id=consent.client,
-            scopes=[self.tokens.resource.scopes[scope] or scope for scope in consent.scopes],
-            redirect_uri=consent.redirect_uri,
-            days=round(self.tokens.refresh_seconds / 86_400, 1) if consent.has_refresh else None,
-            user=user,
-            form=await self.tokens.keyring.seal(consent),
-        )
-        return html_response(consent_page(details, self.path, problem), 403 if problem else 200, headers)
+        client, uri = consent.client, consent.redirect_uri
+        name = escape(consent.name or (urlsplit(client).netloc if is_url(client) else "") or client)
+        words = (self.tokens.resource.scopes[scope] or scope for scope in consent.scopes)
+        scopes = "".join(f"<li>{escape(each)}</li>" for each in words)
+        local = ": a program on this computer. Go on only if you have just started it yourself."
+        days = round(self.tokens.refresh_seconds / 86_400, 1)
+        body = f"""<h1>Allow {name} to act for you?</h1>
+{f'<p class="wrong" role="alert">{escape(problem)}</p>' if problem else ""}
+{f"<p>It wants to:</p><ul>{scopes}</ul>" if scopes else ""}
+<p>Then your browser goes to <strong>{escape(urlsplit(uri).netloc)}</strong>{local if is_loopback(uri) else "."}</p>
+{f"<p>It may stay connected for {days:g} days.</p>" if consent.has_refresh and days else ""}
+<form method="post" action="{escape(self.path)}">
+<input type="hidden" name="form" value="{escape(await self.tokens.keyring.seal(consent))}">
+{SIGN_IN_FIELDS if user is None else SIGNED_IN.format(escape(user))}
+<button name="answer" value="allow">Allow</button><button name="answer" value="deny" formnovalidate>Deny</button>
+</form>
+<p class="small">The program calls itself “{name}”; that was not checked.
+Its id is {escape(client)}. The answer goes to {escape(uri)}.</p>"""
+        return html_response("Allow access?", body, 403 if problem else 200, headers)
 
     async def _post(self, request: PageRequest) -> PageResponse:
         form = await form_fields(request)
@@ -178,7 +175,7 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         keyring = self.tokens.keyring
         consent = await keyring.open(form.get("form"), ConsentRequest)
         if consent is not None:
-            known = await keyring.open(cookie(request, consent_cookie_name(consent.client)), ConsentCookie)
+            known = await keyring.open(read_cookie(request, consent_cookie_name(consent.client)), ConsentCookie)
             if known and secrets.compare_digest(known.nonce, consent.nonce) and known.client == consent.client:
                 return consent
         raise OAuthError("invalid_request", OLD_PAGE, status=403)
@@ -198,7 +195,8 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         self, redirect_uri: str, state: str | None, headers: Mapping[str, str] | None = None, **parameters: str
     ) -> PageResponse:
         """To the client, with the issuer (RFC 9207)."""
-        location = with_parameters(redirect_uri, **parameters, state=state, iss=self.tokens.issuer)
+        given = {**parameters, **({} if state is None else {"state": state}), "iss": self.tokens.issuer}
+        location = redirect_uri + ("&" if "?" in redirect_uri else "?") + urlencode(given)
         if not self._may_remember(redirect_uri):
             headers = set_cookie(SIGN_IN_COOKIE, "", 0)
         sent = {"cache-control": "no-store", "referrer-policy": "no-referrer", "location": location}
@@ -212,7 +210,7 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     async def _signed_in(self, request: PageRequest, redirect_uri: str) -> str | None:
         if not self._may_remember(redirect_uri):
             return None
-        known = await self.tokens.keyring.open(cookie(request, SIGN_IN_COOKIE), SignInCookie)
+        known = await self.tokens.keyring.open(read_cookie(request, SIGN_IN_COOKIE), SignInCookie)
         return (
             known.user if known is not None and await self.users.fingerprint(known.user) == known.fingerprint else None
         )
@@ -223,3 +221,66 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             return {}
         signed_in = SignInCookie(until=keyring.now() + SIGN_IN_LIFETIME, user=user, fingerprint=fingerprint)
         return set_cookie(SIGN_IN_COOKIE, await keyring.seal(signed_in), SIGN_IN_LIFETIME)
+
+
+# ── cookies and pages ──
+
+
+def consent_cookie_name(client_id: str) -> str:
+    """One for each client, so that two consent pages can be open at a time."""
+    return f"__Host-dovetail-asked-{digest(client_id)[:16]}"
+
+
+def set_cookie(name: str, value: str, seconds: float) -> dict[str, str]:
+    """The prefix `__Host-` makes browsers insist on Secure, on this host and on its whole path."""
+    return {"set-cookie": f"{name}={value}; Path=/; Max-Age={int(seconds)}; Secure; HttpOnly; SameSite=Lax"}
+
+
+def read_cookie(request: PageRequest, name: str) -> str | None:
+    """None if there is none, or more than one, because then one may be forged."""
+    pairs = [part.strip().partition("=") for line in request.headers.all("cookie") for part in line.split(";")]
+    found = [value for key, _, value in pairs if key == name]
+    return found[0] if len(found) == 1 else None
+
+
+def is_loopback(uri: str) -> bool:
+    return urlsplit(uri).hostname in LOOPBACK
+
+
+STYLE = (
+    "body{font:1rem/1.5 system-ui,sans-serif;max-width:30rem;margin:3rem auto;padding:0 1rem;color:#222}"
+    "h1{font-size:1.4rem;overflow-wrap:anywhere}li,p{overflow-wrap:anywhere}"
+    "label{display:block;margin:.8rem 0}"
+    "input{display:block;width:100%;box-sizing:border-box;font:inherit;padding:.4rem}"
+    "button{font:inherit;padding:.5rem 1.2rem;margin:1rem .6rem 0 0}"
+    ".wrong{color:#a00}.small{font-size:.9rem;color:#555}"
+)
+_STYLE_DIGEST = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+HTML_HEADERS = {
+    # No form-action: browsers apply it to the redirect to the program, too, and to all redirects after it.
+    "content-security-policy": (
+        f"default-src 'none'; style-src 'sha256-{_STYLE_DIGEST}'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-frame-options": "DENY",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",  # with no-referrer a form is sent with `Origin: null`
+    "cache-control": "no-store",
+}
+SIGN_IN_FIELDS = (
+    '<label>Name <input name="name" autocomplete="username" autocapitalize="none" required></label>'
+    '<label>Password <input name="password" type="password" autocomplete="current-password" required></label>'
+)
+SIGNED_IN = (
+    "<p>You are signed in as <strong>{}</strong>. "
+    '<button name="answer" value="other" formnovalidate>Another user</button></p>'
+)
+ERROR_TITLE = "This can't go on"
+
+
+def html_response(title: str, body: str, status: int, headers: dict[str, str]) -> PageResponse:
+    html = (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="robots" content="noindex">'
+        f"<style>{STYLE}</style></head><body>{body}</body></html>"
+    )
+    return PageResponse(html, status, {**HTML_HEADERS, **headers}, "text/html")

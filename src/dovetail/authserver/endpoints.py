@@ -1,12 +1,9 @@
-"""Helpers of the OAuth endpoints: form fields and cookies, redirect URIs, JSON responses, errors and HTML pages."""
+"""Helpers of the OAuth endpoints: errors, JSON responses, form fields, and the rules for redirect URIs."""
 
-import base64
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from html import escape
-from typing import NamedTuple
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from dovetail.engine.rate_limits import network_of
 from dovetail.errors import ProtocolError
@@ -15,8 +12,6 @@ from dovetail.transports.http.routes import PageRequest, PageResponse
 FORM = "application/x-www-form-urlencoded"
 MAX_BYTES = 32 * 1024  # of a form or a query
 MAX_URL = 2000  # characters
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-SIGN_IN_COOKIE = "__Host-dovetail-user"
 NO_STORE = {"cache-control": "no-store", "pragma": "no-cache"}
 # Clients in a browser may be on any origin. These endpoints use no cookies, so any page may read the responses.
 ANY_ORIGIN = {"access-control-allow-origin": "*"}
@@ -116,23 +111,6 @@ def _fields(raw: bytes) -> dict[str, str]:
     return {name: value for name, value in fields.items() if value}
 
 
-def consent_cookie_name(client_id: str) -> str:
-    """One for each client, so that two consent pages can be open at a time."""
-    return f"__Host-dovetail-asked-{digest(client_id)[:16]}"
-
-
-def set_cookie(name: str, value: str, seconds: float) -> dict[str, str]:
-    """The prefix `__Host-` makes browsers insist on Secure, on this host and on its whole path."""
-    return {"set-cookie": f"{name}={value}; Path=/; Max-Age={int(seconds)}; Secure; HttpOnly; SameSite=Lax"}
-
-
-def cookie(request: PageRequest, name: str) -> str | None:
-    """None if there is none, or more than one, because then one may be forged."""
-    pairs = [part.strip().partition("=") for line in request.headers.all("cookie") for part in line.split(";")]
-    found = [value for key, _, value in pairs if key == name]
-    return found[0] if len(found) == 1 else None
-
-
 # ── redirect URIs ──
 
 
@@ -168,97 +146,3 @@ def _without_port(uri: str) -> tuple[str, str] | None:
     """The parts before and after the port of a loopback URI."""
     found = _LOOPBACK_URI.fullmatch(uri)
     return None if found is None else (found[1], found[2])
-
-
-def is_loopback(uri: str) -> bool:
-    return urlsplit(uri).hostname in LOOPBACK
-
-
-def host_of(uri: str) -> str:
-    return urlsplit(uri).netloc
-
-
-def with_parameters(uri: str, **parameters: str | None) -> str:
-    joint = "&" if "?" in uri else "?"
-    return uri + joint + urlencode({name: value for name, value in parameters.items() if value is not None})
-
-
-# ── HTML pages ──
-
-STYLE = (
-    "body{font:1rem/1.5 system-ui,sans-serif;max-width:30rem;margin:3rem auto;padding:0 1rem;color:#222}"
-    "h1{font-size:1.4rem;overflow-wrap:anywhere}li,p{overflow-wrap:anywhere}"
-    "label{display:block;margin:.8rem 0}"
-    "input{display:block;width:100%;box-sizing:border-box;font:inherit;padding:.4rem}"
-    "button{font:inherit;padding:.5rem 1.2rem;margin:1rem .6rem 0 0}"
-    ".wrong{color:#a00}.small{font-size:.9rem;color:#555}"
-)
-_STYLE_DIGEST = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
-HTML_HEADERS = {
-    # No form-action: browsers apply it to the redirect to the program, too, and to all redirects after it.
-    "content-security-policy": (
-        f"default-src 'none'; style-src 'sha256-{_STYLE_DIGEST}'; base-uri 'none'; frame-ancestors 'none'"
-    ),
-    "x-frame-options": "DENY",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "same-origin",  # with no-referrer a form is sent with `Origin: null`
-    "cache-control": "no-store",
-}
-
-
-class ConsentDetails(NamedTuple):
-    """The content of the consent page."""
-
-    program: str
-    program_id: str
-    scopes: Sequence[str]  # in words
-    redirect_uri: str
-    days: float | None  # for which the program may stay connected
-    user: str | None  # who has signed in already
-    form: str  # the sealed consent request
-
-
-SIGN_IN_FIELDS = (
-    '<label>Name <input name="name" autocomplete="username" autocapitalize="none" required></label>'
-    '<label>Password <input name="password" type="password" autocomplete="current-password" required></label>'
-)
-
-
-def consent_page(details: ConsentDetails, path: str, problem: str | None) -> str:
-    scopes = "".join(f"<li>{escape(words)}</li>" for words in details.scopes)
-    name, redirect_uri = escape(details.program), details.redirect_uri
-    is_local = is_loopback(redirect_uri)
-    whose = ": a program on this computer. Go on only if you have just started it yourself." if is_local else "."
-    user = SIGN_IN_FIELDS
-    if details.user is not None:
-        other = '<button name="answer" value="other" formnovalidate>Another user</button>'
-        user = f"<p>You are signed in as <strong>{escape(details.user)}</strong>. {other}</p>"
-    body = f"""<h1>Allow {name} to act for you?</h1>
-{f'<p class="wrong" role="alert">{escape(problem)}</p>' if problem else ""}
-{f"<p>It wants to:</p><ul>{scopes}</ul>" if scopes else ""}
-<p>Then your browser goes to <strong>{escape(host_of(redirect_uri))}</strong>{whose}</p>
-{f"<p>It may stay connected for {details.days:g} days.</p>" if details.days else ""}
-<form method="post" action="{escape(path)}">
-<input type="hidden" name="form" value="{escape(details.form)}">
-{user}
-<button name="answer" value="allow">Allow</button><button name="answer" value="deny" formnovalidate>Deny</button>
-</form>
-<p class="small">The program calls itself “{name}”; that was not checked.
-Its id is {escape(details.program_id)}. The answer goes to {escape(redirect_uri)}.</p>"""
-    return _document("Allow access?", body)
-
-
-def error_page(words: str, title: str = "This can't go on") -> str:
-    return _document(title, f"<h1>{escape(title)}</h1><p>{escape(words)}</p>")
-
-
-def html_response(html: str, status: int, headers: dict[str, str]) -> PageResponse:
-    return PageResponse(html, status, {**HTML_HEADERS, **headers}, "text/html")
-
-
-def _document(title: str, body: str) -> str:
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="robots" content="noindex">'
-        f"<style>{STYLE}</style></head><body>{body}</body></html>"
-    )
