@@ -16,7 +16,7 @@ import msgspec
 
 from dovetail.auth.fetch import is_loopback_url
 from dovetail.authserver.clients import CODE, REFRESH, ClientDirectory, OAuthClient, is_url
-from dovetail.authserver.endpoints import OAuthError, address_of, digest, form_fields, is_registered, query_fields
+from dovetail.authserver.endpoints import OAuthError, address_of, digest, form_fields, is_registered, parse_fields
 from dovetail.authserver.storage import AttemptLimit, Sealed
 from dovetail.authserver.tokens import Grant, TokenIssuer
 from dovetail.authserver.users import Users
@@ -75,11 +75,11 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             return await (self._post(request) if request.method == "POST" else self._get(request))
         except (OAuthError, ProtocolError) as failure:
             refusal = OAuthError.from_failure(failure)
-            body = f"<h1>{ERROR_TITLE}</h1><p>{escape(refusal.description)}</p>"
+            body = f"<h1>{escape(ERROR_TITLE)}</h1><p>{escape(refusal.description)}</p>"
             return html_response(ERROR_TITLE, body, refusal.status, refusal.headers)
 
     async def _get(self, request: PageRequest) -> PageResponse:
-        fields = query_fields(request)
+        fields = parse_fields(request.scope.get("query_string", b""))
         client, redirect_uri = await self._client_and_redirect_uri(fields, address_of(request))
         state = fields.get("state")
         try:
@@ -256,11 +256,10 @@ STYLE = (
     ".wrong{color:#a00}.small{font-size:.9rem;color:#555}"
 )
 _STYLE_DIGEST = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+# No form-action: browsers apply it to the redirect to the program, too, and to all redirects after it.
+POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_DIGEST}'; base-uri 'none'; frame-ancestors 'none'"
 HTML_HEADERS = {
-    # No form-action: browsers apply it to the redirect to the program, too, and to all redirects after it.
-    "content-security-policy": (
-        f"default-src 'none'; style-src 'sha256-{_STYLE_DIGEST}'; base-uri 'none'; frame-ancestors 'none'"
-    ),
+    "content-security-policy": POLICY,
     "x-frame-options": "DENY",
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",  # with no-referrer a form is sent with `Origin: null`

@@ -11,7 +11,7 @@ from urllib.parse import unquote_plus, urlsplit
 
 import msgspec
 
-from dovetail.auth.fetch import Fetch, FetchFailed, FetchRequest, make_fetch, plain
+from dovetail.auth.fetch import Fetch, FetchFailed, FetchRequest, plain
 from dovetail.auth.jose import check_public_keys, read_assertion, unverified_subject
 from dovetail.auth.principal import Confidential, is_in_lifetime
 from dovetail.authserver.endpoints import OAuthError, address_of, digest, json_response, url_problem
@@ -176,36 +176,25 @@ def _bad_metadata(description: str) -> OAuthError:
     return OAuthError("invalid_client_metadata", description)
 
 
-class ClientDirectory:
+class ClientDirectory(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """Clients by their id: configured ones, registered ones, and documents at a URL (CIMD)."""
 
-    def __init__(
-        self,
-        store: AuthStore,
-        static: Mapping[str, OAuthClient],
-        *,
-        audiences: Collection[str],
-        registration: bool,
-        fetch: Fetch | None,
-        clock: Callable[[], float],
-    ) -> None:
-        """`audiences`: of assertions. `fetch`: for documents at URLs; None if those are not allowed."""
-        self._store = store
-        self._static = static
-        self._audiences = audiences
-        self._registration = registration
-        self._fetch = fetch
-        self._clock = clock
+    store: AuthStore
+    configured: Mapping[str, OAuthClient]
+    audiences: Collection[str]  # of assertions
+    registration: bool
+    fetch: Fetch | None  # for documents at URLs; None if those are not allowed
+    clock: Callable[[], float]
 
     async def find(self, id: str, address: str) -> OAuthClient | None:
         """Raises OAuthError if a document is invalid."""
         if len(id) > MAX_ID:
             return None
-        if id in self._static:
-            return self._static[id]
+        if id in self.configured:
+            return self.configured[id]
         if is_url(id):
-            return None if self._fetch is None else await self._find_by_url(self._fetch, id, address)
-        raw = await self._store.get("client", id) if self._registration else None
+            return None if self.fetch is None else await self._find_by_url(self.fetch, id, address)
+        raw = await self.store.get("client", id) if self.registration else None
         try:
             return None if raw is None else msgspec.msgpack.decode(raw, type=OAuthClient)
         except msgspec.MsgspecError:  # written by a worker of another version
@@ -220,16 +209,16 @@ class ClientDirectory:
         metadata = ClientMetadata.read(body)
         method = metadata.token_endpoint_auth_method or "client_secret_basic"
         client = metadata.as_client(REGISTERED + secrets.token_urlsafe(18), method)
-        await REGISTRATION_LIMIT.take(self._store, address_of(request))
+        await REGISTRATION_LIMIT.take(self.store, address_of(request))
         secret = secrets.token_urlsafe(32) if method.startswith("client_secret") else None
         client = msgspec.structs.replace(client, secret=secret)  # it holds the digest
         record = msgspec.msgpack.encode(client)
         if len(record) > MAX_RECORD:
             raise _bad_metadata(f"What is kept of the metadata has more than {MAX_RECORD} bytes")
-        await self._store.put("client", client.id, record, UNUSED_TTL)
+        await self.store.put("client", client.id, record, UNUSED_TTL)
         response: dict[str, object] = {
             "client_id": client.id,
-            "client_id_issued_at": int(self._clock()),
+            "client_id_issued_at": int(self.clock()),
             "redirect_uris": list(client.redirect_uris),
             "grant_types": list(client.grant_types),
             "response_types": ["code"],
@@ -242,8 +231,8 @@ class ClientDirectory:
 
     async def extend_ttl(self, client: OAuthClient) -> None:
         """For a client that a user has allowed: its registration is stored longer than one without use."""
-        if client.id not in self._static and not is_url(client.id):
-            await self._store.touch("client", client.id, USED_TTL)
+        if client.id not in self.configured and not is_url(client.id):
+            await self.store.touch("client", client.id, USED_TTL)
 
     async def _find_by_url(self, fetch: Fetch, url: str, address: str) -> OAuthClient:
         """Any caller can make us fetch a URL, so it has to be public, fetches are limited, and documents short."""
@@ -252,13 +241,13 @@ class ClientDirectory:
             problem = "a client_id that is a URL has a path"
         if problem is not None:
             raise OAuthError("invalid_client", f"client_id: {problem}")
-        raw = await self._store.get("document", url)
+        raw = await self.store.get("document", url)
         if raw is not None:
             return _client_from_document(raw, url)
-        await FETCH_LIMIT.take(self._store, address)
+        await FETCH_LIMIT.take(self.store, address)
         raw = await _fetch_document(fetch, url)
         client = _client_from_document(raw, url)
-        await self._store.put("document", url, raw, DOCUMENT_TTL)
+        await self.store.put("document", url, raw, DOCUMENT_TTL)
         return client
 
     # ── client authentication ──
@@ -296,21 +285,17 @@ class ClientDirectory:
         claims = read_assertion(assertion, client.jwks)
         if claims is None or claims.get("iss") != client.id or claims.get("sub") != client.id:
             return False
-        audience, id, now = claims.get("aud"), claims.get("jti"), self._clock()
+        audience, id, now = claims.get("aud"), claims.get("jti"), self.clock()
         named = audience if isinstance(audience, list) else [audience]  # only one: another could replay it here
-        if len(named) != 1 or not isinstance(named[0], str) or named[0] not in self._audiences:
+        if len(named) != 1 or not isinstance(named[0], str) or named[0] not in self.audiences:
             return False
         if not is_in_lifetime(claims, now, LEEWAY, requires_exp=True) or claims["exp"] > now + 3600:
             return False
         if not isinstance(id, str) or not 0 < len(id) <= 256:
             return False
-        if client.id not in self._static:
-            await ASSERTIONS.take(self._store, address)
-        return await self._store.claim("assertion", f"{client.id} {id}", claims["exp"] - now + 2 * LEEWAY)
-
-
-def document_fetch(*, allow_loopback: bool) -> Fetch:
-    return make_fetch(allow_loopback=allow_loopback, max_bytes=MAX_METADATA)
+        if client.id not in self.configured:
+            await ASSERTIONS.take(self.store, address)
+        return await self.store.claim("assertion", f"{client.id} {id}", claims["exp"] - now + 2 * LEEWAY)
 
 
 async def _fetch_document(fetch: Fetch, url: str) -> bytes:
@@ -343,8 +328,9 @@ def _basic_credentials(request: PageRequest) -> tuple[str, str] | None:
 
 def _invalid_client(request: PageRequest) -> OAuthError:
     headers = {"www-authenticate": 'Basic realm="token"'} if "authorization" in request.headers else None
-    text = "The client is not known, or did not prove who it is"
-    return OAuthError("invalid_client", text, status=401, headers=headers)
+    return OAuthError(
+        "invalid_client", "The client is not known, or did not prove who it is", status=401, headers=headers
+    )
 
 
 def _secret_digest(secret: str) -> str:

@@ -86,18 +86,14 @@ def address_of(request: PageRequest) -> str:
     return network_of(request.client or "") or "unknown"
 
 
-def query_fields(request: PageRequest) -> dict[str, str]:
-    return _fields(request.scope.get("query_string", b""))
-
-
 async def form_fields(request: PageRequest) -> dict[str, str]:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != FORM:
         raise OAuthError("invalid_request", f"The body must be {FORM}", status=415)
-    return _fields(await request.body())
+    return parse_fields(await request.body())
 
 
-def _fields(raw: bytes) -> dict[str, str]:
+def parse_fields(raw: bytes) -> dict[str, str]:
     """Each field once; an empty one counts as not given (RFC 6749, 3.1)."""
     if len(raw) > MAX_BYTES:
         raise OAuthError("invalid_request", f"More than {MAX_BYTES} bytes", status=413)

@@ -7,18 +7,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
+from dovetail.auth.fetch import make_fetch
 from dovetail.auth.jose import ASSERTIONS, require_library
 from dovetail.auth.principal import Principal, Verifier
 from dovetail.auth.settings import checked_url
 from dovetail.authserver.authorize import Authorization
-from dovetail.authserver.clients import (
-    AUTH_METHODS,
-    GRANTS,
-    ClientDirectory,
-    OAuthClient,
-    check_clients,
-    document_fetch,
-)
+from dovetail.authserver.clients import AUTH_METHODS, GRANTS, MAX_METADATA, ClientDirectory, OAuthClient, check_clients
 from dovetail.authserver.endpoints import MAX_BYTES, PUBLIC_HEADERS, PageHandler, json_endpoint, url_problem
 from dovetail.authserver.storage import AuthStore, BackendSelector, Keyring
 from dovetail.authserver.tokens import ProtectedResource, TokenEndpoint, TokenIssuer
@@ -78,7 +72,7 @@ class AuthServer:
         self._registration = registration
         self._clients = check_clients(clients, self._resource.scopes)
         self._users = Users(users, self._clients)
-        self._fetch = document_fetch(allow_loopback=allow_loopback_cimd) if cimd else None
+        self._fetch = make_fetch(allow_loopback=allow_loopback_cimd, max_bytes=MAX_METADATA) if cimd else None
         self._secrets = secrets_in(os.environ)
         self._clock = clock
         self._backends = BackendSelector(state, issuer)
@@ -89,13 +83,11 @@ class AuthServer:
         base = urlsplit(self.issuer).path.rstrip("/")
         pages: dict[str, tuple[PageHandler, list[str]]] = {
             f"{WELL_KNOWN}{base}": (json_endpoint(self._metadata), ["GET", "OPTIONS"]),
-            f"{base}/jwks": (json_endpoint(self._page("jwks")), ["GET", "OPTIONS"]),
             f"{base}/authorize": (self._page("authorize"), ["GET", "POST"]),
-            f"{base}/token": (json_endpoint(self._page("token")), ["POST", "OPTIONS"]),
-            f"{base}/revoke": (json_endpoint(self._page("revoke")), ["POST", "OPTIONS"]),
         }
-        if self._registration:
-            pages[f"{base}/register"] = (json_endpoint(self._page("register")), ["POST", "OPTIONS"])
+        methods = {"jwks": "GET", "token": "POST", "revoke": "POST"}
+        for name, method in (methods | ({"register": "POST"} if self._registration else {})).items():
+            pages[f"{base}/{name}"] = (json_endpoint(self._page(name)), [method, "OPTIONS"])
         return {
             path: route_app(page, methods, max_body_bytes=MAX_BYTES, run_in_thread=_no_thread)
             for path, (page, methods) in pages.items()
@@ -122,8 +114,8 @@ class AuthServer:
     def _make_endpoints(self, backend: "StateBackend") -> "_Endpoints":
         store = AuthStore(backend, self.issuer)
         clients = ClientDirectory(
-            store,
-            self._clients,
+            store=store,
+            configured=self._clients,
             audiences={self.issuer, self._url("token")},
             registration=self._registration,
             fetch=self._fetch,

@@ -43,12 +43,11 @@ TokenResponse = dict[str, object]
 log = logging.getLogger("dovetail.authserver")
 
 
-class ProtectedResource:
-    """The one resource that tokens are issued for, and its scopes with their descriptions."""
+class ProtectedResource(msgspec.Struct, frozen=True, eq=False):
+    """The one resource that tokens are issued for."""
 
-    def __init__(self, url: str, scopes: Mapping[str, str]) -> None:
-        self.url = url
-        self.scopes = scopes
+    url: str
+    scopes: Mapping[str, str]  # with descriptions
 
     def check(self, resource: str | None) -> None:
         """The parameter `resource` (RFC 8707), which may be missing."""
@@ -128,9 +127,6 @@ class TokenIssuer(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         if not matches_challenge(verifier, code.challenge):
             raise _bad_grant("The code_verifier does not fit the code_challenge")
         return code.grant
-
-    async def refresh_token(self, grant: Grant, number: int) -> str:
-        return await self.keyring.seal(RefreshToken(until=grant.ends, grant=grant, number=number))
 
     async def revoke(self, id: str, until: float, *, is_single_token: bool = False) -> None:
         """The record lives as long as any token of the grant: until its end, or as long as tokens issued today. A grant
@@ -269,13 +265,14 @@ class TokenEndpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             raise _bad_grant("This user is not known any more, or has a new password")
         resource = self.issuer.resource
         scopes = sorted(wanted & resource.requested_scopes(None, client.scopes) & resource.scopes.keys())
-        answer = self._token_response(await self.issuer.access_token(client.id, grant.user, scopes, grant.id), scopes)
+        response = self._token_response(await self.issuer.access_token(client.id, grant.user, scopes, grant.id), scopes)
         if REFRESH in client.grant_types:
-            answer["refresh_token"] = await self.issuer.refresh_token(grant, number + 1)
+            refresh_token = RefreshToken(until=grant.ends, grant=grant, number=number + 1)
+            response["refresh_token"] = await self.issuer.keyring.seal(refresh_token)
         await self.issuer.use(grant, number)
         with suppress(StoreUnavailable, StoreFull):  # the next refresh tries again
             await self.clients.extend_ttl(client)
-        return answer
+        return response
 
     def _token_response(self, access: str, scopes: list[str]) -> TokenResponse:
         return {
