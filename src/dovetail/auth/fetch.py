@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from yarl import URL
 
 T = TypeVar("T")
-MAX_RESPONSE_BYTES = 64 * 1024
+MAX_BYTES = 64 * 1024  # of a response
 MAX_URL = 4096  # characters
-FETCH_TIMEOUT = 5.0  # seconds, from the lookup of the name to the last byte
+TIMEOUT = 5.0  # seconds, from the lookup of the name to the last byte
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _VISIBLE = re.compile(r"[!-\[\]-~]+")  # without the backslash: some URL parsers take it for a slash
@@ -95,11 +95,7 @@ class BoundedThreads:
 
 
 def make_fetch(
-    *,
-    allow_loopback: bool = False,
-    allow_private: bool = False,
-    max_bytes: int = MAX_RESPONSE_BYTES,
-    timeout: float = FETCH_TIMEOUT,
+    *, allow_loopback: bool = False, allow_private: bool = False, max_bytes: int = MAX_BYTES, timeout: float = TIMEOUT
 ) -> Fetch:
     """A fetch for public https URLs.
 

@@ -9,11 +9,11 @@ import hashlib
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote_plus, urlencode
 
-from dovetail.auth.fetch import FETCH_TIMEOUT, Fetch, FetchFailed, FetchRequest, is_loopback_url, make_fetch, shown
+from dovetail.auth.fetch import TIMEOUT, Fetch, FetchFailed, FetchRequest, is_loopback_url, make_fetch, shown
 from dovetail.auth.jose import read_object
 from dovetail.auth.jwt import is_secure_url
 from dovetail.auth.principal import (
@@ -28,7 +28,7 @@ from dovetail.auth.principal import (
 from dovetail.errors import SetupError
 
 MAX_CONCURRENT = 32  # requests of each queue: callers with invalid tokens must not make us flood the issuer
-REQUEST_TIMEOUT = FETCH_TIMEOUT + 3.5  # seconds in the queue and for the response; a transport waits for 10
+REQUEST_TIMEOUT = TIMEOUT + 3.5  # seconds in the queue and for the response; a transport waits for 10
 MAX_GOOD_TOKENS = 4096
 LEEWAY = 60.0  # seconds that clocks may differ
 _TOKEN = re.compile(r"[!-~]+")
@@ -74,7 +74,11 @@ class Introspection:
         self.issuer = issuer
         self.cache_seconds = cache_seconds
         self._endpoint = endpoint
-        self._headers = _headers(client_id, client_secret)
+        pair = f"{quote_plus(client_id)}:{quote_plus(client_secret)}".encode()  # RFC 6749, 2.3.1
+        self._headers = {
+            "Authorization": f"Basic {base64.b64encode(pair).decode()}",
+            "Content-Type": "application/x-www-form-urlencoded",
+        }
         audiences = [audience] if isinstance(audience, str) else audience or ()
         self._audiences = frozenset(map(normalized_url, audiences))
         self._scope_claim = scope_claim
@@ -141,12 +145,3 @@ class Introspection:
         if claims is None or not isinstance(claims.get("active"), bool):
             raise VerifierUnavailable(f"{self!r}: no answer that can be used, with the status {response.status}")
         return {name: value for name, value in claims.items() if value is not None}
-
-
-def _headers(client_id: str, client_secret: str) -> Mapping[str, str]:
-    """RFC 6749, 2.3.1: both are encoded as in a form first."""
-    pair = f"{quote_plus(client_id)}:{quote_plus(client_secret)}".encode()
-    return {
-        "Authorization": f"Basic {base64.b64encode(pair).decode()}",
-        "Content-Type": "application/x-www-form-urlencoded",
-    }

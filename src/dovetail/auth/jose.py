@@ -56,10 +56,11 @@ class TokenKey:
 
     def __init__(self, key: "Key", algorithms: Iterable[str]) -> None:
         """Raises ValueError for a key that can't verify a signature of any of these algorithms."""
+        from joserfc.jwa import JWS_ALGORITHMS
+
         self._key = key
-        self._models = {
-            name: model for name, model in _models().items() if name in algorithms and _supports(model, key)
-        }
+        known = [model for model in JWS_ALGORITHMS if model.name in ASYMMETRIC + SYMMETRIC and model.name in algorithms]
+        self._models: dict[str, Any] = {model.name: model for model in known if _supports(model, key)}
         if not self._models:
             raise ValueError("no key for these algorithms")
         self.kid = key.kid
@@ -206,13 +207,6 @@ def _supports(model: Any, key: Any) -> bool:
     except jose_error:
         return False
     return model.name != "EdDSA" or key.curve_name in ("Ed25519", "Ed448")  # other OKP curves can't sign
-
-
-def _models() -> dict[str, Any]:
-    """The implementations of joserfc by algorithm; `none` is not among them."""
-    from joserfc.jwa import JWS_ALGORITHMS
-
-    return {model.name: model for model in JWS_ALGORITHMS if model.name in ASYMMETRIC or model.name in SYMMETRIC}
 
 
 def require_library(who: str) -> tuple[Any, type[Exception]]:

@@ -12,18 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from dovetail.auth import jose
 from dovetail.auth.fetch import Fetch, FetchFailed, FetchRequest, is_loopback_url, make_fetch, shown
-from dovetail.auth.jose import (
-    ASYMMETRIC,
-    SYMMETRIC,
-    SignedToken,
-    TokenKey,
-    pem_key,
-    read_keys,
-    read_object,
-    read_token,
-    secret_key,
-)
 from dovetail.auth.principal import (
     Principal,
     VerifierUnavailable,
@@ -61,13 +51,13 @@ class RemoteKeys:
         self._jwks_uri = jwks_uri
         self._algorithms = algorithms
         self._clock = clock
-        self._keys: tuple[TokenKey, ...] = ()
+        self._keys: tuple[jose.TokenKey, ...] = ()
         self._fetched_at = float("-inf")
         self._attempted_at = float("-inf")
         self._failure: str | None = None  # of the last request
         self._request: asyncio.Task[None] | None = None
 
-    async def find(self, kid: str | None, algorithm: str) -> Sequence[TokenKey]:
+    async def find(self, kid: str | None, algorithm: str) -> Sequence[jose.TokenKey]:
         found = self._matching(kid, algorithm)
         if found and self._clock() - self._fetched_at < REFRESH_AFTER:
             return found
@@ -79,7 +69,7 @@ class RemoteKeys:
             raise VerifierUnavailable(f"the keys of {shown(self._issuer)} can't be had: {self._failure}")
         return found
 
-    def _matching(self, kid: str | None, algorithm: str) -> Sequence[TokenKey]:
+    def _matching(self, kid: str | None, algorithm: str) -> Sequence[jose.TokenKey]:
         has_expired = self._clock() - self._fetched_at >= EXPIRE_AFTER
         return () if has_expired else _matching(self._keys, kid, algorithm)
 
@@ -97,7 +87,7 @@ class RemoteKeys:
     async def _refresh(self) -> None:
         try:
             url = self._jwks_uri or await discover(self._issuer, self._fetch)
-            keys = read_keys(await _fetch_object(url, self._fetch), self._algorithms)
+            keys = jose.read_keys(await _fetch_object(url, self._fetch), self._algorithms)
             if not keys:
                 raise ValueError("none of them may be used here")
         except (FetchFailed, ValueError) as failure:
@@ -142,10 +132,10 @@ def metadata_urls(issuer: str) -> list[str]:
 
 async def _fetch_object(url: str, fetch: Fetch) -> dict[str, Any] | None:
     response = await fetch(FetchRequest(url=url))
-    return read_object(response.body) if response.status == 200 else None
+    return jose.read_object(response.body) if response.status == 200 else None
 
 
-def _matching(keys: Sequence[TokenKey], kid: str | None, algorithm: str) -> Sequence[TokenKey]:
+def _matching(keys: Sequence[jose.TokenKey], kid: str | None, algorithm: str) -> Sequence[jose.TokenKey]:
     return [key for key in keys if key.matches(kid, algorithm)][:MAX_CANDIDATES]
 
 
@@ -188,13 +178,13 @@ class Jwt:
         named = [name for name, value in given.items() if value is not None]
         if len(named) > 1:
             raise SetupError(f"Jwt: keys come from one place, not from {' and '.join(named)}; give one of them")
-        self._keys: Sequence[TokenKey] | RemoteKeys
+        self._keys: Sequence[jose.TokenKey] | RemoteKeys
         if jwks is not None:
             self._keys = _keys_from_jwks(jwks, self._algorithms)
         elif public_key is not None:
-            self._keys = [pem_key(public_key, self._algorithms)]
+            self._keys = [jose.pem_key(public_key, self._algorithms)]
         elif secret is not None:
-            self._keys = [secret_key(secret, self._algorithms)]
+            self._keys = [jose.secret_key(secret, self._algorithms)]
         else:
             self._keys = self._remote_keys(jwks_uri, fetch)
 
@@ -203,13 +193,13 @@ class Jwt:
 
     async def verify(self, token: str) -> Principal | None:
         """Raises VerifierUnavailable if the keys can't be fetched."""
-        parts = read_token(token)
+        parts = jose.read_token(token)
         if parts is None or not self._has_valid_claims(parts):
             return None
         principal = to_principal(parts.claims, self.issuer, self._scope_claim)
         return principal if principal is not None and await self._has_valid_signature(parts) else None
 
-    def _has_valid_claims(self, token: SignedToken) -> bool:
+    def _has_valid_claims(self, token: jose.SignedToken) -> bool:
         header, claims = token.header, token.claims
         return (
             header.get("alg") in self._algorithms
@@ -219,7 +209,7 @@ class Jwt:
             and is_in_lifetime(claims, time.time(), self._leeway, requires_exp=True)
         )
 
-    async def _has_valid_signature(self, token: SignedToken) -> bool:
+    async def _has_valid_signature(self, token: jose.SignedToken) -> bool:
         kid, algorithm = token.header.get("kid"), token.header["alg"]
         if kid is not None and not (isinstance(kid, str) and len(kid) <= 256):
             return False
@@ -247,7 +237,7 @@ def _checked_audiences(audience: object) -> frozenset[str]:
 
 def _checked_algorithms(algorithms: Sequence[str] | None, shared: bool) -> tuple[str, ...]:
     """Either symmetric or asymmetric ones, so that a public key is never used as a shared secret."""
-    possible = SYMMETRIC if shared else ASYMMETRIC
+    possible = jose.SYMMETRIC if shared else jose.ASYMMETRIC
     wanted = possible if algorithms is None else (algorithms,) if isinstance(algorithms, str) else tuple(algorithms)
     wrong = [name for name in wanted if name not in possible]
     if wrong or not wanted:
@@ -256,9 +246,9 @@ def _checked_algorithms(algorithms: Sequence[str] | None, shared: bool) -> tuple
     return wanted
 
 
-def _keys_from_jwks(jwks: object, algorithms: Sequence[str]) -> tuple[TokenKey, ...]:
+def _keys_from_jwks(jwks: object, algorithms: Sequence[str]) -> tuple[jose.TokenKey, ...]:
     try:
-        keys = read_keys(jwks, algorithms)
+        keys = jose.read_keys(jwks, algorithms)
     except ValueError as problem:
         raise SetupError(f"Jwt: jwks=: {problem}") from None
     if not keys:

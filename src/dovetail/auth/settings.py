@@ -159,10 +159,20 @@ class Auth:
         if refusal.http_status == 403 and refusal.error is None:
             return []
         url = metadata_url if self.authorization_servers else None
-        return [
-            (b"www-authenticate", challenge(refusal, scheme=scheme, metadata_url=url, scopes=self.scopes))
-            for scheme in SCHEMES[self.dpop]
-        ]
+        return [(b"www-authenticate", self._challenge(scheme, refusal, url)) for scheme in SCHEMES[self.dpop]]
+
+    def _challenge(self, scheme: str, refusal: Unauthorized, metadata_url: str | None) -> bytes:
+        """RFC 6750, RFC 9728, RFC 9449."""
+        error = None if scheme == "Bearer" and refusal.error in DPOP_ERRORS else refusal.error
+        parts = {
+            "error": error,
+            "error_description": refusal.message if error else None,
+            "scope": " ".join(requestable_scopes(refusal.scopes | self.scopes)) or None,
+            "resource_metadata": metadata_url,
+            "algs": " ".join(ALGORITHMS) if scheme == "DPoP" else None,
+        }
+        parameters = ", ".join(f'{name}="{_quoted(value)}"' for name, value in parts.items() if value is not None)
+        return f"{scheme} {parameters}".rstrip().encode("ascii", "replace")
 
     def metadata(self, resource: str, *, name: str, scopes: Iterable[str]) -> bytes:
         """The document of RFC 9728. `scopes`: all that anything in the server needs.
@@ -230,26 +240,6 @@ def checked_url(given: Any, where: str) -> str:
     if parts is None or not is_plain or parts.scheme.lower() not in ("https", "http") or not parts.hostname:
         raise SetupError(f'{where} holds {given!r}; write a whole URL, such as "https://notes.example.com/mcp"')
     return str(given)
-
-
-def challenge(
-    refusal: Unauthorized,
-    *,
-    scheme: str = "Bearer",
-    metadata_url: str | None = None,
-    scopes: frozenset[str] = frozenset(),
-) -> bytes:
-    """RFC 6750, RFC 9728, RFC 9449. `scopes`: that every request needs, besides those of the refusal."""
-    error = None if scheme == "Bearer" and refusal.error in DPOP_ERRORS else refusal.error
-    parts = {
-        "error": error,
-        "error_description": refusal.message if error else None,
-        "scope": " ".join(requestable_scopes(refusal.scopes | scopes)) or None,
-        "resource_metadata": metadata_url,
-        "algs": " ".join(ALGORITHMS) if scheme == "DPoP" else None,
-    }
-    parameters = ", ".join(f'{name}="{_quoted(value)}"' for name, value in parts.items() if value is not None)
-    return f"{scheme} {parameters}".rstrip().encode("ascii", "replace")
 
 
 def _quoted(value: str) -> str:

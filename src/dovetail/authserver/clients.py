@@ -328,9 +328,8 @@ def _basic_credentials(request: PageRequest) -> tuple[str, str] | None:
 
 def _invalid_client(request: PageRequest) -> OAuthError:
     headers = {"www-authenticate": 'Basic realm="token"'} if "authorization" in request.headers else None
-    return OAuthError(
-        "invalid_client", "The client is not known, or did not prove who it is", status=401, headers=headers
-    )
+    text = "The client is not known, or did not prove who it is"
+    return OAuthError("invalid_client", text, status=401, headers=headers)
 
 
 def _secret_digest(secret: str) -> str:
