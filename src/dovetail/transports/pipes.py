@@ -22,8 +22,6 @@ LINES_PER_WRITE = 64
 
 _LINE_BREAKS = bytes.maketrans(b"\r\n", b"  ")
 
-# ── framing ──
-
 Line = bytes | bytearray | None  # None stands for a line that was longer than allowed
 
 
@@ -72,9 +70,6 @@ def as_line(message: bytes) -> bytes:
     return message + b"\n"
 
 
-# ── descriptors ──
-
-
 def is_watchable(descriptor: int) -> bool:
     """Whether the event loop can watch it. Watching makes it non-blocking, so no other code may depend on it."""
     if sys.platform == "win32":
@@ -90,8 +85,6 @@ def write_all(descriptor: int, data: bytes) -> None:
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
-
-# ── readers ──
 
 OnChunk = Callable[[bytes], None]  # called with each chunk that was read; an empty one is the end of the input
 
@@ -187,9 +180,6 @@ Reader = WatchedReader | ThreadReader
 
 def open_reader(descriptor: int, on_chunk: OnChunk) -> Reader:
     return (WatchedReader if is_watchable(descriptor) else ThreadReader)(descriptor, on_chunk)
-
-
-# ── writers ──
 
 
 class _SendBuffer:

@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 from dovetail.engine.redaction import RedactingFilter, Redactor
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import SetupError
-from dovetail.transports import refuse_while_importing
+from dovetail.transports import programs_being_imported
 from dovetail.transports.pipes import STDERR, write_all
 
 WINDOWS_BREAK = getattr(signal, "SIGBREAK", None)  # Ctrl-Break, and what service managers send there
@@ -76,7 +76,10 @@ def _limit_exit(is_stuck: Callable[[], bool], exit_timeout: float) -> None:
         seconds = 0.0
         while is_stuck():
             time.sleep(0.1)
-            seconds = seconds + 0.1 if exit_started.is_set() or _main_thread_ended() else 0.0
+            is_interactive = sys.flags.interactive or hasattr(sys, "ps1")  # a prompt is no Python code
+            # A main thread that has no Python code left flushes stdout, before `atexit`.
+            has_ended = not is_interactive and threading.main_thread().ident not in sys._current_frames()
+            seconds = seconds + 0.1 if exit_started.is_set() or has_ended else 0.0
             if seconds >= exit_timeout:
                 os._exit(0)
 
@@ -84,15 +87,13 @@ def _limit_exit(is_stuck: Callable[[], bool], exit_timeout: float) -> None:
     atexit.register(exit_started.set)
 
 
-def _main_thread_ended() -> bool:
-    """Whether the main thread has no Python code left to run. It then flushes stdout, before `atexit`."""
-    is_interactive = sys.flags.interactive or hasattr(sys, "ps1")  # a prompt is no Python code either
-    return not is_interactive and threading.main_thread().ident not in sys._current_frames()
-
-
 def refuse_nested_run() -> None:
     """Raises SetupError where `run()` can't work: in an event loop, or while the `dovetail` command imports it."""
-    refuse_while_importing()
+    if programs_being_imported:
+        raise SetupError(
+            f"{programs_being_imported[-1]} calls run() while it is imported, but the dovetail command serves it: "
+            'put that call under `if __name__ == "__main__":`'
+        )
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -214,9 +215,6 @@ def observed_signals(callback: Callable[[], object]) -> Iterator[None]:
         for number, handler in handlers.items():
             if signal.getsignal(number) is handle:
                 signal.signal(number, handler)
-
-
-# ── the log on stderr ──
 
 
 def log_to_stderr(redactor: Redactor) -> None:

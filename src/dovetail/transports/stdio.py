@@ -48,9 +48,6 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
 DEFAULT_TIMINGS = Timings()
 
 
-# ── the standard streams ──
-
-
 class PrivateStreams:
     """Copies of the real stdin and stdout, which no child process inherits."""
 
@@ -90,9 +87,6 @@ def take_standard_streams() -> PrivateStreams:
         sys.stdout.flush()  # text that was printed before goes to stderr, too, and further text line by line
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     return streams
-
-
-# ── the server ──
 
 
 def serve_stdio(engine: Engine, *, owner: Any = None, timings: Timings = DEFAULT_TIMINGS) -> None:
@@ -228,8 +222,6 @@ class _Service:
     def _feed_more(self) -> None:
         self._feed_scheduled = False
         self._feed()
-
-    # ── time ──
 
     def _check_expiry(self, expires_at: float) -> None:
         seconds = expires_at - time.time()

@@ -123,8 +123,6 @@ class Supervisor:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    # ── the parent ──
-
     def _supervise(self) -> None:
         while not self._ending:
             delay = None
@@ -200,8 +198,6 @@ class Supervisor:
         for pid in list(self._workers):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-    # ── the workers ──
 
     def _try_to_fork(self) -> None:
         handled = {signal.SIGINT, signal.SIGTERM}
