@@ -1,4 +1,4 @@
-"""`Introspection` against a real server: what it asks, what it believes, and what it says when there is no answer."""
+"""`Introspection` against a real server: its requests, the responses it accepts, issuers that do not respond."""
 
 import asyncio
 import base64
@@ -84,17 +84,17 @@ async def test_the_audience(served: Site, aud: Any) -> None:
         b'{"active":true,"x":' + b"[" * 10_000, GOOD | {"more": "x" * 100_000},
     ],
 )  # fmt: skip
-async def test_no_answer_is_trouble_and_neither_yes_nor_no(served: Site, page: Any) -> None:
+async def test_without_a_response_the_verifier_is_unavailable(served: Site, page: Any) -> None:
     served.pages["/introspect"] = page
     verifier = asking(served)
     with pytest.raises(VerifierUnavailable) as caught:
         await verifier.verify("my-token")
     assert not any(word in str(caught.value) for word in ("secret", SECRET, "my-token"))
     served.pages["/introspect"] = GOOD
-    assert await verifier.verify("my-token") is not None  # trouble is not remembered
+    assert await verifier.verify("my-token") is not None  # a failure is not cached
 
 
-async def test_a_fetch_of_somebody_else_that_breaks_is_trouble() -> None:
+async def test_if_an_authors_own_fetch_fails_the_verifier_is_unavailable() -> None:
     async def broken(request: FetchRequest) -> Fetched:
         raise RuntimeError(repr(request))
 
@@ -124,7 +124,7 @@ async def test_only_access_tokens_are_good(served: Site, name: str, kind: Any, g
     assert (await asking(served).verify("x") is not None) is good
 
 
-async def test_a_kind_that_is_refused_is_told_once(served: Site, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_kind_that_is_refused_is_logged_once(served: Site, caplog: pytest.LogCaptureFixture) -> None:
     served.pages["/introspect"] = GOOD | {"token_type": "Odd" + "x" * 1000}
     verifier = asking(served)
     for token in ("one-token", "another-token"):
@@ -169,13 +169,13 @@ async def test_few_are_asked_about_at_a_time() -> None:
     tasks = [asyncio.create_task(verifier.verify(f"t{number}")) for number in range(MAX_CONCURRENT + 5)]
     await until(lambda: issuer.at_once == MAX_CONCURRENT)
     new = asyncio.create_task(verifier.verify("quick"))
-    tasks.pop(0).cancel()  # who gives up leaves the place to others
+    tasks.pop(0).cancel()  # a cancelled caller releases its slot
     issuer.let_go.set()
     assert all(await asyncio.gather(*tasks, new))
     assert issuer.most == MAX_CONCURRENT
 
 
-async def test_nonsense_does_not_stand_before_tokens_that_were_good() -> None:
+async def test_invalid_tokens_do_not_delay_tokens_that_were_valid() -> None:
     issuer = SlowIssuer()
     verifier = issuer.asking()
     assert await verifier.verify("quick")
@@ -200,7 +200,7 @@ def test_one_verifier_serves_one_event_loop_after_another() -> None:
         assert all(asyncio.run(some(word)))
 
 
-def test_a_transport_has_more_patience() -> None:
+def test_a_transport_has_a_longer_timeout() -> None:
     assert TokenLimits().verifying > REQUEST_TIMEOUT
 
 

@@ -315,7 +315,7 @@ def test_where_keys_may_be(url: str, issuer: str, good: bool) -> None:
     assert is_secure_url(url, issuer) is good
 
 
-async def test_who_gives_up_does_not_end_it_for_others(served: Site, keys: RemoteKeys) -> None:
+async def test_a_cancelled_caller_does_not_end_the_request_of_others(served: Site, keys: RemoteKeys) -> None:
     asked, let_go = asyncio.Event(), asyncio.Event()
 
     async def slowly(request: web.Request) -> Any:
@@ -400,7 +400,7 @@ async def test_an_issuer_that_is_away_is_not_asked_all_the_time(served: Site, ke
     assert len(served.asked) == 2
 
 
-async def test_keys_fit_by_name_and_algorithm(served: Site, keys: RemoteKeys) -> None:
+async def test_keys_match_by_name_and_algorithm(served: Site, keys: RemoteKeys) -> None:
     named = EC.as_dict(private=False)
     nameless = {name: value for name, value in RSA.as_dict(private=False).items() if name != "kid"}
     served.pages["/jwks"] = {"keys": [named, nameless]}
@@ -411,7 +411,7 @@ async def test_keys_fit_by_name_and_algorithm(served: Site, keys: RemoteKeys) ->
     assert await kids(keys, "any", "RS256") == [None]
 
 
-async def test_a_fetch_of_somebody_else_that_breaks_is_trouble(clock: Clock) -> None:
+async def test_if_an_authors_own_fetch_fails_the_verifier_is_unavailable(clock: Clock) -> None:
     async def broken(request: FetchRequest) -> Fetched:
         raise RuntimeError("secret")
 

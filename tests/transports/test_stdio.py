@@ -308,16 +308,16 @@ def test_a_signal_while_the_lifespan_begins(start: Start) -> None:
     program.ends(by=signal.SIGTERM)
 
 
-TROUBLE = {"fails at the end": "the lifespan failed at its end", "hangs at the end": "did not end within 0.3 s"}
+LIFESPANS = {"fails at the end": "the lifespan failed at its end", "hangs at the end": "did not end within 0.3 s"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trouble", TROUBLE)
-def test_a_lifespan_that_does_not_end_well(start: Start, trouble: str) -> None:
-    program = start(lifespan=trouble, timings=SHORT)
+@pytest.mark.parametrize("failure", LIFESPANS)
+def test_a_lifespan_that_does_not_end_well(start: Start, failure: str) -> None:
+    program = start(lifespan=failure, timings=SHORT)
     program.call("echo", text="hello")
     program.ends()
-    assert TROUBLE[trouble] in program.said
+    assert LIFESPANS[failure] in program.said
     program.errors.clear()
 
 

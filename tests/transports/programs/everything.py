@@ -26,7 +26,7 @@ from dovetail.server import Server
 
 options = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
 over_http = options.pop("transport", "stdio") == "http"
-trouble = options.pop("lifespan", None)
+lifespan_failure = options.pop("lifespan", None)
 timings = options.pop("timings", {})
 
 
@@ -37,16 +37,16 @@ def say(text: str) -> None:
 
 @asynccontextmanager
 async def lifespan(server: Server) -> AsyncIterator[None]:
-    if trouble == "fails at the start" or (trouble and os.path.exists(trouble)):  # noqa: ASYNC240
-        raise RuntimeError(trouble)
+    if lifespan_failure == "fails at the start" or (lifespan_failure and os.path.exists(lifespan_failure)):  # noqa: ASYNC240
+        raise RuntimeError(lifespan_failure)
     say("lifespan entered")
-    if trouble == "hangs at the start":
+    if lifespan_failure == "hangs at the start":
         await asyncio.sleep(3600)
     yield
     say("lifespan left")
-    if trouble == "fails at the end":
-        raise RuntimeError(trouble)
-    if trouble == "hangs at the end":
+    if lifespan_failure == "fails at the end":
+        raise RuntimeError(lifespan_failure)
+    if lifespan_failure == "hangs at the end":
         await asyncio.sleep(3600)
 
 
