@@ -41,7 +41,7 @@ def pid_in(folder: Path) -> int:
     return int(written.read_text())
 
 
-def is_there(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """And not merely unburied, where nobody buries orphans."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -1,4 +1,4 @@
-"""`Auth`: which verifier answers and for how long it is believed, and what an app has of its own while it is open."""
+"""`Auth`: which verifier is used, for how long its result is cached, and the verifiers of one app."""
 
 import math
 from typing import Any
@@ -8,13 +8,13 @@ import pytest
 
 from dovetail import Server
 from dovetail.auth import Auth, Principal
-from dovetail.auth.principal import MAX_TOKEN, Found
+from dovetail.auth.principal import MAX_TOKEN, Verification
 from dovetail.errors import SetupError, Unauthorized
 from http_serving import serving
 from http_wire import HttpWire
 
 
-class Knows:
+class StubVerifier:
     """A verifier of one token, which is the name of its user."""
 
     def __init__(self, name: str, **attributes: Any) -> None:
@@ -36,7 +36,7 @@ class Knows:
 )  # fmt: skip
 def test_what_is_refused_at_setup(options: dict[str, Any]) -> None:
     with pytest.raises(SetupError, match=next(iter(options))):
-        Auth(Knows("ann"), **options)
+        Auth(StubVerifier("ann"), **options)
 
 
 # ── who answers ──
@@ -52,17 +52,17 @@ def test_what_is_refused_at_setup(options: dict[str, Any]) -> None:
         ("a" * (MAX_TOKEN + 1), None),
     ],
 )
-async def test_the_one_that_answers_says_how_long_it_is_believed(token: str, found: tuple[str, float] | None) -> None:
-    auth = Auth([Knows("ann", believed_seconds=5.0), Knows("bob"), Knows("cy", believed_seconds=0)])
-    answer = await auth.find(token)
-    assert answer == (found and Found(Principal(subject=found[0]), found[1]))
+async def test_the_verifier_of_a_token_says_how_long_it_is_cached(token: str, found: tuple[str, float] | None) -> None:
+    auth = Auth([StubVerifier("ann", cache_seconds=5.0), StubVerifier("bob"), StubVerifier("cy", cache_seconds=0)])
+    answer = await auth.verification(token)
+    assert answer == (found and Verification(Principal(subject=found[0]), found[1]))
     assert await auth.verify(token) == (found and Principal(subject=found[0]))
 
 
 @pytest.mark.parametrize("seconds", [-1, -0.001, math.nan, -math.inf, "60", None, True, [1]])
 def test_a_time_that_is_none_is_refused_at_once(seconds: Any) -> None:
-    with pytest.raises(SetupError, match=r"Knows has believed_seconds=.*; it is 0 or more"):
-        Auth([Knows("bob"), Knows("ann", believed_seconds=seconds)])
+    with pytest.raises(SetupError, match=r"StubVerifier has cache_seconds=.*; it is 0 or more"):
+        Auth([StubVerifier("bob"), StubVerifier("ann", cache_seconds=seconds)])
 
 
 # ── what a verifier knows of its tokens ──
@@ -72,16 +72,17 @@ URL = "https://notes.example.com/mcp"
 
 @pytest.mark.parametrize("spelled", [None, URL, "https://NOTES.example.com/mcp", URL + "/"])
 def test_the_public_url_is_what_tokens_are_made_for(spelled: str | None) -> None:
-    assert Auth([Knows("bob"), Knows("ann", resource=URL)], public_url=spelled).public_url == (spelled or URL)
-    assert Auth(Knows("ann")).public_url is None
+    verifiers = [StubVerifier("bob"), StubVerifier("ann", resource=URL)]
+    assert Auth(verifiers, public_url=spelled).public_url == (spelled or URL)
+    assert Auth(StubVerifier("ann")).public_url is None
 
 
 @pytest.mark.parametrize("other", ["http://notes.example.com/mcp", "https://notes.example.com", URL + "/x"])
 def test_a_public_url_that_no_token_is_made_for_is_refused(other: str) -> None:
     for make in (
-        lambda: Auth(Knows("ann", resource=URL), public_url=other),
-        lambda: Auth([Knows("ann", resource=URL), Knows("bob", resource=other)]),
-        lambda: Server("notes", auth=Knows("ann", resource=URL)).asgi(public_url=other),
+        lambda: Auth(StubVerifier("ann", resource=URL), public_url=other),
+        lambda: Auth([StubVerifier("ann", resource=URL), StubVerifier("bob", resource=other)]),
+        lambda: Server("notes", auth=StubVerifier("ann", resource=URL)).asgi(public_url=other),
     ):
         with pytest.raises(SetupError, match="tokens are made for") as caught:
             make()
@@ -92,21 +93,21 @@ def test_a_public_url_that_no_token_is_made_for_is_refused(other: str) -> None:
 @pytest.mark.parametrize("resource", [5, "notes", "https://notes.example.com/mcp#x"])
 def test_what_tokens_are_made_for_is_a_url(resource: Any) -> None:
     with pytest.raises(SetupError, match="`resource` of a verifier"):
-        Auth(Knows("ann", resource=resource), public_url=URL)
+        Auth(StubVerifier("ann", resource=resource), public_url=URL)
 
 
-def test_nobody_could_come_in_with_a_key_that_no_token_is_bound_to() -> None:
-    own = Knows("ann", binds_keys=False)
-    with pytest.raises(SetupError, match='dpop="required" lets nobody in: Knows'):
+def test_required_proofs_need_a_verifier_of_bound_tokens() -> None:
+    own = StubVerifier("ann", binds_keys=False)
+    with pytest.raises(SetupError, match='dpop="required" lets no caller in: StubVerifier'):
         Auth([own, own], dpop="required")
-    assert Auth([own, Knows("bob")], dpop="required").dpop == "required"
+    assert Auth([own, StubVerifier("bob")], dpop="required").dpop == "required"
     assert Auth(own, dpop="optional").dpop == "optional"
 
 
 # ── of one app ──
 
 
-class Lodger(Knows):
+class PerAppVerifier(StubVerifier):
     """Gives each app a verifier of its own, and knows which are there."""
 
     def __init__(self, here: list[Any], failure: Exception | None = None) -> None:
@@ -114,13 +115,13 @@ class Lodger(Knows):
         self.here = here
         self.failure = failure
 
-    def for_app(self, state: Any) -> "Lodged":
+    def for_app(self, state: Any) -> "AppVerifier":
         self.here.append(state)
-        return Lodged(self, state)
+        return AppVerifier(self, state)
 
 
-class Lodged(Knows):
-    def __init__(self, home: Lodger, state: Any) -> None:
+class AppVerifier(StubVerifier):
+    def __init__(self, home: PerAppVerifier, state: Any) -> None:
         super().__init__("ann")
         self.home = home
         self.state = state
@@ -129,7 +130,7 @@ class Lodged(Knows):
         assert self.state in self.home.here
         return await super().verify(token)
 
-    async def leave(self) -> None:
+    async def close(self) -> None:
         self.home.here.remove(self.state)
         if self.home.failure is not None:
             raise self.home.failure
@@ -146,7 +147,7 @@ def notes(*verifiers: Any) -> Server:
 
 async def test_each_app_has_a_verifier_of_its_own_until_it_ends() -> None:
     here: list[Any] = []
-    server = notes(Lodger(here))
+    server = notes(PerAppVerifier(here))
     first, second = server.asgi(), server.asgi()
     await first.start()
     await second.start()
@@ -161,13 +162,13 @@ async def test_each_app_has_a_verifier_of_its_own_until_it_ends() -> None:
     assert not here
 
 
-async def test_an_app_that_cannot_start_lets_go_of_its_verifiers() -> None:
-    class Broken(Knows):
+async def test_an_app_that_cannot_start_closes_its_verifiers() -> None:
+    class Broken(StubVerifier):
         def for_app(self, state: Any) -> Any:
             raise ValueError("no room")
 
     here: list[Any] = []
-    app = notes(Lodger(here), Broken("bob")).asgi()
+    app = notes(PerAppVerifier(here), Broken("bob")).asgi()
     for _ in range(2):
         with pytest.raises(ValueError, match="no room"):
             await app.start()
@@ -175,9 +176,9 @@ async def test_an_app_that_cannot_start_lets_go_of_its_verifiers() -> None:
     await app.drain(1)
 
 
-async def test_one_that_fails_at_the_end_keeps_nothing_open(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_verifier_that_fails_to_close_does_not_keep_others_open(caplog: pytest.LogCaptureFixture) -> None:
     here: list[Any] = []
-    app = notes(Lodger(here, RuntimeError("stuck")), Lodger(here)).asgi()
+    app = notes(PerAppVerifier(here, RuntimeError("stuck")), PerAppVerifier(here)).asgi()
     await app.start()
     assert len(here) == 2
     await app.drain(1)
@@ -186,21 +187,21 @@ async def test_one_that_fails_at_the_end_keeps_nothing_open(caplog: pytest.LogCa
 
 
 async def test_a_verifier_may_have_one_of_the_two() -> None:
-    class OnlyBegins(Knows):
+    class OnlyBegins(StubVerifier):
         def for_app(self, state: Any) -> Any:
-            return Knows(self.name)
+            return StubVerifier(self.name)
 
-    class OnlyEnds(Knows):
-        async def leave(self) -> None:
+    class OnlyEnds(StubVerifier):
+        async def close(self) -> None:
             raise AssertionError("nobody has come")
 
-    class Plain(Knows):
+    class Plain(StubVerifier):
         left = 0
 
         def for_app(self, state: Any) -> Any:
             return self
 
-        def leave(self) -> None:
+        def close(self) -> None:
             self.left += 1
 
     plain = Plain("cy")
@@ -212,15 +213,15 @@ async def test_a_verifier_may_have_one_of_the_two() -> None:
 # ── what clients are told ──
 
 
-def test_what_a_refusal_tells_and_the_document_says() -> None:
-    auth = Auth(Knows("ann"), authorization_servers=["https://login.example.com"], dpop="optional")
+def test_the_challenges_of_a_refusal_and_the_metadata() -> None:
+    auth = Auth(StubVerifier("ann"), authorization_servers=["https://login.example.com"], dpop="optional")
     refusal = Unauthorized('no "token"', error="invalid_token", scopes=frozenset({"read"}))
     bearer, dpop = (value.decode() for _, value in auth.challenges(refusal, "https://a.example/metadata"))
     said = r'error="invalid_token", error_description="no \"token\"", scope="read", '
     assert bearer == f'Bearer {said}resource_metadata="https://a.example/metadata"'
     assert dpop.startswith(f"DPoP {said}")
     assert not auth.challenges(Unauthorized("not yours", http_status=403), None)
-    document = msgspec.json.decode(auth.document("https://a.example/mcp", name="notes", scopes=["read"]))
+    document = msgspec.json.decode(auth.metadata("https://a.example/mcp", name="notes", scopes=["read"]))
     assert document.pop("dpop_signing_alg_values_supported")
     assert document == {
         "resource": "https://a.example/mcp",
@@ -230,10 +231,10 @@ def test_what_a_refusal_tells_and_the_document_says() -> None:
     }
 
 
-async def test_a_verifier_of_an_app_says_itself_how_long_it_is_believed() -> None:
-    class Lodging(Knows):
-        def for_app(self, state: Any) -> Knows:
-            return Knows("ann", believed_seconds=7.0)
+async def test_a_verifier_of_an_app_says_itself_how_long_it_is_cached() -> None:
+    class Replacing(StubVerifier):
+        def for_app(self, state: Any) -> StubVerifier:
+            return StubVerifier("ann", cache_seconds=7.0)
 
-    auth = await Auth(Lodging("ann", believed_seconds=1.0)).for_app(None)
-    assert await auth.find("ann") == Found(Principal(subject="ann"), 7.0)
+    auth = await Auth(Replacing("ann", cache_seconds=1.0)).for_app(None)
+    assert await auth.verification("ann") == Verification(Principal(subject="ann"), 7.0)

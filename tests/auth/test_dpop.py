@@ -16,9 +16,9 @@ from dovetail.auth.dpop import (
     ALGORITHMS,
     CLOCK_MARGIN,
     LEEWAY,
-    LONGEST,
     MAX_JTI,
     MAX_PROOF,
+    MAX_PROOF_LIFETIME,
     DpopCheck,
     DpopNonces,
     UsedProofs,
@@ -286,10 +286,10 @@ def test_a_token_that_is_bound_to_nothing_of_ours_is_a_bearer_token(claims: Chan
 def test_a_request_has_one_proof(headers: list[bytes], good: bool) -> None:
     pairs = [(b"host", b"x"), *((b"dpop", value) for value in headers)]
     if good:
-        assert DpopCheck.only_proof(pairs) == "a.b.c"
+        assert DpopCheck.proof_header(pairs) == "a.b.c"
         return
     with pytest.raises(Unauthorized, match="exactly one") as caught:
-        DpopCheck.only_proof(pairs)
+        DpopCheck.proof_header(pairs)
     assert caught.value.error == "invalid_dpop_proof"
 
 
@@ -361,12 +361,12 @@ async def test_what_one_process_remembers_are_the_proofs_that_could_come_again(s
     used = UsedProofs(5, now)
     for key, pause in steps:
         try:
-            is_new = await used.claim(key, LONGEST)
+            is_new = await used.claim(key, MAX_PROOF_LIFETIME)
         except ProtocolError:
-            assert sum(1 for at in claimed.values() if now.at - at < 2 * LONGEST) >= 5
+            assert sum(1 for at in claimed.values() if now.at - at < 2 * MAX_PROOF_LIFETIME) >= 5
         else:
             age = now.at - claimed.get(key, -9e9)
-            assert age >= LONGEST if is_new else age < 2 * LONGEST
+            assert age >= MAX_PROOF_LIFETIME if is_new else age < 2 * MAX_PROOF_LIFETIME
             if is_new:
                 claimed[key] = now.at
         now.at += pause
@@ -375,7 +375,7 @@ async def test_what_one_process_remembers_are_the_proofs_that_could_come_again(s
 async def test_who_has_used_too_many_has_to_wait_and_others_go_on() -> None:
     """A proof that is refused does not count: a thief may send what he has seen again and again."""
     now = Now()
-    ours = DpopCheck(remembering(), most_of_one=3, clock=now)
+    ours = DpopCheck(remembering(), max_per_caller=3, clock=now)
     seen = [proof(said={"jti": f"{n}"}) for n in range(3)]
     for text in seen:
         await check(text, ours, caller="ann")
@@ -397,9 +397,9 @@ def nonces(at: float = NOW, secret: bytes = SECRET) -> DpopNonces:
 
 async def test_with_nonces_a_proof_has_to_hold_a_fresh_one() -> None:
     ours = checker(nonces=nonces())
-    assert ours.nonce == nonces().fresh()
+    assert ours.nonce == nonces().issue()
     await check(proof(said={"nonce": ours.nonce}), ours)
-    for given_nonce in (None, "", "guess", "ä", nonces(NOW - 200).fresh(), nonces(secret=b"o" * 32).fresh()):
+    for given_nonce in (None, "", "guess", "ä", nonces(NOW - 200).issue(), nonces(secret=b"o" * 32).issue()):
         await refused(proof(said={"nonce": given_nonce}), "use_dpop_nonce", check=ours)
 
 
@@ -413,17 +413,17 @@ async def test_a_proof_that_lacks_its_nonce_is_not_used_up() -> None:
 @pytest.mark.parametrize(("later", "good"), [(0, True), (99, True), (199, True), (200, False), (-1, False)])
 def test_a_nonce_is_good_for_one_to_two_windows(later: float, good: bool) -> None:
     assert NOW % 100 == 0
-    assert nonces(NOW + later).knows(nonces().fresh()) is good
+    assert nonces(NOW + later).accepts(nonces().issue()) is good
 
 
 def test_secrets_can_be_replaced() -> None:
     """The first one makes nonces, all of them are known; and what a fleet agrees on later counts at once."""
     secrets = [SECRET]
     ours = DpopNonces(lambda: secrets, seconds=100, clock=lambda: NOW)
-    old = ours.fresh()
+    old = ours.issue()
     secrets[:] = [b"t" * 32, SECRET]
-    assert ours.fresh() == nonces(secret=b"t" * 32).fresh() != old
-    assert ours.knows(old)
+    assert ours.issue() == nonces(secret=b"t" * 32).issue() != old
+    assert ours.accepts(old)
 
 
 # --- the URL, however it is spelled

@@ -27,7 +27,7 @@ Headers = dict[str, str | None]
 class Notary:
     """Knows a token that is bound to the key of its owner and one that is not; wants to be asked several times."""
 
-    believed_seconds = SOON / 4
+    cache_seconds = SOON / 4
 
     def __init__(self) -> None:
         self.expires_at: float | None = None
@@ -163,7 +163,7 @@ async def test_who_has_no_token_learns_which_ones_are_taken(dpop: str, schemes: 
 # ── every way in ──
 
 
-class Visitor(NamedTuple):
+class LegacyClient(NamedTuple):
     """Somebody with a session and a stream of HTTP+SSE, who can go every way in."""
 
     wire: HttpWire
@@ -171,7 +171,7 @@ class Visitor(NamedTuple):
     query: str
 
     @classmethod
-    async def of(cls, app: Any, **options: Any) -> "Visitor":
+    async def connect(cls, app: Any, **options: Any) -> "LegacyClient":
         wire = ProvedWire(app, **options)
         first = await wire.raw("GET", path="/sse").event()
         return cls(wire, await ProvedWire.session(app, **options), first.data.decode().partition("?")[2])
@@ -180,14 +180,14 @@ class Visitor(NamedTuple):
         return self.wire.raw("POST", PING, headers, path="/messages", query=self.query)
 
 
-Go = Callable[[Visitor, Headers], Exchange]
+Go = Callable[[LegacyClient, Headers], Exchange]
 WAYS: dict[str, tuple[Go, str, str, int]] = {
     "a call": (lambda who, sent: who.wire.start("tools/list", {}, headers=sent), "POST", "/mcp", 200),
     "GET of a session": (lambda who, sent: who.session.get(headers=sent), "GET", "/mcp", 200),
     "DELETE": (lambda who, sent: who.session.raw("DELETE", b"", sent), "DELETE", "/mcp", 204),
     "listen": (lambda who, sent: who.wire.start("subscriptions/listen", LISTEN, headers=sent), "POST", "/mcp", 200),
     "GET /sse": (lambda who, sent: who.wire.raw("GET", b"", sent, path="/sse"), "GET", "/sse", 200),
-    "POST /messages": (Visitor.messages, "POST", "/messages", 202),
+    "POST /messages": (LegacyClient.messages, "POST", "/messages", 202),
 }
 each_way = pytest.mark.parametrize(("go", "method", "path", "status"), WAYS.values(), ids=WAYS)
 STREAMS = {name: WAYS[name] for name in ("GET of a session", "listen", "GET /sse")}
@@ -206,10 +206,10 @@ async def guarded(notary: Notary | None = None, *, nonces: bool = False, **optio
 async def test_a_good_proof_passes_and_only_once(go: Go, method: str, path: str, status: int, origin: str) -> None:
     """Under the URL that clients know, which is another one behind a proxy."""
     async with guarded(public_url=None if origin == ORIGIN else f"{PUBLIC}/mcp") as app:
-        visitor = await Visitor.of(app, origin=origin)
+        client = await LegacyClient.connect(app, origin=origin)
         headers = proved(method, path, origin=origin)
-        assert (await go(visitor, headers).started()).status == status
-        assert 'error="invalid_dpop_proof"' in await challenge_of(go(visitor, headers))
+        assert (await go(client, headers).started()).status == status
+        assert 'error="invalid_dpop_proof"' in await challenge_of(go(client, headers))
 
 
 @each_way
@@ -228,10 +228,10 @@ async def test_any_other_proof_is_refused_and_changes_nothing(
     go: Go, method: str, path: str, status: int, change: Any, error: str
 ) -> None:
     async with guarded() as app:
-        visitor = await Visitor.of(app)
+        client = await LegacyClient.connect(app)
         bad = {**proved(method, path), **change(method, f"{ORIGIN}{path}")}
-        assert f'error="{error}"' in await challenge_of(go(visitor, bad))
-        assert (await go(visitor, {}).started()).status == status  # with a proof of its own: all is as it was
+        assert f'error="{error}"' in await challenge_of(go(client, bad))
+        assert (await go(client, {}).started()).status == status  # with a proof of its own: all is as it was
 
 
 # ── as long as a stream is open ──
@@ -248,15 +248,15 @@ def nearly_over() -> float:
 async def test_a_stream_outlives_its_proof_and_ends_with_its_token(go: Go, method: str, path: str, status: int) -> None:
     notary = Notary()
     async with guarded(notary) as app:
-        visitor = await Visitor.of(app)
+        client = await LegacyClient.connect(app)
         notary.expires_at, made = time.time() + 2 * SOON, nearly_over()
-        stream = await go(visitor, proved(method, path, iat=made)).started()
+        stream = await go(client, proved(method, path, iat=made)).started()
         assert stream.status == status
         await asyncio.sleep(1.2 * SOON)
-        late = go(visitor, proved(method, path, iat=made))
+        late = go(client, proved(method, path, iat=made))
         assert 'error="invalid_dpop_proof"' in await challenge_of(late)  # one of that age opens nothing any more
         assert not stream.ended or time.time() >= notary.expires_at
         await stream.done(5)
         assert time.time() >= notary.expires_at
         assert stream.sent[-1].get("more_body") is False
-        assert 'error="invalid_token"' in await challenge_of(go(visitor, {}))
+        assert 'error="invalid_token"' in await challenge_of(go(client, {}))

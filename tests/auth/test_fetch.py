@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.auth import fetch as module
-from dovetail.auth.fetch import Fetch, FetchFailed, FetchRequest, make_fetch, may_reach, names_this_machine
+from dovetail.auth.fetch import Fetch, FetchFailed, FetchRequest, is_allowed_address, is_loopback_url, make_fetch
 from dovetail.errors import SetupError
 from issuer_stage import Site, site
 
@@ -37,10 +37,10 @@ NEVER = [
 @pytest.mark.parametrize("address", [*PUBLIC, *PRIVATE, *LOOPBACK, *NEVER])
 def test_addresses_that_may_be_asked(address: str) -> None:
     public, private, loopback = address in PUBLIC, address in PRIVATE, address in LOOPBACK
-    assert may_reach(address) is public
-    assert may_reach(address, allow_private=True) is (public or private)
-    assert may_reach(address, allow_loopback=True) is (public or loopback)
-    assert may_reach(address, allow_loopback=True, allow_private=True) is (address not in NEVER)
+    assert is_allowed_address(address) is public
+    assert is_allowed_address(address, allow_private=True) is (public or private)
+    assert is_allowed_address(address, allow_loopback=True) is (public or loopback)
+    assert is_allowed_address(address, allow_loopback=True, allow_private=True) is (address not in NEVER)
 
 
 @pytest.fixture
@@ -239,9 +239,9 @@ async def test_any_text_is_refused_in_plain_words(url: str) -> None:
 
 def test_urls_of_this_machine() -> None:
     for url in ("http://localhost:1/x", "http://LOCALHOST", "http://127.9.9.9", "http://[::1]:1"):
-        assert names_this_machine(url), url
+        assert is_loopback_url(url), url
     for url in ("http://localhost.example.com", "http://127.0.0.1.example.com", "http://[::1", ""):
-        assert not names_this_machine(url), url
+        assert not is_loopback_url(url), url
 
 
 def test_without_aiohttp_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

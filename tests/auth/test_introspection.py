@@ -1,4 +1,4 @@
-"""`Introspection` against a real server: what it asks, what it believes, and what it says when there is no answer."""
+"""`Introspection` against a real server: its requests, the responses it accepts, issuers that do not respond."""
 
 import asyncio
 import base64
@@ -11,7 +11,7 @@ import pytest
 
 from dovetail.auth import Auth, Introspection, Principal, VerifierUnavailable
 from dovetail.auth.fetch import Fetched, FetchRequest
-from dovetail.auth.introspection import ASK_SECONDS, MAX_AT_ONCE
+from dovetail.auth.introspection import MAX_CONCURRENT, REQUEST_TIMEOUT
 from dovetail.errors import SetupError
 from dovetail.transports.http.authenticate import TokenLimits
 from http_serving import until
@@ -84,17 +84,17 @@ async def test_the_audience(served: Site, aud: Any) -> None:
         b'{"active":true,"x":' + b"[" * 10_000, GOOD | {"more": "x" * 100_000},
     ],
 )  # fmt: skip
-async def test_no_answer_is_trouble_and_neither_yes_nor_no(served: Site, page: Any) -> None:
+async def test_without_a_response_the_verifier_is_unavailable(served: Site, page: Any) -> None:
     served.pages["/introspect"] = page
     verifier = asking(served)
     with pytest.raises(VerifierUnavailable) as caught:
         await verifier.verify("my-token")
     assert not any(word in str(caught.value) for word in ("secret", SECRET, "my-token"))
     served.pages["/introspect"] = GOOD
-    assert await verifier.verify("my-token") is not None  # trouble is not remembered
+    assert await verifier.verify("my-token") is not None  # a failure is not cached
 
 
-async def test_a_fetch_of_somebody_else_that_breaks_is_trouble() -> None:
+async def test_if_an_authors_own_fetch_fails_the_verifier_is_unavailable() -> None:
     async def broken(request: FetchRequest) -> Fetched:
         raise RuntimeError(repr(request))
 
@@ -104,10 +104,10 @@ async def test_a_fetch_of_somebody_else_that_breaks_is_trouble() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, 5.0, 600])
-async def test_those_who_ask_are_told_how_long_to_believe(served: Site, seconds: float) -> None:
-    found = await Auth(asking(served, cache_seconds=seconds)).find("x")
+async def test_a_verification_says_how_long_it_may_be_cached(served: Site, seconds: float) -> None:
+    found = await Auth(asking(served, cache_seconds=seconds)).verification("x")
     assert found is not None
-    assert found.believed_seconds == seconds
+    assert found.cache_seconds == seconds
 
 
 # ── tokens of another kind ──
@@ -124,7 +124,7 @@ async def test_only_access_tokens_are_good(served: Site, name: str, kind: Any, g
     assert (await asking(served).verify("x") is not None) is good
 
 
-async def test_a_kind_that_is_refused_is_told_once(served: Site, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_kind_that_is_refused_is_logged_once(served: Site, caplog: pytest.LogCaptureFixture) -> None:
     served.pages["/introspect"] = GOOD | {"token_type": "Odd" + "x" * 1000}
     verifier = asking(served)
     for token in ("one-token", "another-token"):
@@ -166,21 +166,21 @@ class SlowIssuer:
 async def test_few_are_asked_about_at_a_time() -> None:
     issuer = SlowIssuer()
     verifier = issuer.asking(cache_seconds=0)
-    tasks = [asyncio.create_task(verifier.verify(f"t{number}")) for number in range(MAX_AT_ONCE + 5)]
-    await until(lambda: issuer.at_once == MAX_AT_ONCE)
+    tasks = [asyncio.create_task(verifier.verify(f"t{number}")) for number in range(MAX_CONCURRENT + 5)]
+    await until(lambda: issuer.at_once == MAX_CONCURRENT)
     new = asyncio.create_task(verifier.verify("quick"))
-    tasks.pop(0).cancel()  # who gives up leaves the place to others
+    tasks.pop(0).cancel()  # a cancelled caller releases its slot
     issuer.let_go.set()
     assert all(await asyncio.gather(*tasks, new))
-    assert issuer.most == MAX_AT_ONCE
+    assert issuer.most == MAX_CONCURRENT
 
 
-async def test_nonsense_does_not_stand_before_tokens_that_were_good() -> None:
+async def test_invalid_tokens_do_not_delay_tokens_that_were_valid() -> None:
     issuer = SlowIssuer()
     verifier = issuer.asking()
     assert await verifier.verify("quick")
     flood = [asyncio.create_task(verifier.verify(f"nonsense{number}")) for number in range(2000)]
-    await until(lambda: issuer.at_once == MAX_AT_ONCE)
+    await until(lambda: issuer.at_once == MAX_CONCURRENT)
     assert await verifier.verify("quick")
     asked = issuer.asked
     issuer.let_go.set()
@@ -194,14 +194,14 @@ def test_one_verifier_serves_one_event_loop_after_another() -> None:
     verifier = issuer.asking()
 
     async def some(word: str) -> list[Principal | None]:
-        return await asyncio.gather(*(verifier.verify(f"quick{word}{number}") for number in range(2 * MAX_AT_ONCE)))
+        return await asyncio.gather(*(verifier.verify(f"quick{word}{number}") for number in range(2 * MAX_CONCURRENT)))
 
     for word in ("one", "two"):
         assert all(asyncio.run(some(word)))
 
 
-def test_a_transport_has_more_patience() -> None:
-    assert TokenLimits().verifying > ASK_SECONDS
+def test_a_transport_has_a_longer_timeout() -> None:
+    assert TokenLimits().verifying > REQUEST_TIMEOUT
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,15 @@ from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 from dovetail.auth import Auth, Jwt, VerifierUnavailable
 from dovetail.auth.fetch import Fetched, FetchFailed, FetchRequest, make_fetch
 from dovetail.auth.jose import ASYMMETRIC, MAX_KEYS, read_keys
-from dovetail.auth.jwt import COOLDOWN, FRESH, RETRY, STALE, RemoteKeys, discover, may_hold_keys
+from dovetail.auth.jwt import (
+    EXPIRE_AFTER,
+    REFRESH_AFTER,
+    REFRESH_COOLDOWN,
+    RETRY_DELAY,
+    RemoteKeys,
+    discover,
+    is_secure_url,
+)
 from dovetail.errors import SetupError
 from issuer_stage import AUDIENCE, EC, ED, ISSUER, KEYS, OTHER_RSA, RSA, Clock, Site, claims, jwks, secret, site, token
 
@@ -304,10 +312,10 @@ async def test_metadata_that_does_not_do(served: Site, page: Any, says: str) -> 
     ],
 )
 def test_where_keys_may_be(url: str, issuer: str, good: bool) -> None:
-    assert may_hold_keys(url, issuer) is good
+    assert is_secure_url(url, issuer) is good
 
 
-async def test_who_gives_up_does_not_end_it_for_others(served: Site, keys: RemoteKeys) -> None:
+async def test_a_cancelled_caller_does_not_end_the_request_of_others(served: Site, keys: RemoteKeys) -> None:
     asked, let_go = asyncio.Event(), asyncio.Event()
 
     async def slowly(request: web.Request) -> Any:
@@ -329,7 +337,7 @@ async def test_who_gives_up_does_not_end_it_for_others(served: Site, keys: Remot
 async def test_rotation(served: Site, keys: RemoteKeys, clock: Clock) -> None:
     assert await kids(keys, "rsa") == ["rsa"]
     served.pages["/jwks"] = jwks(OTHER_RSA)
-    clock.now += COOLDOWN
+    clock.now += REFRESH_COOLDOWN
     assert await kids(keys, "rsa-2") == ["rsa-2"]  # an unknown name is asked for at once
     assert await kids(keys, "rsa") == []  # and what was taken away is gone
     assert served.asked == ["/jwks"] * 2
@@ -340,7 +348,7 @@ async def test_unknown_names_ask_once_per_cooldown(served: Site, keys: RemoteKey
     for number in range(100):
         assert await kids(keys, f"unknown {number}") == []
     assert len(served.asked) == 1
-    clock.now += COOLDOWN
+    clock.now += REFRESH_COOLDOWN
     for number in range(100):
         assert await kids(keys, f"unknown {number}") == []
     assert len(served.asked) == 2
@@ -348,7 +356,7 @@ async def test_unknown_names_ask_once_per_cooldown(served: Site, keys: RemoteKey
 
 async def test_old_keys_are_asked_for_while_they_are_used(served: Site, keys: RemoteKeys, clock: Clock) -> None:
     await kids(keys, "rsa")
-    clock.now += FRESH - 1
+    clock.now += REFRESH_AFTER - 1
     await kids(keys, "rsa")
     assert len(served.asked) == 1
     served.pages["/jwks"] = jwks(OTHER_RSA)
@@ -362,20 +370,20 @@ async def test_old_keys_are_asked_for_while_they_are_used(served: Site, keys: Re
 async def test_keys_stay_good_for_a_while_when_the_issuer_is_away(served: Site, keys: RemoteKeys, clock: Clock) -> None:
     await kids(keys, "rsa")
     served.pages["/jwks"] = (503, b"")
-    clock.now += FRESH + 1
+    clock.now += REFRESH_AFTER + 1
     assert await kids(keys, "rsa") == ["rsa"]
     await settled(keys)
-    clock.now += RETRY
+    clock.now += RETRY_DELAY
     assert await kids(keys, "rsa") == ["rsa"]
     await settled(keys)
     assert len(served.asked) == 3
     with pytest.raises(VerifierUnavailable):  # it may be good, but nobody can say
         await kids(keys, "rsa-2")
-    clock.now += STALE
+    clock.now += EXPIRE_AFTER
     with pytest.raises(VerifierUnavailable):
         await kids(keys, "rsa")
     served.pages["/jwks"] = jwks()
-    clock.now += RETRY
+    clock.now += RETRY_DELAY
     assert await kids(keys, "rsa") == ["rsa"]
 
 
@@ -386,13 +394,13 @@ async def test_an_issuer_that_is_away_is_not_asked_all_the_time(served: Site, ke
             await kids(keys, "rsa")
         assert "secret" not in str(caught.value)
     assert len(served.asked) == 1
-    clock.now += RETRY
+    clock.now += RETRY_DELAY
     with pytest.raises(VerifierUnavailable):
         await kids(keys, "rsa")
     assert len(served.asked) == 2
 
 
-async def test_keys_fit_by_name_and_algorithm(served: Site, keys: RemoteKeys) -> None:
+async def test_keys_match_by_name_and_algorithm(served: Site, keys: RemoteKeys) -> None:
     named = EC.as_dict(private=False)
     nameless = {name: value for name, value in RSA.as_dict(private=False).items() if name != "kid"}
     served.pages["/jwks"] = {"keys": [named, nameless]}
@@ -403,7 +411,7 @@ async def test_keys_fit_by_name_and_algorithm(served: Site, keys: RemoteKeys) ->
     assert await kids(keys, "any", "RS256") == [None]
 
 
-async def test_a_fetch_of_somebody_else_that_breaks_is_trouble(clock: Clock) -> None:
+async def test_if_an_authors_own_fetch_fails_the_verifier_is_unavailable(clock: Clock) -> None:
     async def broken(request: FetchRequest) -> Fetched:
         raise RuntimeError("secret")
 

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from dovetail.auth.fetch import Fetched, FetchRequest
 from dovetail.auth.jose import SigningKey, read_object, read_token
-from dovetail.auth.principal import Confidential, Principal, comparable_url, in_time, meant_for, principal_of
+from dovetail.auth.principal import (
+    Confidential,
+    Principal,
+    has_audience,
+    is_in_lifetime,
+    normalized_url,
+    to_principal,
+)
 from dovetail.authserver.clients import ClientMetadata, OAuthClient
 from dovetail.errors import SetupError
 from stable_ids import stable
@@ -67,7 +74,7 @@ def test_what_can_not_be_scopes(scopes: Any) -> None:
     ],
 )
 def test_who_is_named(claims: dict[str, Any], subject: str | None, client: str | None) -> None:
-    principal = principal_of(claims, "https://a")
+    principal = to_principal(claims, "https://a")
     assert principal is not None
     assert (principal.subject, principal.client, principal.issuer) == (subject, client, "https://a")
 
@@ -76,7 +83,7 @@ def test_who_is_named(claims: dict[str, Any], subject: str | None, client: str |
     "claims", [{}, {"sub": ""}, {"sub": 7}, {"sub": ["alice"]}, {"sub": "a" * 1025}, {"sub": "alice", "client_id": {}}]
 )
 def test_nobody_is_named(claims: dict[str, Any]) -> None:
-    assert principal_of(claims, None) is None
+    assert to_principal(claims, None) is None
 
 
 @pytest.mark.parametrize(
@@ -93,7 +100,7 @@ def test_nobody_is_named(claims: dict[str, Any]) -> None:
     ],
 )
 def test_scopes_of_claims(claims: dict[str, Any], scope_claim: str | None, scopes: set[str]) -> None:
-    principal = principal_of({"sub": "alice", **claims}, None, scope_claim)
+    principal = to_principal({"sub": "alice", **claims}, None, scope_claim)
     assert principal is not None
     assert principal.scopes == scopes
 
@@ -117,14 +124,14 @@ OTHERS = [
     ],
 )
 def test_audiences_that_mean_the_same(one: str, other: str, same: bool) -> None:
-    assert (comparable_url(one) == comparable_url(other)) is same
-    assert meant_for({"aud": ["somebody", other]}, frozenset({comparable_url(one)})) is same
+    assert (normalized_url(one) == normalized_url(other)) is same
+    assert has_audience({"aud": ["somebody", other]}, frozenset({normalized_url(one)})) is same
 
 
 @pytest.mark.parametrize("aud", [None, 7, [], {}, [None], [["a"]], "", {"a": 1}, True])
 def test_an_audience_that_is_none(aud: Any) -> None:
-    assert not meant_for({"aud": aud}, frozenset({"a"}))
-    assert not meant_for({}, frozenset({"a"}))
+    assert not has_audience({"aud": aud}, frozenset({"a"}))
+    assert not has_audience({}, frozenset({"a"}))
 
 
 @pytest.mark.parametrize(
@@ -142,11 +149,11 @@ def test_an_audience_that_is_none(aud: Any) -> None:
     ],
 )
 def test_time(claims: dict[str, Any], good: bool) -> None:
-    assert in_time(claims, 1000.0, 10.0, needs_end=True) is good
+    assert is_in_lifetime(claims, 1000.0, 10.0, requires_exp=True) is good
 
 
 def test_a_token_without_an_end_is_good_only_where_that_is_said() -> None:
-    assert in_time({}, 1000.0, 10.0, needs_end=False)
+    assert is_in_lifetime({}, 1000.0, 10.0, requires_exp=False)
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ async def test_no_signature_is_checked_for_what_is_wrong_anyway(kind: str, monke
     def never(*_: Any) -> bool:
         raise AssertionError("checked a signature")
 
-    monkeypatch.setattr(TokenKey, "signed", never)
+    monkeypatch.setattr(TokenKey, "verifies", never)
     assert await JWT.verify(ATTACKS[kind]) is None
 
 
@@ -149,7 +149,7 @@ async def test_keys_that_are_tried_are_few() -> None:
     tries = 0
     many = [RSA.as_dict(private=False) | {"kid": f"k{number}"} for number in range(100)]
     jwt = Jwt(ISSUER, AUDIENCE, jwks={"keys": many})
-    real = TokenKey.signed
+    real = TokenKey.verifies
 
     def counted(self: TokenKey, *rest: Any) -> bool:
         nonlocal tries
@@ -157,7 +157,7 @@ async def test_keys_that_are_tried_are_few() -> None:
         return real(self, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TokenKey, "signed", counted)
+        patch.setattr(TokenKey, "verifies", counted)
         assert await jwt.verify(token(key=OTHER_RSA, kid=...)) is None
     assert tries == 8
 

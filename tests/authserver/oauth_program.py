@@ -34,21 +34,21 @@ class Clock:
 CLOCK = Clock()
 
 
-class AskedAlways:
+class UncachedVerifier:
     """A verifier that wants to be asked about every request."""
 
-    believed_seconds = 0.0
+    cache_seconds = 0.0
     binds_keys = False
 
     def __init__(self, verifier: Any) -> None:
         self.issuer, self.resource, self.verify = verifier.issuer, verifier.resource, verifier.verify
         self._verifier = verifier
 
-    def for_app(self, state: Any) -> "AskedAlways":
-        return AskedAlways(self._verifier.for_app(state))
+    def for_app(self, state: Any) -> "UncachedVerifier":
+        return UncachedVerifier(self._verifier.for_app(state))
 
-    async def leave(self) -> None:
-        await self._verifier.leave()
+    async def close(self) -> None:
+        await self._verifier.close()
 
 
 def authorization_server(origin: str) -> AuthServer:
@@ -64,7 +64,7 @@ def authorization_server(origin: str) -> AuthServer:
 
 def protected(auth_server: AuthServer) -> Server:
     """All that the reference server has, and two tools with scopes of their own."""
-    auth = Auth(AskedAlways(auth_server.verifier()), public_url=auth_server.resource, scopes=[MAY_USE])
+    auth = Auth(UncachedVerifier(auth_server.verifier()), public_url=auth_server.resource, scopes=[MAY_USE])
     server = reference.create_server(auth=auth)
 
     @server.tool(scopes=[MAY_READ])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from authserver_stage import CALLBACK, FORM, ISSUER, NATIVE, SECRET, Browser, Program, Stage, basic, hidden_fields
 from dovetail.authserver import OAuthClient
-from dovetail.authserver.endpoints import is_registered, why_not_a_url
+from dovetail.authserver.endpoints import is_registered, url_problem
 
 SIGNED_IN = "__Host-dovetail-user"
 
@@ -106,13 +106,13 @@ def test_whatever_matches_is_registered_but_for_its_port(more: str, registered: 
     for uri in (registered + more, more + registered, registered[:12] + more + registered[12:], more):
         if uri != registered and is_registered(uri, [registered]):
             assert re.sub(r":\d{1,5}(?=[/?]|$)", "", uri) == re.sub(r":\d{1,5}(?=[/?]|$)", "", registered)
-            assert why_not_a_url(uri, "it") is None or re.search(r":\d{5}", uri)
+            assert url_problem(uri, "it") is None or re.search(r":\d{5}", uri)
 
 
 @given(st.text(max_size=80))
 def test_any_text_is_judged(text: str) -> None:
     for uri in (text, f"https://{text}", f"http://127.0.0.1{text}"):
-        if why_not_a_url(uri, "it") is None:
+        if url_problem(uri, "it") is None:
             assert uri.isascii()
             assert not set(uri) & set(" \t\r\n\\\"'<>#@") - {"'", "@"}
 

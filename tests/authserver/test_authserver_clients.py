@@ -11,7 +11,7 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey
 
 from authserver_stage import CALLBACK, ISSUER, NATIVE, RESOURCE, Browser, Program, Stage, basic
-from dovetail.auth.jose import SigningKey, check_public_keys, read_assertion, unproven_subject
+from dovetail.auth.jose import SigningKey, check_public_keys, read_assertion, unverified_subject
 from dovetail.authserver import OAuthClient
 from dovetail.protocol.pagination import encode_base64url
 from hosting import hosted
@@ -276,7 +276,7 @@ def test_what_a_key_has_signed_is_read_by_its_type_only() -> None:
     assert SigningKey(key.jwk).read(token, "at+jwt") == {"sub": "ann"}
     assert key.read(token, "JWT") is None
     assert other.read(token, "at+jwt") is None
-    assert unproven_subject(token) == "ann"
+    assert unverified_subject(token) == "ann"
     assert read_assertion(token, {"keys": [other.public]}) is None
     assert read_assertion(token, {"keys": [other.public, key.public]}) == {"sub": "ann"}
     assert "d" not in key.public

@@ -28,7 +28,7 @@ from authserver_stage import (
 from dovetail.authserver import AuthServer, OAuthClient, hash_password
 from dovetail.authserver.endpoints import OAuthError
 from dovetail.authserver.storage import AuthStore, Keyring
-from dovetail.authserver.tokens import GRACE_SECONDS, Grant, Target, TokenIssuer
+from dovetail.authserver.tokens import REUSE_GRACE, Grant, ProtectedResource, TokenIssuer
 from dovetail.engine.workers import Secrets
 from dovetail.errors import SetupError
 from dovetail.state.base import StoreFull, StoreUnavailable
@@ -353,7 +353,7 @@ class Failing(MemoryState):
         return write
 
 
-class Desk:
+class GrantHarness:
     """The grants of one server, one of them, and the program that has it."""
 
     def __init__(self) -> None:
@@ -361,35 +361,35 @@ class Desk:
         self.state = Failing(self.clock)
         store = AuthStore(self.state, ISSUER)
         self.grants = TokenIssuer(
-            issuer=ISSUER, target=Target("https://notes.example.com/mcp", {}), store=store,
+            issuer=ISSUER, resource=ProtectedResource("https://notes.example.com/mcp", {}), store=store,
             keyring=Keyring(store, Secrets(), self.clock), access_seconds=600, refresh_seconds=86_400,
         )  # fmt: skip
-        self.grant = Grant(id="g", client="app", user="ann", mark="m", scopes=[], ends=self.clock.now + 86_400)
+        self.grant = Grant(id="g", client="app", user="ann", fingerprint="m", scopes=[], ends=self.clock.now + 86_400)
 
     async def use(self, number: int) -> str:
         try:
             await self.grants.use(self.grant, number)
         except StoreUnavailable:
-            return "trouble"
+            return "unavailable"
         except OAuthError:
             return "refused"
         return "used"
 
     async def refresh(self, number: int, calls: int = 1) -> list[str]:
-        """As honest programs do: maybe several calls together, and again after trouble."""
-        outcomes = ["trouble"] * calls
+        """As honest programs do: maybe several calls together, and again while the store is unavailable."""
+        outcomes = ["unavailable"] * calls
         for _ in range(MOST_FAILURES + 1):
-            again = await asyncio.gather(*(self.use(number) for outcome in outcomes if outcome == "trouble"))
-            outcomes = [outcome for outcome in outcomes if outcome != "trouble"] + again
-            if "trouble" not in outcomes:
+            again = await asyncio.gather(*(self.use(number) for outcome in outcomes if outcome == "unavailable"))
+            outcomes = [outcome for outcome in outcomes if outcome != "unavailable"] + again
+            if "unavailable" not in outcomes:
                 break
-            self.clock.now += GRACE_SECONDS / (MOST_FAILURES + 2)
+            self.clock.now += REUSE_GRACE / (MOST_FAILURES + 2)
         return outcomes
 
     async def refresh_all(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             assert await self.refresh(number) == ["used"]
-            self.clock.now += GRACE_SECONDS + 1
+            self.clock.now += REUSE_GRACE + 1
 
 
 failures = st.lists(st.sampled_from(["before", "after"]), max_size=MOST_FAILURES)
@@ -399,34 +399,34 @@ refreshes = st.lists(st.tuples(failures, st.integers(1, 3), st.sampled_from([0.0
 @given(refreshes)
 def test_no_failure_of_the_store_ends_an_honest_grant(steps: list[tuple[list[str], int, float]]) -> None:
     async def run() -> None:
-        desk = Desk()
-        assert await desk.use(0) == "used"
+        harness = GrantHarness()
+        assert await harness.use(0) == "used"
         for number, (plan, calls, pause) in enumerate(steps, start=1):
-            desk.state.plan = list(plan)
-            assert await desk.refresh(number, calls) == ["used"] * calls
-            desk.state.plan = []
-            desk.clock.now += pause
-        assert not await desk.grants.is_revoked("g")
+            harness.state.plan = list(plan)
+            assert await harness.refresh(number, calls) == ["used"] * calls
+            harness.state.plan = []
+            harness.clock.now += pause
+        assert not await harness.grants.is_revoked("g")
 
     asyncio.run(run())
 
 
-@given(used=st.integers(1, 4), back=st.integers(1, 4), pause=st.sampled_from([0.0, GRACE_SECONDS + 1]), plan=failures)
+@given(used=st.integers(1, 4), back=st.integers(1, 4), pause=st.sampled_from([0.0, REUSE_GRACE + 1]), plan=failures)
 def test_a_copy_that_is_used_ends_the_grant(used: int, back: int, pause: float, plan: list[str]) -> None:
     """`back` uses ago; the last one may be repeated for a moment, unless it was the code."""
 
     async def run() -> None:
-        desk = Desk()
-        await desk.refresh_all(range(used - 1))
-        assert await desk.use(used - 1) == "used"
-        desk.clock.now += pause
+        harness = GrantHarness()
+        await harness.refresh_all(range(used - 1))
+        assert await harness.use(used - 1) == "used"
+        harness.clock.now += pause
         number = max(used - back, 0)
-        may_repeat = number == used - 1 and number > 0 and not pause
-        desk.state.plan = list(plan)
-        assert (await desk.refresh(number)) == ["used" if may_repeat else "refused"]
-        assert await desk.grants.is_revoked("g") is not may_repeat
-        desk.state.plan = []
-        assert await desk.use(used) == ("used" if may_repeat else "refused")
+        may_reuse = number == used - 1 and number > 0 and not pause
+        harness.state.plan = list(plan)
+        assert (await harness.refresh(number)) == ["used" if may_reuse else "refused"]
+        assert await harness.grants.is_revoked("g") is not may_reuse
+        harness.state.plan = []
+        assert await harness.use(used) == ("used" if may_reuse else "refused")
 
     asyncio.run(run())
 
@@ -434,12 +434,12 @@ def test_a_copy_that_is_used_ends_the_grant(used: int, back: int, pause: float, 
 async def test_a_revocation_meets_a_use() -> None:
     """Whichever comes first: at the end it is revoked."""
     for order in itertools.permutations(range(3)):
-        desk = Desk()
-        assert await desk.use(0) == "used"
-        acts = [desk.grants.revoke("g", desk.clock.now), desk.use(1), desk.use(1)]
+        harness = GrantHarness()
+        assert await harness.use(0) == "used"
+        acts = [harness.grants.revoke("g", harness.clock.now), harness.use(1), harness.use(1)]
         await asyncio.gather(*(acts[each] for each in order))
-        assert await desk.grants.is_revoked("g")
-        assert await desk.use(2) == "refused"
+        assert await harness.grants.is_revoked("g")
+        assert await harness.use(2) == "refused"
 
 
 @pytest.mark.parametrize("shop", ["memory", "sqlite"])

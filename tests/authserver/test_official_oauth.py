@@ -238,7 +238,7 @@ def check_step_up(said: dict[str, Any]) -> None:
 
 # ── the suite's scenarios for authorization servers ──
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 CLIENT = OAuthClient(id="suite", name="The suite", redirect_uris=["http://127.0.0.1/callback"])
 
 
@@ -266,7 +266,7 @@ async def run_suite(issuer: str, folder: Path) -> tuple[int, str]:
     assert suite.stdout is not None
     written, browsed = "", False
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while line := (await suite.stdout.readline()).decode():
                 written += line
                 url = re.search(r"^http://\S+/authorize\?\S+", written, re.MULTILINE)

@@ -16,7 +16,7 @@ from command_stage import BIN, PROMPTLY, environment
 
 from dovetail import Client
 from dovetail.cli.dev import WatchedFiles
-from process_stage import is_there
+from process_stage import is_alive
 
 pytestmark = pytest.mark.long
 
@@ -102,7 +102,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Developing]:
     try:
         assert stage.process.wait(PROMPTLY) == 0
         pids = map(int, (stage.folder / "pids.txt").read_text().split())
-        assert [pid for pid in pids if is_there(pid)] == []
+        assert [pid for pid in pids if is_alive(pid)] == []
     finally:
         stage.process.kill()
 

@@ -19,7 +19,7 @@ import pytest
 from command_stage import BIN, PROMPTLY, environment, serve_in_process, spawned, typed
 
 from dovetail.cli.output import BROKEN_PIPE, FAILED, USAGE_ERROR
-from process_stage import is_there, pid_in, shell
+from process_stage import is_alive, pid_in, shell
 
 pytestmark = pytest.mark.long
 
@@ -349,11 +349,11 @@ def test_signals(tmp_path: Path, numbers: list[int], code: int) -> None:
             time.sleep(0.5)  # nothing tells what it waits for
             command.send_signal(number)
         assert command.wait(PROMPTLY) == code
-        assert not is_there(pid)
+        assert not is_alive(pid)
     finally:
         command.kill()
 
 
 def test_an_end_as_it_should_be(tmp_path: Path) -> None:
     assert typed(tmp_path, "list", "tools", "--", *shell(tmp_path, "idle")).returncode == 0
-    assert not is_there(pid_in(tmp_path))
+    assert not is_alive(pid_in(tmp_path))

@@ -321,7 +321,7 @@ class BoundTokens(Realm):
 
     def _bind(self, visit: Visit) -> None:
         proof = read_proof(visit.headers["dpop"])
-        said = proof.opened()
+        said = proof.verified()
         assert (said.htm, said.htu) == ("POST", f"{self.script.origin}/token")
         if said.nonce != "issuer-nonce":
             visit.answer(400, {"error": "use_dpop_nonce"}, DPoP_Nonce="issuer-nonce")

@@ -23,7 +23,7 @@ from dovetail.errors import ConnectionLost, NotSignedIn, ServerError, SetupError
 from dovetail.protocol import revisions
 from dovetail.server import Server
 from official import Witness
-from process_stage import HELPERS, is_there, pid_in, shell
+from process_stage import HELPERS, is_alive, pid_in, shell
 
 pytestmark = [
     pytest.mark.long,
@@ -364,7 +364,7 @@ async def test_a_child_that_does_not_want_to_leave_is_ended(tmp_path: Path, is_c
         closing.cancel()
     await asyncio.gather(closing, return_exceptions=True)
     assert closing.cancelled() is is_cancelled
-    await until(lambda: not is_there(pid), 20)
+    await until(lambda: not is_alive(pid), 20)
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="who is there is read from /proc")
@@ -372,8 +372,8 @@ async def test_a_child_that_does_not_want_to_leave_is_ended(tmp_path: Path, is_c
 async def test_whatever_it_has_started_ends_with_it(tmp_path: Path, helper: str) -> None:
     async with Client(StdioTransport(shell(tmp_path, helper), stop_timeout=0.3), protocol_version="2025-06-18"):
         helping = pid_in(tmp_path)
-        assert is_there(helping)
-    await until(lambda: not is_there(helping), 20)
+        assert is_alive(helping)
+    await until(lambda: not is_alive(helping), 20)
 
 
 # Shakes hands, then asks without an end and never reads again.

@@ -20,7 +20,7 @@ TOKEN = "ann-secret-token"
 PROGRAM = """
 import os, time
 from dovetail import Context, Server
-from dovetail.auth import Auth, Principal, VerifierTrouble
+from dovetail.auth import Auth, Principal, VerifierUnavailable
 
 people = {
     "ann-secret-token": Principal(subject="ann", scopes=frozenset({"base", "write"})),
@@ -30,7 +30,7 @@ people = {
 
 async def verify(token):
     if token == "trouble-token":
-        raise VerifierTrouble("the issuer is away")
+        raise VerifierUnavailable("the issuer is away")
     if token == "broken-token":
         raise ValueError(token)
     return people.get(token)

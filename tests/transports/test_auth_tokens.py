@@ -32,7 +32,7 @@ BELIEVED = [  # what the verifier says, in how many seconds the token ends, when
 async def test_how_long_a_token_is_believed(believed: Any, ends: Any, later: float, asked: int) -> None:
     register, clock = Register(), Clock()
     if believed is not None:
-        register.believed_seconds = believed  # type: ignore[attr-defined]
+        register.cache_seconds = believed  # type: ignore[attr-defined]
     if ends is not None:
         register.people["ann-token"] = Principal(subject="ann", expires_at=time.time() + ends)
     door = Door([register, Register()], clock=clock)  # of several, the one that knows the token decides
@@ -46,7 +46,7 @@ async def test_of_an_answer_that_is_not_to_be_believed_nothing_is_kept() -> None
     seen: list[Any] = []
 
     class Issuer:
-        believed_seconds = 0
+        cache_seconds = 0
 
         async def verify(self, token: str) -> Principal:
             seen.append(weakref.ref(claim := {"ann"}))
@@ -223,7 +223,7 @@ async def test_a_stream_ends_when_its_token_means_something_else(other: Principa
 
 async def test_a_verifier_that_wants_no_answer_kept_is_not_asked_all_the_while() -> None:
     ledger = Ledger()
-    ledger.believed_seconds = 0.0  # type: ignore[attr-defined]
+    ledger.cache_seconds = 0.0  # type: ignore[attr-defined]
     stream = await Door(ledger).stream()
     await settle()
     assert (ledger.asked, stream.ended) == (2, False)
@@ -277,7 +277,7 @@ async def test_a_stream_ends_with_its_token(open_stream: Any) -> None:
 async def test_a_call_that_has_begun_goes_on_and_can_be_come_back_for(pass_time: Callable[[float], None]) -> None:
     """Its answer is sent, though its token was taken back; a stream that was taken up again ends with the token."""
     ledger = Ledger()
-    ledger.believed_seconds = 0.0  # type: ignore[attr-defined]
+    ledger.cache_seconds = 0.0  # type: ignore[attr-defined]
     stage = Stage(auth=ledger)
     async with serving(stage.server) as app:
         wire = await HttpWire.session(app, headers=bearer())

@@ -220,7 +220,7 @@ async def test_a_body_that_nobody_asked_for_ends_the_connection(app: Any) -> Non
 
 
 async def test_a_response_that_has_begun_is_not_interrupted() -> None:
-    """An app that streams waits for the client to leave, by `receive`; a 100 Continue would stand amidst the stream."""
+    """An app that streams waits for a disconnect, by `receive`; a 100 Continue would stand amidst the stream."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send(start())
@@ -243,7 +243,7 @@ async def test_what_follows_the_last_request_is_ignored(rest: bytes) -> None:
         assert (reply.status, reply.body, line.ended) == (200, b"ok", True)
 
 
-# ── a client that does not read, or leaves ──
+# ── a client that does not read, or disconnects ──
 
 
 async def test_while_the_client_does_not_read_it_goes_by_send_which_waits() -> None:

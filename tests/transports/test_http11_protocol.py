@@ -1,4 +1,4 @@
-"""What a connection bears: requests sent ahead, too many connections, slow clients, clients that leave; and its end."""
+"""Limits of a connection: pipelined requests, too many connections, slow clients, disconnects; and its end."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ import wire_line
 from wire_line import Line, Reply, replies, server_state
 
 from dovetail.transports.http.options import HttpOptions
-from dovetail.transports.http11.protocol import MAX_AHEAD, MAX_TURNED_AWAY, HttpProtocol
+from dovetail.transports.http11.protocol import MAX_PIPELINED, MAX_REFUSED_CONNECTIONS, HttpProtocol
 from dovetail.transports.serve import HttpService, bind, port_of
 
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -22,7 +22,7 @@ LARGE = b"POST /refuse HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n"
 
 
 class App:
-    """Answers with the query and the body; `/gate` waits for `go`, `/stream` for its client to leave."""
+    """Answers with the query and the body; `/gate` waits for `go`, `/stream` for its client to disconnect."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -65,7 +65,7 @@ def answers(line: Line) -> list[Reply]:
     return replies(line.said, ["GET"] * 500)
 
 
-# ── requests sent ahead ──
+# ── pipelined requests ──
 
 
 def numbered(count: int) -> list[bytes]:
@@ -74,13 +74,13 @@ def numbered(count: int) -> list[bytes]:
     ]
 
 
-async def test_requests_sent_ahead_are_answered_in_order() -> None:
-    line, app = await line_to(GATE + b"".join(numbered(MAX_AHEAD - 1)))
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    line, app = await line_to(GATE + b"".join(numbered(MAX_PIPELINED - 1)))
     assert (line.said, app.entered) == (b"", ["/gate"])
     app.go.set()
     await line.settle(20)
     assert [reply.body for reply in answers(line)[1:]] == [
-        b"%d%b" % (at, b"x" * (at % 7)) for at in range(MAX_AHEAD - 1)
+        b"%d%b" % (at, b"x" * (at % 7)) for at in range(MAX_PIPELINED - 1)
     ]
     line.written.clear()
     await line.say(GET)  # and the connection goes on
@@ -88,12 +88,12 @@ async def test_requests_sent_ahead_are_answered_in_order() -> None:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_a_connection_ends_with_the_last_request_that_may_be_sent_ahead(at_once: bool) -> None:
-    pieces = numbered(3 * MAX_AHEAD)
+async def test_a_connection_ends_with_the_last_request_that_may_be_pipelined(at_once: bool) -> None:
+    pieces = numbered(3 * MAX_PIPELINED)
     line, app = await line_to(GATE, *([b"".join(pieces)] if at_once else pieces))
     app.go.set()
     await line.settle(20)
-    assert (len(answers(line)), line.half_closed) == (MAX_AHEAD + 1, True)
+    assert (len(answers(line)), line.half_closed) == (MAX_PIPELINED + 1, True)
     assert [reply.header(b"connection") for reply in answers(line)[-2:]] == [None, b"close"]
 
 
@@ -104,7 +104,7 @@ BEHIND = {
 
 
 @pytest.mark.parametrize("case", BEHIND)
-async def test_little_is_held_of_requests_sent_ahead(case: str) -> None:
+async def test_little_is_buffered_of_pipelined_requests(case: str) -> None:
     line, app = await line_to(GATE)
     taken = await line.feed([BEHIND[case]] * 12)
     assert line.paused
@@ -125,7 +125,7 @@ async def test_a_refusal_is_not_taken_for_the_answer_to_a_request_before(data: b
 
 
 @pytest.mark.parametrize("behind", [b"", GET, GET + b"GE"])
-async def test_a_client_that_leaves_is_noticed(behind: bytes) -> None:
+async def test_a_disconnect_is_noticed(behind: bytes) -> None:
     line, app = await line_to(b"GET /stream HTTP/1.1\r\n\r\n" + behind)
     assert line.said.endswith(b"begun\r\n")
     assert not line.paused
@@ -133,7 +133,7 @@ async def test_a_client_that_leaves_is_noticed(behind: bytes) -> None:
     assert (app.left, app.entered) == (["/stream"], ["/stream"])
 
 
-CUT_SHORT = {
+INCOMPLETE = {
     "request line": GET[:7],
     "headers": GET[:-2],
     "no body": b"POST /a HTTP/1.1\r\nContent-Length: 100\r\n\r\n",
@@ -142,18 +142,18 @@ CUT_SHORT = {
 }
 
 
-@pytest.mark.parametrize("case", [*CUT_SHORT, ""])
+@pytest.mark.parametrize("case", [*INCOMPLETE, ""])
 @pytest.mark.parametrize("before", [b"", GET], ids=["first", "second"])
-async def test_a_request_that_is_cut_short_is_refused(case: str, before: bytes) -> None:
+async def test_an_incomplete_request_is_refused(case: str, before: bytes) -> None:
     """The client says that nothing more comes, but it can still read. Between requests it is let go without a word."""
-    line, app = await line_to(before, CUT_SHORT.get(case, b""))
+    line, app = await line_to(before, INCOMPLETE.get(case, b""))
     line.written.clear()
     line.protocol.eof_received()
     await line.settle()
     assert [(reply.status, reply.header(b"connection")) for reply in answers(line)] == (
         [(400, b"close")] if case else []
     )
-    assert app.left == (["/a"] if b"\r\n\r\n" in CUT_SHORT.get(case, b"") else [])
+    assert app.left == (["/a"] if b"\r\n\r\n" in INCOMPLETE.get(case, b"") else [])
 
 
 # ── too many connections ──
@@ -161,7 +161,7 @@ async def test_a_request_that_is_cut_short_is_refused(case: str, before: bytes) 
 
 async def test_connections_over_the_limit_are_told_so_and_then_cut() -> None:
     state = server_state(App(), max_connections=2)
-    lines = [Line(state.new_protocol()) for _ in range(3 + MAX_TURNED_AWAY)]
+    lines = [Line(state.new_protocol()) for _ in range(3 + MAX_REFUSED_CONNECTIONS)]
     statuses = []
     for line in lines[:4]:
         await line.say(GET, GET)
@@ -301,7 +301,7 @@ def exchange(client: socket.socket, data: bytes) -> bytes:
 async def test_a_real_connection() -> None:
     refused = b"GET /a HTTP/1.1\r\nX: " + b"x" * 500_000  # whose sender still gets to read the answer
     async with served() as connect:
-        for data, status in ((GET, 200), (refused, 431), (b"\x16\x03\x01\x02", 400), (CUT_SHORT["chunks"], 400)):
+        for data, status in ((GET, 200), (refused, 431), (b"\x16\x03\x01\x02", 400), (INCOMPLETE["chunks"], 400)):
             assert b" %d " % status in await asyncio.to_thread(exchange, connect(), data)
 
 

@@ -85,9 +85,9 @@ async def test_a_writer_keeps_the_order(pipe: Ends, open_writer: Any) -> None:
     for number, message in enumerate(messages):
         writer.write(message)
         if number % 50 == 0:
-            writer.gather()
+            writer.cork()
         elif number % 50 == 10:
-            writer.send_gathered()
+            writer.uncork()
             await asyncio.sleep(0)
     assert await writer.flush(10)
     assert await reading == expected
@@ -105,7 +105,7 @@ async def test_a_writer_is_full_until_it_is_read(pipe: Ends, open_writer: Any) -
         writer.write(b"x" * 99_999)
         size += 100_000
     assert pipes.HIGH_WATER < size < pipes.HIGH_WATER + 300_000
-    assert not await writer.has_room(0.05)
+    assert not await writer.wait_for_room(0.05)
     assert not await writer.flush(0.05)
     draining = asyncio.create_task(writer.drain())
     await asyncio.sleep(0.01)
@@ -114,7 +114,7 @@ async def test_a_writer_is_full_until_it_is_read(pipe: Ends, open_writer: Any) -
     await asyncio.wait_for(draining, 10)
     assert len(changes) == 1
     assert changes[0] <= pipes.LOW_WATER
-    assert await writer.has_room(1)
+    assert await writer.wait_for_room(1)
     assert await writer.flush(10)
     writer.close()
 
@@ -240,7 +240,7 @@ def record(text: str, *arguments: object) -> logging.LogRecord:
     return logging.LogRecord("dovetail", logging.INFO, "file", 1, text, arguments, None)
 
 
-def test_nobody_reads(pipe: Ends) -> None:
+def test_lines_that_are_not_read(pipe: Ends) -> None:
     handler = StderrHandler(pipe.into)
     for _ in range(10 * MAX_LINES):
         handler.emit(record("x" * 1000))
@@ -253,7 +253,7 @@ def test_nobody_reads(pipe: Ends) -> None:
         handler.emit(record("the end"))
         reader.join(0.05)
     pipe.close("into")
-    gaps = [int(line.split()[2]) for line in lines if line.endswith("lines that nobody read in time were dropped")]
+    gaps = [int(line.split()[2]) for line in lines if line.endswith("lines that were not read in time were dropped")]
     assert lines.count("x" * 1000) + sum(gaps) >= 10 * MAX_LINES
 
 

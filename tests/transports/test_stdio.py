@@ -24,7 +24,7 @@ from dovetail.server import Server
 fcntl = pytest.importorskip("fcntl")
 termios = pytest.importorskip("termios")
 
-SHORT = {"stdio.INPUT_ENDED_GRACE": 0.2, "stdio.PATIENCE": 0.3, "stdio.LIFESPAN_SECONDS": 0.3}
+SHORT = {"input_ended_grace": 0.2, "flush_timeout": 0.3, "lifespan_timeout": 0.3}
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform == "win32", reason="signals and /proc")]
 
@@ -229,7 +229,7 @@ ENDS = [
 @pytest.mark.rule("STDIO-7")
 @pytest.mark.parametrize(("tool", "by"), ENDS)
 def test_the_end_is_clean_and_a_call_that_never_ends_does_not_delay_it(start: Start, tool: str, by: int | None) -> None:
-    program = start(constants=SHORT)
+    program = start(timings=SHORT)
     if tool:
         program.begin(tool)
     else:
@@ -281,7 +281,7 @@ async def main():
     except TimeoutError:
         pass
 
-process.run_process(main, threads, exit_seconds=0.2)
+process.run_process(main, threads, exit_timeout=0.2)
 print("stuck", threads.stuck, flush=True)
 """
 
@@ -308,16 +308,16 @@ def test_a_signal_while_the_lifespan_begins(start: Start) -> None:
     program.ends(by=signal.SIGTERM)
 
 
-TROUBLE = {"fails at the end": "the lifespan failed at its end", "hangs at the end": "did not end within 0.3 s"}
+LIFESPANS = {"fails at the end": "the lifespan failed at its end", "hangs at the end": "did not end within 0.3 s"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trouble", TROUBLE)
-def test_a_lifespan_that_does_not_end_well(start: Start, trouble: str) -> None:
-    program = start(lifespan=trouble, constants=SHORT)
+@pytest.mark.parametrize("failure", LIFESPANS)
+def test_a_lifespan_that_does_not_end_well(start: Start, failure: str) -> None:
+    program = start(lifespan=failure, timings=SHORT)
     program.call("echo", text="hello")
     program.ends()
-    assert TROUBLE[trouble] in program.said
+    assert LIFESPANS[failure] in program.said
     program.errors.clear()
 
 

@@ -1,7 +1,4 @@
-"""Authentication: verifiers of tokens, and the `Auth` settings of a server.
-
-The public names. Each is loaded when it is first asked for: a server without `auth=` pays for nothing of this.
-"""
+"""Authentication: verifiers of tokens, and the `Auth` settings of a server. Names are loaded at their first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -15,7 +12,7 @@ if TYPE_CHECKING:
     from dovetail.auth.principal import VerifierUnavailable as VerifierUnavailable
     from dovetail.auth.settings import Auth as Auth
 
-_HOMES = {
+_MODULES = {
     "ApiKeys": "api_keys",
     "Auth": "settings",
     "Introspection": "introspection",
@@ -28,7 +25,6 @@ __all__ = ["ApiKeys", "Auth", "Introspection", "Jwt", "Principal", "Verifier", "
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

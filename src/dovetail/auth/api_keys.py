@@ -1,7 +1,7 @@
 """Fixed API keys: a verifier of tokens that the operator hands out.
 
-No key is kept, only its digest, so nothing that leaks from here can be used to get in. A key is looked up by an HMAC
-under a secret that lives as long as the process: how long a look takes tells nothing of how much was guessed right.
+Only digests of the keys are stored, so a leak gives no access. A key is looked up by an HMAC with a random secret of
+the process, so the time of a lookup does not tell how much of a key was guessed right.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ PREFIX = "sha256:"
 _KEY = re.compile(rf"[!-~]{{{MIN_KEY},{MAX_KEY}}}")
 _HASHED = re.compile(rf"{PREFIX}([0-9a-f]{{64}})")
 _MEMBERS = {"key", "scopes", "claims"}
-_NOBODY = (bytes(32), None)
+_NO_OWNER = (bytes(32), None)
 FIX = 'ApiKeys({"alice": "…"}), or "sha256:…" instead of the key, or {"key": "…", "scopes": ["notes:read"]}'
 
 
@@ -33,19 +33,21 @@ class ApiKeys:
     """
 
     def __init__(self, keys: Mapping[str, Any], *, scopes: Sequence[str] = ()) -> None:
-        """`keys`: by the name of their owner, one or a list. `scopes`: of those that have none of their own."""
+        """`keys`: by the name of their owner, one or a list. `scopes`: of keys that have no scopes of their own."""
+        if not keys or not hasattr(keys, "items"):
+            raise SetupError(f"ApiKeys: there are no keys with names, so no caller could get in; write {FIX}")
         self._secret = secrets.token_bytes(32)
         self._owners: dict[bytes, tuple[bytes, Principal]] = {}
-        usual = checked_scopes(scopes, "ApiKeys")
-        for name, given in _named(keys).items():
-            for digest, owner in _read(name, given, usual):
-                if self._owners.setdefault(self._place(digest), (digest, owner))[1] is not owner:
-                    raise SetupError(f"ApiKeys: the key of {name!r} is there already; nobody would know whose it is")
+        default = checked_scopes(scopes, "ApiKeys")
+        for name, given in keys.items():
+            for digest, owner in _read_keys(name, given, default):
+                if self._owners.setdefault(self._hmac(digest), (digest, owner))[1] is not owner:
+                    raise SetupError(f"ApiKeys: the key of {name!r} is there already; every key has one owner")
         self._names = tuple(keys)
 
     @classmethod
     def from_env(cls, variable: str = "DOVETAIL_API_KEYS", *, scopes: Sequence[str] = ()) -> "ApiKeys":
-        """From a variable of the environment that holds `alice:key1,bob:key2`."""
+        """From an environment variable that holds `alice:key1,bob:key2`."""
         keys: dict[str, list[str]] = {}
         for number, pair in enumerate(filter(None, map(str.strip, os.environ.get(variable, "").split(","))), 1):
             name, colon, key = pair.partition(":")
@@ -58,12 +60,12 @@ class ApiKeys:
 
     @staticmethod
     def hash(key: str) -> str:
-        """What may be written down instead of a key."""
+        """The text that may be stored instead of a key."""
         return PREFIX + _digest(_checked_key(key, "hash")).hex()
 
     @staticmethod
     def generate() -> str:
-        """A new key that nobody can guess."""
+        """A new random key."""
         return f"dovetail_{secrets.token_urlsafe(32)}"
 
     def __repr__(self) -> str:
@@ -73,21 +75,15 @@ class ApiKeys:
         if len(token) > MAX_KEY:
             return None
         digest = _digest(token)
-        kept, owner = self._owners.get(self._place(digest), _NOBODY)
-        return owner if hmac.compare_digest(kept, digest) else None
+        stored, owner = self._owners.get(self._hmac(digest), _NO_OWNER)
+        return owner if hmac.compare_digest(stored, digest) else None
 
-    def _place(self, digest: bytes) -> bytes:
+    def _hmac(self, digest: bytes) -> bytes:
         return hmac.digest(self._secret, digest, "sha256")
 
 
-def _named(keys: object) -> Mapping[object, object]:
-    if not isinstance(keys, Mapping) or not keys:
-        raise SetupError(f"ApiKeys: there are no keys with names, so nobody could get in; write {FIX}")
-    return keys
-
-
-def _read(name: object, given: object, usual: frozenset[str]) -> Iterator[tuple[bytes, Principal]]:
-    """The digests of somebody's keys, each with what it stands for."""
+def _read_keys(name: object, given: object, default: frozenset[str]) -> Iterator[tuple[bytes, Principal]]:
+    """The digests of the keys of one owner, each with its principal."""
     if not isinstance(name, str) or not name:
         raise SetupError(f"ApiKeys: {name!r} can't be a name; write {FIX}")
     for entry in given if isinstance(given, (list, tuple)) else [given]:
@@ -97,7 +93,7 @@ def _read(name: object, given: object, usual: frozenset[str]) -> Iterator[tuple[
         claims = members.get("claims", {})
         if not isinstance(claims, Mapping):
             raise SetupError(f'ApiKeys: the claims of {name!r} can\'t be read; write {{"claims": {{"team": "a"}}}}')
-        scopes = checked_scopes(members["scopes"], f"ApiKeys: {name!r}") if "scopes" in members else usual
+        scopes = checked_scopes(members["scopes"], f"ApiKeys: {name!r}") if "scopes" in members else default
         key = members["key"]
         hashed = _HASHED.fullmatch(key) if isinstance(key, str) else None
         digest = bytes.fromhex(hashed[1]) if hashed else _digest(_checked_key(key, repr(name)))

@@ -1,9 +1,8 @@
 """DPoP on the resource server (RFC 9449): proofs that a caller has the key that its token is bound to.
 
-A token whose `cnf.jkt` names a key is good only together with a proof that is signed by that key, made for this
-request and token a moment ago, and never seen before. Who steals the token has no such proof, and one that was seen
-on its way can't be used again. What was seen is remembered by `claim`: in the state of a fleet, or in `UsedProofs`.
-All share that room, so each key may have only so many proofs in it at a time.
+A token whose `cnf.jkt` names a key is valid only with a proof that this key has signed a moment ago, for this request
+and token, and that was not used before. Used proofs are stored by `claim`: in the state of a fleet, or in `UsedProofs`.
+All callers share that store, so the proofs of each caller are limited.
 """
 
 import hashlib
@@ -24,11 +23,11 @@ from dovetail.errors import INTERNAL_ERROR, ProtocolError, RateLimited, Unauthor
 from dovetail.protocol.pagination import encode_base64url
 
 Clock = Callable[[], float]
-Claim = Callable[[str, float], Awaitable[bool]]  # whether this key was not claimed in so many seconds
+Claim = Callable[[str, float], Awaitable[bool]]  # stores a key for some seconds; False if it was stored already
 
 LEEWAY = 300.0  # seconds that a proof may be old, or ahead
 CLOCK_MARGIN = 60.0  # seconds by which the clocks of a fleet may differ
-LONGEST = 2 * LEEWAY + CLOCK_MARGIN  # seconds that a proof may have to be remembered
+MAX_PROOF_LIFETIME = 2 * LEEWAY + CLOCK_MARGIN  # seconds that a used proof has to be stored
 MAX_PROOF = 8192  # characters; one with an RSA key of 4096 bits has some 2,500
 MAX_JTI = 256  # characters
 TYPE = "dpop+jwt"
@@ -41,15 +40,15 @@ _KEYS = {  # by algorithm: the kind of key and its curve
     "PS256": ("RSA", None),
     "RS256": ("RSA", None),
 }
-ALGORITHMS = tuple(_KEYS)  # none with a shared secret: who can check such a proof could make it
+ALGORITHMS = tuple(_KEYS)  # none with a shared secret: a server that can verify such a proof could forge it
 _PORTS = {"https": 443, "http": 80}
-_VISIBLE = re.compile(r"[!-~]+", re.ASCII)  # urlsplit passes over some others in silence
+_VISIBLE = re.compile(r"[!-~]+", re.ASCII)  # urlsplit silently drops some other characters
 _ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})", re.ASCII)
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """What a proof says, under the names of RFC 9449."""
+    """The claims of a proof, under the names of RFC 9449."""
 
     jti: str
     htm: str
@@ -60,7 +59,7 @@ class Proof(msgspec.Struct, frozen=True):
 
 
 class SignedProof(NamedTuple):
-    """A proof before its signature was looked at, and the public key that it carries."""
+    """A proof whose signature is not verified yet, and the public key that it carries."""
 
     token: SignedToken
     algorithm: str
@@ -71,10 +70,10 @@ class SignedProof(NamedTuple):
         """RFC 7638."""
         return encode_base64url(hashlib.sha256(msgspec.json.encode(dict(self.key))).digest())
 
-    def opened(self) -> Proof:
-        """What it says, if its key has signed that. Raises Unauthorized."""
-        key = _imported(self.algorithm, self.key)
-        if key is None or not key.signed(self.token, self.algorithm):
+    def verified(self) -> Proof:
+        """The claims, if the signature is valid. Raises Unauthorized."""
+        key = _import_key(self.algorithm, self.key)
+        if key is None or not key.verifies(self.token, self.algorithm):
             raise _refusal("The signature of the DPoP proof is not good, or its key is not")
         try:
             return msgspec.convert(self.token.claims, Proof)
@@ -83,7 +82,7 @@ class SignedProof(NamedTuple):
 
 
 def read_proof(text: str) -> SignedProof:
-    """Cheap: the signature is not looked at. Raises Unauthorized."""
+    """Parse a proof, without its signature. Raises Unauthorized."""
     token = read_token(text) if len(text) <= MAX_PROOF else None
     if token is None:
         raise _refusal("The DPoP header is not one signed proof of a reasonable size")
@@ -96,7 +95,7 @@ def read_proof(text: str) -> SignedProof:
 
 
 def _public_key(jwk: Any, algorithm: str) -> tuple[tuple[str, str], ...]:
-    """Only what makes it this key: its thumbprint depends on no more, and nothing else of it counts."""
+    """The members of the thumbprint; all others are ignored."""
     kind, curve = _KEYS[algorithm]
     if not isinstance(jwk, dict):
         raise _refusal("The DPoP proof carries no key")
@@ -111,60 +110,57 @@ def _public_key(jwk: Any, algorithm: str) -> tuple[tuple[str, str], ...]:
 
 
 @lru_cache(maxsize=1000)
-def _imported(algorithm: str, key: tuple[tuple[str, str], ...]) -> TokenKey | None:
+def _import_key(algorithm: str, key: tuple[tuple[str, str], ...]) -> TokenKey | None:
     return next(iter(read_keys({"keys": [dict(key)]}, (algorithm,))), None)
 
 
 class UsedProofs:
-    """The `claim` of one process. When it is full, new proofs are refused: none is forgotten that could come again."""
+    """The `claim` of one process. When it is full, new proofs are refused: none is dropped that could be replayed."""
 
-    def __init__(self, most: int = 1_000_000, clock: Clock = time.monotonic) -> None:  # at about 100 bytes each
-        self._most = most
+    def __init__(self, limit: int = 1_000_000, clock: Clock = time.monotonic) -> None:  # at about 100 bytes each
+        self._limit = limit
         self._clock = clock
         self._window = 0
-        self._known: set[bytes] = set()
+        self._digests: set[bytes] = set()
         self._older: set[bytes] = set()  # of the window before
 
     async def claim(self, key: str, _: float) -> bool:
-        """What is claimed is remembered for `LONGEST` at least, and twice that at most."""
-        if (window := int(self._clock() // LONGEST)) != self._window:
-            self._older = self._known if window == self._window + 1 else set()
-            self._window, self._known = window, set()
+        """A key is stored for one to two times `MAX_PROOF_LIFETIME`."""
+        if (window := int(self._clock() // MAX_PROOF_LIFETIME)) != self._window:
+            self._older = self._digests if window == self._window + 1 else set()
+            self._window, self._digests = window, set()
         digest = hashlib.sha256(key.encode()).digest()[:16]
-        if digest in self._known or digest in self._older:
+        if digest in self._digests or digest in self._older:
             return False
-        if len(self._known) + len(self._older) >= self._most:
+        if len(self._digests) + len(self._older) >= self._limit:
             text = "Too many DPoP proofs were used in the last minutes; try again later"
             raise ProtocolError(text, code=INTERNAL_ERROR, http_status=503)
-        self._known.add(digest)
+        self._digests.add(digest)
         return True
 
 
 class DpopNonces:
-    """Makes nonces and knows them again, without remembering any: each belongs to a window of time and to a secret."""
+    """Issues nonces without storing any: each is derived from a secret and a window of time."""
 
     def __init__(
         self, secrets: Callable[[], Sequence[bytes]], *, seconds: float = 150.0, clock: Clock = time.time
     ) -> None:
-        """Workers with the same secrets take the same nonces. Each is good for one to two times `seconds`."""
-        self._secrets = secrets  # asked every time: a fleet may agree on others
+        """Workers with the same secrets accept the same nonces. Each is valid for one to two times `seconds`."""
+        self._secrets = secrets  # called every time: the secrets of a fleet may change
         self._seconds = seconds
         self._clock = clock
 
-    def fresh(self) -> str:
-        return _nonce(self._secrets()[0], self._window())
+    def issue(self) -> str:
+        return _nonce(self._secrets()[0], int(self._clock() // self._seconds))
 
-    def knows(self, nonce: str) -> bool:
-        given, window = nonce.encode("utf-8", "replace"), self._window()
-        ours = [_nonce(secret, each) for secret in self._secrets() for each in (window, window - 1)]
-        return any(hmac.compare_digest(given, each.encode()) for each in ours)
-
-    def _window(self) -> int:
-        return int(self._clock() // self._seconds)
+    def accepts(self, nonce: str) -> bool:
+        given, window = nonce.encode("utf-8", "replace"), int(self._clock() // self._seconds)
+        valid = [_nonce(secret, each) for secret in self._secrets() for each in (window, window - 1)]
+        return any(hmac.compare_digest(given, each.encode()) for each in valid)
 
 
 class DpopCheck:
-    """Whether a request may use its token, as far as keys are concerned: raises Unauthorized, or RateLimited.
+    """Checks whether a request may use its token: raises Unauthorized, or RateLimited.
 
     check = DpopCheck(lambda key, seconds: state.claim(key, b"", seconds))
     """
@@ -175,25 +171,25 @@ class DpopCheck:
         *,
         required: bool = False,
         nonces: DpopNonces | None = None,
-        most_of_one: int = 50_000,  # proofs of one caller in a window, by way of one worker
+        max_per_caller: int = 50_000,  # proofs of one caller in a window, by way of one worker
         clock: Clock = time.time,
     ) -> None:
-        """`required`: no request passes without a proof. `nonces`: every proof has to hold one that we made."""
+        """`required`: every request needs a proof. `nonces`: every proof has to hold one of these."""
         self._claim = claim
         self._required = required
         self._nonces = nonces
         self._clock = clock
-        self._most_of_one = most_of_one
+        self._most_of_one = max_per_caller
         self._window = 0
-        self._used: Counter[str] = Counter()  # proofs in this window, by caller: none must use up the room of others
+        self._used: Counter[str] = Counter()  # proofs in this window, by caller
 
     @property
     def nonce(self) -> str | None:
-        """What `DPoP-Nonce` has to carry in an answer that says `use_dpop_nonce`, and may in any other."""
-        return None if self._nonces is None else self._nonces.fresh()
+        """The `DPoP-Nonce` header of a response with the error `use_dpop_nonce`, and of any other."""
+        return None if self._nonces is None else self._nonces.issue()
 
     @staticmethod
-    def only_proof(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    def proof_header(headers: Iterable[tuple[bytes, bytes]]) -> str:
         """The one `DPoP` header of a request."""
         found = [value for name, value in headers if name == b"dpop"]
         if len(found) != 1:
@@ -201,7 +197,7 @@ class DpopCheck:
         return found[0].strip().decode("latin-1")
 
     def check_bearer(self, claims: Mapping[str, Any]) -> None:
-        """For a token that came as `Bearer`: it must not be bound to a key, or stealing it would be enough."""
+        """For a token sent as `Bearer`, which must not be bound to a key: a thief could send it like that."""
         if needs_proof(claims):
             raise _refusal("This token is bound to a key; send it as DPoP, with a proof", "invalid_token")
         if self._required:
@@ -210,7 +206,7 @@ class DpopCheck:
     async def check(
         self, proof: str, *, method: str, url: str, token: str, claims: Mapping[str, Any], caller: str
     ) -> None:
-        """For a token that came as `DPoP`. What costs most is done last, and only for the key of the token.
+        """For a token sent as `DPoP`. The signature is verified late, and only for the key of the token.
 
         `caller`: whose proofs are counted together.
         """
@@ -218,18 +214,17 @@ class DpopCheck:
         thumbprint = signed.thumbprint
         if not _is_bound(claims, thumbprint):
             raise _refusal("The token is not bound to the key of the DPoP proof", "invalid_token")
-        said = signed.opened()
-        self._compare(said, method=method, url=url, token=token)
-        if self._nonces is not None and not self._nonces.knows(said.nonce or ""):
+        verified = signed.verified()
+        self._check_claims(verified, method=method, url=url, token=token)
+        if self._nonces is not None and not self._nonces.accepts(verified.nonce or ""):
             raise _refusal("The DPoP proof has to hold the nonce that this answer carries", "use_dpop_nonce")
-        self._refuse_too_many(caller)
-        seen = hashlib.sha256(f"{thumbprint} {said.jti}".encode("utf-8", "replace")).hexdigest()
-        seconds = said.iat + LEEWAY + CLOCK_MARGIN - self._clock()
-        if not await self._claim(f"dpop/{seen}", seconds):
+        self._check_count(caller)
+        id = hashlib.sha256(f"{thumbprint} {verified.jti}".encode("utf-8", "replace")).hexdigest()
+        if not await self._claim(f"dpop/{id}", verified.iat + LEEWAY + CLOCK_MARGIN - self._clock()):
             raise _refusal("This DPoP proof was used before")
         self._used[caller] += 1
 
-    def _refuse_too_many(self, caller: str, seconds: float = LEEWAY + CLOCK_MARGIN) -> None:
+    def _check_count(self, caller: str, seconds: float = LEEWAY + CLOCK_MARGIN) -> None:
         now = self._clock()
         if (window := int(now // seconds)) != self._window:
             self._window, self._used = window, Counter()
@@ -237,23 +232,22 @@ class DpopCheck:
             text = "Too many DPoP proofs of this caller were used in the last minutes; try again later"
             raise RateLimited(text, retry_after=max(1, math.ceil((window + 1) * seconds - now)))
 
-    def _compare(self, said: Proof, *, method: str, url: str, token: str) -> None:
-        """Raises Unauthorized with the first thing that is wrong."""
+    def _check_claims(self, proof: Proof, *, method: str, url: str, token: str) -> None:
         digest = encode_base64url(hashlib.sha256(token.encode("utf-8", "replace")).digest())
-        if said.htm != method:
+        if proof.htm != method:
             raise _refusal("The DPoP proof is for another method")
-        if not same_target(said.htu, url):
+        if not same_target(proof.htu, url):
             raise _refusal("The DPoP proof is for another URL")
-        if not abs(said.iat - self._clock()) <= LEEWAY:
+        if not abs(proof.iat - self._clock()) <= LEEWAY:
             raise _refusal("The DPoP proof is too old, or of the future")
-        if not hmac.compare_digest((said.ath or "").encode(), digest.encode()):
+        if not hmac.compare_digest((proof.ath or "").encode(), digest.encode()):
             raise _refusal("The DPoP proof is for another token")
-        if not 0 < len(said.jti) <= MAX_JTI:
+        if not 0 < len(proof.jti) <= MAX_JTI:
             raise _refusal(f"The jti of the DPoP proof has to have 1 to {MAX_JTI} characters")
 
 
 def needs_proof(claims: Mapping[str, Any]) -> bool:
-    """Whether a token is bound to a key, so that it is not good on its own."""
+    """Whether a token is bound to a key."""
     return isinstance(bound := claims.get("cnf"), Mapping) and "jkt" in bound
 
 
@@ -264,7 +258,7 @@ def same_target(htu: str, url: str) -> bool:
 
 
 def _target(url: str) -> tuple[str, str, int, str] | None:
-    """Scheme, host, port and path in one spelling for each; None if it is no URL of HTTP."""
+    """Normalized scheme, host, port and path; None if it is no HTTP URL."""
     if not _VISIBLE.fullmatch(url):
         return None
     try:
@@ -272,17 +266,17 @@ def _target(url: str) -> tuple[str, str, int, str] | None:
         port = parts.port
     except ValueError:
         return None
-    default = _PORTS.get(parts.scheme)  # which is in small letters already, as is the host
+    default = _PORTS.get(parts.scheme)  # urlsplit gives scheme and host in lower case
     if default is None or not parts.hostname or "@" in parts.netloc:
         return None
-    path = _ESCAPED.sub(_unescaped, parts.path) or "/"
+    path = _ESCAPED.sub(_normalize_escape, parts.path) or "/"
     return parts.scheme, parts.hostname, default if port is None else port, path
 
 
-def _unescaped(escape: re.Match[str]) -> str:
-    """`%xx` in capitals, or the letter itself where it need not be escaped."""
-    letter = chr(int(escape[1], 16))
-    return letter if letter in _UNRESERVED else escape[0].upper()
+def _normalize_escape(escape: re.Match[str]) -> str:
+    """`%xx` in capitals, or the character itself where it need not be escaped."""
+    character = chr(int(escape[1], 16))
+    return character if character in _UNRESERVED else escape[0].upper()
 
 
 def _is_bound(claims: Mapping[str, Any], thumbprint: str) -> bool:

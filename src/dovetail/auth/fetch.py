@@ -1,8 +1,7 @@
-"""HTTP requests to other servers that can't be turned against the network around us (SSRF).
+"""HTTP requests to URLs of others, protected against SSRF; the only module of `auth` that uses aiohttp.
 
-Some of the URLs come from strangers, so what is asked has to be public: a name is resolved here, all its addresses are
-judged, and the connection goes to these addresses and no others, even if the name means others by then. No redirect
-is followed, no proxy of the environment is used, and no cookie is kept. Here, and only here in `auth`, aiohttp is used.
+The server has to be public: its name is resolved here, all its addresses are checked, and the connection goes to these
+addresses even if the name has others by then. No redirects, no proxies of the environment, no cookies.
 """
 
 import asyncio
@@ -25,18 +24,18 @@ if TYPE_CHECKING:
     from yarl import URL
 
 T = TypeVar("T")
-MAX_BYTES = 64 * 1024  # of an answer
+MAX_BYTES = 64 * 1024  # of a response
 MAX_URL = 4096  # characters
-SECONDS = 5.0  # from the first look at the name to the last byte
+TIMEOUT = 5.0  # seconds, from the lookup of the name to the last byte
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
-_VISIBLE = re.compile(r"[!-\[\]-~]+")  # without the backslash: some readers of URLs take it for a slash
-_PRIVATE, _ODD, _OF_CLOUDS = (
+_VISIBLE = re.compile(r"[!-\[\]-~]+")  # without the backslash: some URL parsers take it for a slash
+_PRIVATE, _SPECIAL, _CLOUD_METADATA = (
     tuple(map(ipaddress.ip_network, text.split()))
     for text in (
-        "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10 fc00::/7",  # a company's own network
-        "::ffff:0:0/96 2002::/16 2001::/23 192.88.99.0/24 3fff::/20",  # IPv4 in disguise, its relays, documentation
-        "192.0.0.0/24 168.63.129.16 100.100.100.200 fd00:ec2::/32 fd20:ce::254",  # where machines find their secrets
+        "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10 fc00::/7",
+        "::ffff:0:0/96 2002::/16 2001::/23 192.88.99.0/24 3fff::/20",  # IPv4 in IPv6, its relays, documentation
+        "192.0.0.0/24 168.63.129.16 100.100.100.200 fd00:ec2::/32 fd20:ce::254",  # they serve credentials of machines
     )
 )
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
@@ -44,69 +43,64 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # its last 32 bits are an IPv4 a
 
 
 class FetchFailed(Exception):
-    """Nothing came of it; the message says why in plain words, and holds no secret."""
+    """There is no response; the message says why in plain words, and holds no secret."""
 
 
 class FetchRequest(Confidential, frozen=True, kw_only=True):
-    """What is asked. A `repr` shows neither headers nor body, which hold secrets."""
-
-    harmless = ("method",)
+    public_fields = ("method",)
 
     url: str
     method: str = "GET"
     headers: Mapping[str, str] = {}
     body: bytes | None = None
-    timeout: float | None = None  # seconds; those of the fetch, if not given
+    timeout: float | None = None  # seconds; default: that of the fetch
 
 
 class Fetched(Confidential, frozen=True, kw_only=True):
-    """What came back. The names of the headers are in lower case."""
+    """A response. The names of its headers are in lower case."""
 
-    harmless = ("status",)
+    public_fields = ("status",)
 
     status: int
     headers: Mapping[str, str] = {}
     body: bytes = b""
 
 
-Fetch = Callable[[FetchRequest], Awaitable[Fetched]]  # one request, one answer; raises FetchFailed
+Fetch = Callable[[FetchRequest], Awaitable[Fetched]]  # raises FetchFailed
 
 
 class QueueFull(Exception):
-    """Too many wait for the threads already."""
+    """Too many jobs wait for threads."""
 
 
 class BoundedThreads:
-    """Threads of their own for one kind of blocking work, with a bounded queue.
+    """Threads for one kind of blocking work that can't be cancelled, with a bounded queue."""
 
-    A thread can't be stopped, however long a stranger's name or password takes: so other work has no share in these.
-    """
-
-    def __init__(self, threads: int, most: int, name: str) -> None:
-        """`most`: jobs at a time, with those that wait."""
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)  # which start when needed
-        self._places = threading.BoundedSemaphore(most)
+    def __init__(self, threads: int, max_jobs: int, name: str) -> None:
+        """`max_jobs`: running and queued ones."""
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)  # starts threads when needed
+        self._slots = threading.BoundedSemaphore(max_jobs)
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Raises QueueIsFull."""
-        if not self._places.acquire(blocking=False):
+        """Raises QueueFull."""
+        if not self._slots.acquire(blocking=False):
             raise QueueFull
         try:
             job = self._threads.submit(function, *arguments)
         except BaseException:
-            self._places.release()
+            self._slots.release()
             raise
-        job.add_done_callback(lambda _: self._places.release())  # also if it was given up before it began
+        job.add_done_callback(lambda _: self._slots.release())  # also if it was cancelled before it began
         return await asyncio.wrap_future(job)
 
 
 def make_fetch(
-    *, allow_loopback: bool = False, allow_private: bool = False, max_bytes: int = MAX_BYTES, timeout: float = SECONDS
+    *, allow_loopback: bool = False, allow_private: bool = False, max_bytes: int = MAX_BYTES, timeout: float = TIMEOUT
 ) -> Fetch:
     """A fetch for public https URLs.
 
     `allow_loopback`: this machine too, also by http. `allow_private`: addresses of a private network too, for a URL
-    that the operator wrote down; never for one that a stranger did.
+    that the operator configured; never for one that a caller sent.
     """
     try:
         import aiohttp as library
@@ -117,27 +111,27 @@ def make_fetch(
     async def fetch(request: FetchRequest) -> Fetched:
         url = _checked_url(library, request.url, allow_loopback=allow_loopback)
         seconds = timeout if request.timeout is None else request.timeout
-        with _in_words(library, url, seconds):
+        with _explained(library, url, seconds):
             async with asyncio.timeout(seconds):
-                found = await _resolve(lookups, str(url.host), int(url.port or 0))
-                for each in found:
-                    good = may_reach(each["host"], allow_loopback=allow_loopback, allow_private=allow_private)
-                    if not good or (url.scheme == "http" and not is_loopback_host(each["host"])):
+                addresses = await _resolve(lookups, str(url.host), int(url.port or 0))
+                for host in (each["host"] for each in addresses):
+                    allowed = is_allowed_address(host, allow_loopback=allow_loopback, allow_private=allow_private)
+                    if not allowed or (url.scheme == "http" and not is_loopback_host(host)):
                         raise FetchFailed(f"{url.host} is not an address that may be asked")
-                return await _ask(library, url, request, found, max_bytes)
+                return await _send(library, url, request, addresses, max_bytes)
 
     return fetch
 
 
-def may_reach(address: str, *, allow_loopback: bool = False, allow_private: bool = False) -> bool:
-    """Whether a connection to this IP address is no way into a network that strangers can't reach."""
+def is_allowed_address(address: str, *, allow_loopback: bool = False, allow_private: bool = False) -> bool:
+    """Whether callers could reach this IP address themselves, or an option allows it."""
     try:
         ip: IpAddress = ipaddress.ip_address(address)
     except ValueError:
         return False
     if ip in _NAT64:
         ip = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
-    if any(ip in network for network in _ODD + _OF_CLOUDS):  # some versions of Python call them public
+    if any(ip in network for network in _SPECIAL + _CLOUD_METADATA):  # public for some versions of Python
         return False
     if ip.is_loopback:
         return allow_loopback
@@ -149,15 +143,14 @@ def may_reach(address: str, *, allow_loopback: bool = False, allow_private: bool
 
 
 def is_loopback_host(host: str) -> bool:
-    """Whether a name means this machine, without a lookup."""
+    """Whether a name is one of this machine, without a lookup."""
     try:
         return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 
 
-def names_this_machine(url: str) -> bool:
-    """The same of a URL."""
+def is_loopback_url(url: str) -> bool:
     try:
         return is_loopback_host(urlsplit(url).hostname or "")
     except ValueError:
@@ -165,7 +158,7 @@ def names_this_machine(url: str) -> bool:
 
 
 def shown(url: str) -> str:
-    """A URL, of a stranger's too, as a message may show it: without what could be a secret."""
+    """A URL, also an untrusted one, for messages: without parts that may be secret."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -174,12 +167,12 @@ def shown(url: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A stranger's words on one short line."""
+    """Untrusted text on one short line."""
     return "".join(letter if letter.isprintable() else " " for letter in text[:200]).strip()
 
 
 def _checked_url(library: Any, text: str, *, allow_loopback: bool) -> "URL":
-    """Read by the same code that makes the connection, so that both see the same host."""
+    """Parsed by the library that makes the connection, so that both see the same host."""
     if len(text) > MAX_URL or not _VISIBLE.fullmatch(text):
         raise FetchFailed("this is not a URL")
     try:
@@ -195,7 +188,6 @@ def _checked_url(library: Any, text: str, *, allow_loopback: bool) -> "URL":
 
 
 async def _resolve(lookups: BoundedThreads, host: str, port: int) -> "list[ResolveResult]":
-    """All addresses of a name, or of an address the address itself."""
     try:
         found = await lookups.run(partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
     except QueueFull:
@@ -207,15 +199,15 @@ async def _resolve(lookups: BoundedThreads, host: str, port: int) -> "list[Resol
     ]
 
 
-async def _ask(
-    library: Any, url: "URL", request: FetchRequest, found: "Sequence[ResolveResult]", max_bytes: int
+async def _send(
+    library: Any, url: "URL", request: FetchRequest, addresses: "Sequence[ResolveResult]", max_bytes: int
 ) -> Fetched:
     headers = {"User-Agent": "dovetail", "Accept": "application/json", **request.headers, "Accept-Encoding": "identity"}
     async with (
         library.ClientSession(
-            connector=library.TCPConnector(resolver=_pinned(found), use_dns_cache=False, force_close=True),
+            connector=library.TCPConnector(resolver=_pinned_resolver(addresses), use_dns_cache=False, force_close=True),
             cookie_jar=library.DummyCookieJar(),
-            timeout=library.ClientTimeout(total=None),  # there is one around all of it
+            timeout=library.ClientTimeout(total=None),  # `fetch` has one
             trust_env=False,
             auto_decompress=False,
         ) as session,
@@ -228,17 +220,16 @@ async def _ask(
             body += piece
             if len(body) > max_bytes:
                 raise FetchFailed(f"{shown(str(url))} answered with more than {max_bytes} bytes")
-        named = {name.lower(): value for name, value in response.headers.items()}
-        return Fetched(status=response.status, headers=named, body=bytes(body))
+        lowered = {name.lower(): value for name, value in response.headers.items()}
+        return Fetched(status=response.status, headers=lowered, body=bytes(body))
 
 
-def _pinned(found: "Sequence[ResolveResult]") -> Any:
-    """A resolver that knows these addresses only."""
+def _pinned_resolver(addresses: "Sequence[ResolveResult]") -> Any:
     from aiohttp.abc import AbstractResolver
 
     class Pinned(AbstractResolver):
         async def resolve(self, host: str, port: int = 0, family: int = 0) -> "list[ResolveResult]":  # noqa: ARG002
-            return list(found)
+            return list(addresses)
 
         async def close(self) -> None:
             pass
@@ -247,8 +238,8 @@ def _pinned(found: "Sequence[ResolveResult]") -> Any:
 
 
 @contextlib.contextmanager
-def _in_words(library: Any, url: "URL", seconds: float) -> Iterator[None]:
-    """Each failure becomes FetchFailed, without the words of a library."""
+def _explained(library: Any, url: "URL", seconds: float) -> Iterator[None]:
+    """Raises FetchFailed for each failure, without messages of the library."""
     where = shown(str(url))
     try:
         yield

@@ -1,8 +1,7 @@
 """JOSE by way of joserfc: signed tokens (JWS), public keys (JWK) and our own signatures.
 
-The algorithm is never the token's to choose: a key knows which ones it is for, and the caller which ones it takes.
-Header members that bring keys or say where to find them (`jku`, `jwk`, `x5u`, `x5c`) are not looked at. What is not
-signed as it should be says nothing at all: then there are no claims. joserfc is loaded by the first key.
+A token can't choose its algorithm: a key knows which ones it is for, and the verifier which ones it accepts. Header
+members with keys or URLs of keys (`jku`, `jwk`, `x5u`, `x5c`) are ignored. joserfc is loaded by the first key.
 """
 
 import json
@@ -23,11 +22,11 @@ if TYPE_CHECKING:
     from joserfc.jwk import Key
 
 MAX_KEYS = 100  # of one set
-RSA_BITS = range(2048, 8193)  # weaker ones can be broken, larger ones take long
+RSA_BITS = range(2048, 8193)  # smaller keys can be broken, larger ones take long
 MIN_SECRET = 32  # bytes
 
 OWN_ALGORITHM = "ES256"
-ASSERTIONS = ("ES256", "RS256", "PS256")  # what clients of ours may sign with
+ASSERTIONS = ("ES256", "RS256", "PS256")  # algorithms for clients of our authorization server
 ASYMMETRIC = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA", "Ed25519"),
@@ -41,24 +40,27 @@ PUBLIC_MEMBERS = {"EC": ("crv", "kty", "x", "y"), "OKP": ("crv", "kty", "x"), "R
 
 
 class SignedToken(NamedTuple):
-    """The parts of a token. Nothing in it is true before a key says so."""
+    """The parts of a token whose signature is not verified."""
 
     header: dict[str, Any]
     claims: dict[str, Any]
-    message: bytes  # what is signed
+    message: bytes  # that is signed
     signature: bytes
 
     def __repr__(self) -> str:
-        return "SignedToken()"  # whoever has the parts has the token
+        return "SignedToken()"  # the parts are the token, which is secret
 
 
 class TokenKey:
-    """A key that tokens are checked with; shows nothing of itself."""
+    """A key that verifies tokens, or signs them if it is private. Its `repr` does not show it."""
 
     def __init__(self, key: "Key", algorithms: Iterable[str]) -> None:
-        """Raises ValueError for a key that can't check a signature of any of these algorithms."""
+        """Raises ValueError for a key that can't verify a signature of any of these algorithms."""
+        from joserfc.jwa import JWS_ALGORITHMS
+
         self._key = key
-        self._models = {name: model for name, model in _models().items() if name in algorithms and _fits(model, key)}
+        known = [model for model in JWS_ALGORITHMS if model.name in ASYMMETRIC + SYMMETRIC and model.name in algorithms]
+        self._models: dict[str, Any] = {model.name: model for model in known if _supports(model, key)}
         if not self._models:
             raise ValueError("no key for these algorithms")
         self.kid = key.kid
@@ -68,12 +70,11 @@ class TokenKey:
     def __repr__(self) -> str:
         return f"TokenKey({', '.join(self._models)})"
 
-    def fits(self, kid: str | None, algorithm: str) -> bool:
-        """A key without a name may be anybody's, and so may the key of a token that names none."""
+    def matches(self, kid: str | None, algorithm: str) -> bool:
+        """Whether the key may have signed such a token. A missing key id, of the key or the token, matches any."""
         return algorithm in self._models and (kid is None or self.kid is None or self.kid == kid)
 
-    def signed(self, token: SignedToken, algorithm: str) -> bool:
-        """Whether the signature of the token is of this key, made by this algorithm."""
+    def verifies(self, token: SignedToken, algorithm: str) -> bool:
         from joserfc.errors import JoseError
 
         try:
@@ -82,7 +83,7 @@ class TokenKey:
             return False
 
     def sign(self, header: Mapping[str, Any], claims: Mapping[str, Any]) -> str:
-        """A token, if this is a private key; `alg` of its header says how."""
+        """A token signed with the algorithm `alg` of its header."""
         from joserfc import jws
 
         registry = jws.JWSRegistry(algorithms=[header["alg"]], strict_check_header=False)
@@ -90,7 +91,7 @@ class TokenKey:
 
 
 def read_token(text: str) -> SignedToken | None:
-    """None for what is no signed token that could be checked here."""
+    """None for a text that is no signed token, or one that can't be verified here."""
     if len(text) > MAX_TOKEN or not _COMPACT.fullmatch(text):
         return None
     message = text.rpartition(".")[0]
@@ -102,12 +103,12 @@ def read_token(text: str) -> SignedToken | None:
     if header is None or claims is None:
         return None
     if "crit" in header or header.get("b64", True) is not True:
-        return None  # something must be understood that is not understood here
+        return None  # it needs an extension that is not supported here
     return SignedToken(header, claims, message.encode(), signature)
 
 
 def read_keys(document: Any, algorithms: Iterable[str] = ASYMMETRIC) -> tuple[TokenKey, ...]:
-    """The keys of a set (RFC 7517) that can be used; others are passed over. Raises ValueError if it is no set."""
+    """The usable keys of a set (RFC 7517); others are skipped. Raises ValueError if it is no set."""
     keys = document.get("keys") if isinstance(document, Mapping) else None
     if not isinstance(keys, list) or len(keys) > MAX_KEYS:
         raise ValueError(f"there is no set of at most {MAX_KEYS} keys")
@@ -120,7 +121,7 @@ def pem_key(pem: str | bytes, algorithms: Iterable[str] = ASYMMETRIC) -> TokenKe
     text = pem.encode() if isinstance(pem, str) else pem
     if b"PRIVATE" in text:
         raise SetupError("Jwt: public_key= holds a private key; only who makes tokens needs that one")
-    if (key := _any_key(text, algorithms, "Jwt")) is not None:
+    if (key := _import_key(text, algorithms, "Jwt")) is not None:
         return key
     raise SetupError(
         f"Jwt: public_key= is no PEM of a public key for {', '.join(algorithms)}; "
@@ -130,15 +131,15 @@ def pem_key(pem: str | bytes, algorithms: Iterable[str] = ASYMMETRIC) -> TokenKe
 
 def private_key(given: str | bytes | Mapping[str, Any], who: str) -> TokenKey:
     """Of a PEM or a JWK. Raises SetupError."""
-    key = _any_key(given.encode() if isinstance(given, str) else given, ASYMMETRIC, f"{who}: private_key=")
+    key = _import_key(given.encode() if isinstance(given, str) else given, ASYMMETRIC, f"{who}: private_key=")
     if key is None or not key.is_private:
         words = "a strong private EC, RSA or Ed25519 key, as PEM without a password or as a JWK"
         raise SetupError(f"{who}: private_key= must be {words}")
     return key
 
 
-def _any_key(given: bytes | Mapping[str, Any], algorithms: Iterable[str], who: str) -> TokenKey | None:
-    """Of whichever kind it is."""
+def _import_key(given: bytes | Mapping[str, Any], algorithms: Iterable[str], who: str) -> TokenKey | None:
+    """A key of any kind."""
     _, jose_error = require_library(who)
     kinds = (None,) if isinstance(given, Mapping) else _KINDS
     for kind in kinds:
@@ -148,7 +149,7 @@ def _any_key(given: bytes | Mapping[str, Any], algorithms: Iterable[str], who: s
 
 
 def secret_key(secret: str | bytes, algorithms: Iterable[str] = SYMMETRIC) -> TokenKey:
-    """What both sides know. Raises SetupError."""
+    """Raises SetupError."""
     joserfc_jwk, _ = require_library("Jwt")
     text = secret.encode() if isinstance(secret, str) else secret
     long_enough = [name for name in algorithms if len(text) >= _SECRET_BYTES.get(name, MIN_SECRET)]
@@ -157,20 +158,20 @@ def secret_key(secret: str | bytes, algorithms: Iterable[str] = SYMMETRIC) -> To
     try:
         if b"-----BEGIN" in text:
             raise ValueError
-        return TokenKey(joserfc_jwk.import_key(text, "oct"), long_enough)  # which refuses all other public keys
+        return TokenKey(joserfc_jwk.import_key(text, "oct"), long_enough)  # joserfc refuses all other public keys
     except ValueError:
         raise SetupError("Jwt: secret= holds a key that others may know; give it as public_key=") from None
 
 
 def strong_key(given: bytes | dict[str, Any], kind: str | None = None) -> "Key":
-    """Of a PEM or a JWK. Raises ValueError for an RSA key too weak or too slow, and what joserfc raises for no key."""
+    """Of a PEM or a JWK. Raises ValueError for an RSA key too weak or too slow, and errors of joserfc for no key."""
     joserfc_jwk, _ = require_library("Jwt")
     if isinstance(given, dict):
-        if given.get("kty") == "RSA":  # before it is read: joserfc warns of weak ones, and reads large ones slowly
-            _check_strength(_bits_of(given["n"]), _bits_of(given["e"]))
+        if given.get("kty") == "RSA":  # before the import: joserfc warns of weak keys, and imports large ones slowly
+            _check_strength(_bit_length(given["n"]), _bit_length(given["e"]))
         key: Key = joserfc_jwk.import_key(given, kind)
         return key
-    with warnings.catch_warnings():  # for all threads; but a PEM is read when a server is made
+    with warnings.catch_warnings():  # affects all threads; but a PEM is imported when a server is made
         warnings.simplefilter("ignore")  # of a weak key, which is refused here
         key = joserfc_jwk.import_key(given, kind)
     if key.key_type == "RSA":
@@ -179,41 +180,33 @@ def strong_key(given: bytes | dict[str, Any], kind: str | None = None) -> "Key":
     return key
 
 
-def _bits_of(number: str) -> int:
-    """Of a number in a JWK, which has no padding."""
-    return int.from_bytes(urlsafe_b64decode(number + "==")).bit_length()
-
-
-def _read_key(jwk: Any, algorithms: Iterable[str]) -> TokenKey | None:
-    require_library("Jwt")  # if it is not there, no key is to blame
-    if not isinstance(jwk, dict) or jwk.get("kty") not in _KINDS or "d" in jwk:
-        return None  # a shared secret or a private key has no place where everybody can read it
-    try:
-        return TokenKey(strong_key(jwk), algorithms)
-    except Exception:  # whatever is wrong with it, or not supported here: the others of its set may be good
-        return None
+def _bit_length(number: str) -> int:
+    return int.from_bytes(urlsafe_b64decode(number + "==")).bit_length()  # a JWK has no padding
 
 
 def _check_strength(size: int, exponent: int) -> None:
-    if size not in RSA_BITS or exponent > 64:  # weak ones can be broken, large ones take long
+    if size not in RSA_BITS or exponent > 64:
         raise ValueError
 
 
-def _fits(model: Any, key: Any) -> bool:
+def _read_key(jwk: Any, algorithms: Iterable[str]) -> TokenKey | None:
+    require_library("Jwt")  # outside of the `try`: it raises SetupError
+    if not isinstance(jwk, dict) or jwk.get("kty") not in _KINDS or "d" in jwk:
+        return None  # a shared secret or a private key, which must not be in a public set
+    try:
+        return TokenKey(strong_key(jwk), algorithms)
+    except Exception:  # invalid, or not supported here: the others of its set may be good
+        return None
+
+
+def _supports(model: Any, key: Any) -> bool:
     _, jose_error = require_library("Jwt")
     try:
         model.check_key(key)
         key.check_key_op("verify")
     except jose_error:
         return False
-    return model.name != "EdDSA" or key.curve_name in ("Ed25519", "Ed448")  # others of its kind can't sign
-
-
-def _models() -> dict[str, Any]:
-    """What joserfc has for each algorithm that may be taken at all; `none` is not among them."""
-    from joserfc.jwa import JWS_ALGORITHMS
-
-    return {model.name: model for model in JWS_ALGORITHMS if model.name in ASYMMETRIC or model.name in SYMMETRIC}
+    return model.name != "EdDSA" or key.curve_name in ("Ed25519", "Ed448")  # other OKP curves can't sign
 
 
 def require_library(who: str) -> tuple[Any, type[Exception]]:
@@ -227,11 +220,11 @@ def require_library(who: str) -> tuple[Any, type[Exception]]:
 
 
 def read_object(data: bytes) -> dict[str, Any] | None:
-    """A JSON object of reasonable shape in which no name stands twice; two readers could not agree on which counts."""
-    if data.count(b"{") + data.count(b"[") > 512:  # objects and lists, and none nested deeper
+    """A JSON object of reasonable size without duplicate names, which two parsers could read in two ways."""
+    if data.count(b"{") + data.count(b"[") > 512:  # so the depth is limited, too
         return None
     try:
-        msgspec.json.decode(data)  # refuses what `json` lets pass: NaN, halves of characters, huge numbers
+        msgspec.json.decode(data)  # refuses NaN, half surrogate pairs and huge numbers, which `json` accepts
         found = json.loads(data, object_pairs_hook=_unique)
     except (ValueError, RecursionError):
         return None
@@ -245,11 +238,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-# --- signatures of our own, and of clients whose keys we know
+# ── signatures of our own, and of registered clients ──
 
 
 class SigningKey:
-    """A private ES256 key. `jwk`, with the private part, is for the store that keeps it, `public` for everybody."""
+    """A private ES256 key. `jwk` holds the private part, for a store; `public` is for publication."""
 
     def __init__(self, jwk: Mapping[str, str]) -> None:
         from joserfc.jwk import ECKey
@@ -263,26 +256,26 @@ class SigningKey:
     def new(cls) -> "SigningKey":
         from joserfc.jwk import ECKey
 
-        made = ECKey.generate_key("P-256", private=True).as_dict(private=True)
-        return cls({part: str(made[part]) for part in (*PUBLIC_MEMBERS["EC"], "d")})
+        generated = ECKey.generate_key("P-256", private=True).as_dict(private=True)
+        return cls({name: str(generated[name]) for name in (*PUBLIC_MEMBERS["EC"], "d")})
 
     @property
     def public(self) -> dict[str, str]:
-        return {**_bare(self.jwk), "kid": self.id, "use": "sig", "alg": OWN_ALGORITHM}
+        return {**_public_part(self.jwk), "kid": self.id, "use": "sig", "alg": OWN_ALGORITHM}
 
     def sign(self, claims: Mapping[str, Any], type: str) -> str:
         return self.key.sign({"alg": OWN_ALGORITHM, "typ": type, "kid": self.id}, claims)
 
     def read(self, token: str, type: str) -> dict[str, Any] | None:
-        """The claims of what this key has signed as such a type; None for everything else."""
+        """The claims of a token of this type that this key has signed; None for any other."""
         signed = read_token(token)
-        if signed is None or signed.header.get("typ") != type or not _proves(self.key, signed):
+        if signed is None or signed.header.get("typ") != type or not _is_signed_by(self.key, signed):
             return None
         return signed.claims
 
 
 def check_public_keys(jwks: object) -> str | None:
-    """What is wrong with the keys of a client, in words; None if they are good."""
+    """The problem with the keys of a client, in words; None if they are valid."""
     keys = jwks.get("keys") if isinstance(jwks, Mapping) else None
     if not isinstance(keys, list) or not 0 < len(keys) <= 10:
         return 'jwks must be {"keys": [...]} with 1 to 10 keys'
@@ -292,31 +285,31 @@ def check_public_keys(jwks: object) -> str | None:
         if PRIVATE_MEMBERS & key.keys():
             return "jwks holds a private key; it is not secret any more, make another"
         try:
-            strong_key(_bare(key))
+            strong_key(_public_part(key))
         except (require_library("Jwt")[1], ValueError, TypeError, KeyError, AttributeError):
             return "jwks holds a key that can't be read, or an RSA key that is weak, huge, or of a large exponent"
     return None
 
 
 def read_assertion(token: str, jwks: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The claims of what one of these public keys has signed; None for everything else."""
+    """The claims of an assertion that one of these public keys has signed; None for any other."""
     signed = read_token(token)
-    keys = read_keys({"keys": [_bare(key) for key in jwks["keys"]]}, ASSERTIONS)
-    return signed.claims if signed is not None and any(_proves(key, signed) for key in keys) else None
+    keys = read_keys({"keys": [_public_part(key) for key in jwks["keys"]]}, ASSERTIONS)
+    return signed.claims if signed is not None and any(_is_signed_by(key, signed) for key in keys) else None
 
 
-def unproven_subject(token: str) -> str | None:
-    """Who a token says it is of, which anybody may write; only good to find the keys that prove it."""
+def unverified_subject(token: str) -> str | None:
+    """The claim `sub` without any verification; only to find the keys to verify the token with."""
     signed = read_token(token)
     subject = None if signed is None else signed.claims.get("sub")
     return subject if isinstance(subject, str) else None
 
 
-def _proves(key: TokenKey, token: SignedToken) -> bool:
+def _is_signed_by(key: TokenKey, token: SignedToken) -> bool:
     algorithm = token.header.get("alg")
-    return isinstance(algorithm, str) and key.fits(None, algorithm) and key.signed(token, algorithm)
+    return isinstance(algorithm, str) and key.matches(None, algorithm) and key.verifies(token, algorithm)
 
 
-def _bare(key: Mapping[str, Any]) -> dict[str, Any]:
-    """Only what makes it up: `use`, `alg` and the like are only the sender's word."""
-    return {part: key[part] for part in PUBLIC_MEMBERS[key["kty"]]}
+def _public_part(key: Mapping[str, Any]) -> dict[str, Any]:
+    """Without `use`, `alg` and the like, which are not trusted."""
+    return {name: key[name] for name in PUBLIC_MEMBERS[key["kty"]]}

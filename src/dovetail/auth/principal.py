@@ -1,4 +1,4 @@
-"""Principal, and what verifiers have in common: the `Verifier` protocol, scopes, claims, records with secrets."""
+"""`Principal`, the `Verifier` protocol, and helpers that verifiers share: scopes, claims, records with secrets."""
 
 import hashlib
 import re
@@ -16,30 +16,29 @@ _URL = re.compile(r"(https?)://([^/?#@\\\s]+)(\S*)", re.IGNORECASE)
 
 
 class Confidential(msgspec.Struct, frozen=True):
-    """Shows only its `harmless` fields, to `repr` as to `rich`, which does not ask `repr`."""
+    """A record with secrets: `repr` and `rich` show only its `public_fields`."""
 
-    harmless: ClassVar[tuple[str, ...]] = ()
+    public_fields: ClassVar[tuple[str, ...]] = ()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        return [(name, getattr(self, name)) for name in self.harmless]
+        return [(name, getattr(self, name)) for name in self.public_fields]
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    """A user, a program that acts for itself, or a program that acts for a user. What tools see as `ctx.principal`.
-
-    A program that acts for itself has a `client` and no `subject`.
+    """The caller behind a token, for tools `ctx.principal`: a user, a program that acts for a user, or a program that
+    acts for itself, which has a `client` and no `subject`.
     """
 
     subject: str | None = None  # the user
-    client: str | None = None  # the program, as the authorization server knows it
-    issuer: str | None = None  # who says so
+    client: str | None = None  # the program, by its OAuth client id
+    issuer: str | None = None
     scopes: frozenset[str] = frozenset()
-    claims: Mapping[str, Any] = {}  # all that the token, or the introspection of it, says
-    expires_at: float | None = None  # in seconds since 1970; None if it is good until it is taken back
-    key: str = ""  # what belongs to this one is marked with: the same for every token of the same user and program
+    claims: Mapping[str, Any] = {}  # all claims of the token, or of its introspection
+    expires_at: float | None = None  # in seconds since 1970; None if it is valid until it is revoked
+    key: str = ""  # identifies the caller: the same for every token of the same user and program
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "scopes", checked_scopes(self.scopes, "Principal"))
@@ -50,7 +49,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """For people who read a log."""
-        return self.subject or self.client or "somebody"
+        return self.subject or self.client or "unknown"
 
     def may(self, *scopes: str) -> bool:
         """Whether it has all of these scopes."""
@@ -61,16 +60,16 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifierUnavailable(Exception):
-    """It is not known now whether a token is good: what has to be asked does not answer. Becomes a 503."""
+    """A token can't be verified now, because an issuer or a store does not respond. Becomes a 503."""
 
 
 class Verifier(Protocol):
-    """None means "not one of mine, or not good any more"; the caller learns no more than that.
+    """Verifies tokens; None for a token that is unknown or not valid any more.
 
-    It may have `issuer`, which clients are sent to, `resource`, the URL that its tokens are made for, and
-    `believed_seconds`, after which it wants to be asked again. `binds_keys = False`: none of its tokens needs DPoP. One
-    that has something to remember may have `for_app(state)`: each app that starts calls it with its state backend, and
-    then asks the verifier that it gives, which may have an async `leave()` for the end of the app.
+    Optional attributes: `issuer`, which clients are sent to; `resource`, the URL that its tokens are made for;
+    `cache_seconds`, after which a token is verified again; `binds_keys = False` if none of its tokens needs DPoP. A
+    verifier that stores something may have `for_app(state)`: each app that starts calls it with its state backend, and
+    uses the verifier that it returns, whose async `close()`, if there is one, is called when the app ends.
     """
 
     async def verify(self, token: str) -> Principal | None: ...
@@ -79,56 +78,54 @@ class Verifier(Protocol):
 VerifyFunction = Callable[[str], Awaitable[Principal | None] | Principal | None]
 
 
-class Found(NamedTuple):
-    """The principal of a token, and for how many seconds that need not be asked again."""
+class Verification(NamedTuple):
+    """The principal of a token, and for how many seconds a transport may cache it."""
 
     principal: Principal
-    believed_seconds: float
+    cache_seconds: float
 
 
-class Hierarchy:
-    """Which scopes hold others: `{"notes:write": ["notes:read"]}`, over as many steps as there are."""
+class ScopeHierarchy:
+    """Scopes that include others, also over several steps: `{"notes:write": ["notes:read"]}`."""
 
-    def __init__(self, holds: Mapping[str, Iterable[str]] | None = None) -> None:
-        direct = {scope: checked_scopes(held, "Auth: hierarchy") for scope, held in (holds or {}).items()}
+    def __init__(self, given: Mapping[str, Iterable[str]] | None = None) -> None:
+        direct = {scope: checked_scopes(included, "Auth: hierarchy") for scope, included in (given or {}).items()}
         checked_scopes(list(direct), "Auth: hierarchy")
-        self._all = {scope: _reached(scope, direct) for scope in direct}
+        self._included = {scope: _all_included(scope, direct) for scope in direct}
 
     def expand(self, granted: frozenset[str]) -> frozenset[str]:
-        """The granted scopes and all that they hold."""
-        return granted.union(*(self._all[scope] for scope in granted if scope in self._all)) if self._all else granted
+        """The granted scopes and all that they include."""
+        return granted.union(*(self._included.get(scope, ()) for scope in granted)) if self._included else granted
 
 
-def _reached(scope: str, direct: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    reached: set[str] = set()
-    ahead = [scope]
-    while ahead:
-        for held in direct.get(ahead.pop(), frozenset()) - reached:
-            reached.add(held)
-            ahead.append(held)
-    return frozenset(reached)
+def _all_included(scope: str, direct: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    found: set[str] = set()
+    pending = [scope]
+    while pending:
+        new = direct.get(pending.pop(), frozenset()) - found
+        found |= new
+        pending += new
+    return frozenset(found)
 
 
-def in_time(claims: Mapping[str, Any], now: float, leeway: float, *, needs_end: bool) -> bool:
-    """Whether the token has begun, has not ended, and was not made in the future."""
-    moments = {name: claims[name] for name in ("exp", "nbf", "iat") if name in claims}
-    if needs_end and "exp" not in moments:
+def is_in_lifetime(claims: Mapping[str, Any], now: float, leeway: float, *, requires_exp: bool) -> bool:
+    """Check `exp`, `nbf` and `iat`."""
+    times = {name: claims[name] for name in ("exp", "nbf", "iat") if name in claims}
+    if (requires_exp and "exp" not in times) or not all(type(each) in (int, float) for each in times.values()):
         return False
-    if not all(type(moment) in (int, float) for moment in moments.values()):
-        return False
-    begun = max(moments.get("nbf", -inf), moments.get("iat", -inf)) <= now + leeway
-    return bool(begun and now < moments.get("exp", inf) + leeway)
+    has_begun = max(times.get("nbf", -inf), times.get("iat", -inf)) <= now + leeway
+    return bool(has_begun and now < times.get("exp", inf) + leeway)
 
 
-def meant_for(claims: Mapping[str, Any], audiences: frozenset[str]) -> bool:
-    """Whether the token was issued for one of these, which are `comparable_url`."""
+def has_audience(claims: Mapping[str, Any], audiences: frozenset[str]) -> bool:
+    """Whether `aud` names one of these, each of which is a `normalized_url`."""
     aud = claims.get("aud")
     named = [aud] if isinstance(aud, str) else aud if isinstance(aud, list) else []
-    return any(isinstance(each, str) and comparable_url(each) in audiences for each in named[:100])
+    return any(isinstance(each, str) and normalized_url(each) in audiences for each in named[:100])
 
 
-def comparable_url(audience: str) -> str:
-    """The same text for URLs that mean the same: scheme and host in small letters, no slash at the end."""
+def normalized_url(audience: str) -> str:
+    """With scheme and host in lower case, without a slash at the end. Other texts than URLs stay as they are."""
     url = _URL.fullmatch(audience)
     if url is None:
         return audience
@@ -136,8 +133,8 @@ def comparable_url(audience: str) -> str:
     return f"{scheme.lower()}://{host.lower()}{rest if '?' in rest or '#' in rest else rest.removesuffix('/')}"
 
 
-def principal_of(claims: dict[str, Any], issuer: str | None, scope_claim: str | None = None) -> Principal | None:
-    """Whom the claims name. None if they name no user and no program, or can't be read."""
+def to_principal(claims: dict[str, Any], issuer: str | None, scope_claim: str | None = None) -> Principal | None:
+    """None if the claims name neither a user nor a program, or are of the wrong type."""
     subject = claims.get("sub")
     client = next((claims[name] for name in ("client_id", "azp") if claims.get(name) is not None), None)
     if not all(name is None or (isinstance(name, str) and 0 < len(name) <= 1024) for name in (subject, client)):

@@ -1,118 +1,107 @@
-"""`/authorize`: a client sends a browser here, a user answers, and the browser goes back with a code or an error.
+"""`/authorize`: the consent page, which ends in a redirect to the client with a code or an error.
 
-Where the client is not known, or where the request would lead, the user sees a page and is sent nowhere.
-What is wrong otherwise is told to the client, if the operator vouches for it or it is on the user's own machine.
+If the client or its redirect URI is unknown, the user sees an error page. Other errors are redirected to the client if
+the operator registered it or it is on the user's own machine.
 """
 
+import base64
+import hashlib
 import re
 import secrets
 from collections.abc import Mapping
-from urllib.parse import urlsplit
+from html import escape
+from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from dovetail.auth.fetch import names_this_machine
+from dovetail.auth.fetch import is_loopback_url
 from dovetail.authserver.clients import CODE, REFRESH, ClientDirectory, OAuthClient, is_url
-from dovetail.authserver.endpoints import (
-    SIGNED_IN,
-    Consent,
-    OAuthError,
-    address_of,
-    consent_cookie,
-    consent_page,
-    cookie,
-    form_fields,
-    host_of,
-    is_loopback,
-    is_registered,
-    query_fields,
-    refusal_page,
-    set_cookie,
-    shown,
-    with_parameters,
-)
+from dovetail.authserver.endpoints import OAuthError, address_of, digest, form_fields, is_registered, parse_fields
 from dovetail.authserver.storage import AttemptLimit, Sealed
 from dovetail.authserver.tokens import Grant, TokenIssuer
 from dovetail.authserver.users import Users
 from dovetail.errors import ProtocolError
 from dovetail.transports.http.routes import PageRequest, PageResponse
 
-ANSWER_SECONDS = 600.0  # for which a question may be answered
-SIGNED_IN_SECONDS = 3600.0  # then the password is asked for again
-# A consent is kept for long: no account may fill the store with them.
-CONSENTS = AttemptLimit("consents", "consents of this user", 3600.0, each=60, for_all=100_000)
+CONSENT_TIMEOUT = 600.0  # seconds for the user to answer
+SIGN_IN_LIFETIME = 3600.0  # seconds
+# A consent is stored for long: no account may fill the store with them.
+CONSENT_LIMIT = AttemptLimit("consents", "consents of this user", 3600.0, each=60, for_all=100_000)
 OLD_PAGE = "This page is too old, was answered before, or belongs to another browser. Begin again in your program."
 
+SIGN_IN_COOKIE = "__Host-dovetail-user"
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}")  # S256 of a verifier
 
 
-class Asked(Sealed, frozen=True, kw_only=True, tag="asked"):
-    """A question that a user is being asked: the form carries it, and only one answer to it counts."""
+class ConsentRequest(Sealed, frozen=True, kw_only=True, tag="asked"):
+    """A request that waits for the user's answer. The form of the consent page holds it; it can be answered once."""
 
     id: str
-    nonce: str  # the cookie has the same
+    nonce: str  # same as in the cookie
     client: str
     name: str
     redirect_uri: str
     state: str | None
     challenge: str
     scopes: list[str]
-    stays: bool  # with refresh tokens
+    has_refresh: bool  # refresh tokens
 
 
-class Browser(Sealed, frozen=True, kw_only=True, tag="browser"):
-    """What the cookie says: this browser is being asked about that client."""
+class ConsentCookie(Sealed, frozen=True, kw_only=True, tag="browser"):
+    """Binds a consent request to the browser that shows it."""
 
     nonce: str
     client: str
 
 
-class SignedIn(Sealed, frozen=True, kw_only=True, tag="user"):
-    """Who has signed in at this browser. The password is asked for again after a while, or when it was changed."""
+class SignInCookie(Sealed, frozen=True, kw_only=True, tag="user"):
+    """The user who has signed in at this browser, until the password changes."""
 
     user: str
-    mark: str
+    fingerprint: str
 
 
 class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """The endpoint that people see."""
+    """The endpoint `/authorize`."""
 
-    path: str  # of this endpoint
+    path: str
     clients: ClientDirectory
     users: Users
     tokens: TokenIssuer
 
     async def page(self, request: PageRequest) -> PageResponse:
         try:
-            return await (self._decide(request) if request.method == "POST" else self._ask(request))
+            return await (self._post(request) if request.method == "POST" else self._get(request))
         except (OAuthError, ProtocolError) as failure:
-            refusal = OAuthError.of(failure)
-            return shown(refusal_page(refusal.description), refusal.status, refusal.headers)
+            refusal = OAuthError.from_failure(failure)
+            body = f"<h1>{escape(ERROR_TITLE)}</h1><p>{escape(refusal.description)}</p>"
+            return html_response(ERROR_TITLE, body, refusal.status, refusal.headers)
 
-    async def _ask(self, request: PageRequest) -> PageResponse:
-        fields = query_fields(request)
-        client, redirect_uri = await self._asking(fields, address_of(request))
+    async def _get(self, request: PageRequest) -> PageResponse:
+        fields = parse_fields(request.scope.get("query_string", b""))
+        client, redirect_uri = await self._client_and_redirect_uri(fields, address_of(request))
         state = fields.get("state")
         try:
-            scopes, challenge = self._checked(client, fields)
+            scopes, challenge = self._check(client, fields)
         except OAuthError as refusal:
-            if client.introduced_itself and not is_loopback(redirect_uri):
-                raise  # who can register a redirect URI must not send people there by way of us (RFC 9700, 4.11.2)
-            return self._back(redirect_uri, state, error=refusal.error, error_description=refusal.description)
-        browser = await self.tokens.keyring.open(cookie(request, consent_cookie(client.id)), Browser)
-        nonce = browser.nonce if browser and browser.client == client.id else secrets.token_urlsafe(16)
-        until = self.tokens.keyring.now() + ANSWER_SECONDS
-        asked = Asked(
+            if client.is_self_registered and not is_loopback(redirect_uri):
+                raise  # or this server would be an open redirector (RFC 9700, 4.11.2)
+            return self._redirect(redirect_uri, state, error=refusal.error, error_description=refusal.description)
+        keyring, cookie_name = self.tokens.keyring, consent_cookie_name(client.id)
+        known = await keyring.open(read_cookie(request, cookie_name), ConsentCookie)
+        nonce = known.nonce if known and known.client == client.id else secrets.token_urlsafe(16)
+        until = keyring.now() + CONSENT_TIMEOUT
+        consent = ConsentRequest(
             until=until, id=secrets.token_urlsafe(16), nonce=nonce, client=client.id, name=client.name,
             redirect_uri=redirect_uri, state=state, challenge=challenge, scopes=sorted(scopes),
-            stays=REFRESH in client.grant_types,
+            has_refresh=REFRESH in client.grant_types,
         )  # fmt: skip
-        mark = await self.tokens.keyring.seal(Browser(until=until, nonce=nonce, client=client.id))
-        headers = set_cookie(consent_cookie(client.id), mark, ANSWER_SECONDS)
-        return await self._question(asked, await self._signed_in(request, redirect_uri), headers)
+        sealed = await keyring.seal(ConsentCookie(until=until, nonce=nonce, client=client.id))
+        headers = set_cookie(cookie_name, sealed, CONSENT_TIMEOUT)
+        return await self._consent_response(consent, await self._signed_in(request, redirect_uri), headers)
 
-    async def _asking(self, fields: Mapping[str, str], address: str) -> tuple[OAuthClient, str]:
-        """Who asks, and where the answer goes; without both only the user can be told."""
+    async def _client_and_redirect_uri(self, fields: Mapping[str, str], address: str) -> tuple[OAuthClient, str]:
         id, redirect_uri = fields.get("client_id"), fields.get("redirect_uri")
         client = None if id is None else await self.clients.find(id, address)
         if client is None:
@@ -121,8 +110,8 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             raise OAuthError("invalid_request", "The program wants you to go somewhere that it has not registered.")
         return client, redirect_uri
 
-    def _checked(self, client: OAuthClient, fields: Mapping[str, str]) -> tuple[frozenset[str], str]:
-        """The scopes and the challenge; what is wrong is told to the program."""
+    def _check(self, client: OAuthClient, fields: Mapping[str, str]) -> tuple[frozenset[str], str]:
+        """The scopes and the challenge."""
         if fields.get("response_type") != "code":
             raise OAuthError("unsupported_response_type", "response_type must be code")
         if CODE not in client.grant_types:
@@ -134,89 +123,163 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         challenge = fields.get("code_challenge", "")
         if fields.get("code_challenge_method") != "S256" or not _CHALLENGE.fullmatch(challenge):
             raise OAuthError("invalid_request", "PKCE is needed: code_challenge, with code_challenge_method=S256")
-        self.tokens.target.check_resource(fields.get("resource"))
-        return self.tokens.target.wanted(fields.get("scope"), client.scopes), challenge
+        self.tokens.resource.check(fields.get("resource"))
+        return self.tokens.resource.requested_scopes(fields.get("scope"), client.scopes), challenge
 
-    async def _question(
-        self, asked: Asked, user: str | None, headers: dict[str, str], wrong: str | None = None
+    async def _consent_response(
+        self, consent: ConsentRequest, user: str | None, headers: dict[str, str], problem: str | None = None
     ) -> PageResponse:
-        host = host_of(asked.client) if is_url(asked.client) else ""
-        question = Consent(
-            program=asked.name or host or asked.client,
-            program_id=asked.client,
-            scopes=[self.tokens.target.scopes[scope] or scope for scope in asked.scopes],
-            redirect_uri=asked.redirect_uri,
-            days=round(self.tokens.refresh_seconds / 86_400, 1) if asked.stays else None,
-            user=user,
-            form=await self.tokens.keyring.seal(asked),
-        )
-        return shown(*consent_page(question, self.path, wrong=wrong), headers)
+        client, uri = consent.client, consent.redirect_uri
+        name = escape(consent.name or (urlsplit(client).netloc if is_url(client) else "") or client)
+        words = (self.tokens.resource.scopes[scope] or scope for scope in consent.scopes)
+        scopes = "".join(f"<li>{escape(each)}</li>" for each in words)
+        local = ": a program on this computer. Go on only if you have just started it yourself."
+        days = round(self.tokens.refresh_seconds / 86_400, 1)
+        body = f"""<h1>Allow {name} to act for you?</h1>
+{f'<p class="wrong" role="alert">{escape(problem)}</p>' if problem else ""}
+{f"<p>It wants to:</p><ul>{scopes}</ul>" if scopes else ""}
+<p>Then your browser goes to <strong>{escape(urlsplit(uri).netloc)}</strong>{local if is_loopback(uri) else "."}</p>
+{f"<p>It may stay connected for {days:g} days.</p>" if consent.has_refresh and days else ""}
+<form method="post" action="{escape(self.path)}">
+<input type="hidden" name="form" value="{escape(await self.tokens.keyring.seal(consent))}">
+{SIGN_IN_FIELDS if user is None else SIGNED_IN.format(escape(user))}
+<button name="answer" value="allow">Allow</button><button name="answer" value="deny" formnovalidate>Deny</button>
+</form>
+<p class="small">The program calls itself “{name}”; that was not checked.
+Its id is {escape(client)}. The answer goes to {escape(uri)}.</p>"""
+        return html_response("Allow access?", body, 403 if problem else 200, headers)
 
-    async def _decide(self, request: PageRequest) -> PageResponse:
+    async def _post(self, request: PageRequest) -> PageResponse:
         form = await form_fields(request)
-        asked = await self._asked(request, form)
-        answer = form.get("answer")
+        consent = await self._consent_request(request, form)
+        answer, redirect_uri, state = form.get("answer"), consent.redirect_uri, consent.state
         if answer == "other":
-            return await self._question(asked, None, set_cookie(SIGNED_IN, "", 0))
-        if answer not in ("allow", "deny"):
-            raise OAuthError("invalid_request", OLD_PAGE)
+            return await self._consent_response(consent, None, set_cookie(SIGN_IN_COOKIE, "", 0))
         if answer == "deny":
-            return self._back(
-                asked.redirect_uri, asked.state, error="access_denied", error_description="The user said no"
-            )
+            return self._redirect(redirect_uri, state, error="access_denied", error_description="The user said no")
+        if answer != "allow":
+            raise OAuthError("invalid_request", OLD_PAGE)
         headers: dict[str, str] = {}
-        user = await self._signed_in(request, asked.redirect_uri)
+        user = await self._signed_in(request, redirect_uri)
         if user is None:
             user, password = form.get("name", ""), form.get("password", "")
             if not await self.users.sign_in(self.tokens.store, user, password, address_of(request)):
-                return await self._question(asked, None, {}, wrong="Name or password is wrong.")
-            headers = await self._remember(user, asked.redirect_uri)
-        if not await self.tokens.store.claim("answered", asked.id, 2 * ANSWER_SECONDS):
+                return await self._consent_response(consent, None, {}, "Name or password is wrong.")
+            headers = await self._sign_in_headers(user, redirect_uri)
+        if not await self.tokens.store.claim("answered", consent.id, 2 * CONSENT_TIMEOUT):
             raise OAuthError("invalid_request", OLD_PAGE)
-        return self._back(asked.redirect_uri, asked.state, headers, code=await self._code(asked, user))
+        return self._redirect(redirect_uri, state, headers, code=await self._code(consent, user))
 
-    async def _asked(self, request: PageRequest, form: Mapping[str, str]) -> Asked:
-        """What is answered. The browser must be the one that was asked, or another site has sent the form (CSRF)."""
-        asked = await self.tokens.keyring.open(form.get("form"), Asked)
-        if asked is not None:
-            browser = await self.tokens.keyring.open(cookie(request, consent_cookie(asked.client)), Browser)
-            if browser and secrets.compare_digest(browser.nonce, asked.nonce) and browser.client == asked.client:
-                return asked
+    async def _consent_request(self, request: PageRequest, form: Mapping[str, str]) -> ConsentRequest:
+        """The request of the form. Its cookie must be there, or another site has sent the form (CSRF)."""
+        keyring = self.tokens.keyring
+        consent = await keyring.open(form.get("form"), ConsentRequest)
+        if consent is not None:
+            known = await keyring.open(read_cookie(request, consent_cookie_name(consent.client)), ConsentCookie)
+            if known and secrets.compare_digest(known.nonce, consent.nonce) and known.client == consent.client:
+                return consent
         raise OAuthError("invalid_request", OLD_PAGE, status=403)
 
-    async def _code(self, asked: Asked, user: str) -> str:
-        mark = await self.users.mark(user)
-        if mark is None:
+    async def _code(self, consent: ConsentRequest, user: str) -> str:
+        fingerprint = await self.users.fingerprint(user)
+        if fingerprint is None:
             raise OAuthError("invalid_request", OLD_PAGE)
-        await CONSENTS.take(self.tokens.store, user)
-        id, ends = secrets.token_urlsafe(16), self.tokens.keyring.now() + self.tokens.refresh_seconds
-        grant = Grant(id=id, client=asked.client, user=user, mark=mark, scopes=asked.scopes, ends=ends)
-        return await self.tokens.code(grant, asked.redirect_uri, asked.challenge)
+        await CONSENT_LIMIT.take(self.tokens.store, user)
+        grant = Grant(
+            id=secrets.token_urlsafe(16), client=consent.client, user=user, fingerprint=fingerprint,
+            scopes=consent.scopes, ends=self.tokens.keyring.now() + self.tokens.refresh_seconds,
+        )  # fmt: skip
+        return await self.tokens.code(grant, consent.redirect_uri, consent.challenge)
 
-    def _back(
-        self, redirect_uri: str, state: str | None, headers: Mapping[str, str] | None = None, **said: str
+    def _redirect(
+        self, redirect_uri: str, state: str | None, headers: Mapping[str, str] | None = None, **parameters: str
     ) -> PageResponse:
-        """To the client, always with who says so (RFC 9207)."""
-        location = with_parameters(redirect_uri, **said, state=state, iss=self.tokens.issuer)
-        if not self._keeps_sign_in(redirect_uri):
-            headers = set_cookie(SIGNED_IN, "", 0)
-        told = {"cache-control": "no-store", "referrer-policy": "no-referrer", "location": location}
-        return PageResponse(b"", 303, {**told, **(headers or {})})
+        """To the client, with the issuer (RFC 9207)."""
+        given = {**parameters, **({} if state is None else {"state": state}), "iss": self.tokens.issuer}
+        location = redirect_uri + ("&" if "?" in redirect_uri else "?") + urlencode(given)
+        if not self._may_remember(redirect_uri):
+            headers = set_cookie(SIGN_IN_COOKIE, "", 0)
+        sent = {"cache-control": "no-store", "referrer-policy": "no-referrer", "location": location}
+        return PageResponse(b"", 303, {**sent, **(headers or {})})
 
-    def _keeps_sign_in(self, redirect_uri: str) -> bool:
-        """Cookies don't know ports: a program at this host would get the user's, and could say yes in their name."""
+    def _may_remember(self, redirect_uri: str) -> bool:
+        """Not if the program is on this host: cookies ignore ports, so it would get the cookie and could consent."""
         issuer = self.tokens.issuer
-        return not names_this_machine(issuer) and urlsplit(redirect_uri).hostname != urlsplit(issuer).hostname
+        return not is_loopback_url(issuer) and urlsplit(redirect_uri).hostname != urlsplit(issuer).hostname
 
     async def _signed_in(self, request: PageRequest, redirect_uri: str) -> str | None:
-        if not self._keeps_sign_in(redirect_uri):
+        if not self._may_remember(redirect_uri):
             return None
-        known = await self.tokens.keyring.open(cookie(request, SIGNED_IN), SignedIn)
-        return known.user if known is not None and await self.users.mark(known.user) == known.mark else None
+        known = await self.tokens.keyring.open(read_cookie(request, SIGN_IN_COOKIE), SignInCookie)
+        return (
+            known.user if known is not None and await self.users.fingerprint(known.user) == known.fingerprint else None
+        )
 
-    async def _remember(self, user: str, redirect_uri: str) -> dict[str, str]:
-        mark = await self.users.mark(user)
-        if mark is None or not self._keeps_sign_in(redirect_uri):
+    async def _sign_in_headers(self, user: str, redirect_uri: str) -> dict[str, str]:
+        keyring, fingerprint = self.tokens.keyring, await self.users.fingerprint(user)
+        if fingerprint is None or not self._may_remember(redirect_uri):
             return {}
-        known = SignedIn(until=self.tokens.keyring.now() + SIGNED_IN_SECONDS, user=user, mark=mark)
-        return set_cookie(SIGNED_IN, await self.tokens.keyring.seal(known), SIGNED_IN_SECONDS)
+        signed_in = SignInCookie(until=keyring.now() + SIGN_IN_LIFETIME, user=user, fingerprint=fingerprint)
+        return set_cookie(SIGN_IN_COOKIE, await keyring.seal(signed_in), SIGN_IN_LIFETIME)
+
+
+# ── cookies and pages ──
+
+
+def consent_cookie_name(client_id: str) -> str:
+    """One for each client, so that two consent pages can be open at a time."""
+    return f"__Host-dovetail-asked-{digest(client_id)[:16]}"
+
+
+def set_cookie(name: str, value: str, seconds: float) -> dict[str, str]:
+    """The prefix `__Host-` makes browsers insist on Secure, on this host and on its whole path."""
+    return {"set-cookie": f"{name}={value}; Path=/; Max-Age={int(seconds)}; Secure; HttpOnly; SameSite=Lax"}
+
+
+def read_cookie(request: PageRequest, name: str) -> str | None:
+    """None if there is none, or more than one, because then one may be forged."""
+    pairs = [part.strip().partition("=") for line in request.headers.all("cookie") for part in line.split(";")]
+    found = [value for key, _, value in pairs if key == name]
+    return found[0] if len(found) == 1 else None
+
+
+def is_loopback(uri: str) -> bool:
+    return urlsplit(uri).hostname in LOOPBACK
+
+
+STYLE = (
+    "body{font:1rem/1.5 system-ui,sans-serif;max-width:30rem;margin:3rem auto;padding:0 1rem;color:#222}"
+    "h1{font-size:1.4rem;overflow-wrap:anywhere}li,p{overflow-wrap:anywhere}"
+    "label{display:block;margin:.8rem 0}"
+    "input{display:block;width:100%;box-sizing:border-box;font:inherit;padding:.4rem}"
+    "button{font:inherit;padding:.5rem 1.2rem;margin:1rem .6rem 0 0}"
+    ".wrong{color:#a00}.small{font-size:.9rem;color:#555}"
+)
+_STYLE_DIGEST = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+# No form-action: browsers apply it to the redirect to the program, too, and to all redirects after it.
+POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_DIGEST}'; base-uri 'none'; frame-ancestors 'none'"
+HTML_HEADERS = {
+    "content-security-policy": POLICY,
+    "x-frame-options": "DENY",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",  # with no-referrer a form is sent with `Origin: null`
+    "cache-control": "no-store",
+}
+SIGN_IN_FIELDS = (
+    '<label>Name <input name="name" autocomplete="username" autocapitalize="none" required></label>'
+    '<label>Password <input name="password" type="password" autocomplete="current-password" required></label>'
+)
+SIGNED_IN = (
+    "<p>You are signed in as <strong>{}</strong>. "
+    '<button name="answer" value="other" formnovalidate>Another user</button></p>'
+)
+ERROR_TITLE = "This can't go on"
+
+
+def html_response(title: str, body: str, status: int, headers: dict[str, str]) -> PageResponse:
+    html = (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="robots" content="noindex">'
+        f"<style>{STYLE}</style></head><body>{body}</body></html>"
+    )
+    return PageResponse(html, status, {**HTML_HEADERS, **headers}, "text/html")

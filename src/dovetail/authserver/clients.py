@@ -1,4 +1,4 @@
-"""Clients of the authorization server: static, registered (RFC 7591) or published (CIMD), and their proofs."""
+"""Clients of the authorization server: configured, registered (RFC 7591) or by URL (CIMD); their authentication."""
 
 import base64
 import hmac
@@ -11,10 +11,10 @@ from urllib.parse import unquote_plus, urlsplit
 
 import msgspec
 
-from dovetail.auth.fetch import Fetch, FetchFailed, FetchRequest, make_fetch
-from dovetail.auth.jose import check_public_keys, read_assertion, unproven_subject
-from dovetail.auth.principal import Confidential, in_time
-from dovetail.authserver.endpoints import OAuthError, address_of, digest, json_answer, why_not_a_url
+from dovetail.auth.fetch import Fetch, FetchFailed, FetchRequest, plain
+from dovetail.auth.jose import check_public_keys, read_assertion, unverified_subject
+from dovetail.auth.principal import Confidential, is_in_lifetime
+from dovetail.authserver.endpoints import OAuthError, address_of, digest, json_response, url_problem
 from dovetail.authserver.storage import AttemptLimit, AuthStore
 from dovetail.authserver.users import REGISTERED
 from dovetail.errors import SetupError
@@ -27,15 +27,18 @@ CREDENTIALS = "client_credentials"
 GRANTS = (CODE, REFRESH, CREDENTIALS)
 AUTH_METHODS = ("none", "client_secret_basic", "client_secret_post", "private_key_jwt")
 ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-SHORTEST_SECRET = 16  # characters
+MIN_SECRET = 16  # characters
 MAX_ID = 1000  # characters
-MAX_METADATA = 8 * 1024  # bytes that a client says of itself
-MAX_RECORD = 4 * 1024  # bytes that are kept of it: a day's registrations fit into the memory of a small server
+MAX_METADATA = 8 * 1024  # bytes
+MAX_RECORD = 4 * 1024  # bytes: a day's registrations fit into the memory of a small server
 MAX_REDIRECTS = 10
 LEEWAY = 60.0  # seconds that clocks may differ
-REGISTRATIONS = AttemptLimit("registrations", "registrations", 3600.0, each=30, for_all=200)
-FETCHES = AttemptLimit("fetches", "new programs", 60.0, each=30, for_all=120)
-# Each assertion is remembered, and strangers can register and sign without end.
+UNUSED_TTL = 86_400.0  # seconds, of a registration until its first use
+USED_TTL = 90 * 86_400.0  # seconds, of a registration after its latest use
+DOCUMENT_TTL = 300.0  # seconds
+REGISTRATION_LIMIT = AttemptLimit("registrations", "registrations", 3600.0, each=30, for_all=200)
+FETCH_LIMIT = AttemptLimit("fetches", "new programs", 60.0, each=30, for_all=120)
+# Each assertion is stored, and any caller can register and sign.
 ASSERTIONS = AttemptLimit("assertions", "signed assertions", 3600.0, each=100, for_all=2000)
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -43,20 +46,20 @@ log = logging.getLogger("dovetail.authserver")
 
 
 class OAuthClient(Confidential, frozen=True, kw_only=True):
-    """A program that the authorization server knows.
+    """A client (program) of the authorization server.
 
     OAuthClient(id="ci", secret="...", grant_types=["client_credentials"], scopes=["notes:read"])
     """
 
-    harmless = ("id",)
+    public_fields = ("id",)
 
     id: str
-    name: str = ""  # what people read; the id, if there is none
+    name: str = ""  # for people; default: the id
     redirect_uris: Sequence[str] = ()
     grant_types: Sequence[str] = (CODE, REFRESH)
-    scopes: Collection[str] | None = None  # what it may ask for; None: everything
-    secret: str | None = None  # or "sha256:" and the digest of it; never kept as it is
-    jwks: dict[str, Any] | None = None  # public keys that it signs with (private_key_jwt)
+    scopes: Collection[str] | None = None  # that it may request; None: all
+    secret: str | None = None  # or "sha256:" and the digest of it; only the digest is stored
+    jwks: dict[str, Any] | None = None  # its public keys (private_key_jwt)
 
     def __post_init__(self) -> None:
         for name, kind in (("redirect_uris", tuple), ("grant_types", tuple), ("scopes", frozenset)):
@@ -66,13 +69,13 @@ class OAuthClient(Confidential, frozen=True, kw_only=True):
             if given is not None:
                 msgspec.structs.force_setattr(self, name, kind(given))
         if self.secret is not None and not _DIGEST.fullmatch(self.secret):
-            if len(self.secret) < SHORTEST_SECRET:
-                raise SetupError(f"OAuthClient: a secret has at least {SHORTEST_SECRET} characters")
+            if len(self.secret) < MIN_SECRET:
+                raise SetupError(f"OAuthClient: a secret has at least {MIN_SECRET} characters")
             msgspec.structs.force_setattr(self, "secret", _secret_digest(self.secret))
 
     @property
-    def introduced_itself(self) -> bool:
-        """It registered, or published a document: only it has said where it sends users."""
+    def is_self_registered(self) -> bool:
+        """Whether it registered, or published a document: the operator has not checked its redirect URIs."""
         return is_url(self.id) or self.id.startswith(REGISTERED)
 
 
@@ -80,20 +83,20 @@ def is_url(id: str) -> bool:
     return id.startswith(("https://", "http://"))
 
 
-def checked_clients(given: Iterable[Any], scopes: Mapping[str, str]) -> dict[str, OAuthClient]:
-    """What the operator wrote down, by id. Raises SetupError, with the client and the fix."""
-    found: dict[str, OAuthClient] = {}
+def check_clients(given: Iterable[Any], scopes: Mapping[str, str]) -> dict[str, OAuthClient]:
+    """The clients of the option `clients`, by id. Raises SetupError."""
+    checked: dict[str, OAuthClient] = {}
     for client in given:
         if not isinstance(client, OAuthClient):
             raise SetupError(f'AuthServer: clients holds {client!r}; write OAuthClient(id="ci", secret="...")')
-        wrong = "there are two of this id" if client.id in found else _wrong(client, scopes)
-        if wrong is not None:
-            raise SetupError(f"AuthServer: client {client.id!r}: {wrong}")
-        found[client.id] = client
-    return found
+        problem = "there are two of this id" if client.id in checked else _problem(client, scopes)
+        if problem is not None:
+            raise SetupError(f"AuthServer: client {client.id!r}: {problem}")
+        checked[client.id] = client
+    return checked
 
 
-def _wrong(client: OAuthClient, scopes: Mapping[str, str]) -> str | None:
+def _problem(client: OAuthClient, scopes: Mapping[str, str]) -> str | None:
     if not client.id or len(client.id) > MAX_ID or not client.id.isprintable() or is_url(client.id):
         return "an id is a short text, and no URL"
     for grant in client.grant_types:
@@ -102,23 +105,20 @@ def _wrong(client: OAuthClient, scopes: Mapping[str, str]) -> str | None:
     if CODE in client.grant_types and not client.redirect_uris:
         return f'it needs redirect_uris=["https://..."], or grant_types=["{CREDENTIALS}"]'
     for uri in client.redirect_uris:
-        if (why := why_not_a_url(uri, "a redirect URI")) is not None:
-            return f"{uri!r}: {why}"
-    if client.jwks is not None and (why := check_public_keys(client.jwks)) is not None:
-        return why
+        if (problem := url_problem(uri, "a redirect URI")) is not None:
+            return f"{uri!r}: {problem}"
+    if client.jwks is not None and (problem := check_public_keys(client.jwks)) is not None:
+        return problem
     if CREDENTIALS in client.grant_types and client.secret is None and client.jwks is None:
         return "who acts for itself must prove who it is; give it a secret or jwks"
     unknown = checked_scopes(client.scopes or (), f"AuthServer, client {client.id!r}") - scopes.keys()
     return f"the scopes {', '.join(sorted(unknown))} are not among the server's" if unknown else None
 
 
-# --- what a client says of itself
-
-
 class ClientMetadata(Confidential, frozen=True):
-    """The fields of RFC 7591 that count here; all others are ignored."""
+    """The fields of RFC 7591 that are used here; all others are ignored."""
 
-    harmless = ("client_id", "client_name", "redirect_uris")
+    public_fields = ("client_id", "client_name", "redirect_uris")
 
     client_id: str | None = None
     client_name: str | None = None
@@ -131,89 +131,73 @@ class ClientMetadata(Confidential, frozen=True):
 
     @classmethod
     def read(cls, raw: bytes) -> "ClientMetadata":
-        """Raises OAuthRefusal."""
+        """Raises OAuthError."""
         try:
             return msgspec.json.decode(raw, type=cls)
-        except msgspec.ValidationError as misfit:
-            raise _bad_metadata(f"The metadata do not fit: {misfit}") from None
+        except msgspec.ValidationError as problem:
+            raise _bad_metadata(f"The metadata do not fit: {problem}") from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise _bad_metadata("The metadata must be a JSON object") from None
 
     def as_client(self, id: str, method: str) -> OAuthClient:
-        """The record of a client that acts for users, by codes. Raises OAuthRefusal for what it may not be."""
+        """The record of a client with the grant type `authorization_code`. Raises OAuthError."""
         if not 0 < len(self.redirect_uris) <= MAX_REDIRECTS:
             raise OAuthError("invalid_redirect_uri", f"There must be 1 to {MAX_REDIRECTS} redirect_uris")
         for uri in self.redirect_uris:
-            if (why := why_not_a_url(uri, "a redirect URI")) is not None:
-                raise OAuthError("invalid_redirect_uri", f"redirect_uris: {why}")
+            if (problem := url_problem(uri, "a redirect URI")) is not None:
+                raise OAuthError("invalid_redirect_uri", f"redirect_uris: {problem}")
         if CODE not in self.grant_types or "code" not in self.response_types:
             raise _bad_metadata("Only authorization_code, with or without refresh_token, can be registered")
         if method not in AUTH_METHODS:
             raise _bad_metadata(f"token_endpoint_auth_method must be one of {', '.join(AUTH_METHODS)}")
         jwks = self.jwks if method == "private_key_jwt" else None
-        if method == "private_key_jwt" and (why := check_public_keys(jwks)) is not None:
-            raise _bad_metadata(why)
+        if method == "private_key_jwt" and (problem := check_public_keys(jwks)) is not None:
+            raise _bad_metadata(problem)
         return OAuthClient(
             id=id,
-            name=_on_one_line(self.client_name or ""),
+            name=plain(self.client_name or ""),
             redirect_uris=self.redirect_uris,
             grant_types=tuple(grant for grant in (CODE, REFRESH) if grant in self.grant_types),
             jwks=jwks,
         )
 
 
-def _published(raw: bytes, url: str) -> OAuthClient:
-    said = ClientMetadata.read(raw)
-    if said.client_id != url:
+def _client_from_document(raw: bytes, url: str) -> OAuthClient:
+    metadata = ClientMetadata.read(raw)
+    if metadata.client_id != url:
         raise _bad_metadata("The document at the client_id names another client_id")
-    method = said.token_endpoint_auth_method or "none"
-    if said.client_secret is not None or method.startswith("client_secret"):
+    method = metadata.token_endpoint_auth_method or "none"
+    if metadata.client_secret is not None or method.startswith("client_secret"):
         raise _bad_metadata("A document that everybody can read holds no secret")
-    return said.as_client(url, method)
+    return metadata.as_client(url, method)
 
 
 def _bad_metadata(description: str) -> OAuthError:
     return OAuthError("invalid_client_metadata", description)
 
 
-def _on_one_line(name: str, most: int = 200) -> str:
-    """Short and printable: nothing in it can turn a page around or push its words away."""
-    return "".join(letter if letter.isprintable() else " " for letter in name[:most]).strip()
+class ClientDirectory(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """Clients by their id: configured ones, registered ones, and documents at a URL (CIMD)."""
 
-
-class ClientDirectory:
-    """The operator's clients, those that registered, and published documents (CIMD), by their id."""
-
-    def __init__(
-        self,
-        store: AuthStore,
-        static: Mapping[str, OAuthClient],
-        *,
-        audiences: Collection[str],
-        registration: bool,
-        fetch: Fetch | None,
-        clock: Callable[[], float],
-    ) -> None:
-        """`audiences`: whom an assertion may be made for. `fetch`: for published documents; None if there are none."""
-        self._store = store
-        self._static = static
-        self._audiences = audiences
-        self._registration = registration
-        self._fetch = fetch
-        self._clock = clock
+    store: AuthStore
+    configured: Mapping[str, OAuthClient]
+    audiences: Collection[str]  # of assertions
+    registration: bool
+    fetch: Fetch | None  # for documents at URLs; None if those are not allowed
+    clock: Callable[[], float]
 
     async def find(self, id: str, address: str) -> OAuthClient | None:
-        """May raise OAuthRefusal, with what is wrong with a document."""
+        """Raises OAuthError if a document is invalid."""
         if len(id) > MAX_ID:
             return None
-        if id in self._static:
-            return self._static[id]
+        if id in self.configured:
+            return self.configured[id]
         if is_url(id):
-            return None if self._fetch is None else await self._find_published(self._fetch, id, address)
-        raw = await self._store.get("client", id) if self._registration else None
+            return None if self.fetch is None else await self._find_by_url(self.fetch, id, address)
+        raw = await self.store.get("client", id) if self.registration else None
         try:
             return None if raw is None else msgspec.msgpack.decode(raw, type=OAuthClient)
-        except msgspec.MsgspecError:  # of a worker of another version
+        except msgspec.MsgspecError:  # written by a worker of another version
             return None
 
     async def register(self, request: PageRequest) -> PageResponse:
@@ -222,19 +206,19 @@ class ClientDirectory:
         if len(body) > MAX_METADATA:
             text = f"The metadata have more than {MAX_METADATA} bytes"
             raise OAuthError("invalid_client_metadata", text, status=413)
-        said = ClientMetadata.read(body)
-        method = said.token_endpoint_auth_method or "client_secret_basic"
-        client = said.as_client(REGISTERED + secrets.token_urlsafe(18), method)
-        await REGISTRATIONS.take(self._store, address_of(request))
+        metadata = ClientMetadata.read(body)
+        method = metadata.token_endpoint_auth_method or "client_secret_basic"
+        client = metadata.as_client(REGISTERED + secrets.token_urlsafe(18), method)
+        await REGISTRATION_LIMIT.take(self.store, address_of(request))
         secret = secrets.token_urlsafe(32) if method.startswith("client_secret") else None
-        client = msgspec.structs.replace(client, secret=secret)  # which keeps a digest
+        client = msgspec.structs.replace(client, secret=secret)  # it holds the digest
         record = msgspec.msgpack.encode(client)
         if len(record) > MAX_RECORD:
             raise _bad_metadata(f"What is kept of the metadata has more than {MAX_RECORD} bytes")
-        await self._store.put("client", client.id, record, 86_400.0)  # until its first use
-        answer: dict[str, object] = {
+        await self.store.put("client", client.id, record, UNUSED_TTL)
+        response: dict[str, object] = {
             "client_id": client.id,
-            "client_id_issued_at": int(self._clock()),
+            "client_id_issued_at": int(self.clock()),
             "redirect_uris": list(client.redirect_uris),
             "grant_types": list(client.grant_types),
             "response_types": ["code"],
@@ -243,94 +227,90 @@ class ClientDirectory:
             **({} if client.jwks is None else {"jwks": client.jwks}),
             **({} if secret is None else {"client_secret": secret, "client_secret_expires_at": 0}),
         }
-        return json_answer(answer, 201)
+        return json_response(response, 201)
 
-    async def used(self, client: OAuthClient) -> None:
-        """A user has let it in, so it is remembered for longer. That it only came here is no reason: anybody can."""
-        if client.id not in self._static and not is_url(client.id):
-            await self._store.touch("client", client.id, 90 * 86_400.0)  # after its latest use
+    async def extend_ttl(self, client: OAuthClient) -> None:
+        """For a client that a user has allowed: its registration is stored longer than one without use."""
+        if client.id not in self.configured and not is_url(client.id):
+            await self.store.touch("client", client.id, USED_TTL)
 
-    async def _find_published(self, fetch: Fetch, url: str, address: str) -> OAuthClient:
-        """Strangers may make us fetch a URL, so it has to be public, is asked rarely, and its answer is short."""
-        why = why_not_a_url(url, "a client_id")
-        if why is None and urlsplit(url).path in ("", "/"):
-            why = "a client_id that is a URL has a path"
-        if why is not None:
-            raise OAuthError("invalid_client", f"client_id: {why}")
-        raw = await self._store.get("document", url)
+    async def _find_by_url(self, fetch: Fetch, url: str, address: str) -> OAuthClient:
+        """Any caller can make us fetch a URL, so it has to be public, fetches are limited, and documents short."""
+        problem = url_problem(url, "a client_id")
+        if problem is None and urlsplit(url).path in ("", "/"):
+            problem = "a client_id that is a URL has a path"
+        if problem is not None:
+            raise OAuthError("invalid_client", f"client_id: {problem}")
+        raw = await self.store.get("document", url)
         if raw is not None:
-            return _published(raw, url)
-        await FETCHES.take(self._store, address)
-        raw = await _document(fetch, url)
-        client = _published(raw, url)
-        await self._store.put("document", url, raw, 300.0)
+            return _client_from_document(raw, url)
+        await FETCH_LIMIT.take(self.store, address)
+        raw = await _fetch_document(fetch, url)
+        client = _client_from_document(raw, url)
+        await self.store.put("document", url, raw, DOCUMENT_TTL)
         return client
 
-    # --- how clients prove who they are
+    # ── client authentication ──
 
-    async def authenticated(self, request: PageRequest, form: Mapping[str, str]) -> OAuthClient:
-        """Raises OAuthRefusal unless the client is known, and has proved to be it if it can."""
-        basic = _basic(request)
+    async def authenticate(self, request: PageRequest, form: Mapping[str, str]) -> OAuthClient:
+        """The client of a request, by its secret or assertion if it has one. Raises OAuthError."""
+        basic = _basic_credentials(request)
         assertion = form.get("client_assertion")
         if sum(each is not None for each in (basic, assertion, form.get("client_secret"))) > 1:
             raise OAuthError("invalid_request", "Prove who you are in one way, not in several")
         id, secret = basic or (form.get("client_id"), form.get("client_secret"))
         if assertion is not None:
-            id = unproven_subject(assertion)
+            id = unverified_subject(assertion)
         if form.get("client_id", id) != id:
             raise OAuthError("invalid_request", "There are two different client_id")
         address = address_of(request)
         client = None if not id else await self.find(id, address)
         if client is None:
-            raise _unknown(request)
+            raise _invalid_client(request)
         if client.jwks is not None:
-            proved = await self._signed(client, form, assertion, address)
+            is_valid = await self._verify_assertion(client, form, address)
         elif client.secret is not None:
-            proved = secret is not None and hmac.compare_digest(client.secret, _secret_digest(secret))
+            is_valid = secret is not None and hmac.compare_digest(client.secret, _secret_digest(secret))
         else:
-            proved = secret is None and assertion is None
-        if not proved:
-            raise _unknown(request)
+            is_valid = secret is None and assertion is None
+        if not is_valid:
+            raise _invalid_client(request)
         return client
 
-    async def _signed(self, client: OAuthClient, form: Mapping[str, str], assertion: str | None, address: str) -> bool:
-        """RFC 7523, 3: by the client itself, for us, now, and never seen before."""
+    async def _verify_assertion(self, client: OAuthClient, form: Mapping[str, str], address: str) -> bool:
+        """RFC 7523, 3."""
+        assertion = form.get("client_assertion")
         if assertion is None or client.jwks is None or form.get("client_assertion_type") != ASSERTION_TYPE:
             return False
         claims = read_assertion(assertion, client.jwks)
         if claims is None or claims.get("iss") != client.id or claims.get("sub") != client.id:
             return False
-        audience, id, now = claims.get("aud"), claims.get("jti"), self._clock()
-        named = audience if isinstance(audience, list) else [audience]  # another that is named could use it here
-        if len(named) != 1 or not isinstance(named[0], str) or named[0] not in self._audiences:
+        audience, id, now = claims.get("aud"), claims.get("jti"), self.clock()
+        named = audience if isinstance(audience, list) else [audience]  # only one: another could replay it here
+        if len(named) != 1 or not isinstance(named[0], str) or named[0] not in self.audiences:
             return False
-        if not in_time(claims, now, LEEWAY, needs_end=True) or claims["exp"] > now + 3600:
+        if not is_in_lifetime(claims, now, LEEWAY, requires_exp=True) or claims["exp"] > now + 3600:
             return False
         if not isinstance(id, str) or not 0 < len(id) <= 256:
             return False
-        if client.id not in self._static:
-            await ASSERTIONS.take(self._store, address)
-        return await self._store.claim("assertion", f"{client.id} {id}", claims["exp"] - now + 2 * LEEWAY)
+        if client.id not in self.configured:
+            await ASSERTIONS.take(self.store, address)
+        return await self.store.claim("assertion", f"{client.id} {id}", claims["exp"] - now + 2 * LEEWAY)
 
 
-def document_fetch(*, allow_loopback: bool) -> Fetch:
-    """How published documents are fetched: http only from this machine, if that is allowed at all."""
-    return make_fetch(allow_loopback=allow_loopback, max_bytes=MAX_METADATA)
-
-
-async def _document(fetch: Fetch, url: str) -> bytes:
-    """Why there is none is only logged: it tells which names there are in the network around us."""
+async def _fetch_document(fetch: Fetch, url: str) -> bytes:
+    """The reason of a failure is only logged: it would tell callers about the network around us."""
     try:
-        answer = await fetch(FetchRequest(url=url, headers={"Accept": "application/json"}))
-        media_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if answer.status == 200 and media_type in ("application/json", "application/cimd+json"):
-            return answer.body
+        response = await fetch(FetchRequest(url=url, headers={"Accept": "application/json"}))
+        media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if response.status == 200 and media_type in ("application/json", "application/cimd+json"):
+            return response.body
     except FetchFailed as failure:
         log.info("no document of a client: %s", failure)
     raise OAuthError("invalid_client", "client_id: no JSON document could be fetched from this URL")
 
 
-def _basic(request: PageRequest) -> tuple[str, str] | None:
+def _basic_credentials(request: PageRequest) -> tuple[str, str] | None:
     """RFC 6749, 2.3.1: both parts are form-encoded before they are joined."""
     header = request.headers.get("authorization")
     if header is None:
@@ -342,11 +322,11 @@ def _basic(request: PageRequest) -> tuple[str, str] | None:
         raw = ""
     id, colon, secret = raw.partition(":")
     if scheme.lower() != "basic" or not colon:
-        raise _unknown(request)
+        raise _invalid_client(request)
     return unquote_plus(id), unquote_plus(secret)
 
 
-def _unknown(request: PageRequest) -> OAuthError:
+def _invalid_client(request: PageRequest) -> OAuthError:
     headers = {"www-authenticate": 'Basic realm="token"'} if "authorization" in request.headers else None
     text = "The client is not known, or did not prove who it is"
     return OAuthError("invalid_client", text, status=401, headers=headers)

@@ -1,6 +1,6 @@
-"""Storage of the authorization server: records, counters and keys in a state backend; sealed texts that others carry.
+"""Storage of the authorization server: records, counters and keys in a state backend, and sealed records.
 
-Tokens, codes and addresses are never written: the store knows digests of them.
+Tokens, codes and addresses are stored as digests only.
 """
 
 import asyncio
@@ -21,38 +21,39 @@ from dovetail.errors import ProtocolError
 from dovetail.state.base import MAX_TTL, Conflict, Entry, StateBackend, open_state
 from dovetail.state.memory import MemoryState
 
-# Strangers can make many records of the first family, which has one share of a store. What a user or the operator has
-# allowed is of the second: it must find room however full that share is, above all a revocation.
-OF_CALLERS, GRANTED = "authserver", "granted"
+# Any caller can create records of the first family, which has one share of a store. Records of grants and revocations
+# are of the second family: they must fit even if that share is full.
+UNTRUSTED, GRANTED = "authserver", "granted"
 GRANTED_KINDS = frozenset({"grant", "keys"})
+KEY_POLL_INTERVAL = 60.0  # seconds
 
 log = logging.getLogger("dovetail.authserver")
 
 
-class Backends:
-    """Which state backend is used: the one given; else the app's, if workers share it; else this process's memory."""
+class BackendSelector:
+    """Selects the state backend: the given one; else that of the app, if workers share it; else memory."""
 
     def __init__(self, given: "str | StateBackend | None", issuer: str) -> None:
         self._url = given if isinstance(given, str) else None
         self._backend = MemoryState() if given is None or isinstance(given, str) else given
         self._is_given = given is not None
-        self._name = f"{OF_CALLERS}/{digest(issuer)[:16]}"
+        self._name = f"{UNTRUSTED}/{digest(issuer)[:16]}"
         self._opened: dict[asyncio.AbstractEventLoop, StateBackend] = {}  # by URL: each event loop has its own
         if self._url is not None:
             open_state(self._url, self._name)  # raises SetupError for a URL that can't be one
 
-    def find(self, of_app: StateBackend | None) -> StateBackend:
+    def select(self, app_state: StateBackend | None) -> StateBackend:
         if self._url is not None:
             loop = asyncio.get_running_loop()
             if loop not in self._opened:
                 self._opened[loop] = open_state(self._url, self._name)
             return self._opened[loop]
-        if not self._is_given and of_app is not None and of_app.shared:
-            return of_app
+        if not self._is_given and app_state is not None and app_state.shared:
+            return app_state
         return self._backend
 
     async def close(self) -> None:
-        """Close what was opened by URL on this event loop; the next request opens it again."""
+        """Close the backend that was opened by URL on this event loop; the next request opens it again."""
         opened = self._opened.pop(asyncio.get_running_loop(), None)
         if opened is not None:
             await opened.close()
@@ -66,15 +67,15 @@ class AuthStore:
         self._prefix = digest(issuer)[:16]
 
     async def claim(self, kind: str, name: str, seconds: float, value: bytes = b"1") -> bool:
-        """Whether there was no such record; now there is."""
+        """Create a record; False if it exists."""
         return await self._backend.claim(self._key(kind, name), value, seconds)
 
     async def count(self, kind: str, name: str, seconds: float) -> int:
-        """How often this was counted since the first time, this one included."""
+        """Increment a counter; returns the new value."""
         return await self._backend.add(self._key(kind, name), 1, seconds)
 
     async def remaining(self, kind: str, name: str) -> float:
-        """The seconds until it is forgotten."""
+        """The ttl in seconds."""
         return await self._backend.remaining(self._key(kind, name)) or 0.0
 
     async def get(self, kind: str, name: str) -> bytes | None:
@@ -88,7 +89,7 @@ class AuthStore:
         await self._backend.put(self._key(kind, name), value, ttl=seconds)
 
     async def replace(self, kind: str, name: str, value: bytes, seconds: float, version: int) -> bool:
-        """False if another request has written since `version`, which is 0 where nothing was."""
+        """False if another request has written since `version`, which is 0 for a new record."""
         try:
             await self._backend.put(self._key(kind, name), value, ttl=seconds, if_version=version)
         except Conflict:
@@ -99,21 +100,21 @@ class AuthStore:
         await self._backend.touch(self._key(kind, name), seconds)
 
     def _key(self, kind: str, name: str) -> str:
-        family = GRANTED if kind in GRANTED_KINDS else OF_CALLERS
+        family = GRANTED if kind in GRANTED_KINDS else UNTRUSTED
         return f"{family}/{self._prefix}/{kind}/{digest(name)[:40]}"
 
 
 class AttemptLimit(NamedTuple):
-    """So many attempts in so many seconds: of one address (or name), and of all together."""
+    """A limit of attempts in a period: of one address (or name), and of all together."""
 
     kind: str
-    words: str  # what there were too many of
+    words: str  # for attempts, in error messages
     seconds: float
     each: int
     for_all: int
 
     async def take(self, store: AuthStore, name: str) -> None:
-        """Raises OAuthRefusal if none is left. When all are used up, no new address leaves a counter behind."""
+        """Raises OAuthError over a limit. Over that for all, no counter of a new address is stored."""
         if int(await store.get(self.kind, "") or 0) >= self.for_all:
             raise OAuthError.too_many(self.words, await store.remaining(self.kind, ""))
         if await store.count(self.kind, name, self.seconds) > self.each:
@@ -122,12 +123,9 @@ class AttemptLimit(NamedTuple):
 
 
 class Sealed(msgspec.Struct, frozen=True, kw_only=True):
-    """A record that others carry for us as sealed text, good until a moment in seconds since 1970.
+    """A record that clients and browsers hold as sealed text. Each kind has a tag, so none can be used as another."""
 
-    Each kind has a tag of its own, so none can be taken for another.
-    """
-
-    until: float
+    until: float  # seconds since 1970
 
 
 S = TypeVar("S", bound=Sealed)
@@ -139,10 +137,9 @@ class _Keys(Confidential, frozen=True):
 
 
 class Keyring:
-    """One key that signs access tokens and one that seals records: made once, and the same for all workers.
+    """One key that signs access tokens and one that seals records, the same for all workers.
 
-    With a secret (DOVETAIL_SECRET) they are sealed by it in the store; without one they stand there as they are, and
-    who can read the store can sign tokens.
+    With a secret (DOVETAIL_SECRET) they are sealed in the store. Without one, any reader of the store can sign tokens.
     """
 
     def __init__(self, store: AuthStore, secrets: Secrets, clock: Callable[[], float] = time.time) -> None:
@@ -150,7 +147,7 @@ class Keyring:
         self._outer = Sealer(secrets) if secrets else None
         self.now = clock
         self._read_at = float("-inf")
-        self._stored: bytes | None = None  # as the keys stand in the store
+        self._stored: bytes | None = None  # the keys as they are in the store
         self._loaded: tuple[SigningKey, Sealer] | None = None
 
     async def signing(self) -> SigningKey:
@@ -160,7 +157,7 @@ class Keyring:
         return (await self._load())[1].seal(msgspec.msgpack.encode(record))
 
     async def open(self, text: str | None, kind: type[S]) -> S | None:
-        """None for what is no such record of ours, or is not good any more."""
+        """None for a text that is no such record, or has expired."""
         if not text or not text.isascii():
             return None
         _, sealer = await self._load()
@@ -170,26 +167,26 @@ class Keyring:
             return None
         return record if self.now() < record.until else None
 
-    async def _load(self, look_seconds: float = 60.0) -> tuple[SigningKey, Sealer]:
-        """From the store, now and then. One that has lost the keys gets them back from a worker that knows them."""
+    async def _load(self) -> tuple[SigningKey, Sealer]:
+        """From the store, once a minute. If the store has lost the keys, this worker writes those that it has."""
         now = self.now()
-        if self._loaded is not None and abs(now - self._read_at) < look_seconds:
+        if self._loaded is not None and abs(now - self._read_at) < KEY_POLL_INTERVAL:
             return self._loaded
         found = await self._store.get("keys", "")
         while found is None:
-            made = self._stored or self._made()
-            found = made if await self._store.claim("keys", "", MAX_TTL, made) else await self._store.get("keys", "")
+            keys = self._stored or self._generate()
+            found = keys if await self._store.claim("keys", "", MAX_TTL, keys) else await self._store.get("keys", "")
         if self._loaded is None or found != self._stored:
-            self._loaded = self._opened(found)
+            self._loaded = self._decode(found)
             self._stored = found
         self._read_at = now
         return self._loaded
 
-    def _made(self) -> bytes:
+    def _generate(self) -> bytes:
         raw = msgspec.msgpack.encode(_Keys(SigningKey.new().jwk, os.urandom(32)))
         return raw if self._outer is None else self._outer.seal(raw).encode()
 
-    def _opened(self, found: bytes) -> tuple[SigningKey, Sealer]:
+    def _decode(self, found: bytes) -> tuple[SigningKey, Sealer]:
         try:
             raw = found if self._outer is None else self._outer.open(found.decode())
             keys = msgspec.msgpack.decode(raw, type=_Keys)

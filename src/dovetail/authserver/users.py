@@ -1,7 +1,7 @@
-"""Users of a small deployment: names, hashes of passwords, and sign-ins that are slow to guess.
+"""Users of a small deployment: names, hashes of passwords, and sign-ins with rate limits.
 
-A file of JSON, `{"ann": "scrypt:…"}`, or a mapping. `python -m dovetail.authserver hash` makes the text for a
-password. A file is read again when it was changed; one that is broken then changes nothing.
+A file of JSON, `{"ann": "scrypt:…"}`, or a mapping; `python -m dovetail.authserver hash` makes a hash. A file that has
+changed is read again; if it is invalid then, the users stay as they were.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ from dovetail.authserver.storage import AttemptLimit, AuthStore
 from dovetail.errors import SetupError
 from dovetail.protocol.pagination import decode_base64url, encode_base64url
 
-COST, BLOCK, PARALLEL = 2**15, 8, 3  # of scrypt: what OWASP recommends for 32 MiB
+COST, BLOCK, PARALLEL = 2**15, 8, 3  # of scrypt, as OWASP recommends for 32 MiB
 SALT = 16  # bytes
 MAX_PASSWORD = 1000  # characters
 MAX_NAME = 200
-REGISTERED = "dcr-"  # what the ids of clients begin with that have registered themselves
+REGISTERED = "dcr-"  # prefix of the ids of clients that have registered themselves
 HASH = "python -m dovetail.authserver hash"
-BEGIN = f'Write {{}} into it, which is nobody, or {{"ann": "scrypt:..."}}, with what this prints: {HASH}'
-TRIES = AttemptLimit("tries", "tries to sign in", 900.0, each=30, for_all=3000)
-TRIES_OF_NAME = AttemptLimit("tries of a name", "tries to sign in", 900.0, each=200, for_all=3000)
+HOW_TO_BEGIN = f'Write {{}} into it for no users, or {{"ann": "scrypt:..."}}, with what this prints: {HASH}'
+SIGN_IN_LIMIT = AttemptLimit("tries", "tries to sign in", 900.0, each=30, for_all=3000)
+NAME_SIGN_IN_LIMIT = AttemptLimit("tries of a name", "tries to sign in", 900.0, each=200, for_all=3000)
 
 _HASH = re.compile(r"scrypt:([0-9]{1,8}):([0-9]{1,2}):([0-9]{1,2}):([A-Za-z0-9_-]{16,100}):([A-Za-z0-9_-]{43})")
 
@@ -46,7 +46,7 @@ class _Hash(NamedTuple):
 
 
 def hash_password(password: str, *, cost: int = COST) -> str:
-    """The text that stands for a password in a file of users."""
+    """The text for a file of users."""
     if not 0 < len(password) <= MAX_PASSWORD:
         raise SetupError(f"A password has 1 to {MAX_PASSWORD} characters")
     salt = os.urandom(SALT)
@@ -55,23 +55,23 @@ def hash_password(password: str, *, cost: int = COST) -> str:
 
 
 class Users:
-    """Names and hashes of passwords. `reserved`: ids of clients, which no user may bear."""
+    """Names and hashes of passwords. `reserved`: ids of clients, which can't be names of users."""
 
     def __init__(self, given: "str | os.PathLike[str] | Mapping[str, str]", reserved: Collection[str] = ()) -> None:
         self._reserved = reserved
         self._path = None if isinstance(given, Mapping) else Path(given)
-        # A check takes a core and much memory: two at a time, and 20 with those that wait.
+        # A check takes a core and much memory: two at a time, and 20 with the queue.
         self._threads = BoundedThreads(2, 20, "dovetail-passwords")
-        self._content = b"" if self._path is None else _content(self._path)
-        self._hashes = self._checked(given) if self._path is None else self._read(self._path, self._content)
+        self._content = b"" if self._path is None else _read_file(self._path)
+        self._hashes = self._check(given) if self._path is None else self._parse(self._path, self._content)
 
     async def sign_in(self, store: AuthStore, name: str, password: str, address: str) -> bool:
-        """Raises OAuthRefusal after too many tries. Each is counted before the password is looked at."""
+        """Raises OAuthError after too many tries. Each is counted before the password is checked."""
         try:
-            await TRIES.take(store, address)
-            await TRIES_OF_NAME.take(store, name)
+            await SIGN_IN_LIMIT.take(store, address)
+            await NAME_SIGN_IN_LIMIT.take(store, name)
         except OAuthError:
-            log.warning("too many tries to sign in from %s", address)  # some type their password as the name
+            log.warning("too many tries to sign in from %s", address)  # not the name, which may be a password
             raise
         accepted = await self.accepts(name, password)
         if not accepted:
@@ -79,52 +79,52 @@ class Users:
         return accepted
 
     async def accepts(self, name: str, password: str) -> bool:
-        """It takes as long for a name that no user has."""
+        """It takes as long for an unknown name."""
         if len(password) > MAX_PASSWORD:
             return False
-        text = (await self._known()).get(name)
-        known = self._decoy() if text is None else _parsed(text)
+        text = (await self._current()).get(name)
+        expected = self._decoy() if text is None else _parse_hash(text)
         try:
-            digest = await self._threads.run(_scrypt, password, known)
+            digest = await self._threads.run(_scrypt, password, expected)
         except QueueFull:
             raise OAuthError.too_many("people signing in at this moment", 5) from None
-        return hmac.compare_digest(digest, known.digest) and text is not None
+        return hmac.compare_digest(digest, expected.digest) and text is not None
 
-    async def mark(self, name: str) -> str | None:
+    async def fingerprint(self, name: str) -> str | None:
         """Changes with the password; None if there is no such user."""
-        text = (await self._known()).get(name)
+        text = (await self._current()).get(name)
         return None if text is None else hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def _decoy(self) -> _Hash:
-        """What costs as much as the password of a user, and fits none."""
+        """A hash that costs as much as that of a user, for no password."""
         text = next(iter(self._hashes.values()), None)
-        usual = _Hash(COST, BLOCK, PARALLEL, b"", b"") if text is None else _parsed(text)
+        usual = _Hash(COST, BLOCK, PARALLEL, b"", b"") if text is None else _parse_hash(text)
         return usual._replace(salt=os.urandom(SALT), digest=os.urandom(32))
 
-    async def _known(self) -> dict[str, str]:
-        """As the file says now. If it is broken the users stay as they were, and the log says so once."""
+    async def _current(self) -> dict[str, str]:
+        """The users that the file has now."""
         if self._path is not None:
-            content = await asyncio.to_thread(_content, self._path)  # a disk may be slow
+            content = await asyncio.to_thread(_read_file, self._path)  # a disk may be slow
             if content != self._content:
                 self._content = content
                 try:
-                    self._hashes = self._read(self._path, content)
+                    self._hashes = self._parse(self._path, content)
                 except SetupError as failure:
                     log.error("%s is no file of users now, so they stay as they were: %s", self._path, failure)
         return self._hashes
 
-    def _read(self, path: Path, content: bytes | str) -> dict[str, str]:
+    def _parse(self, path: Path, content: bytes | str) -> dict[str, str]:
         where = f"AuthServer: users={str(path)!r}"
         if isinstance(content, str):
-            raise SetupError(f"{where} can't be read: {content}. {BEGIN}")
+            raise SetupError(f"{where} can't be read: {content}. {HOW_TO_BEGIN}")
         if not content.strip():
-            raise SetupError(f"{where} is empty. {BEGIN}")
+            raise SetupError(f"{where} is empty. {HOW_TO_BEGIN}")
         try:
-            return self._checked(msgspec.json.decode(content))
+            return self._check(msgspec.json.decode(content))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise SetupError(f'{where} must hold JSON: {{"ann": "scrypt:..."}}') from None
 
-    def _checked(self, given: Any) -> dict[str, str]:
+    def _check(self, given: Any) -> dict[str, str]:
         if not isinstance(given, Mapping):
             raise SetupError('AuthServer: users must be {"ann": "scrypt:..."}, or a file with that')
         for name, text in given.items():
@@ -133,22 +133,22 @@ class Users:
             if name in self._reserved or name.startswith(("https://", "http://", REGISTERED)):
                 raise SetupError(f"AuthServer: users: {name!r} is the id of a client; no user may bear it")
             try:
-                _parsed(text)
+                _parse_hash(text)
             except (TypeError, ValueError):
                 raise SetupError(f"AuthServer: users: {name!r} has no hash of a password; make one: {HASH}") from None
         return dict(given)
 
 
-def _content(path: Path) -> bytes | str:
-    """What a file holds, or why it can't be read."""
+def _read_file(path: Path) -> bytes | str:
+    """The content, or the reason why it can't be read."""
     try:
         return path.read_bytes()
     except OSError as failure:
         return failure.strerror or type(failure).__name__
 
 
-def _parsed(text: str) -> _Hash:
-    """Raises ValueError for what is no hash of a password."""
+def _parse_hash(text: str) -> _Hash:
+    """Raises ValueError."""
     found = _HASH.fullmatch(text)
     if found is None:
         raise ValueError("no hash of a password")
@@ -158,7 +158,8 @@ def _parsed(text: str) -> _Hash:
     return _Hash(cost, block, parallel, decode_base64url(found[4]), decode_base64url(found[5]))
 
 
-def _scrypt(password: str, how: _Hash) -> bytes:
-    room = 128 * how.block * (how.cost + how.parallel + 2) + 1024 * 1024
+def _scrypt(password: str, like: _Hash) -> bytes:
+    """With the salt and the costs of another hash."""
+    memory = 128 * like.block * (like.cost + like.parallel + 2) + 1024 * 1024
     secret = password.encode("utf-8", "surrogatepass")
-    return hashlib.scrypt(secret, salt=how.salt, n=how.cost, r=how.block, p=how.parallel, maxmem=room, dklen=32)
+    return hashlib.scrypt(secret, salt=like.salt, n=like.cost, r=like.block, p=like.parallel, maxmem=memory, dklen=32)

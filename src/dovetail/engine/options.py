@@ -165,7 +165,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise SetupError(f"Server: audit={given['audit']!r} is not possible; it must be True, False or a function")
         secret = checked_secrets(given["secret"], "Server: secret") if "secret" in given else secrets_in(os.environ)
         rates = parse_rates(given["rate_limit"], "Server") if "rate_limit" in given else ()
-        auth = None if given.get("auth") is None else lazy_auth.Auth.of(given["auth"])
+        auth = None if given.get("auth") is None else lazy_auth.Auth.from_option(given["auth"])
         ours = {"secret": secret, "rate_limit": rates, "auth": auth}
         return cls(**{**PROFILES[given.get("profile", "spec")], **given, **ours})
 

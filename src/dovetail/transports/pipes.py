@@ -1,7 +1,7 @@
-"""Non-blocking pipes and their framing: bytes from one descriptor, lines to another, beside the event loop.
+"""Non-blocking readers and writers of file descriptors, and the framing of messages as lines.
 
-`open_reader` and `open_writer` choose how: pipes and sockets are watched by the loop itself; for files and terminals,
-and on Windows, a daemon thread does the blocking.
+`open_reader` and `open_writer` choose how: pipes and sockets are watched by the event loop itself; for files and
+terminals, and on Windows, a daemon thread does the blocking.
 """
 
 import asyncio
@@ -15,72 +15,63 @@ from itertools import islice
 from queue import SimpleQueue
 
 STDIN, STDOUT, STDERR = range(3)
-CHUNK = 64 * 1024  # all that fits into a pipe; room for much more is costly to get for each read
-HIGH_WATER = 4 * 1024 * 1024  # so many bytes may wait for a client that does not read ...
-LOW_WATER = 1024 * 1024  # ... and so few must be left before there is room again
-LINES_AT_ONCE = 64
+READ_SIZE = 64 * 1024  # bytes; all that fits into a pipe, and larger buffers are costly to allocate for each read
+HIGH_WATER = 4 * 1024 * 1024  # bytes that may be pending for a client that does not read
+LOW_WATER = 1024 * 1024  # pending bytes at which a full writer accepts messages again
+LINES_PER_WRITE = 64
 
 _LINE_BREAKS = bytes.maketrans(b"\r\n", b"  ")
-
-# ── framing ──
 
 Line = bytes | bytearray | None  # None stands for a line that was longer than allowed
 
 
 class LineSplitter:
-    """Cuts chunks into lines. Blank lines are left out, and a carriage return is left in: JSON takes it for space.
+    """Cuts chunks into lines, without blank ones. A carriage return stays: JSON takes it for white space.
 
-    A line over the limit is reported once, as None, as soon as it is too long; the rest of it, up to its newline, is
-    thrown away.
+    A line over the limit is reported once, as None, as soon as it is too long; the rest of it is discarded.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._begun = bytearray()  # a line whose newline is still to come
+        self._partial = bytearray()  # a line whose newline has not arrived
         self._discarding = False
 
     def feed(self, chunk: bytes) -> list[Line]:
         *pieces, rest = chunk.split(b"\n")
         lines: list[Line] = []
-        if pieces and (self._begun or self._discarding):
-            self._begin(pieces.pop(0), lines)
+        if pieces and (self._partial or self._discarding):
+            self._extend_partial(pieces.pop(0), lines)
             lines += self.end()
         limit = self._limit
         lines += [piece if len(piece) <= limit else None for piece in pieces if piece and not piece.isspace()]
         if rest:
-            self._begin(rest, lines)
+            self._extend_partial(rest, lines)
         return lines
 
     def end(self) -> list[Line]:
-        """The line that was begun is complete: its newline came, or the input is over."""
-        line, self._begun = self._begun, bytearray()
+        """The partial line is complete: its newline arrived, or the input has ended."""
+        line, self._partial = self._partial, bytearray()
         discarded, self._discarding = self._discarding, False
         return [] if discarded or not line or line.isspace() else [line]
 
-    def _begin(self, piece: bytes, lines: list[Line]) -> None:
-        """Add to the line that is begun, unless it is too long already."""
-        if self._discarding:
-            return
-        if len(self._begun) + len(piece) > self._limit:
-            self._begun = bytearray()
+    def _extend_partial(self, piece: bytes, lines: list[Line]) -> None:
+        if not self._discarding and len(self._partial) + len(piece) > self._limit:
+            self._partial = bytearray()
             self._discarding = True
             lines.append(None)
-        else:
-            self._begun += piece
+        elif not self._discarding:
+            self._partial += piece
 
 
 def as_line(message: bytes) -> bytes:
-    """One message as one line. A line break between its tokens, where a user's own JSON has one, becomes a space."""
+    """One message as one line. A line break between tokens, as in an author's own JSON, becomes a space."""
     if b"\n" in message or b"\r" in message:
         message = message.translate(_LINE_BREAKS)
     return message + b"\n"
 
 
-# ── descriptors ──
-
-
 def is_watchable(descriptor: int) -> bool:
-    """Tell whether the loop can watch it. That makes it non-blocking, which its other users must not feel."""
+    """Whether the event loop can watch it. Watching makes it non-blocking, so no other code may depend on it."""
     if sys.platform == "win32":
         return False
     mode = os.fstat(descriptor).st_mode
@@ -95,18 +86,15 @@ def write_all(descriptor: int, data: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-# ── in ──
-
-
-Received = Callable[[bytes], None]
+OnChunk = Callable[[bytes], None]  # called with each chunk that was read; an empty one is the end of the input
 
 
 class WatchedReader:
-    """Hands over what it reads in chunks; an empty one is the end. The loop calls when there is something to read."""
+    """Reader of a descriptor that the event loop watches."""
 
-    def __init__(self, descriptor: int, received: Received) -> None:
+    def __init__(self, descriptor: int, on_chunk: OnChunk) -> None:
         self._descriptor = descriptor
-        self._received = received
+        self._on_chunk = on_chunk
         self._loop = asyncio.get_running_loop()
         self._watching = False
         self._closed = False
@@ -132,24 +120,24 @@ class WatchedReader:
 
     def _read(self) -> None:
         try:
-            chunk = os.read(self._descriptor, CHUNK)
+            chunk = os.read(self._descriptor, READ_SIZE)
         except BlockingIOError:
             return
-        except OSError:  # a connection that was reset has ended too
+        except OSError:  # a connection that was reset has ended, too
             chunk = b""
         if not chunk:
             self.close()
-        self._received(chunk)
+        self._on_chunk(chunk)
 
 
 class ThreadReader:
-    """The same by a daemon thread: after a pause one more chunk may come."""
+    """Reader with a daemon thread: one more chunk may arrive after `pause`."""
 
-    def __init__(self, descriptor: int, received: Received) -> None:
+    def __init__(self, descriptor: int, on_chunk: OnChunk) -> None:
         self._descriptor = descriptor
-        self._received = received
+        self._on_chunk = on_chunk
         self._loop = asyncio.get_running_loop()
-        self._wanted = threading.Event()
+        self._read_wanted = threading.Event()
         self._paused = False
         self._closed = False
         self.resume()
@@ -160,115 +148,109 @@ class ThreadReader:
 
     def resume(self) -> None:
         self._paused = False
-        self._wanted.set()
+        self._read_wanted.set()
 
     def close(self) -> None:
         self._closed = True
-        self._wanted.set()
+        self._read_wanted.set()
 
     def _read(self) -> None:
         chunk = b"?"
         while chunk:
-            self._wanted.wait()
-            self._wanted.clear()
+            self._read_wanted.wait()
+            self._read_wanted.clear()
             if self._closed:
                 return
             try:
-                chunk = os.read(self._descriptor, CHUNK)
+                chunk = os.read(self._descriptor, READ_SIZE)
             except OSError:
                 chunk = b""
-            if not _tell(self._loop, self._deliver, chunk):
+            if not _call_on_loop(self._loop, self._deliver, chunk):
                 return
 
     def _deliver(self, chunk: bytes) -> None:
         if not self._closed:
-            self._received(chunk)
+            self._on_chunk(chunk)
             if not self._paused:
-                self._wanted.set()
+                self._read_wanted.set()
 
 
 Reader = WatchedReader | ThreadReader
 
 
-def open_reader(descriptor: int, received: Received) -> Reader:
-    return (WatchedReader if is_watchable(descriptor) else ThreadReader)(descriptor, received)
+def open_reader(descriptor: int, on_chunk: OnChunk) -> Reader:
+    return (WatchedReader if is_watchable(descriptor) else ThreadReader)(descriptor, on_chunk)
 
 
-# ── out ──
+class _SendBuffer:
+    """The pending bytes of a writer. `on_change` is called when it is not full any more, or when it is broken.
 
-
-class _Outbox:
-    """The bytes that a writer still has to send. `changed` is called when there is room again.
-
-    It is also called when the other side is gone: then `broken` is true, and what is still written is dropped.
+    It is broken when the other side has closed the pipe. Messages written after that are dropped.
     """
 
-    def __init__(self, descriptor: int, changed: Callable[[], None]) -> None:
+    def __init__(self, descriptor: int, on_change: Callable[[], None]) -> None:
         self.full = False
         self.broken = False
         self._descriptor = descriptor
         self._loop = asyncio.get_running_loop()
-        self._changed = changed
+        self._on_change = on_change
         self._pending = 0
-        self._moved = asyncio.Event()
+        self._progress = asyncio.Event()
 
     async def drain(self) -> None:
         while self.full:
-            self._moved.clear()
-            await self._moved.wait()
+            self._progress.clear()
+            await self._progress.wait()
 
-    async def has_room(self, patience: float) -> bool:
-        """Wait for room; False if nothing at all is read for `patience` seconds."""
-        return await self._sinks_to(LOW_WATER if self.full else HIGH_WATER, patience)
+    async def wait_for_room(self, timeout: float) -> bool:
+        """Wait until it is not full; False if the client reads nothing at all for `timeout` seconds."""
+        return await self.flush(timeout, LOW_WATER if self.full else HIGH_WATER)
 
-    async def flush(self, patience: float) -> bool:
-        """Wait until everything is sent; False if nothing at all is read for `patience` seconds."""
-        return await self._sinks_to(0, patience)
-
-    async def _sinks_to(self, level: int, patience: float) -> bool:
-        while self._pending > level:
-            self._moved.clear()
+    async def flush(self, timeout: float, remaining: int = 0) -> bool:
+        """Wait until at most `remaining` bytes are pending; False if nothing is read for `timeout` seconds."""
+        while self._pending > remaining:
+            self._progress.clear()
             try:
-                await asyncio.wait_for(self._moved.wait(), patience)
+                await asyncio.wait_for(self._progress.wait(), timeout)
             except TimeoutError:
                 return False
         return not self.broken
 
     def _sent(self, count: int) -> None:
         self._pending -= count
-        self._moved.set()
+        self._progress.set()
         if self.full and self._pending <= LOW_WATER:
-            self._make_room()
+            self._notify_room()
 
-    def _break(self) -> None:
+    def _mark_broken(self) -> None:
         if not self.broken:
             self.broken = True
             self._pending = 0
-            self._moved.set()
-            self._make_room()
+            self._progress.set()
+            self._notify_room()
 
-    def _make_room(self) -> None:
+    def _notify_room(self) -> None:
         self.full = False
-        self._loop.call_soon(self._changed)  # not while someone is still in `write`
+        self._loop.call_soon(self._on_change)  # later: the caller may still be in `write`
 
 
-class WatchedWriter(_Outbox):
-    """Takes messages at once and sends them, each as one line, as fast as the pipe takes them; the loop calls then."""
+class WatchedWriter(_SendBuffer):
+    """Writer of a descriptor that the event loop watches. `write` never blocks; each message is sent as one line."""
 
-    def __init__(self, descriptor: int, changed: Callable[[], None]) -> None:
-        super().__init__(descriptor, changed)
-        self._unsent: deque[bytes | memoryview] = deque()  # not empty only while gathering or watching
-        self._gathering = False
+    def __init__(self, descriptor: int, on_change: Callable[[], None]) -> None:
+        super().__init__(descriptor, on_change)
+        self._unsent: deque[bytes | memoryview] = deque()  # not empty only while corked or watching
+        self._corked = False
         self._watching = False
         self._was_blocking = os.get_blocking(descriptor)
         os.set_blocking(descriptor, False)
 
-    def gather(self) -> None:
-        """Keep what is written until `send_gathered`, which sends all of that at once."""
-        self._gathering = True
+    def cork(self) -> None:
+        """Hold messages back until `uncork`, which sends all of them at once."""
+        self._corked = True
 
-    def send_gathered(self) -> None:
-        self._gathering = False
+    def uncork(self) -> None:
+        self._corked = False
         if self._unsent and not self._watching:
             self._write()
 
@@ -278,30 +260,29 @@ class WatchedWriter(_Outbox):
         line = as_line(message)
         self._pending += len(line)
         self._unsent.append(line)
-        if not self._gathering and not self._watching:
+        if not self._corked and not self._watching:
             self._write()
         if self._pending > HIGH_WATER:
             self.full = True
 
     def _write(self) -> None:
         try:
-            count = os.writev(self._descriptor, list(islice(self._unsent, LINES_AT_ONCE)))
+            count = os.writev(self._descriptor, list(islice(self._unsent, LINES_PER_WRITE)))
         except BlockingIOError:
             count = 0
         except OSError:
             self.close()
-            self._break()
+            self._mark_broken()
             return
         if count == self._pending:
             self._unsent.clear()
         else:
-            self._forget(count)
+            self._drop_sent(count)
         if self._unsent or self._watching:
             self._watch(bool(self._unsent))
         self._sent(count)
 
-    def _forget(self, count: int) -> None:
-        """Drop the first `count` bytes of what is unsent."""
+    def _drop_sent(self, count: int) -> None:
         while count:
             line = self._unsent.popleft()
             if count < len(line):
@@ -316,25 +297,24 @@ class WatchedWriter(_Outbox):
         self._watching = wanted
 
     def close(self) -> None:
-        """Drop what is still unsent."""
+        """Drop unsent messages."""
         self._unsent.clear()
         self._watch(False)
         os.set_blocking(self._descriptor, self._was_blocking)
 
 
-class ThreadWriter(_Outbox):
-    """The same by a daemon thread, which writes one line after the other."""
+class ThreadWriter(_SendBuffer):
+    """Writer with a daemon thread, which writes one line after the other."""
 
-    def __init__(self, descriptor: int, changed: Callable[[], None]) -> None:
-        super().__init__(descriptor, changed)
+    def __init__(self, descriptor: int, on_change: Callable[[], None]) -> None:
+        super().__init__(descriptor, on_change)
         self._lines: SimpleQueue[bytes | None] = SimpleQueue()
         threading.Thread(target=self._write, name="dovetail-stdout", daemon=True).start()
 
-    def gather(self) -> None:
-        """The thread gathers nothing."""
+    def cork(self) -> None:
+        """Nothing: the thread writes every line by itself."""
 
-    def send_gathered(self) -> None:
-        """See `gather`."""
+    uncork = cork
 
     def write(self, message: bytes) -> None:
         if not self.broken:
@@ -351,20 +331,20 @@ class ThreadWriter(_Outbox):
             try:
                 write_all(self._descriptor, line)
             except OSError:
-                _tell(self._loop, self._break)
+                _call_on_loop(self._loop, self._mark_broken)
                 return
-            if not _tell(self._loop, self._sent, len(line)):
+            if not _call_on_loop(self._loop, self._sent, len(line)):
                 return
 
 
 Writer = WatchedWriter | ThreadWriter
 
 
-def open_writer(descriptor: int, changed: Callable[[], None]) -> Writer:
-    return (WatchedWriter if is_watchable(descriptor) else ThreadWriter)(descriptor, changed)
+def open_writer(descriptor: int, on_change: Callable[[], None]) -> Writer:
+    return (WatchedWriter if is_watchable(descriptor) else ThreadWriter)(descriptor, on_change)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: object) -> bool:
+def _call_on_loop(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: object) -> bool:
     """Call a function on the loop, from a thread; False if the loop is closed."""
     try:
         loop.call_soon_threadsafe(function, *arguments)

@@ -1,4 +1,4 @@
-"""The process around a server: its event loop, signals and log on stderr. Nothing that is stuck delays its end."""
+"""Process of a server: event loop, signals, log on stderr, and an exit that no stuck task or thread delays."""
 
 import asyncio
 import atexit
@@ -19,15 +19,16 @@ from typing import Any, ParamSpec, TypeVar
 from dovetail.engine.redaction import RedactingFilter, Redactor
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import SetupError
-from dovetail.transports import refuse_while_importing
+from dovetail.transports import programs_being_imported
 from dovetail.transports.pipes import STDERR, write_all
 
 WINDOWS_BREAK = getattr(signal, "SIGBREAK", None)  # Ctrl-Break, and what service managers send there
 SIGNALS = (signal.SIGINT, signal.SIGTERM, *([WINDOWS_BREAK] if WINDOWS_BREAK is not None else []))
-SETTLE_SECONDS = 0.5  # for tasks that were cancelled
+CANCEL_TIMEOUT = 0.5  # seconds for cancelled tasks to end
+FLUSH_TIMEOUT = 0.5  # seconds for the log to be written
 EXECUTOR_THREADS = 64
 LEVEL_VARIABLE = "DOVETAIL_LOG_LEVEL"
-MAX_LINES = 500  # of the log that wait to be written
+MAX_LINES = 500  # pending lines of the log
 MAX_LINE_BYTES = 16 * 1024
 
 P = ParamSpec("P")
@@ -40,60 +41,59 @@ def run_process(
     main: Callable[[], Coroutine[Any, Any, None]],
     threads: ThreadPool,
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
-    exit_seconds: float = 2.0,
+    exit_timeout: float = 2.0,
 ) -> None:
-    """Run `main` in an event loop of its own. `threads` are those that it may leave stuck.
+    """Run `main` in an event loop of its own, like `asyncio.run`, but don't wait for stuck tasks and threads.
 
-    The regular exit of a process with such threads then takes no longer than `exit_seconds`.
-
-    `asyncio.run` would wait without end for tasks that ignore their cancellation, and for threads.
+    If threads of the pool are stuck at the end, the exit of the process takes no longer than `exit_timeout` seconds.
     """
     loop = new_loop()
     executor = DaemonExecutor(loop)
-    loop.set_exception_handler(_report)
+    loop.set_exception_handler(_log_loop_error)
     loop.set_default_executor(executor)
     asyncio.set_event_loop(loop)
     try:
         try:
             loop.run_until_complete(main())
         finally:
-            loop.run_until_complete(_clear(loop))
+            loop.run_until_complete(_cancel_tasks(loop))
     finally:
         asyncio.set_event_loop(None)
         loop.close()
         if threads.stuck or executor.threads.stuck:
-            _insist_on_the_end(lambda: threads.stuck + executor.threads.stuck > 0, exit_seconds)
+            _limit_exit(lambda: threads.stuck + executor.threads.stuck > 0, exit_timeout)
 
 
-def _insist_on_the_end(is_stuck: Callable[[], bool], exit_seconds: float) -> None:
-    """Bound the time of the interpreter's exit, once it begins: a stuck thread may hold a lock that it waits for.
+def _limit_exit(is_stuck: Callable[[], bool], exit_timeout: float) -> None:
+    """Kill the process if its exit takes too long. Code of the program after `run()` is not limited.
 
-    One that is blocked in `print`, because nobody reads stderr, holds such a lock. What the program does after the
-    server has ended takes as long as it likes.
+    The exit of the interpreter may wait for a lock of a stuck thread, such as one that blocks in `print` because the
+    host does not read stderr.
     """
-    exit_begun = threading.Event()
+    exit_started = threading.Event()
 
-    def end() -> None:
+    def watch() -> None:
         seconds = 0.0
         while is_stuck():
             time.sleep(0.1)
-            seconds = seconds + 0.1 if exit_begun.is_set() or _program_is_over() else 0.0
-            if seconds >= exit_seconds:
+            is_interactive = sys.flags.interactive or hasattr(sys, "ps1")  # a prompt is no Python code
+            # A main thread that has no Python code left flushes stdout, before `atexit`.
+            has_ended = not is_interactive and threading.main_thread().ident not in sys._current_frames()
+            seconds = seconds + 0.1 if exit_started.is_set() or has_ended else 0.0
+            if seconds >= exit_timeout:
                 os._exit(0)
 
-    threading.Thread(target=end, name="dovetail-end", daemon=True).start()  # at the exit it would be too late to start
-    atexit.register(exit_begun.set)
-
-
-def _program_is_over() -> bool:
-    """Whether the main thread has no Python code left to run. It then flushes stdout, before anything at exit."""
-    is_interactive = sys.flags.interactive or hasattr(sys, "ps1")  # a prompt is no Python code either
-    return not is_interactive and threading.main_thread().ident not in sys._current_frames()
+    threading.Thread(target=watch, name="dovetail-exit", daemon=True).start()  # at the exit none can be started
+    atexit.register(exit_started.set)
 
 
 def refuse_nested_run() -> None:
-    """Say so in plain words, before anything else is changed."""
-    refuse_while_importing()
+    """Raises SetupError where `run()` can't work: in an event loop, or while the `dovetail` command imports it."""
+    if programs_being_imported:
+        raise SetupError(
+            f"{programs_being_imported[-1]} calls run() while it is imported, but the dovetail command serves it: "
+            'put that call under `if __name__ == "__main__":`'
+        )
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -101,37 +101,37 @@ def refuse_nested_run() -> None:
     raise SetupError("server.run() starts an event loop of its own: call it outside of async functions")
 
 
-async def _clear(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel every task that is left, and close what generators are open, without insisting."""
+async def _cancel_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel all other tasks and close async generators, but wait only for a moment."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
     tasks.add(loop.create_task(loop.shutdown_asyncgens()))
-    _, stubborn = await asyncio.wait(tasks, timeout=SETTLE_SECONDS)
-    for task in stubborn:
-        with contextlib.suppress(BaseException):  # what it says to that would else be printed when it is collected
+    _, running = await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT)
+    for task in running:
+        with contextlib.suppress(BaseException):  # else its failure would be printed when it is collected
             coroutine = task.get_coro()
             if isinstance(coroutine, Coroutine):
                 coroutine.close()
 
 
-async def leave_lifespan(work: Coroutine[Any, Any, None], seconds: float, *, after: float = 0.0) -> None:
-    """Await `work`, which ends the lifespan, but not for longer than that, `after` what else it may take."""
-    leaving = asyncio.ensure_future(work)
-    await asyncio.wait({leaving}, timeout=after + seconds)
-    if not leaving.done():
-        log.warning("the lifespan did not end within %g s and was left", seconds)
-    elif (failure := leaving.exception()) is not None:
+async def end_lifespan(work: Coroutine[Any, Any, None], timeout: float, *, drain_timeout: float = 0.0) -> None:
+    """Await `work`, which drains and then ends the lifespan, for `drain_timeout` and `timeout` seconds."""
+    ending = asyncio.ensure_future(work)
+    await asyncio.wait({ending}, timeout=drain_timeout + timeout)
+    if not ending.done():
+        log.warning("the lifespan did not end within %g s and was left", timeout)
+    elif (failure := ending.exception()) is not None:
         log.error("the lifespan failed at its end", exc_info=failure)
 
 
-def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    if not loop.is_closed():  # later there is nothing to say but that some task was left behind
+def _log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    if not loop.is_closed():  # after that, asyncio only complains of tasks that were still running
         log.error("%s", context["message"], exc_info=context.get("exception"))
 
 
 class DaemonExecutor(ThreadPoolExecutor):
-    """Where `asyncio.to_thread` works. The threads of a standard executor would hold up the end of the process."""
+    """Executor of `asyncio.to_thread` with daemon threads: those of a standard executor would delay the exit."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()  # never starts a thread of its own
@@ -140,7 +140,7 @@ class DaemonExecutor(ThreadPoolExecutor):
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         inner: Any = fn
-        while isinstance(inner, partial):  # as `asyncio.to_thread` wraps it
+        while isinstance(inner, partial):  # `asyncio.to_thread` wraps the function
             inner = next(filter(callable, inner.args), inner.func)
         label = f"function {getattr(inner, '__qualname__', type(inner).__name__)} given to asyncio.to_thread"
         work = self.threads.run(partial(fn, *args, **kwargs), label=label)
@@ -152,76 +152,73 @@ class StopSignal:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._came: asyncio.Future[None] = self._loop.create_future()
-        self._before: dict[signal.Signals, Any] = {}
+        self._received: asyncio.Future[None] = self._loop.create_future()
+        self._previous_handlers: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "StopSignal":
         # The loop's own signal handlers would not do: they are not called while a function blocks the loop.
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:
-                    self._before[number] = signal.signal(number, self._handle) or signal.SIG_DFL
+                    self._previous_handlers[number] = signal.signal(number, self._handle) or signal.SIG_DFL
         return self
 
     def __exit__(self, *details: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
-        for number in self._before:
-            signal.signal(number, signal.SIG_DFL)  # the system ends the process, whatever Python is doing
-        self._before.clear()  # and so it stays to the end
-        self._loop.call_soon_threadsafe(self.give)
+        for number in self._previous_handlers:
+            signal.signal(number, signal.SIG_DFL)  # the system ends the process, even if Python code blocks
+        self._previous_handlers.clear()  # they are not restored
+        self._loop.call_soon_threadsafe(self.set)
 
-    def give(self) -> None:
-        """As if a signal had come; on the loop."""
-        if not self._came.done():
-            self._came.set_result(None)
+    def set(self) -> None:
+        """Act as if a signal had arrived; on the loop."""
+        if not self._received.done():
+            self._received.set_result(None)
 
     async def wait(self) -> None:
-        await asyncio.wait({self._came})
+        await asyncio.wait({self._received})
 
     async def interrupts(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Await `work`, or cancel it when a signal comes; tells whether one came."""
+        """Await `work`, or cancel it when a signal arrives; returns whether one arrived."""
         task = self._loop.create_task(work)
-        await asyncio.wait({task, self._came}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, self._received}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             await task
             return False
         task.cancel()
-        await asyncio.wait({task}, timeout=SETTLE_SECONDS)
+        await asyncio.wait({task}, timeout=CANCEL_TIMEOUT)
         return True
 
 
 @contextlib.contextmanager
-def beside_signals(act: Callable[[], object]) -> Iterator[None]:
-    """In somebody else's process: call `act` on the loop when a signal comes, and let them do what they do then."""
+def observed_signals(callback: Callable[[], object]) -> Iterator[None]:
+    """In the process of another ASGI server: call `callback` on the loop at a signal, then that server's handler."""
     loop = asyncio.get_running_loop()
-    before: dict[signal.Signals, Any] = {}
+    handlers: dict[signal.Signals, Any] = {}
 
     def handle(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(act)
-        before[signal.Signals(number)](number, frame)
+            loop.call_soon_threadsafe(callback)
+        handlers[signal.Signals(number)](number, frame)
 
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
-            if callable(theirs := signal.getsignal(number)):
-                before[number] = theirs
+            if callable(handler := signal.getsignal(number)):
+                handlers[number] = handler
                 signal.signal(number, handle)
     try:
         yield
     finally:
-        for number, theirs in before.items():
+        for number, handler in handlers.items():
             if signal.getsignal(number) is handle:
-                signal.signal(number, theirs)
-
-
-# ── the log on stderr ──
+                signal.signal(number, handler)
 
 
 def log_to_stderr(redactor: Redactor) -> None:
-    """Let the logger `dovetail` write to stderr, unless its records go somewhere already."""
+    """Let the logger `dovetail` write to stderr, unless it has a handler already."""
     if log.hasHandlers():
         return
     handler = StderrHandler()
@@ -236,7 +233,7 @@ def log_to_stderr(redactor: Redactor) -> None:
 
 
 class StderrHandler(logging.Handler):
-    """A daemon thread writes the lines; what is too much for a host that does not read them is dropped and counted.
+    """Lets a daemon thread write the lines. If the host does not read them, further lines are dropped and counted.
 
     It writes to the descriptor itself: a thread that is stuck in `sys.stderr` would hold a lock that the exit needs.
     """
@@ -245,44 +242,39 @@ class StderrHandler(logging.Handler):
         super().__init__()
         self.dropped = 0
         self._descriptor = descriptor
-        self._waiting: SimpleQueue[bytes | threading.Event] = SimpleQueue()
+        self._queue: SimpleQueue[bytes | threading.Event] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._waiting.qsize() >= MAX_LINES:
+        if self._queue.qsize() >= MAX_LINES:
             self.dropped += 1
             return
         try:
             text = self.format(record)
         except Exception:
             text = f"{record.levelname} {record.name}: [this record can't be shown]"
-        self._waiting.put(_as_bytes(text))
+        line = text.encode("utf-8", "backslashreplace")
+        self._queue.put((line if len(line) <= MAX_LINE_BYTES else line[:MAX_LINE_BYTES] + b" [cut]") + b"\n")
         if self._thread is None:
             self._thread = threading.Thread(target=self._write, name="dovetail-stderr", daemon=True)
             self._thread.start()
 
     def flush(self) -> None:
-        """Wait a moment until everything is written."""
         if self._thread is not None:
             written = threading.Event()
-            self._waiting.put(written)
-            written.wait(0.5)
+            self._queue.put(written)
+            written.wait(FLUSH_TIMEOUT)
 
     def _write(self) -> None:
-        told = 0
+        reported = 0
         while True:
-            item = self._waiting.get()
+            item = self._queue.get()
             if isinstance(item, threading.Event):
                 item.set()
                 continue
             dropped = self.dropped
-            if dropped > told:
-                item += b"... and %d more lines that nobody read in time were dropped\n" % (dropped - told)
-                told = dropped
-            with contextlib.suppress(OSError):  # nobody will ever read it
+            if dropped > reported:
+                item += b"... and %d more lines that were not read in time were dropped\n" % (dropped - reported)
+                reported = dropped
+            with contextlib.suppress(OSError):  # stderr is closed
                 write_all(self._descriptor, item)
-
-
-def _as_bytes(text: str) -> bytes:
-    data = text.encode("utf-8", "backslashreplace")
-    return (data if len(data) <= MAX_LINE_BYTES else data[:MAX_LINE_BYTES] + b" [cut]") + b"\n"

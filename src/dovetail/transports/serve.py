@@ -1,7 +1,7 @@
-"""HTTP service of a process of its own: its sockets, its workers and its end by a signal.
+"""HTTP service of `run("http")`: sockets, one process or several workers, and the drain after a signal.
 
-The stages of the end: `/ready` says no, and all is served as before (`drain_delay`); nothing new is accepted; streams
-are ended, calls get their time (`drain_timeout`); what then is left is cut.
+The drain: `/ready` fails, while requests are still served (`drain_delay`); then no connection is accepted, streams are
+ended and calls may finish (`drain_timeout`); then the remaining connections are cut.
 """
 
 import asyncio
@@ -27,17 +27,26 @@ from dovetail.transports.http.legacy_sse import STREAM_ROUTE
 from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http.routes import MOUNT, AnnouncedApp
 from dovetail.transports.http11.protocol import ServerState
-from dovetail.transports.process import StopSignal, leave_lifespan, log_to_stderr, refuse_nested_run, run_process
-from dovetail.transports.supervisor import Supervisor, watch_parent
+from dovetail.transports.process import StopSignal, end_lifespan, log_to_stderr, refuse_nested_run, run_process
+from dovetail.transports.supervisor import RestartPolicy, Supervisor, watch_parent
 
-PATIENCE = 0.5  # seconds for clients to take the last bytes
-LIFESPAN_SECONDS = 5.0  # for the user's own cleaning up, after the calls had their time
+OTHER_DESCRIPTORS = 500  # open files of a process besides its connections
 ANY_IPV4 = "0.0.0.0"
-ANY_IPV6 = "::"  # also takes in IPv4, where the system can do that
-
-Address = tuple[socket.AddressFamily, tuple[str, int]]
+ANY_IPV6 = "::"  # accepts IPv4, too, where the system can do that
 
 log = logging.getLogger("dovetail")
+
+
+class Timings(msgspec.Struct, frozen=True, kw_only=True):
+    """How long the end of a service may take, in seconds, besides the options for its drain."""
+
+    flush_timeout: float = 0.5  # for clients to read the last bytes
+    lifespan_timeout: float = 5.0  # for the author's own cleanup, after the calls
+    kill_delay: float = 5.0  # after all of these, before a worker that has not ended is killed
+    restarts: RestartPolicy = RestartPolicy()
+
+
+DEFAULT_TIMINGS = Timings()
 
 
 def serve_http(
@@ -47,51 +56,50 @@ def serve_http(
     owner: Any = None,
     sockets: list[Socket] | None = None,
     started: Callable[[], None] | None = None,
+    timings: Timings = DEFAULT_TIMINGS,
 ) -> None:
-    """Serve until a signal comes; `owner` is what the lifespan is called with.
+    """Serve until a signal arrives; the lifespan is called with `owner`.
 
-    At `sockets` of a parent that holds them, or else at those that the options name. `started` is called instead of
-    the line that says where it listens.
+    `sockets`: of a parent process, instead of those that the options name. `started`: called instead of printing the
+    URL.
     """
     refuse_nested_run()
-    alone = options.workers == 1
-    if alone:  # several set up their logs for themselves, for that takes a thread
+    is_single = options.workers == 1
+    if is_single:  # workers do this after the fork, for it starts a thread
         log_to_stderr(engine.redactor)
     sockets = sockets or bind(options.host, options.port)
     with contextlib.ExitStack() as stack:
         for each in sockets:
             stack.callback(each.close)
-        if not alone and options.state is None:  # a file that the workers share, and nobody else; it ends with them
+        if not is_single and options.state is None:  # a file that only these workers share
             folder = tempfile.TemporaryDirectory(prefix="dovetail-", ignore_cleanup_errors=True)
             path = Path(stack.enter_context(folder)).as_posix().lstrip("/")
             options = msgspec.structs.replace(options, state=f"sqlite:///{path}/state.db")
         app = HttpApp(engine, options, owner=owner, bound_to=options.host)
         announce = started or partial(_announce, engine.info.name, options, sockets)
-        work = partial(_work, engine, app, options, sockets)
-        _allow_descriptors(options.max_connections)
-        if alone:
-            work(announce, None)
+        run_worker = partial(_run_worker, engine, lambda: HttpService(app, options, sockets, timings))
+        _raise_descriptor_limit(options.max_connections + OTHER_DESCRIPTORS)
+        if is_single:
+            run_worker(announce, None)
         else:
-            longest_end = options.drain_delay + options.drain_timeout + LIFESPAN_SECONDS + 5.0
-            Supervisor(options.workers, work, announce, sockets, end_seconds=longest_end).run()
+            drain_timeout = options.drain_delay + options.drain_timeout
+            end_timeout = drain_timeout + timings.lifespan_timeout + timings.kill_delay
+            Supervisor(
+                options.workers, run_worker, announce, sockets, end_timeout=end_timeout, restarts=timings.restarts
+            ).run()
 
 
-def _work(
-    engine: Engine,
-    app: HttpApp,
-    options: HttpOptions,
-    sockets: list[Socket],
-    started: Callable[[], None],
-    parent: int | None,
+def _run_worker(
+    engine: Engine, make_service: "Callable[[], HttpService]", started: Callable[[], None], parent: int | None
 ) -> None:
-    """What one process does, be it alone or a worker."""
+    """One process, as a single one or as a worker of `parent`."""
     log_to_stderr(engine.redactor)
 
-    async def live() -> None:
-        service = HttpService(app, options, sockets)
+    async def run() -> None:
+        service = make_service()
         with StopSignal() as signal:
             if parent is not None:
-                watch_parent(parent, signal.give)
+                watch_parent(parent, signal.set)
             if await signal.interrupts(service.prepare()):
                 return
             await service.listen()
@@ -99,20 +107,21 @@ def _work(
             await signal.wait()
             await service.stop()
 
-    run_process(live, engine.threads, _new_loop)
+    run_process(run, engine.threads, _new_loop)
 
 
 def _announce(name: str, options: HttpOptions, sockets: list[Socket]) -> None:
-    everywhere = are_everywhere(sockets)
-    base = url_of("localhost" if everywhere else options.host, port_of(sockets))
-    where = f" listens at all addresses ({options.host}) and" if everywhere else ""
+    # The addresses, not the host: 0.0.0.0 can be written in several ways.
+    at_all = any(each.getsockname()[0] in (ANY_IPV4, ANY_IPV6) for each in sockets)
+    base = url_of("localhost" if at_all else options.host, port_of(sockets))
+    where = f" listens at all addresses ({options.host}) and" if at_all else ""
     more = f" (HTTP+SSE at {base}{STREAM_ROUTE})" if options.sse else ""
     pages = "".join(
         f"{name} has its {app.name} at {base}{path.removesuffix(MOUNT)}/\n"
         for path, app in options.routes.items()
         if isinstance(app, AnnouncedApp)
     )
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # a stderr that is closed, or that is not there
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr may be closed or None
         sys.stderr.write(f"{name}{where} serves MCP at {base}{options.path}{more}\n{pages}")
         sys.stderr.flush()
 
@@ -120,19 +129,18 @@ def _announce(name: str, options: HttpOptions, sockets: list[Socket]) -> None:
 def _new_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
-    except ImportError:  # there is none for Windows
+    except ImportError:  # on Windows
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
 
 
-def _allow_descriptors(connections: int, others: int = 500) -> None:
-    """Raise the soft limit of open files as far as needed and allowed; often it is 1024, for old programs' sake."""
+def _raise_descriptor_limit(wanted: int) -> None:
+    """Raise the soft limit of open files as far as wanted and allowed; often it is only 1024."""
     if sys.platform == "win32":
         return
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + others
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -140,17 +148,20 @@ def _allow_descriptors(connections: int, others: int = 500) -> None:
 
 
 class HttpService:
-    """An app on the running loop, from `prepare` to `stop`; reachable at bound sockets from `listen` on."""
+    """An app on the running loop: `prepare`, then `listen` at bound sockets, then `stop`."""
 
-    def __init__(self, app: HttpApp, options: HttpOptions, sockets: list[Socket]) -> None:
+    def __init__(
+        self, app: HttpApp, options: HttpOptions, sockets: list[Socket], timings: Timings = DEFAULT_TIMINGS
+    ) -> None:
         self._app = app
         self._options = options
         self._sockets = sockets
+        self._timings = timings
         self._state = ServerState(app, options)
         self._servers: list[asyncio.Server] = []
 
     async def prepare(self) -> None:
-        """Begin the server's lifespan; nothing is accepted before."""
+        """Start the lifespan, before any connection is accepted."""
         try:
             await self._app.start()
         except Exception as failure:
@@ -163,24 +174,25 @@ class HttpService:
             for each in self._sockets:
                 backlog = max(1, self._options.backlog)
                 self._servers.append(await loop.create_server(self._state.new_protocol, sock=each, backlog=backlog))
-        except OSError as failure:  # another program that had bound the same port was quicker
+        except OSError as failure:  # another program bound the same port, too, and listens already
             await self._app.drain(0)
-            raise explained(failure, self._options.host, self._options.port) from None
+            raise _bind_error(failure, self._options.host, self._options.port) from None
 
     async def stop(self) -> None:
         self._app.begin_drain()
         await asyncio.sleep(self._options.drain_delay)
         for server in self._servers:
             server.close()
-        await asyncio.sleep(0)  # where the loop lets go of the sockets
+        await asyncio.sleep(0)  # the loop releases the sockets
         for each in self._sockets:
             each.close()
         self._state.shut_down()
-        await asyncio.sleep(0)  # where it closes those that are idle
-        deadline = asyncio.get_running_loop().time() + self._options.drain_timeout
-        await leave_lifespan(self._app.drain(), LIFESPAN_SECONDS, after=self._options.drain_timeout)
+        await asyncio.sleep(0)  # the loop closes idle connections
+        drain_timeout, timings = self._options.drain_timeout, self._timings
+        deadline = asyncio.get_running_loop().time() + drain_timeout
+        await end_lifespan(self._app.drain(), timings.lifespan_timeout, drain_timeout=drain_timeout)
         await self._state.respond_to_all(deadline)
-        await self._state.close(PATIENCE)
+        await self._state.close(timings.flush_timeout)
 
 
 # ── addresses ──
@@ -189,52 +201,46 @@ class HttpService:
 def bind(host: str, port: int, tries: int = 5) -> list[Socket]:
     """One socket for each address of the host, all with the same port; none of them listens yet.
 
-    With port 0 there are several tries to find one that is free at all of the addresses.
+    With port 0, several ports are tried to find one that is free at all of the addresses.
     """
     try:
         return _bind_all(_addresses(host, port), port)
     except OSError as failure:
         if port == 0 and failure.errno == errno.EADDRINUSE and tries > 1:
             return bind(host, port, tries - 1)
-        raise explained(failure, host, port) from None
+        raise _bind_error(failure, host, port) from None
 
 
 def port_of(sockets: list[Socket]) -> int:
     return int(sockets[0].getsockname()[1])
 
 
-def are_everywhere(sockets: list[Socket]) -> bool:
-    """Whether they are bound to no address in particular, in whatever way that was written."""
-    return any(each.getsockname()[0] in (ANY_IPV4, ANY_IPV6) for each in sockets)
-
-
 def url_of(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _addresses(host: str, port: int) -> list[Address]:
+def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError):
         advice = '"127.0.0.1" serves this machine only, "0.0.0.0" every network that it is in'
         raise SetupError(f"host={host!r} is not known; {advice}") from None
-    unique = {(family, address[:2]): None for family, _, _, _, address in found}
-    return [(family, (str(address[0]), port)) for family, address in unique]
+    return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
 
 
-def _bind_all(addresses: list[Address], port: int) -> list[Socket]:
+def _bind_all(addresses: list[tuple[socket.AddressFamily, str]], port: int) -> list[Socket]:
     bound: list[Socket] = []
     missing: OSError | None = None
     with contextlib.ExitStack() as stack:
-        for family, (host, _) in addresses:
+        for family, host in addresses:
             try:
-                one = stack.enter_context(_bind_one(family, host, port or (port_of(bound) if bound else 0)))
+                one = _bind_one(family, host, port or (port_of(bound) if bound else 0))
             except OSError as failure:
                 if failure.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     raise
                 missing = failure  # "localhost" often names an IPv6 address that the machine does not have
             else:
-                bound.append(one)
+                bound.append(stack.enter_context(one))
         stack.pop_all()
     if not bound and missing is not None:
         raise missing
@@ -242,12 +248,12 @@ def _bind_all(addresses: list[Address], port: int) -> list[Socket]:
 
 
 def _bind_one(family: socket.AddressFamily, host: str, port: int) -> Socket:
-    # Named, because asyncio sends small pieces at once only on sockets that say which protocol they speak.
+    # The protocol is named because asyncio sets TCP_NODELAY only on sockets that name it.
     one = Socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         if sys.platform == "win32":
             one.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
-        else:  # or else a server could not come back for a minute after its end
+        else:  # or a server could not restart for a minute
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != ANY_IPV6))
@@ -258,7 +264,7 @@ def _bind_one(family: socket.AddressFamily, host: str, port: int) -> Socket:
     return one
 
 
-EXPLAINED = {
+BIND_ERRORS = {
     errno.EADDRINUSE: "another program listens there; end it, or choose another port (0 for any that is free)",
     errno.EACCES: "the system does not allow that; ports from 1024 on need no special rights",
     errno.EPERM: "the system does not allow that; ports from 1024 on need no special rights",
@@ -267,6 +273,6 @@ EXPLAINED = {
 }
 
 
-def explained(failure: OSError, host: str, port: int) -> SetupError:
+def _bind_error(failure: OSError, host: str, port: int) -> SetupError:
     number = failure.errno or 0
-    return SetupError(f"host={host!r}, port={port}: {EXPLAINED.get(number) or os.strerror(number)}")
+    return SetupError(f"host={host!r}, port={port}: {BIND_ERRORS.get(number) or os.strerror(number)}")

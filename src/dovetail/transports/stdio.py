@@ -1,7 +1,7 @@
-"""Server on stdin and stdout for one client, until the input ends or a signal comes.
+"""Server on stdin and stdout for one client, until the input ends or a signal arrives.
 
-While it serves, what everyone else finds, be it `print`, `input`, a C library or a child process, is the null device as
-stdin and stderr as stdout.
+While it serves, all other code (`print`, `input`, C libraries, child processes) has the null device as stdin, and
+stderr as stdout.
 """
 
 import asyncio
@@ -15,35 +15,41 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from dovetail import auth as lazy_auth
 from dovetail.engine.connection import Connection
 from dovetail.engine.engine import Engine
 from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.transports.pipes import STDERR, STDIN, STDOUT, Line, LineSplitter, Reader, open_reader, open_writer
-from dovetail.transports.process import StopSignal, leave_lifespan, log_to_stderr, refuse_nested_run, run_process
+from dovetail.transports.process import StopSignal, end_lifespan, log_to_stderr, refuse_nested_run, run_process
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
     from dovetail.auth.settings import Auth
 
-TOKEN = "DOVETAIL_TOKEN"  # the variable that holds it
-
-# Seconds that calls get to finish. Hosts that close our stdin wait about 2 s before they send a signal.
-INPUT_ENDED_GRACE = 1.5
-SIGNAL_GRACE = 0.5
-FILE_ENDED_GRACE = 300.0  # a file has an end from the start: nobody has left, all answers are wanted
-
-PATIENCE = 1.0  # a client that reads nothing for so long when all is over has given up its last answers
-LIFESPAN_SECONDS = 5.0  # for the user's own cleaning up
+TOKEN_VARIABLE = "DOVETAIL_TOKEN"
+LINES_PER_TURN = 64  # that are handled before the event loop turns
+EXPIRY_CHECK_INTERVAL = 10.0  # seconds; short, because the clock of the loop stops while a machine sleeps
 
 log = logging.getLogger("dovetail")
 
 
-# ── the standard streams ──
+class Timings(msgspec.Struct, frozen=True, kw_only=True):
+    """How long the end of a server may take, in seconds. `…_grace` is what running calls get to finish."""
+
+    input_ended_grace: float = 1.5  # hosts that close our stdin wait about 2 s before they send a signal
+    signal_grace: float = 0.5
+    file_ended_grace: float = 300.0  # the end of a file as stdin is no disconnect: all responses are wanted
+    flush_timeout: float = 1.0  # for a client that reads nothing of the last responses
+    lifespan_timeout: float = 5.0  # for the author's own cleanup
+
+
+DEFAULT_TIMINGS = Timings()
 
 
 class PrivateStreams:
-    """The real stdin and stdout, which no child process inherits."""
+    """Copies of the real stdin and stdout, which no child process inherits."""
 
     def __init__(self, stdin: int, stdout: int) -> None:
         self.stdin = stdin
@@ -53,7 +59,7 @@ class PrivateStreams:
             os.register_at_fork(after_in_child=self.close)  # a child that was forked but runs no other program
 
     def close(self) -> None:
-        """Let go of both: whoever is at the other end sees that nothing more comes."""
+        """Close both, so that the client sees the end of the output."""
         if self._open:
             self._open = False
             os.close(self.stdin)
@@ -61,8 +67,12 @@ class PrivateStreams:
 
 
 def take_standard_streams() -> PrivateStreams:
-    """Take stdin and stdout away from everyone else."""
-    _fill_gaps()
+    """Copy stdin and stdout, and replace them for all other code."""
+    for number in (STDIN, STDOUT, STDERR):
+        try:
+            os.fstat(number)
+        except OSError:  # closed by the parent: the next file to be opened would become a standard stream
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free number: this one
     streams = PrivateStreams(os.dup(STDIN), os.dup(STDOUT))
     if sys.platform == "win32":
         import msvcrt
@@ -73,142 +83,123 @@ def take_standard_streams() -> PrivateStreams:
     os.dup2(null, STDIN)
     os.close(null)
     os.dup2(STDERR, STDOUT)
-    with contextlib.suppress(Exception):  # sys.stdout may be None, closed, or anything that the user has put there
-        sys.stdout.flush()  # what was printed before goes to stderr, too, and what follows line by line
+    with contextlib.suppress(Exception):  # sys.stdout may be None, closed, or an object of the author's
+        sys.stdout.flush()  # text that was printed before goes to stderr, too, and further text line by line
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     return streams
 
 
-def _fill_gaps() -> None:
-    """Put the null device where the parent left a standard descriptor closed.
+def serve_stdio(engine: Engine, *, owner: Any = None, timings: Timings = DEFAULT_TIMINGS) -> None:
+    """Serve until the client disconnects or a signal arrives; the lifespan is called with `owner`.
 
-    Otherwise the next file to be opened would get its number, and with it what is meant for stderr or stdout.
-    """
-    for number in (STDIN, STDOUT, STDERR):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free: this one
-
-
-# ── the server ──
-
-
-def serve_stdio(engine: Engine, *, owner: Any = None) -> None:
-    """Serve until the client leaves or a signal comes; `owner` is what the lifespan is called with.
-
-    Stdin and stdout are not given back. What is printed later, by a thread that is stuck or by code after `run()`,
-    must not reach the client either; and the client sees at once that the server has ended.
+    Stdin and stdout are not restored. Text that a stuck thread, or code after `run()`, prints later must not reach the
+    client either; and the client sees at once that the server has ended.
     """
     refuse_nested_run()
     log_to_stderr(engine.redactor)
     streams = take_standard_streams()
     try:
-        run_process(partial(_live, engine, owner, streams), engine.threads)
+        run_process(partial(_run, engine, owner, streams, timings), engine.threads)
     finally:
         streams.close()
 
 
-async def _live(engine: Engine, owner: Any, streams: PrivateStreams) -> None:
-    """The life of the server: the lifespan around it, the signals around that."""
+async def _run(engine: Engine, owner: Any, streams: PrivateStreams, timings: Timings) -> None:
     with StopSignal() as signal:
         if await signal.interrupts(engine.start(owner)):
             return
         try:
-            service = _Service(engine, streams, await _principal(engine.options.auth))
+            service = _Service(engine, streams, await _principal(engine.options.auth), timings)
             if await signal.interrupts(service.serve()):
-                await service.end(SIGNAL_GRACE)
+                await service.end(timings.signal_grace)
             await service.close()
         finally:
-            await leave_lifespan(engine.stop(), LIFESPAN_SECONDS)
+            await end_lifespan(engine.stop(), timings.lifespan_timeout)
 
 
 async def _principal(auth: "Auth | None") -> "Principal | None":
-    """Whoever the environment has a token for; nobody if there is none. Raises SetupError if it is not good."""
-    token = os.environ.pop(TOKEN, None)  # what this process starts has no use for it
+    """The principal of the token in the environment; None without a token. Raises SetupError if it is not valid."""
+    token = os.environ.pop(TOKEN_VARIABLE, None)  # child processes don't need it
     if auth is None or not token:
         return None
+    where = f"The token in {TOKEN_VARIABLE}"
     try:
         principal = await auth.verify(token)
     except lazy_auth.VerifierUnavailable:
-        raise SetupError(f"Nobody can tell at the moment whether the token in {TOKEN} is good; try again") from None
-    except Exception as failure:  # whose words may hold the token
-        raise SetupError(f"The token in {TOKEN} can't be verified: {type(failure).__name__}") from None
-    if principal is None or _is_over(principal):
-        raise SetupError(f"The token in {TOKEN} is not good, or not any more; get another, or unset the variable")
+        raise SetupError(f"{where} can't be verified at the moment; try again") from None
+    except Exception as failure:  # its message may hold the token
+        raise SetupError(f"{where} can't be verified: {type(failure).__name__}") from None
+    if principal is None or (principal.expires_at is not None and principal.expires_at <= time.time()):
+        raise SetupError(f"{where} is not good, or not any more; get another, or unset the variable")
     if not principal.scopes >= auth.scopes:
         words = " ".join(sorted(auth.scopes))
-        raise SetupError(f"The token in {TOKEN} lacks some of the scopes: {words}; get one that has all of them")
+        raise SetupError(f"{where} lacks some of the scopes: {words}; get one that has all of them")
     return principal
 
 
-def _is_over(principal: "Principal") -> bool:
-    return principal.expires_at is not None and principal.expires_at <= time.time()
-
-
 class _Service:
-    """One client's stay: feeds the connection what comes in, no faster than the client reads what goes out."""
+    """Connects the streams with a `Connection`. It reads no faster than the client reads the responses."""
 
-    def __init__(self, engine: Engine, streams: PrivateStreams, principal: "Principal | None") -> None:
+    def __init__(
+        self, engine: Engine, streams: PrivateStreams, principal: "Principal | None", timings: Timings
+    ) -> None:
         self._engine = engine
+        self._timings = timings
         self._stdin = streams.stdin
         self._loop = asyncio.get_running_loop()
-        self._over = asyncio.Event()  # nothing more will come that is worth waiting for
+        self._ended = asyncio.Event()  # the input has ended, the client has disconnected, or it never made a request
         self._splitter = LineSplitter(engine.options.max_message_bytes)
-        self._lines: deque[Line] = deque()  # read, but not yet fed
-        self._feeding_soon = False
+        self._lines: deque[Line] = deque()  # read, but not yet handled
+        self._feed_scheduled = False
         self._writer = open_writer(streams.stdout, self._output_changed)
         self._connection = Connection(engine, self._writer, principal=principal)
         if principal is not None and principal.expires_at is not None:
-            self._forget_in_time(principal.expires_at)
+            self._check_expiry(principal.expires_at)
         self._reader: Reader = open_reader(streams.stdin, self._received)
 
     async def serve(self) -> None:
-        """Until the input is over and its calls had their time to finish."""
-        self._expect_greeting()
-        await self._over.wait()
-        while self._lines and await self._writer.has_room(PATIENCE):
+        """Serve until the input has ended and its calls had their time to finish."""
+        timings = self._timings
+        self._limit_initialization()
+        await self._ended.wait()
+        while self._lines and await self._writer.wait_for_room(timings.flush_timeout):
             self._feed()
             await asyncio.sleep(0)
         is_file = stat.S_ISREG(os.fstat(self._stdin).st_mode)
-        await self.end(FILE_ENDED_GRACE if is_file and not self._writer.broken else INPUT_ENDED_GRACE)
+        is_connected_file = is_file and not self._writer.broken
+        await self.end(timings.file_ended_grace if is_connected_file else timings.input_ended_grace)
 
     async def end(self, grace: float) -> None:
-        """Read no more, and give the calls in flight `grace` seconds. Those that only listen get their result now."""
+        """Stop reading, end subscriptions with their result, and give running calls `grace` seconds."""
         self._reader.close()
         self._lines.clear()
-        await asyncio.sleep(0)  # requests that have just come in begin to listen before all listening is ended
+        await asyncio.sleep(0)  # subscriptions that were just requested begin before all are ended
         self._engine.hub.end_all()
         await self._connection.close(grace)
 
     async def close(self) -> None:
-        """Send what is left to a client that still reads."""
-        await self._writer.flush(PATIENCE)
+        await self._writer.flush(self._timings.flush_timeout)
         self._writer.close()
 
-    # ── lines in ──
-
     def _received(self, chunk: bytes) -> None:
-        if chunk:
-            self._lines.extend(self._splitter.feed(chunk))
-        else:
-            self._lines.extend(self._splitter.end())
-            self._over.set()
+        self._lines.extend(self._splitter.feed(chunk) if chunk else self._splitter.end())
+        if not chunk:
+            self._ended.set()
         self._feed()
 
     def _output_changed(self) -> None:
         if self._writer.broken:
-            self._over.set()
+            self._ended.set()
         else:
             self._feed()
 
-    def _feed(self, at_once: int = 64) -> None:
-        """Feed some lines; the rest when the loop has turned and answers are written, or when the client has read."""
+    def _feed(self) -> None:
+        """Handle some lines; the others when the loop has turned and responses are written, or the client has read."""
         lines = self._lines
         are_several = len(lines) > 1
         if are_several:
-            self._writer.gather()
-        for _ in range(min(len(lines), at_once)):
+            self._writer.cork()
+        for _ in range(min(len(lines), LINES_PER_TURN)):
             if self._writer.full:
                 break
             line = lines.popleft()
@@ -219,38 +210,35 @@ class _Service:
                 self._connection.receive(line)
         self._connection.start_calls()
         if are_several:
-            self._loop.call_soon(self._writer.send_gathered)  # after those that begin only when the loop turns
+            self._loop.call_soon(self._writer.uncork)  # after calls that begin only when the loop turns
         if not self._lines:
             self._reader.resume()
             return
         self._reader.pause()
-        if not self._writer.full and not self._feeding_soon:
-            self._feeding_soon = True
+        if not self._writer.full and not self._feed_scheduled:
+            self._feed_scheduled = True
             self._loop.call_soon(self._feed_more)
 
     def _feed_more(self) -> None:
-        self._feeding_soon = False
+        self._feed_scheduled = False
         self._feed()
 
-    # ── time ──
-
-    def _forget_in_time(self, expires_at: float, look_seconds: float = 10.0) -> None:
-        """Looks often: while a machine sleeps, the clock of the loop does not go on."""
+    def _check_expiry(self, expires_at: float) -> None:
         seconds = expires_at - time.time()
         if seconds <= 0:
-            log.warning("the token in %s has expired: from now on the client has no scopes", TOKEN)
+            log.warning("the token in %s has expired: from now on the client has no scopes", TOKEN_VARIABLE)
             self._connection.forget_principal()
         else:
-            self._loop.call_later(min(seconds, look_seconds), self._forget_in_time, expires_at)
+            self._loop.call_later(min(seconds, EXPIRY_CHECK_INTERVAL), self._check_expiry, expires_at)
 
-    def _expect_greeting(self) -> None:
+    def _limit_initialization(self) -> None:
         timeout = self._engine.options.initialize_timeout
         if os.isatty(self._stdin):
             log.info("%s speaks MCP on stdin and stdout; Ctrl-C ends it", self._engine.info.name)
         elif timeout is not None:
-            self._loop.call_later(timeout, self._check_greeting, timeout)
+            self._loop.call_later(timeout, self._check_initialized, timeout)
 
-    def _check_greeting(self, timeout: float) -> None:
+    def _check_initialized(self, timeout: float) -> None:
         if not self._connection.first_request.is_set():
             log.warning("no client has made a request within %g s: the server ends", timeout)
-            self._over.set()
+            self._ended.set()

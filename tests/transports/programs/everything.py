@@ -1,13 +1,12 @@
 """A server with every kind of tool that can go wrong, on a pipe or over HTTP.
 
-An argument may hold JSON: `transport`; options, of the server on a pipe and of `run` over HTTP; `constants` of modules
-of the transports to change; and `lifespan`, which says how that goes wrong, or names a file: while it is there, the
-lifespan fails at its start.
+An argument may hold JSON: `transport`; options, of the server on a pipe and of `run` over HTTP; `timings` of the
+transport; and `lifespan`, which says how that goes wrong, or names a file: while it is there, the lifespan fails at its
+start.
 """
 
 import asyncio
 import atexit
-import importlib
 import json
 import logging
 import os
@@ -20,16 +19,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import msgspec
+
+from dovetail import transports
 from dovetail.server import Server
 
 options = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
 over_http = options.pop("transport", "stdio") == "http"
-trouble = options.pop("lifespan", None)
-for path, value in options.pop("constants", {}).items():
-    module, _, name = path.partition(".")
-    home = importlib.import_module(f"dovetail.transports.{module}")
-    assert hasattr(home, name)
-    setattr(home, name, value)
+lifespan_failure = options.pop("lifespan", None)
+timings = options.pop("timings", {})
 
 
 def say(text: str) -> None:
@@ -39,16 +37,16 @@ def say(text: str) -> None:
 
 @asynccontextmanager
 async def lifespan(server: Server) -> AsyncIterator[None]:
-    if trouble == "fails at the start" or (trouble and os.path.exists(trouble)):  # noqa: ASYNC240
-        raise RuntimeError(trouble)
+    if lifespan_failure == "fails at the start" or (lifespan_failure and os.path.exists(lifespan_failure)):  # noqa: ASYNC240
+        raise RuntimeError(lifespan_failure)
     say("lifespan entered")
-    if trouble == "hangs at the start":
+    if lifespan_failure == "hangs at the start":
         await asyncio.sleep(3600)
     yield
     say("lifespan left")
-    if trouble == "fails at the end":
-        raise RuntimeError(trouble)
-    if trouble == "hangs at the end":
+    if lifespan_failure == "fails at the end":
+        raise RuntimeError(lifespan_failure)
+    if lifespan_failure == "hangs at the end":
         await asyncio.sleep(3600)
 
 
@@ -194,8 +192,11 @@ if __name__ == "__main__":
         from judge import judge_this_process
 
         judge_this_process()
-        server.run(transport="http", **{"port": 0, **options})
+        http_options = server.http_options({"port": 0, **options}, running=True)
+        given = msgspec.convert(timings, transports.serve.Timings)
+        transports.serve.serve_http(server.engine, http_options, owner=server, timings=given)
         say(f"after run in {os.getpid()}")
     else:
-        server.run()
+        given = msgspec.convert(timings, transports.stdio.Timings)
+        transports.stdio.serve_stdio(server.engine, owner=server, timings=given)
         print("printed after run")  # noqa: T201

@@ -19,8 +19,8 @@ from dovetail.auth.fetch import (
     FetchFailed,
     FetchRequest,
     is_loopback_host,
+    is_loopback_url,
     make_fetch,
-    names_this_machine,
     plain,
     shown,
 )
@@ -140,7 +140,7 @@ class OAuthHttp:
     """
 
     def __init__(self, server_url: str, *, allow_private: bool = False) -> None:
-        self.is_local = names_this_machine(server_url)
+        self.is_local = is_loopback_url(server_url)
         if urlsplit(server_url).scheme != "https" and not self.is_local:
             raise NotSignedIn(f"{shown(server_url)} is not https: others on the network could read the tokens")
         self._allow_private = allow_private or self.is_local

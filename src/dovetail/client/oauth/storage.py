@@ -30,7 +30,7 @@ Scopes = tuple[str, ...]
 class RegisteredClient(Confidential, frozen=True, omit_defaults=True):
     """This program as a client of one authorization server."""
 
-    harmless = ("id",)
+    public_fields = ("id",)
 
     id: str
     secret: str | None = None
@@ -45,7 +45,7 @@ class RegisteredClient(Confidential, frozen=True, omit_defaults=True):
 class TokenSet(Confidential, frozen=True, kw_only=True, omit_defaults=True):
     """The tokens of one sign-in."""
 
-    harmless = ("token_type", "issuer")
+    public_fields = ("token_type", "issuer")
 
     access_token: str
     token_type: str  # "Bearer" or "DPoP"

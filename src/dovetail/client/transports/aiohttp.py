@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dovetail import __version__
-from dovetail.auth.fetch import may_reach
+from dovetail.auth.fetch import is_allowed_address
 from dovetail.client.auth import AUTHORIZATION, AuthChallenge, Credentials, OutgoingRequest
 from dovetail.client.transports.base import Backoff, Headers, RequestTimeouts, ServerUrl
 from dovetail.errors import BadResponse, ConnectionLost, SetupError
@@ -142,7 +142,9 @@ class HttpClient:
     def _socket(self, address: Any) -> socket.socket:
         """Checks the address that is connected to: another DNS lookup may lead elsewhere."""
         ip = str(address[4][0])
-        self._in_private_network = self._in_private_network and not may_reach(ip) and may_reach(ip, allow_private=True)
+        self._in_private_network = (
+            self._in_private_network and not is_allowed_address(ip) and is_allowed_address(ip, allow_private=True)
+        )
         return _keepalive_socket(address)
 
     async def close(self) -> None:

@@ -30,7 +30,7 @@ from dovetail.transports.http.proxies import TrustedProxies
 from dovetail.transports.http.request import HttpRequest, Place
 from dovetail.transports.http.routes import BODIES, OVERVIEW, PROXIES, STATE, RouteTable, front_page
 from dovetail.transports.http.well_known import OriginDocuments, ResourceDocuments, ResourceUrls, root_of
-from dovetail.transports.process import beside_signals
+from dovetail.transports.process import observed_signals
 
 if TYPE_CHECKING:
     from dovetail.auth.settings import Auth
@@ -241,7 +241,7 @@ class HttpApp:
         await self.start()
         loop, draining = asyncio.get_running_loop(), set[asyncio.Task[None]]()
         try:
-            with beside_signals(lambda: draining.add(loop.create_task(self.drain()))):
+            with observed_signals(lambda: draining.add(loop.create_task(self.drain()))):
                 yield
         finally:
             await self.drain()
@@ -367,7 +367,7 @@ class AppState:
         auth, self._auth = self._auth, None
         try:
             if auth is not None:
-                await auth.leave()
+                await auth.close()
         finally:
             if self._opened_here:
                 self._opened_here = False

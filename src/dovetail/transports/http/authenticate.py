@@ -31,7 +31,7 @@ from dovetail.transports.http.request import HttpRequest, Place
 from dovetail.transports.http.well_known import ResourceUrls
 
 if TYPE_CHECKING:
-    from dovetail.auth.principal import Found
+    from dovetail.auth.principal import Verification
     from dovetail.auth.settings import Auth
     from dovetail.engine.engine import Engine
 
@@ -166,7 +166,7 @@ class Authenticator:
             return
         claims, dpop = principal.claims, self._dpop
         if dpop is not None and presented.scheme == DPOP:  # every request has a proof of its own
-            proof, token = dpop.only_proof(visit.scope["headers"]), presented.token
+            proof, token = dpop.proof_header(visit.scope["headers"]), presented.token
             url, method = self._urls.target(visit.scope, visit.route), visit.method
             await dpop.check(proof, method=method, url=url, token=token, claims=claims, caller=principal.key)
         elif dpop is not None:
@@ -215,7 +215,7 @@ class Authenticator:
         seconds = self._limits.verifying
         try:
             async with asyncio.timeout(seconds):
-                found = await self._auth.find(presented.token)
+                found = await self._auth.verification(presented.token)
             return self._remember(presented, found)
         except (lazy_auth.VerifierUnavailable, TimeoutError) as failure:
             words = str(failure).replace(presented.token, "[redacted]") or f"no answer within {seconds:g} s"
@@ -229,7 +229,7 @@ class Authenticator:
             )
             return 500
 
-    def _remember(self, presented: Presented, found: "Found | None") -> Verified:
+    def _remember(self, presented: Presented, found: "Verification | None") -> Verified:
         kept, other = (self._bad, self._good) if found is None else (self._good, self._bad)
         other.pop(presented.digest, None)
         verified = self._judged(presented, found)
@@ -239,7 +239,7 @@ class Authenticator:
             kept.popitem(last=False)
         return verified
 
-    def _judged(self, presented: Presented, found: "Found | None") -> Verified:
+    def _judged(self, presented: Presented, found: "Verification | None") -> Verified:
         limits, now = self._limits, self._clock()
         if found is None:
             return Verified(None, now + limits.refused)

@@ -99,7 +99,7 @@ class ResourceDocuments:
         self._options = options
         public_url = auth.public_url
         if options.public_url is not None:
-            public_url = auth.endpoint_url(options.public_url, "Server")
+            public_url = auth.check_public_url(options.public_url, "Server")
         self.urls = ResourceUrls(public_url, options.path, proxies)
         endpoints = {"", options.path, public_path(public_url), *((STREAM_ROUTE,) if options.sse else ())}
         # Without an authorization server, where tokens are handed out by hand, there is nothing to say.
@@ -119,7 +119,7 @@ class ResourceDocuments:
             await visit.refuse_method(METHODS, "GET this path")
         else:
             info = self._engine.info
-            document = self.auth.document(resource, name=info.title or info.name, scopes=self._engine.scopes_in_use())
+            document = self.auth.metadata(resource, name=info.title or info.name, scopes=self._engine.scopes_in_use())
             await visit.response.json(200, b"" if visit.method == "HEAD" else document, DOCUMENT)
 
     def show_at_origin(self, visit: HttpRequest) -> Awaitable[None]:

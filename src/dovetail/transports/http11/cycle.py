@@ -1,7 +1,7 @@
-"""`RequestResponseCycle`: one HTTP request and its response as ASGI, and the head of that response in bytes.
+"""`RequestResponseCycle`: one HTTP request and its response as ASGI, and the encoding of response heads.
 
-A head with a content-length waits for the first piece of its body: both are one write, and an app that fails before
-that still gets its 500. The head of a stream is written at once.
+A head with a content-length is written together with the first part of the body: that is one write, and if the app
+fails before it, the client gets a 500. The head of a stream is written at once.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from dovetail.transports.http.asgi import App, Message, RawHeaders, Scope
-from dovetail.transports.http11.parser import FAILED, items
+from dovetail.transports.http11.parser import FAILED, list_items
 
 if TYPE_CHECKING:
     from dovetail.transports.http11.protocol import HttpProtocol
@@ -35,26 +35,26 @@ access_log = logging.getLogger("dovetail.access")
 
 
 class RequestResponseCycle(msgspec.Struct, eq=False):
-    """Made when the headers of a request are complete; lives until the app has returned. It is a `FastPath`, too."""
+    """From the complete headers of a request until the app has returned. It is the `FastPath` of the request, too."""
 
     protocol: "HttpProtocol"
     scope: Scope
     keep_alive: bool
     waiting_for_100_continue: bool
     bodiless: bool  # the response to HEAD, or with a status that has no body
-    chunked: bool  # HTTP/1.1: a body of unknown length is sent in chunks, not ended by the end of the connection
+    chunked: bool  # HTTP/1.1: a body of unknown length is sent in chunks
     disconnected: bool = False
     # the request
     more_body: bool = True
-    buffer: bytes | bytearray = b""  # the part of the body that has arrived and that the app has not taken
-    has_message: bool = False  # `receive` has something to tell
-    message_event: asyncio.Event | None = None  # where the app waits for that
+    buffer: bytes | bytearray = b""  # the part of the body that the app has not received yet
+    has_message: bool = False  # for `receive`
+    message_event: asyncio.Event | None = None  # `receive` waits for it
     # the response
     response_started: bool = False
     response_complete: bool = False
     status: int = 0
     head: bytes = b""  # not written yet
-    expected_length: int | None = None  # bytes of the body that are still to come, where that is known
+    expected_length: int | None = None  # remaining bytes of the body, if the response has a content-length
 
     @property
     def head_written(self) -> bool:
@@ -76,7 +76,7 @@ class RequestResponseCycle(msgspec.Struct, eq=False):
             self.release()
 
     def release(self) -> None:
-        """Leave no reference cycle: the scope holds this object."""
+        """Break the reference cycle: the scope holds this object."""
         self.scope.pop("extensions", None)
 
     async def _fail(self, failure: BaseException | None) -> None:
@@ -89,14 +89,14 @@ class RequestResponseCycle(msgspec.Struct, eq=False):
         body = FAILED.body
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         self.response_started = False
-        self.bodiless = self.scope["method"] == "HEAD"  # the response that failed may have been without a body
+        self.bodiless = self.scope["method"] == "HEAD"  # the status of the failed response may have set it
         await self.send({"type": START, "status": FAILED.status.value, "headers": headers})
         await self.send({"type": BODY, "body": body})
 
     # ── the request ──
 
     def add_body(self, piece: bytes) -> int:
-        """Keep what has arrived of the body; gives how much is held."""
+        """Add to the buffer; returns its length."""
         buffer = self.buffer
         if not buffer:
             self.buffer = buffer = piece
@@ -144,7 +144,7 @@ class RequestResponseCycle(msgspec.Struct, eq=False):
         self.has_message = False
         return body if isinstance(body, bytes) else bytes(body)
 
-    # ── in one piece (`FastPath`) ──
+    # ── `FastPath`: body and response in one piece ──
 
     def body(self) -> bytes | None:
         if self.more_body or not self.has_message or self.disconnected:
@@ -184,7 +184,7 @@ class RequestResponseCycle(msgspec.Struct, eq=False):
     def _start_response(self, status: int, headers: RawHeaders) -> None:
         bodiless = self.bodiless or status in BODILESS
         chunked = self.chunked and not bodiless
-        # A client that waits for 100 Continue may send its body or not: what follows can't be told apart.
+        # A client that expects 100 Continue may send its body or not, so the next bytes can't be parsed.
         keep_alive = self.keep_alive and not (self.waiting_for_100_continue and self.more_body)
         self.head, self.expected_length, self.keep_alive = build_head(
             status, headers, self.protocol.state.date_line, keep_alive, chunked
@@ -199,8 +199,8 @@ class RequestResponseCycle(msgspec.Struct, eq=False):
         if self.bodiless:
             body = b""
         elif self.expected_length is not None:
-            self.expected_length = left = self.expected_length - len(body)
-            if left < 0 or (left and not more):
+            self.expected_length = remaining = self.expected_length - len(body)
+            if remaining < 0 or (remaining and not more):
                 raise RuntimeError("the body of a response is not as long as its content-length says")
         elif self.chunked:
             body = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"" if more else b"0\r\n\r\n")
@@ -211,14 +211,13 @@ class RequestResponseCycle(msgspec.Struct, eq=False):
             self._complete()
 
     def _write(self, body: bytes) -> None:
-        """With the head, if that is not out yet."""
         protocol, head = self.protocol, self.head
         if head:
             self.head = b""
             if protocol.state.options.access_log:
                 log_access(protocol, self.scope, self.status)
             protocol.transport.write(head + body)
-        elif body and not protocol.transport.is_closing():  # or the loop would log a warning for each piece
+        elif body and not protocol.transport.is_closing():  # or asyncio would log a warning for each write
             protocol.transport.write(body)
 
     def _complete(self) -> None:
@@ -229,16 +228,16 @@ class RequestResponseCycle(msgspec.Struct, eq=False):
 
 
 def log_access(protocol: "HttpProtocol", scope: Scope | None, status: int) -> None:
-    """Without the query: that of HTTP+SSE holds the id of a session, which is a secret."""
+    """Logs no query: that of HTTP+SSE holds the session id, which is a secret. `scope`: None if it is not parsed."""
     client = protocol.client
-    who = ":".join(map(str, client or ()))
-    line = "-"  # not every request can be read
+    address = ":".join(map(str, client or ()))
+    line = "-"
     if scope is not None:
         caller = protocol.state.proxies.caller(scope)
         if client is None or caller != client[0]:
-            who = caller or ""  # behind a proxy, where no port is known
+            address = caller or ""  # behind a proxy, where no port is known
         line = f"{scope['method']} {quote(scope['path'])} HTTP/{scope['http_version']}"
-    access_log.info('%s - "%s" %d', who, line, status)
+    access_log.info('%s - "%s" %d', address, line, status)
 
 
 # ── the head ──
@@ -247,7 +246,7 @@ def log_access(protocol: "HttpProtocol", scope: Scope | None, status: int) -> No
 def build_head(
     status: int, headers: Iterable[tuple[bytes, bytes]], date_line: bytes, keep_alive: bool, chunked: bool
 ) -> tuple[bytes, int | None, bool]:
-    """The bytes, the content-length if there is one, and whether the connection is kept; raises ValueError."""
+    """The bytes, the content-length if there is one, and whether the connection stays open; raises ValueError."""
     status_line = STATUS_LINES.get(status)
     if status_line is None:
         raise ValueError(f"{status!r} is not the status of a response")
@@ -257,15 +256,15 @@ def build_head(
     for name, value in headers:
         name = name.lower()
         if name not in FRAMING:
-            lines.append(plain_line(name, value))
+            lines.append(unframed_line(name, value))
         elif name == b"content-length":
             if length is not None or not value.isdigit() or len(value) > 18:
                 raise ValueError("content-length must be one number")
             length = int(value)
-            if status != 204:  # where HTTP wants none
+            if status != 204:  # which must not have one
                 lines.append(b"content-length: %b\r\n" % value)
         elif name == b"connection":
-            closes = closes or b"close" in items(value.lower())
+            closes = closes or b"close" in list_items(value.lower())
             lines.append(header_line(name, value))
         elif name == b"date":
             lines[1] = header_line(name, value)
@@ -280,8 +279,8 @@ def build_head(
 def whole_response(
     status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, date_line: bytes, keep_alive: bool
 ) -> bytes:
-    """Head and body; the headers may say nothing of framing. Raises ValueError, or KeyError for the status."""
-    start = plain_start(status, tuple(headers))
+    """Head and body, for headers without any in FRAMING. Raises ValueError, or KeyError for the status."""
+    start = unframed_head(status, tuple(headers))
     if not keep_alive:
         start += b"connection: close\r\n"
     if status in BODILESS:
@@ -290,20 +289,19 @@ def whole_response(
 
 
 @lru_cache(maxsize=128)
-def plain_start(status: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
-    """The status line, and headers that say nothing of framing."""
-    return STATUS_LINES[status] + b"".join(plain_line(name, value) for name, value in headers)
+def unframed_head(status: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    return STATUS_LINES[status] + b"".join(unframed_line(name, value) for name, value in headers)
 
 
 @lru_cache(maxsize=128)
-def plain_line(name: bytes, value: bytes) -> bytes:
+def unframed_line(name: bytes, value: bytes) -> bytes:
     if name.lower() in FRAMING:
         raise ValueError(f"{name!r} is not for the app to say")
     return header_line(name, value)
 
 
 def header_line(name: bytes, value: bytes) -> bytes:
-    """Refuses what could end a line too early: values often hold what a client has sent."""
+    """Refuses line breaks (header injection): values often hold text that a client has sent."""
     if NAME.fullmatch(name) is None:
         raise ValueError(f"{name!r} is not the name of a header")
     if VALUE.fullmatch(value) is None:

@@ -1,7 +1,6 @@
-"""Parser of the requests of one connection (httptools callbacks), and the refusals that it can end in.
+"""Parser of the requests of one connection (llhttp, by way of httptools), and responses to invalid requests.
 
-The parser is llhttp, strict as it comes. Bounded here: the bytes and the number of headers, what a chunked body holds
-besides its content, and what is thrown away after the last request.
+Limited here: the bytes and the number of headers, the framing of a chunked body, and input after the last request.
 """
 
 import logging
@@ -20,17 +19,17 @@ if TYPE_CHECKING:
     from dovetail.transports.http11.cycle import RequestResponseCycle
     from dovetail.transports.http11.protocol import HttpProtocol
 
-MAX_BODY_HELD = 64 * 1024  # bytes of a body that wait for the app; then no more is read
-MAX_THROWN_AWAY = 1024 * 1024  # bytes that a client may still send when nothing more is expected of it
-UPGRADES = {b"upgrade", b"http2-settings"}  # offers of another protocol, which HTTP allows to ignore
+MAX_BUFFERED_BODY = 64 * 1024  # bytes of a body that the app has not read; then reading is paused
+MAX_IGNORED_BYTES = 1024 * 1024  # of input after the last request
+UPGRADES = {b"upgrade", b"http2-settings"}  # headers that offer another protocol, which a server may ignore
 TRAILERS: deque[tuple[bytes, bytes]] = deque(maxlen=0)  # headers after a body are dropped
-WATCHED = {b"expect", b"transfer-encoding"}  # headers that mean something to the parser
+PARSED_HEADERS = {b"expect", b"transfer-encoding"}
 
 log = logging.getLogger("dovetail")
 
 
 class Refusal(NamedTuple):
-    """A response that the server gives in place of the app; it ends the connection."""
+    """An error response that does not come from the app; it ends the connection."""
 
     status: HTTPStatus
     message: str
@@ -48,7 +47,7 @@ class Refusal(NamedTuple):
 
 
 BAD_REQUEST = Refusal(HTTPStatus.BAD_REQUEST, "This is not a valid HTTP/1.1 request")
-CUT_SHORT = Refusal(HTTPStatus.BAD_REQUEST, "The request ends before it is complete")
+INCOMPLETE = Refusal(HTTPStatus.BAD_REQUEST, "The request ends before it is complete")
 OLD_CODING = Refusal(HTTPStatus.BAD_REQUEST, "Transfer-Encoding is not possible in HTTP/1.0")
 NO_TUNNEL = Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "This server is no proxy")
 FAILED = Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "The server failed on this request", INTERNAL_ERROR)
@@ -65,15 +64,15 @@ LIMITS = {
 
 
 def over_limit(name: str, limit: float) -> Refusal:
-    """The refusal of what is over a limit; names the option that sets it."""
+    """The refusal of a request that is over a limit; it names the option for that limit."""
     status, message = LIMITS[name]
     option = "max_header_bytes" if name == "framing" else name
     text = f"{message.format(limit)}; {option} (DOVETAIL_{option.upper()}) sets the limit"
     return Refusal(HTTPStatus(status), text, INTERNAL_ERROR if status == 503 else INVALID_REQUEST)
 
 
-class Stop(Exception):
-    """Raised in a callback, which stops the parser. Without a refusal: what follows the last request is ignored."""
+class StopParsing(Exception):
+    """Raised in a callback to stop the parser. Without a refusal: input after the last request is ignored."""
 
     def __init__(self, refusal: Refusal | None = None) -> None:
         self.refusal = refusal
@@ -87,27 +86,27 @@ class RequestParser:
         self._max_header_bytes = max_header_bytes
         self._max_headers = max_headers
         self._parser = httptools.HttpRequestParser(self)
-        self._unread = 0  # bytes that llhttp took since its last callback that gave something whole
-        self._began_behind = False  # the head began in the same piece as a request before it
+        self._unparsed = 0  # bytes that llhttp got since the last callback for complete headers, body or message
+        self._shares_chunk = False  # the head began in the same chunk as a request before it
         self.ignores_input = False
-        self.in_head = True  # not all headers of the current request are here
+        self.in_head = True  # not all headers of the current request have arrived
         self._url = b""
         self._headers: RawHeaders | deque[tuple[bytes, bytes]] = []
         self._expects_continue = False
         self._upgrade_offered = False
-        self._target: tuple[bytes, bytes, str] = (b"", b"", "")  # method, URL and version of the request before,
-        self._scope: dict[str, Any] = {}  # and their part of the scope: nearly all requests of a connection are alike
-        self.cycle: RequestResponseCycle | None = None  # of the last request whose headers are here
+        self._request_line: tuple[bytes, bytes, str] = (b"", b"", "")  # of the request before, and its part of the
+        self._scope: dict[str, Any] = {}  # scope: nearly all requests of a connection have the same
+        self.cycle: RequestResponseCycle | None = None  # of the last request whose headers have arrived
 
     @property
     def in_body(self) -> bool:
-        """Whether the rest of a request is missing that is not answered yet."""
+        """Whether the body of a request is incomplete to which no response was given yet."""
         return self.cycle is not None and self.cycle.more_body and not self.cycle.response_complete
 
     def feed(self, data: bytes) -> None:
-        self._unread += len(data)
+        self._unparsed += len(data)
         if self.ignores_input:
-            if self._unread > self._max_header_bytes + MAX_THROWN_AWAY:
+            if self._unparsed > self._max_header_bytes + MAX_IGNORED_BYTES:
                 self._protocol.transport.abort()
             return
         try:
@@ -118,28 +117,28 @@ class RequestParser:
             self._stopped(failure.__context__)
             return
         else:
-            if self._unread or self.in_head:
-                self._check_unfinished()
+            if self._unparsed or self.in_head:
+                self._check_incomplete()
             return
         self._decline_upgrade(rest)
 
-    def _stopped(self, reason: BaseException | None) -> None:
-        """`reason`: what a callback has raised; None if llhttp itself stopped."""
-        if reason is None:
+    def _stopped(self, raised: BaseException | None) -> None:
+        """`raised`: by a callback; None if llhttp itself stopped."""
+        if raised is None:
             self._protocol.refuse(BAD_REQUEST)
-        elif isinstance(reason, Stop) and reason.refusal is not None:
-            self._protocol.refuse(reason.refusal)
-        elif isinstance(reason, Stop):
-            self.ignores_input = True
-            self._unread = 0
-        else:
-            log.error("a request could not be read", exc_info=reason)
+        elif not isinstance(raised, StopParsing):
+            log.error("a request could not be read", exc_info=raised)
             self._protocol.refuse(FAILED)
+        elif raised.refusal is not None:
+            self._protocol.refuse(raised.refusal)
+        else:
+            self.ignores_input = True
+            self._unparsed = 0
 
-    def _check_unfinished(self) -> None:
-        if not self._unread:
-            self._began_behind = True
-        if self._unread > self._max_header_bytes:
+    def _check_incomplete(self) -> None:
+        if not self._unparsed:
+            self._shares_chunk = True
+        if self._unparsed > self._max_header_bytes:
             limit = "max_header_bytes" if self.in_head else "framing"
             self._protocol.refuse(over_limit(limit, self._max_header_bytes))
         elif self.in_head:
@@ -161,56 +160,56 @@ class RequestParser:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
-        if name in WATCHED:
+        if name in PARSED_HEADERS:
             if name == b"expect":
                 self._expects_continue = value.lower() == b"100-continue"
             elif value.strip().lower() != b"chunked":
-                raise Stop(BAD_CODING)
+                raise StopParsing(BAD_CODING)
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         parser, protocol = self._parser, self._protocol
         version = parser.get_http_version()
         protocol.in_unfinished_head = False
-        taken, self._unread = self._unread, 0
-        is_unclear = taken > self._max_header_bytes or self._began_behind  # how long the head is
-        if is_unclear or len(self._headers) > self._max_headers or version != "1.1":
-            self._check_head(is_unclear, version)
+        size, self._unparsed = self._unparsed, 0
+        is_inexact = size > self._max_header_bytes or self._shares_chunk
+        if is_inexact or len(self._headers) > self._max_headers or version != "1.1":
+            self._check_head(is_inexact, version)
         if parser.should_upgrade():
             self._upgrade_offered = True  # see _decline_upgrade
             return
-        target = (parser.get_method(), self._url, version)
-        if target != self._target:
-            self._scope = self._scope_of(*target)
-            self._target = target
+        request_line = (parser.get_method(), self._url, version)
+        if request_line != self._request_line:
+            self._scope = self._build_scope(*request_line)
+            self._request_line = request_line
         is_1_1 = version == "1.1"
         self.cycle = protocol.serve(
             {**self._scope, "headers": self._headers, "state": {}},
             keep_alive=is_1_1 and parser.should_keep_alive(),
             expects_continue=is_1_1 and self._expects_continue,
-            is_head=target[0] == b"HEAD",
+            is_head=request_line[0] == b"HEAD",
             is_1_1=is_1_1,
         )
         self.in_head = False
         self._headers = TRAILERS
 
-    def _check_head(self, is_unclear: bool, version: str) -> None:
-        """`is_unclear`: the bytes were counted with those of a body, or not all of them were. Raises Stop."""
+    def _check_head(self, is_inexact: bool, version: str) -> None:
+        """`is_inexact`: bytes of a body were counted, too, or not all of the head was. Raises StopParsing."""
         headers = self._headers
         if len(headers) > self._max_headers:
-            raise Stop(over_limit("max_headers", self._max_headers))
-        if is_unclear:
-            self._began_behind = False
+            raise StopParsing(over_limit("max_headers", self._max_headers))
+        if is_inexact:
+            self._shares_chunk = False
             size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in headers)
             if size > self._max_header_bytes:
-                raise Stop(over_limit("max_header_bytes", self._max_header_bytes))
+                raise StopParsing(over_limit("max_header_bytes", self._max_header_bytes))
         if version not in ("1.0", "1.1"):
-            raise Stop(BAD_VERSION)
+            raise StopParsing(BAD_VERSION)
         if version == "1.0" and any(name == b"transfer-encoding" for name, _ in headers):
-            raise Stop(OLD_CODING)
+            raise StopParsing(OLD_CODING)
 
-    def _scope_of(self, method: bytes, url: bytes, version: str) -> dict[str, Any]:
-        """What a scope says of the connection and of the request line; raises Stop."""
+    def _build_scope(self, method: bytes, url: bytes, version: str) -> dict[str, Any]:
+        """The part of a scope that depends on the connection and the request line; raises StopParsing."""
         path, query = url, b""
         try:
             if path[:1] != b"/" or b"?" in path or b"#" in path:
@@ -220,7 +219,7 @@ class RequestParser:
         except (httptools.HttpParserError, UnicodeDecodeError):
             decoded = ""
         if not decoded:
-            raise Stop(BAD_REQUEST)
+            raise StopParsing(BAD_REQUEST)
         return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -236,24 +235,24 @@ class RequestParser:
         }
 
     def on_body(self, body: bytes) -> None:
-        self._unread = 0
+        self._unparsed = 0
         cycle = self.cycle
-        if cycle is not None and not cycle.response_complete and cycle.add_body(body) > MAX_BODY_HELD:
+        if cycle is not None and not cycle.response_complete and cycle.add_body(body) > MAX_BUFFERED_BODY:
             self._protocol.pause_reading()
 
     def on_message_complete(self) -> None:
-        self._unread = 0
+        self._unparsed = 0
         cycle = self.cycle
         if self._upgrade_offered or cycle is None:
             return
         cycle.end_body()
         if not cycle.keep_alive:
-            raise Stop
+            raise StopParsing
 
     def _decline_upgrade(self, rest: bytes) -> None:
-        """Read the same request as if it had not offered another protocol; some clients always offer HTTP/2.
+        """Parse the request again without its offer of another protocol; some clients always offer HTTP/2.
 
-        llhttp takes it for granted that an offer is accepted, and does not read the body.
+        llhttp assumes that an offer is accepted, and does not parse the body.
         """
         self._upgrade_offered = False
         method = self._parser.get_method()
@@ -263,17 +262,17 @@ class RequestParser:
         lines = [b"%b %b HTTP/%b" % (method, self._url, self._parser.get_http_version().encode())]
         for name, value in self._headers:
             if name == b"connection":
-                value = b", ".join(each for each in items(value) if each.lower() not in UPGRADES)
+                value = b", ".join(each for each in list_items(value) if each.lower() not in UPGRADES)
             if name not in UPGRADES:
                 lines.append(b"%b: %b" % (name, value))
         self._parser = httptools.HttpRequestParser(self)
         self.feed(b"\r\n".join([*lines, b"", rest]))
 
     def close(self) -> None:
-        """Leave no reference cycle to the garbage collector."""
+        """Break reference cycles."""
         self.cycle = self._parser = self._protocol = None  # type: ignore[assignment]
 
 
-def items(value: bytes) -> list[bytes]:
-    """The items of a header that is a list."""
+def list_items(value: bytes) -> list[bytes]:
+    """The items of a header whose value is a list."""
     return [each.strip() for each in value.split(b",")]

@@ -1,7 +1,6 @@
 """HTTP/1.1 connections: `HttpProtocol` for each of them, with its limits, and `ServerState` for all.
 
-Requests of one connection are answered one after the other. Bounded here: the number of connections, the requests
-sent ahead of their answers, and the time that a client takes.
+Limited here: the number of connections, pipelined requests, and the time that a client takes.
 """
 
 import asyncio
@@ -16,22 +15,21 @@ from dovetail.transports.http.asgi import WHOLE, App, Scope
 from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http.proxies import TrustedProxies
 from dovetail.transports.http11.cycle import RequestResponseCycle, log_access
-from dovetail.transports.http11.parser import CUT_SHORT, Refusal, RequestParser, over_limit
+from dovetail.transports.http11.parser import INCOMPLETE, Refusal, RequestParser, over_limit
 
-MAX_TURNED_AWAY = 100  # connections over the limit that get a 503; more are cut
-MAX_AHEAD = 64  # requests sent ahead of their answers: the connection ends with the last of them
-MAX_BYTES_AHEAD = 64 * 1024  # of such requests; then the client waits
+MAX_REFUSED_CONNECTIONS = 100  # over the limit, which get a 503; more are cut
+MAX_PIPELINED = 64  # requests: the connection is closed after the last of them
+MAX_PIPELINED_BYTES = 64 * 1024  # then reading is paused
+KEEPALIVE_TIMEOUT = 150.0  # seconds between two requests; longer than proxies and clients keep a connection
+STALL_TIMEOUT = 60.0  # seconds in which a client must have read some of the pending bytes
+LINGER_TIMEOUT = 2.0  # seconds for a client to read the last response before the connection is cut
 CORK: int | None = getattr(socket, "TCP_CORK", None)  # on Linux
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 class ServerState:
-    """What all connections of one service share."""
-
-    idle = 150.0  # seconds between two requests; longer than proxies and clients keep a connection
-    stall = 60.0  # seconds in which a client that is being answered must have read something
-    linger = 2.0  # seconds for a client to take the last response before the connection is cut
+    """The shared state of all connections of one service."""
 
     def __init__(self, app: App, options: HttpOptions) -> None:
         self.app = app
@@ -48,64 +46,64 @@ class ServerState:
 
     def _update_date(self) -> None:
         self.date_line = b"date: %b\r\n" % http_date(time.gmtime())
-        self._clock = self.loop.call_later(1.0, self._update_date)
+        self._date_timer = self.loop.call_later(1.0, self._update_date)
 
     def shut_down(self) -> None:
-        """Close idle connections now, and the others after the responses that are under way."""
+        """Close idle connections now, and the others after their pending responses."""
         for connection in tuple(self.connections):
             connection.shut_down()
 
     async def respond_to_all(self, deadline: float) -> None:
-        """Wait for responses that have not begun: those of the host's own pages, of which the app keeps no record."""
-        while any(connection.is_unanswered for connection in self.connections):
-            left = deadline - self.loop.time()
-            if left <= 0 or not self.tasks:
+        """Wait for responses that have not started; the app drains its own calls, but not the author's routes."""
+        while any(connection.awaits_response for connection in self.connections):
+            timeout = deadline - self.loop.time()
+            if timeout <= 0 or not self.tasks:
                 return
-            await asyncio.wait(self.tasks.values(), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(self.tasks.values(), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
-    async def close(self, seconds: float) -> None:
-        """Wait until all are closed, but no longer than that; then cut them."""
-        self._clock.cancel()
+    async def close(self, timeout: float) -> None:
+        """Wait until all connections are closed, for `timeout` seconds; then cut them."""
+        self._date_timer.cancel()
         if self.connections:
             self._all_closed = self.loop.create_future()
-            await asyncio.wait({self._all_closed}, timeout=seconds)
+            await asyncio.wait({self._all_closed}, timeout=timeout)
         for connection in tuple(self.connections):
             connection.transport.abort()
 
-    def forget(self, connection: "HttpProtocol") -> None:
+    def discard(self, connection: "HttpProtocol") -> None:
         self.connections.discard(connection)
         if self._all_closed is not None and not self.connections and not self._all_closed.done():
             self._all_closed.set_result(None)
 
 
 def http_date(at: time.struct_time) -> bytes:
-    """In English, whatever the locale; and the library's own function for it would load all of `email`."""
+    """In English in any locale; the function of the standard library would load all of `email`."""
     day, month = DAYS[at.tm_wday], MONTHS[at.tm_mon - 1]
     return f"{day}, {at.tm_mday:02} {month} {at.tm_year} {at.tm_hour:02}:{at.tm_min:02}:{at.tm_sec:02} GMT".encode()
 
 
 class HttpProtocol(asyncio.Protocol):
-    """One connection."""
+    """One connection. Its requests are served one after the other."""
 
     def __init__(self, state: ServerState) -> None:
         self.state = state
         self._parser = RequestParser(self, state.options.max_header_bytes, state.options.max_headers)
-        self._context = copy_context()  # of each request: none sees what another one has set
+        self._context = copy_context()  # each request gets a copy: none sees variables that another one has set
         self._cycle: RequestResponseCycle | None = None  # the request that the app serves, or has served last
-        self._pipeline: deque[RequestResponseCycle] = deque()  # requests sent ahead
-        self._bytes_ahead = 0
-        self._turned_away = False
+        self._pipeline: deque[RequestResponseCycle] = deque()
+        self._pipelined_bytes = 0
+        self._over_limit = False
         self._responded_last = False
         self.reading_paused = False
-        self.writable: asyncio.Event | None = None  # where the app waits while the client does not read
+        self.writable: asyncio.Event | None = None  # set again when the client reads; `send` waits for it
         self.in_unfinished_head = False
         self._deadline = state.loop.time() + state.options.header_timeout  # for the next head, while none is served
         self._timer: asyncio.TimerHandle | None = None
-        self._unread = 0  # bytes that waited for a client that does not read, at the last look at the time
+        self._unread = 0  # pending bytes at the last check, while the client does not read
 
     # ── the connection ──
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # there is no other
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
         self.client = _address(transport.get_extra_info("peername"))
         self.server = _address(transport.get_extra_info("sockname"))
@@ -113,30 +111,28 @@ class HttpProtocol(asyncio.Protocol):
         connections = self.state.connections
         connections.add(self)
         excess = len(connections) - self.state.options.max_connections
-        self._turned_away = excess > 0
-        if excess > MAX_TURNED_AWAY:
+        self._over_limit = excess > 0
+        if excess > MAX_REFUSED_CONNECTIONS:
             transport.abort()
         else:
-            self._check_time_in(self.state.linger if self._turned_away else self._look_seconds)
+            self._schedule_check(LINGER_TIMEOUT if self._over_limit else self._check_interval)
 
     def data_received(self, data: bytes) -> None:
-        if self._turned_away and not self._responded_last:
+        if self._over_limit and not self._responded_last:
             self.refuse(over_limit("max_connections", self.state.options.max_connections))
             return
         self._parser.feed(data)
         if self._pipeline:
-            self._bytes_ahead += len(data)
-            if self._bytes_ahead > MAX_BYTES_AHEAD:
+            self._pipelined_bytes += len(data)
+            if self._pipelined_bytes > MAX_PIPELINED_BYTES:
                 self.pause_reading()
 
     def eof_received(self) -> None:
-        """The client sends nothing more; after this the transport closes.
-
-        In mid-request it may still read why that won't do. After a whole request it is taken for gone: a client that
-        is gone looks just the same.
+        """The transport closes after this. A client that closed its side after a whole request counts as disconnected:
+        the two can't be told apart. Within a request it may still read the refusal.
         """
         if not self._responded_last and (self._parser.in_body or self.in_unfinished_head):
-            self.refuse(CUT_SHORT)
+            self.refuse(INCOMPLETE)
 
     def connection_lost(self, _: Exception | None) -> None:
         self._disconnect_app()
@@ -148,10 +144,10 @@ class HttpProtocol(asyncio.Protocol):
         self._parser.close()
         if self.writable is not None:
             self.writable.set()
-        self.state.forget(self)
+        self.state.discard(self)
 
     def shut_down(self) -> None:
-        """Close now, or after the responses that are under way."""
+        """Close now, or after the pending responses."""
         last = self._parser.cycle
         if last is None or last.response_complete:
             self.close()
@@ -159,36 +155,35 @@ class HttpProtocol(asyncio.Protocol):
             last.keep_alive = False
 
     def cork(self) -> None:
-        """Have the system send what is written now together with the end of the connection.
+        """Have the system send the next bytes together with the end of the connection.
 
-        A response that began before the shutdown has promised that the connection goes on. A client that gets the
-        last of it, and the end a moment later, may send its next request in between, and that would be lost.
+        The head of a response that began before the shutdown has announced keep-alive. Between the last bytes and the
+        end of the connection the client might send its next request, which would be lost.
         """
         if CORK is not None and (plug := self.transport.get_extra_info("socket")) is not None:
-            with contextlib.suppress(OSError):  # the client has left in this moment
+            with contextlib.suppress(OSError):  # the client has just disconnected
                 plug.setsockopt(socket.IPPROTO_TCP, CORK, 1)
 
     def close(self) -> None:
-        """As soon as the client has taken what was written."""
+        """Close as soon as the client has read the pending bytes."""
         self.transport.close()
-        self._check_time_in(self.state.stall)
+        self._schedule_check(STALL_TIMEOUT)
 
-    def _close_gently(self) -> None:
-        """Read on for a moment: a connection that is cut with unread bytes loses its last response."""
+    def _close_gracefully(self) -> None:
+        """Read on for a moment: a connection that is cut with unread input loses its last response."""
         self._responded_last = self._parser.ignores_input = True
         self._drop_pipeline()
         if self.transport.can_write_eof():
-            with contextlib.suppress(OSError):  # the client has left in this moment
+            with contextlib.suppress(OSError):  # the client has just disconnected
                 self.transport.write_eof()
         self.resume_reading()
-        waiting = self.transport.get_write_buffer_size()
-        self._check_time_in(self.state.stall if waiting else self.state.linger)
+        self._schedule_check(STALL_TIMEOUT if self.transport.get_write_buffer_size() else LINGER_TIMEOUT)
 
     # ── requests and responses ──
 
     @property
-    def is_unanswered(self) -> bool:
-        """Whether the app serves a request whose response has not begun."""
+    def awaits_response(self) -> bool:
+        """Whether the app serves a request whose response has not started."""
         cycle = self._cycle
         return cycle is not None and not cycle.head_written and not cycle.disconnected
 
@@ -202,7 +197,7 @@ class HttpProtocol(asyncio.Protocol):
             self._start(cycle)
         else:
             self._pipeline.append(cycle)
-            if len(self._pipeline) >= MAX_AHEAD:
+            if len(self._pipeline) >= MAX_PIPELINED:
                 cycle.keep_alive = False
         return cycle
 
@@ -213,16 +208,16 @@ class HttpProtocol(asyncio.Protocol):
 
     def response_completed(self, cycle: RequestResponseCycle) -> None:
         if self.transport.is_closing():
-            self._check_time_in(self.state.stall)
+            self._schedule_check(STALL_TIMEOUT)
         elif not cycle.keep_alive:
             if cycle.more_body or self._parser.ignores_input or cycle is not self._parser.cycle:
-                self._close_gently()
+                self._close_gracefully()
             else:
                 self.close()
         else:
             has_next = bool(self._pipeline)
             if has_next:
-                self._bytes_ahead = 0  # of those behind the next one
+                self._pipelined_bytes = 0
                 self._start(self._pipeline.popleft())
             if self.reading_paused:
                 self.resume_reading()
@@ -238,7 +233,7 @@ class HttpProtocol(asyncio.Protocol):
             self._pipeline.pop().release()
 
     def refuse(self, refusal: Refusal) -> None:
-        """Respond in place of the app, and end the connection."""
+        """Send an error response that does not come from the app, and end the connection."""
         self._disconnect_app()
         self._responded_last = self._parser.ignores_input = True
         if self.transport.is_closing():
@@ -250,11 +245,11 @@ class HttpProtocol(asyncio.Protocol):
             cycle = None if self._parser.in_head else self._parser.cycle
             log_access(self, None if cycle is None else cycle.scope, refusal.status)
         self.transport.write(refusal.response(self.state.date_line))
-        self._close_gently()
+        self._close_gracefully()
 
     @property
     def _may_respond(self) -> bool:
-        """Whether the client would take it as the response to the request that it is about."""
+        """Whether the client would take a refusal as the response to the request that was refused."""
         cycle = self._cycle
         if cycle is None or cycle.response_complete:
             return True
@@ -268,7 +263,6 @@ class HttpProtocol(asyncio.Protocol):
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Not while requests wait that were sent ahead."""
         if self.reading_paused and not self._pipeline:
             self.reading_paused = False
             self.transport.resume_reading()
@@ -276,74 +270,67 @@ class HttpProtocol(asyncio.Protocol):
     def pause_writing(self) -> None:
         self.writable = asyncio.Event()
         self._unread = self.transport.get_write_buffer_size()
-        self._check_time_in(self.state.stall)
+        self._schedule_check(STALL_TIMEOUT)
 
     def resume_writing(self) -> None:
         if self.writable is not None:
             self.writable.set()
             self.writable = None
         if not self._is_ending:
-            self._check_time_in(self._look_seconds)
+            self._schedule_check(self._check_interval)
 
-    # ── time: one timer for each connection, none for each request ──
+    # ── timeouts: one timer for each connection, none for each request ──
 
     @property
     def _is_ending(self) -> bool:
         return self._responded_last or self.transport.is_closing()
 
     @property
-    def _look_seconds(self) -> float:
-        return min(self.state.options.header_timeout, self.state.idle)
+    def _check_interval(self) -> float:
+        return min(self.state.options.header_timeout, KEEPALIVE_TIMEOUT)
 
     def head_began(self) -> None:
-        """Some of a head has arrived, but not all of it."""
+        """A part of a head has arrived."""
         if not self.in_unfinished_head:
             self.in_unfinished_head = True
             self._deadline = self.state.loop.time() + self.state.options.header_timeout
 
     def _await_next_request(self, more_body: bool) -> None:
-        """`more_body`: the rest of an answered request is still to come, and is thrown away."""
+        """`more_body`: the rest of a request that has its response is still expected, and ignored."""
         state = self.state
         if not self.in_unfinished_head:
-            self._deadline = state.loop.time() + (state.options.header_timeout if more_body else state.idle)
+            self._deadline = state.loop.time() + (state.options.header_timeout if more_body else KEEPALIVE_TIMEOUT)
         if self._timer is None:
-            self._check_time_in(self._look_seconds)
+            self._schedule_check(self._check_interval)
 
-    def _check_time_in(self, seconds: float) -> None:
+    def _schedule_check(self, seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self.state.loop.call_later(seconds, self._check_time)
+        self._timer = self.state.loop.call_later(seconds, self._check_timeouts)
 
-    def _check_time(self) -> None:
+    def _check_timeouts(self) -> None:
         self._timer = None
-        if self._is_ending or self._turned_away:
+        if self._is_ending or self._over_limit:
             self.transport.abort()
         elif self.writable is not None:
-            self._check_reading()
-        else:
+            before, self._unread = self._unread, self.transport.get_write_buffer_size()
+            if self._unread < before:
+                self._schedule_check(STALL_TIMEOUT)
+            else:
+                self.transport.abort()
+        elif self._cycle is None or self._cycle.response_complete:  # else _await_next_request schedules a check
             self._check_deadline()
 
-    def _check_reading(self) -> None:
-        """The client must have read something of what waits for it."""
-        waiting = self.transport.get_write_buffer_size()
-        if waiting < self._unread:
-            self._unread = waiting
-            self._check_time_in(self.state.stall)
-        else:
-            self.transport.abort()
-
     def _check_deadline(self) -> None:
-        if self._cycle is not None and not self._cycle.response_complete:
-            return  # _await_next_request goes on
         remaining = self._deadline - self.state.loop.time()
         if remaining > 0:
-            self._check_time_in(min(remaining, self._look_seconds))
+            self._schedule_check(min(remaining, self._check_interval))
         elif self.in_unfinished_head:
             self.refuse(over_limit("header_timeout", self.state.options.header_timeout))
         else:
             self.close()
 
 
-def _address(found: Any) -> tuple[str, int] | None:
-    """Of IPv6 the system tells more."""
-    return (str(found[0]), int(found[1])) if isinstance(found, tuple) else None
+def _address(name: Any) -> tuple[str, int] | None:
+    """Host and port of a socket name, which has more parts for IPv6."""
+    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None

@@ -13,7 +13,7 @@ import pytest
 from served import HELLO, SIGNALS, HttpProgram, StartHttp, children_of, http_programs, is_alive
 
 from dovetail import Server, SetupError
-from dovetail.transports import supervisor
+from dovetail.transports.supervisor import RestartPolicy
 
 pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"), pytest.mark.slow]
 
@@ -67,7 +67,7 @@ def who(program: HttpProgram) -> int:
 def test_a_worker_that_is_killed_is_replaced(start: StartHttp) -> None:
     program, pids = started(start)
     for _ in range(2):
-        time.sleep(supervisor.QUICK_SECONDS)  # or else it would count as one that can't start
+        time.sleep(RestartPolicy().min_uptime)  # or else it would count as one that can't start
         victim = children_of(program.process.pid)[0]
         os.kill(victim, signal.SIGKILL)
         program.hears(f"worker {victim} ended by signal 9 (Killed) and is replaced")
@@ -105,7 +105,7 @@ def test_a_second_signal_kills_them_all(start: StartHttp) -> None:
 
 
 def test_a_worker_that_does_not_end_is_killed(start: StartHttp) -> None:
-    program, pids = started(start, drain_timeout=0.1, constants={"serve.LIFESPAN_SECONDS": -4.6})  # 0.5 s in all
+    program, pids = started(start, drain_timeout=0.1, timings={"lifespan_timeout": 0.2, "kill_delay": 0.2})
     program.begin("blocks_the_loop")
     program.signal(signal.SIGTERM)
     ends(program, pids)
@@ -114,7 +114,7 @@ def test_a_worker_that_does_not_end_is_killed(start: StartHttp) -> None:
 
 def test_the_workers_end_when_their_parent_is_killed(start: StartHttp) -> None:
     program, pids = started(start)
-    time.sleep(supervisor.QUICK_SECONDS)
+    time.sleep(RestartPolicy().min_uptime)
     os.kill(pids[0], signal.SIGKILL)  # the replacement must not hold the other one's lifeline
     program.hears("lifespan entered", 3)
     pids = children_of(program.process.pid)
@@ -126,8 +126,8 @@ def test_the_workers_end_when_their_parent_is_killed(start: StartHttp) -> None:
 
 
 def test_workers_that_can_not_start(start: StartHttp) -> None:
-    quick = {"supervisor.FIRST_PAUSE": 0.01}
-    program = start(ready=False, workers=2, lifespan="fails at the start", constants=quick)
+    quick = {"restarts": {"first_delay": 0.01}}
+    program = start(ready=False, workers=2, lifespan="fails at the start", timings=quick)
     assert program.exits() == 1
     assert "serves MCP at" not in program.said
     assert program.said.count("RuntimeError: fails at the start") >= 5
@@ -137,12 +137,12 @@ def test_workers_that_can_not_start(start: StartHttp) -> None:
 def test_a_worker_that_works_goes_on_while_no_other_can_start(start: StartHttp, tmp_path: Path) -> None:
     """What they need to start is away, say a store. It may come back, and until then one is better than none."""
     away = tmp_path / "away"
-    quick = {"supervisor.FIRST_PAUSE": 0.01, "supervisor.LONGEST_PAUSE": 0.05}
-    program, pids = started(start, lifespan=str(away), constants=quick)
-    time.sleep(supervisor.QUICK_SECONDS)
+    quick = {"restarts": {"first_delay": 0.01, "max_delay": 0.05}}
+    program, pids = started(start, lifespan=str(away), timings=quick)
+    time.sleep(RestartPolicy().min_uptime)
     away.touch()
     os.kill(pids[0], signal.SIGKILL)
-    program.hears("with code 1 and is replaced", 2 * supervisor.MAX_QUICK_ENDS)
+    program.hears("with code 1 and is replaced", 2 * RestartPolicy().max_failures)
     assert who(program) == pids[1]
     away.unlink()
     program.hears("lifespan entered", 3)
