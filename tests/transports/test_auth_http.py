@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from door_stage import METADATA, Door, Register, bearer, challenge_of, notes
+from auth_stage import METADATA, Door, Register, bearer, challenge_of, notes
 from http_clients import connected
 from hypothesis import given, settings
 from hypothesis import strategies as st

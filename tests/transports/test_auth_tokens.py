@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from door_stage import Door, Register, bearer
+from auth_stage import Door, Register, bearer
 from http_clients import OldClient
 from msgspec import structs
 
