@@ -221,7 +221,7 @@ class Server:
         whole `path=` of the endpoint.
         """
         app = http.app.HttpApp(self.engine, self.http_options(options), owner=self)
-        return app.well_known(is_placed="path" in options)
+        return app.well_known(has_path="path" in options)
 
     def run(self, transport: Transport = "stdio", **options: "Unpack[RunOptions]") -> None:
         """Serve until the client leaves or a signal comes. Over HTTP both old and new clients find their way."""
@@ -249,7 +249,7 @@ class Server:
 
     def http_options(self, given: "AsgiOptions", *, running: bool = False) -> "HttpOptions":
         """Checked options, with the pages of `custom_route`; `running` if they are those of `run`."""
-        options = http.options.HttpOptions.of(given, running=running)
+        options = http.options.HttpOptions.from_keywords(given, running=running)
         run, most, seconds = self.engine.threads.run, options.max_body_bytes, options.body_timeout
         as_app = http.routes.route_app
         pages = {

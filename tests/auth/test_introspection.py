@@ -201,7 +201,7 @@ def test_one_verifier_serves_one_event_loop_after_another() -> None:
 
 
 def test_a_transport_has_more_patience() -> None:
-    assert TokenLimits().verifying > ASK_SECONDS
+    assert TokenLimits().verify_timeout > ASK_SECONDS
 
 
 @pytest.mark.parametrize(

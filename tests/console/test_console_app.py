@@ -16,7 +16,7 @@ from dovetail.console import metrics
 from dovetail.console.metrics import Histogram, Metrics, shown_session
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.session import Session
-from dovetail.transports.http.in_flight import SeenSession
+from dovetail.transports.http.in_flight import ActiveSession
 from http_serving import serving
 from http_wire import Exchange, HttpWire
 
@@ -343,7 +343,7 @@ async def test_sessions_are_shown_without_what_opens_them() -> None:
 def test_what_a_client_says_of_itself_is_bounded(client: dict[str, Any], shown: str) -> None:
     uris = frozenset(f"note://{number}/{'y' * 1000}" for number in range(1000))
     record = Session(id="s" * 32, version="2025-11-25", client=encode(client), capabilities=b"{}", subscriptions=uris)
-    told = shown_session(SeenSession(record, 5.0, 1.0))
+    told = shown_session(ActiveSession(record, 5.0, 1.0))
     assert told["client"] == shown
     assert len(told["subscriptions"]) == metrics.MAX_URIS
     assert {len(uri) for uri in told["subscriptions"]} == {metrics.MAX_TEXT}

@@ -77,7 +77,7 @@ def command(target: str, opens: bool, watch: tuple[Path, ...], **given: Any) -> 
         raise click.UsageError(missing)
     chosen: Any = {name: value for name, value in given.items() if value is not None}
     try:
-        options = HttpOptions.of(chosen, running=True)
+        options = HttpOptions.from_keywords(chosen, running=True)
         open_state(given["state"] or os.environ.get("DOVETAIL_STATE"), "dev")  # what no change of the program mends
     except SetupError as failure:
         raise click.UsageError(str(failure)) from None

@@ -19,9 +19,9 @@ from dovetail.protocol.results import Result, ToolResult
 from dovetail.protocol.sse import encode_event
 from dovetail.state.base import StoreUnavailable
 from dovetail.transports.http.asgi import RawHeaders, Receive, Scope, Send
-from dovetail.transports.http.in_flight import Overview, SeenSession
-from dovetail.transports.http.request import until_gone
-from dovetail.transports.http.routes import OVERVIEW
+from dovetail.transports.http.in_flight import ActiveSession, AppStatus
+from dovetail.transports.http.request import listen_for_disconnect
+from dovetail.transports.http.routes import APP_STATUS
 
 FINEST = 0.01  # milliseconds: the upper end of the first bin
 GROWTH = math.log(1.1)
@@ -135,7 +135,7 @@ class LiveMetrics:
         """An event at once, and one after every full second, until the viewer leaves or the server stops."""
         if self._viewers >= MAX_VIEWERS:
             raise Busy(f"{MAX_VIEWERS} pages watch this server already; close one of them", http_status=503)
-        overview: Overview = scope[OVERVIEW]
+        overview: AppStatus = scope[APP_STATUS]
         over = asyncio.Event()
         self._viewers += 1
         try:
@@ -144,8 +144,8 @@ class LiveMetrics:
         finally:
             self._viewers -= 1
 
-    async def _tell(self, overview: Overview, receive: Receive, send: Send, over: asyncio.Event) -> None:
-        gone = asyncio.ensure_future(until_gone(receive))
+    async def _tell(self, overview: AppStatus, receive: Receive, send: Send, over: asyncio.Event) -> None:
+        gone = asyncio.ensure_future(listen_for_disconnect(receive))
         gone.add_done_callback(lambda _: over.set())
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self._headers})
@@ -158,7 +158,7 @@ class LiveMetrics:
         finally:
             gone.cancel()
 
-    async def _event(self, overview: Overview) -> dict[str, Any]:
+    async def _event(self, overview: AppStatus) -> dict[str, Any]:
         try:
             total, seen = await overview.sessions(MAX_SESSIONS)
         except StoreUnavailable:  # there is news again when the store is back
@@ -174,7 +174,7 @@ class LiveMetrics:
         }
 
 
-def shown_session(seen: SeenSession) -> dict[str, Any]:
+def shown_session(seen: ActiveSession) -> dict[str, Any]:
     """A session without what would let others use it: of its id only the beginning."""
     record = seen.record
     client = jsonrpc.parse(record.client)

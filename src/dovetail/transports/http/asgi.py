@@ -16,7 +16,7 @@ def is_below(path: str, root: str) -> bool:
     return path == root or path.startswith(f"{root}/")
 
 
-WHOLE = "dovetail.whole"  # among the extensions of a scope
+FAST_PATH = "dovetail.fast_path"  # among the extensions of a scope
 
 
 class FastPath(Protocol):

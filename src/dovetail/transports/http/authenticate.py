@@ -27,7 +27,7 @@ from dovetail.state.base import StateBackend
 from dovetail.transports.http.asgi import RawHeaders, Scope
 from dovetail.transports.http.in_flight import InFlight
 from dovetail.transports.http.proxies import TrustedProxies
-from dovetail.transports.http.request import HttpRequest, Place
+from dovetail.transports.http.request import HttpRequest, RequestHandler
 from dovetail.transports.http.well_known import ResourceUrls
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ NEEDS_TOKEN = "This server needs a token: send it in the header `Authorization: 
 NOT_GOOD = "The token is not good, or not any more"
 IN_QUERY = "A token in the URL can be read in logs: send it in the header `Authorization: Bearer <token>`"
 MALFORMED = "The Authorization header is malformed: send `Bearer <token>`, the token without blanks"
-TROUBLE = {500: "Internal error", 503: "This token can't be verified at the moment; try again later"}
+VERIFY_FAILED = {500: "Internal error", 503: "This token can't be verified at the moment; try again later"}
 FIRST_STEPS = (None, "use_dpop_nonce")  # not audited: a client's normal first request, without token or nonce
 # Claims that may differ between two answers about one token though it means the same. They give no rights.
-PASSING = frozenset({"exp", "expires_in", "iat", "nbf", "jti", "auth_time"})
+VOLATILE_CLAIMS = frozenset({"exp", "expires_in", "iat", "nbf", "jti", "auth_time"})
 DPOP = b"dpop"
 _TOKEN = re.compile(rb"[!-~]+")
 
@@ -52,15 +52,15 @@ log = logging.getLogger("dovetail")
 class TokenLimits(msgspec.Struct, frozen=True):
     """How long an outcome is believed, and how much verifiers are asked; times in seconds."""
 
-    believed: float = 60.0  # at most, then a token is verified again
-    late: float = 1.0  # the same, if it has expired, but its verifier allows for clocks that differ
-    refused: float = 3.0  # for which a bad token need not be verified again
-    most_tokens: int = 10_000  # that are remembered, good and bad ones each
-    verifying: float = 10.0
-    most_questions: int = 1000  # at the same time; and as many again about tokens that were good
-    recheck: float = 1.0  # at least, between two checks of the token of a stream
-    trouble_pause: float = 5.0  # between them while its verifier is in trouble …
-    trouble_tries: int = 12  # … and how often it is asked then
+    cache_ttl: float = 60.0  # at most, then a token is verified again
+    expired_ttl: float = 1.0  # the same, if it has expired, but its verifier allows for clocks that differ
+    refusal_ttl: float = 3.0  # for which a bad token need not be verified again
+    max_cached: int = 10_000  # that are remembered, good and bad ones each
+    verify_timeout: float = 10.0
+    max_verifying: int = 1000  # at the same time; and as many again about tokens that were good
+    recheck_delay: float = 1.0  # at least, between two checks of the token of a stream
+    retry_delay: float = 5.0  # between them while its verifier is in trouble …
+    max_tries: int = 12  # … and how often it is asked then
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -68,13 +68,13 @@ class Verified(msgspec.Struct, frozen=True):
 
     principal: Principal | None  # None: it is not good
     good_until: float
-    passes: bool = False  # nothing else has to be checked
+    is_sufficient: bool = False  # nothing else has to be checked
 
 
-FORGOTTEN = Verified(None, -math.inf)  # in place of an outcome that may not be used again: claims are personal data
+EXPIRED = Verified(None, -math.inf)  # in place of an outcome that may not be used again: claims are personal data
 
 
-class Presented(NamedTuple):
+class PresentedToken(NamedTuple):
     """The token of a request. No `repr` shows it."""
 
     digest: bytes
@@ -93,7 +93,7 @@ class Authenticator:
         auth: "Auth",
         urls: ResourceUrls,
         proxies: TrustedProxies,
-        traffic: InFlight,
+        in_flight: InFlight,
         state: StateBackend,
         engine: "Engine",
         limits: TokenLimits | None = None,
@@ -105,7 +105,7 @@ class Authenticator:
         self._audit = engine.audit
         self._urls = urls
         self._proxies = proxies
-        self._traffic = traffic
+        self._in_flight = in_flight
         # A state of one process is as large as its sessions need: used proofs would fill it.
         claim = (lambda key, seconds: state.claim(key, b"", seconds)) if state.shared else None
         self._dpop = auth.dpop_check(claim, lambda: engine.secrets)
@@ -113,59 +113,61 @@ class Authenticator:
         self._digest = partial(blake2b, digest_size=16, key=secrets.token_bytes(32))  # of a header
         self._good: OrderedDict[bytes, Verified] = OrderedDict()
         self._bad: OrderedDict[bytes, Verified] = OrderedDict()  # apart, so that guesses drive out no good ones
-        self._asking: dict[bytes, asyncio.Task[Verified | int]] = {}
-        self._tell_again = -math.inf
+        self._verifying: dict[bytes, asyncio.Task[Verified | int]] = {}
+        self._next_warning = -math.inf
 
-    def before(self, place: Place) -> Place:
+    def protect(self, handler: RequestHandler) -> RequestHandler:
         """The same place, for callers with a token. Not a coroutine where that is known.
 
         The place does not see the credentials: they are for this server, and for no other.
         """
         good, digested, watch, clock = self._good, self._digest, self.watch, self._clock
 
-        def enter(visit: HttpRequest) -> Awaitable[None]:
-            scope = visit.scope
-            visit.response.challenger = partial(self._challenge, scope, visit.route)
-            raw = visit.headers.raw
+        def authenticate(request: HttpRequest) -> Awaitable[None]:
+            scope = request.scope
+            request.response.challenger = partial(self._challenge, scope, request.route)
+            raw = request.headers.raw
             header = raw.pop(b"authorization", b"")
             raw.pop(DPOP, None)
-            visit.watch = partial(watch, header)
+            request.watch = partial(watch, header)
             digest = digested(header).digest()
             known = good.get(digest)
-            if known is None or not known.passes or known.good_until <= clock() or scope.get("query_string"):
-                return self._admit(visit, place, header)
+            if known is None or not known.is_sufficient or known.good_until <= clock() or scope.get("query_string"):
+                return self._verify_and_serve(request, handler, header)
             good.move_to_end(digest)
-            visit.principal = known.principal
-            return place(visit)
+            request.principal = known.principal
+            return handler(request)
 
-        return enter
+        return authenticate
 
-    async def _admit(self, visit: HttpRequest, place: Place, header: bytes) -> None:
+    async def _verify_and_serve(self, request: HttpRequest, handler: RequestHandler, header: bytes) -> None:
         try:
-            await self._identify(visit, header)
+            await self._verify_request(request, header)
         except Unauthorized as refusal:
             if self._audit is not None and refusal.error not in FIRST_STEPS:
                 # of the URL only the path: a query may hold a token
-                path, address = visit.scope["path"], self._proxies.caller(visit.scope)
-                self._audit.refused(refusal, method=visit.method, name=path, principal=visit.principal, address=address)
+                path, address = request.scope["path"], self._proxies.caller(request.scope)
+                self._audit.refused(
+                    refusal, method=request.method, name=path, principal=request.principal, address=address
+                )
             raise
-        self._traffic.refuse_if_closing()  # it may have taken its time
-        await place(visit)
+        self._in_flight.refuse_if_closing()  # it may have taken its time
+        await handler(request)
 
-    async def _identify(self, visit: HttpRequest, header: bytes) -> None:
-        if b"access_token" in unquote_to_bytes(visit.scope.get("query_string") or b"").lower():
+    async def _verify_request(self, request: HttpRequest, header: bytes) -> None:
+        if b"access_token" in unquote_to_bytes(request.scope.get("query_string") or b"").lower():
             raise Unauthorized(IN_QUERY, error="invalid_request", http_status=400)
         presented = self._presented(header)
         verified = await self._verified(presented)
-        principal = visit.principal = verified.principal
+        principal = request.principal = verified.principal
         if principal is None:
             raise Unauthorized(NOT_GOOD, error="invalid_token")
-        if verified.passes:
+        if verified.is_sufficient:
             return
         claims, dpop = principal.claims, self._dpop
         if dpop is not None and presented.scheme == DPOP:  # every request has a proof of its own
-            proof, token = dpop.only_proof(visit.scope["headers"]), presented.token
-            url, method = self._urls.target(visit.scope, visit.route), visit.method
+            proof, token = dpop.only_proof(request.scope["headers"]), presented.token
+            url, method = self._urls.target(request.scope, request.route), request.method
             await dpop.check(proof, method=method, url=url, token=token, claims=claims, caller=principal.key)
         elif dpop is not None:
             dpop.check_bearer(claims)
@@ -179,7 +181,7 @@ class Authenticator:
 
     # ── tokens ──
 
-    def _presented(self, header: bytes) -> Presented:
+    def _presented(self, header: bytes) -> PresentedToken:
         """One digest for all spellings of a header. Raises Unauthorized if it has no token that could be good."""
         scheme, _, rest = header.strip(b" \t").partition(b" ")
         token, scheme = rest.strip(b" \t"), scheme.lower()
@@ -187,38 +189,40 @@ class Authenticator:
             raise Unauthorized(NEEDS_TOKEN.format("DPoP" if self._auth.dpop == "required" else "Bearer"))
         if not _TOKEN.fullmatch(token):
             raise Unauthorized(MALFORMED, error="invalid_request", http_status=400)
-        digest = self._digest(scheme.title() + b" " + token).digest()  # as usually spelled: `enter` finds it at once
-        return Presented(digest, scheme, token.decode("ascii"))
+        digest = self._digest(
+            scheme.title() + b" " + token
+        ).digest()  # as usually spelled: `authenticate` finds it at once
+        return PresentedToken(digest, scheme, token.decode("ascii"))
 
-    async def _verified(self, presented: Presented) -> Verified:
+    async def _verified(self, presented: PresentedToken) -> Verified:
         """Each token is verified once at a time, for all requests that wait. Raises ProtocolError if that fails."""
         digest = presented.digest
         known = self._good.get(digest) or self._bad.get(digest)
         if known is not None and known.good_until > self._clock():
             return known
-        asking = self._asking.get(digest)
-        if asking is None:
+        verifying = self._verifying.get(digest)
+        if verifying is None:
             shares = 2 if digest in self._good else 1
-            if len(self._asking) >= shares * self._limits.most_questions:
-                raise ProtocolError(TROUBLE[503], code=INTERNAL_ERROR, http_status=503)
-            asking = self._asking[digest] = asyncio.get_running_loop().create_task(self._ask(presented))
-            asking.add_done_callback(lambda _: self._asking.pop(digest, None))
-        outcome = await asyncio.shield(asking)
+            if len(self._verifying) >= shares * self._limits.max_verifying:
+                raise ProtocolError(VERIFY_FAILED[503], code=INTERNAL_ERROR, http_status=503)
+            verifying = self._verifying[digest] = asyncio.get_running_loop().create_task(self._verify(presented))
+            verifying.add_done_callback(lambda _: self._verifying.pop(digest, None))
+        outcome = await asyncio.shield(verifying)
         if isinstance(outcome, int):
-            raise ProtocolError(TROUBLE[outcome], code=INTERNAL_ERROR, http_status=outcome)
+            raise ProtocolError(VERIFY_FAILED[outcome], code=INTERNAL_ERROR, http_status=outcome)
         return outcome
 
-    async def _ask(self, presented: Presented) -> Verified | int:
+    async def _verify(self, presented: PresentedToken) -> Verified | int:
         """The verifiers; gives a status if they fail. What they say to that may hold the token, and is not logged."""
-        seconds = self._limits.verifying
+        seconds = self._limits.verify_timeout
         try:
             async with asyncio.timeout(seconds):
                 found = await self._auth.find(presented.token)
-            return self._remember(presented, found)
+            return self._cache(presented, found)
         except (lazy_auth.VerifierUnavailable, TimeoutError) as failure:
             words = str(failure).replace(presented.token, "[redacted]") or f"no answer within {seconds:g} s"
-            if (now := self._clock()) >= self._tell_again:  # any client can cause it
-                self._tell_again = now + 10.0
+            if (now := self._clock()) >= self._next_warning:  # any client can cause it
+                self._next_warning = now + 10.0
                 log.warning("a token can't be verified at the moment: %s", words)
             return 503
         except Exception as failure:
@@ -227,26 +231,26 @@ class Authenticator:
             )
             return 500
 
-    def _remember(self, presented: Presented, found: "Found | None") -> Verified:
-        kept, other = (self._bad, self._good) if found is None else (self._good, self._bad)
+    def _cache(self, presented: PresentedToken, found: "Found | None") -> Verified:
+        cache, other = (self._bad, self._good) if found is None else (self._good, self._bad)
         other.pop(presented.digest, None)
-        verified = self._judged(presented, found)
-        kept[presented.digest] = verified if verified.good_until > self._clock() else FORGOTTEN
-        kept.move_to_end(presented.digest)
-        if len(kept) > self._limits.most_tokens:
-            kept.popitem(last=False)
+        verified = self._outcome(presented, found)
+        cache[presented.digest] = verified if verified.good_until > self._clock() else EXPIRED
+        cache.move_to_end(presented.digest)
+        if len(cache) > self._limits.max_cached:
+            cache.popitem(last=False)
         return verified
 
-    def _judged(self, presented: Presented, found: "Found | None") -> Verified:
+    def _outcome(self, presented: PresentedToken, found: "Found | None") -> Verified:
         limits, now = self._limits, self._clock()
         if found is None:
-            return Verified(None, now + limits.refused)
-        principal, believed = found
+            return Verified(None, now + limits.refusal_ttl)
+        principal, ttl = found
         left = _seconds_left(principal)
-        seconds = min(left, limits.believed, believed) if left > 0 else limits.late
-        return Verified(principal, now + seconds, self._passes(presented, principal))
+        seconds = min(left, limits.cache_ttl, ttl) if left > 0 else limits.expired_ttl
+        return Verified(principal, now + seconds, self._is_sufficient(presented, principal))
 
-    def _passes(self, presented: Presented, principal: Principal) -> bool:
+    def _is_sufficient(self, presented: PresentedToken, principal: Principal) -> bool:
         """Whether the token alone is enough, for this request and those that follow: it is not bound to a key."""
         if presented.scheme == DPOP or not principal.scopes >= self._auth.scopes:
             return False
@@ -259,27 +263,27 @@ class Authenticator:
 
     # ── streams ──
 
-    async def watch(self, header: bytes, visit: HttpRequest, end: Callable[[], object]) -> None:
+    async def watch(self, header: bytes, request: HttpRequest, end: Callable[[], object]) -> None:
         """Ends a stream when its token is not good any more, or means something else than when it was opened.
 
         A verifier in trouble is waited for, but not beyond the end of the token.
         """
-        presented, opened_by = self._presented(header), visit.principal
+        presented, opened_by = self._presented(header), request.principal
         limits, rights, failures = self._limits, _rights(opened_by), 0
         try:
-            while failures < limits.trouble_tries:
+            while failures < limits.max_tries:
                 try:
                     now = await self._verified(presented)
                 except ProtocolError:
                     failures += 1
-                    pause = min(limits.trouble_pause, _seconds_left(opened_by))
+                    pause = min(limits.retry_delay, _seconds_left(opened_by))
                     if pause <= 0:
                         break
                 else:
                     failures = 0
                     if now.principal is None or _rights(now.principal) != rights:
                         break
-                    pause = max(now.good_until - self._clock(), min(limits.recheck, _seconds_left(now.principal)))
+                    pause = max(now.good_until - self._clock(), min(limits.recheck_delay, _seconds_left(now.principal)))
                 await asyncio.sleep(pause)
         finally:  # in any case: no stream goes on unwatched
             end()
@@ -293,5 +297,5 @@ def _rights(principal: Principal | None) -> object:
     """All that decides what a caller may do; `authorize` may look at any claim."""
     if principal is None:
         return None
-    lasting = {name: value for name, value in principal.claims.items() if name not in PASSING}
+    lasting = {name: value for name, value in principal.claims.items() if name not in VOLATILE_CLAIMS}
     return principal.key, principal.scopes, lasting

@@ -25,40 +25,42 @@ from dovetail.protocol.inbound import Request
 from dovetail.protocol.methods import RequestId
 from dovetail.state.base import Listener, StateBackend, StoreUnavailable
 from dovetail.transports.http.asgi import Receive
-from dovetail.transports.http.request import look_after
-from dovetail.transports.http.response import Answer, Response
+from dovetail.transports.http.request import keep_alive
+from dovetail.transports.http.response import HttpResponse, PostResponse
 
 KEEPALIVE_AFTER = 0.05  # seconds; only a call that takes longer has its connection looked after
 
 log = logging.getLogger("dovetail")
 
-Finish = Callable[["HttpCall", bytes, int], Awaitable[None]]
-Part = Coroutine[Any, Any, bytes | None]  # one message of a batch, and its answer if it has one
+SendResponse = Callable[["HttpCall", bytes, int], Awaitable[None]]
+BatchItem = Coroutine[Any, Any, bytes | None]  # one message of a batch, and its answer if it has one
 
 
-def outcome_of(failure: BaseException, id: RequestId, request: Request, response: Response | None) -> tuple[bytes, int]:
+def error_outcome(
+    failure: BaseException, id: RequestId, request: Request, http_response: HttpResponse | None
+) -> tuple[bytes, int]:
     """The error that a client gets for a failure, and the status, which counts if no response has begun.
 
-    `response`: None if the calls of a batch share it, so that its head says nothing of this failure.
+    `http_response`: None if the calls of a batch share it, so that its head says nothing of this failure.
     """
     if not isinstance(failure, ProtocolError):
         log.error("%s could not be answered properly", request.method, exc_info=failure)
         failure = ProtocolError("Internal error", code=INTERNAL_ERROR)
     says_status = not request.revision.handshake or isinstance(failure, (RateLimited, Unauthorized))
-    if response is not None:
-        response.add_headers(response.headers_of(failure))
+    if http_response is not None:
+        http_response.add_headers(http_response.error_headers(failure))
     return jsonrpc.error(id, failure), failure.http_status if says_status else 200
 
 
-class Posted(msgspec.Struct, eq=False):
+class PostInFlight(msgspec.Struct, eq=False):
     """What one POST asks for. It is the timer beside its own work: if that takes long, its connection is kept alive."""
 
-    answer: Answer
+    response: PostResponse
     receive: Receive
     session: SessionHandle | None
-    beat_seconds: float
+    keep_alive_interval: float
     timer: asyncio.TimerHandle | None = None
-    over: asyncio.Future[None] | None = None
+    finished: asyncio.Future[None] | None = None
 
     def begin(self) -> None:
         self.timer = asyncio.get_running_loop().call_later(KEEPALIVE_AFTER, self._keep_alive)
@@ -70,21 +72,21 @@ class Posted(msgspec.Struct, eq=False):
         # Not by cancelling: it may be in the middle of sending something.
         if self.timer is not None:
             self.timer.cancel()
-        if self.over is not None and not self.over.done():
-            self.over.set_result(None)
+        if self.finished is not None and not self.finished.done():
+            self.finished.set_result(None)
 
     def _keep_alive(self) -> None:
         loop = asyncio.get_running_loop()
-        self.over = loop.create_future()
-        loop.create_task(self._look_after(self.over)).add_done_callback(_report)
+        self.finished = loop.create_future()
+        loop.create_task(self._look_after(self.finished)).add_done_callback(_report)
 
-    async def _look_after(self, over: asyncio.Future[None]) -> None:
+    async def _look_after(self, finished: asyncio.Future[None]) -> None:
         await self.outlived()
-        await look_after(self.receive, over, self.beat_seconds, self.beat, self.client_left)
+        await keep_alive(self.receive, finished, self.keep_alive_interval, self.beat, self.on_disconnect)
 
     async def outlived(self) -> None:
         """It takes its time: a client that can come back is told so."""
-        await self.answer.outlived()
+        await self.response.outlived()
 
     async def beat(self) -> None:
         """The session stays alive, and so does the connection if it carries a stream; one that takes nothing is found.
@@ -94,30 +96,32 @@ class Posted(msgspec.Struct, eq=False):
         if self.session is not None:
             with suppress(StoreUnavailable):
                 await self.session.use()
-        await self.answer.keep_alive()
-        if self.answer.response.ended:  # or its stream goes on by another connection, which does no harm
-            self.client_left()
+        await self.response.keep_alive()
+        if self.response.http_response.ended:  # or its stream goes on by another connection, which does no harm
+            self.on_disconnect()
 
-    def client_left(self) -> None:
-        self.answer.response.abandon()
+    def on_disconnect(self) -> None:
+        self.response.http_response.abandon()
 
 
-class HttpCall(Posted, eq=False, kw_only=True):
+class HttpCall(PostInFlight, eq=False, kw_only=True):
     """A request in flight. Once it is closed, nothing more is sent for it."""
 
     context: RequestContext
     id: RequestId  # also if a middleware changes the request
-    finish: Finish | None = None  # sends the answer, if that is more than just sending it
+    send_response: SendResponse | None = None  # sends the answer, if that is more than just sending it
     batched: bool = False  # a batch has it, looks after it and sends its answer
     open: bool = True
     failed: bool = False  # its answer is an error
-    left: bool = False  # the client went away, and that means that it wants no answer
-    settle: Callable[[], Awaitable[None]] | None = None  # awaited before the answer: its changes must be in their log
-    takes_time: "Callable[[HttpCall], Awaitable[None]] | None" = None  # called if it does
-    leave: "Callable[[HttpCall], None] | None" = None  # called when it is over
-    verdict: ProtocolError | None = None  # why the server has stopped it
+    disconnected: bool = False  # the client went away, and that means that it wants no answer
+    before_response: Callable[[], Awaitable[None]] | None = (
+        None  # awaited before the answer: its changes must be in their log
+    )
+    on_slow: "Callable[[HttpCall], Awaitable[None]] | None" = None  # called if it does
+    on_done: "Callable[[HttpCall], None] | None" = None  # called when it is over
+    stop_error: ProtocolError | None = None  # why the server has stopped it
     task: asyncio.Task[Any] | None = None  # that serves it
-    cancelled_before: int = 0  # how often its task was, when that began to serve it
+    earlier_cancellations: int = 0  # how often its task was, when that began to serve it
 
     @property
     def request(self) -> Request:
@@ -125,7 +129,7 @@ class HttpCall(Posted, eq=False, kw_only=True):
 
     async def emit(self, message: bytes) -> None:
         if self.open:
-            await self.answer.carry(message)
+            await self.response.send_message(message)
 
     def close(self) -> None:
         self.open = False
@@ -143,20 +147,20 @@ class HttpCall(Posted, eq=False, kw_only=True):
     def stop(self) -> None:
         """The server can't go on with it; the client is told."""
         if self.open:
-            self.verdict = ProtocolError("The server is shutting down and has stopped this call", http_status=503)
+            self.stop_error = ProtocolError("The server is shutting down and has stopped this call", http_status=503)
             self.cancel()
         else:  # its answer is on the way to a client that takes nothing
-            self.answer.response.abandon()
+            self.response.http_response.abandon()
 
     async def outlived(self) -> None:
-        await self.answer.outlived()
-        if self.takes_time is not None:
-            await self.takes_time(self)
+        await self.response.outlived()
+        if self.on_slow is not None:
+            await self.on_slow(self)
 
-    def client_left(self) -> None:
-        self.answer.response.abandon()
+    def on_disconnect(self) -> None:
+        self.response.http_response.abandon()
         if self.request.revision.disconnect_cancels:
-            self.left = True
+            self.disconnected = True
             self.cancel()
 
     # ── serving ──
@@ -169,7 +173,7 @@ class HttpCall(Posted, eq=False, kw_only=True):
         outcome: tuple[bytes, int] | None = None
         self.task = task = asyncio.current_task()
         assert task is not None
-        self.cancelled_before = task.cancelling()
+        self.earlier_cancellations = task.cancelling()
         try:
             try:
                 if self.open:  # the batch that it is in may have cancelled it already
@@ -177,93 +181,97 @@ class HttpCall(Posted, eq=False, kw_only=True):
             except asyncio.CancelledError:
                 if self.open:  # it is the task that is to end, not this call alone
                     self.close()
-                    self.answer.response.abandon()
+                    self.response.http_response.abandon()
                     raise
             except (Exception, *EXITS) as failure:
                 outcome = self._failure(failure)
             if not self.open:
-                self._end_cancellation()
-                outcome = None if self.verdict is None else self._failure(self.verdict)
-            if self.settle is not None:
-                await self.settle()
+                self._uncancel()
+                outcome = None if self.stop_error is None else self._failure(self.stop_error)
+            if self.before_response is not None:
+                await self.before_response()
             self.close()
             if self.batched:
                 return None if outcome is None else outcome[0]
             await self._send(outcome)
         finally:
-            self.context.emit = to_nobody  # or a circle is left for the garbage collector
-            if self.leave is not None:
-                self.leave(self)
-            events = self.answer.events
+            self.context.emit = discard  # or a circle is left for the garbage collector
+            if self.on_done is not None:
+                self.on_done(self)
+            events = self.response.events
             if events is not None and events.is_unfinished and not self.batched:
-                await self.answer.end()  # something has ended it in an unusual way
+                await self.response.end()  # something has ended it in an unusual way
         return None
 
     def _begin(self, engine: Engine) -> Awaitable[bytes]:
         work = handle(engine, self.context)
         return work if self.batched else beside(work, lambda: self)
 
-    def go_on(self, work: Coroutine[Any, Any, bytes], waited_for: Any) -> Awaitable[bytes]:
+    def resume(self, work: Coroutine[Any, Any, bytes], waited_for: Any) -> Awaitable[bytes]:
         """The rest of the work, after its first step."""
         return go_on_beside(work, waited_for, self)
 
-    def _end_cancellation(self) -> None:
+    def _uncancel(self) -> None:
         """It was cancelled, and that is over; raises if the task was cancelled for another reason too."""
         task = self.task
-        if task is not None and task.cancelling() > self.cancelled_before and task.uncancel() > self.cancelled_before:
+        if (
+            task is not None
+            and task.cancelling() > self.earlier_cancellations
+            and task.uncancel() > self.earlier_cancellations
+        ):
             raise asyncio.CancelledError
 
     async def _send(self, outcome: tuple[bytes, int] | None) -> None:
         if outcome is None:
-            if not self.left:
-                await self.answer.finish_silently()
-        elif self.finish is not None:
-            await self.finish(self, *outcome)
+            if not self.disconnected:
+                await self.response.finish_cancelled()
+        elif self.send_response is not None:
+            await self.send_response(self, *outcome)
         else:
-            await self.answer.finish(*outcome)
+            await self.response.finish(*outcome)
 
     def _failure(self, failure: BaseException) -> tuple[bytes, int]:
         self.failed = True
-        return outcome_of(failure, self.id, self.request, None if self.batched else self.answer.response)
+        return error_outcome(failure, self.id, self.request, None if self.batched else self.response.http_response)
 
 
-class HttpBatch(Posted, eq=False):
+class HttpBatch(PostInFlight, eq=False):
     """Requests that share one answer, which goes out when the last of them is done."""
 
     calls: list[HttpCall] = []
-    is_answering: bool = False
+    is_responding: bool = False
 
     async def outlived(self) -> None:
-        await self.answer.outlived()
+        await self.response.outlived()
         for call in self.calls:
-            if call.takes_time is not None:
-                await call.takes_time(call)
+            if call.on_slow is not None:
+                await call.on_slow(call)
 
     def stop(self) -> None:
         """Its calls are stopped one by one; what is left is an answer that its client does not take."""
-        if self.is_answering:
-            self.answer.response.abandon()
+        if self.is_responding:
+            self.response.http_response.abandon()
 
-    async def serve(self, parts: Sequence[Part]) -> None:
+    async def serve(self, parts: Sequence[BatchItem]) -> None:
         """All answers together; those that were cancelled have none."""
         try:
             outcomes = await beside(_all_outcomes(parts), lambda: self)
-            self.is_answering = True
-            answers = [each for each in outcomes if isinstance(each, bytes)]
-            if answers:
-                await self.answer.finish(jsonrpc.batch(answers), 200)
+            self.is_responding = True
+            responses = [each for each in outcomes if isinstance(each, bytes)]
+            if responses:
+                await self.response.finish(jsonrpc.batch(responses), 200)
             else:
-                await self.answer.finish_silently()
+                await self.response.finish_cancelled()
         finally:
-            events = self.answer.events
+            events = self.response.events
             if events is not None and events.is_unfinished:
-                await self.answer.end()
+                await self.response.end()
 
 
-async def to_nobody(message: bytes) -> None: ...
+async def discard(message: bytes) -> None: ...
 
 
-async def _all_outcomes(parts: Sequence[Part]) -> list[bytes | BaseException | None]:
+async def _all_outcomes(parts: Sequence[BatchItem]) -> list[bytes | BaseException | None]:
     outcomes = await asyncio.gather(*parts, return_exceptions=True)
     for failure in outcomes:
         if isinstance(failure, BaseException) and not isinstance(failure, asyncio.CancelledError):
@@ -279,39 +287,39 @@ def _report(task: asyncio.Task[None]) -> None:
 # ── calls that outlive their connection ──
 
 
-def detached(posted: Posted, work: Coroutine[Any, Any, object]) -> Awaitable[object]:
+def detached(post: PostInFlight, work: Coroutine[Any, Any, object]) -> Awaitable[object]:
     """All of the work, also if its connection ends. In our own HTTP the task of a request goes on then."""
-    return work if posted.answer.response.whole is not None else apart(posted, work)
+    return work if post.response.http_response.fast_path is not None else in_own_task(post, work)
 
 
-async def apart(posted: Posted, work: Coroutine[Any, Any, object]) -> None:
+async def in_own_task(post: PostInFlight, work: Coroutine[Any, Any, object]) -> None:
     """In a task of its own: the host may end that of the HTTP request when the client leaves."""
     loop = asyncio.get_running_loop()
-    over = posted.answer.response.over = loop.create_future()
-    loop.create_task(work).add_done_callback(partial(_pass_on, over))
+    finished = post.response.http_response.finished = loop.create_future()
+    loop.create_task(work).add_done_callback(partial(_forward_outcome, finished))
     try:
-        await over
+        await finished
     except asyncio.CancelledError:
-        posted.client_left()
+        post.on_disconnect()
         raise
 
 
-def _pass_on(over: asyncio.Future[None], task: asyncio.Task[object]) -> None:
+def _forward_outcome(finished: asyncio.Future[None], task: asyncio.Task[object]) -> None:
     """The end of a call, to the HTTP request if that still waits."""
     failure = None if task.cancelled() else task.exception()
-    if over.done():
+    if finished.done():
         if failure is not None:
             log.error("a call failed after its request had ended", exc_info=failure)
     elif failure is not None:
-        over.set_exception(failure)
+        finished.set_exception(failure)
     else:
-        over.set_result(None)
+        finished.set_result(None)
 
 
 # ── calls of sessions, by session and id ──
 
 
-class SessionCalls:
+class RunningCalls:
     """Those under way at this worker.
 
     One that takes its time is known to the other workers too: there the client may cancel it, or end its session. A
@@ -320,8 +328,8 @@ class SessionCalls:
 
     def __init__(self, state: StateBackend) -> None:
         self._state = state
-        self.here: dict[tuple[str, RequestId], HttpCall] = {}
-        self._known: dict[str, set[HttpCall]] = {}  # to other workers, by the topics of their sessions
+        self.by_id: dict[tuple[str, RequestId], HttpCall] = {}
+        self._announced: dict[str, set[HttpCall]] = {}  # to other workers, by the topics of their sessions
         self._listener: Listener | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -335,69 +343,69 @@ class SessionCalls:
             self._listener.close()
             await asyncio.wait([self._task])
 
-    def refuse_twice(self, session: str, id: RequestId) -> None:
-        if (session, id) in self.here:
+    def refuse_duplicate(self, session: str, id: RequestId) -> None:
+        if (session, id) in self.by_id:
             raise ProtocolError("A request with this id is still in flight", code=INVALID_REQUEST)
 
     def add(self, session: str, call: HttpCall) -> None:
-        self.here[session, call.id] = call
-        call.takes_time = self._make_known
+        self.by_id[session, call.id] = call
+        call.on_slow = self._announce
 
     def remove(self, call: HttpCall) -> None:
         assert call.session is not None
         session = call.session.record.id
-        self.here.pop((session, call.id), None)
+        self.by_id.pop((session, call.id), None)
         if self._listener is None:
             return
-        calls = self._known.get(topic(session))
+        calls = self._announced.get(topic(session))
         if calls is not None:
             calls.discard(call)
             if not calls:
-                del self._known[topic(session)]
+                del self._announced[topic(session)]
                 self._listener.remove(topic(session))
 
     async def cancel(self, session: str, id: RequestId) -> None:
         """The client wants no answer to it; `initialize` can't be cancelled. A client uses an id once in a session."""
-        call = self.here.get((session, id))
+        call = self.by_id.get((session, id))
         if call is not None:
             if call.request.method != "initialize":
                 call.cancel()
         elif self._listener is not None:  # other workers may have it
-            await self._state.put(_note(session, id), b"", ttl=30.0)  # for calls that they do not know yet
+            await self._state.put(_cancel_key(session, id), b"", ttl=30.0)  # for calls that they do not know yet
             await self._state.publish(topic(session))
 
     def end(self, session: str) -> None:
         """The session has ended, and other workers have heard of that."""
-        for (owner, _), call in tuple(self.here.items()):
+        for (owner, _), call in tuple(self.by_id.items()):
             if owner == session:
                 call.cancel()
 
-    async def _make_known(self, call: HttpCall) -> None:
+    async def _announce(self, call: HttpCall) -> None:
         """From now on it can be reached. Its session may have ended just before it was admitted."""
         if call.session is None or not call.open:
             return
         if self._listener is not None:
             name = topic(call.session.record.id)
-            self._known.setdefault(name, set()).add(call)
+            self._announced.setdefault(name, set()).add(call)
             self._listener.add(name)
         with suppress(StoreUnavailable):
             await self._cancel_unwanted({call})
 
     async def _listen(self, listener: Listener) -> None:
-        while told := await listener.wait():
-            for name in told:
+        while topics := await listener.wait():
+            for name in topics:
                 try:
-                    await self._cancel_unwanted(self._known.get(name, set()))
+                    await self._cancel_unwanted(self._announced.get(name, set()))
                 except Exception as failure:  # a call that goes on for too long does no harm
                     log.debug("whether calls are still wanted is not known: %s", failure)
 
     async def _cancel_unwanted(self, calls: set[HttpCall]) -> None:
         for call in tuple(calls):
             assert call.session is not None
-            note = _note(call.session.record.id, call.id)
-            if await call.session.has_ended() or await self._state.delete(note):
+            key = _cancel_key(call.session.record.id, call.id)
+            if await call.session.has_ended() or await self._state.delete(key):
                 call.cancel()
 
 
-def _note(session: str, id: RequestId) -> str:
+def _cancel_key(session: str, id: RequestId) -> str:
     return f"cancel/{session}/{hashlib.sha256(jsonrpc.encode(id)).hexdigest()[:32]}"

@@ -20,11 +20,11 @@ from dovetail.protocol.sse import EventId, encode_event, priming_event, unknown_
 from dovetail.state.base import Codec, Conflict, StateBackend, StoreFull, StoreUnavailable, until_answered
 
 if TYPE_CHECKING:
-    from dovetail.transports.http.response import Response
+    from dovetail.transports.http.response import HttpResponse
 
 MAX_STREAMS = 20_000  # that one process keeps by itself; a shared store has its own bounds
-KEEP_EVENTS = 1000  # of one stream
-KEEP_BYTES = 4 * 1024 * 1024  # of one stream, so that a noisy one loses its own events before those of others
+MAX_EVENTS = 1000  # of one stream
+MAX_BYTES = 4 * 1024 * 1024  # of one stream, so that a noisy one loses its own events before those of others
 WORKER_LOST = "The worker that served this call was lost; whether the call had an effect is not known"
 ANSWER_LOST = "This call has ended, but the server could not keep its answer for a client that comes back"
 END = b"end "  # begins the last record of a stream; the answer follows, if there is one
@@ -61,65 +61,65 @@ class EventStore:
         state: StateBackend,
         *,
         ttl: float,
-        member: WorkerLease,
-        while_running: float = 7 * 86_400.0,
-        hold: float = 10.0,
+        lease: WorkerLease,
+        running_ttl: float = 7 * 86_400.0,
+        retry_seconds: float = 10.0,
         max_streams: int = MAX_STREAMS,
     ) -> None:
-        """Seconds: `ttl` after the end, `while_running` after an event; an event waits `hold` for the store."""
+        """Seconds: `ttl` after the end, `running_ttl` after an event; an event waits `retry_seconds` for the store."""
         self.state = state
         self.ttl = ttl
-        self.member = member
-        self.while_running = while_running
+        self.lease = lease
+        self.running_ttl = running_ttl
         self.running: dict[str, EventStream] = {}  # by the names of their logs, until their end is kept
-        self._hold = hold
+        self._retry_seconds = retry_seconds
         self._max_streams = max_streams
-        self._is_in_trouble = False  # the last event could not be kept: the next ones don't wait for the store
+        self._is_unavailable = False  # the last event could not be kept: the next ones don't wait for the store
         self._kept: deque[str] = deque()  # names, oldest first; some may have expired
         self._ending: set[asyncio.Task[int | None]] = set()  # writing ends that the store did not take at once
 
-    async def find(self, session: str, place: EventId) -> "EventStream | None":
+    async def find(self, session: str, event_id: EventId) -> "EventStream | None":
         """The stream if this worker writes it. Raises if the place is not one in a stream of the session."""
-        name = log_name(session, place.stream)
+        name = log_name(session, event_id.stream)
         running = self.running.get(name)  # looked up first, so that nothing is written between
         page = await self.state.read(name, 0, 0)
-        is_last_kept = page.last > 0 and (page.first <= page.last or place.number == page.last)
-        has_rest = is_last_kept or running is not None or await self.is_expected(name)
-        if place.message or place.number > page.last or not has_rest:
+        is_last_kept = page.last > 0 and (page.first <= page.last or event_id.number == page.last)
+        has_rest = is_last_kept or running is not None or await self.has_writer(name)
+        if event_id.message or event_id.number > page.last or not has_rest:
             raise unknown_event()
         return running
 
-    async def is_expected(self, name: str) -> bool:
+    async def has_writer(self, name: str) -> bool:
         """Whether a worker still has to write the end of a stream."""
         return self.state.shared and await self.state.get(requests_key(name)) is not None
 
-    async def answer_for_lost(self, name: str, last: int) -> None:
+    async def end_lost(self, name: str, last: int) -> None:
         """End the stream of a lost worker with an error, if its last record still is `last`: one caller wins."""
         entry = await self.state.get(requests_key(name))
         if entry is not None:  # else it has ended
             record = END + _error(_request_ids.decode(entry.value) or [], WORKER_LOST)
             with suppress(Conflict):
-                await self.state.append(name, record, keep=KEEP_EVENTS, ttl=self.ttl, if_last=last)
+                await self.state.append(name, record, keep=MAX_EVENTS, ttl=self.ttl, if_last=last)
                 await self.state.delete(requests_key(name))
 
-    async def patiently(self, write: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+    async def write_with_retries(self, write: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """A short outage holds it back, also if it was written after all: it must do no harm to write it twice."""
         now = asyncio.get_running_loop().time
-        until = now() + (0.0 if self._is_in_trouble else self._hold)
+        until = now() + (0.0 if self._is_unavailable else self._retry_seconds)
         while True:
             try:
                 written = await write(*arguments)
-                self._is_in_trouble = False
+                self._is_unavailable = False
                 return written
             except (StoreFull, StoreUnavailable) as failure:
                 if isinstance(failure, StoreFull) or now() >= until:
-                    if not self._is_in_trouble:  # logged when trouble begins, and not for every event
+                    if not self._is_unavailable:  # logged when trouble begins, and not for every event
                         log.warning("events can't be kept for clients that come back: %s", failure.message)
-                    self._is_in_trouble = True
+                    self._is_unavailable = True
                     raise
             await asyncio.sleep(0.5)
 
-    async def make_room_for(self, name: str) -> None:
+    async def evict_oldest(self, name: str) -> None:
         """If too many streams are kept, the oldest that has ended gives way."""
         self._kept.append(name)
         if len(self._kept) > self._max_streams:
@@ -131,7 +131,7 @@ class EventStore:
 
     def end_later(self, stream: "EventStream", answer: bytes) -> None:
         """Write the end until the store takes it. If this worker stops before, it is lost, and others say so."""
-        task = asyncio.create_task(until_answered(lambda: stream.keep_end(answer), lambda: True))
+        task = asyncio.create_task(until_answered(lambda: stream.write_end(answer), lambda: True))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
@@ -145,40 +145,44 @@ class EventStore:
 class EventStream:
     """The events of one POST, and the response that carries them as long as its connection holds."""
 
-    def __init__(self, store: EventStore, session: str, response: "Response", requests: Sequence[RequestId]) -> None:
+    def __init__(
+        self, store: EventStore, session: str, response: "HttpResponse", requests: Sequence[RequestId]
+    ) -> None:
         self._store = store
         self._requests = requests
-        self._turn = asyncio.Lock()  # events are sent in the order in which they are kept
+        self._lock = asyncio.Lock()  # events are sent in the order in which they are kept
         self._last = 0  # the newest number that is known
         self._bytes = self._largest = 0  # of all records, and of the largest one
         self.response = response
-        self.stream = f"{store.member.id}{secrets.token_hex(8)}"
+        self.stream = f"{store.lease.id}{secrets.token_hex(8)}"
         self.name = log_name(session, self.stream)
-        self.hang_up_tail: Callable[[float | None], Awaitable[None]] | None = None  # if a GET stream carries it now
-        self.life = StreamState.NEW if store.state.shared else StreamState.RUNNING
+        self.close_get_stream: Callable[[float | None], Awaitable[None]] | None = None  # if a GET stream carries it now
+        self.state = StreamState.NEW if store.state.shared else StreamState.RUNNING
         self.is_unfinished = True  # the call has not ended
         store.running[self.name] = self
 
     async def open(self, retry: int | None) -> None:
         """Open the response; with `retry` its first event tells how to resume, if all workers know of the stream."""
-        async with self._turn:
+        async with self._lock:
             if not self.response.started and not self.response.ended:
-                if self.life is StreamState.NEW:
+                if self.state is StreamState.NEW:
                     with suppress(StoreFull, StoreUnavailable):  # the next event tries again
-                        await self._store.patiently(self._announce)
-                is_known = retry is not None and self.life is StreamState.RUNNING
+                        await self._store.write_with_retries(self._announce)
+                is_known = retry is not None and self.state is StreamState.RUNNING
                 await self.response.open(priming_event(f"{self.stream}.0", retry=retry) if is_known else b"")
 
     async def send(self, message: bytes, *, last: bool = False) -> bool:
         """Keep an event and send it; without an id if it can't be kept. False if the stream has ended."""
-        async with self._turn:
+        async with self._lock:
             if not self.is_unfinished:
                 return False
             number, store = None, self._store
             with suppress(StoreFull, StoreUnavailable):
-                keeping = self._end(message) if last else store.patiently(self.append, message, store.while_running)
+                keeping = (
+                    self._end(message) if last else store.write_with_retries(self.append, message, store.running_ttl)
+                )
                 number = await keeping
-            if self.life is StreamState.REPLACED:
+            if self.state is StreamState.REPLACED:
                 return False
             id = None if number is None else f"{self.stream}.{number}"
             await self.response.event(encode_event(message, id=id), last=last)
@@ -186,20 +190,20 @@ class EventStream:
 
     async def end(self) -> None:
         """End without an answer, unless it has ended."""
-        async with self._turn:
+        async with self._lock:
             if self.is_unfinished:
                 await self._end(b"")
 
     def _become(self, state: StreamState) -> None:
-        assert state in NEXT[self.life], (self.life, state)
-        self.life = state
+        assert state in NEXT[self.state], (self.state, state)
+        self.state = state
         self.is_unfinished = state is StreamState.RUNNING
         if not NEXT[state]:
             self._store.running.pop(self.name, None)
 
     async def _announce(self) -> None:
         ids = _request_ids.encode(list(self._requests))
-        await self._store.state.put(requests_key(self.name), ids, ttl=self._store.while_running)
+        await self._store.state.put(requests_key(self.name), ids, ttl=self._store.running_ttl)
         self._become(StreamState.RUNNING)
 
     async def append(self, record: bytes, ttl: float) -> int | None:
@@ -208,11 +212,11 @@ class EventStream:
         One try. If an earlier one has written it after all, that is found out: nothing is kept twice.
         """
         state, size = self._store.state, len(record)
-        if self.life is StreamState.NEW:
+        if self.state is StreamState.NEW:
             await self._announce()
-        while self.life is not StreamState.REPLACED:
-            is_large = self._bytes + size > KEEP_BYTES
-            keep = max(1, min(KEEP_EVENTS, KEEP_BYTES // max(self._largest, size))) if is_large else KEEP_EVENTS
+        while self.state is not StreamState.REPLACED:
+            is_large = self._bytes + size > MAX_BYTES
+            keep = max(1, min(MAX_EVENTS, MAX_BYTES // max(self._largest, size))) if is_large else MAX_EVENTS
             try:
                 self._last = await state.append(self.name, record, keep=keep, ttl=ttl, if_last=self._last)
             except Conflict:
@@ -227,33 +231,35 @@ class EventStream:
             self._bytes += size
             self._largest = max(self._largest, size)
             if self._last == 1 and not state.shared:
-                await self._store.make_room_for(self.name)
+                await self._store.evict_oldest(self.name)
             return self._last
         return None
 
     async def _end(self, answer: bytes) -> int | None:
         self._become(StreamState.ENDING)
         try:
-            return await self.keep_end(answer)
+            return await self.write_end(answer)
         except BaseException as failure:
             self._store.end_later(self, answer)
             if not isinstance(failure, StoreUnavailable):
                 raise
             return None
 
-    async def keep_end(self, answer: bytes) -> int | None:
+    async def write_end(self, answer: bytes) -> int | None:
         """The number of the last record; None if there is no room for one. Raises StoreTrouble if it has to wait."""
         store, number = self._store, None
         try:
-            number = await store.patiently(self.append, END + answer, store.ttl)
+            number = await store.write_with_retries(self.append, END + answer, store.ttl)
         except StoreFull:
             try:
-                number = await store.patiently(self.append, END + _error(self._requests, ANSWER_LOST), store.ttl)
+                number = await store.write_with_retries(
+                    self.append, END + _error(self._requests, ANSWER_LOST), store.ttl
+                )
             except StoreFull:  # there is nothing to resume
                 await store.state.drop(self.name)
         if store.state.shared:
             await store.state.delete(requests_key(self.name))
-        if self.life is StreamState.ENDING:
+        if self.state is StreamState.ENDING:
             self._become(StreamState.ENDED)
             if number is None:
                 await store.state.publish(self.name)

@@ -22,18 +22,20 @@ from dovetail.protocol.jsonrpc import BadMessage
 from dovetail.protocol.sse import encode_event
 from dovetail.state.base import StateBackend, StoreFull, StoreUnavailable, until_answered
 from dovetail.transports.http.asgi import is_below
-from dovetail.transports.http.in_flight import LAST_SECONDS, InFlight
+from dovetail.transports.http.in_flight import FLUSH_TIMEOUT, InFlight
 from dovetail.transports.http.options import HttpOptions
-from dovetail.transports.http.proxies import TrustedProxies, share_of
-from dovetail.transports.http.request import HttpRequest, look_after
-from dovetail.transports.http.response import Response
+from dovetail.transports.http.proxies import TrustedProxies, quota_key
+from dovetail.transports.http.request import HttpRequest, keep_alive
+from dovetail.transports.http.response import HttpResponse
 
 STREAM_ROUTE = "/sse"
 MESSAGES_ROUTE = "/messages"
-FULL_BYTES = 1024 * 1024  # that may wait for a slow client before its calls, and its further requests, wait too
-MOST_BYTES = 16 * FULL_BYTES  # a client that lets more wait is given up; calls that end together can bring that about
-POSTED = 1000  # messages that wait at another worker than the stream's …
-POSTED_BYTES = 4 * FULL_BYTES  # … and their size, about: the larger one is, the fewer may wait with it
+BACKPRESSURE_BYTES = 1024 * 1024  # that may wait for a slow client before its calls, and its further requests, wait too
+MAX_WAITING_BYTES = (
+    16 * BACKPRESSURE_BYTES
+)  # a client that lets more wait is given up; calls that end together can bring that about
+MAX_POSTED = 1000  # messages that wait at another worker than the stream's …
+MAX_POSTED_BYTES = 4 * BACKPRESSURE_BYTES  # … and their size, about: the larger one is, the fewer may wait with it
 
 log = logging.getLogger("dovetail")
 
@@ -43,13 +45,13 @@ class SseClient:
 
     def __init__(self, engine: Engine, principal: Principal | None, address: str | None) -> None:
         self.id = secrets.token_urlsafe(24)
-        self.owner = owner_of(principal)
+        self.owner = rights_of(principal)
         self.connection = Connection(engine, self, handshake_only=True, principal=principal, locate=lambda: address)
         self._waiting: deque[bytes] = deque()
         self._bytes = 0  # that wait
-        self._more = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
+        self._readable = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
         self._closed = False  # nothing more is written; what waits is still sent
         self._grace = 0.0  # seconds that its calls get when it ends
         self._ending = asyncio.Event()
@@ -63,33 +65,33 @@ class SseClient:
     def write(self, message: bytes) -> None:
         if self._closed:
             return
-        if self._bytes > MOST_BYTES:
-            log.warning("an SSE client was left: more than %d bytes waited for it", MOST_BYTES)
-            self.leave()
+        if self._bytes > MAX_WAITING_BYTES:
+            log.warning("an SSE client was left: more than %d bytes waited for it", MAX_WAITING_BYTES)
+            self.disconnect()
             return
         self._waiting.append(message)
         self._bytes += len(message)
-        self._more.set()
-        if self._bytes > FULL_BYTES and not self.is_ending:
-            self._room.clear()
+        self._readable.set()
+        if self._bytes > BACKPRESSURE_BYTES and not self.is_ending:
+            self._writable.clear()
 
     async def drain(self) -> None:
-        await self._room.wait()
+        await self._writable.wait()
 
-    async def carry(self, response: Response) -> None:
+    async def send_message(self, response: HttpResponse) -> None:
         """Send what is written, until the end, or until the client takes no more."""
         while not response.ended:
             if self._waiting:
                 message = self._waiting.popleft()
                 await response.event(encode_event(message, event="message"))
                 self._bytes -= len(message)
-                if self._bytes <= FULL_BYTES:
-                    self._room.set()
+                if self._bytes <= BACKPRESSURE_BYTES:
+                    self._writable.set()
             elif self._closed:
                 return
             else:
-                self._more.clear()
-                await self._more.wait()
+                self._readable.clear()
+                await self._readable.wait()
 
     # ── what the client posts, and the end ──
 
@@ -104,9 +106,9 @@ class SseClient:
     def end(self, grace: float = 0.0) -> None:
         self._grace = grace
         self._ending.set()
-        self._room.set()  # no call waits for a slow client any more
+        self._writable.set()  # no call waits for a slow client any more
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         """The client is gone."""
         self._close()
         self._waiting.clear()
@@ -115,19 +117,19 @@ class SseClient:
 
     def _close(self) -> None:
         self._closed = True
-        self._more.set()
+        self._readable.set()
 
-    async def close_in_time(self, initialize_timeout: float | None) -> None:
+    async def close_after_end(self, initialize_timeout: float | None) -> None:
         """Wait for the end, which also comes if no client has introduced itself in time; then let the calls finish."""
         loop = asyncio.get_running_loop()
-        timer = None if initialize_timeout is None else loop.call_later(initialize_timeout, self._expect_greeting)
+        timer = None if initialize_timeout is None else loop.call_later(initialize_timeout, self._check_initialized)
         await self._ending.wait()
         if timer is not None:
             timer.cancel()
         await self.connection.close(self._grace)
         self._close()
 
-    def _expect_greeting(self) -> None:
+    def _check_initialized(self) -> None:
         if not self.connection.greeted.is_set():
             log.info("an SSE client made no request in time and was left")
             self.end()
@@ -137,76 +139,78 @@ class SseEndpoint:
     """The two routes, and the clients that are connected."""
 
     def __init__(
-        self, engine: Engine, options: HttpOptions, traffic: InFlight, state: StateBackend, proxies: TrustedProxies
+        self, engine: Engine, options: HttpOptions, in_flight: InFlight, state: StateBackend, proxies: TrustedProxies
     ) -> None:
         self._engine = engine
         self._options = options
-        self._traffic = traffic
+        self._in_flight = in_flight
         self._proxies = proxies
         self._state = state
         self._clients: dict[str, SseClient] = {}
 
     # ── GET /sse ──
 
-    async def stream(self, visit: HttpRequest) -> None:
-        if visit.method != "GET":
-            await visit.refuse_method(b"GET", "GET this path; it answers with the path to POST to")
+    async def stream(self, request: HttpRequest) -> None:
+        if request.method != "GET":
+            await request.refuse_method(b"GET", "GET this path; it answers with the path to POST to")
             return
-        client = SseClient(self._engine, visit.principal, self._proxies.caller(visit.scope))
+        client = SseClient(self._engine, request.principal, self._proxies.caller(request.scope))
 
-        def left() -> None:
-            visit.response.abandon()
-            client.leave()
+        def disconnected() -> None:
+            request.response.abandon()
+            client.disconnect()
 
-        self._traffic.open_stream(client, client.end, left, share_of(visit, self._proxies))
-        self._traffic.enter(client, client.end)
+        self._in_flight.open_stream(client, client.end, disconnected, quota_key(request, self._proxies))
+        self._in_flight.add(client, client.end)
         self._clients[client.id] = client
         try:
-            await visit.while_welcome(self._serve(visit, client, left), client.end)
+            await request.while_authorized(self._serve(request, client, disconnected), client.end)
         finally:
             del self._clients[client.id]
-            self._traffic.leave(client)
-            self._traffic.close_stream(client)
+            self._in_flight.remove(client)
+            self._in_flight.close_stream(client)
 
-    async def _serve(self, visit: HttpRequest, client: SseClient, left: Callable[[], None]) -> None:
+    async def _serve(self, request: HttpRequest, client: SseClient, disconnected: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
-        response = visit.response
-        over: asyncio.Future[None] = loop.create_future()
+        response = request.response
+        finished: asyncio.Future[None] = loop.create_future()
 
         async def beat() -> None:
-            await self._show(client)
+            await self._announce(client)
             await response.event(sse.KEEP_ALIVE)
             if response.ended:  # it takes nothing any more
-                left()
+                disconnected()
 
-        async def end_in_time() -> None:
-            await client.close_in_time(self._engine.options.initialize_timeout)
-            self._traffic.leave(client)  # its calls are over
-            await asyncio.wait([over], timeout=LAST_SECONDS)
-            if not over.done():
+        async def close_client() -> None:
+            await client.close_after_end(self._engine.options.initialize_timeout)
+            self._in_flight.remove(client)  # its calls are over
+            await asyncio.wait([finished], timeout=FLUSH_TIMEOUT)
+            if not finished.done():
                 response.abandon()
 
-        attending = loop.create_task(look_after(visit.receive, over, self._options.keep_alive, beat, left))
-        ending = loop.create_task(end_in_time())
-        taking = loop.create_task(self._take_posted(client))
+        keeping_alive = loop.create_task(
+            keep_alive(request.receive, finished, self._options.keep_alive, beat, disconnected)
+        )
+        closing = loop.create_task(close_client())
+        feeding = loop.create_task(self._feed_posted(client))
         try:
-            await self._show(client)
-            await response.event(encode_event(self._messages_path(visit, client).encode(), event="endpoint"))
-            await client.carry(response)
+            await self._announce(client)
+            await response.event(encode_event(self._messages_path(request, client).encode(), event="endpoint"))
+            await client.send_message(response)
         finally:
-            client.leave()
-            over.set_result(None)
-            taking.cancel()
-            await asyncio.wait({attending, ending, taking})
+            client.disconnect()
+            finished.set_result(None)
+            feeding.cancel()
+            await asyncio.wait({keeping_alive, closing, feeding})
             if self._state.shared:
                 with suppress(StoreUnavailable):  # it expires
-                    await self._state.drop(_posted(client.id, client.owner))
-            await response.hang_up()
+                    await self._state.drop(_posted_log(client.id, client.owner))
+            await response.close_now()
 
-    def _messages_path(self, visit: HttpRequest, client: SseClient) -> str:
+    def _messages_path(self, request: HttpRequest, client: SseClient) -> str:
         """Beside the stream, as the client sees it: hosts and proxies may each have cut off some of the path."""
-        root: str = visit.scope.get("root_path", "").rstrip("/")
-        seen = unquote_to_bytes(visit.scope.get("raw_path") or b"").decode("utf-8", "replace").rstrip("/")
+        root: str = request.scope.get("root_path", "").rstrip("/")
+        seen = unquote_to_bytes(request.scope.get("raw_path") or b"").decode("utf-8", "replace").rstrip("/")
         if seen.endswith(STREAM_ROUTE) and is_below(seen, root):
             root = seen.removesuffix(STREAM_ROUTE)
         path = f"{root}{MESSAGES_ROUTE}".lstrip("/")  # "//name" would be another host
@@ -214,30 +218,30 @@ class SseEndpoint:
 
     # ── POST /messages ──
 
-    async def messages(self, visit: HttpRequest) -> None:
-        if visit.method != "POST":
-            await visit.refuse_method(b"POST", "POST JSON-RPC messages here")
+    async def messages(self, request: HttpRequest) -> None:
+        if request.method != "POST":
+            await request.refuse_method(b"POST", "POST JSON-RPC messages here")
             return
-        visit.refuse_other_types()
-        id, owner = _named_session(visit), owner_of(visit.principal)
+        request.require_json()
+        id, owner = _session_param(request), rights_of(request.principal)
         await self._require(id, owner)
-        body = await visit.body(self._options.max_body_bytes, self._options.body_timeout, self._traffic.bodies)
+        body = await request.body(self._options.max_body_bytes, self._options.body_timeout, self._in_flight.bodies)
         try:
             jsonrpc.decode(body)
         except BadMessage as bad:
             bad.http_status = 400
-            await visit.refuse(bad, bad.id, id_optional=False)
+            await request.refuse(bad, bad.id, id_optional=False)
             return
         if not await self._post(id, owner, body):  # it is gone by now
             raise _no_session(404)
-        await visit.response.empty(202)
+        await request.response.empty(202)
 
     async def _require(self, id: str, owner: str | None) -> None:
         """Raises unless there is such a stream, at any worker, and it is the caller's."""
         if (client := self._clients.get(id)) is not None:
             exists = not client.is_ending and client.owner == owner
         else:
-            exists = self._state.shared and bool((await self._state.read(_posted(id, owner), 0, 0)).last)
+            exists = self._state.shared and bool((await self._state.read(_posted_log(id, owner), 0, 0)).last)
         if not exists:
             raise _no_session(404)
 
@@ -248,24 +252,24 @@ class SseEndpoint:
         client = self._clients.get(id)
         if not self._state.shared:
             return client is not None and await client.feed(body)
-        await self._append(_posted(id, owner), body)
+        await self._append(_posted_log(id, owner), body)
         return client is None or not client.is_ending
 
     async def _append(self, name: str, body: bytes) -> None:
-        keep = max(1, min(POSTED, POSTED_BYTES // (len(body) or 1)))
+        keep = max(1, min(MAX_POSTED, MAX_POSTED_BYTES // (len(body) or 1)))
         await self._state.append(name, body, keep=keep, ttl=3 * self._options.keep_alive)
 
-    async def _show(self, client: SseClient) -> None:
+    async def _announce(self, client: SseClient) -> None:
         """An empty record shows other workers that the stream is there."""
         if self._state.shared:
             with suppress(StoreFull, StoreUnavailable):
-                await self._append(_posted(client.id, client.owner), b"")
+                await self._append(_posted_log(client.id, client.owner), b"")
 
-    async def _take_posted(self, client: SseClient) -> None:
+    async def _feed_posted(self, client: SseClient) -> None:
         """A stream that has missed a message is ended: its client must begin anew."""
         if not self._state.shared:
             return
-        name, taken = _posted(client.id, client.owner), 0
+        name, taken = _posted_log(client.id, client.owner), 0
         listener = self._state.listen([name])
         try:
             while True:
@@ -275,7 +279,7 @@ class SseEndpoint:
                     continue
                 if taken < page.first - 1:
                     log.warning("an SSE client was left: more was posted than its stream could take")
-                    client.leave()
+                    client.disconnect()
                     return
                 for taken, body in page.records:  # noqa: B007
                     if body and not await client.feed(body):
@@ -286,19 +290,19 @@ class SseEndpoint:
             listener.close()
 
 
-def _posted(id: str, owner: str | None) -> str:
+def _posted_log(id: str, owner: str | None) -> str:
     """The log of what was posted. A client that is not the owner looks for another one."""
     key = b"" if owner is None else b"=" + owner.encode("utf-8", "surrogatepass")
     return f"sse/{sha256(id.encode('utf-8', 'surrogatepass')).hexdigest()}/{sha256(key).hexdigest()}"
 
 
-def owner_of(principal: Principal | None) -> str | None:
+def rights_of(principal: Principal | None) -> str | None:
     """What is posted is done with the rights of the stream, so a caller that posts must have the same."""
     return None if principal is None else " ".join([principal.key, *sorted(principal.scopes)])
 
 
-def _named_session(visit: HttpRequest) -> str:
-    query = parse_qs(visit.scope.get("query_string", b"")[:1000].decode("latin-1"))
+def _session_param(request: HttpRequest) -> str:
+    query = parse_qs(request.scope.get("query_string", b"")[:1000].decode("latin-1"))
     given: list[str] = query.get("session_id", [])
     if len(given) != 1:
         raise _no_session(404 if given else 400)

@@ -28,12 +28,12 @@ Identify = Callable[[Scope], str | Awaitable[str | None] | None]
 
 MEBIBYTE = 1024 * 1024
 TEN_YEARS = 10 * 366 * 86_400.0  # what a state backend can keep; its own constant would load the event loop for --help
-KEPT_SECONDS = Kind(Annotated[float, Meta(gt=0, le=TEN_YEARS)], "a number of seconds above 0, ten years at most")
-DELAY = Kind(Annotated[float, Meta(ge=0)], "a number of seconds, 0 or more")
+TTL = Kind(Annotated[float, Meta(gt=0, le=TEN_YEARS)], "a number of seconds above 0, ten years at most")
+DELAY_SECONDS = Kind(Annotated[float, Meta(ge=0)], "a number of seconds, 0 or more")
 STATE = Kind(Any, 'a URL, such as "redis://127.0.0.1/0"')  # or a backend, which no text can be
 PORT = Kind(Annotated[int, Meta(ge=0, le=65535)], "a port from 0 to 65535; with 0 the system chooses one")
 
-SWITCHED = {**dict.fromkeys(("1", "true", "yes", "on"), True), **dict.fromkeys(("0", "false", "no", "off"), False)}
+SWITCH_VALUES = {**dict.fromkeys(("1", "true", "yes", "on"), True), **dict.fromkeys(("0", "false", "no", "off"), False)}
 SERVICE_LINK = " (Kubernetes sets it for a Service of that name; enableServiceLinks: false in the Pod stops it)"
 
 _PATH = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]+)+")
@@ -45,8 +45,8 @@ KINDS = {
     **dict.fromkeys(("max_body_bytes", "max_sessions", "max_streams", "max_per_caller", "workers"), POSITIVE_COUNT),
     **dict.fromkeys(("max_connections", "max_header_bytes", "max_headers"), POSITIVE_COUNT),
     **dict.fromkeys(("body_timeout", "keep_alive", "header_timeout"), SECONDS),
-    **dict.fromkeys(("session_timeout", "event_timeout"), KEPT_SECONDS),
-    **dict.fromkeys(("drain_delay", "drain_timeout"), DELAY),
+    **dict.fromkeys(("session_timeout", "event_timeout"), TTL),
+    **dict.fromkeys(("drain_delay", "drain_timeout"), DELAY_SECONDS),
     "port": PORT,
     "backlog": COUNT,
     "state": STATE,
@@ -131,7 +131,7 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     access_log: bool = False
 
     @classmethod
-    def of(cls, given: AsgiOptions, *, running: bool = False) -> "HttpOptions":
+    def from_keywords(cls, given: AsgiOptions, *, running: bool = False) -> "HttpOptions":
         """What is not given may stand in the environment: `allowed_hosts` as DOVETAIL_ALLOWED_HOSTS, and so on."""
         known, where = (RunOptions, "Server.run") if running else (AsgiOptions, "Server.asgi")
         names = known.__annotations__.keys()
@@ -161,7 +161,7 @@ def read_option(text: str, kind: Kind, where: str) -> Any:
     """An option's value from text; lists are divided by commas or blanks."""
     value: Any = text.replace(",", " ").split() if kind is NAMES else text
     if kind is SWITCH:
-        value = SWITCHED.get(text.lower(), text)
+        value = SWITCH_VALUES.get(text.lower(), text)
     try:
         return msgspec.convert(value, kind.type, strict=False)
     except msgspec.ValidationError:

@@ -27,8 +27,8 @@ NOT_CHECKED = (
     "The Host header is not checked, because this server listens on %s and does not know its own names: list them in "
     "allowed_hosts (DOVETAIL_ALLOWED_HOSTS). Origin is checked."
 )
-MAX_JUDGED = 500  # characters of a host or an origin; a name has 253 at most
-MAX_LINES = 100  # different refusals of each header in the log in a minute
+MAX_LENGTH = 500  # characters of a host or an origin; a name has 253 at most
+MAX_LOGGED = 100  # different refusals of each header in the log in a minute
 
 _LABELS = r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*"
 _AUTHORITY = re.compile(rf"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>{_LABELS})\.?)(?::(?P<port>[0-9]{{0,5}}))?")
@@ -61,18 +61,18 @@ class AddressPattern(NamedTuple):
     name: str  # "example.com", "*.example.com" for what is below it, or "*"
     port: int | None  # None: any
 
-    def fits(self, name: str, port: int | None) -> bool:
+    def matches(self, name: str, port: int | None) -> bool:
         """Without a port in the header it is the usual one of http or https."""
         if self.port is not None and port != self.port and (port is not None or self.port not in (80, 443)):
             return False
         return name.endswith(self.name[1:]) if self.name.startswith("*") else name == self.name
 
-    def fits_origin(self, origin: Origin) -> bool:
-        right_scheme = origin.scheme in DEFAULT_PORTS if self.scheme is None else origin.scheme == self.scheme
-        return right_scheme and self.fits(origin.name, origin.port)
+    def matches_origin(self, origin: Origin) -> bool:
+        scheme_matches = origin.scheme in DEFAULT_PORTS if self.scheme is None else origin.scheme == self.scheme
+        return scheme_matches and self.matches(origin.name, origin.port)
 
 
-EVERYTHING = AddressPattern("*", "*", None)
+ANY = AddressPattern("*", "*", None)
 
 
 _Refusal = tuple[int, str, str]  # its status, the header, and what the client and the log are told of it
@@ -88,12 +88,12 @@ class OriginPolicy:
         self._hosts = _patterns("allowed_hosts", allowed_hosts or (), host_pattern)
         self._origins = _patterns("allowed_origins", allowed_origins, origin_pattern)
         self._checks_host: bool | None = None  # None: the local address of each request decides
-        self._verdicts: dict[_Key, _Refusal | None] = {}
+        self._decisions: dict[_Key, _Refusal | None] = {}
         self._logged: dict[str, set[str]] = {}  # refusals by header, of the minute that ends …
         self._minute_ends = 0.0  # … by the monotonic clock
         self._has_warned = False
         if allowed_hosts is not None:
-            self._checks_host = EVERYTHING not in self._hosts
+            self._checks_host = ANY not in self._hosts
         elif bound_to is not None:
             self._checks_host = is_loopback(bound_to)
             if not self._checks_host:
@@ -103,50 +103,50 @@ class OriginPolicy:
         """Raises ProtocolError, and writes the same into the log. `server` is the local socket, as ASGI tells it."""
         raw = headers.raw
         key = (raw.get(b"host"), raw.get(b"origin"), server[0] if server and self._checks_host is None else None)
-        refusal = self._verdicts[key] if key in self._verdicts else self._verdict(headers, key)
+        refusal = self._decisions[key] if key in self._decisions else self._decide(headers, key)
         if refusal is not None:
             status, header, words = refusal
             message = f"The {header} header {words}"
             self._log(header, message)
             raise ProtocolError(message, code=INVALID_REQUEST, http_status=status)
 
-    def _verdict(self, headers: Headers, key: _Key) -> _Refusal | None:
+    def _decide(self, headers: Headers, key: _Key) -> _Refusal | None:
         host: str | None = headers.get("host")
         origin: str | None = headers.get("origin")
-        refusal = self._judge(host, origin, key[2])
-        if len(host or "") + len(origin or "") <= MAX_JUDGED:  # longer ones are judged anew each time
-            if len(self._verdicts) >= 1_000:
-                self._verdicts.clear()
-            self._verdicts[key] = refusal
+        refusal = self._check_host(host, origin, key[2])
+        if len(host or "") + len(origin or "") <= MAX_LENGTH:  # longer ones are judged anew each time
+            if len(self._decisions) >= 1_000:
+                self._decisions.clear()
+            self._decisions[key] = refusal
         return refusal
 
-    def _judge(self, host: str | None, origin: str | None, local: str | None) -> _Refusal | None:
-        vouched_for: Authority | None = None
+    def _check_host(self, host: str | None, origin: str | None, local: str | None) -> _Refusal | None:
+        allowed_host: Authority | None = None
         checks_host = not _is_public(local) if self._checks_host is None else self._checks_host
         if checks_host:
             authority = parse_authority(host) if host is not None else None
             if authority is None:
-                return (400, "Host", f"{shown(host)} is missing, or no host name")
-            if any(pattern.fits(*authority) for pattern in self._hosts):
-                vouched_for = authority
+                return (400, "Host", f"{quoted(host)} is missing, or no host name")
+            if any(pattern.matches(*authority) for pattern in self._hosts):
+                allowed_host = authority
             elif not is_loopback(authority.name):
-                return (403, "Host", f"{shown(host)} is not allowed here: {ADD_HOST}")
+                return (403, "Host", f"{quoted(host)} is not allowed here: {ADD_HOST}")
         elif self._checks_host is None:
             self._warn_of_unchecked_host(str(local))
-        return self._judge_origin(origin, vouched_for)
+        return self._check_origin(origin, allowed_host)
 
-    def _judge_origin(self, given: str | None, vouched_for: Authority | None) -> _Refusal | None:
-        if given is None or EVERYTHING in self._origins:
+    def _check_origin(self, given: str | None, allowed_host: Authority | None) -> _Refusal | None:
+        if given is None or ANY in self._origins:
             return None
         origin = parse_origin(given)
         if origin is None:
-            return (403, "Origin", f"{shown(given)} is not an origin, such as https://example.com")
-        of_the_web = origin.scheme in DEFAULT_PORTS
-        if of_the_web and (is_loopback(origin.name) or _same_place(origin, vouched_for)):
+            return (403, "Origin", f"{quoted(given)} is not an origin, such as https://example.com")
+        is_web = origin.scheme in DEFAULT_PORTS
+        if is_web and (is_loopback(origin.name) or _is_same_origin(origin, allowed_host)):
             return None
-        if any(pattern.fits_origin(origin) for pattern in self._origins):
+        if any(pattern.matches_origin(origin) for pattern in self._origins):
             return None
-        return (403, "Origin", f"{shown(given)} is not allowed here: {ADD_ORIGIN}")
+        return (403, "Origin", f"{quoted(given)} is not allowed here: {ADD_ORIGIN}")
 
     def _log(self, header: str, line: str) -> None:
         """Each line once a minute, and not too many different ones of a header: any client can cause them."""
@@ -154,14 +154,14 @@ class OriginPolicy:
         if now >= self._minute_ends:
             self._logged, self._minute_ends = {}, now + 60.0
         logged = self._logged.setdefault(header, set())
-        if line not in logged and len(logged) < MAX_LINES:
+        if line not in logged and len(logged) < MAX_LOGGED:
             logged.add(line)
             log.warning("%s", line)
 
     def _warn_of_unchecked_host(self, address: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            log.warning(NOT_CHECKED, shown(address))
+            log.warning(NOT_CHECKED, quoted(address))
 
 
 # ── hosts and origins ──
@@ -169,7 +169,7 @@ class OriginPolicy:
 
 def parse_authority(text: str) -> Authority | None:
     """The value of a `Host` header; None if it is not one."""
-    found = _AUTHORITY.fullmatch(text.lower()) if text.isascii() and len(text) <= MAX_JUDGED else None
+    found = _AUTHORITY.fullmatch(text.lower()) if text.isascii() and len(text) <= MAX_LENGTH else None
     if found is None:
         return None
     port = int(found["port"]) if found["port"] else None
@@ -183,7 +183,7 @@ def parse_origin(text: str) -> Origin | None:
     """The value of an `Origin` header, with the port that it means; None if it is not one."""
     if text == "null":
         return Origin("", text, None)
-    found = _ORIGIN.fullmatch(text.lower()) if text.isascii() and len(text) <= MAX_JUDGED else None
+    found = _ORIGIN.fullmatch(text.lower()) if text.isascii() and len(text) <= MAX_LENGTH else None
     if found is None:
         return None
     scheme, rest = found["scheme"], found["rest"]
@@ -204,7 +204,7 @@ def is_loopback(name: str) -> bool:
     return address.is_loopback
 
 
-def _same_place(origin: Origin, host: Authority | None) -> bool:
+def _is_same_origin(origin: Origin, host: Authority | None) -> bool:
     if host is None:
         return False
     port = DEFAULT_PORTS[origin.scheme] if host.port is None else host.port
@@ -242,13 +242,13 @@ _ORIGINS = 'no origin; write it like "https://app.example.com", "https://*.examp
 
 def host_pattern(text: str) -> AddressPattern:
     """An entry of `allowed_hosts`. Raises ValueError with the fix."""
-    return EVERYTHING if text == "*" else _web_pattern(None, text, _HOSTS)
+    return ANY if text == "*" else _web_pattern(None, text, _HOSTS)
 
 
 def origin_pattern(text: str) -> AddressPattern:
     """An entry of `allowed_origins`. Raises ValueError with the fix."""
     if text == "*":
-        return EVERYTHING
+        return ANY
     if text == "null":
         return AddressPattern("", text, None)
     if "://" not in text:
@@ -289,7 +289,7 @@ def _patterns(option: str, entries: Iterable[str], read: Callable[[str], Address
     return patterns
 
 
-def shown(value: str | None) -> str:
+def quoted(value: str | None) -> str:
     """A value from outside, safe to read in a log: in quotes, escaped, and not too long."""
     text = value or ""
     return ascii(text if len(text) <= 200 else f"{text[:200]}...")
@@ -306,7 +306,7 @@ REQUEST_HEADERS = frozenset(
     }
 )
 MAX_AGE = b"600"  # seconds that a browser may remember the answer
-MAX_HEADERS = 100  # names in one preflight
+MAX_REQUESTED_HEADERS = 100  # names in one preflight
 EXPOSED = b"Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, DPoP-Nonce, Retry-After"
 
 _PARAMETER = re.compile(r"mcp-param-[!#$%&'*+\-.^_`|~0-9a-z]{1,200}", re.IGNORECASE | re.ASCII)
@@ -357,7 +357,7 @@ class Cors:
 def _allowed(requested: str) -> Iterator[str]:
     """Of the header names that are asked for, those that we know, once each and spelt as they came."""
     seen: set[str] = set()
-    for name in (each.strip(" \t") for each in requested.split(",", MAX_HEADERS)[:MAX_HEADERS]):
+    for name in (each.strip(" \t") for each in requested.split(",", MAX_REQUESTED_HEADERS)[:MAX_REQUESTED_HEADERS]):
         key = name.lower()
         if key not in seen and (key in REQUEST_HEADERS or _PARAMETER.fullmatch(name)):
             seen.add(key)

@@ -49,16 +49,16 @@ class TrustedProxies:
 
     def __init__(self, entries: Iterable[str] = ()) -> None:
         given = list(entries)
-        self.are_any = bool(given)
+        self.is_enabled = bool(given)
         self._networks = [_network(entry) for entry in given if entry != UNIX]
         self._trusts_unix = UNIX in given
-        self._judged = lru_cache(maxsize=10_000)(self._judge)
+        self._cached_hop = lru_cache(maxsize=10_000)(self._parse_hop)
 
     def caller(self, scope: Scope) -> str | None:
         """The address that a request comes from; None if that is not known."""
         client = scope.get("client")
         peer: str | None = client[0] if client else None
-        return self._behind(peer, scope["headers"]) if self.are_any and self.trusts(peer) else peer
+        return self._forwarded_for(peer, scope["headers"]) if self.is_enabled and self.trusts(peer) else peer
 
     def trusts(self, peer: str | None) -> bool:
         """Whether what this address says of others is believed."""
@@ -71,13 +71,13 @@ class TrustedProxies:
         """Of a trusted proxy also whether its client came by https."""
         own: str = scope.get("scheme", "http")
         client = scope.get("client")
-        if not self.are_any or not self.trusts(client[0] if client else None):
+        if not self.is_enabled or not self.trusts(client[0] if client else None):
             return own
-        said = [value for name, value in scope["headers"] if name == SCHEME_HEADER]
-        last = b",".join(said).rpartition(b",")[2].strip(b" \t").decode("latin-1").lower()
+        protocols = [value for name, value in scope["headers"] if name == SCHEME_HEADER]
+        last = b",".join(protocols).rpartition(b",")[2].strip(b" \t").decode("latin-1").lower()
         return last if last in ("https", "http") else own
 
-    def _behind(self, proxy: str | None, headers: RawHeaders) -> str | None:
+    def _forwarded_for(self, proxy: str | None, headers: RawHeaders) -> str | None:
         caller = proxy
         lines = [value for name, value in headers if name == HEADER]
         for entry in reversed(b",".join(lines).rsplit(b",", MAX_HOPS)[-MAX_HOPS:]):
@@ -92,14 +92,14 @@ class TrustedProxies:
     def _hop(self, entry: bytes) -> Hop | None:
         """An entry of the header, or what a socket says. None if that is no address."""
         text = entry.strip(b" \t")
-        return self._judged(text) if len(text) <= MAX_ENTRY else None
+        return self._cached_hop(text) if len(text) <= MAX_ENTRY else None
 
-    def _judge(self, text: bytes) -> Hop | None:
+    def _parse_hop(self, text: bytes) -> Hop | None:
         address = _address(text.decode("latin-1"))
         return None if address is None else Hop(str(address), any(address in network for network in self._networks))
 
 
-NOBODY = TrustedProxies()
+NO_PROXIES = TrustedProxies()
 
 
 def _address(text: str) -> Address | None:
@@ -120,8 +120,8 @@ def _network(entry: str) -> Network:
     return network
 
 
-def share_of(visit: HttpRequest, proxies: TrustedProxies) -> str:
+def quota_key(request: HttpRequest, proxies: TrustedProxies) -> str:
     """Whose share of sessions and streams a request counts towards. On loopback a proxy may stand for any number."""
-    address = proxies.caller(visit.scope) if visit.owner is None else None
+    address = proxies.caller(request.scope) if request.owner is None else None
     parsed = _address(address or "")
-    return caller_of(visit.owner, None if parsed is not None and parsed.is_loopback else address, IPV6_LINE)
+    return caller_of(request.owner, None if parsed is not None and parsed.is_loopback else address, IPV6_LINE)

@@ -16,17 +16,17 @@ from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.headers import HeaderError, Headers
 from dovetail.protocol.methods import RequestId
-from dovetail.transports.http.asgi import WHOLE, Receive, Scope, Send
-from dovetail.transports.http.in_flight import Bodies
-from dovetail.transports.http.response import Accepted, Response
+from dovetail.transports.http.asgi import FAST_PATH, Receive, Scope, Send
+from dovetail.transports.http.in_flight import BodyQuota
+from dovetail.transports.http.response import Accepted, HttpResponse
 
 # Headers that decide something: two of them would let a proxy see one value and us another.
-SINGLE = frozenset({"host", "origin", "content-type", "content-length", "authorization", "last-event-id"})
+SINGLE_HEADERS = frozenset({"host", "origin", "content-type", "content-length", "authorization", "last-event-id"})
 JSON = "application/json"
-FREE_BYTES = 16 * 1024  # bodies up to this are not counted: a client that sends little is always served
-UTF8 = frozenset({"utf-8", "utf8", "us-ascii"})
+UNCOUNTED_BYTES = 16 * 1024  # bodies up to this are not counted: a client that sends little is always served
+UTF8_CHARSETS = frozenset({"utf-8", "utf8", "us-ascii"})
 USUAL_ACCEPT = b"application/json, text/event-stream"  # what the specification wants of every client
-BOTH = Accepted(True, True)
+ACCEPTS_BOTH = Accepted(True, True)
 _JSON_KIND = re.compile(r"application/(?:[a-z0-9.\-]+\+)?json")
 
 log = logging.getLogger("dovetail")
@@ -45,9 +45,9 @@ class HttpRequest(msgspec.Struct, eq=False):
     route: str
     method: str
     headers: Headers
-    response: Response
+    response: HttpResponse
     principal: Principal | None = None  # the caller, where that is known
-    watch: "Watch | None" = None  # ends a stream when the token of its caller does
+    watch: "TokenWatch | None" = None  # ends a stream when the token of its caller does
 
     __repr__ = object.__repr__  # its parts hold the headers of the request, and the token in them
 
@@ -57,12 +57,14 @@ class HttpRequest(msgspec.Struct, eq=False):
         return None if self.principal is None else self.principal.key
 
     @classmethod
-    def of(cls, scope: Scope, receive: Receive, send: Send, route: str) -> "HttpRequest":
+    def from_scope(cls, scope: Scope, receive: Receive, send: Send, route: str) -> "HttpRequest":
         extensions = scope.get("extensions")
-        whole = None if extensions is None else extensions.get(WHOLE)
-        return cls(scope, receive, send, route, scope["method"], Headers(scope["headers"]), Response(send, whole))
+        fast_path = None if extensions is None else extensions.get(FAST_PATH)
+        return cls(
+            scope, receive, send, route, scope["method"], Headers(scope["headers"]), HttpResponse(send, fast_path)
+        )
 
-    def while_welcome(self, stream: Coroutine[Any, Any, object], end: Callable[[], object]) -> Awaitable[object]:
+    def while_authorized(self, stream: Coroutine[Any, Any, object], end: Callable[[], object]) -> Awaitable[object]:
         """What serves a stream; `end` is called when its caller may not read on."""
         return stream if self.watch is None else self._watched(stream, self.watch(self, end))
 
@@ -77,18 +79,18 @@ class HttpRequest(msgspec.Struct, eq=False):
         for name in self.headers.repeated:
             if name.startswith("mcp-"):
                 raise HeaderError(f"{name} came more than once")
-            if name in SINGLE:
+            if name in SINGLE_HEADERS:
                 raise ProtocolError(f"The header {name} came more than once", code=INVALID_REQUEST, http_status=400)
 
     @property
     def accepted(self) -> Accepted:
         raw = self.headers.raw.get(b"accept", b"")
         if raw == USUAL_ACCEPT and not self.headers.has_repeats:
-            return BOTH
+            return ACCEPTS_BOTH
         return read_accept(",".join(self.headers.all("accept"))[:1000])
 
     @property
-    def is_of_browser(self) -> bool:
+    def is_from_browser(self) -> bool:
         """Whether a person opens the URL: wants HTML, and neither says nor wants anything of MCP."""
         wanted = {kind for part in self.headers.get("accept", "")[:1000].split(",") if (kind := _media_range(part))}
         said = any(name.startswith((b"mcp-", b"last-event-id")) for name in self.headers.raw)
@@ -97,12 +99,12 @@ class HttpRequest(msgspec.Struct, eq=False):
     async def refuse(self, failure: ProtocolError, id: RequestId | None = None, *, id_optional: bool = True) -> None:
         """An error that has its place in the status; every refusal is JSON."""
         body = jsonrpc.error(id, failure, id_optional=id_optional)
-        await self.response.json(failure.http_status, body, self.response.headers_of(failure))
+        await self.response.json(failure.http_status, body, self.response.error_headers(failure))
 
-    async def answer_failure(self, failure: BaseException, what: str, *, is_refusal: bool = True) -> None:
+    async def send_failure(self, failure: BaseException, what: str, *, is_refusal: bool = True) -> None:
         """A refusal in its own words; of any other failure the client learns no more than that, and the log has it."""
         if isinstance(failure, ClientDisconnect):
-            await self.response.settle()
+            await self.response.send_client_closed()
             return
         if not isinstance(failure, ProtocolError) or not is_refusal:
             log.error("%s failed", what, exc_info=failure)
@@ -115,7 +117,7 @@ class HttpRequest(msgspec.Struct, eq=False):
 
     # ── the body ──
 
-    def refuse_other_types(self) -> None:
+    def require_json(self) -> None:
         """Raises unless the headers say that the body is JSON in UTF-8, or say nothing."""
         raw = self.headers.raw
         if raw.get(b"content-type") == b"application/json" and b"content-encoding" not in raw:
@@ -129,52 +131,52 @@ class HttpRequest(msgspec.Struct, eq=False):
             text = f"Content-Encoding must be identity, not {coding[:100]!r}"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=415)
 
-    def body_at_hand(self, most: int) -> bytes | None:
+    def buffered_body(self, limit: int) -> bytes | None:
         """The whole body, if that is already here; None if it has to be awaited."""
-        whole = self.response.whole
-        body = None if whole is None else whole.body()
-        if body is not None and len(body) > most:
-            raise _too_large(most)
+        fast_path = self.response.fast_path
+        body = None if fast_path is None else fast_path.body()
+        if body is not None and len(body) > limit:
+            raise _too_large(limit)
         return body
 
-    async def body(self, most: int, seconds: float, bodies: Bodies) -> bytes:
-        """The whole body, bounded in size and time, and together with the other `bodies`. Raises ProtocolError."""
+    async def body(self, limit: int, timeout: float, quota: BodyQuota) -> bytes:
+        """The whole body, bounded in size and time, and together with the other `quota`. Raises ProtocolError."""
         length = self.headers.raw.get(b"content-length", b"0")
         if not length.isdigit() and not (length := length.strip(b" \t")).isdigit():
             raise ProtocolError("Content-Length is not a number", code=INVALID_REQUEST, http_status=400)
-        if len(length) > 18 or int(length) > most:
-            raise _too_large(most)
+        if len(length) > 18 or int(length) > limit:
+            raise _too_large(limit)
         try:
-            return await beside(self._read(most, bodies), lambda: Expiry(seconds))
+            return await beside(self._read(limit, quota), lambda: Expiry(timeout))
         except CallTimeout:
-            text = f"The body did not arrive within {seconds:g} s"
+            text = f"The body did not arrive within {timeout:g} s"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=408) from None
 
-    async def _read(self, most: int, bodies: Bodies) -> bytes:
+    async def _read(self, limit: int, quota: BodyQuota) -> bytes:
         arrived = bytearray()  # not a list of pieces: those may be tiny, and each would cost more than it holds
         counted = 0
         try:
             while (message := await self.receive())["type"] == "http.request":
                 body: bytes = message.get("body", b"")
-                if len(arrived) + len(body) > most:
-                    raise _too_large(most)
+                if len(arrived) + len(body) > limit:
+                    raise _too_large(limit)
                 if not message.get("more_body", False):
                     return b"".join((arrived, body)) if arrived else body
                 arrived += body
-                if len(arrived) > FREE_BYTES:
-                    counted += bodies.take(len(arrived) - counted)
+                if len(arrived) > UNCOUNTED_BYTES:
+                    counted += quota.acquire(len(arrived) - counted)
             raise ClientDisconnect
         finally:
             if counted:
-                bodies.give_back(counted)
+                quota.release(counted)
 
 
-Place = Callable[[HttpRequest], Awaitable[None]]  # what is at a path
-Watch = Callable[[HttpRequest, Callable[[], object]], Coroutine[Any, Any, None]]
+RequestHandler = Callable[[HttpRequest], Awaitable[None]]  # what is at a path
+TokenWatch = Callable[[HttpRequest, Callable[[], object]], Coroutine[Any, Any, None]]
 
 
-def _too_large(most: int) -> ProtocolError:
-    text = f"The body is larger than {most} bytes; max_body_bytes (DOVETAIL_MAX_BODY_BYTES) sets the limit"
+def _too_large(limit: int) -> ProtocolError:
+    text = f"The body is larger than {limit} bytes; max_body_bytes (DOVETAIL_MAX_BODY_BYTES) sets the limit"
     return ProtocolError(text, code=INVALID_REQUEST, http_status=413)
 
 
@@ -182,7 +184,7 @@ def is_json(type: str) -> bool:
     """Whether a content type means JSON, and no encoding but UTF-8."""
     kind, *parameters = (part.strip() for part in type.lower().split(";"))
     charsets = (part.removeprefix("charset=").strip('"') for part in parameters if part.startswith("charset="))
-    return _JSON_KIND.fullmatch(kind) is not None and all(charset in UTF8 for charset in charsets)
+    return _JSON_KIND.fullmatch(kind) is not None and all(charset in UTF8_CHARSETS for charset in charsets)
 
 
 @lru_cache(maxsize=256)
@@ -205,28 +207,28 @@ def _media_range(part: str) -> str:
 # ── while a client waits ──
 
 
-async def look_after(
+async def keep_alive(
     receive: Receive,
-    over: asyncio.Future[None],
-    keep_alive: float,
+    finished: asyncio.Future[None],
+    interval: float,
     beat: Callable[[], Awaitable[None]],
-    left: Callable[[], None],
+    on_disconnect: Callable[[], None],
 ) -> None:
     """Until it is over or the client has left: `beat` every so often, and say that it has left."""
-    gone = asyncio.get_running_loop().create_task(until_gone(receive))
+    disconnect = asyncio.get_running_loop().create_task(listen_for_disconnect(receive))
     try:
-        while not over.done():
-            done, _ = await asyncio.wait({gone, over}, timeout=keep_alive, return_when=asyncio.FIRST_COMPLETED)
-            if gone in done and not over.done():
-                left()
+        while not finished.done():
+            done, _ = await asyncio.wait({disconnect, finished}, timeout=interval, return_when=asyncio.FIRST_COMPLETED)
+            if disconnect in done and not finished.done():
+                on_disconnect()
                 return
             if not done:
                 await beat()
     finally:
-        gone.cancel()
+        disconnect.cancel()
 
 
-async def until_gone(receive: Receive) -> None:
+async def listen_for_disconnect(receive: Receive) -> None:
     """Returns when the client has left; an ASGI server that fails to say so counts as well.
 
     A body may come once that was not read; some hosts' middleware gives it again and again, and is asked less often.

@@ -15,8 +15,8 @@ from dovetail.protocol.methods import RequestId
 from dovetail.transports.http.asgi import FastPath, Message, RawHeaders, Send
 from dovetail.transports.http.event_store import EventStore, EventStream
 
-SEND_SECONDS = 30.0  # a client that takes nothing for so long is taken for gone
-PIECE = 256 * 1024  # bytes that go out at once, so that a large body may take its time
+SEND_TIMEOUT = 30.0  # a client that takes nothing for so long is taken for gone
+CHUNK_BYTES = 256 * 1024  # bytes that go out at once, so that a large body may take its time
 RETRY_MILLISECONDS = 1000  # after which a client that lost its connection may come back
 JSON_TYPE = (b"content-type", b"application/json")
 JSON_HEADERS: RawHeaders = [JSON_TYPE]
@@ -36,22 +36,22 @@ class Accepted(NamedTuple):
     stream: bool
 
 
-class Response(msgspec.Struct, eq=False):
+class HttpResponse(msgspec.Struct, eq=False):
     """One response. What is sent after its end, or after the client has left, is dropped."""
 
     send: Send
-    whole: FastPath | None = None  # where the server has a shorter way
-    extra: RawHeaders = []  # headers that every response to this request carries
+    fast_path: FastPath | None = None  # where the server has a shorter way
+    extra_headers: RawHeaders = []  # headers that every response to this request carries
     lock: asyncio.Lock | None = None  # from the first event on: calls and keep-alives write at the same time
-    sending: Expiry | None = None  # what is on its way and waits, and how long it may take
-    over: asyncio.Future[None] | None = None  # where somebody waits for its end
+    pending_send: Expiry | None = None  # what is on its way and waits, and how long it may take
+    finished: asyncio.Future[None] | None = None  # where somebody waits for its end
     started: bool = False
     ended: bool = False
     challenger: Callable[[Unauthorized], RawHeaders] | None = None  # the WWW-Authenticate of a refusal
 
     __repr__ = object.__repr__  # its parts hold the headers of the request, and the token in them
 
-    def headers_of(self, failure: ProtocolError) -> RawHeaders:
+    def error_headers(self, failure: ProtocolError) -> RawHeaders:
         """What a client should know of a failure besides its status: when to try again, or with what."""
         if isinstance(failure, Unauthorized):
             return [] if self.challenger is None else self.challenger(failure)
@@ -61,33 +61,37 @@ class Response(msgspec.Struct, eq=False):
 
     def add_headers(self, headers: RawHeaders) -> None:
         if headers:
-            self.extra = [*self.extra, *headers]
+            self.extra_headers = [*self.extra_headers, *headers]
 
     # ── in one piece ──
 
     def json(self, status: int, body: bytes, headers: RawHeaders | None = None) -> Awaitable[None]:
-        plain = headers is None and not self.extra
-        return self._whole(status, JSON_HEADERS if plain else [JSON_TYPE, *self.extra, *(headers or ())], body)
+        plain = headers is None and not self.extra_headers
+        return self._send_whole(
+            status, JSON_HEADERS if plain else [JSON_TYPE, *self.extra_headers, *(headers or ())], body
+        )
 
     def empty(self, status: int, headers: RawHeaders | None = None) -> Awaitable[None]:
-        return self._whole(status, [*self.extra, *(headers or ())], b"")
+        return self._send_whole(status, [*self.extra_headers, *(headers or ())], b"")
 
-    def _whole(self, status: int, headers: RawHeaders, body: bytes, *, unheard: bool = False) -> Awaitable[None]:
-        if self.started or (self.ended and not unheard):
+    def _send_whole(
+        self, status: int, headers: RawHeaders, body: bytes, *, disconnected: bool = False
+    ) -> Awaitable[None]:
+        if self.started or (self.ended and not disconnected):
             return DONE
         self.started = self.ended = True
-        if self.whole is not None and len(body) <= PIECE and self.whole.answer(status, headers, body):
+        if self.fast_path is not None and len(body) <= CHUNK_BYTES and self.fast_path.answer(status, headers, body):
             return DONE
         if status != 204:
             headers = [*headers, (b"content-length", b"%d" % len(body))]
-        return self._deliver([{"type": "http.response.start", "status": status, "headers": headers}, *_pieces(body)])
+        return self._deliver([{"type": "http.response.start", "status": status, "headers": headers}, *_chunks(body)])
 
-    def settle(self) -> Awaitable[None]:
+    def send_client_closed(self) -> Awaitable[None]:
         """The client left before anything was said. Middleware of Starlette fails without an answer: there is one.
 
         Its status is the one that proxies write into their logs then.
         """
-        return self._whole(499, [*self.extra], b"", unheard=True)
+        return self._send_whole(499, [*self.extra_headers], b"", disconnected=True)
 
     # ── as a stream ──
 
@@ -97,9 +101,13 @@ class Response(msgspec.Struct, eq=False):
             return
         self.started = True
         self.lock = asyncio.Lock()
-        start: Message = {"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self.extra]}
+        start: Message = {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [*STREAM_HEADERS, *self.extra_headers],
+        }
         try:
-            await self._put([start, *(_pieces(first, more=True) if first else ())])
+            await self._send_locked([start, *(_chunks(first, more=True) if first else ())])
         except asyncio.CancelledError:
             self._end()  # nobody knows whether it has gone out
             raise
@@ -108,14 +116,14 @@ class Response(msgspec.Struct, eq=False):
         """Send a framed event, or a comment; opens the stream if need be, and ends it with the `last` one."""
         if not self.started:
             await self.open()
-        await self._put(_pieces(frame, more=not last), last=last)
+        await self._send_locked(_chunks(frame, more=not last), last=last)
 
     async def close(self) -> None:
         """End the stream."""
         if self.started:
-            await self._put(_pieces(b""), last=True)
+            await self._send_locked(_chunks(b""), last=True)
 
-    async def hang_up(self, last: bytes = b"") -> None:
+    async def close_now(self, last: bytes = b"") -> None:
         """End the stream after a last frame, and do not wait for a client that takes nothing."""
 
         async def end() -> None:
@@ -131,15 +139,15 @@ class Response(msgspec.Struct, eq=False):
     def abandon(self) -> None:
         """The client is gone: nothing more is sent, and what hangs on its way is given up."""
         self._end()
-        if self.sending is not None:
-            self.sending.expire()
+        if self.pending_send is not None:
+            self.pending_send.expire()
 
     def _end(self) -> None:
         self.ended = True
-        if self.over is not None and not self.over.done():
-            self.over.set_result(None)
+        if self.finished is not None and not self.finished.done():
+            self.finished.set_result(None)
 
-    async def _put(self, messages: Sequence[Message], *, last: bool = False) -> None:
+    async def _send_locked(self, messages: Sequence[Message], *, last: bool = False) -> None:
         if self.ended:
             return
         assert self.lock is not None
@@ -155,15 +163,15 @@ class Response(msgspec.Struct, eq=False):
         """Each has its own time, if it does not go out at once."""
         try:
             for message in messages:
-                sending = self.send(message)
-                if not isinstance(sending, types.CoroutineType):  # hosts may have other awaitables
-                    sending = awaiting(sending)
+                pending_send = self.send(message)
+                if not isinstance(pending_send, types.CoroutineType):  # hosts may have other awaitables
+                    pending_send = as_coroutine(pending_send)
                 try:
-                    waited_for = sending.send(None)
+                    waited_for = pending_send.send(None)
                 except StopIteration:
                     continue
-                self.sending = Expiry(SEND_SECONDS)
-                yield from go_on_beside(sending, waited_for, self.sending)
+                self.pending_send = Expiry(SEND_TIMEOUT)
+                yield from go_on_beside(pending_send, waited_for, self.pending_send)
         except asyncio.CancelledError:
             if len(messages) > 1:  # half of it may be out, so that nothing more can follow
                 self._end()
@@ -172,30 +180,30 @@ class Response(msgspec.Struct, eq=False):
             log.debug("the client did not take what was sent", exc_info=True)
             self._end()
         finally:
-            self.sending = None
+            self.pending_send = None
 
 
-def _pieces(body: bytes, *, more: bool = False) -> list[Message]:
+def _chunks(body: bytes, *, more: bool = False) -> list[Message]:
     """`more`: the body that it is part of goes on."""
-    if len(body) <= PIECE:
+    if len(body) <= CHUNK_BYTES:
         return [{"type": "http.response.body", "body": body, "more_body": more}]
-    pieces = [body[begin : begin + PIECE] for begin in range(0, len(body), PIECE)]
+    pieces = [body[begin : begin + CHUNK_BYTES] for begin in range(0, len(body), CHUNK_BYTES)]
     messages: list[Message] = [{"type": "http.response.body", "body": piece, "more_body": True} for piece in pieces]
     messages[-1]["more_body"] = more
     return messages
 
 
-async def awaiting(sending: Awaitable[None]) -> None:
-    await sending
+async def as_coroutine(pending_send: Awaitable[None]) -> None:
+    await pending_send
 
 
-class Answer(msgspec.Struct, eq=False):
+class PostResponse(msgspec.Struct, eq=False):
     """The answer to one POST: JSON, unless the server has something to say before it; then a stream of events.
 
     If the client has a session, the events of its stream are kept in the event store, so that it can come back.
     """
 
-    response: Response
+    http_response: HttpResponse
     accepted: Accepted
     session: str = ""  # the client's, if it has one
     store: EventStore | None = None  # where it can come back
@@ -204,32 +212,32 @@ class Answer(msgspec.Struct, eq=False):
     events: EventStream | None = None  # from the first event on
 
     async def emit(self, message: bytes) -> None:
-        await self.carry(message)
+        await self.send_message(message)
 
-    async def carry(self, message: bytes, *, last: bool = False) -> bool:
+    async def send_message(self, message: bytes, *, last: bool = False) -> bool:
         """Send something before the answer, or that as the `last`, or keep it for a client that comes back.
 
         False if neither is possible: a client that reads only JSON does not get it.
         """
         if not self.accepted.stream:
             return False
-        if not self.response.started:
+        if not self.http_response.started:
             await self._open()
         if self.events is not None:
             return await self.events.send(message, last=last)
         if self.store is not None:  # the client left before it knew that there is something to come back to
             return False
-        await self.response.event(sse.encode_event(message), last=last)
-        return last or not self.response.ended
+        await self.http_response.event(sse.encode_event(message), last=last)
+        return last or not self.http_response.ended
 
     async def _open(self) -> None:
-        if self.response.started or self.response.ended:
+        if self.http_response.started or self.http_response.ended:
             return
         if self.store is None:
-            await self.response.open()
+            await self.http_response.open()
             return
         if self.events is None:
-            self.events = EventStream(self.store, self.session, self.response, self.requests)
+            self.events = EventStream(self.store, self.session, self.http_response, self.requests)
         await self.events.open(RETRY_MILLISECONDS if self.primes else None)
 
     async def outlived(self) -> None:
@@ -240,7 +248,7 @@ class Answer(msgspec.Struct, eq=False):
     async def keep_alive(self) -> None:
         if self.accepted.stream:
             await self._open()
-            await self.response.event(sse.KEEP_ALIVE)
+            await self.http_response.event(sse.KEEP_ALIVE)
 
     async def close_stream(self, retry: float | None) -> None:
         """Close the connection but not the stream: the client comes back for the rest after `retry` seconds.
@@ -248,20 +256,20 @@ class Answer(msgspec.Struct, eq=False):
         One to which the client has come back at another worker stays open.
         """
         await self._open()
-        if self.events is not None and self.events.hang_up_tail is not None:
-            await self.events.hang_up_tail(retry)
+        if self.events is not None and self.events.close_get_stream is not None:
+            await self.events.close_get_stream(retry)
         else:
-            await self.response.hang_up(retry_frame(retry))
+            await self.http_response.close_now(retry_frame(retry))
 
     def finish(self, message: bytes, status: int) -> Awaitable[None]:
         """The answer itself. An error with a status is JSON, also for a client that reads only streams."""
-        if self.response.started or (status == 200 and not self.accepted.json):
+        if self.http_response.started or (status == 200 and not self.accepted.json):
             return self._finish_stream(message)
-        return self.response.json(status, message)
+        return self.http_response.json(status, message)
 
     async def _finish_stream(self, message: bytes) -> None:
         try:
-            is_over = await self.carry(message, last=True)
+            is_over = await self.send_message(message, last=True)
         except BaseException:
             if self.events is not None:
                 await self.events.end()
@@ -269,18 +277,18 @@ class Answer(msgspec.Struct, eq=False):
         if not is_over:
             await self.end()
 
-    async def finish_silently(self) -> None:
+    async def finish_cancelled(self) -> None:
         """The call was cancelled, so nothing may be answered; but the request has to end."""
         if self.accepted.stream:
-            await self.response.open()
+            await self.http_response.open()
             await self.end()
         else:
-            await self.response.empty(204)
+            await self.http_response.empty(204)
 
     async def end(self) -> None:
         if self.events is not None:
             await self.events.end()
-        await self.response.close()
+        await self.http_response.close()
 
 
 def retry_frame(seconds: float | None) -> bytes:

@@ -23,11 +23,11 @@ from dovetail.errors import INVALID_REQUEST, Busy, ProtocolError, SetupError
 from dovetail.protocol import jsonrpc
 from dovetail.registry.functions import FunctionInfo, inspect_function
 from dovetail.transports.http.asgi import App, Message, RawHeaders, Receive, Scope, Send, is_below
-from dovetail.transports.http.in_flight import Bodies
+from dovetail.transports.http.in_flight import BodyQuota
 from dovetail.transports.http.options import HttpOptions
-from dovetail.transports.http.proxies import NOBODY, TrustedProxies
+from dovetail.transports.http.proxies import NO_PROXIES, TrustedProxies
 from dovetail.transports.http.request import ClientDisconnect, HttpRequest
-from dovetail.transports.http.response import SEND_SECONDS, awaiting
+from dovetail.transports.http.response import SEND_TIMEOUT, as_coroutine
 
 MAX_QUERY_FIELDS = 1_000
 MOUNT = "/*"  # the end of a path that stands for everything below it
@@ -36,29 +36,33 @@ JSON = "application/json"
 BODIES = "dovetail.bodies"  # the bodies that are being read; without it a page counts its own
 PROXIES = "dovetail.proxies"  # the TrustedProxies
 STATE = "dovetail.state"  # the state backend
-OVERVIEW = "dovetail.overview"  # the Overview of the app
+APP_STATUS = "dovetail.app_status"  # the Overview of the app
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
-_OURS_TO_SET = frozenset({"content-length", "transfer-encoding", "connection"})
+_SERVER_HEADERS = frozenset({"content-length", "transfer-encoding", "connection"})
 _PATH = re.compile(r"(?:/[^/\s?#%*{}\\]+)*")
 
 
 class PageRequest:
     """One request for a page. `scope` is what ASGI says of it."""
 
-    def __init__(self, visit: HttpRequest, bodies: Bodies, *, max_body_bytes: int, body_timeout: float) -> None:
-        self.scope = visit.scope
-        self.method = visit.method
-        self.path: str = visit.scope["path"]  # the whole of it, also where the server is mounted below another app
-        self.headers = visit.headers
-        self._receive_body = partial(visit.body, max_body_bytes, body_timeout, bodies)
+    def __init__(
+        self, http_request: HttpRequest, quota: BodyQuota, *, max_body_bytes: int, body_timeout: float
+    ) -> None:
+        self.scope = http_request.scope
+        self.method = http_request.method
+        self.path: str = http_request.scope[
+            "path"
+        ]  # the whole of it, also where the server is mounted below another app
+        self.headers = http_request.headers
+        self._receive_body = partial(http_request.body, max_body_bytes, body_timeout, quota)
         self._body: bytes | None = None
 
     @cached_property
     def client(self) -> str | None:
         """The address that it comes from, where that is known; behind `trusted_proxies`, that of their client."""
-        proxies: TrustedProxies = self.scope.get(PROXIES, NOBODY)
+        proxies: TrustedProxies = self.scope.get(PROXIES, NO_PROXIES)
         return proxies.caller(self.scope)
 
     @cached_property
@@ -176,48 +180,50 @@ def route_app(
 ) -> App:
     """Make an ASGI callable of a page; a `def` runs by `run_in_thread`."""
     page = check_page(function, methods)
-    own = Bodies(max_body_bytes)
+    own_quota = BodyQuota(max_body_bytes)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        sending = _Sending(send)
-        visit = HttpRequest.of(scope, receive, sending, scope["path"])
-        bodies: Bodies = scope.get(BODIES, own)
-        request = PageRequest(visit, bodies, max_body_bytes=max_body_bytes, body_timeout=body_timeout)
+        timed_send = _TimedSend(send)
+        http_request = HttpRequest.from_scope(scope, receive, timed_send, scope["path"])
+        quota: BodyQuota = scope.get(BODIES, own_quota)
+        request = PageRequest(http_request, quota, max_body_bytes=max_body_bytes, body_timeout=body_timeout)
         try:
-            if visit.method not in page.methods:
+            if http_request.method not in page.methods:
                 allowed = ", ".join(page.methods)
-                problem = f"{visit.method[:20]} is not possible here; possible are {allowed}"
-                return await visit.refuse_method(allowed.encode(), problem)
-            response = await _answer(page, request, run_in_thread)
-            await response(scope, receive, sending)
+                problem = f"{http_request.method[:20]} is not possible here; possible are {allowed}"
+                return await http_request.refuse_method(allowed.encode(), problem)
+            response = await _call_page(page, request, run_in_thread)
+            await response(scope, receive, timed_send)
         except (Exception, asyncio.CancelledError, *EXITS) as failure:
             if isinstance(failure, asyncio.CancelledError) and is_cancelled():
                 raise
             if isinstance(failure, Busy) and failure.http_status < 400:
                 failure.http_status = 503
-            visit.response.started = sending.has_begun  # half an answer must not look whole: its connection ends
+            http_request.response.started = (
+                timed_send.has_started
+            )  # half an answer must not look whole: its connection ends
             is_refusal = isinstance(failure, ProtocolError) and failure.http_status >= 400
-            await visit.answer_failure(failure, page.label, is_refusal=is_refusal)
+            await http_request.send_failure(failure, page.label, is_refusal=is_refusal)
 
     return app
 
 
-class _Sending:
+class _TimedSend:
     """The way back to the client, which may close in the middle of an answer."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self.has_begun = False
+        self.has_started = False
 
     async def __call__(self, message: Message) -> None:
-        self.has_begun = True
+        self.has_started = True
         try:
-            await with_timeout(awaiting(self._send(message)), SEND_SECONDS)
+            await with_timeout(as_coroutine(self._send(message)), SEND_TIMEOUT)
         except (OSError, CallTimeout):
             raise ClientDisconnect from None
 
 
-async def _answer(page: PageFunction, request: PageRequest, run_in_thread: RunInThread) -> App:
+async def _call_page(page: PageFunction, request: PageRequest, run_in_thread: RunInThread) -> App:
     call = partial(page.function, **{page.parameter: request})
     value = call() if page.is_async else await run_in_thread(call, label=page.label)
     if isawaitable(value):
@@ -247,7 +253,7 @@ def _raw_headers(headers: Mapping[str, str]) -> RawHeaders:
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
             raise ValueError(f"the header {name!r}: {value!r} has characters that are not allowed there")
-        if name in _OURS_TO_SET:
+        if name in _SERVER_HEADERS:
             raise ValueError(f"the header {name!r} is set by the server; leave it out")
     return [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
 

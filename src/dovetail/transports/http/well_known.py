@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 NAME = "/oauth-protected-resource"
 WELL_KNOWN = f"/.well-known{NAME}"
 METHODS = b"GET, HEAD, OPTIONS"
-OPEN_TO_PAGES: RawHeaders = [(b"access-control-allow-origin", b"*")]
+ANY_ORIGIN: RawHeaders = [(b"access-control-allow-origin", b"*")]
 PREFLIGHT: RawHeaders = [
-    *OPEN_TO_PAGES,
+    *ANY_ORIGIN,
     (b"access-control-allow-methods", METHODS),
     (b"access-control-allow-headers", b"*"),
     (b"access-control-max-age", b"86400"),
 ]
-DOCUMENT: RawHeaders = [*OPEN_TO_PAGES, (b"cache-control", b"public, max-age=300")]
+DOCUMENT: RawHeaders = [*ANY_ORIGIN, (b"cache-control", b"public, max-age=300")]
 
 
 class ResourceUrls:
@@ -70,11 +70,11 @@ class ResourceUrls:
     def _endpoint(self, scope: Scope, route: str) -> str:
         if route in (STREAM_ROUTE, MESSAGES_ROUTE):
             return STREAM_ROUTE
-        return "" if not route and root_of(scope) else self.path
+        return "" if not route and mount_path(scope) else self.path
 
     def _base(self, scope: Scope) -> str | None:
         """What stands before our routes; None if `public_url` does not show that."""
-        root = root_of(scope)
+        root = mount_path(scope)
         if self.public_url is None:
             return f"{self.origin(scope)}{root}"
         url = self.public_url.rstrip("/")
@@ -91,11 +91,11 @@ class ResourceDocuments:
     """The documents that the app itself serves."""
 
     def __init__(
-        self, engine: Engine, auth: "Auth", options: HttpOptions, guard: OriginPolicy, proxies: TrustedProxies
+        self, engine: Engine, auth: "Auth", options: HttpOptions, origin_policy: OriginPolicy, proxies: TrustedProxies
     ) -> None:
         self._engine = engine
         self.auth = auth
-        self._guard = guard
+        self._origin_policy = origin_policy
         self._options = options
         public_url = auth.public_url
         if options.public_url is not None:
@@ -105,42 +105,42 @@ class ResourceDocuments:
         # Without an authorization server, where tokens are handed out by hand, there is nothing to say.
         self.routes = frozenset(f"{WELL_KNOWN}{each}" for each in endpoints if auth.authorization_servers)
 
-    def show(self, visit: HttpRequest) -> Awaitable[None]:
-        return self._answer(visit, self.urls.resource(visit.scope, visit.route.removeprefix(WELL_KNOWN)))
+    def serve(self, request: HttpRequest) -> Awaitable[None]:
+        return self._respond(request, self.urls.resource(request.scope, request.route.removeprefix(WELL_KNOWN)))
 
-    async def _answer(self, visit: HttpRequest, resource: str) -> None:
-        if visit.headers.has_repeats:
-            visit.refuse_repeated_headers()
-        without_origin = [pair for pair in visit.scope["headers"] if pair[0] != b"origin"]  # every page may read it
-        self._guard.check(Headers(without_origin), visit.scope.get("server"))
-        if visit.method == "OPTIONS":
-            await visit.response.empty(204, PREFLIGHT)
-        elif visit.method not in ("GET", "HEAD"):
-            await visit.refuse_method(METHODS, "GET this path")
+    async def _respond(self, request: HttpRequest, resource: str) -> None:
+        if request.headers.has_repeats:
+            request.refuse_repeated_headers()
+        without_origin = [pair for pair in request.scope["headers"] if pair[0] != b"origin"]  # every page may read it
+        self._origin_policy.check(Headers(without_origin), request.scope.get("server"))
+        if request.method == "OPTIONS":
+            await request.response.empty(204, PREFLIGHT)
+        elif request.method not in ("GET", "HEAD"):
+            await request.refuse_method(METHODS, "GET this path")
         else:
             info = self._engine.info
             document = self.auth.document(resource, name=info.title or info.name, scopes=self._engine.scopes_in_use())
-            await visit.response.json(200, b"" if visit.method == "HEAD" else document, DOCUMENT)
+            await request.response.json(200, b"" if request.method == "HEAD" else document, DOCUMENT)
 
-    def show_at_origin(self, visit: HttpRequest) -> Awaitable[None]:
+    def serve_at_origin(self, request: HttpRequest) -> Awaitable[None]:
         """The path of the endpoint is known as a whole here, wherever the app is mounted."""
         url = self.urls.public_url
         whole = self._options.path if url is None else public_path(url)
-        asked = visit.scope["path"].rpartition(NAME)
+        asked = request.scope["path"].rpartition(NAME)
         if not asked[1] or asked[2].rstrip("/") not in ("", whole):
             text = f"There is nothing at this path; the document is at {WELL_KNOWN}{whole}"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=404)
-        return self._answer(visit, url or f"{self.urls.origin(visit.scope)}{whole}")
+        return self._respond(request, url or f"{self.urls.origin(request.scope)}{whole}")
 
 
 class OriginDocuments:
     """What `server.well_known()` gives: an ASGI app to be mounted at `/.well-known` of the origin."""
 
-    def __init__(self, documents: ResourceDocuments | None, *, is_placed: bool) -> None:
-        """`is_placed`: the caller has said where the endpoint is."""
+    def __init__(self, documents: ResourceDocuments | None, *, has_path: bool) -> None:
+        """`has_path`: the caller has said where the endpoint is."""
         if documents is None or not documents.routes:
             raise SetupError("server.well_known: there is nothing to tell; give Server auth=Auth(…) with the issuer")
-        if documents.urls.public_url is None and not is_placed:
+        if documents.urls.public_url is None and not has_path:
             text = "the endpoint can be anywhere; write public_url= (DOVETAIL_PUBLIC_URL), or its whole path="
             raise SetupError(f'server.well_known: {text}, such as path="/notes/mcp"')
         self._documents = documents
@@ -148,16 +148,16 @@ class OriginDocuments:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        visit = HttpRequest.of(scope, receive, send, scope["path"])
+        request = HttpRequest.from_scope(scope, receive, send, scope["path"])
         try:
-            await self._documents.show_at_origin(visit)
+            await self._documents.serve_at_origin(request)
         except Exception as failure:
-            await visit.answer_failure(failure, visit.method)
+            await request.send_failure(failure, request.method)
 
 
 def public_path(url: str | None) -> str:
     return urlsplit(url or "").path.rstrip("/")
 
 
-def root_of(scope: Scope) -> str:
+def mount_path(scope: Scope) -> str:
     return quote(scope.get("root_path", "").rstrip("/"), safe="/:@!$&'()*+,;=~")
