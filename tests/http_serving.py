@@ -117,8 +117,8 @@ async def serving(
     yield app
     await asyncio.wait_for(app.drain(1), 10)
     await nothing_left(others, endpoint, app._state)
-    assert not in_flight._calls
-    assert not in_flight._streams
+    assert not in_flight.calls
+    assert not in_flight.streams
 
 
 async def nothing_left(others: set[Any], endpoint: Endpoint, state: Any) -> None:
@@ -131,7 +131,7 @@ async def nothing_left(others: set[Any], endpoint: Endpoint, state: Any) -> None
     assert not endpoint.calls.by_id
     assert not endpoint.calls._announced
     assert not endpoint.store.running
-    assert not endpoint.streams._newest
+    assert not endpoint.streams.current
     assert not state._topics.names
     assert not state._topics.listeners
 

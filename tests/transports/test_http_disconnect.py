@@ -113,7 +113,7 @@ async def test_a_host_that_fails_to_send_hurts_nobody(
     call._send = broken  # type: ignore[method-assign]
     stage.go.set()
     await call.done()
-    await until(lambda: not app._running.in_flight._calls)
+    await until(lambda: not app._running.in_flight.calls)
     assert (await wire.call("add", {"a": 1, "b": 2})).status == 200
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
@@ -137,7 +137,7 @@ async def test_a_call_waits_for_a_client_that_reads_slowly_but_not_for_ever(
         pass_time(31)
         await settle()
     await call.done(2)
-    assert len(app._running.in_flight._calls) == (1 if version == MODERN else 2)  # cancelled, as if it had left
+    assert len(app._running.in_flight.calls) == (1 if version == MODERN else 2)  # cancelled, as if it had left
     stage.go.set()
     assert text_of((await slow.done()).answer) == "told"
     assert len(slow.messages) == 302

@@ -1,4 +1,4 @@
-"""The MCP endpoint: POST, GET and DELETE of every revision on one path; the revision is chosen for each request."""
+"""The MCP endpoint: POST, GET and DELETE of every revision on one path; each request names its revision."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -18,16 +18,8 @@ from dovetail.protocol.inbound import Opened, Request
 from dovetail.protocol.jsonrpc import BadMessage, Envelope
 from dovetail.protocol.methods import InitializeParams, RequestId
 from dovetail.state.base import StateBackend
-from dovetail.transports.http.calls import (
-    BatchItem,
-    HttpBatch,
-    HttpCall,
-    RunningCalls,
-    detached,
-    discard,
-    error_outcome,
-    in_own_task,
-)
+from dovetail.transports.http import calls
+from dovetail.transports.http.calls import BatchItem, HttpBatch, HttpCall, RunningCalls, detached
 from dovetail.transports.http.event_store import EventStore
 from dovetail.transports.http.get_stream import STATELESS, GetStreams, ServerMessages, SessionChannel
 from dovetail.transports.http.in_flight import InFlight
@@ -38,8 +30,7 @@ from dovetail.transports.http.response import Accepted, PostResponse
 
 SESSION_HEADER = b"mcp-session-id"
 ALLOWED_METHODS = b"GET, POST, DELETE, OPTIONS"
-METHODS_WITHOUT_SESSIONS = b"POST, OPTIONS"
-
+STATELESS_METHODS = b"POST, OPTIONS"
 LISTEN = "subscriptions/listen"
 
 
@@ -54,7 +45,7 @@ class Endpoint:
         self._proxies = proxies
         self._in_flight = in_flight
         self._state = state
-        # A connection that says nothing is kept alive, and so is the session that it belongs to.
+        # Keep-alives of a connection also keep its session from expiring.
         self._keep_alive = min(options.keep_alive, options.session_timeout / 3)
         self.lease = WorkerLease(state)
         self._changes = ChangeLog(engine, state, self.lease)
@@ -62,7 +53,7 @@ class Endpoint:
         self.sessions = Sessions(engine, state, timeout=timeout, most=most, most_of_one=options.max_per_caller or half)
         self.store = EventStore(state, ttl=options.event_timeout, lease=self.lease)
         self.messages = ServerMessages(self.sessions, state, session_timeout=timeout, beat=self._keep_alive)
-        self.streams = GetStreams(self._changes, self.store, self.messages, in_flight, keep_alive=self._keep_alive)
+        self.streams = GetStreams(self._changes, self.store, self.messages, in_flight, self._keep_alive)
         self.calls = RunningCalls(state)
         self._methods = {"POST": self._post, "GET": self._get, "DELETE": self._delete}
 
@@ -74,7 +65,7 @@ class Endpoint:
             self._engine.elicitations.far = self.messages
 
     def stop_client_requests(self) -> None:
-        """Answers of clients are refused from now on: a call that waits for one is told."""
+        """Refuse responses of clients from now on; calls that wait for one fail."""
         self.messages.replies.close()
 
     async def stop(self) -> None:
@@ -86,12 +77,11 @@ class Endpoint:
         self.sessions.forget_all()
 
     def __call__(self, http_request: HttpRequest) -> Awaitable[None]:
-        verb = self._methods.get(http_request.method)
-        if verb is None:
-            return http_request.refuse_method(
-                ALLOWED_METHODS, f"{http_request.method} is not used here; POST a JSON-RPC message"
-            )
-        return verb(http_request)
+        method = self._methods.get(http_request.method)
+        if method is None:
+            text = f"{http_request.method} is not used here; POST a JSON-RPC message"
+            return http_request.refuse_method(ALLOWED_METHODS, text)
+        return method(http_request)
 
     # ── POST ──
 
@@ -108,7 +98,7 @@ class Endpoint:
                 await self._batch(http_request, message)
             elif message.is_request:
                 serving = self._request(http_request, message)
-                del body, message  # for a listen, which stays, needs nothing of them
+                del body, message  # a listen, which may last for days, would keep them
                 await serving
             else:
                 await self._receive_message(http_request, message, await self._find_session(http_request))
@@ -121,19 +111,15 @@ class Endpoint:
         try:
             opened = inbound.open_request(message)
             request = inbound.modern(opened, http_request.headers)
-            return (
-                self._session_request(http_request, opened)
-                if request is None
-                else self._modern_request(http_request, request)
-            )
+            if request is None:
+                return self._handshake_request(http_request, opened)
+            return self._modern_request(http_request, request)
         except ProtocolError as failure:
             return http_request.refuse(failure, message.id)
 
-    def _serve(
-        self, http_request: HttpRequest, context: RequestContext, response: PostResponse, session: SessionHandle | None
-    ) -> Awaitable[object]:
-        """Not a coroutine: most calls never wait. One that does not can't be cancelled, so it is on no record."""
-        id = context.request.id  # also if a middleware changes the request
+    def _serve(self, http_request: HttpRequest, context: RequestContext, response: PostResponse) -> Awaitable[object]:
+        """Not a coroutine: most calls never wait. Only one that does can be cancelled, and becomes an HttpCall."""
+        id = context.request.id  # a middleware may change the request
         made = self._changes.noted()
         work = handle(self._engine, context)
         try:
@@ -141,74 +127,64 @@ class Endpoint:
         except StopIteration as end:
             outcome = jsonrpc.result(id, end.value), 200
         except asyncio.CancelledError:  # its task was cancelled before
-            return self._track(http_request, id, context, response, session).serve(self._engine, _cancelled())
+            return self._track(http_request, id, context, response).serve(self._engine, _cancelled())
         except BaseException as failure:
-            outcome = error_outcome(failure, id, context.request, http_request.response)
+            outcome = calls.error_outcome(failure, id, context.request, http_request.response)
         else:
-            call = self._track(http_request, id, context, response, session)
+            call = self._track(http_request, id, context, response)
             return call.serve(self._engine, call.resume(work, waited_for))
-        context.emit = discard
+        context.emit = calls.discard
         if context.back is not None:
             context.back.close()
         finishing = self._finish_after_changes(made, response, *outcome) if made else response.finish(*outcome)
-        return self._in_flight.sending(finishing, http_request.response)
+        return self._in_flight.track_sending(finishing, http_request.response)
 
-    async def _finish_after_changes(
-        self, made: ChangesMade, response: PostResponse, message: bytes, status: int
-    ) -> None:
+    async def _finish_after_changes(self, made: ChangesMade, response: PostResponse, body: bytes, status: int) -> None:
         await self._changes.settle(made)
-        await response.finish(message, status)
+        await response.finish(body, status)
 
     def _track(
-        self,
-        http_request: HttpRequest,
-        id: RequestId,
-        context: RequestContext,
-        response: PostResponse,
-        session: SessionHandle | None,
+        self, http_request: HttpRequest, id: RequestId, context: RequestContext, response: PostResponse
     ) -> HttpCall:
-        call = HttpCall(
-            response, http_request.receive, session, self._keep_alive, context=context, id=id, on_done=self._untrack
-        )
+        receive, on_done = http_request.receive, self._untrack
+        call = HttpCall(response, receive, self._keep_alive, context=context, id=id, on_done=on_done)
         context.emit = call.emit
         self._in_flight.add(call, call.stop)
         if (made := self._changes.noted()) is not None:
             call.before_response = partial(self._changes.settle, made)
-        if session is not None:
-            self.calls.add(session.record.id, call)
+        if response.session is not None:
+            self.calls.add(response.session.record.id, call)
         return call
 
     def _untrack(self, call: HttpCall) -> None:
         self._in_flight.remove(call)
-        if call.session is not None:
+        if call.response.session is not None:
             self.calls.remove(call)
 
-    # ── 2026-07-28: every request by itself, in the task of the HTTP request: when that ends, so does the call ──
+    # ── 2026-07-28: no sessions; a call runs in the task of its HTTP request, and ends with it ──
 
     def _modern_request(self, http_request: HttpRequest, request: Request) -> Awaitable[object]:
         if request.method == LISTEN:
             return self._listen(http_request, request)
         response = PostResponse(http_request.response, http_request.accepted)
-        return self._serve(http_request, self._context(http_request, request, response, None), response, None)
+        return self._serve(http_request, self._context(http_request, request, response), response)
 
     def _listen(self, http_request: HttpRequest, request: Request) -> Awaitable[object]:
         if not http_request.accepted.stream:
             text = "subscriptions/listen answers with text/event-stream, which Accept does not allow"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=406)
         response = PostResponse(http_request.response, http_request.accepted)
-        context = self._context(http_request, request, response, None)
-        on_done = self._in_flight.close_stream
-        call = HttpCall(
-            response, http_request.receive, None, self._keep_alive, context=context, id=request.id, on_done=on_done
-        )
+        context = self._context(http_request, request, response)
+        receive, on_done = http_request.receive, self._in_flight.close_stream
+        call = HttpCall(response, receive, self._keep_alive, context=context, id=request.id, on_done=on_done)
         context.emit = call.emit
         caller = quota_key(http_request, self._proxies)
         self._in_flight.open_stream(call, lambda _: end_listen(call), call.on_disconnect, caller)
         return http_request.while_authorized(call.serve(self._engine), lambda: end_listen(call))
 
-    # ── up to 2025-11-25: in sessions, or without if the server keeps none ──
+    # ── up to 2025-11-25: in sessions, unless the server is stateless ──
 
-    async def _session_request(self, http_request: HttpRequest, opened: Opened) -> None:
+    async def _handshake_request(self, http_request: HttpRequest, opened: Opened) -> None:
         try:
             session = await self._find_session(http_request)
             self._in_flight.refuse_if_closing()
@@ -224,7 +200,7 @@ class Endpoint:
             await serving
 
     def _find_session(self, http_request: HttpRequest) -> Awaitable[SessionHandle | None]:
-        """The session that the request names, if there is one and it is the caller's."""
+        """The session that the headers name, if it exists and belongs to the caller."""
         id = http_request.headers.raw.get(SESSION_HEADER, b"")
         return self.sessions.find(id.strip(b" \t").decode("latin-1"), http_request.owner)
 
@@ -243,33 +219,42 @@ class Endpoint:
     def _initialize(
         self, http_request: HttpRequest, request: Request, session: SessionHandle | None
     ) -> Awaitable[object]:
-        """`initialize`. The client can't come back for the answer: it has no session to come back with."""
+        """Serve `initialize`. The client can't resume: it does not know its session yet."""
         accepted = http_request.accepted
-        # No keep-alive may open a stream before the headers are complete.
-        response = PostResponse(http_request.response, Accepted(accepted.json, accepted.stream and not accepted.json))
-        context = self._context(http_request, request, response, session)
-        call = self._track(http_request, request.id, context, response, session)
+        # No keep-alive may start a stream before the header with the session is added.
+        accepted = Accepted(accepted.json, accepted.stream and not accepted.json)
+        response = PostResponse(http_request.response, accepted, session)
+        call = self._track(http_request, request.id, self._context(http_request, request, response), response)
         if session is not None:
             call.send_response = self._send_initialize_response
         return detached(call, call.serve(self._engine))
 
+    async def _send_initialize_response(self, call: HttpCall, message: bytes, status: int) -> None:
+        """A result comes with the header that names the session; after an error there is no session."""
+        assert call.response.session is not None
+        session_id = call.response.session.record.id
+        if call.failed:
+            await self.sessions.end(session_id)
+        else:
+            call.response.http_response.add_headers([(SESSION_HEADER, session_id.encode())])
+        await call.response.finish(message, status)
+
     def _serve_in_session(
         self, http_request: HttpRequest, request: Request, session: SessionHandle | None
     ) -> Awaitable[object]:
-        """What goes on when its connection ends, unless the client has no session to come back with."""
+        """Serve a call that goes on after a disconnect, if its client has a session to resume it."""
         if session is not None:
             self.calls.refuse_duplicate(session.record.id, request.id)
         response = self._post_response(http_request, request.revision, session, (request.id,))
-        context = self._context(http_request, request, response, session)
+        context = self._context(http_request, request, response)
         if http_request.response.fast_path is not None:
-            return self._serve(http_request, context, response, session)
-        call = self._track(http_request, request.id, context, response, session)
-        return in_own_task(call, call.serve(self._engine))
+            return self._serve(http_request, context, response)
+        call = self._track(http_request, request.id, context, response)
+        return calls.in_own_task(call, call.serve(self._engine))
 
-    def _context(
-        self, http_request: HttpRequest, request: Request, response: PostResponse, session: SessionHandle | None
-    ) -> RequestContext:
-        locate = partial(self._proxies.caller, http_request.scope)  # asked by rate limits and the audit alone
+    def _context(self, http_request: HttpRequest, request: Request, response: PostResponse) -> RequestContext:
+        session = response.session
+        locate = partial(self._proxies.caller, http_request.scope)  # called by rate limits and the audit alone
         context = RequestContext(request, response.emit, session, principal=http_request.principal, locate=locate)
         if session is not None:
             context.back = SessionChannel(self.messages, session, response)
@@ -290,19 +275,9 @@ class Endpoint:
         if session is None:
             return PostResponse(http_request.response, accepted)
         primes = revision.resumable and accepted.stream
-        return PostResponse(http_request.response, accepted, session.record.id, self.store, primes, requests)
+        return PostResponse(http_request.response, accepted, session, self.store, primes, requests)
 
-    async def _send_initialize_response(self, call: HttpCall, message: bytes, status: int) -> None:
-        """The answer to `initialize` names the session, unless it is a refusal."""
-        assert call.session is not None
-        session_id = call.session.record.id
-        if call.failed:
-            await self.sessions.end(session_id)
-        else:
-            call.response.http_response.add_headers([(SESSION_HEADER, session_id.encode())])
-        await call.response.finish(message, status)
-
-    # ── batches, which one revision has ──
+    # ── batches, which only 2025-03-26 has ──
 
     async def _batch(self, http_request: HttpRequest, messages: Sequence[Envelope | BadMessage]) -> None:
         session = await self._find_session(http_request)
@@ -313,28 +288,26 @@ class Endpoint:
         assert revision is not None
         inbound.known_session(http_request.headers, record, self._options.stateless)
         requests = tuple(each.id for each in messages if isinstance(each, Envelope) and each.is_request)
-        response = self._post_response(http_request, revision, session, requests)  # type: ignore[arg-type]  # a request has an id
-        batch = HttpBatch(response, http_request.receive, session, self._keep_alive)
-        parts = [self._batch_item(http_request, message, session, batch) for message in messages]
+        response = self._post_response(http_request, revision, session, requests)  # type: ignore[arg-type]
+        batch = HttpBatch(response, http_request.receive, self._keep_alive)
+        items = [self._batch_item(http_request, message, batch) for message in messages]
         if any(isinstance(message, BadMessage) or message.is_request for message in messages):
-            await detached(batch, self._serve_batch(batch, parts))
+            await detached(batch, self._serve_batch(batch, items))
         else:
-            await asyncio.gather(*parts)
+            await asyncio.gather(*items)
             await http_request.response.empty(202)
 
-    async def _serve_batch(self, batch: HttpBatch, parts: Sequence[BatchItem]) -> None:
-        self._in_flight.add(batch, batch.stop)  # its answer goes out when its calls have left
+    async def _serve_batch(self, batch: HttpBatch, items: Sequence[BatchItem]) -> None:
+        self._in_flight.add(batch, batch.stop)  # its response is sent after its calls were removed
         try:
-            await batch.serve(parts)
+            await batch.serve(items)
         finally:
             self._in_flight.remove(batch)
 
-    def _batch_item(
-        self, http_request: HttpRequest, message: Envelope | BadMessage, session: SessionHandle | None, batch: HttpBatch
-    ) -> BatchItem:
-        """What one message comes to: its answer, or None if it has none."""
+    def _batch_item(self, http_request: HttpRequest, message: Envelope | BadMessage, batch: HttpBatch) -> BatchItem:
+        headers, session = http_request.headers, batch.response.session
         if isinstance(message, BadMessage):
-            return _said(jsonrpc.error(message.id, message, id_optional=False))
+            return _ready(jsonrpc.error(message.id, message, id_optional=False))
         if not message.is_request:
             return self._message_in_batch(http_request, message, session)
         assert isinstance(message.id, (int, str))
@@ -342,32 +315,30 @@ class Endpoint:
             opened = inbound.open_request(message)
             if opened.method == "initialize":
                 raise ProtocolError("initialize can't be part of a batch", code=INVALID_REQUEST)
-            record = None if session is None else session.record
-            request = inbound.modern(opened, http_request.headers) or inbound.on_http(
-                opened, http_request.headers, record, stateless=self._options.stateless
-            )
+            record, stateless = None if session is None else session.record, self._options.stateless
+            request = inbound.modern(opened, headers) or inbound.on_http(opened, headers, record, stateless=stateless)
             if session is not None:
                 self.calls.refuse_duplicate(session.record.id, request.id)
-            context = self._context(http_request, request, batch.response, session)
-            call = self._track(http_request, request.id, context, batch.response, session)
+            context = self._context(http_request, request, batch.response)
+            call = self._track(http_request, request.id, context, batch.response)
             call.batched = True
             batch.calls.append(call)
             return call.serve(self._engine)
         except ProtocolError as failure:
-            return _said(jsonrpc.error(message.id, failure))
+            return _ready(jsonrpc.error(message.id, failure))
 
     async def _message_in_batch(
         self, http_request: HttpRequest, message: Envelope, session: SessionHandle | None
     ) -> None:
-        with suppress(ProtocolError):  # it has no answer
+        with suppress(ProtocolError):  # a notification has no response
             await self._receive_message(http_request, message, session)
 
-    # ── notifications, and answers of a client to what it was asked: only sessions have them ──
+    # ── notifications, and responses to client requests: only sessions have them ──
 
     async def _receive_message(
         self, http_request: HttpRequest, message: Envelope, session: SessionHandle | None
     ) -> None:
-        """Raises if it is not acceptable. Unknown and malformed notifications are ignored, as they have no answer."""
+        """Raises ProtocolError if the headers are wrong. Unknown and malformed notifications are ignored."""
         record = None if session is None else session.record
         inbound.notice_on_http(message, http_request.headers, record, stateless=self._options.stateless)
         if session is None:
@@ -387,9 +358,8 @@ class Endpoint:
 
     async def _get(self, http_request: HttpRequest) -> None:
         if self._has_no_sessions(http_request):
-            await http_request.refuse_method(
-                METHODS_WITHOUT_SESSIONS, "There is no stream to GET here; POST a JSON-RPC message"
-            )
+            text = "There is no stream to GET here; POST a JSON-RPC message"
+            await http_request.refuse_method(STATELESS_METHODS, text)
             return
         session = await self._require_session(http_request)
         if not http_request.accepted.stream:
@@ -399,16 +369,15 @@ class Endpoint:
 
     async def _delete(self, http_request: HttpRequest) -> None:
         if self._has_no_sessions(http_request):
-            await http_request.refuse_method(METHODS_WITHOUT_SESSIONS, "There is no session to DELETE here")
+            await http_request.refuse_method(STATELESS_METHODS, "There is no session to DELETE here")
             return
         session_id = (await self._require_session(http_request)).record.id
         await self.sessions.end(session_id)
-        self.calls.end(session_id)
+        self.calls.cancel_session(session_id)
         await http_request.response.empty(204)
 
     def _has_no_sessions(self, http_request: HttpRequest) -> bool:
-        version = http_request.headers.get("mcp-protocol-version")
-        return self._options.stateless or version in revisions.MODERN
+        return self._options.stateless or http_request.headers.get("mcp-protocol-version") in revisions.MODERN
 
     async def _require_session(self, http_request: HttpRequest) -> SessionHandle:
         session = await self._find_session(http_request)
@@ -418,14 +387,14 @@ class Endpoint:
 
 
 def end_listen(call: HttpCall) -> None:
-    """The server ends it: its result goes out, then its stream closes."""
+    """The server ends a listen: its result is sent, then its stream closes."""
     if call.context.subscription is not None:
         call.context.subscription.end()
     else:
         call.cancel()
 
 
-async def _said(response: bytes) -> bytes:
+async def _ready(response: bytes) -> bytes:
     return response
 
 

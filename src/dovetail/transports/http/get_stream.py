@@ -1,9 +1,9 @@
-"""Messages of a server to the client of an HTTP session, and the GET streams that carry them.
+"""Server-to-client messages of HTTP sessions, and the GET streams that carry them.
 
-A message goes on the stream of its call. What can't go there is kept in the session's own log, which its GET stream is
-read from; another GET stream carries the rest of a call's events. Both are read from where the client left off. Every
-worker knows which GET stream a session has: the newest one counts, and what an older one at another worker has sent
-since its last beat may be sent once more.
+A message goes on the event stream of its call. One that can't is appended to the session's message log, which the GET
+stream of the session reads; another kind of GET stream resumes the event stream of a call. Every worker knows which GET
+stream of a session is the current one. Events that an older stream at another worker has sent since its last keep-alive
+may be sent twice.
 """
 
 import asyncio
@@ -31,9 +31,10 @@ from dovetail.transports.http.in_flight import InFlight
 from dovetail.transports.http.request import HttpRequest, keep_alive
 from dovetail.transports.http.response import RETRY_MILLISECONDS, HttpResponse, PostResponse, retry_frame
 
-CHANGES = "changes"  # the GET stream of a session, in event ids; calls have random names of another length
-MAX_MESSAGES = 100  # of one session; not more than one read of a log gives
-MAX_BYTES = 1024 * 1024  # of one session, about: the larger a message, the fewer are kept with it
+CHANGES = "changes"  # in event ids: the GET stream of a session; streams of calls have longer names
+MAX_MESSAGES = 100  # in the log of one session; not more than one read of a log gives
+MAX_BYTES = 1024 * 1024  # in the log of one session, about: the larger a message, the fewer are kept with it
+WORKER_CHECK_INTERVAL = 1.0  # seconds between two checks of the worker that writes a resumed stream
 
 STATELESS = (
     "this server runs stateless, so a client older than 2026-07-28 can't be asked anything; "
@@ -44,7 +45,7 @@ DISCONNECTED = "this client has closed its connection and has no GET stream open
 
 log = logging.getLogger("dovetail.http")
 
-Event = tuple[bytes, EventId]  # framed, and where the client is when it has it
+Event = tuple[bytes, EventId]  # a frame, and the position of a client that has it
 
 
 class ServerMessages:
@@ -58,63 +59,65 @@ class ServerMessages:
         self.replies = PendingRequests(state, beat=beat)
 
     async def tell(self, session: SessionHandle, message: bytes) -> None:
-        """On the GET stream of the client, now or later."""
+        """Send a notification on the GET stream of the session, now or when the client opens one."""
         try:
             await self.append(session, message)
         except StoreFull as failure:
             log.warning("a message can't be kept for its client: %s", failure.message)
 
     async def append(self, session: SessionHandle, message: bytes) -> None:
-        if await session.reload():  # else there would be a log that is never dropped
+        if await session.reload():  # the log of a session that has ended would never be dropped
             keep = max(1, min(MAX_MESSAGES, MAX_BYTES // len(message)))
             await self._state.append(messages(session.record.id), message, keep=keep, ttl=self._ttl)
 
     async def messages_after(self, session_id: str, after: int) -> list[tuple[int, bytes]]:
-        """The messages after a number. All of them, if the number is beyond the log: it began anew."""
+        """The messages after a number; all of them if the log has expired since and begun anew."""
         page = await self._state.read(messages(session_id), after)
         if page.last < after:
             page = await self._state.read(messages(session_id), 0)
-        return [(id, data) for id, data in page.records if not await self._is_answered(session_id, data)]
+        return [(id, data) for id, data in page.records if not await self._is_settled(session_id, data)]
 
-    async def _is_answered(self, session_id: str, message: bytes) -> bool:
-        """Whether it is a question that has its answer, or was called off."""
+    async def _is_settled(self, session_id: str, message: bytes) -> bool:
+        """Whether it is a client request that is not pending any more."""
         envelope = jsonrpc.decode(message)
         is_request = isinstance(envelope, Envelope) and envelope.is_request
         return is_request and not await self.replies.is_open(session_id, str(envelope.id))  # type: ignore[union-attr]
 
-    # ── URLs that a user was sent to: any worker may hear that the user is done there ──
+    # ── URL elicitations: any worker may hear that the user is done ──
 
     async def visit_began(self, session_id: str, id: str) -> None:
-        """The session that was asked with this id last is told, within a day."""
+        """Remember for a day which session to notify."""
         try:
-            await self._state.put(_visit(id), session_id.encode(), ttl=86_400.0)
+            await self._state.put(_elicitation_key(id), session_id.encode(), ttl=86_400.0)
         except (StoreFull, StoreUnavailable) as failure:
             log.warning("other workers do not know of an elicitation: %s", failure.message)
 
     async def visit_ended(self, id: str) -> str | None:
-        """The session that was asked, if it waits to be told: from now on it does not."""
-        entry = await self._state.get(_visit(id))
-        return entry.value.decode() if entry is not None and await self._state.delete(_visit(id)) else None
+        """The session to notify; None if there is none, or another worker has notified it."""
+        entry = await self._state.get(_elicitation_key(id))
+        return entry.value.decode() if entry is not None and await self._state.delete(_elicitation_key(id)) else None
 
     async def tell_session(self, id: str, message: bytes) -> None:
-        session = await self._sessions.hold(id)
-        if session is not None:
+        if (session := await self._sessions.hold(id)) is not None:
             await self.tell(session, message)
 
 
-def _visit(id: str) -> str:
+def _elicitation_key(id: str) -> str:
     return f"visits/{hashlib.sha256(id.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 class SessionChannel(msgspec.Struct, eq=False):
-    """The way from a call to its client (`ClientChannel`); notifications go that way also when the call is over."""
+    """The `ClientChannel` of a call in a session. Notifications can be sent also after the call."""
 
     _messages: ServerMessages
     _session: SessionHandle
-    _response: PostResponse | None  # as long as the call is open
+    _response: PostResponse | None  # while the call runs
 
     def pending(self, method: str, timeout: float) -> AbstractAsyncContextManager[PendingRequest]:
-        """A request on the stream of the call, else on the GET stream. It fails if the client is gone for a while."""
+        """A client request, on the event stream of the call or else on the GET stream.
+
+        It fails if the client has no connection for a while.
+        """
         if (response := self._response) is None:
             raise QuestionFailed(CALL_IS_OVER)
         messages, session = self._messages, self._session
@@ -129,15 +132,15 @@ class SessionChannel(msgspec.Struct, eq=False):
                 await messages.append(session, message)
             elif response.accepted.stream:
                 raise QuestionFailed(f"The client can't be asked: {DISCONNECTED}")
-            else:  # it never could, so a function that can do without may do so
+            else:  # no request can reach it, as if it lacked the capability
                 raise MissingCapability({method.partition("/")[0]: {}}, JSON_ONLY)
 
-        async def can_receive() -> bool:
+        async def is_connected() -> bool:
             if not response.http_response.ended or await presence.has_stream(session.record.id):
                 return True
             return response.events is not None and await presence.has_stream(response.events.name)
 
-        return messages.replies.open(session.record.id, timeout, send, can_receive)
+        return messages.replies.open(session.record.id, timeout, send, is_connected)
 
     async def tell(self, message: bytes) -> None:
         if self._response is None or not await self._response.send_message(message):
@@ -147,32 +150,29 @@ class SessionChannel(msgspec.Struct, eq=False):
         self._response = None
 
 
-class Presence:
-    """Which GET stream carries what: that of a session, or the rest of a call. The newest counts."""
+class Presence(msgspec.Struct, eq=False):
+    """The current GET stream for each source of events (a session, or a call), known to all workers."""
 
-    def __init__(self, state: StateBackend, seconds: float) -> None:
-        """A stream that says nothing for so long is taken for gone."""
-        self._state = state
-        self._seconds = seconds
+    _state: StateBackend
+    _ttl: float  # seconds after which a stream that was not renewed counts as gone
 
     async def register(self, name: str, stream: bytes) -> None:
-        with suppress(StoreFull):  # then the client can't be asked
-            await self._state.put(_presence(name), stream, ttl=self._seconds)
+        with suppress(StoreFull):  # then calls can't send requests on it
+            await self._state.put(_presence_key(name), stream, ttl=self._ttl)
 
     async def renew(self, name: str, stream: bytes) -> None:
-        """To be called every beat."""
-        if await self._current(name) in (b"", stream):
+        if await self.is_current(name, stream):
             await self.register(name, stream)
 
     async def unregister(self, name: str, stream: bytes) -> None:
-        entry = await self._state.get(_presence(name))
+        entry = await self._state.get(_presence_key(name))
         if entry is None or entry.value != stream:
             return
         if not self._state.shared:
-            await self._state.delete(_presence(name))
+            await self._state.delete(_presence_key(name))
             return
-        with suppress(Conflict, StoreFull):  # a newer stream has come meanwhile
-            await self._state.put(_presence(name), b"", ttl=1.0, if_version=entry.version)
+        with suppress(Conflict, StoreFull):  # a newer stream has registered meanwhile
+            await self._state.put(_presence_key(name), b"", ttl=1.0, if_version=entry.version)
 
     async def has_stream(self, name: str) -> bool:
         return bool(await self._current(name))
@@ -181,11 +181,11 @@ class Presence:
         return await self._current(name) in (b"", stream)
 
     async def _current(self, name: str) -> bytes:
-        entry = await self._state.get(_presence(name))
+        entry = await self._state.get(_presence_key(name))
         return b"" if entry is None else entry.value
 
 
-def _presence(name: str) -> str:
+def _presence_key(name: str) -> str:
     return f"hears/{name}"
 
 
@@ -193,57 +193,55 @@ def _presence(name: str) -> str:
 
 
 class SessionSource:
-    """Events of a session outside of its calls: what changes for many, and messages to this session."""
+    """Events of a session outside of its calls: list and resource changes, and messages to this session."""
 
-    finished = is_remote = False
+    finished = False
 
     def __init__(
         self, changes: ChangeLog, server_messages: ServerMessages, session: SessionHandle, last_event_id: EventId | None
     ) -> None:
         self.name = session.record.id
-        self.event_id = last_event_id or _saved_position(
-            session
-        )  # what the client has when all that was read has been sent
-        self.topics: Sequence[str] = (CHANGE_LOG, messages(self.name))  # which are told when there is more
-        self.has_more = False  # what was read last is not all there is
-        self.has_unsaved = last_event_id is not None  # since it was noted in the session how far its client has come
+        self.position = last_event_id or _saved_position(session)  # of the client, once all events read are sent
+        self.topics: Sequence[str] = (CHANGE_LOG, messages(self.name))  # published when there are more events
+        self.has_more = False  # after the events that were read last
+        self.has_unsaved = last_event_id is not None  # the session does not know the position yet
         self._changes = changes
-        self._outages = changes.outages  # that this client has heard of, or need not hear of
+        self._outages = changes.outages  # of the change log; the client need not hear of these any more
         self._messages = server_messages
         self._session = session
 
-    async def register(self) -> None:
-        """A client that does not say what it has goes on where its older stream was, as far as that is noted."""
-        await self._session.tell()  # an older one at another worker
+    async def start(self) -> None:
+        """A client without Last-Event-ID goes on at the position that was saved for its older stream."""
+        await self._session.tell()  # ends an older stream at another worker
         if not self.has_unsaved and await self._session.reload():
-            self.event_id = _saved_position(self._session)
+            self.position = _saved_position(self._session)
 
     async def read(self) -> list[Event]:
         """The next events, if there are any at the moment."""
-        if not self._session.record.initialized:  # before that the server may not speak unasked
+        if not self._session.record.initialized:  # before that the server may send nothing
             return []
-        event_id = self.event_id
+        position = self.position
         events: list[Event] = []
-        heard = await self._changes.heard(self._session, event_id.number, self._outages)
+        heard = await self._changes.heard(self._session, position.number, self._outages)
         for change, number in heard.changes:
-            event_id = event_id if number is None else event_id._replace(number=number)
-            id = None if number is None else str(event_id)
-            events.append((encode_event(change_notification(change), id=id), event_id))
-        event_id = event_id._replace(number=heard.position)
-        for number, message in await self._messages.messages_after(self.name, event_id.message):
-            event_id = event_id._replace(message=number)
-            events.append((encode_event(message, id=str(event_id)), event_id))
-        self.event_id, self._outages, self.has_more = event_id, heard.outages, heard.more
+            position = position if number is None else position._replace(number=number)
+            id = None if number is None else str(position)
+            events.append((encode_event(change_notification(change), id=id), position))
+        position = position._replace(number=heard.position)
+        for number, message in await self._messages.messages_after(self.name, position.message):
+            position = position._replace(message=number)
+            events.append((encode_event(message, id=str(position)), position))
+        self.position, self._outages, self.has_more = position, heard.outages, heard.more
         self.has_unsaved = self.has_unsaved or bool(events)
         return events
 
     async def save(self, sent: EventId) -> None:
-        """A client that comes again without saying what it has is told the rest."""
-        with suppress(ProtocolError):  # no room for it: then it is told some things twice
+        """Save the position in the session, for a client that reconnects without Last-Event-ID."""
+        with suppress(ProtocolError):  # the store is full: the client may get some events twice
             await self._session.change(
                 lambda record: record.replace(unheard_since=sent.number, unheard_message=sent.message)
             )
-            self.has_unsaved = sent != self.event_id
+            self.has_unsaved = sent != self.position
 
 
 def _saved_position(session: SessionHandle) -> EventId:
@@ -251,13 +249,11 @@ def _saved_position(session: SessionHandle) -> EventId:
 
 
 class CallSource:
-    """The rest of a call's events, whether it still runs or not."""
+    """The event stream of a call after the Last-Event-ID of a client; the call may still run."""
 
-    has_unsaved = False
-
-    def __init__(self, store: EventStore, session_id: str, event_id: EventId) -> None:
-        self.name = log_name(session_id, event_id.stream)
-        self.event_id = event_id
+    def __init__(self, store: EventStore, session_id: str, last_event_id: EventId) -> None:
+        self.name = log_name(session_id, last_event_id.stream)
+        self.position = last_event_id
         self.topics: Sequence[str] = (self.name,)
         self.has_more = self.finished = False
         self._running = store.running.get(self.name)
@@ -266,14 +262,10 @@ class CallSource:
         self._store = store
         self._last = 0  # the newest number in the log
 
-    async def register(self) -> None: ...
-
-    async def save(self, sent: EventId) -> None: ...
-
     async def has_ended(self) -> bool:
-        """Whether its worker has written the end, or is lost and was answered for."""
+        """Whether its worker has written the end, or is lost; then this one writes it."""
         self._has_writer = await self._store.has_writer(self.name)
-        lease, worker = self._store.lease, self.event_id.worker
+        lease, worker = self._store.lease, self.position.worker
         if self._has_writer and (worker == lease.id or await lease.is_lost(worker)):
             await self._store.end_lost(self.name, self._last)
         return not self._has_writer
@@ -281,25 +273,28 @@ class CallSource:
     async def read(self) -> list[Event]:
         events: list[Event] = []
         goes_on = self._has_writer if self._running is None else self._running.name in self._store.running
-        page = await self._store.state.read(self.name, self.event_id.number)
+        page = await self._store.state.read(self.name, self.position.number)
         for number, data in page.records:
-            self.event_id = self.event_id._replace(number=number)
+            self.position = self.position._replace(number=number)
             self.finished = data.startswith(END)
             if message := data.removeprefix(END):
-                events.append((encode_event(message, id=str(self.event_id)), self.event_id))
+                events.append((encode_event(message, id=str(self.position)), self.position))
         self._last = page.last
-        self.has_more = bool(page.records) and self.event_id.number < page.last
-        if page.last < self.event_id.number or not (self.has_more or goes_on):  # it was dropped, or has expired
+        self.has_more = bool(page.records) and self.position.number < page.last
+        if page.last < self.position.number or not (self.has_more or goes_on):  # it was dropped, or has expired
             self.finished = True
         return events
 
 
+EventSource = SessionSource | CallSource
+
+
 class GetStream:
-    """One GET while its connection holds."""
+    """The response to one GET."""
 
     def __init__(
         self,
-        source: SessionSource | CallSource,
+        source: EventSource,
         session: SessionHandle,
         response: HttpResponse,
         listener: Listener,
@@ -314,14 +309,15 @@ class GetStream:
         self._id = secrets.token_bytes(8)
         self._closed = False
         self._next_check = 0.0  # by the clock of the loop: at once
-        self._sent = source.event_id  # how far the client has come for sure
+        self._sent = source.position  # the last event that was sent for sure
 
     async def run(self) -> None:
-        """Until nothing more can come, the session ends, or it is closed."""
+        """Send events until the source is finished, the session ends, or the stream is closed."""
         if not self._closed:
             await self._presence.register(self.source.name, self._id)
-            await self.source.register()
-            self._sent = self.source.event_id
+            if isinstance(self.source, SessionSource):
+                await self.source.start()
+            self._sent = self.source.position
         await self._response.open(self._priming_event())
         with suppress(StoreUnavailable):  # it was closed meanwhile
             while not self._closed and not self._response.ended:
@@ -332,7 +328,7 @@ class GetStream:
                     return
 
     async def _wait_for_more(self) -> bool:
-        """Waits until it does; False if the session has ended, or a newer stream has come."""
+        """False if the session has ended, or another GET stream has replaced this one."""
         topics = await self._wait_for_topics()
 
         async def goes_on() -> bool:
@@ -342,19 +338,19 @@ class GetStream:
         return bool(topics) and await until_answered(goes_on, lambda: not self._closed)
 
     async def _is_current(self) -> bool:
-        """Of the session, at any worker. A client that comes twice for the rest of a call gets it twice."""
+        """A client that resumes a call twice gets the events twice."""
         source = self.source
         return isinstance(source, CallSource) or await self._presence.is_current(source.name, self._id)
 
     async def _wait_for_topics(self) -> set[str]:
-        """The topics that were told; a worker that writes the events elsewhere is checked every second meanwhile."""
+        """The topics that were published; meanwhile the worker that writes a remote stream is checked."""
         source = self.source
         if isinstance(source, SessionSource) or not source.is_remote:
             return await self._listener.wait()
         clock = asyncio.get_running_loop().time
         while True:
             if clock() >= self._next_check:
-                self._next_check = clock() + 1.0
+                self._next_check = clock() + WORKER_CHECK_INTERVAL
                 with suppress(StoreUnavailable):
                     if await source.has_ended():
                         return set(source.topics)
@@ -363,20 +359,20 @@ class GetStream:
 
     async def _send(self, events: Sequence[Event]) -> bool:
         """False if not all of them were sent."""
-        for frame, event_id in events:
+        for frame, position in events:
             if self._closed:
                 return False
             await self._response.event(frame)
             if self._response.ended:
                 return False
-            self._sent = event_id
-        self._sent = self.source.event_id
+            self._sent = position
+        self._sent = self.source.position
         return True
 
     def _priming_event(self) -> bytes:
         if not self._session.record.revision.resumable:
             return b""
-        id = f"{self.source.event_id}.{secrets.token_hex(4)}"  # no two events of a session have the same
+        id = f"{self.source.position}.{secrets.token_hex(4)}"  # event ids are unique within a session
         return priming_event(id, retry=RETRY_MILLISECONDS)
 
     def close(self, _grace: float = 0.0) -> None:
@@ -384,7 +380,7 @@ class GetStream:
         self._listener.close()
 
     async def close_now(self, retry: float | None = None) -> None:
-        """Close the connection, also if the client takes nothing; it may come back for the rest."""
+        """Close the connection, also if the client takes nothing; the client may resume after `retry` seconds."""
         self.close()
         await self._response.close_now(retry_frame(retry))
 
@@ -393,66 +389,58 @@ class GetStream:
         self.close()
 
     async def beat(self) -> None:
-        """The session stays alive, or is found to have ended; and so is the connection."""
-        if not self._response.started:  # it waits for the one before it
+        """Keep the session and the connection alive; closes the stream if the session has ended."""
+        if not self._response.started:  # it waits for the stream that it replaces
             return
         try:
             if not await self._session.use():
                 self.close()
                 return
             await self._presence.renew(self.source.name, self._id)
-            await self._save()
+            await self._save_position()
         except StoreUnavailable as failure:
             log.debug("whether a session is still there is not known: %s", failure.message)
         await self._response.event(sse.KEEP_ALIVE)
-        if self._response.ended:  # it takes nothing any more
+        if self._response.ended:
             self.on_disconnect()
 
-    async def _save(self) -> None:
-        if self.source.has_unsaved and await self._is_current():
-            await self.source.save(self._sent)
+    async def _save_position(self) -> None:
+        source = self.source
+        if isinstance(source, SessionSource) and source.has_unsaved and await self._is_current():
+            await source.save(self._sent)
 
     async def unregister(self) -> None:
-        with suppress(StoreUnavailable):  # then its client is told some things twice
-            await self._save()
+        with suppress(StoreUnavailable):  # then the client may get some events twice
+            await self._save_position()
             await self._presence.unregister(self.source.name, self._id)
 
 
-class GetStreams:
-    """All of them in this process."""
+class GetStreams(msgspec.Struct, eq=False):
+    """The GET streams at this worker."""
 
-    def __init__(
-        self,
-        changes: ChangeLog,
-        store: EventStore,
-        server_messages: ServerMessages,
-        in_flight: InFlight,
-        *,
-        keep_alive: float,
-    ) -> None:
-        self._changes = changes
-        self._store = store
-        self._messages = server_messages
-        self._in_flight = in_flight
-        self._keep_alive = keep_alive
-        self._newest: dict[str, GetStream] = {}  # by what they carry
+    _changes: ChangeLog
+    _store: EventStore
+    _messages: ServerMessages
+    _in_flight: InFlight
+    _keep_alive: float
+    current: dict[str, GetStream] = {}  # by the names of their sources
 
     async def serve(self, request: HttpRequest, session: SessionHandle, caller: str) -> None:
-        """`caller`: whose share of the streams it counts towards."""
+        """`caller`: the one in whose quota the stream counts."""
         id = request.headers.get("last-event-id", "")
         event_id = EventId.read(id) if id else None
         if event_id is None or event_id.stream == CHANGES:
-            source: SessionSource | CallSource = SessionSource(self._changes, self._messages, session, event_id)
+            source: EventSource = SessionSource(self._changes, self._messages, session, event_id)
         else:
             running = await self._store.find(session.record.id, event_id)
-            if running is not None:  # the client has given up that connection, whether we know it or not
+            if running is not None:  # the client has lost that connection, even if the server does not know yet
                 await running.response.close_now()
             source = CallSource(self._store, session.record.id, event_id)
         listener = self._store.state.listen([*source.topics, topic(session.record.id)])
         ends_itself = isinstance(source, CallSource) and not source.is_remote  # with the call that runs here
         stream = GetStream(source, session, request.response, listener, self._messages.presence)
         try:
-            if not await session.reload():  # it has ended before there was a listener to hear of it
+            if not await session.reload():  # it has ended before there was a listener
                 inbound.session_of_verb(request.headers, None)
             end = (lambda _grace: None) if ends_itself else stream.close
             self._in_flight.open_stream(stream, end, stream.on_disconnect, caller)
@@ -462,30 +450,29 @@ class GetStreams:
             self._in_flight.close_stream(stream)
 
     async def _run(self, request: HttpRequest, stream: GetStream) -> None:
-        name = stream.source.name
-        replaced, self._newest[name] = self._newest.get(name), stream
+        name, response = stream.source.name, request.response
+        replaced, self.current[name] = self.current.get(name), stream
         call = self._store.running.get(name)
         if call is not None:
             call.close_get_stream = stream.close_now
         loop = asyncio.get_running_loop()
         finished: asyncio.Future[None] = loop.create_future()
-        keeping_alive = loop.create_task(
-            keep_alive(request.receive, finished, self._keep_alive, stream.beat, stream.on_disconnect)
-        )
+        beats = keep_alive(request.receive, finished, self._keep_alive, stream.beat, stream.on_disconnect)
+        beating = loop.create_task(beats)
         try:
             if replaced is not None:
                 await replaced.close_now()
-                await replaced.finished.wait()  # until it is noted how far that one has come
+                await replaced.finished.wait()  # until its position is saved
             await stream.run()
         finally:
             finished.set_result(None)
             if call is not None and call.close_get_stream == stream.close_now:
                 call.close_get_stream = None
-            if self._newest.get(name) is stream:
-                del self._newest[name]
+            if self.current.get(name) is stream:
+                del self.current[name]
             try:
-                await (request.response.close() if stream.source.finished else request.response.close_now())
-                await keeping_alive  # before `unregister`, whose word is the last
+                await (response.close() if stream.source.finished else response.close_now())
+                await beating  # before `unregister`: a beat registers the stream
                 await stream.unregister()
             finally:
                 stream.finished.set()

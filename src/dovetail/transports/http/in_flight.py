@@ -1,4 +1,4 @@
-"""Calls, streams and bodies in flight: how many there may be, how they end, and what a page may know of them."""
+"""Calls, streams and request bodies in flight: their limits, the drain, and the status that pages can show."""
 
 import asyncio
 import time
@@ -16,12 +16,12 @@ from dovetail.state.base import StateBackend
 from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http.response import HttpResponse
 
-CLEANUP_TIMEOUT = 1.0  # how long stopped calls get to clean up, and streams that were given up
-FLUSH_TIMEOUT = 0.5  # for a client to take the end of its stream
+CLEANUP_TIMEOUT = 1.0  # seconds for stopped calls and abandoned streams to clean up
+FLUSH_TIMEOUT = 0.5  # seconds for a client to take the end of its stream
 
 
 class BodyQuota:
-    """How many bytes are held of bodies that have not arrived completely, all of them together."""
+    """Bytes of all request bodies that have arrived in part."""
 
     __slots__ = ("_limit", "held")
 
@@ -30,7 +30,7 @@ class BodyQuota:
         self.held = 0
 
     def acquire(self, size: int) -> int:
-        """Gives the size, which is to be given back."""
+        """Count `size` bytes until they are released. Raises Busy."""
         if self.held + size > self._limit:
             text = f"The server holds {self._limit} bytes of bodies that are not complete; try again later"
             raise Busy(text, http_status=503)
@@ -42,24 +42,22 @@ class BodyQuota:
 
 
 class OpenStream(NamedTuple):
-    """How one is ended, in so many seconds for its calls, and how it is given up; and who has opened it."""
-
-    end: Callable[[float], object]
-    abandon: Callable[[], object]
+    end: Callable[[float], object]  # with the seconds that its calls get
+    abandon: Callable[[], object]  # if `end` did not help, or if another caller gets its slot
     caller: str
 
 
 class InFlight:
-    """Whatever enters also leaves; `close` waits for that."""
+    """Registry of calls and streams; `close` drains them."""
 
     def __init__(self, max_streams: int, max_body_bytes: int, max_per_caller: int | None) -> None:
-        """`max_per_caller`: streams of one caller; None: half of them."""
+        """`max_per_caller`: streams of one caller; None: half of `max_streams`."""
         self._max_streams = max_streams
         self._max_per_caller = max_per_caller or -(-max_streams // 2)
         self.bodies = BodyQuota(max_body_bytes)
-        self._calls: dict[Any, Callable[[], object]] = {}  # a call, and how to stop it
-        self._streams: dict[Any, OpenStream] = {}  # the oldest first
-        self._shares: dict[str, dict[Any, None]] = {}  # the streams of each caller, but for those that give way
+        self.calls: dict[Any, Callable[[], object]] = {}  # each with the function that stops it
+        self.streams: dict[Any, OpenStream] = {}  # the oldest first
+        self._by_caller: dict[str, dict[Any, None]] = {}  # streams, without those that were evicted
         self._removed = asyncio.Event()
         self.closing = False
 
@@ -67,91 +65,87 @@ class InFlight:
         if self.closing:
             raise ProtocolError("The server is shutting down", code=INTERNAL_ERROR, http_status=503)
 
-    # ── calls: they are waited for ──
+    # ── calls: a drain waits for them ──
 
     def add(self, call: object, stop: Callable[[], object]) -> None:
-        """What has begun is never refused: whoever begins it asks `refuse_if_closing` before."""
-        self._calls[call] = stop
+        """A call that has begun is never refused: `refuse_if_closing` is called before it begins."""
+        self.calls[call] = stop
 
     def remove(self, call: object) -> None:
-        self._calls.pop(call, None)
+        self.calls.pop(call, None)
         if self.closing:
             self._removed.set()
 
-    def sending(self, answer: Awaitable[None], response: HttpResponse) -> Awaitable[None]:
-        """An answer that waits for its client to take it is on record meanwhile; most go out at once."""
-        return answer if answer is DONE else self._sending(answer, response)
+    def track_sending(self, sending: Awaitable[None], response: HttpResponse) -> Awaitable[None]:
+        """A response that waits for a slow client counts as a call; most are sent at once."""
+        return sending if sending is DONE else self._track_sending(sending, response)
 
-    async def _sending(self, answer: Awaitable[None], response: HttpResponse) -> None:
+    async def _track_sending(self, sending: Awaitable[None], response: HttpResponse) -> None:
         self.add(response, response.abandon)
         try:
-            await answer
+            await sending
         finally:
             self.remove(response)
 
-    # ── streams: they are told to end ──
-
-    @property
-    def open_streams(self) -> int:
-        return len(self._streams)
+    # ── streams: a drain ends them ──
 
     def open_stream(
         self, stream: object, end: Callable[[float], object], abandon: Callable[[], object], caller: str
     ) -> None:
-        """`end` is told how many seconds the calls get; `abandon` comes if that did not help, or if it gives way."""
+        """Raises ProtocolError if the caller or the server has too many."""
         self.refuse_if_closing()
-        share = self._shares.get(caller, {})
-        if len(share) >= self._max_per_caller and caller != ANONYMOUS:
+        own = self._by_caller.get(caller, {})
+        if len(own) >= self._max_per_caller and caller != ANONYMOUS:
             text = f"This caller holds {self._max_per_caller} streams open; max_per_caller sets the limit"
             raise RateLimited(text, retry_after=1)
-        if len(self._streams) >= self._max_streams and sum(map(len, self._shares.values())) >= self._max_streams:
-            self._evict_stream(share)
-        self._shares.setdefault(caller, share)[stream] = None
-        self._streams[stream] = OpenStream(end, abandon, caller)
+        if len(self.streams) >= self._max_streams and sum(map(len, self._by_caller.values())) >= self._max_streams:
+            self._evict_stream(len(own))
+        self._by_caller.setdefault(caller, own)[stream] = None
+        self.streams[stream] = OpenStream(end, abandon, caller)
 
-    def _evict_stream(self, share: dict[Any, None]) -> None:
-        """The caller that holds most gives up its oldest, if it will still hold as many as the newcomer then."""
-        largest = max(self._shares.values(), key=len)
-        if len(largest) <= len(share) + 1:
+    def _evict_stream(self, own: int) -> None:
+        """Abandon the oldest stream of the caller with most, if that one still has as many as the new caller then."""
+        largest = max(self._by_caller.values(), key=len)
+        if len(largest) <= own + 1:
             text = f"The server holds {self._max_streams} streams open; try again later, or raise max_streams"
             raise Busy(text, http_status=503)
-        oldest = self._streams[next(iter(largest))]
-        self._remove_share(next(iter(largest)), oldest.caller)
+        stream = next(iter(largest))
+        oldest = self.streams[stream]
+        self._uncount(stream, oldest.caller)
         oldest.abandon()
 
-    def _remove_share(self, stream: object, caller: str) -> None:
-        share = self._shares.get(caller, {})
-        share.pop(stream, None)
-        if not share:
-            self._shares.pop(caller, None)
+    def _uncount(self, stream: object, caller: str) -> None:
+        streams = self._by_caller.get(caller, {})
+        streams.pop(stream, None)
+        if not streams:
+            self._by_caller.pop(caller, None)
 
     def close_stream(self, stream: object) -> None:
-        if (left := self._streams.pop(stream, None)) is not None:
-            self._remove_share(stream, left.caller)
+        if (closed := self.streams.pop(stream, None)) is not None:
+            self._uncount(stream, closed.caller)
         if self.closing:
             self._removed.set()
 
     async def close(self, timeout: float) -> None:
-        """Refuse new ones, end the streams, wait for the calls, stop those that take longer, give up slow clients."""
+        """Refuse new calls, end the streams, wait for calls, stop those that take longer, abandon slow clients."""
         if not self.closing:
             self.closing = True
-            for stream in tuple(self._streams.values()):
+            for stream in tuple(self.streams.values()):
                 stream.end(timeout)
-        if not await self._wait_until_empty(self._calls, timeout):
-            for stop in tuple(self._calls.values()):
-                stop()
-            if not await self._wait_until_empty(self._calls, CLEANUP_TIMEOUT):
-                for stop in tuple(self._calls.values()):
-                    stop()  # the second time, its client is given up
-        if not await self._wait_until_empty(self._streams, FLUSH_TIMEOUT):
-            for stream in tuple(self._streams.values()):
+        for seconds in (timeout, CLEANUP_TIMEOUT):
+            if await self._is_emptied(self.calls, seconds):
+                break
+            for stop in tuple(self.calls.values()):
+                stop()  # the second time, the client of the call is abandoned
+        if not await self._is_emptied(self.streams, FLUSH_TIMEOUT):
+            for stream in tuple(self.streams.values()):
                 stream.abandon()
-            await self._wait_until_empty(self._streams, CLEANUP_TIMEOUT)
+            await self._is_emptied(self.streams, CLEANUP_TIMEOUT)
 
-    async def _wait_until_empty(self, which: Mapping[Any, object], seconds: float) -> bool:
+    async def _is_emptied(self, registry: Mapping[Any, object], timeout: float) -> bool:
         try:
-            async with asyncio.timeout(seconds):
-                while which:
+            async with asyncio.timeout(timeout):
+                while registry:
                     self._removed.clear()
                     await self._removed.wait()
         except TimeoutError:
@@ -160,25 +154,20 @@ class InFlight:
 
 
 class ActiveSession(NamedTuple):
-    """A session, and how long it has been known to this process."""
-
     record: Session
-    since: float  # when it was first met here, in seconds since 1970
-    idle: float  # seconds since it was used
+    since: float  # its first use in this process, in seconds since 1970
+    idle: float  # seconds since its last use
 
 
 class AppStatus:
-    """What a page may know of the app that it is shown in: it comes with the scope of the page (`APP_STATUS`).
-
-    Of several workers each knows its own traffic, and the sessions that were used there.
-    """
+    """What pages may show of their app; `APP_STATUS` in their scope. A worker knows only what it serves itself."""
 
     def __init__(
         self, engine: Engine, options: HttpOptions, state: StateBackend, in_flight: InFlight, sessions: Sessions
     ) -> None:
-        self.endpoint = options.path  # below where the app is mounted
+        self.endpoint = options.path  # relative to the mount path
         hosts = options.allowed_hosts
-        # else any name that points here is believed
+        # otherwise the app accepts any Host
         self.knows_its_hosts = hosts is not None and not any(host.partition(":")[0] == "*" for host in hosts)
         self.state = type(state).__name__.removesuffix("State").lower()
         self._engine = engine
@@ -187,16 +176,16 @@ class AppStatus:
 
     @property
     def streams(self) -> int:
-        """Those that are held open, a page's own too."""
-        return self._in_flight.open_streams
+        """Open streams, also those of pages."""
+        return len(self._in_flight.streams)
 
     @property
     def subscriptions(self) -> int:
-        """To resources, by sessions and by listens."""
+        """Resource subscriptions of sessions and of `subscriptions/listen`."""
         return self._engine.hub.wishes
 
     async def sessions(self, limit: int) -> tuple[int, list[ActiveSession]]:
-        """How many there are, and those that were used last."""
+        """The number of sessions, and the `limit` ones that were used last."""
         total, last = self._sessions.glance(limit)
         held = await asyncio.gather(*(self._sessions.hold(id) for id, _, _ in last))
         now = time.time()
@@ -205,7 +194,7 @@ class AppStatus:
 
     @contextmanager
     def stream(self, end: Callable[[], object]) -> Iterator[None]:
-        """A page that goes on and on: it counts as a stream, and is told to end when the server stops."""
+        """Count a page that does not end as a stream; a drain calls `end`."""
         key = object()
         self._in_flight.open_stream(key, lambda _: end(), end, "pages")
         try:
