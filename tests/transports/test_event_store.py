@@ -191,7 +191,7 @@ async def test_an_answer_that_there_is_no_room_for(refused: str) -> None:
         await stage.stream.send(ANSWER, last=True)
         assert stage.sent[-1] == (ANSWER, refused == "the answer")
         kept = await stage.kept()
-        assert (event_store.ANSWER_LOST.encode() in kept[-1]) if kept else refused == "everything"
+        assert (event_store.RESPONSE_LOST.encode() in kept[-1]) if kept else refused == "everything"
         assert stage.stream.state is StreamState.ENDED
 
 

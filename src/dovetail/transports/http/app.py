@@ -1,6 +1,6 @@
-"""The ASGI app of a server: paths, start and drain, and how it is mounted in another app.
+"""The ASGI app of a server: routing, start and drain, mounting in another app.
 
-It needs no lifespan from its host: the server starts with the first request, unless `start` or a lifespan was quicker.
+The host need not send lifespan events: the first request starts the server if neither they nor `start` did.
 """
 
 import asyncio
@@ -43,20 +43,21 @@ log = logging.getLogger("dovetail")
 
 
 class HttpApp:
-    """What `server.asgi()` gives."""
+    """The ASGI app that `server.asgi()` returns."""
 
     def __init__(self, engine: Engine, options: HttpOptions, *, owner: Any = None, bound_to: str | None = None) -> None:
         self._engine = engine
         self._options = options
         self._owner = owner
         if isinstance(options.state, str):
-            open_state(options.state, engine.info.name)  # raises if it can't be one; each event loop opens its own
+            open_state(options.state, engine.info.name)  # checks the URL; each event loop opens a backend of its own
             self._state: StateBackend | None = None
         else:
             self._state = _default_state(options) if options.state is None else options.state
         self._origin_policy = OriginPolicy(options.allowed_hosts, options.allowed_origins, bound_to=bound_to)
         self._cors = Cors(options.cors)
         self._proxies = TrustedProxies(options.trusted_proxies)
+        self._public_handlers: dict[str, RequestHandler] = dict.fromkeys(HEALTH_PATHS, self._health)
         self._documents = documents = self._make_documents()
         self._urls = documents.urls if documents else ResourceUrls(options.public_url, options.path, self._proxies)
         taken = {*self._public_handlers, *((STREAM_ROUTE, MESSAGES_ROUTE) if options.sse else ())}
@@ -68,8 +69,6 @@ class HttpApp:
         self._draining = False
 
     def _make_documents(self) -> ResourceDocuments | None:
-        """Open to all callers besides the probes: how this server is protected, if it is."""
-        self._public_handlers: dict[str, RequestHandler] = dict.fromkeys(HEALTH_PATHS, self._health)
         auth = self._engine.options.auth
         if auth is None:
             return None
@@ -96,9 +95,9 @@ class HttpApp:
     # ── requests ──
 
     def _route(self, request: HttpRequest) -> Awaitable[None]:
-        """Route the request: open paths, custom routes, the MCP endpoint; checks Host and Origin. Not a coroutine."""
-        if (public_handler := self._public_handlers.get(request.route)) is not None:
-            return public_handler(request)
+        """Check Host and Origin, and route to a public path, a page or the MCP endpoint. Not a coroutine."""
+        if (handler := self._public_handlers.get(request.route)) is not None:
+            return handler(request)
         if request.headers.has_repeats:
             request.refuse_repeated_headers()
         self._origin_policy.check(request.headers, request.scope.get("server"))
@@ -114,33 +113,28 @@ class HttpApp:
             if request.method == "OPTIONS" and (allowed := self._cors.preflight(request.headers)) is not None:
                 return request.response.empty(204, allowed)
             request.response.add_headers(self._cors.response_headers(request.headers.get("origin")))
-        running = self._running
-        if (
-            running is None
-            or not running.is_open
-            or self._options.identify
-            or running.loop is not asyncio.get_running_loop()
-        ):
+        running, identify, loop = self._running, self._options.identify, asyncio.get_running_loop()
+        if running is None or not running.is_open or identify or running.loop is not loop:
             return self._serve_after_start(request)
         return (running.handlers.get(request.route) or running.handler(request.route))(request)
 
     async def _serve_after_start(self, request: HttpRequest) -> None:
-        """Where the server has to start first, or the caller is not known yet."""
+        """Start the server or identify the caller first."""
         running = await self._started()
         handler = running.handler(request.route)
         if self._options.identify is not None:
             request.principal = await _identity(self._options.identify, request.scope)
-            running.in_flight.refuse_if_closing()  # it may have taken its time
+            running.in_flight.refuse_if_closing()  # a drain may have begun meanwhile
         await handler(request)
 
     async def _serve_page(self, page: App, request: HttpRequest) -> None:
-        """A page of the users' own: it has its time like a call, and what the lifespan opened is there for it."""
+        """Serve a custom route, after the lifespan of the server has started; a drain waits for it as for a call."""
         running = await self._started()
         in_flight = running.in_flight
-        # Without the shorter way to the wire, which would pass by the page's own middleware.
-        others = {name: offer for name, offer in (request.scope.get("extensions") or {}).items() if name != FAST_PATH}
-        ours = {BODIES: in_flight.bodies, PROXIES: self._proxies, STATE: running.state, APP_STATUS: running.overview}
-        scope = {**request.scope, "extensions": others, **ours}
+        # The fast path would bypass the page's own middleware.
+        extensions = {name: each for name, each in (request.scope.get("extensions") or {}).items() if name != FAST_PATH}
+        ours = {BODIES: in_flight.bodies, PROXIES: self._proxies, STATE: running.state, APP_STATUS: running.status}
+        scope = {**request.scope, "extensions": extensions, **ours}
         task = asyncio.current_task()
         assert task is not None
         in_flight.add(task, task.cancel)
@@ -151,7 +145,7 @@ class HttpApp:
         request.response.started = request.response.ended = True
 
     async def _health(self, request: HttpRequest) -> None:
-        """Open to every Host and Origin, for probes come with any; but no page of another origin may read it."""
+        """Host and Origin are not checked, for a probe may send any; pages of other origins can't read the response."""
         if request.method not in ("GET", "HEAD"):
             await request.refuse_method(b"GET, HEAD", "GET this path")
             return
@@ -160,46 +154,46 @@ class HttpApp:
         await request.response.json(200 if status == OK else 503, body, [(b"cache-control", b"no-store")])
 
     def _readiness(self) -> str:
-        """As this worker knows it: a probe costs the store nothing."""
+        """As this worker knows it: a probe does not query the store."""
         if self._draining:
             return "draining"
-        trouble = self._running.lease.trouble if self._running is not None and self._running.is_open else None
-        if trouble is None:
+        failure = self._running.lease.trouble if self._running is not None and self._running.is_open else None
+        if failure is None:
             return OK
-        return "state store full" if isinstance(trouble, StoreFull) else "state store out of reach"
+        return "state store full" if isinstance(failure, StoreFull) else "state store out of reach"
 
-    # ── life ──
+    # ── start and drain ──
 
     async def _started(self) -> "RunningApp":
-        """The stay on this event loop; entered by the first request if nothing else has begun it."""
+        """The app on this event loop, started if it is not yet."""
         running = self._running
         if running is None or not self._is_on_this_loop(running):
-            running = self._start_running()
+            running = self._begin_start()
         if not running.started.done():
             await asyncio.wait([running.started])
         running.in_flight.refuse_if_closing()
-        running.started.result()  # raises what the start has raised
+        running.started.result()  # raises if the start has failed
         return running
 
     def _is_on_this_loop(self, running: "RunningApp") -> bool:
-        """Whether it is on this loop; one on a loop that has ended counts no more, and on one that runs is an error."""
+        """Raises RuntimeError if another event loop serves the app; one that has stopped does not count."""
         if running.loop is asyncio.get_running_loop():
             return True
         if running.loop.is_running() and not running.in_flight.closing:
             raise RuntimeError("This app is served on another event loop; call server.asgi() once for each loop")
         return False
 
-    def _start_running(self) -> "RunningApp":
-        """In a task of its own: others will wait for it when the client that came first has left."""
+    def _begin_start(self) -> "RunningApp":
+        """In another task and context: a request that disconnects must not cancel the start."""
         self._running = running = RunningApp(self)
 
-        def begun(started: asyncio.Future[None]) -> None:
+        def on_done(started: asyncio.Future[None]) -> None:
             failed = started.cancelled() or started.exception() is not None
             if failed and self._running is running and not running.in_flight.closing:
                 self._running = None  # the next request tries again
 
         running.started = running.loop.create_task(running.start(self._owner), context=contextvars.Context())
-        running.started.add_done_callback(begun)
+        running.started.add_done_callback(on_done)
         return running
 
     async def start(self) -> None:
@@ -210,21 +204,20 @@ class HttpApp:
         await self._started()
 
     def begin_drain(self) -> None:
-        """From now on `/ready` says no; requests are still served."""
+        """Let `/ready` fail; requests are still served."""
         self._draining = True
 
     async def drain(self, timeout: float | None = None) -> None:
-        """Refuse new requests, end the streams, let calls finish for `timeout` seconds, leave the lifespan."""
+        """Refuse new requests, end the streams, let calls finish for `timeout` seconds, end the lifespan."""
         running = self._running
         if running is None:  # there was no request
             self._running = running = RunningApp(self)
-        is_mine = self._is_on_this_loop(running)
+        is_on_this_loop = self._is_on_this_loop(running)
         self._draining = True
-        if is_mine:
+        if is_on_this_loop:
             await running.end(self._options.drain_timeout if timeout is None else timeout)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
-        """For hosts that send one; none is needed."""
         for stage, act in (("startup", self.start), ("shutdown", self.drain)):
             await receive()
             try:
@@ -235,13 +228,13 @@ class HttpApp:
                 return
             await send({"type": f"lifespan.{stage}.complete"})
 
-    # ── in other people's apps ──
+    # ── mounting ──
 
     @contextlib.asynccontextmanager
     async def lifetime(self) -> AsyncIterator[None]:
-        """For the lifespan of a host: start now, drain when a signal comes or the host ends.
+        """For the lifespan of a host: start now, drain at a signal or at the end.
 
-        A host ends its lifespan when the last response is over, and streams are not over by themselves.
+        The signal counts because a host ends its lifespan after the last response, and streams do not end themselves.
         """
         await self.start()
         loop, draining = asyncio.get_running_loop(), set[asyncio.Task[None]]()
@@ -252,13 +245,13 @@ class HttpApp:
             await self.drain()
 
     def well_known(self, *, has_path: bool = True) -> App:
-        """What to mount at `/.well-known` of the origin, where `path` or `public_url` are as clients see them."""
+        """An app to mount at `/.well-known` of the origin; `path` or `public_url` must be as clients see them."""
         return OriginDocuments(self._documents, has_path=has_path)
 
     def mount_on(self, host: Any, path: str) -> None:
         """Mount this app in a FastAPI or Starlette app, so that `path` itself is served too.
 
-        Their `mount` alone answers a request to `/x` with a redirect to `/x/`, which many MCP clients do not follow.
+        Their `mount` alone redirects `/x` to `/x/`, which many MCP clients do not follow.
         """
         if not path.startswith("/") or path.endswith("/"):
             raise SetupError(f'mount_on: path={path!r} is not possible; it must be like "/mcp"')
@@ -269,23 +262,22 @@ class HttpApp:
 
 
 class _MountPoint:
-    """The app at exactly the path that a host has found; not a function, for those are wrapped by the host."""
+    """The app at exactly the path of a host's route. Not a function: the host would wrap it."""
 
     def __init__(self, app: App) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         root: str = scope.get("root_path", "")
-        whole = scope["path"] if is_below(scope["path"], root) else root + scope["path"]
-        inner = {**scope, "root_path": whole, "app_root_path": scope.get("app_root_path", root)}
+        full_path = scope["path"] if is_below(scope["path"], root) else root + scope["path"]
+        inner = {**scope, "root_path": full_path, "app_root_path": scope.get("app_root_path", root)}
         await self._app(inner, receive, send)
 
 
 def route_of(scope: Scope) -> str:
-    """The path below the `root_path` where the app is mounted, without a slash at its end.
+    """The path relative to the mount path, without a slash at its end.
 
-    Some hosts leave `path` whole, some cut off where the app is mounted. Of what a proxy has cut off, only Starlette
-    tells how much that is.
+    Some hosts leave `root_path` in `path`, some remove it. Starlette alone says what a proxy has removed.
     """
     path: str = scope["path"]
     root: str = scope["root_path"].rstrip("/")
@@ -296,10 +288,10 @@ def route_of(scope: Scope) -> str:
 
 
 def _default_state(options: HttpOptions) -> MemoryState:
-    """For each session its record and its messages, for each stream that it is there, and all logs and questions."""
+    """Entries: for each session a record and a message log, for each stream its presence, event logs, requests."""
     entries = 2 * options.max_sessions + options.max_streams + 2 * MAX_STREAMS + MAX_SHARED
-    room = (4_000 + options.max_sessions) * (MAX_CLIENT + 1024)  # bytes, however much clients say of themselves
-    return MemoryState(max_entries=entries, max_entry_bytes=room)
+    entry_bytes = (4_000 + options.max_sessions) * (MAX_CLIENT + 1024)  # also if each `initialize` is at its limit
+    return MemoryState(max_entries=entries, max_entry_bytes=entry_bytes)
 
 
 async def _identity(identify: Identify, scope: Scope) -> Principal | None:
@@ -312,47 +304,44 @@ async def _identity(identify: Identify, scope: Scope) -> Principal | None:
 
 
 class RunningApp:
-    """The app's life on one event loop: what is there at which path, and what is going on."""
+    """The app on one event loop, from its start to the end of its drain."""
 
     def __init__(self, app: HttpApp) -> None:
         self._app = app
         self._engine, self._options = engine, options = app._engine, app._options
-        self._owns_state = app._state is None  # and closed at the end
+        self._owns_state = app._state is None
         self.state = state = open_state(str(options.state), engine.info.name) if app._state is None else app._state
         self.loop = asyncio.get_running_loop()
         self.started: asyncio.Future[None] = self.loop.create_future()
-        self.is_open = False  # started, and not ending yet
+        self.is_open = False  # started, and not draining
         self._ended: asyncio.Task[None] | None = None
         self.in_flight = InFlight(options.max_streams, options.max_body_bytes, options.max_per_caller)
         self._endpoint = Endpoint(engine, options, state, self.in_flight, app._proxies)
         self.lease = self._endpoint.lease
-        self.overview = AppStatus(engine, options, state, self.in_flight, self._endpoint.sessions)
-        self._auth: Auth | None = None  # with verifiers of its own, while it is open
-        self.handlers: dict[str, RequestHandler] = {}  # none before it has started
+        self.status = AppStatus(engine, options, state, self.in_flight, self._endpoint.sessions)
+        self._auth: Auth | None = None  # with verifiers of its own, while the app is open
+        self.handlers: dict[str, RequestHandler] = {}  # by route; none before it has started
 
     async def _open_handlers(self) -> None:
-        """With a doorkeeper before each, if callers need a token."""
         options, state, proxies, documents = self._options, self.state, self._app._proxies, self._app._documents
         handlers: dict[str, RequestHandler] = {"": self._endpoint, options.path: self._endpoint}
         if options.sse:
-            old = SseEndpoint(self._engine, options, self.in_flight, state, proxies)
-            handlers |= {STREAM_ROUTE: old.stream, MESSAGES_ROUTE: old.messages}
+            legacy = SseEndpoint(self._engine, options, self.in_flight, state, proxies)
+            handlers |= {STREAM_ROUTE: legacy.stream, MESSAGES_ROUTE: legacy.messages}
         if documents is not None:
             self._auth = await documents.auth.for_app(state)
-            door = Authenticator(self._auth, documents.urls, proxies, self.in_flight, state, self._engine)
-            handlers = {route: door.protect(handler) for route, handler in handlers.items()}
+            authenticator = Authenticator(self._auth, documents.urls, proxies, self.in_flight, state, self._engine)
+            handlers = {route: authenticator.protect(handler) for route, handler in handlers.items()}
         self.handlers = handlers
 
     def handler(self, route: str) -> RequestHandler:
-        """Raises ProtocolError if nothing is there."""
-        handler = self.handlers.get(route)
-        if handler is None:
-            text = f"There is nothing at this path; the MCP endpoint is {self._options.path}"
-            raise ProtocolError(text, code=INVALID_REQUEST, http_status=404)
-        return handler
+        if (handler := self.handlers.get(route)) is not None:
+            return handler
+        text = f"There is nothing at this path; the MCP endpoint is {self._options.path}"
+        raise ProtocolError(text, code=INVALID_REQUEST, http_status=404)
 
     async def start(self, owner: Any) -> None:
-        """If it fails, nothing of it is left: the next try opens another state."""
+        """If it fails, all is undone: the next try opens another state."""
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(self._close_state)
             await self._open_handlers()
@@ -361,14 +350,14 @@ class RunningApp:
             await self._engine.start(owner)
             undo.push_async_callback(self._engine.stop)
             if self.state.shared and (refresher := self._engine.refresher) is not None:
-                with contextlib.suppress(StoreUnavailable):  # then it is caught up with later
+                with contextlib.suppress(StoreUnavailable):  # it will catch up later
                     await refresher.catch_up(self.state)
             self._endpoint.start()
             self.is_open = not self.in_flight.closing
             undo.pop_all()
 
     async def _close_state(self) -> None:
-        """If it was opened here; once. First, the verifiers of this app hear that it is over."""
+        """Close the verifiers of this app, and the state if it was opened here."""
         auth, self._auth = self._auth, None
         try:
             if auth is not None:
@@ -380,16 +369,16 @@ class RunningApp:
                 self._engine.let_go_of(self.state)
 
     async def end(self, timeout: float) -> None:
-        """Once, also if several callers wait for it."""
+        """Drain once, also if several callers wait for it."""
         if self._ended is None:
             self._ended = self.loop.create_task(self._end(timeout))
         await asyncio.shield(self._ended)
 
     async def _end(self, timeout: float) -> None:
         self.is_open = False
-        self._endpoint.stop_client_requests()  # without a pause before the streams end: then no more answers arrive
+        self._endpoint.stop_client_requests()  # when the streams end no response can arrive
         await self.in_flight.close(timeout)
-        self.started.cancel()  # if it is not over yet, or never began
+        self.started.cancel()  # if it still runs, or never began
         await asyncio.wait([self.started])
         try:
             if not self.started.cancelled() and self.started.exception() is None:

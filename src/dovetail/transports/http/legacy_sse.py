@@ -1,17 +1,18 @@
-"""HTTP+SSE of 2024-11-05: a client GETs one stream, and POSTs its messages beside it.
+"""HTTP+SSE of 2024-11-05: a client GETs one event stream, and POSTs its messages to another path.
 
-The stream is a pipe like stdin and stdout are, so an ordinary `Connection` serves it; it ends with the stream.
+Both together are a duplex transport as stdio is, so a `Connection` serves them; it ends with the stream.
 """
 
 import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from urllib.parse import parse_qs, quote, unquote_to_bytes
+
+import msgspec
 
 from dovetail.auth.principal import Principal
 from dovetail.engine.connection import Connection
@@ -26,66 +27,61 @@ from dovetail.transports.http.in_flight import FLUSH_TIMEOUT, InFlight
 from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http.proxies import TrustedProxies, quota_key
 from dovetail.transports.http.request import HttpRequest, keep_alive
-from dovetail.transports.http.response import HttpResponse
 
 STREAM_ROUTE = "/sse"
 MESSAGES_ROUTE = "/messages"
-BACKPRESSURE_BYTES = 1024 * 1024  # that may wait for a slow client before its calls, and its further requests, wait too
-MAX_WAITING_BYTES = (
-    16 * BACKPRESSURE_BYTES
-)  # a client that lets more wait is given up; calls that end together can bring that about
-MAX_POSTED = 1000  # messages that wait at another worker than the stream's …
-MAX_POSTED_BYTES = 4 * BACKPRESSURE_BYTES  # … and their size, about: the larger one is, the fewer may wait with it
+BACKPRESSURE_BYTES = 1024 * 1024  # in the queue of a slow client before its calls and its requests have to wait
+MAX_QUEUED_BYTES = 16 * BACKPRESSURE_BYTES  # before it is disconnected; calls that end together can cause that
+MAX_POSTED = 1000  # messages in the log from other workers …
+MAX_POSTED_BYTES = 4 * BACKPRESSURE_BYTES  # … and their size, about: the larger a message, the fewer are kept with it
 
 log = logging.getLogger("dovetail")
 
 
 class SseClient:
-    """One stream, and the connection that writes to it: messages wait here until the stream has taken them."""
+    """One stream: the queue of messages that its connection has written, and that are not sent yet."""
 
-    def __init__(self, engine: Engine, principal: Principal | None, address: str | None) -> None:
+    def __init__(self, engine: Engine, request: HttpRequest, address: str | None) -> None:
         self.id = secrets.token_urlsafe(24)
-        self.owner = rights_of(principal)
-        self.connection = Connection(engine, self, handshake_only=True, principal=principal, locate=lambda: address)
-        self._waiting: deque[bytes] = deque()
-        self._bytes = 0  # that wait
+        self.rights = rights_of(request.principal)
+        self.log_name = _log_name(self.id, self.rights)
+        self.ending = asyncio.Event()
+        self._response, principal = request.response, request.principal
+        self._connection = Connection(engine, self, handshake_only=True, principal=principal, locate=lambda: address)
+        self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
         self._readable = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
-        self._closed = False  # nothing more is written; what waits is still sent
-        self._grace = 0.0  # seconds that its calls get when it ends
-        self._ending = asyncio.Event()
+        self._closed = False  # nothing more is queued; the queue is still sent
+        self._grace = 0.0  # seconds for its calls to finish
 
-    @property
-    def is_ending(self) -> bool:
-        return self._ending.is_set()
-
-    # ── what the connection writes ──
+    # ── messages to the client ──
 
     def write(self, message: bytes) -> None:
         if self._closed:
             return
-        if self._bytes > MAX_WAITING_BYTES:
-            log.warning("an SSE client was left: more than %d bytes waited for it", MAX_WAITING_BYTES)
+        if self._queued_bytes > MAX_QUEUED_BYTES:
+            log.warning("an SSE client was left: more than %d bytes waited for it", MAX_QUEUED_BYTES)
             self.disconnect()
             return
-        self._waiting.append(message)
-        self._bytes += len(message)
+        self._queue.append(message)
+        self._queued_bytes += len(message)
         self._readable.set()
-        if self._bytes > BACKPRESSURE_BYTES and not self.is_ending:
+        if self._queued_bytes > BACKPRESSURE_BYTES and not self.ending.is_set():
             self._writable.clear()
 
     async def drain(self) -> None:
         await self._writable.wait()
 
-    async def send_message(self, response: HttpResponse) -> None:
-        """Send what is written, until the end, or until the client takes no more."""
-        while not response.ended:
-            if self._waiting:
-                message = self._waiting.popleft()
-                await response.event(encode_event(message, event="message"))
-                self._bytes -= len(message)
-                if self._bytes <= BACKPRESSURE_BYTES:
+    async def send_queue(self) -> None:
+        """Send messages until the stream is closed or the client disconnects."""
+        while not self._response.ended:
+            if self._queue:
+                message = self._queue.popleft()
+                await self._response.event(encode_event(message, event="message"))
+                self._queued_bytes -= len(message)
+                if self._queued_bytes <= BACKPRESSURE_BYTES:
                     self._writable.set()
             elif self._closed:
                 return
@@ -93,26 +89,30 @@ class SseClient:
                 self._readable.clear()
                 await self._readable.wait()
 
-    # ── what the client posts, and the end ──
+    # ── messages of the client, and the end ──
 
     async def feed(self, message: bytes) -> bool:
-        """False if it came too late."""
-        await self.drain()  # a client that does not read may not ask for more
-        if self.is_ending:
+        """False if the stream is ending."""
+        await self.drain()  # a client that does not read can make no more requests
+        if self.ending.is_set():
             return False
-        self.connection.feed(message)
+        self._connection.feed(message)
         return True
 
     def end(self, grace: float = 0.0) -> None:
         self._grace = grace
-        self._ending.set()
-        self._writable.set()  # no call waits for a slow client any more
+        self.ending.set()
+        self._writable.set()  # calls don't wait for a slow client any more
+
+    def on_disconnect(self) -> None:
+        self._response.abandon()
+        self.disconnect()
 
     def disconnect(self) -> None:
-        """The client is gone."""
+        """Drop the queue, and cancel the calls."""
         self._close()
-        self._waiting.clear()
-        self.connection.abandon()
+        self._queue.clear()
+        self._connection.abandon()
         self.end()
 
     def _close(self) -> None:
@@ -120,33 +120,30 @@ class SseClient:
         self._readable.set()
 
     async def close_after_end(self, initialize_timeout: float | None) -> None:
-        """Wait for the end, which also comes if no client has introduced itself in time; then let the calls finish."""
+        """Wait for the end, or for a client that has not sent `initialize` in time; then let the calls finish."""
         loop = asyncio.get_running_loop()
         timer = None if initialize_timeout is None else loop.call_later(initialize_timeout, self._check_initialized)
-        await self._ending.wait()
+        await self.ending.wait()
         if timer is not None:
             timer.cancel()
-        await self.connection.close(self._grace)
+        await self._connection.close(self._grace)
         self._close()
 
     def _check_initialized(self) -> None:
-        if not self.connection.greeted.is_set():
+        if not self._connection.greeted.is_set():
             log.info("an SSE client made no request in time and was left")
             self.end()
 
 
-class SseEndpoint:
+class SseEndpoint(msgspec.Struct, eq=False):
     """The two routes, and the clients that are connected."""
 
-    def __init__(
-        self, engine: Engine, options: HttpOptions, in_flight: InFlight, state: StateBackend, proxies: TrustedProxies
-    ) -> None:
-        self._engine = engine
-        self._options = options
-        self._in_flight = in_flight
-        self._proxies = proxies
-        self._state = state
-        self._clients: dict[str, SseClient] = {}
+    _engine: Engine
+    _options: HttpOptions
+    _in_flight: InFlight
+    _state: StateBackend
+    _proxies: TrustedProxies
+    _clients: dict[str, SseClient] = {}
 
     # ── GET /sse ──
 
@@ -154,65 +151,57 @@ class SseEndpoint:
         if request.method != "GET":
             await request.refuse_method(b"GET", "GET this path; it answers with the path to POST to")
             return
-        client = SseClient(self._engine, request.principal, self._proxies.caller(request.scope))
-
-        def disconnected() -> None:
-            request.response.abandon()
-            client.disconnect()
-
-        self._in_flight.open_stream(client, client.end, disconnected, quota_key(request, self._proxies))
+        client = SseClient(self._engine, request, self._proxies.caller(request.scope))
+        self._in_flight.open_stream(client, client.end, client.on_disconnect, quota_key(request, self._proxies))
         self._in_flight.add(client, client.end)
         self._clients[client.id] = client
         try:
-            await request.while_authorized(self._serve(request, client, disconnected), client.end)
+            await request.while_authorized(self._serve(request, client), client.end)
         finally:
             del self._clients[client.id]
             self._in_flight.remove(client)
             self._in_flight.close_stream(client)
 
-    async def _serve(self, request: HttpRequest, client: SseClient, disconnected: Callable[[], None]) -> None:
-        loop = asyncio.get_running_loop()
-        response = request.response
+    async def _serve(self, request: HttpRequest, client: SseClient) -> None:
+        loop, response, interval = asyncio.get_running_loop(), request.response, self._options.keep_alive
         finished: asyncio.Future[None] = loop.create_future()
 
         async def beat() -> None:
             await self._announce(client)
             await response.event(sse.KEEP_ALIVE)
-            if response.ended:  # it takes nothing any more
-                disconnected()
+            if response.ended:
+                client.on_disconnect()
 
         async def close_client() -> None:
             await client.close_after_end(self._engine.options.initialize_timeout)
-            self._in_flight.remove(client)  # its calls are over
+            self._in_flight.remove(client)  # its calls have ended
             await asyncio.wait([finished], timeout=FLUSH_TIMEOUT)
             if not finished.done():
                 response.abandon()
 
-        keeping_alive = loop.create_task(
-            keep_alive(request.receive, finished, self._options.keep_alive, beat, disconnected)
-        )
+        beating = loop.create_task(keep_alive(request.receive, finished, interval, beat, client.on_disconnect))
         closing = loop.create_task(close_client())
         feeding = loop.create_task(self._feed_posted(client))
         try:
             await self._announce(client)
             await response.event(encode_event(self._messages_path(request, client).encode(), event="endpoint"))
-            await client.send_message(response)
+            await client.send_queue()
         finally:
             client.disconnect()
             finished.set_result(None)
             feeding.cancel()
-            await asyncio.wait({keeping_alive, closing, feeding})
+            await asyncio.wait({beating, closing, feeding})
             if self._state.shared:
                 with suppress(StoreUnavailable):  # it expires
-                    await self._state.drop(_posted_log(client.id, client.owner))
+                    await self._state.drop(client.log_name)
             await response.close_now()
 
     def _messages_path(self, request: HttpRequest, client: SseClient) -> str:
-        """Beside the stream, as the client sees it: hosts and proxies may each have cut off some of the path."""
+        """The path of messages as the client sees it; hosts and proxies may have removed a prefix of `path`."""
         root: str = request.scope.get("root_path", "").rstrip("/")
-        seen = unquote_to_bytes(request.scope.get("raw_path") or b"").decode("utf-8", "replace").rstrip("/")
-        if seen.endswith(STREAM_ROUTE) and is_below(seen, root):
-            root = seen.removesuffix(STREAM_ROUTE)
+        raw_path = unquote_to_bytes(request.scope.get("raw_path") or b"").decode("utf-8", "replace").rstrip("/")
+        if raw_path.endswith(STREAM_ROUTE) and is_below(raw_path, root):
+            root = raw_path.removesuffix(STREAM_ROUTE)
         path = f"{root}{MESSAGES_ROUTE}".lstrip("/")  # "//name" would be another host
         return f"/{quote(path)}?session_id={client.id}"
 
@@ -223,8 +212,8 @@ class SseEndpoint:
             await request.refuse_method(b"POST", "POST JSON-RPC messages here")
             return
         request.require_json()
-        id, owner = _session_param(request), rights_of(request.principal)
-        await self._require(id, owner)
+        id, rights = _session_param(request), rights_of(request.principal)
+        await self._require(id, rights)
         body = await request.body(self._options.max_body_bytes, self._options.body_timeout, self._in_flight.bodies)
         try:
             jsonrpc.decode(body)
@@ -232,49 +221,49 @@ class SseEndpoint:
             bad.http_status = 400
             await request.refuse(bad, bad.id, id_optional=False)
             return
-        if not await self._post(id, owner, body):  # it is gone by now
+        if not await self._post(id, rights, body):
             raise _no_session(404)
         await request.response.empty(202)
 
-    async def _require(self, id: str, owner: str | None) -> None:
-        """Raises unless there is such a stream, at any worker, and it is the caller's."""
+    async def _require(self, id: str, rights: str | None) -> None:
+        """Raises ProtocolError unless the caller has such a stream, at any worker."""
         if (client := self._clients.get(id)) is not None:
-            exists = not client.is_ending and client.owner == owner
+            exists = not client.ending.is_set() and client.rights == rights
         else:
-            exists = self._state.shared and bool((await self._state.read(_posted_log(id, owner), 0, 0)).last)
+            exists = self._state.shared and bool((await self._state.read(_log_name(id, rights), 0, 0)).last)
         if not exists:
             raise _no_session(404)
 
-    # ── workers that share a state: what is posted goes through a log, which the worker that has the stream reads ──
+    # ── several workers: the worker with the stream reads posted messages from a log ──
 
-    async def _post(self, id: str, owner: str | None, body: bytes) -> bool:
+    async def _post(self, id: str, rights: str | None, body: bytes) -> bool:
         """False if the stream has ended."""
         client = self._clients.get(id)
         if not self._state.shared:
             return client is not None and await client.feed(body)
-        await self._append(_posted_log(id, owner), body)
-        return client is None or not client.is_ending
+        await self._append(_log_name(id, rights), body)
+        return client is None or not client.ending.is_set()
 
     async def _append(self, name: str, body: bytes) -> None:
         keep = max(1, min(MAX_POSTED, MAX_POSTED_BYTES // (len(body) or 1)))
         await self._state.append(name, body, keep=keep, ttl=3 * self._options.keep_alive)
 
     async def _announce(self, client: SseClient) -> None:
-        """An empty record shows other workers that the stream is there."""
+        """Let other workers know of the stream: an empty record in its log."""
         if self._state.shared:
             with suppress(StoreFull, StoreUnavailable):
-                await self._append(_posted_log(client.id, client.owner), b"")
+                await self._append(client.log_name, b"")
 
     async def _feed_posted(self, client: SseClient) -> None:
-        """A stream that has missed a message is ended: its client must begin anew."""
+        """Feed the connection from the log. If messages were lost, the client is disconnected."""
         if not self._state.shared:
             return
-        name, taken = _posted_log(client.id, client.owner), 0
+        name, taken = client.log_name, 0
         listener = self._state.listen([name])
         try:
             while True:
                 page = await until_answered(partial(self._state.read, name, taken), lambda: True)
-                if page.last < taken:  # the log had expired, and began anew
+                if page.last < taken:  # the log has expired, and begun anew
                     taken = 0
                     continue
                 if taken < page.first - 1:
@@ -290,23 +279,23 @@ class SseEndpoint:
             listener.close()
 
 
-def _posted_log(id: str, owner: str | None) -> str:
-    """The log of what was posted. A client that is not the owner looks for another one."""
-    key = b"" if owner is None else b"=" + owner.encode("utf-8", "surrogatepass")
+def _log_name(id: str, rights: str | None) -> str:
+    """The name of the log of posted messages; a caller with other rights gets another name."""
+    key = b"" if rights is None else b"=" + rights.encode("utf-8", "surrogatepass")
     return f"sse/{sha256(id.encode('utf-8', 'surrogatepass')).hexdigest()}/{sha256(key).hexdigest()}"
 
 
 def rights_of(principal: Principal | None) -> str | None:
-    """What is posted is done with the rights of the stream, so a caller that posts must have the same."""
+    """Calls run with the rights of the stream, so a caller that posts must have the same."""
     return None if principal is None else " ".join([principal.key, *sorted(principal.scopes)])
 
 
 def _session_param(request: HttpRequest) -> str:
     query = parse_qs(request.scope.get("query_string", b"")[:1000].decode("latin-1"))
-    given: list[str] = query.get("session_id", [])
-    if len(given) != 1:
-        raise _no_session(404 if given else 400)
-    return given[0]
+    ids: list[str] = query.get("session_id", [])
+    if len(ids) != 1:
+        raise _no_session(404 if ids else 400)
+    return ids[0]
 
 
 def _no_session(status: int) -> ProtocolError:

@@ -1,12 +1,12 @@
-"""Host and Origin checks, and CORS: refuses what a foreign web page sends, with the setting that would allow it.
+"""Host and Origin checks, and CORS: requests of foreign web pages are refused.
 
-A web page can reach a server on its visitor's own machine by letting its name point there (DNS rebinding). What it
-can't do is forge two headers: `Host` is then the page's name, `Origin` the page's address. So these are checked:
+A web page can reach a server on its user's machine by letting its own name point there (DNS rebinding), but it can't
+forge two headers: `Host` is then the page's name, `Origin` the page's address. So both are checked:
 
 - `Host` must be a loopback name or in `allowed_hosts`. A server that is bound to another address and has no
-  `allowed_hosts` can't know its own names: there `Host` is not checked, and a warning says so once.
-- `Origin`, if there is one, must be a loopback address, in `allowed_origins`, or the same as a `Host` that
-  `allowed_hosts` vouches for; a `Host` that was not checked proves nothing.
+  `allowed_hosts` does not know its own names: there `Host` is not checked, and a warning says so once.
+- `Origin`, if there is one, must be a loopback address, in `allowed_origins`, or the same as a `Host` in
+  `allowed_hosts`; a `Host` that was not checked proves nothing.
 """
 
 import ipaddress
@@ -28,7 +28,7 @@ NOT_CHECKED = (
     "allowed_hosts (DOVETAIL_ALLOWED_HOSTS). Origin is checked."
 )
 MAX_LENGTH = 500  # characters of a host or an origin; a name has 253 at most
-MAX_LOGGED = 100  # different refusals of each header in the log in a minute
+MAX_LOGGED = 100  # different refusals of each header in a minute
 
 _LABELS = r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*"
 _AUTHORITY = re.compile(rf"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>{_LABELS})\.?)(?::(?P<port>[0-9]{{0,5}}))?")
@@ -40,17 +40,13 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Authority(NamedTuple):
-    """A host and its port, in the one spelling that is compared."""
-
-    name: str  # lower case; IPv6 in its short form and without brackets
+    name: str  # of the host, in lower case; IPv6 in its short form and without brackets
     port: int | None
 
 
 class Origin(NamedTuple):
-    """Where a page comes from. Of a scheme that is not of the web, the rest stays as it is, without a port."""
-
     scheme: str  # empty for "null", which is the name then
-    name: str
+    name: str  # all after "://" if the scheme is neither http nor https
     port: int | None
 
 
@@ -58,11 +54,11 @@ class AddressPattern(NamedTuple):
     """One entry of `allowed_hosts` or `allowed_origins`."""
 
     scheme: str | None  # None: http and https
-    name: str  # "example.com", "*.example.com" for what is below it, or "*"
+    name: str  # "example.com", "*.example.com" for its subdomains, or "*"
     port: int | None  # None: any
 
     def matches(self, name: str, port: int | None) -> bool:
-        """Without a port in the header it is the usual one of http or https."""
+        """`port`: None in a header means that of http or https."""
         if self.port is not None and port != self.port and (port is not None or self.port not in (80, 443)):
             return False
         return name.endswith(self.name[1:]) if self.name.startswith("*") else name == self.name
@@ -74,23 +70,22 @@ class AddressPattern(NamedTuple):
 
 ANY = AddressPattern("*", "*", None)
 
-
-_Refusal = tuple[int, str, str]  # its status, the header, and what the client and the log are told of it
+_Refusal = tuple[int, str, str]  # the status, the header, and the rest of the message
 _Key = tuple[bytes | None, bytes | None, str | None]  # Host, Origin, and the local address where that counts
 
 
 class OriginPolicy:
-    """Decides once for each pair of Host and Origin, and remembers it."""
+    """Decides on each pair of Host and Origin, and caches the decision."""
 
     def __init__(
         self, allowed_hosts: Sequence[str] | None, allowed_origins: Sequence[str], *, bound_to: str | None
     ) -> None:
-        self._hosts = _patterns("allowed_hosts", allowed_hosts or (), host_pattern)
-        self._origins = _patterns("allowed_origins", allowed_origins, origin_pattern)
+        self._hosts = _patterns("allowed_hosts", allowed_hosts or (), _host_pattern)
+        self._origins = _patterns("allowed_origins", allowed_origins, _origin_pattern)
         self._checks_host: bool | None = None  # None: the local address of each request decides
         self._decisions: dict[_Key, _Refusal | None] = {}
-        self._logged: dict[str, set[str]] = {}  # refusals by header, of the minute that ends …
-        self._minute_ends = 0.0  # … by the monotonic clock
+        self._logged: dict[str, set[str]] = {}  # refusals by header, of this minute
+        self._minute_ends = 0.0  # by the monotonic clock
         self._has_warned = False
         if allowed_hosts is not None:
             self._checks_host = ANY not in self._hosts
@@ -100,7 +95,7 @@ class OriginPolicy:
                 self._warn_of_unchecked_host(bound_to)
 
     def check(self, headers: Headers, server: tuple[str, int | None] | None) -> None:
-        """Raises ProtocolError, and writes the same into the log. `server` is the local socket, as ASGI tells it."""
+        """Raises ProtocolError, and logs it. `server`: of the ASGI scope, the local socket."""
         raw = headers.raw
         key = (raw.get(b"host"), raw.get(b"origin"), server[0] if server and self._checks_host is None else None)
         refusal = self._decisions[key] if key in self._decisions else self._decide(headers, key)
@@ -114,7 +109,7 @@ class OriginPolicy:
         host: str | None = headers.get("host")
         origin: str | None = headers.get("origin")
         refusal = self._check_host(host, origin, key[2])
-        if len(host or "") + len(origin or "") <= MAX_LENGTH:  # longer ones are judged anew each time
+        if len(host or "") + len(origin or "") <= MAX_LENGTH:  # longer ones are not cached
             if len(self._decisions) >= 1_000:
                 self._decisions.clear()
             self._decisions[key] = refusal
@@ -122,7 +117,9 @@ class OriginPolicy:
 
     def _check_host(self, host: str | None, origin: str | None, local: str | None) -> _Refusal | None:
         allowed_host: Authority | None = None
-        checks_host = not _is_public(local) if self._checks_host is None else self._checks_host
+        address = parse_address(local) if local is not None else None  # None also for a Unix socket
+        is_public = address is not None and not address.is_loopback
+        checks_host = not is_public if self._checks_host is None else self._checks_host
         if checks_host:
             authority = parse_authority(host) if host is not None else None
             if authority is None:
@@ -149,7 +146,7 @@ class OriginPolicy:
         return (403, "Origin", f"{quoted(given)} is not allowed here: {ADD_ORIGIN}")
 
     def _log(self, header: str, line: str) -> None:
-        """Each line once a minute, and not too many different ones of a header: any client can cause them."""
+        """Log each line once a minute, and not too many lines: any client can cause them."""
         now = monotonic()
         if now >= self._minute_ends:
             self._logged, self._minute_ends = {}, now + 60.0
@@ -173,14 +170,17 @@ def parse_authority(text: str) -> Authority | None:
     if found is None:
         return None
     port = int(found["port"]) if found["port"] else None
-    name = found["name"] if found["ipv6"] is None else _short_ipv6(found["ipv6"])
+    name, ipv6 = found["name"], found["ipv6"]
+    if ipv6 is not None:
+        address = parse_address(ipv6) if ":" in ipv6 else None
+        name = None if address is None else str(address)
     if name is None or len(name) > 253 or (port is not None and port > 65535):
         return None
     return Authority(name, port)
 
 
 def parse_origin(text: str) -> Origin | None:
-    """The value of an `Origin` header, with the port that it means; None if it is not one."""
+    """The value of an `Origin` header, with the default port of its scheme; None if it is not one."""
     if text == "null":
         return Origin("", text, None)
     found = _ORIGIN.fullmatch(text.lower()) if text.isascii() and len(text) <= MAX_LENGTH else None
@@ -196,7 +196,7 @@ def parse_origin(text: str) -> Origin | None:
 
 
 def is_loopback(name: str) -> bool:
-    """Tell whether a name or an address always means the machine itself."""
+    """Whether a name or an address always means the machine itself."""
     name = name.lower()
     address = parse_address(name)
     if address is None:
@@ -211,14 +211,8 @@ def _is_same_origin(origin: Origin, host: Authority | None) -> bool:
     return (origin.name, origin.port) == (host.name, port)
 
 
-def _is_public(local: str | None) -> bool:
-    """Tell whether a local address can be reached from elsewhere; a name, such as a Unix socket's, says nothing."""
-    address = parse_address(local) if local is not None else None
-    return address is not None and not address.is_loopback
-
-
 def parse_address(text: str) -> Address | None:
-    """An IPv4 address may be written as IPv6."""
+    """An IPv6 address that stands for an IPv4 address becomes that one."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -226,27 +220,18 @@ def parse_address(text: str) -> Address | None:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-def _short_ipv6(text: str) -> str | None:
-    address = parse_address(text)
-    return str(address) if ":" in text and address is not None else None
-
-
 # ── patterns ──
 
-_PATTERN = re.compile(
-    rf"(?P<name>\*|\[[0-9a-f:.]+\]|(?:\*\.)?{_LABELS}\.?)(?::(?P<port>\*|[0-9]{{1,5}}))?", re.IGNORECASE
-)
+_PATTERN = re.compile(rf"(?i)(?P<name>\*|\[[0-9a-f:.]+\]|(?:\*\.)?{_LABELS}\.?)(?::(?P<port>\*|[0-9]{{1,5}}))?")
 _HOSTS = 'no host; write it like "example.com", "example.com:8443", "*.example.com", "[::1]:8000", "xn--…" or "*"'
 _ORIGINS = 'no origin; write it like "https://app.example.com", "https://*.example.com", "myapp://*", "null" or "*"'
 
 
-def host_pattern(text: str) -> AddressPattern:
-    """An entry of `allowed_hosts`. Raises ValueError with the fix."""
+def _host_pattern(text: str) -> AddressPattern:
     return ANY if text == "*" else _web_pattern(None, text, _HOSTS)
 
 
-def origin_pattern(text: str) -> AddressPattern:
-    """An entry of `allowed_origins`. Raises ValueError with the fix."""
+def _origin_pattern(text: str) -> AddressPattern:
     if text == "*":
         return ANY
     if text == "null":
@@ -264,7 +249,6 @@ def origin_pattern(text: str) -> AddressPattern:
 
 
 def _web_pattern(scheme: str | None, text: str, fix: str) -> AddressPattern:
-    """No path, no scheme before a host, a star only at the front, IPv6 in brackets."""
     found = _PATTERN.fullmatch(text)
     if found is None:
         raise ValueError(f"it is {fix}")
@@ -279,7 +263,6 @@ def _web_pattern(scheme: str | None, text: str, fix: str) -> AddressPattern:
 
 
 def _patterns(option: str, entries: Iterable[str], read: Callable[[str], AddressPattern]) -> list[AddressPattern]:
-    """Raises SetupError, with the entry and the fix."""
     patterns = []
     for entry in entries:
         try:
@@ -290,7 +273,7 @@ def _patterns(option: str, entries: Iterable[str], read: Callable[[str], Address
 
 
 def quoted(value: str | None) -> str:
-    """A value from outside, safe to read in a log: in quotes, escaped, and not too long."""
+    """A value from a client, safe for the log: in quotes, escaped, and not too long."""
     text = value or ""
     return ascii(text if len(text) <= 200 else f"{text[:200]}...")
 
@@ -298,14 +281,11 @@ def quoted(value: str | None) -> str:
 # ── CORS ──
 
 METHODS = b"GET, POST, DELETE, OPTIONS"
-REQUEST_HEADERS = frozenset(
-    {
-        *("accept", "cache-control", "content-type", "authorization", "dpop", "x-requested-with"),
-        *("mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name", "last-event-id"),
-        *("traceparent", "tracestate", "baggage"),
-    }
-)
-MAX_AGE = b"600"  # seconds that a browser may remember the answer
+REQUEST_HEADERS = frozenset({
+    "accept", "cache-control", "content-type", "authorization", "dpop", "x-requested-with", "mcp-session-id",
+    "mcp-protocol-version", "mcp-method", "mcp-name", "last-event-id", "traceparent", "tracestate", "baggage",
+})  # fmt: skip
+MAX_AGE = b"600"  # seconds for which a browser may cache a preflight
 MAX_REQUESTED_HEADERS = 100  # names in one preflight
 EXPOSED = b"Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, DPoP-Nonce, Retry-After"
 
@@ -314,37 +294,36 @@ _ECHOABLE = re.compile(r"[!-~]{1,500}")  # visible ASCII; any other origin gets 
 
 
 class Cors:
-    """Permissions for pages of other origins; none at all where it is switched off.
+    """CORS headers for pages of other origins.
 
-    The guard has accepted the `Origin` before, so it is echoed: never `*`, and never with credentials, for no cookie
-    means anything here. A preflight that asks for a private network is allowed too: an origin in `allowed_origins` was
-    let in on purpose, and a loopback page is on that network already.
+    The `Origin` was checked before, so it is echoed: never `*`, and never with credentials, for the server uses no
+    cookies. Private network access is allowed too: `allowed_origins` are meant to have it, loopback pages have it.
     """
 
     def __init__(self, enabled: bool) -> None:
         self._enabled = enabled
 
     def preflight(self, headers: Headers) -> RawHeaders | None:
-        """The answer to an OPTIONS request; None if it is no preflight, or nothing is to be permitted."""
+        """The headers for an OPTIONS request; None if it is no preflight, or CORS is switched off."""
         origin = headers.get("origin")
-        if not self._enabled or origin is None or "access-control-request-method" not in headers:
+        if not self._enabled or origin is None or not _ECHOABLE.fullmatch(origin):
             return None
-        if not _ECHOABLE.fullmatch(origin):
+        if "access-control-request-method" not in headers:
             return None
-        answer = [
+        response = [
             (b"access-control-allow-origin", origin.encode("ascii")),
             (b"access-control-allow-methods", METHODS),
             (b"access-control-max-age", MAX_AGE),
             (b"vary", b"Origin, Access-Control-Request-Headers"),
         ]
         if allowed := ", ".join(_allowed(headers.get("access-control-request-headers", ""))):
-            answer.append((b"access-control-allow-headers", allowed.encode("ascii")))
+            response.append((b"access-control-allow-headers", allowed.encode("ascii")))
         if headers.get("access-control-request-private-network") == "true":
-            answer.append((b"access-control-allow-private-network", b"true"))
-        return answer
+            response.append((b"access-control-allow-private-network", b"true"))
+        return response
 
     def response_headers(self, origin: str | None) -> RawHeaders:
-        """What every other answer to that page carries, errors included, so that it may read them."""
+        """The headers of all other responses, so that the page may read them."""
         if origin is None or not self._enabled or not _ECHOABLE.fullmatch(origin):
             return []
         return [
@@ -355,7 +334,7 @@ class Cors:
 
 
 def _allowed(requested: str) -> Iterator[str]:
-    """Of the header names that are asked for, those that we know, once each and spelt as they came."""
+    """The known ones among the requested header names, once each and in the page's spelling."""
     seen: set[str] = set()
     for name in (each.strip(" \t") for each in requested.split(",", MAX_REQUESTED_HEADERS)[:MAX_REQUESTED_HEADERS]):
         key = name.lower()

@@ -1,4 +1,4 @@
-"""One HTTP request: its headers and body, its caller, the response to it, and whether its client is still there."""
+"""One HTTP request: headers, body, caller and response; keep-alives and the detection of disconnects."""
 
 import asyncio
 import logging
@@ -20,24 +20,25 @@ from dovetail.transports.http.asgi import FAST_PATH, Receive, Scope, Send
 from dovetail.transports.http.in_flight import BodyQuota
 from dovetail.transports.http.response import Accepted, HttpResponse
 
-# Headers that decide something: two of them would let a proxy see one value and us another.
+# Security depends on these headers: if one came twice, a proxy and the server might read different values.
 SINGLE_HEADERS = frozenset({"host", "origin", "content-type", "content-length", "authorization", "last-event-id"})
 JSON = "application/json"
-UNCOUNTED_BYTES = 16 * 1024  # bodies up to this are not counted: a client that sends little is always served
+UNCOUNTED_BYTES = 16 * 1024  # smaller bodies don't count in the quota, so that they are always served
 UTF8_CHARSETS = frozenset({"utf-8", "utf8", "us-ascii"})
-USUAL_ACCEPT = b"application/json, text/event-stream"  # what the specification wants of every client
+USUAL_ACCEPT = b"application/json, text/event-stream"  # which MCP requires of every client
 ACCEPTS_BOTH = Accepted(True, True)
 _JSON_KIND = re.compile(r"application/(?:[a-z0-9.\-]+\+)?json")
+_REFUSED = re.compile(r"q=0(\.0*)?")
 
 log = logging.getLogger("dovetail")
 
 
 class ClientDisconnect(Exception):
-    """The client went away before its request had arrived."""
+    """The client disconnected before its request was complete."""
 
 
 class HttpRequest(msgspec.Struct, eq=False):
-    """Made for each request, and passed to what is served at its path."""
+    """One HTTP request, passed to the handler of its route."""
 
     scope: Scope
     receive: Receive
@@ -46,27 +47,26 @@ class HttpRequest(msgspec.Struct, eq=False):
     method: str
     headers: Headers
     response: HttpResponse
-    principal: Principal | None = None  # the caller, where that is known
-    watch: "TokenWatch | None" = None  # ends a stream when the token of its caller does
+    principal: Principal | None = None  # the caller, if known
+    watch_token: "TokenWatch | None" = None  # ends a stream when the token of its caller becomes bad
 
-    __repr__ = object.__repr__  # its parts hold the headers of the request, and the token in them
+    __repr__ = object.__repr__  # its fields hold the headers, and the token in them
 
     @property
     def owner(self) -> str | None:
-        """What belongs to the caller is marked with this."""
+        """The owner of the sessions that this caller opens."""
         return None if self.principal is None else self.principal.key
 
     @classmethod
     def from_scope(cls, scope: Scope, receive: Receive, send: Send, route: str) -> "HttpRequest":
         extensions = scope.get("extensions")
         fast_path = None if extensions is None else extensions.get(FAST_PATH)
-        return cls(
-            scope, receive, send, route, scope["method"], Headers(scope["headers"]), HttpResponse(send, fast_path)
-        )
+        headers, response = Headers(scope["headers"]), HttpResponse(send, fast_path)
+        return cls(scope, receive, send, route, scope["method"], headers, response)
 
     def while_authorized(self, stream: Coroutine[Any, Any, object], end: Callable[[], object]) -> Awaitable[object]:
-        """What serves a stream; `end` is called when its caller may not read on."""
-        return stream if self.watch is None else self._watched(stream, self.watch(self, end))
+        """Serve a stream; `end` is called when the token of its caller becomes bad."""
+        return stream if self.watch_token is None else self._watched(stream, self.watch_token(self, end))
 
     async def _watched(self, stream: Coroutine[Any, Any, object], watch: Coroutine[Any, Any, None]) -> None:
         watching = asyncio.get_running_loop().create_task(watch)
@@ -91,18 +91,18 @@ class HttpRequest(msgspec.Struct, eq=False):
 
     @property
     def is_from_browser(self) -> bool:
-        """Whether a person opens the URL: wants HTML, and neither says nor wants anything of MCP."""
-        wanted = {kind for part in self.headers.get("accept", "")[:1000].split(",") if (kind := _media_range(part))}
-        said = any(name.startswith((b"mcp-", b"last-event-id")) for name in self.headers.raw)
-        return "text/html" in wanted and not said and wanted.isdisjoint({JSON, "text/event-stream"})
+        """Whether a person opens the URL: the request accepts HTML, and has no header or media type of MCP."""
+        accepted = _media_types(self.headers.get("accept", "")[:1000])
+        is_mcp = any(name.startswith((b"mcp-", b"last-event-id")) for name in self.headers.raw)
+        return "text/html" in accepted and not is_mcp and accepted.isdisjoint({JSON, "text/event-stream"})
 
     async def refuse(self, failure: ProtocolError, id: RequestId | None = None, *, id_optional: bool = True) -> None:
-        """An error that has its place in the status; every refusal is JSON."""
+        """Respond with the status of the failure, and a JSON-RPC error as the body."""
         body = jsonrpc.error(id, failure, id_optional=id_optional)
         await self.response.json(failure.http_status, body, self.response.error_headers(failure))
 
     async def send_failure(self, failure: BaseException, what: str, *, is_refusal: bool = True) -> None:
-        """A refusal in its own words; of any other failure the client learns no more than that, and the log has it."""
+        """Respond to a failure: a refusal with its own text, any other as an internal error, which is logged."""
         if isinstance(failure, ClientDisconnect):
             await self.response.send_client_closed()
             return
@@ -118,7 +118,7 @@ class HttpRequest(msgspec.Struct, eq=False):
     # ── the body ──
 
     def require_json(self) -> None:
-        """Raises unless the headers say that the body is JSON in UTF-8, or say nothing."""
+        """Raises ProtocolError unless the body is JSON in UTF-8, as far as the headers say."""
         raw = self.headers.raw
         if raw.get(b"content-type") == b"application/json" and b"content-encoding" not in raw:
             return
@@ -132,7 +132,7 @@ class HttpRequest(msgspec.Struct, eq=False):
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=415)
 
     def buffered_body(self, limit: int) -> bytes | None:
-        """The whole body, if that is already here; None if it has to be awaited."""
+        """The whole body if it has arrived; None if it has to be awaited."""
         fast_path = self.response.fast_path
         body = None if fast_path is None else fast_path.body()
         if body is not None and len(body) > limit:
@@ -140,7 +140,7 @@ class HttpRequest(msgspec.Struct, eq=False):
         return body
 
     async def body(self, limit: int, timeout: float, quota: BodyQuota) -> bytes:
-        """The whole body, bounded in size and time, and together with the other `quota`. Raises ProtocolError."""
+        """The whole body. Raises ProtocolError if it is too large or too slow, or all bodies exceed the quota."""
         length = self.headers.raw.get(b"content-length", b"0")
         if not length.isdigit() and not (length := length.strip(b" \t")).isdigit():
             raise ProtocolError("Content-Length is not a number", code=INVALID_REQUEST, http_status=400)
@@ -153,7 +153,7 @@ class HttpRequest(msgspec.Struct, eq=False):
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=408) from None
 
     async def _read(self, limit: int, quota: BodyQuota) -> bytes:
-        arrived = bytearray()  # not a list of pieces: those may be tiny, and each would cost more than it holds
+        arrived = bytearray()  # not a list: chunks may be tiny, and an object for each would cost more memory
         counted = 0
         try:
             while (message := await self.receive())["type"] == "http.request":
@@ -171,7 +171,7 @@ class HttpRequest(msgspec.Struct, eq=False):
                 quota.release(counted)
 
 
-RequestHandler = Callable[[HttpRequest], Awaitable[None]]  # what is at a path
+RequestHandler = Callable[[HttpRequest], Awaitable[None]]
 TokenWatch = Callable[[HttpRequest, Callable[[], object]], Coroutine[Any, Any, None]]
 
 
@@ -181,7 +181,7 @@ def _too_large(limit: int) -> ProtocolError:
 
 
 def is_json(type: str) -> bool:
-    """Whether a content type means JSON, and no encoding but UTF-8."""
+    """Whether a content type is JSON in UTF-8."""
     kind, *parameters = (part.strip() for part in type.lower().split(";"))
     charsets = (part.removeprefix("charset=").strip('"') for part in parameters if part.startswith("charset="))
     return _JSON_KIND.fullmatch(kind) is not None and all(charset in UTF8_CHARSETS for charset in charsets)
@@ -189,19 +189,19 @@ def is_json(type: str) -> bool:
 
 @lru_cache(maxsize=256)
 def read_accept(header: str) -> Accepted:
-    """Leniently: without the header anything goes, and who reads neither gets JSON."""
-    ranges = {kind for part in header.split(",") if (kind := _media_range(part))}
+    """Lenient: without the header both are accepted, and a client that accepts neither gets JSON."""
+    ranges = _media_types(header)
     if not ranges:
-        return Accepted(True, True)
+        return ACCEPTS_BOTH
     stream = not ranges.isdisjoint({"*/*", "text/*", "text/event-stream"})
     json = not ranges.isdisjoint({"*/*", "application/*", "application/json"})
     return Accepted(json or not stream, stream)
 
 
-def _media_range(part: str) -> str:
-    kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
-    refused = any(re.fullmatch(r"q=0(\.0*)?", parameter) for parameter in parameters)
-    return "" if refused else kind
+def _media_types(header: str) -> set[str]:
+    """Of an Accept header, those that it does not refuse with q=0."""
+    ranges = [[piece.strip().lower() for piece in part.split(";")] for part in header.split(",")]
+    return {kind for kind, *parameters in ranges if kind and not any(map(_REFUSED.fullmatch, parameters))}
 
 
 # ── while a client waits ──
@@ -214,7 +214,7 @@ async def keep_alive(
     beat: Callable[[], Awaitable[None]],
     on_disconnect: Callable[[], None],
 ) -> None:
-    """Until it is over or the client has left: `beat` every so often, and say that it has left."""
+    """Call `beat` every `interval` seconds, until the work has finished or the client disconnects."""
     disconnect = asyncio.get_running_loop().create_task(listen_for_disconnect(receive))
     try:
         while not finished.done():
@@ -229,9 +229,9 @@ async def keep_alive(
 
 
 async def listen_for_disconnect(receive: Receive) -> None:
-    """Returns when the client has left; an ASGI server that fails to say so counts as well.
+    """Return when the client has disconnected, or when `receive` fails.
 
-    A body may come once that was not read; some hosts' middleware gives it again and again, and is asked less often.
+    Middleware of some hosts gives the body again and again, so it is called less often after the first time.
     """
     try:
         for pause in chain([0.0], repeat(0.05)):
