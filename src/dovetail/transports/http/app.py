@@ -10,6 +10,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from dovetail.auth.principal import Principal
 from dovetail.engine.client_requests import MAX_SHARED
 from dovetail.engine.engine import Engine
@@ -261,11 +263,10 @@ class HttpApp:
         host.mount(path, self)
 
 
-class _MountPoint:
+class _MountPoint(msgspec.Struct, eq=False):
     """The app at exactly the path of a host's route. Not a function: the host would wrap it."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    _app: App
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         root: str = scope.get("root_path", "")

@@ -1,7 +1,7 @@
-"""Custom routes beside the endpoint: a function and its methods become an ASGI callable at a path.
+"""Custom routes beside the endpoint: functions and ASGI apps at paths of their own.
 
 `page(request: PageRequest)` returns text, bytes, a dict or a list (sent as JSON), a `PageResponse`, or any ASGI
-callable, such as a response of Starlette. A failure is answered with JSON, and its cause is in the log only.
+callable, such as a response of Starlette. A failure becomes a JSON response; its cause is only logged.
 """
 
 import asyncio
@@ -21,22 +21,21 @@ from dovetail.engine.concurrency import CallTimeout, with_timeout
 from dovetail.engine.engine import Engine
 from dovetail.errors import INVALID_REQUEST, Busy, ProtocolError, SetupError
 from dovetail.protocol import jsonrpc
-from dovetail.registry.functions import FunctionInfo, inspect_function
+from dovetail.registry.functions import inspect_function
 from dovetail.transports.http.asgi import App, Message, RawHeaders, Receive, Scope, Send, is_below
 from dovetail.transports.http.in_flight import BodyQuota
 from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http.proxies import NO_PROXIES, TrustedProxies
-from dovetail.transports.http.request import ClientDisconnect, HttpRequest
+from dovetail.transports.http.request import JSON, ClientDisconnect, HttpRequest
 from dovetail.transports.http.response import SEND_TIMEOUT, as_coroutine
 
 MAX_QUERY_FIELDS = 1_000
-MOUNT = "/*"  # the end of a path that stands for everything below it
-JSON = "application/json"
-# What the scope of a page holds besides:
-BODIES = "dovetail.bodies"  # the bodies that are being read; without it a page counts its own
-PROXIES = "dovetail.proxies"  # the TrustedProxies
-STATE = "dovetail.state"  # the state backend
-APP_STATUS = "dovetail.app_status"  # the Overview of the app
+MOUNT = "/*"  # ends a path that stands for everything below it
+# Keys in the scope of a page:
+BODIES = "dovetail.bodies"  # BodyQuota; without it a page has one of its own
+PROXIES = "dovetail.proxies"  # TrustedProxies
+STATE = "dovetail.state"  # StateBackend
+APP_STATUS = "dovetail.app_status"  # AppStatus
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
@@ -45,29 +44,25 @@ _PATH = re.compile(r"(?:/[^/\s?#%*{}\\]+)*")
 
 
 class PageRequest:
-    """One request for a page. `scope` is what ASGI says of it."""
+    """One request for a page. `scope` is that of ASGI; `path` includes the mount path."""
 
-    def __init__(
-        self, http_request: HttpRequest, quota: BodyQuota, *, max_body_bytes: int, body_timeout: float
-    ) -> None:
-        self.scope = http_request.scope
-        self.method = http_request.method
-        self.path: str = http_request.scope[
-            "path"
-        ]  # the whole of it, also where the server is mounted below another app
-        self.headers = http_request.headers
-        self._receive_body = partial(http_request.body, max_body_bytes, body_timeout, quota)
+    def __init__(self, request: HttpRequest, quota: BodyQuota, *, max_body_bytes: int, body_timeout: float) -> None:
+        self.scope = request.scope
+        self.method = request.method
+        self.path: str = request.scope["path"]
+        self.headers = request.headers
+        self._receive_body = partial(request.body, max_body_bytes, body_timeout, quota)
         self._body: bytes | None = None
 
     @cached_property
     def client(self) -> str | None:
-        """The address that it comes from, where that is known; behind `trusted_proxies`, that of their client."""
+        """The address of the client, if known; also behind `trusted_proxies`."""
         proxies: TrustedProxies = self.scope.get(PROXIES, NO_PROXIES)
         return proxies.caller(self.scope)
 
     @cached_property
     def query(self) -> dict[str, list[str]]:
-        """What stands behind the question mark; a name may come more than once."""
+        """The query parameters; a name may occur more than once."""
         text = self.scope.get("query_string", b"").decode("utf-8", "replace")
         try:
             return parse_qs(text, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
@@ -76,18 +71,18 @@ class PageRequest:
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=400) from None
 
     async def body(self) -> bytes:
-        """The whole body, the same each time. One that is too long or too slow is refused."""
+        """The whole body, the same each time. Raises ProtocolError if it is too large or too slow."""
         if self._body is None:
             self._body = await self._receive_body()
         return self._body
 
     async def json(self) -> Any:
-        """The body, read as JSON whatever its content type says."""
+        """The body as JSON, with any content type."""
         return jsonrpc.parse(await self.body())
 
 
 class PageResponse:
-    """An answer with a status, headers or a media type of its own. A dict or a list is sent as JSON."""
+    """A response with a status, headers or a media type of its own. A dict or a list is sent as JSON."""
 
     def __init__(
         self,
@@ -100,11 +95,11 @@ class PageResponse:
             raise ValueError(f"status={status!r} is not possible; it must be from 200 to 599")
         self.status = status
         self.body, usual_type = _encoded(body)
-        named = {name.lower(): value for name, value in (headers or {}).items()}
-        written = media_type or named.get("content-type", usual_type)
-        if isinstance(body, str) and written.startswith("text/") and "charset" not in written:
-            written += "; charset=utf-8"
-        self.headers = _raw_headers({**named, "content-type": written})
+        lower_case = {name.lower(): value for name, value in (headers or {}).items()}
+        content_type = media_type or lower_case.get("content-type", usual_type)
+        if isinstance(body, str) and content_type.startswith("text/") and "charset" not in content_type:
+            content_type += "; charset=utf-8"
+        self.headers = _raw_headers({**lower_case, "content-type": content_type})
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         bodiless = self.status in (204, 304)
@@ -114,26 +109,22 @@ class PageResponse:
         await send({"type": "http.response.body", "body": body})
 
 
-class AnnouncedApp:
-    """An ASGI callable that people want to find: `run` tells where it is."""
+class AnnouncedApp(msgspec.Struct, eq=False):
+    """An ASGI callable whose URL `run` prints, because people open it."""
 
-    def __init__(self, name: str, app: App) -> None:
-        self.name = name
-        self._app = app
+    name: str
+    app: App
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return self._app(scope, receive, send)
+        return self.app(scope, receive, send)
 
+
+# ── page functions ──
 
 RunInThread = Callable[..., Awaitable[Any]]  # as `ThreadPool.run` is: (function, *, label)
 
 
-# ── registration ──
-
-
 class PageFunction(NamedTuple):
-    """A function that may answer requests, and how to call it."""
-
     function: Callable[..., Any]
     label: str
     parameter: str  # the one that takes the request
@@ -141,33 +132,22 @@ class PageFunction(NamedTuple):
     methods: tuple[str, ...]
 
 
-def check_page(function: Callable[..., Any], methods: Sequence[str]) -> PageFunction:
+def check_page(function: Callable[..., Any], methods: Any) -> PageFunction:
     """Raises SetupError, with the function, the parameter and the fix."""
     info = inspect_function(function, kind="page", injectable=(PageRequest,))
-    return PageFunction(
-        function, info.where, _request_parameter(info), info.is_async, _checked_methods(methods, info.where)
-    )
-
-
-def _request_parameter(info: FunctionInfo) -> str:
-    """The parameter that says PageRequest, or one that says nothing; no other may be required."""
     untyped = (each.name for each in info.parameters if each.annotation in (Any, object))
-    chosen = next(iter((*info.injected, *untyped)), None)
-    others = [each.name for each in info.parameters if each.required and each.name != chosen]
-    if chosen is None or others:
+    parameter = next(iter((*info.injected, *untyped)), None)
+    others = [each.name for each in info.parameters if each.required and each.name != parameter]
+    if parameter is None or others:
         where = f"{info.where}, parameter {others[0]}" if others else info.where
         raise SetupError(f"{where}: a page gets the request and nothing else; write {info.name}(request: PageRequest)")
-    return chosen
-
-
-def _checked_methods(methods: Any, where: str) -> tuple[str, ...]:
-    listed = isinstance(methods, list | tuple | set | frozenset) and len(methods) > 0
-    if not listed or not all(isinstance(each, str) and _TOKEN.fullmatch(each) for each in methods):
-        raise SetupError(f'{where}: methods={methods!r} is not possible; it must be a list like ["GET", "POST"]')
+    is_list = isinstance(methods, list | tuple | set | frozenset) and len(methods) > 0
+    if not is_list or not all(isinstance(each, str) and _TOKEN.fullmatch(each) for each in methods):
+        raise SetupError(f'{info.where}: methods={methods!r} is not possible; it must be a list like ["GET", "POST"]')
     names = dict.fromkeys(each.upper() for each in methods)
     if "GET" in names:
         names["HEAD"] = None
-    return tuple(names)
+    return PageFunction(function, info.where, parameter, info.is_async, tuple(names))
 
 
 def route_app(
@@ -178,13 +158,13 @@ def route_app(
     run_in_thread: RunInThread,
     body_timeout: float = 30.0,
 ) -> App:
-    """Make an ASGI callable of a page; a `def` runs by `run_in_thread`."""
+    """An ASGI app that calls a page function; a `def` runs in a thread."""
     page = check_page(function, methods)
     own_quota = BodyQuota(max_body_bytes)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        timed_send = _TimedSend(send)
-        http_request = HttpRequest.from_scope(scope, receive, timed_send, scope["path"])
+        page_send = _PageSend(send)
+        http_request = HttpRequest.from_scope(scope, receive, page_send, scope["path"])
         quota: BodyQuota = scope.get(BODIES, own_quota)
         request = PageRequest(http_request, quota, max_body_bytes=max_body_bytes, body_timeout=body_timeout)
         try:
@@ -193,23 +173,21 @@ def route_app(
                 problem = f"{http_request.method[:20]} is not possible here; possible are {allowed}"
                 return await http_request.refuse_method(allowed.encode(), problem)
             response = await _call_page(page, request, run_in_thread)
-            await response(scope, receive, timed_send)
+            await response(scope, receive, page_send)
         except (Exception, asyncio.CancelledError, *EXITS) as failure:
             if isinstance(failure, asyncio.CancelledError) and is_cancelled():
                 raise
             if isinstance(failure, Busy) and failure.http_status < 400:
                 failure.http_status = 503
-            http_request.response.started = (
-                timed_send.has_started
-            )  # half an answer must not look whole: its connection ends
+            http_request.response.started = page_send.has_started  # then the server closes the connection
             is_refusal = isinstance(failure, ProtocolError) and failure.http_status >= 400
             await http_request.send_failure(failure, page.label, is_refusal=is_refusal)
 
     return app
 
 
-class _TimedSend:
-    """The way back to the client, which may close in the middle of an answer."""
+class _PageSend:
+    """Sends messages with a timeout; knows whether the response has started."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -233,9 +211,6 @@ async def _call_page(page: PageFunction, request: PageRequest, run_in_thread: Ru
     return PageResponse(value)
 
 
-# ── answers ──
-
-
 def _encoded(body: Any) -> tuple[bytes, str]:
     """The bytes of a body, and their usual media type."""
     if isinstance(body, str):
@@ -244,9 +219,8 @@ def _encoded(body: Any) -> tuple[bytes, str]:
         return bytes(body), "application/octet-stream"
     if isinstance(body, dict | list):
         return jsonrpc.encode(body), JSON
-    raise TypeError(
-        f"a page returned {type(body).__name__}; it must be str, bytes, dict, list, PageResponse or an ASGI callable"
-    )
+    must_be = "it must be str, bytes, dict, list, PageResponse or an ASGI callable"
+    raise TypeError(f"a page returned {type(body).__name__}; {must_be}")
 
 
 def _raw_headers(headers: Mapping[str, str]) -> RawHeaders:
@@ -258,11 +232,11 @@ def _raw_headers(headers: Mapping[str, str]) -> RawHeaders:
     return [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
 
 
-# ── the paths of an app ──
+# ── the routes of an app ──
 
 
 class RouteTable:
-    """Finds the app for a path: an exact one, with or without a slash at its end, or else the closest mount."""
+    """Finds the app for a path: an exact route, with or without a slash at its end, or else the closest mount."""
 
     def __init__(self, routes: Mapping[str, App], reserved: Collection[str]) -> None:
         """Raises SetupError with the fix."""
@@ -283,7 +257,7 @@ class RouteTable:
         self._mounts = sorted(mounts.items(), key=lambda mount: len(mount[0]), reverse=True)
 
     def find(self, path: str) -> App | None:
-        """`path` is relative to where the whole app is mounted. A mount does not hide what is reserved."""
+        """`path` is relative to the mount path of the server. A mount does not hide reserved paths."""
         bare = path.removesuffix("/")
         if bare in self._exact or bare in self._reserved:
             return self._exact.get(bare)
@@ -306,18 +280,18 @@ def _checked_path(given: Any) -> str:
 
 
 def _mounted(prefix: str, app: App) -> App:
-    """Tells an app where it is: `root_path` grows by the prefix, and `path` stays whole and begins with it."""
+    """Add the prefix to `root_path`, as ASGI wants it; `path` begins with it."""
 
     async def mounted(scope: Scope, receive: Receive, send: Send) -> None:
         outer: str = scope.get("root_path", "").rstrip("/")
         path: str = scope["path"]
-        whole = path if is_below(path, outer) else outer + path  # some hosts cut their own prefix off
-        await app({**scope, "root_path": outer + prefix, "path": whole}, receive, send)
+        full_path = path if is_below(path, outer) else outer + path  # some hosts remove their own prefix
+        await app({**scope, "root_path": outer + prefix, "path": full_path}, receive, send)
 
     return mounted
 
 
-# ── what a person sees who opens the endpoint in a browser ──
+# ── the page of the endpoint in a browser ──
 
 _STYLE = (
     ":root{color-scheme:light dark}h1{font-size:1.5rem}small{font-weight:normal;opacity:.7}"
@@ -338,7 +312,7 @@ _HEADERS = {
 def front_page(engine: Engine, options: HttpOptions, url: str, root: str) -> PageResponse:
     """How to connect to the endpoint at `url`, and links to pages below `root`.
 
-    Nothing in it is loaded from elsewhere, nothing runs; where callers need a token it tells only the server's name.
+    It loads and runs nothing. If callers need a token it shows only the server's name.
     """
     from html import escape
 
