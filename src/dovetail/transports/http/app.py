@@ -15,7 +15,7 @@ import msgspec
 from dovetail.auth.principal import Principal
 from dovetail.engine.client_requests import MAX_SHARED
 from dovetail.engine.engine import Engine
-from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
+from dovetail.errors import SetupError
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.session import MAX_CLIENT
 from dovetail.state.base import StateBackend, StoreFull, StoreUnavailable, open_state
@@ -29,7 +29,7 @@ from dovetail.transports.http.legacy_sse import MESSAGES_ROUTE, STREAM_ROUTE, Ss
 from dovetail.transports.http.options import HttpOptions, Identify
 from dovetail.transports.http.origin import Cors, OriginPolicy
 from dovetail.transports.http.proxies import TrustedProxies
-from dovetail.transports.http.request import HttpRequest, RequestHandler
+from dovetail.transports.http.request import HttpRequest, RequestHandler, invalid_request
 from dovetail.transports.http.routes import APP_STATUS, BODIES, PROXIES, STATE, RouteTable, front_page
 from dovetail.transports.http.well_known import OriginDocuments, ResourceDocuments, ResourceUrls, mount_path
 from dovetail.transports.process import beside_signals
@@ -93,8 +93,6 @@ class HttpApp:
                 await request.response.send_client_closed()
         except Exception as failure:
             await request.send_failure(failure, f"{request.method} {request.route[:200]!r}")
-
-    # ── requests ──
 
     def _route(self, request: HttpRequest) -> Awaitable[None]:
         """Check Host and Origin, and route to a public path, a page or the MCP endpoint. Not a coroutine."""
@@ -236,7 +234,7 @@ class HttpApp:
     async def lifetime(self) -> AsyncIterator[None]:
         """For the lifespan of a host: start now, drain at a signal or at the end.
 
-        The signal counts because a host ends its lifespan after the last response, and streams do not end themselves.
+        A host ends its lifespan only after the last response, and open streams would never end.
         """
         await self.start()
         loop, draining = asyncio.get_running_loop(), set[asyncio.Task[None]]()
@@ -276,12 +274,10 @@ class _MountPoint(msgspec.Struct, eq=False):
 
 
 def route_of(scope: Scope) -> str:
-    """The path relative to the mount path, without a slash at its end.
-
-    Some hosts leave `root_path` in `path`, some remove it. Starlette alone says what a proxy has removed.
-    """
+    """The path relative to the mount path, without a slash at its end. Some hosts leave `root_path` in `path`."""
     path: str = scope["path"]
     root: str = scope["root_path"].rstrip("/")
+    # A proxy may have removed a part of it; only Starlette says which.
     for prefix in (root, root.removeprefix(scope.get("app_root_path", ""))):
         if prefix and is_below(path, prefix):
             return path[len(prefix) :].rstrip("/")
@@ -338,8 +334,7 @@ class RunningApp:
     def handler(self, route: str) -> RequestHandler:
         if (handler := self.handlers.get(route)) is not None:
             return handler
-        text = f"There is nothing at this path; the MCP endpoint is {self._options.path}"
-        raise ProtocolError(text, code=INVALID_REQUEST, http_status=404)
+        raise invalid_request(404, f"There is nothing at this path; the MCP endpoint is {self._options.path}")
 
     async def start(self, owner: Any) -> None:
         """If it fails, all is undone: the next try opens another state."""

@@ -172,8 +172,6 @@ class Authenticator:
         nonce_header = [] if nonce is None else [(b"dpop-nonce", nonce.encode())]
         return self._auth.challenges(refusal, self._urls.metadata(scope, route)) + nonce_header
 
-    # ── tokens ──
-
     def _presented(self, header: bytes) -> PresentedToken:
         """Raises Unauthorized if the header holds no token that could be good."""
         scheme, _, rest = header.strip(b" \t").partition(b" ")
@@ -249,8 +247,6 @@ class Authenticator:
         except Unauthorized:
             return False
         return True
-
-    # ── streams ──
 
     async def watch(self, header: bytes, request: HttpRequest, end: Callable[[], object]) -> None:
         """End a stream when its token becomes bad or gives other rights. Retries while verifiers are unavailable."""

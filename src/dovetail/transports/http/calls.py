@@ -151,8 +151,6 @@ class HttpCall(PostInFlight, eq=False, kw_only=True):
             self.disconnected = True
             self.cancel()
 
-    # ── serving ──
-
     async def serve(self, engine: Engine, begun: Awaitable[bytes] | None = None) -> bytes | None:
         """Run the call, or the rest of a `begun` one, and send its response; one of a batch returns it."""
         outcome: Outcome | None = None

@@ -13,10 +13,11 @@ from dovetail.engine.sessions import SessionHandle, Sessions
 from dovetail.engine.subscriptions import ChangeLog, ChangesMade
 from dovetail.engine.workers import WorkerLease
 from dovetail.errors import INVALID_REQUEST, ProtocolError
-from dovetail.protocol import inbound, jsonrpc, revisions
+from dovetail.protocol import inbound, jsonrpc
 from dovetail.protocol.inbound import Opened, Request
 from dovetail.protocol.jsonrpc import BadMessage, Envelope
 from dovetail.protocol.methods import InitializeParams, RequestId
+from dovetail.protocol.revisions import MODERN, Revision
 from dovetail.state.base import StateBackend
 from dovetail.transports.http import calls
 from dovetail.transports.http.calls import BatchItem, HttpBatch, HttpCall, RunningCalls, detached
@@ -25,7 +26,7 @@ from dovetail.transports.http.get_stream import STATELESS, GetStreams, ServerMes
 from dovetail.transports.http.in_flight import InFlight
 from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http.proxies import TrustedProxies, quota_key
-from dovetail.transports.http.request import HttpRequest
+from dovetail.transports.http.request import HttpRequest, invalid_request
 from dovetail.transports.http.response import Accepted, PostResponse
 
 SESSION_HEADER = b"mcp-session-id"
@@ -101,7 +102,8 @@ class Endpoint:
                 del body, message  # a listen, which may last for days, would keep them
                 await serving
             else:
-                await self._receive_message(http_request, message, await self._find_session(http_request))
+                http_request.session = await self._find_session(http_request)
+                await self._receive_message(http_request, message)
                 await http_request.response.empty(202)
         except BadMessage as bad:
             await http_request.refuse(bad, bad.id)
@@ -172,7 +174,7 @@ class Endpoint:
     def _listen(self, http_request: HttpRequest, request: Request) -> Awaitable[object]:
         if not http_request.accepted.stream:
             text = "subscriptions/listen answers with text/event-stream, which Accept does not allow"
-            raise ProtocolError(text, code=INVALID_REQUEST, http_status=406)
+            raise invalid_request(406, text)
         response = PostResponse(http_request.response, http_request.accepted)
         context = self._context(http_request, request, response)
         receive, on_done = http_request.receive, self._in_flight.close_stream
@@ -186,14 +188,15 @@ class Endpoint:
 
     async def _handshake_request(self, http_request: HttpRequest, opened: Opened) -> None:
         try:
-            session = await self._find_session(http_request)
+            session = http_request.session = await self._find_session(http_request)
             self._in_flight.refuse_if_closing()
             record = None if session is None else session.record
             request = inbound.on_http(opened, http_request.headers, record, stateless=self._options.stateless)
             if request.method == "initialize":
-                serving = self._initialize(http_request, request, await self._create_session(http_request, request))
+                http_request.session = await self._create_session(http_request, request)
+                serving = self._initialize(http_request, request)
             else:
-                serving = self._serve_in_session(http_request, request, session)
+                serving = self._serve_in_session(http_request, request)
         except ProtocolError as failure:
             await http_request.refuse(failure, opened.id)
         else:
@@ -216,11 +219,9 @@ class Endpoint:
         request.session = session.record
         return session
 
-    def _initialize(
-        self, http_request: HttpRequest, request: Request, session: SessionHandle | None
-    ) -> Awaitable[object]:
+    def _initialize(self, http_request: HttpRequest, request: Request) -> Awaitable[object]:
         """Serve `initialize`. The client can't resume: it does not know its session yet."""
-        accepted = http_request.accepted
+        accepted, session = http_request.accepted, http_request.session
         # No keep-alive may start a stream before the header with the session is added.
         accepted = Accepted(accepted.json, accepted.stream and not accepted.json)
         response = PostResponse(http_request.response, accepted, session)
@@ -239,13 +240,11 @@ class Endpoint:
             call.response.http_response.add_headers([(SESSION_HEADER, session_id.encode())])
         await call.response.finish(message, status)
 
-    def _serve_in_session(
-        self, http_request: HttpRequest, request: Request, session: SessionHandle | None
-    ) -> Awaitable[object]:
+    def _serve_in_session(self, http_request: HttpRequest, request: Request) -> Awaitable[object]:
         """Serve a call that goes on after a disconnect, if its client has a session to resume it."""
-        if session is not None:
-            self.calls.refuse_duplicate(session.record.id, request.id)
-        response = self._post_response(http_request, request.revision, session, (request.id,))
+        if http_request.session is not None:
+            self.calls.refuse_duplicate(http_request.session.record.id, request.id)
+        response = self._post_response(http_request, request.revision, (request.id,))
         context = self._context(http_request, request, response)
         if http_request.response.fast_path is not None:
             return self._serve(http_request, context, response)
@@ -265,13 +264,9 @@ class Endpoint:
         return context
 
     def _post_response(
-        self,
-        http_request: HttpRequest,
-        revision: revisions.Revision,
-        session: SessionHandle | None,
-        requests: tuple[RequestId, ...],
+        self, http_request: HttpRequest, revision: Revision, requests: tuple[RequestId, ...]
     ) -> PostResponse:
-        accepted = http_request.accepted
+        accepted, session = http_request.accepted, http_request.session
         if session is None:
             return PostResponse(http_request.response, accepted)
         primes = revision.resumable and accepted.stream
@@ -280,7 +275,7 @@ class Endpoint:
     # ── batches, which only 2025-03-26 has ──
 
     async def _batch(self, http_request: HttpRequest, messages: Sequence[Envelope | BadMessage]) -> None:
-        session = await self._find_session(http_request)
+        session = http_request.session = await self._find_session(http_request)
         self._in_flight.refuse_if_closing()
         record = None if session is None else session.record
         revision = inbound.http_batch_revision(http_request.headers, record)
@@ -288,7 +283,7 @@ class Endpoint:
         assert revision is not None
         inbound.known_session(http_request.headers, record, self._options.stateless)
         requests = tuple(each.id for each in messages if isinstance(each, Envelope) and each.is_request)
-        response = self._post_response(http_request, revision, session, requests)  # type: ignore[arg-type]
+        response = self._post_response(http_request, revision, requests)  # type: ignore[arg-type]
         batch = HttpBatch(response, http_request.receive, self._keep_alive)
         items = [self._batch_item(http_request, message, batch) for message in messages]
         if any(isinstance(message, BadMessage) or message.is_request for message in messages):
@@ -305,11 +300,11 @@ class Endpoint:
             self._in_flight.remove(batch)
 
     def _batch_item(self, http_request: HttpRequest, message: Envelope | BadMessage, batch: HttpBatch) -> BatchItem:
-        headers, session = http_request.headers, batch.response.session
+        headers, session = http_request.headers, http_request.session
         if isinstance(message, BadMessage):
             return _ready(jsonrpc.error(message.id, message, id_optional=False))
         if not message.is_request:
-            return self._message_in_batch(http_request, message, session)
+            return self._message_in_batch(http_request, message)
         assert isinstance(message.id, (int, str))
         try:
             opened = inbound.open_request(message)
@@ -327,18 +322,15 @@ class Endpoint:
         except ProtocolError as failure:
             return _ready(jsonrpc.error(message.id, failure))
 
-    async def _message_in_batch(
-        self, http_request: HttpRequest, message: Envelope, session: SessionHandle | None
-    ) -> None:
+    async def _message_in_batch(self, http_request: HttpRequest, message: Envelope) -> None:
         with suppress(ProtocolError):  # a notification has no response
-            await self._receive_message(http_request, message, session)
+            await self._receive_message(http_request, message)
 
     # ── notifications, and responses to client requests: only sessions have them ──
 
-    async def _receive_message(
-        self, http_request: HttpRequest, message: Envelope, session: SessionHandle | None
-    ) -> None:
+    async def _receive_message(self, http_request: HttpRequest, message: Envelope) -> None:
         """Raises ProtocolError if the headers are wrong. Unknown and malformed notifications are ignored."""
+        session = http_request.session
         record = None if session is None else session.record
         inbound.notice_on_http(message, http_request.headers, record, stateless=self._options.stateless)
         if session is None:
@@ -363,8 +355,7 @@ class Endpoint:
             return
         session = await self._require_session(http_request)
         if not http_request.accepted.stream:
-            text = "GET answers with text/event-stream, which Accept does not allow"
-            raise ProtocolError(text, code=INVALID_REQUEST, http_status=406)
+            raise invalid_request(406, "GET answers with text/event-stream, which Accept does not allow")
         await self.streams.serve(http_request, session, quota_key(http_request, self._proxies))
 
     async def _delete(self, http_request: HttpRequest) -> None:
@@ -377,7 +368,7 @@ class Endpoint:
         await http_request.response.empty(204)
 
     def _has_no_sessions(self, http_request: HttpRequest) -> bool:
-        return self._options.stateless or http_request.headers.get("mcp-protocol-version") in revisions.MODERN
+        return self._options.stateless or http_request.headers.get("mcp-protocol-version") in MODERN
 
     async def _require_session(self, http_request: HttpRequest) -> SessionHandle:
         session = await self._find_session(http_request)

@@ -201,10 +201,7 @@ class EventStream:
         self._become(StreamState.RUNNING)
 
     async def append(self, record: bytes, ttl: float) -> int | None:
-        """The number of the record; None if another worker has ended the stream.
-
-        One try. If an earlier try has written the record after all, it is found, and not written twice.
-        """
+        """One try; finds a record that an earlier try has written. None if another worker has ended the stream."""
         state, size = self._store.state, len(record)
         if self.state is StreamState.NEW:
             await self._announce()

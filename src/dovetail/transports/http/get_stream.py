@@ -1,9 +1,8 @@
 """Server-to-client messages of HTTP sessions, and the GET streams that carry them.
 
 A message goes on the event stream of its call. One that can't is appended to the session's message log, which the GET
-stream of the session reads; another kind of GET stream resumes the event stream of a call. Every worker knows which GET
-stream of a session is the current one. Events that an older stream at another worker has sent since its last keep-alive
-may be sent twice.
+stream of the session reads; another kind of GET stream resumes the event stream of a call. Only the newest GET stream
+of a session counts. Events that an older one at another worker has sent since its last keep-alive may be sent twice.
 """
 
 import asyncio
@@ -114,10 +113,7 @@ class SessionChannel(msgspec.Struct, eq=False):
     _response: PostResponse | None  # while the call runs
 
     def pending(self, method: str, timeout: float) -> AbstractAsyncContextManager[PendingRequest]:
-        """A client request, on the event stream of the call or else on the GET stream.
-
-        It fails if the client has no connection for a while.
-        """
+        """A client request, on the event stream of the call or else on the GET stream."""
         if (response := self._response) is None:
             raise QuestionFailed(CALL_IS_OVER)
         messages, session = self._messages, self._session
@@ -128,7 +124,7 @@ class SessionChannel(msgspec.Struct, eq=False):
                 raise QuestionFailed(NOT_READY)
             if await response.send_message(message):
                 return
-            if await presence.has_stream(session.record.id):
+            if await presence.current(session.record.id):
                 await messages.append(session, message)
             elif response.accepted.stream:
                 raise QuestionFailed(f"The client can't be asked: {DISCONNECTED}")
@@ -136,9 +132,9 @@ class SessionChannel(msgspec.Struct, eq=False):
                 raise MissingCapability({method.partition("/")[0]: {}}, JSON_ONLY)
 
         async def is_connected() -> bool:
-            if not response.http_response.ended or await presence.has_stream(session.record.id):
+            if not response.http_response.ended or await presence.current(session.record.id):
                 return True
-            return response.events is not None and await presence.has_stream(response.events.name)
+            return response.events is not None and bool(await presence.current(response.events.name))
 
         return messages.replies.open(session.record.id, timeout, send, is_connected)
 
@@ -174,13 +170,11 @@ class Presence(msgspec.Struct, eq=False):
         with suppress(Conflict, StoreFull):  # a newer stream has registered meanwhile
             await self._state.put(_presence_key(name), b"", ttl=1.0, if_version=entry.version)
 
-    async def has_stream(self, name: str) -> bool:
-        return bool(await self._current(name))
-
     async def is_current(self, name: str, stream: bytes) -> bool:
-        return await self._current(name) in (b"", stream)
+        return await self.current(name) in (b"", stream)
 
-    async def _current(self, name: str) -> bytes:
+    async def current(self, name: str) -> bytes:
+        """The id of the stream; empty if there is none."""
         entry = await self._state.get(_presence_key(name))
         return b"" if entry is None else entry.value
 
@@ -286,7 +280,7 @@ class CallSource:
         return events
 
 
-EventSource = SessionSource | CallSource
+Source = SessionSource | CallSource
 
 
 class GetStream:
@@ -294,7 +288,7 @@ class GetStream:
 
     def __init__(
         self,
-        source: EventSource,
+        source: Source,
         session: SessionHandle,
         response: HttpResponse,
         listener: Listener,
@@ -430,7 +424,7 @@ class GetStreams(msgspec.Struct, eq=False):
         id = request.headers.get("last-event-id", "")
         event_id = EventId.read(id) if id else None
         if event_id is None or event_id.stream == CHANGES:
-            source: EventSource = SessionSource(self._changes, self._messages, session, event_id)
+            source: Source = SessionSource(self._changes, self._messages, session, event_id)
         else:
             running = await self._store.find(session.record.id, event_id)
             if running is not None:  # the client has lost that connection, even if the server does not know yet

@@ -17,7 +17,7 @@ import msgspec
 from dovetail.auth.principal import Principal
 from dovetail.engine.connection import Connection
 from dovetail.engine.engine import Engine
-from dovetail.errors import INVALID_REQUEST, ProtocolError
+from dovetail.errors import ProtocolError
 from dovetail.protocol import jsonrpc, sse
 from dovetail.protocol.jsonrpc import BadMessage
 from dovetail.protocol.sse import encode_event
@@ -26,7 +26,7 @@ from dovetail.transports.http.asgi import is_below
 from dovetail.transports.http.in_flight import FLUSH_TIMEOUT, InFlight
 from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http.proxies import TrustedProxies, quota_key
-from dovetail.transports.http.request import HttpRequest, keep_alive
+from dovetail.transports.http.request import HttpRequest, invalid_request, keep_alive
 
 STREAM_ROUTE = "/sse"
 MESSAGES_ROUTE = "/messages"
@@ -55,8 +55,6 @@ class SseClient:
         self._writable.set()
         self._closed = False  # nothing more is queued; the queue is still sent
         self._grace = 0.0  # seconds for its calls to finish
-
-    # ── messages to the client ──
 
     def write(self, message: bytes) -> None:
         if self._closed:
@@ -88,8 +86,6 @@ class SseClient:
             else:
                 self._readable.clear()
                 await self._readable.wait()
-
-    # ── messages of the client, and the end ──
 
     async def feed(self, message: bytes) -> bool:
         """False if the stream is ending."""
@@ -299,5 +295,4 @@ def _session_param(request: HttpRequest) -> str:
 
 
 def _no_session(status: int) -> ProtocolError:
-    text = f"There is no such session; GET {STREAM_ROUTE} opens one"
-    return ProtocolError(text, code=INVALID_REQUEST, http_status=status)
+    return invalid_request(status, f"There is no such session; GET {STREAM_ROUTE} opens one")

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import monotonic
 from typing import NamedTuple
 
+import msgspec
+
 from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.headers import Headers
 from dovetail.transports.http.asgi import RawHeaders
@@ -293,15 +295,14 @@ _PARAMETER = re.compile(r"mcp-param-[!#$%&'*+\-.^_`|~0-9a-z]{1,200}", re.IGNOREC
 _ECHOABLE = re.compile(r"[!-~]{1,500}")  # visible ASCII; any other origin gets no permission
 
 
-class Cors:
+class Cors(msgspec.Struct, frozen=True):
     """CORS headers for pages of other origins.
 
     The `Origin` was checked before, so it is echoed: never `*`, and never with credentials, for the server uses no
     cookies. Private network access is allowed too: `allowed_origins` are meant to have it, loopback pages have it.
     """
 
-    def __init__(self, enabled: bool) -> None:
-        self._enabled = enabled
+    _enabled: bool
 
     def preflight(self, headers: Headers) -> RawHeaders | None:
         """The headers for an OPTIONS request; None if it is no preflight, or CORS is switched off."""

@@ -12,6 +12,7 @@ import msgspec
 
 from dovetail.auth.principal import Principal
 from dovetail.engine.concurrency import CallTimeout, Expiry, beside
+from dovetail.engine.sessions import SessionHandle
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.headers import HeaderError, Headers
@@ -48,6 +49,7 @@ class HttpRequest(msgspec.Struct, eq=False):
     headers: Headers
     response: HttpResponse
     principal: Principal | None = None  # the caller, if known
+    session: SessionHandle | None = None  # that the headers name, once the endpoint has found it
     watch_token: "TokenWatch | None" = None  # ends a stream when the token of its caller becomes bad
 
     __repr__ = object.__repr__  # its fields hold the headers, and the token in them
@@ -80,7 +82,7 @@ class HttpRequest(msgspec.Struct, eq=False):
             if name.startswith("mcp-"):
                 raise HeaderError(f"{name} came more than once")
             if name in SINGLE_HEADERS:
-                raise ProtocolError(f"The header {name} came more than once", code=INVALID_REQUEST, http_status=400)
+                raise invalid_request(400, f"The header {name} came more than once")
 
     @property
     def accepted(self) -> Accepted:
@@ -115,8 +117,6 @@ class HttpRequest(msgspec.Struct, eq=False):
         body = jsonrpc.error(None, ProtocolError(text, code=INVALID_REQUEST))
         await self.response.json(405, body, [(b"allow", allowed)])
 
-    # ── the body ──
-
     def require_json(self) -> None:
         """Raises ProtocolError unless the body is JSON in UTF-8, as far as the headers say."""
         raw = self.headers.raw
@@ -124,12 +124,10 @@ class HttpRequest(msgspec.Struct, eq=False):
             return
         type = self.headers.get("content-type", JSON)
         if type != JSON and not is_json(type):
-            text = f"Content-Type must be application/json in UTF-8, not {type[:100]!r}"
-            raise ProtocolError(text, code=INVALID_REQUEST, http_status=415)
+            raise invalid_request(415, f"Content-Type must be application/json in UTF-8, not {type[:100]!r}")
         coding = self.headers.get("content-encoding")
         if coding is not None and coding.lower() != "identity":
-            text = f"Content-Encoding must be identity, not {coding[:100]!r}"
-            raise ProtocolError(text, code=INVALID_REQUEST, http_status=415)
+            raise invalid_request(415, f"Content-Encoding must be identity, not {coding[:100]!r}")
 
     def buffered_body(self, limit: int) -> bytes | None:
         """The whole body if it has arrived; None if it has to be awaited."""
@@ -143,14 +141,13 @@ class HttpRequest(msgspec.Struct, eq=False):
         """The whole body. Raises ProtocolError if it is too large or too slow, or all bodies exceed the quota."""
         length = self.headers.raw.get(b"content-length", b"0")
         if not length.isdigit() and not (length := length.strip(b" \t")).isdigit():
-            raise ProtocolError("Content-Length is not a number", code=INVALID_REQUEST, http_status=400)
+            raise invalid_request(400, "Content-Length is not a number")
         if len(length) > 18 or int(length) > limit:
             raise _too_large(limit)
         try:
             return await beside(self._read(limit, quota), lambda: Expiry(timeout))
         except CallTimeout:
-            text = f"The body did not arrive within {timeout:g} s"
-            raise ProtocolError(text, code=INVALID_REQUEST, http_status=408) from None
+            raise invalid_request(408, f"The body did not arrive within {timeout:g} s") from None
 
     async def _read(self, limit: int, quota: BodyQuota) -> bytes:
         arrived = bytearray()  # not a list: chunks may be tiny, and an object for each would cost more memory
@@ -175,9 +172,13 @@ RequestHandler = Callable[[HttpRequest], Awaitable[None]]
 TokenWatch = Callable[[HttpRequest, Callable[[], object]], Coroutine[Any, Any, None]]
 
 
+def invalid_request(status: int, text: str) -> ProtocolError:
+    return ProtocolError(text, code=INVALID_REQUEST, http_status=status)
+
+
 def _too_large(limit: int) -> ProtocolError:
-    text = f"The body is larger than {limit} bytes; max_body_bytes (DOVETAIL_MAX_BODY_BYTES) sets the limit"
-    return ProtocolError(text, code=INVALID_REQUEST, http_status=413)
+    option = "max_body_bytes (DOVETAIL_MAX_BODY_BYTES)"
+    return invalid_request(413, f"The body is larger than {limit} bytes; {option} sets the limit")
 
 
 def is_json(type: str) -> bool:
@@ -229,12 +230,9 @@ async def keep_alive(
 
 
 async def listen_for_disconnect(receive: Receive) -> None:
-    """Return when the client has disconnected, or when `receive` fails.
-
-    Middleware of some hosts gives the body again and again, so it is called less often after the first time.
-    """
+    """Return when the client has disconnected, or when `receive` fails."""
     try:
-        for pause in chain([0.0], repeat(0.05)):
+        for pause in chain([0.0], repeat(0.05)):  # middleware of some hosts gives the body again and again
             if (await receive())["type"] == "http.disconnect":
                 return
             await asyncio.sleep(pause)

@@ -209,10 +209,7 @@ class PostResponse(msgspec.Struct, eq=False):
         await self.send_message(message)
 
     async def send_message(self, message: bytes, *, last: bool = False) -> bool:
-        """Send a message on the event stream, or keep it for a client that resumes; the `last` ends the stream.
-
-        False if neither is possible: a client that reads only JSON does not get it.
-        """
+        """Send a message on the event stream, or store it for a client that resumes; False if neither is possible."""
         if not self.accepted.stream:
             return False
         if not self.http_response.started:
@@ -245,10 +242,7 @@ class PostResponse(msgspec.Struct, eq=False):
             await self.http_response.event(sse.KEEP_ALIVE)
 
     async def close_stream(self, retry: float | None) -> None:
-        """Close the connection but not the stream, which the client resumes after `retry` seconds.
-
-        A GET stream at another worker that has resumed it stays open.
-        """
+        """Close the connection but not the stream, which the client resumes after `retry` seconds."""
         await self._open()
         if self.events is not None and self.events.close_get_stream is not None:
             await self.events.close_get_stream(retry)

@@ -19,14 +19,14 @@ import msgspec
 from dovetail.engine.call_tool import EXITS, is_cancelled
 from dovetail.engine.concurrency import CallTimeout, with_timeout
 from dovetail.engine.engine import Engine
-from dovetail.errors import INVALID_REQUEST, Busy, ProtocolError, SetupError
+from dovetail.errors import Busy, ProtocolError, SetupError
 from dovetail.protocol import jsonrpc
 from dovetail.registry.functions import inspect_function
 from dovetail.transports.http.asgi import App, Message, RawHeaders, Receive, Scope, Send, is_below
 from dovetail.transports.http.in_flight import BodyQuota
 from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http.proxies import NO_PROXIES, TrustedProxies
-from dovetail.transports.http.request import JSON, ClientDisconnect, HttpRequest
+from dovetail.transports.http.request import JSON, ClientDisconnect, HttpRequest, invalid_request
 from dovetail.transports.http.response import SEND_TIMEOUT, as_coroutine
 
 MAX_QUERY_FIELDS = 1_000
@@ -67,8 +67,7 @@ class PageRequest:
         try:
             return parse_qs(text, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
         except ValueError:
-            text = f"The query has more than {MAX_QUERY_FIELDS} fields"
-            raise ProtocolError(text, code=INVALID_REQUEST, http_status=400) from None
+            raise invalid_request(400, f"The query has more than {MAX_QUERY_FIELDS} fields") from None
 
     async def body(self) -> bytes:
         """The whole body, the same each time. Raises ProtocolError if it is too large or too slow."""
@@ -186,12 +185,11 @@ def route_app(
     return app
 
 
-class _PageSend:
-    """Sends messages with a timeout; knows whether the response has started."""
+class _PageSend(msgspec.Struct, eq=False):
+    """Sends messages with a timeout."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.has_started = False
+    _send: Send
+    has_started: bool = False
 
     async def __call__(self, message: Message) -> None:
         self.has_started = True

@@ -11,14 +11,14 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from dovetail.engine.engine import Engine
-from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
+from dovetail.errors import SetupError
 from dovetail.protocol.headers import Headers
 from dovetail.transports.http.asgi import RawHeaders, Receive, Scope, Send
 from dovetail.transports.http.legacy_sse import MESSAGES_ROUTE, STREAM_ROUTE
 from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http.origin import OriginPolicy, parse_authority
 from dovetail.transports.http.proxies import TrustedProxies
-from dovetail.transports.http.request import HttpRequest
+from dovetail.transports.http.request import HttpRequest, invalid_request
 
 if TYPE_CHECKING:
     from dovetail.auth.settings import Auth
@@ -129,8 +129,7 @@ class ResourceDocuments:
         full_path = self._options.path if url is None else public_path(url)
         _, name, endpoint = request.scope["path"].rpartition(NAME)
         if not name or endpoint.rstrip("/") not in ("", full_path):
-            text = f"There is nothing at this path; the document is at {WELL_KNOWN}{full_path}"
-            raise ProtocolError(text, code=INVALID_REQUEST, http_status=404)
+            raise invalid_request(404, f"There is nothing at this path; the document is at {WELL_KNOWN}{full_path}")
         return self._respond(request, url or f"{self.urls.origin(request.scope)}{full_path}")
 
 
