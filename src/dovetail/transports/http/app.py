@@ -26,7 +26,7 @@ from dovetail.transports.http.endpoint import Endpoint
 from dovetail.transports.http.event_store import MAX_STREAMS
 from dovetail.transports.http.in_flight import AppStatus, InFlight
 from dovetail.transports.http.legacy_sse import MESSAGES_ROUTE, STREAM_ROUTE, SseEndpoint
-from dovetail.transports.http.options import HttpOptions, Identify
+from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http.origin import Cors, OriginPolicy
 from dovetail.transports.http.proxies import TrustedProxies
 from dovetail.transports.http.request import HttpRequest, RequestHandler, invalid_request
@@ -60,25 +60,20 @@ class HttpApp:
         self._cors = Cors(options.cors)
         self._proxies = TrustedProxies(options.trusted_proxies)
         self._public_handlers: dict[str, RequestHandler] = dict.fromkeys(HEALTH_PATHS, self._health)
-        self._documents = documents = self._make_documents()
+        self._documents = documents = None
+        if (auth := engine.options.auth) is not None:
+            if options.identify is not None:
+                raise SetupError("identify= and Server(auth=) both say who is asking; choose one of them")
+            documents = ResourceDocuments(engine, auth, options, self._origin_policy, self._proxies)
+            self._documents = documents
+            self._public_handlers |= dict.fromkeys(documents.routes, documents.serve)
         self._urls = documents.urls if documents else ResourceUrls(options.public_url, options.path, self._proxies)
         taken = {*self._public_handlers, *((STREAM_ROUTE, MESSAGES_ROUTE) if options.sse else ())}
         if options.path in taken:
             raise SetupError(f"path={options.path!r} is not possible: something else is served there; choose another")
         self._routes = RouteTable(options.routes, reserved={options.path, *taken})
-        self._has_routes = bool(options.routes)
         self._running: RunningApp | None = None
         self._draining = False
-
-    def _make_documents(self) -> ResourceDocuments | None:
-        auth = self._engine.options.auth
-        if auth is None:
-            return None
-        if self._options.identify is not None:
-            raise SetupError("identify= and Server(auth=) both say who is asking; choose one of them")
-        documents = ResourceDocuments(self._engine, auth, self._options, self._origin_policy, self._proxies)
-        self._public_handlers |= dict.fromkeys(documents.routes, documents.serve)
-        return documents
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -102,7 +97,7 @@ class HttpApp:
             request.refuse_repeated_headers()
         self._origin_policy.check(request.headers, request.scope.get("server"))
         is_mount_point = not request.route and request.scope.get("root_path")
-        page = self._routes.find(request.route) if self._has_routes and not is_mount_point else None
+        page = self._routes.find(request.route) if self._options.routes and not is_mount_point else None
         if page is not None:
             return self._serve_page(page, request)
         if request.method in ("GET", "HEAD") and request.route in ("", self._options.path) and request.is_from_browser:
@@ -120,16 +115,21 @@ class HttpApp:
 
     async def _serve_after_start(self, request: HttpRequest) -> None:
         """Start the server or identify the caller first."""
-        running = await self._started()
+        running = await self._ensure_started()
         handler = running.handler(request.route)
-        if self._options.identify is not None:
-            request.principal = await _identity(self._options.identify, request.scope)
+        if (identify := self._options.identify) is not None:
+            found = identify(request.scope)
+            if isinstance(found, Awaitable):
+                found = await found
+            if found is not None and not isinstance(found, str):
+                raise TypeError(f"identify must give a string or None, not {type(found).__name__}")
+            request.principal = None if found is None else Principal(subject=found)
             running.in_flight.refuse_if_closing()  # a drain may have begun meanwhile
         await handler(request)
 
     async def _serve_page(self, page: App, request: HttpRequest) -> None:
         """Serve a custom route, after the lifespan of the server has started; a drain waits for it as for a call."""
-        running = await self._started()
+        running = await self._ensure_started()
         in_flight = running.in_flight
         # The fast path would bypass the page's own middleware.
         extensions = {name: each for name, each in (request.scope.get("extensions") or {}).items() if name != FAST_PATH}
@@ -164,8 +164,7 @@ class HttpApp:
 
     # ── start and drain ──
 
-    async def _started(self) -> "RunningApp":
-        """The app on this event loop, started if it is not yet."""
+    async def _ensure_started(self) -> "RunningApp":
         running = self._running
         if running is None or not self._is_on_this_loop(running):
             running = self._begin_start()
@@ -201,7 +200,7 @@ class HttpApp:
         self._draining = False
         if self._running is not None and self._running.in_flight.closing:
             self._running = None
-        await self._started()
+        await self._ensure_started()
 
     def begin_drain(self) -> None:
         """Let `/ready` fail; requests are still served."""
@@ -289,15 +288,6 @@ def _default_state(options: HttpOptions) -> MemoryState:
     entries = 2 * options.max_sessions + options.max_streams + 2 * MAX_STREAMS + MAX_SHARED
     entry_bytes = (4_000 + options.max_sessions) * (MAX_CLIENT + 1024)  # also if each `initialize` is at its limit
     return MemoryState(max_entries=entries, max_entry_bytes=entry_bytes)
-
-
-async def _identity(identify: Identify, scope: Scope) -> Principal | None:
-    found = identify(scope)
-    if isinstance(found, Awaitable):
-        found = await found
-    if found is not None and not isinstance(found, str):
-        raise TypeError(f"identify must give a string or None, not {type(found).__name__}")
-    return None if found is None else Principal(subject=found)
 
 
 class RunningApp:

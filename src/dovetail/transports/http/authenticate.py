@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from hashlib import blake2b
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -64,8 +64,6 @@ class TokenLimits(msgspec.Struct, frozen=True):
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """What verifiers said of a token."""
-
     principal: Principal | None  # None: the token is bad
     good_until: float  # in the cache, by the monotonic clock
     is_sufficient: bool = False  # the request needs no other check
@@ -74,13 +72,12 @@ class Verified(msgspec.Struct, frozen=True):
 EXPIRED = Verified(None, -math.inf)  # replaces an outcome that must not be cached: claims are personal data
 
 
-class PresentedToken(NamedTuple):
+class PresentedToken(msgspec.Struct, eq=False):
     digest: bytes
     scheme: bytes  # in lower case
     token: str
 
-    def __repr__(self) -> str:
-        return "PresentedToken(…)"
+    __repr__ = object.__repr__  # no log shows the token
 
 
 class Authenticator:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from dovetail.engine.call_tool import EXITS
-from dovetail.engine.concurrency import beside, go_on_beside
+from dovetail.engine.concurrency import beside
 from dovetail.engine.dispatch import handle
 from dovetail.engine.engine import Engine
 from dovetail.engine.request_context import RequestContext
@@ -36,16 +36,14 @@ Outcome = tuple[bytes, int]  # a JSON-RPC response and its HTTP status
 BatchItem = Coroutine[Any, Any, bytes | None]  # serves one message of a batch; gives the response if there is one
 
 
-def error_outcome(
-    failure: BaseException, id: RequestId, request: Request, http_response: HttpResponse | None
-) -> Outcome:
-    """The error response to a failed call. `http_response`: None in a batch, whose calls share the headers."""
+def error_outcome(failure: BaseException, id: RequestId, request: Request, response: HttpResponse | None) -> Outcome:
+    """The error response to a failed call. `response`: None in a batch, whose calls share the headers."""
     if not isinstance(failure, ProtocolError):
         log.error("%s could not be answered properly", request.method, exc_info=failure)
         failure = ProtocolError("Internal error", code=INTERNAL_ERROR)
     has_status = not request.revision.handshake or isinstance(failure, (RateLimited, Unauthorized))
-    if http_response is not None:
-        http_response.add_headers(http_response.error_headers(failure))
+    if response is not None:
+        response.add_headers(response.error_headers(failure))
     return jsonrpc.error(id, failure), failure.http_status if has_status else 200
 
 
@@ -190,10 +188,6 @@ class HttpCall(PostInFlight, eq=False, kw_only=True):
     def _begin(self, engine: Engine) -> Awaitable[bytes]:
         work = handle(engine, self.context)
         return work if self.batched else beside(work, lambda: self)
-
-    def resume(self, work: Coroutine[Any, Any, bytes], waited_for: Any) -> Awaitable[bytes]:
-        """The rest of the work, after its first step."""
-        return go_on_beside(work, waited_for, self)
 
     async def _send(self, outcome: Outcome | None) -> None:
         if outcome is None:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from functools import partial
 
 from dovetail.engine.client_requests import Reply
+from dovetail.engine.concurrency import go_on_beside
 from dovetail.engine.dispatch import handle
 from dovetail.engine.engine import Engine
 from dovetail.engine.request_context import RequestContext
@@ -134,7 +135,7 @@ class Endpoint:
             outcome = calls.error_outcome(failure, id, context.request, http_request.response)
         else:
             call = self._track(http_request, id, context, response)
-            return call.serve(self._engine, call.resume(work, waited_for))
+            return call.serve(self._engine, go_on_beside(work, waited_for, call))
         context.emit = calls.discard
         if context.back is not None:
             context.back.close()
@@ -166,19 +167,16 @@ class Endpoint:
     # ── 2026-07-28: no sessions; a call runs in the task of its HTTP request, and ends with it ──
 
     def _modern_request(self, http_request: HttpRequest, request: Request) -> Awaitable[object]:
-        if request.method == LISTEN:
-            return self._listen(http_request, request)
         response = PostResponse(http_request.response, http_request.accepted)
-        return self._serve(http_request, self._context(http_request, request, response), response)
+        serve = self._listen if request.method == LISTEN else self._serve
+        return serve(http_request, self._context(http_request, request, response), response)
 
-    def _listen(self, http_request: HttpRequest, request: Request) -> Awaitable[object]:
-        if not http_request.accepted.stream:
+    def _listen(self, http_request: HttpRequest, context: RequestContext, response: PostResponse) -> Awaitable[object]:
+        if not response.accepted.stream:
             text = "subscriptions/listen answers with text/event-stream, which Accept does not allow"
             raise invalid_request(406, text)
-        response = PostResponse(http_request.response, http_request.accepted)
-        context = self._context(http_request, request, response)
-        receive, on_done = http_request.receive, self._in_flight.close_stream
-        call = HttpCall(response, receive, self._keep_alive, context=context, id=request.id, on_done=on_done)
+        id, receive, on_done = context.request.id, http_request.receive, self._in_flight.close_stream
+        call = HttpCall(response, receive, self._keep_alive, context=context, id=id, on_done=on_done)
         context.emit = call.emit
         caller = quota_key(http_request, self._proxies)
         self._in_flight.open_stream(call, lambda _: end_listen(call), call.on_disconnect, caller)

@@ -55,8 +55,6 @@ NEXT = {
 
 
 class EventStore:
-    """The event streams of all sessions, and those that this worker writes."""
-
     def __init__(
         self, state: StateBackend, *, ttl: float, lease: WorkerLease, retry_seconds: float = 10.0,
         max_streams: int = MAX_STREAMS,

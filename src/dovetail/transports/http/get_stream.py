@@ -48,8 +48,6 @@ Event = tuple[bytes, EventId]  # a frame, and the position of a client that has 
 
 
 class ServerMessages:
-    """Requests and notifications to the clients of all sessions."""
-
     def __init__(self, sessions: Sessions, state: StateBackend, *, session_timeout: float, beat: float) -> None:
         self._sessions = sessions
         self._state = state
@@ -150,15 +148,11 @@ class Presence(msgspec.Struct, eq=False):
     """The current GET stream for each source of events (a session, or a call), known to all workers."""
 
     _state: StateBackend
-    _ttl: float  # seconds after which a stream that was not renewed counts as gone
+    _ttl: float  # seconds after which a stream that did not register again counts as gone
 
     async def register(self, name: str, stream: bytes) -> None:
         with suppress(StoreFull):  # then calls can't send requests on it
             await self._state.put(_presence_key(name), stream, ttl=self._ttl)
-
-    async def renew(self, name: str, stream: bytes) -> None:
-        if await self.is_current(name, stream):
-            await self.register(name, stream)
 
     async def unregister(self, name: str, stream: bytes) -> None:
         entry = await self._state.get(_presence_key(name))
@@ -211,7 +205,6 @@ class SessionSource:
             self.position = _saved_position(self._session)
 
     async def read(self) -> list[Event]:
-        """The next events, if there are any at the moment."""
         if not self._session.record.initialized:  # before that the server may send nothing
             return []
         position = self.position
@@ -284,8 +277,6 @@ Source = SessionSource | CallSource
 
 
 class GetStream:
-    """The response to one GET."""
-
     def __init__(
         self,
         source: Source,
@@ -390,7 +381,8 @@ class GetStream:
             if not await self._session.use():
                 self.close()
                 return
-            await self._presence.renew(self.source.name, self._id)
+            if await self._presence.is_current(self.source.name, self._id):
+                await self._presence.register(self.source.name, self._id)
             await self._save_position()
         except StoreUnavailable as failure:
             log.debug("whether a session is still there is not known: %s", failure.message)
@@ -410,8 +402,6 @@ class GetStream:
 
 
 class GetStreams(msgspec.Struct, eq=False):
-    """The GET streams at this worker."""
-
     _changes: ChangeLog
     _store: EventStore
     _messages: ServerMessages
@@ -420,7 +410,6 @@ class GetStreams(msgspec.Struct, eq=False):
     current: dict[str, GetStream] = {}  # by the names of their sources
 
     async def serve(self, request: HttpRequest, session: SessionHandle, caller: str) -> None:
-        """`caller`: the one in whose quota the stream counts."""
         id = request.headers.get("last-event-id", "")
         event_id = EventId.read(id) if id else None
         if event_id is None or event_id.stream == CHANGES:

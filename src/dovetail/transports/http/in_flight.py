@@ -176,7 +176,6 @@ class AppStatus:
 
     @property
     def streams(self) -> int:
-        """Open streams, also those of pages."""
         return len(self._in_flight.streams)
 
     @property

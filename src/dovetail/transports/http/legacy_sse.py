@@ -132,8 +132,6 @@ class SseClient:
 
 
 class SseEndpoint(msgspec.Struct, eq=False):
-    """The two routes, and the clients that are connected."""
-
     _engine: Engine
     _options: HttpOptions
     _in_flight: InFlight
@@ -208,7 +206,11 @@ class SseEndpoint(msgspec.Struct, eq=False):
             await request.refuse_method(b"POST", "POST JSON-RPC messages here")
             return
         request.require_json()
-        id, rights = _session_param(request), rights_of(request.principal)
+        query = parse_qs(request.scope.get("query_string", b"")[:1000].decode("latin-1"))
+        ids, rights = query.get("session_id", []), rights_of(request.principal)
+        if len(ids) != 1:
+            raise _no_session(404 if ids else 400)
+        id: str = ids[0]
         await self._require(id, rights)
         body = await request.body(self._options.max_body_bytes, self._options.body_timeout, self._in_flight.bodies)
         try:
@@ -284,14 +286,6 @@ def _log_name(id: str, rights: str | None) -> str:
 def rights_of(principal: Principal | None) -> str | None:
     """Calls run with the rights of the stream, so a caller that posts must have the same."""
     return None if principal is None else " ".join([principal.key, *sorted(principal.scopes)])
-
-
-def _session_param(request: HttpRequest) -> str:
-    query = parse_qs(request.scope.get("query_string", b"")[:1000].decode("latin-1"))
-    ids: list[str] = query.get("session_id", [])
-    if len(ids) != 1:
-        raise _no_session(404 if ids else 400)
-    return ids[0]
 
 
 def _no_session(status: int) -> ProtocolError:

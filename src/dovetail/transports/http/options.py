@@ -87,8 +87,6 @@ class RunOptions(AsgiOptions, total=False):
 
 
 class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """All options, with their defaults."""
-
     path: str = "/mcp"
     sse: bool = True  # HTTP+SSE of 2024-11-05, at /sse and /messages
     stateless: bool = False  # handshake clients without sessions

@@ -41,20 +41,21 @@ log = logging.getLogger("dovetail.http")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-class Authority(NamedTuple):
-    name: str  # of the host, in lower case; IPv6 in its short form and without brackets
-    port: int | None
-
-
 class Origin(NamedTuple):
     scheme: str  # empty for "null", which is the name then
     name: str  # all after "://" if the scheme is neither http nor https
     port: int | None
 
 
-class AddressPattern(NamedTuple):
-    """One entry of `allowed_hosts` or `allowed_origins`."""
+class Authority(NamedTuple):
+    name: str  # of the host, in lower case; IPv6 in its short form and without brackets
+    port: int | None
 
+    def origin(self, scheme: str) -> Origin:
+        return Origin(scheme, self.name, DEFAULT_PORTS[scheme] if self.port is None else self.port)
+
+
+class AddressPattern(NamedTuple):
     scheme: str | None  # None: http and https
     name: str  # "example.com", "*.example.com" for its subdomains, or "*"
     port: int | None  # None: any
@@ -108,8 +109,7 @@ class OriginPolicy:
             raise ProtocolError(message, code=INVALID_REQUEST, http_status=status)
 
     def _decide(self, headers: Headers, key: _Key) -> _Refusal | None:
-        host: str | None = headers.get("host")
-        origin: str | None = headers.get("origin")
+        host, origin = headers.get("host"), headers.get("origin")
         refusal = self._check_host(host, origin, key[2])
         if len(host or "") + len(origin or "") <= MAX_LENGTH:  # longer ones are not cached
             if len(self._decisions) >= 1_000:
@@ -140,9 +140,10 @@ class OriginPolicy:
         origin = parse_origin(given)
         if origin is None:
             return (403, "Origin", f"{quoted(given)} is not an origin, such as https://example.com")
-        is_web = origin.scheme in DEFAULT_PORTS
-        if is_web and (is_loopback(origin.name) or _is_same_origin(origin, allowed_host)):
-            return None
+        if origin.scheme in DEFAULT_PORTS:
+            is_own = allowed_host is not None and origin == allowed_host.origin(origin.scheme)
+            if is_own or is_loopback(origin.name):
+                return None
         if any(pattern.matches_origin(origin) for pattern in self._origins):
             return None
         return (403, "Origin", f"{quoted(given)} is not allowed here: {ADD_ORIGIN}")
@@ -192,9 +193,7 @@ def parse_origin(text: str) -> Origin | None:
     if scheme not in DEFAULT_PORTS:
         return Origin(scheme, rest, None)
     authority = parse_authority(rest)
-    if authority is None:
-        return None
-    return Origin(scheme, authority.name, DEFAULT_PORTS[scheme] if authority.port is None else authority.port)
+    return None if authority is None else authority.origin(scheme)
 
 
 def is_loopback(name: str) -> bool:
@@ -204,13 +203,6 @@ def is_loopback(name: str) -> bool:
     if address is None:
         return name == "localhost" or name.endswith(".localhost")
     return address.is_loopback
-
-
-def _is_same_origin(origin: Origin, host: Authority | None) -> bool:
-    if host is None:
-        return False
-    port = DEFAULT_PORTS[origin.scheme] if host.port is None else host.port
-    return (origin.name, origin.port) == (host.name, port)
 
 
 def parse_address(text: str) -> Address | None:

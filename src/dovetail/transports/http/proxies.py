@@ -58,7 +58,6 @@ class TrustedProxies:
         return self._forwarded_for(peer, scope["headers"]) if self.is_enabled and self.trusts(peer) else peer
 
     def trusts(self, peer: str | None) -> bool:
-        """Whether headers from this address are believed."""
         if peer is None:
             return self._trusts_unix
         hop = self._hop(peer.encode("utf-8", "replace"))
@@ -87,7 +86,6 @@ class TrustedProxies:
         return caller
 
     def _hop(self, entry: bytes) -> Hop | None:
-        """From an entry of the header, or from a socket; None if that is no address."""
         text = entry.strip(b" \t")
         return self._cached_hop(text) if len(text) <= MAX_ENTRY else None
 
@@ -100,7 +98,6 @@ NO_PROXIES = TrustedProxies()
 
 
 def _address(text: str) -> Address | None:
-    """With or without a port, a zone, brackets."""
     found = _ENTRY.fullmatch(text)
     return None if found is None else parse_address(found["ipv4"] or found["bracketed"] or found["ipv6"])
 

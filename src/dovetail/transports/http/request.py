@@ -39,8 +39,6 @@ class ClientDisconnect(Exception):
 
 
 class HttpRequest(msgspec.Struct, eq=False):
-    """One HTTP request, passed to the handler of its route."""
-
     scope: Scope
     receive: Receive
     send: Send
@@ -99,7 +97,6 @@ class HttpRequest(msgspec.Struct, eq=False):
         return "text/html" in accepted and not is_mcp and accepted.isdisjoint({JSON, "text/event-stream"})
 
     async def refuse(self, failure: ProtocolError, id: RequestId | None = None, *, id_optional: bool = True) -> None:
-        """Respond with the status of the failure, and a JSON-RPC error as the body."""
         body = jsonrpc.error(id, failure, id_optional=id_optional)
         await self.response.json(failure.http_status, body, self.response.error_headers(failure))
 

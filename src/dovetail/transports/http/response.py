@@ -113,7 +113,6 @@ class HttpResponse(msgspec.Struct, eq=False):
         await self._send_locked(_chunks(frame, more=not last), last=last)
 
     async def close(self) -> None:
-        """End the stream."""
         if self.started:
             await self._send_locked(_chunks(b""), last=True)
 

@@ -186,8 +186,6 @@ def route_app(
 
 
 class _PageSend(msgspec.Struct, eq=False):
-    """Sends messages with a timeout."""
-
     _send: Send
     has_started: bool = False
 
@@ -210,7 +208,6 @@ async def _call_page(page: PageFunction, request: PageRequest, run_in_thread: Ru
 
 
 def _encoded(body: Any) -> tuple[bytes, str]:
-    """The bytes of a body, and their usual media type."""
     if isinstance(body, str):
         return jsonrpc.sendable(body).encode(), "text/plain"
     if isinstance(body, bytes | bytearray | memoryview):
@@ -237,7 +234,6 @@ class RouteTable:
     """Finds the app for a path: an exact route, with or without a slash at its end, or else the closest mount."""
 
     def __init__(self, routes: Mapping[str, App], reserved: Collection[str]) -> None:
-        """Raises SetupError with the fix."""
         self._reserved = {path.removesuffix("/") for path in reserved}
         self._exact: dict[str, App] = {}
         mounts: dict[str, App] = {}

@@ -89,8 +89,6 @@ class ResourceUrls(msgspec.Struct, eq=False):
 
 
 class ResourceDocuments:
-    """The documents that the app itself serves."""
-
     def __init__(
         self, engine: Engine, auth: "Auth", options: HttpOptions, origin_policy: OriginPolicy, proxies: TrustedProxies
     ) -> None:
