@@ -80,7 +80,7 @@ class Door:
         urls, in_flight = ResourceUrls(None, "/mcp", proxies), InFlight(10, 1000, None)
         assert engine.options.auth is not None
         keeper = Authenticator(
-            engine.options.auth, urls, proxies, in_flight, MemoryState(), engine, TokenLimits(**limits), clock
+            engine.options.auth, urls, in_flight, MemoryState(), engine, TokenLimits(**limits), clock
         )
         self._enter = keeper.protect(self._place)
 

@@ -267,7 +267,7 @@ async def test_a_server_that_stops_waits_for_no_answer_and_asks_again_after_a_ne
     call = ask(wire, times=3, timeout=600)
     questions = [await call.message() for _ in range(3)]
     working = await wire.start_call("work").started()
-    [running] = [each for each in endpoint_of(app).calls.by_id.values() if each.request.params.name == "work"]
+    [running] = [each for each in endpoint_of(app).calls.by_id.values() if each.context.request.params.name == "work"]
     if left:
         await call.cut()
     draining = asyncio.create_task(app.drain(60))

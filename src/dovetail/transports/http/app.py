@@ -162,8 +162,6 @@ class HttpApp:
             return OK
         return "state store full" if isinstance(failure, StoreFull) else "state store out of reach"
 
-    # ── start and drain ──
-
     async def _ensure_started(self) -> "RunningApp":
         running = self._running
         if running is None or not self._is_on_this_loop(running):
@@ -226,8 +224,6 @@ class HttpApp:
                 await send({"type": f"lifespan.{stage}.failed", "message": f"the server's {stage} failed: {failure}"})
                 return
             await send({"type": f"lifespan.{stage}.complete"})
-
-    # ── mounting ──
 
     @contextlib.asynccontextmanager
     async def lifetime(self) -> AsyncIterator[None]:
@@ -317,7 +313,7 @@ class RunningApp:
             handlers |= {STREAM_ROUTE: legacy.stream, MESSAGES_ROUTE: legacy.messages}
         if documents is not None:
             self._auth = await documents.auth.for_app(state)
-            authenticator = Authenticator(self._auth, documents.urls, proxies, self.in_flight, state, self._engine)
+            authenticator = Authenticator(self._auth, documents.urls, self.in_flight, state, self._engine)
             handlers = {route: authenticator.protect(handler) for route, handler in handlers.items()}
         self.handlers = handlers
 

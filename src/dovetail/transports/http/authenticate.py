@@ -26,7 +26,6 @@ from dovetail.errors import INTERNAL_ERROR, ProtocolError, Unauthorized
 from dovetail.state.base import StateBackend
 from dovetail.transports.http.asgi import RawHeaders, Scope
 from dovetail.transports.http.in_flight import InFlight
-from dovetail.transports.http.proxies import TrustedProxies
 from dovetail.transports.http.request import HttpRequest, RequestHandler
 from dovetail.transports.http.well_known import ResourceUrls
 
@@ -87,7 +86,6 @@ class Authenticator:
         self,
         auth: "Auth",
         urls: ResourceUrls,
-        proxies: TrustedProxies,
         in_flight: InFlight,
         state: StateBackend,
         engine: "Engine",
@@ -99,7 +97,6 @@ class Authenticator:
         self._clock = clock
         self._audit = engine.audit
         self._urls = urls
-        self._proxies = proxies
         self._in_flight = in_flight
         # The memory of one process is limited to what sessions need: used proofs would fill it.
         claim = (lambda key, seconds: state.claim(key, b"", seconds)) if state.shared else None
@@ -138,7 +135,7 @@ class Authenticator:
         except Unauthorized as refusal:
             if self._audit is not None and refusal.error not in FIRST_STEPS:
                 path = request.scope["path"]  # without the query, which may hold a token
-                principal, address = request.principal, self._proxies.caller(request.scope)
+                principal, address = request.principal, self._urls.proxies.caller(request.scope)
                 self._audit.refused(refusal, method=request.method, name=path, principal=principal, address=address)
             raise
         self._in_flight.refuse_if_closing()  # a drain may have begun meanwhile

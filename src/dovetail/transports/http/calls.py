@@ -110,10 +110,6 @@ class HttpCall(PostInFlight, eq=False, kw_only=True):
     stop_error: ProtocolError | None = None  # why the server has stopped it
     task: asyncio.Task[Any] | None = None  # that serves it
 
-    @property
-    def request(self) -> Request:
-        return self.context.request
-
     async def emit(self, message: bytes) -> None:
         if self.open:
             await self.response.send_message(message)
@@ -145,7 +141,7 @@ class HttpCall(PostInFlight, eq=False, kw_only=True):
 
     def on_disconnect(self) -> None:
         self.response.http_response.abandon()
-        if self.request.revision.disconnect_cancels:
+        if self.context.request.revision.disconnect_cancels:
             self.disconnected = True
             self.cancel()
 
@@ -200,7 +196,8 @@ class HttpCall(PostInFlight, eq=False, kw_only=True):
 
     def _failure(self, failure: BaseException) -> Outcome:
         self.failed = True
-        return error_outcome(failure, self.id, self.request, None if self.batched else self.response.http_response)
+        response = None if self.batched else self.response.http_response
+        return error_outcome(failure, self.id, self.context.request, response)
 
 
 class HttpBatch(PostInFlight, eq=False):
@@ -247,9 +244,6 @@ async def _gather(items: Sequence[BatchItem]) -> list[bytes | BaseException | No
 def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (failure := task.exception()) is not None:
         log.error("the keep-alive of a call failed", exc_info=failure)
-
-
-# ── calls that outlive their connection ──
 
 
 def detached(post: PostInFlight, work: Coroutine[Any, Any, object]) -> Awaitable[object]:
@@ -325,7 +319,7 @@ class RunningCalls:
         """`notifications/cancelled` of a client; `initialize` can't be cancelled."""
         call = self.by_id.get((session_id, id))
         if call is not None:
-            if call.request.method != "initialize":
+            if call.context.request.method != "initialize":
                 call.cancel()
         elif self._listener is not None:  # another worker may run it, or begin it later
             await self._state.put(_cancel_key(session_id, id), b"", ttl=30.0)

@@ -85,8 +85,6 @@ class Endpoint:
             return http_request.refuse_method(ALLOWED_METHODS, text)
         return method(http_request)
 
-    # ── POST ──
-
     async def _post(self, http_request: HttpRequest) -> None:
         http_request.require_json()
         options, in_flight = self._options, self._in_flight

@@ -49,8 +49,6 @@ NEXT = {
     StreamState.NEW: {StreamState.RUNNING, StreamState.ENDING, StreamState.REPLACED},
     StreamState.RUNNING: {StreamState.ENDING, StreamState.REPLACED},
     StreamState.ENDING: {StreamState.ENDED, StreamState.REPLACED},
-    StreamState.ENDED: set[StreamState](),
-    StreamState.REPLACED: set[StreamState](),
 }
 
 
@@ -187,10 +185,10 @@ class EventStream:
                 await self._end(b"")
 
     def _become(self, state: StreamState) -> None:
-        assert state in NEXT[self.state], (self.state, state)
+        assert state in NEXT.get(self.state, ()), (self.state, state)
         self.state = state
         self.is_unfinished = state is StreamState.RUNNING
-        if not NEXT[state]:
+        if state not in NEXT:
             self._store.running.pop(self.name, None)
 
     async def _announce(self) -> None:

@@ -156,13 +156,12 @@ class Presence(msgspec.Struct, eq=False):
 
     async def unregister(self, name: str, stream: bytes) -> None:
         entry = await self._state.get(_presence_key(name))
-        if entry is None or entry.value != stream:
-            return
-        if not self._state.shared:
-            await self._state.delete(_presence_key(name))
-            return
-        with suppress(Conflict, StoreFull):  # a newer stream has registered meanwhile
-            await self._state.put(_presence_key(name), b"", ttl=1.0, if_version=entry.version)
+        if entry is not None and entry.value == stream:
+            if not self._state.shared:
+                await self._state.delete(_presence_key(name))
+            else:
+                with suppress(Conflict, StoreFull):  # a newer stream has registered meanwhile
+                    await self._state.put(_presence_key(name), b"", ttl=1.0, if_version=entry.version)
 
     async def is_current(self, name: str, stream: bytes) -> bool:
         return await self.current(name) in (b"", stream)
@@ -175,9 +174,6 @@ class Presence(msgspec.Struct, eq=False):
 
 def _presence_key(name: str) -> str:
     return f"hears/{name}"
-
-
-# ── GET streams ──
 
 
 class SessionSource:
@@ -278,12 +274,7 @@ Source = SessionSource | CallSource
 
 class GetStream:
     def __init__(
-        self,
-        source: Source,
-        session: SessionHandle,
-        response: HttpResponse,
-        listener: Listener,
-        presence: Presence,
+        self, source: Source, session: SessionHandle, response: HttpResponse, listener: Listener, presence: Presence
     ) -> None:
         self.source = source
         self.finished = asyncio.Event()
@@ -303,7 +294,9 @@ class GetStream:
             if isinstance(self.source, SessionSource):
                 await self.source.start()
             self._sent = self.source.position
-        await self._response.open(self._priming_event())
+        id = f"{self.source.position}.{secrets.token_hex(4)}"  # event ids are unique within a session
+        resumable = self._session.record.revision.resumable
+        await self._response.open(priming_event(id, retry=RETRY_MILLISECONDS) if resumable else b"")
         with suppress(StoreUnavailable):  # it was closed meanwhile
             while not self._closed and not self._response.ended:
                 events = await until_answered(self.source.read, lambda: not self._closed)
@@ -353,12 +346,6 @@ class GetStream:
             self._sent = position
         self._sent = self.source.position
         return True
-
-    def _priming_event(self) -> bytes:
-        if not self._session.record.revision.resumable:
-            return b""
-        id = f"{self.source.position}.{secrets.token_hex(4)}"  # event ids are unique within a session
-        return priming_event(id, retry=RETRY_MILLISECONDS)
 
     def close(self, _grace: float = 0.0) -> None:
         self._closed = True

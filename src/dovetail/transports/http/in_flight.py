@@ -23,8 +23,6 @@ FLUSH_TIMEOUT = 0.5  # seconds for a client to take the end of its stream
 class BodyQuota:
     """Bytes of all request bodies that have arrived in part."""
 
-    __slots__ = ("_limit", "held")
-
     def __init__(self, largest: int, limit: int = 256 * 1024 * 1024) -> None:
         self._limit = max(limit, largest)
         self.held = 0
@@ -48,7 +46,7 @@ class OpenStream(NamedTuple):
 
 
 class InFlight:
-    """Registry of calls and streams; `close` drains them."""
+    """Registry of calls, which a drain waits for, and of streams, which a drain ends."""
 
     def __init__(self, max_streams: int, max_body_bytes: int, max_per_caller: int | None) -> None:
         """`max_per_caller`: streams of one caller; None: half of `max_streams`."""
@@ -64,8 +62,6 @@ class InFlight:
     def refuse_if_closing(self) -> None:
         if self.closing:
             raise ProtocolError("The server is shutting down", code=INTERNAL_ERROR, http_status=503)
-
-    # ── calls: a drain waits for them ──
 
     def add(self, call: object, stop: Callable[[], object]) -> None:
         """A call that has begun is never refused: `refuse_if_closing` is called before it begins."""
@@ -86,8 +82,6 @@ class InFlight:
             await sending
         finally:
             self.remove(response)
-
-    # ── streams: a drain ends them ──
 
     def open_stream(
         self, stream: object, end: Callable[[float], object], abandon: Callable[[], object], caller: str

@@ -1,6 +1,7 @@
 """HTTP+SSE of 2024-11-05: a client GETs one event stream, and POSTs its messages to another path.
 
-Both together are a duplex transport as stdio is, so a `Connection` serves them; it ends with the stream.
+Both together are a duplex transport as stdio is, so a `Connection` serves them; it ends with the stream. Of several
+workers, the one with the stream reads posted messages from a log.
 """
 
 import asyncio
@@ -17,7 +18,6 @@ import msgspec
 from dovetail.auth.principal import Principal
 from dovetail.engine.connection import Connection
 from dovetail.engine.engine import Engine
-from dovetail.errors import ProtocolError
 from dovetail.protocol import jsonrpc, sse
 from dovetail.protocol.jsonrpc import BadMessage
 from dovetail.protocol.sse import encode_event
@@ -30,6 +30,7 @@ from dovetail.transports.http.request import HttpRequest, invalid_request, keep_
 
 STREAM_ROUTE = "/sse"
 MESSAGES_ROUTE = "/messages"
+NO_SESSION = f"There is no such session; GET {STREAM_ROUTE} opens one"
 BACKPRESSURE_BYTES = 1024 * 1024  # in the queue of a slow client before its calls and its requests have to wait
 MAX_QUEUED_BYTES = 16 * BACKPRESSURE_BYTES  # before it is disconnected; calls that end together can cause that
 MAX_POSTED = 1000  # messages in the log from other workers …
@@ -139,8 +140,6 @@ class SseEndpoint(msgspec.Struct, eq=False):
     _proxies: TrustedProxies
     _clients: dict[str, SseClient] = {}
 
-    # ── GET /sse ──
-
     async def stream(self, request: HttpRequest) -> None:
         if request.method != "GET":
             await request.refuse_method(b"GET", "GET this path; it answers with the path to POST to")
@@ -199,8 +198,6 @@ class SseEndpoint(msgspec.Struct, eq=False):
         path = f"{root}{MESSAGES_ROUTE}".lstrip("/")  # "//name" would be another host
         return f"/{quote(path)}?session_id={client.id}"
 
-    # ── POST /messages ──
-
     async def messages(self, request: HttpRequest) -> None:
         if request.method != "POST":
             await request.refuse_method(b"POST", "POST JSON-RPC messages here")
@@ -209,7 +206,7 @@ class SseEndpoint(msgspec.Struct, eq=False):
         query = parse_qs(request.scope.get("query_string", b"")[:1000].decode("latin-1"))
         ids, rights = query.get("session_id", []), rights_of(request.principal)
         if len(ids) != 1:
-            raise _no_session(404 if ids else 400)
+            raise invalid_request(404 if ids else 400, NO_SESSION)
         id: str = ids[0]
         await self._require(id, rights)
         body = await request.body(self._options.max_body_bytes, self._options.body_timeout, self._in_flight.bodies)
@@ -220,7 +217,7 @@ class SseEndpoint(msgspec.Struct, eq=False):
             await request.refuse(bad, bad.id, id_optional=False)
             return
         if not await self._post(id, rights, body):
-            raise _no_session(404)
+            raise invalid_request(404, NO_SESSION)
         await request.response.empty(202)
 
     async def _require(self, id: str, rights: str | None) -> None:
@@ -230,9 +227,7 @@ class SseEndpoint(msgspec.Struct, eq=False):
         else:
             exists = self._state.shared and bool((await self._state.read(_log_name(id, rights), 0, 0)).last)
         if not exists:
-            raise _no_session(404)
-
-    # ── several workers: the worker with the stream reads posted messages from a log ──
+            raise invalid_request(404, NO_SESSION)
 
     async def _post(self, id: str, rights: str | None, body: bytes) -> bool:
         """False if the stream has ended."""
@@ -286,7 +281,3 @@ def _log_name(id: str, rights: str | None) -> str:
 def rights_of(principal: Principal | None) -> str | None:
     """Calls run with the rights of the stream, so a caller that posts must have the same."""
     return None if principal is None else " ".join([principal.key, *sorted(principal.scopes)])
-
-
-def _no_session(status: int) -> ProtocolError:
-    return invalid_request(status, f"There is no such session; GET {STREAM_ROUTE} opens one")

@@ -128,11 +128,8 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
         others: Any = {name: value for name, value in given.items() if name not in backend}
         checked = checked_options(others, names, where, KINDS)
         variables = {name: f"DOVETAIL_{name.upper()}" for name in names if name in KINDS}
-        environment = {
-            name: read_option(text, KINDS[name], variable)
-            for name, variable in variables.items()
-            if (text := os.environ.get(variable))
-        }
+        present = {name: each for name, each in variables.items() if os.environ.get(each)}
+        environment = {name: read_option(os.environ[each], KINDS[name], each) for name, each in present.items()}
         options = cls(**{**environment, **checked, **backend})
         if not _PATH.fullmatch(options.path):
             raise SetupError(f'{where}: path={options.path!r} is not possible; it must be like "/mcp"')

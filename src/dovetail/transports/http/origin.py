@@ -164,9 +164,6 @@ class OriginPolicy:
             log.warning(NOT_CHECKED, quoted(address))
 
 
-# ── hosts and origins ──
-
-
 def parse_authority(text: str) -> Authority | None:
     """The value of a `Host` header; None if it is not one."""
     found = _AUTHORITY.fullmatch(text.lower()) if text.isascii() and len(text) <= MAX_LENGTH else None
@@ -199,10 +196,9 @@ def parse_origin(text: str) -> Origin | None:
 def is_loopback(name: str) -> bool:
     """Whether a name or an address always means the machine itself."""
     name = name.lower()
-    address = parse_address(name)
-    if address is None:
-        return name == "localhost" or name.endswith(".localhost")
-    return address.is_loopback
+    if (address := parse_address(name)) is not None:
+        return address.is_loopback
+    return name == "localhost" or name.endswith(".localhost")
 
 
 def parse_address(text: str) -> Address | None:
@@ -213,8 +209,6 @@ def parse_address(text: str) -> Address | None:
         return None
     return getattr(address, "ipv4_mapped", None) or address
 
-
-# ── patterns ──
 
 _PATTERN = re.compile(rf"(?i)(?P<name>\*|\[[0-9a-f:.]+\]|(?:\*\.)?{_LABELS}\.?)(?::(?P<port>\*|[0-9]{{1,5}}))?")
 _HOSTS = 'no host; write it like "example.com", "example.com:8443", "*.example.com", "[::1]:8000", "xn--…" or "*"'
@@ -298,10 +292,8 @@ class Cors(msgspec.Struct, frozen=True):
 
     def preflight(self, headers: Headers) -> RawHeaders | None:
         """The headers for an OPTIONS request; None if it is no preflight, or CORS is switched off."""
-        origin = headers.get("origin")
-        if not self._enabled or origin is None or not _ECHOABLE.fullmatch(origin):
-            return None
-        if "access-control-request-method" not in headers:
+        origin = headers.get("origin", "")
+        if not self.response_headers(origin) or "access-control-request-method" not in headers:
             return None
         response = [
             (b"access-control-allow-origin", origin.encode("ascii")),
@@ -316,7 +308,7 @@ class Cors(msgspec.Struct, frozen=True):
         return response
 
     def response_headers(self, origin: str | None) -> RawHeaders:
-        """The headers of all other responses, so that the page may read them."""
+        """The headers of all other responses, so that the page may read them; none if CORS is switched off."""
         if origin is None or not self._enabled or not _ECHOABLE.fullmatch(origin):
             return []
         return [

@@ -78,10 +78,8 @@ class TrustedProxies:
         lines = [value for name, value in headers if name == HEADER]
         for entry in reversed(b",".join(lines).rsplit(b",", MAX_HOPS)[-MAX_HOPS:]):
             hop = self._hop(entry)
-            if hop is None:
-                break
-            caller = hop.address
-            if not hop.trusted:
+            caller = caller if hop is None else hop.address
+            if hop is None or not hop.trusted:
                 break
         return caller
 

@@ -84,8 +84,7 @@ class HttpRequest(msgspec.Struct, eq=False):
 
     @property
     def accepted(self) -> Accepted:
-        raw = self.headers.raw.get(b"accept", b"")
-        if raw == USUAL_ACCEPT and not self.headers.has_repeats:
+        if self.headers.raw.get(b"accept") == USUAL_ACCEPT and not self.headers.has_repeats:
             return ACCEPTS_BOTH
         return read_accept(",".join(self.headers.all("accept"))[:1000])
 
@@ -120,7 +119,9 @@ class HttpRequest(msgspec.Struct, eq=False):
         if raw.get(b"content-type") == b"application/json" and b"content-encoding" not in raw:
             return
         type = self.headers.get("content-type", JSON)
-        if type != JSON and not is_json(type):
+        kind, *parameters = (part.strip() for part in type.lower().split(";"))
+        charsets = {part.removeprefix("charset=").strip('"') for part in parameters if part.startswith("charset=")}
+        if not _JSON_KIND.fullmatch(kind) or not charsets <= UTF8_CHARSETS:
             raise invalid_request(415, f"Content-Type must be application/json in UTF-8, not {type[:100]!r}")
         coding = self.headers.get("content-encoding")
         if coding is not None and coding.lower() != "identity":
@@ -166,6 +167,7 @@ class HttpRequest(msgspec.Struct, eq=False):
 
 
 RequestHandler = Callable[[HttpRequest], Awaitable[None]]
+Beat = Callable[[], Awaitable[None]]
 TokenWatch = Callable[[HttpRequest, Callable[[], object]], Coroutine[Any, Any, None]]
 
 
@@ -176,13 +178,6 @@ def invalid_request(status: int, text: str) -> ProtocolError:
 def _too_large(limit: int) -> ProtocolError:
     option = "max_body_bytes (DOVETAIL_MAX_BODY_BYTES)"
     return invalid_request(413, f"The body is larger than {limit} bytes; {option} sets the limit")
-
-
-def is_json(type: str) -> bool:
-    """Whether a content type is JSON in UTF-8."""
-    kind, *parameters = (part.strip() for part in type.lower().split(";"))
-    charsets = (part.removeprefix("charset=").strip('"') for part in parameters if part.startswith("charset="))
-    return _JSON_KIND.fullmatch(kind) is not None and all(charset in UTF8_CHARSETS for charset in charsets)
 
 
 @lru_cache(maxsize=256)
@@ -202,15 +197,8 @@ def _media_types(header: str) -> set[str]:
     return {kind for kind, *parameters in ranges if kind and not any(map(_REFUSED.fullmatch, parameters))}
 
 
-# ── while a client waits ──
-
-
 async def keep_alive(
-    receive: Receive,
-    finished: asyncio.Future[None],
-    interval: float,
-    beat: Callable[[], Awaitable[None]],
-    on_disconnect: Callable[[], None],
+    receive: Receive, finished: asyncio.Future[None], interval: float, beat: Beat, on_disconnect: Callable[[], None]
 ) -> None:
     """Call `beat` every `interval` seconds, until the work has finished or the client disconnects."""
     disconnect = asyncio.get_running_loop().create_task(listen_for_disconnect(receive))

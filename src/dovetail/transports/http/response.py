@@ -64,8 +64,6 @@ class HttpResponse(msgspec.Struct, eq=False):
         if headers:
             self.extra_headers = [*self.extra_headers, *headers]
 
-    # ── whole bodies ──
-
     def json(self, status: int, body: bytes, headers: RawHeaders | None = None) -> Awaitable[None]:
         plain = headers is None and not self.extra_headers
         all_headers = JSON_HEADERS if plain else [JSON_TYPE, *self.extra_headers, *(headers or ())]
@@ -89,8 +87,6 @@ class HttpResponse(msgspec.Struct, eq=False):
         if status != 204:
             headers = [*headers, (b"content-length", b"%d" % len(body))]
         return self._deliver([{"type": "http.response.start", "status": status, "headers": headers}, *_chunks(body)])
-
-    # ── event streams ──
 
     async def open(self, first: bytes = b"") -> None:
         """Start an event stream, with `first` as its first frame."""
@@ -191,10 +187,7 @@ async def as_coroutine(awaitable: Awaitable[None]) -> None:
 
 
 class PostResponse(msgspec.Struct, eq=False):
-    """The response to one POST: JSON, or an event stream if the server has messages to send before the response.
-
-    In a session these events are kept in the event store, so that the client can resume the stream.
-    """
+    """The response to one POST: JSON, or an event stream if other messages come before; resumable in a session."""
 
     http_response: HttpResponse
     accepted: Accepted

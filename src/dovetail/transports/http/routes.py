@@ -37,6 +37,9 @@ PROXIES = "dovetail.proxies"  # TrustedProxies
 STATE = "dovetail.state"  # StateBackend
 APP_STATUS = "dovetail.app_status"  # AppStatus
 
+Page = Callable[..., Any]
+Runner = Callable[..., Awaitable[Any]]  # as `ThreadPool.run` is: (function, *, label)
+
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 _SERVER_HEADERS = frozenset({"content-length", "transfer-encoding", "connection"})
@@ -118,20 +121,15 @@ class AnnouncedApp(msgspec.Struct, eq=False):
         return self.app(scope, receive, send)
 
 
-# ── page functions ──
-
-RunInThread = Callable[..., Awaitable[Any]]  # as `ThreadPool.run` is: (function, *, label)
-
-
 class PageFunction(NamedTuple):
-    function: Callable[..., Any]
+    function: Page
     label: str
     parameter: str  # the one that takes the request
     is_async: bool
     methods: tuple[str, ...]
 
 
-def check_page(function: Callable[..., Any], methods: Any) -> PageFunction:
+def check_page(function: Page, methods: Any) -> PageFunction:
     """Raises SetupError, with the function, the parameter and the fix."""
     info = inspect_function(function, kind="page", injectable=(PageRequest,))
     untyped = (each.name for each in info.parameters if each.annotation in (Any, object))
@@ -150,12 +148,7 @@ def check_page(function: Callable[..., Any], methods: Any) -> PageFunction:
 
 
 def route_app(
-    function: Callable[..., Any],
-    methods: Sequence[str],
-    *,
-    max_body_bytes: int,
-    run_in_thread: RunInThread,
-    body_timeout: float = 30.0,
+    function: Page, methods: Sequence[str], *, max_body_bytes: int, run_in_thread: Runner, body_timeout: float = 30.0
 ) -> App:
     """An ASGI app that calls a page function; a `def` runs in a thread."""
     page = check_page(function, methods)
@@ -197,7 +190,7 @@ class _PageSend(msgspec.Struct, eq=False):
             raise ClientDisconnect from None
 
 
-async def _call_page(page: PageFunction, request: PageRequest, run_in_thread: RunInThread) -> App:
+async def _call_page(page: PageFunction, request: PageRequest, run_in_thread: Runner) -> App:
     call = partial(page.function, **{page.parameter: request})
     value = call() if page.is_async else await run_in_thread(call, label=page.label)
     if isawaitable(value):
@@ -225,9 +218,6 @@ def _raw_headers(headers: Mapping[str, str]) -> RawHeaders:
         if name in _SERVER_HEADERS:
             raise ValueError(f"the header {name!r} is set by the server; leave it out")
     return [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
-
-
-# ── the routes of an app ──
 
 
 class RouteTable:

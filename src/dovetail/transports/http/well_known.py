@@ -41,7 +41,7 @@ class ResourceUrls(msgspec.Struct, eq=False):
 
     public_url: str | None
     path: str
-    _proxies: TrustedProxies
+    proxies: TrustedProxies
 
     def origin(self, scope: Scope) -> str:
         """The Host header was checked before, unless the server checks none."""
@@ -49,7 +49,7 @@ class ResourceUrls(msgspec.Struct, eq=False):
         if parse_authority(host) is None:
             name, port = (scope.get("server") or ("localhost", None))[:2]
             host = name if port is None else f"{name}:{port}"
-        return f"{self._proxies.scheme(scope)}://{host}"
+        return f"{self.proxies.scheme(scope)}://{host}"
 
     def resource(self, scope: Scope, route: str) -> str:
         """The endpoint of a route, which tokens are issued for."""
@@ -95,7 +95,6 @@ class ResourceDocuments:
         self._engine = engine
         self.auth = auth
         self._origin_policy = origin_policy
-        self._options = options
         public_url = auth.public_url
         if options.public_url is not None:
             public_url = auth.endpoint_url(options.public_url, "Server")
@@ -124,7 +123,7 @@ class ResourceDocuments:
     def serve_at_origin(self, request: HttpRequest) -> Awaitable[None]:
         """`path` or `public_url` holds the full path of the endpoint here, with the mount path."""
         url = self.urls.public_url
-        full_path = self._options.path if url is None else public_path(url)
+        full_path = self.urls.path if url is None else public_path(url)
         _, name, endpoint = request.scope["path"].rpartition(NAME)
         if not name or endpoint.rstrip("/") not in ("", full_path):
             raise invalid_request(404, f"There is nothing at this path; the document is at {WELL_KNOWN}{full_path}")
