@@ -113,12 +113,12 @@ async def serving(
     await app.start()
     if clock is not None:
         endpoint_of(app).sessions._clock = clock
-    endpoint, traffic = endpoint_of(app), app._stay.traffic
+    endpoint, in_flight = endpoint_of(app), app._running.in_flight
     yield app
     await asyncio.wait_for(app.drain(1), 10)
     await nothing_left(others, endpoint, app._state)
-    assert not traffic._calls
-    assert not traffic._streams
+    assert not in_flight.calls
+    assert not in_flight.streams
 
 
 async def nothing_left(others: set[Any], endpoint: Endpoint, state: Any) -> None:
@@ -128,16 +128,16 @@ async def nothing_left(others: set[Any], endpoint: Endpoint, state: Any) -> None
     with suppress(TimeoutError):  # the thread of a call may take its time
         await until(lambda: asyncio.all_tasks() - here <= others)
     assert asyncio.all_tasks() - here <= others, f"left behind: {asyncio.all_tasks() - others}"
-    assert not endpoint._calls.here
-    assert not endpoint._calls._known
-    assert not endpoint._store.running
-    assert not endpoint._streams._newest
+    assert not endpoint.calls.by_id
+    assert not endpoint.calls._announced
+    assert not endpoint.store.running
+    assert not endpoint.streams.current
     assert not state._topics.names
     assert not state._topics.listeners
 
 
 def endpoint_of(app: Any) -> Endpoint:
-    return app._stay._endpoint
+    return app._running._endpoint
 
 
 async def settle(turns: int = 20) -> None:

@@ -16,7 +16,7 @@ from dovetail.transports.http.endpoint import Endpoint
 from dovetail.transports.http.get_stream import GetStream
 from dovetail.transports.http.legacy_sse import STREAM_ROUTE
 from dovetail.transports.http.request import HttpRequest
-from dovetail.transports.http.response import Response
+from dovetail.transports.http.response import HttpResponse
 
 COMPLAINT = "the official schema disagrees: "
 Patch = Callable[[Any, str, Any], None]  # as `setattr` takes it, or `monkeypatch.setattr`
@@ -90,47 +90,47 @@ class _Gallery:
 
 def _watch_http(patch: Patch) -> list[official.Witness]:
     gallery = _Gallery()
-    watched: dict[int, tuple[Response, official.Witness]] = {}  # the response is kept: ids are used again
+    watched: dict[int, tuple[HttpResponse, official.Witness]] = {}  # the response is kept: ids are used again
 
-    make_visit, tail_init = HttpRequest.of, GetStream.__init__
+    make_request, stream_init = HttpRequest.from_scope, GetStream.__init__
     make_context = Endpoint._context
-    send_json, send_event = Response.json, Response.event
+    send_json, send_event = HttpResponse.json, HttpResponse.event
 
-    def watched_visit(*arguments: Any) -> HttpRequest:
-        visit = make_visit(*arguments)
-        if visit.route != STREAM_ROUTE:  # what that stream carries is judged where its connection writes it
-            watched[id(visit.response)] = (visit.response, gallery.new())
-        return visit
+    def watched_request(*arguments: Any) -> HttpRequest:
+        request = make_request(*arguments)
+        if request.route != STREAM_ROUTE:  # what that stream carries is judged where its connection writes it
+            watched[id(request.response)] = (request.response, gallery.new())
+        return request
 
-    def watched_context(self: Endpoint, visit: HttpRequest, request: Any, *arguments: Any) -> Any:
-        witness = watched[id(visit.response)][1]
+    def watched_context(self: Endpoint, http_request: HttpRequest, request: Any, *arguments: Any) -> Any:
+        witness = watched[id(http_request.response)][1]
         if request.session is not None:
             gallery.in_session(witness, request.session)
         elif request.revision.handshake:
             witness.session_revision = request.revision.name
         witness.admitted(request)
-        return make_context(self, visit, request, *arguments)
+        return make_context(self, http_request, request, *arguments)
 
-    def watched_tail(self: GetStream, source, held, response, *others) -> None:
-        tail_init(self, source, held, response, *others)
-        gallery.in_session(watched[id(response)][1], held.record)
+    def watched_stream(self: GetStream, source, session, response, *others) -> None:
+        stream_init(self, source, session, response, *others)
+        gallery.in_session(watched[id(response)][1], session.record)
 
-    def watched_json(self: Response, status: int, body: bytes, headers: Any = None) -> Awaitable[None]:
+    def watched_json(self: HttpResponse, status: int, body: bytes, headers: Any = None) -> Awaitable[None]:
         if id(self) in watched and body and b'"jsonrpc"' in body:
             watched[id(self)][1].received(body)
         return send_json(self, status, body, headers)
 
-    async def watched_event(self: Response, frame: bytes, **options: Any) -> None:
+    async def watched_event(self: HttpResponse, frame: bytes, **options: Any) -> None:
         for event in SseDecoder(max_bytes=1 << 26).feed(frame):
             if event.data and id(self) in watched:
                 watched[id(self)][1].received(event.data)
         await send_event(self, frame, **options)
 
-    patch(HttpRequest, "of", watched_visit)
+    patch(HttpRequest, "from_scope", watched_request)
     patch(Endpoint, "_context", watched_context)
-    patch(GetStream, "__init__", watched_tail)
-    patch(Response, "json", watched_json)
-    patch(Response, "event", watched_event)
+    patch(GetStream, "__init__", watched_stream)
+    patch(HttpResponse, "json", watched_json)
+    patch(HttpResponse, "event", watched_event)
     return gallery.witnesses
 
 

@@ -202,7 +202,7 @@ class Server:
         Some clients look for the metadata there without a challenge that names its URL. It needs a `public_url`, or
         the whole `path=` of the endpoint.
         """
-        return self.asgi(**options).well_known(is_placed="path" in options)
+        return self.asgi(**options).well_known(has_path="path" in options)
 
     def run(self, transport: Transport = "stdio", **options: "Unpack[RunOptions]") -> None:
         """Serve until stdin closes or a signal arrives. Over HTTP one endpoint serves old and new clients."""
@@ -230,7 +230,7 @@ class Server:
 
     def http_options(self, given: "AsgiOptions", *, running: bool = False) -> "HttpOptions":
         """Checked options, with the routes of `custom_route`; `running` if they are those of `run`."""
-        options = http.options.HttpOptions.of(given, running=running)
+        options = http.options.HttpOptions.from_keywords(given, running=running)
         route_app = partial(
             http.routes.route_app,
             max_body_bytes=options.max_body_bytes,

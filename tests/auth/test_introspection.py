@@ -201,7 +201,7 @@ def test_one_verifier_serves_one_event_loop_after_another() -> None:
 
 
 def test_a_transport_has_a_longer_timeout() -> None:
-    assert TokenLimits().verifying > REQUEST_TIMEOUT
+    assert TokenLimits().verify_timeout > REQUEST_TIMEOUT
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from dovetail.console import metrics
 from dovetail.console.metrics import Histogram, Metrics, session_summary
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.session import Session
-from dovetail.transports.http.in_flight import SeenSession
+from dovetail.transports.http.in_flight import ActiveSession
 from http_serving import serving
 from http_wire import Exchange, HttpWire
 
@@ -349,7 +349,7 @@ async def test_sessions_are_shown_without_what_opens_them() -> None:
 def test_what_a_client_says_of_itself_is_bounded(client: dict[str, Any], shown: str) -> None:
     uris = frozenset(f"note://{number}/{'y' * 1000}" for number in range(1000))
     record = Session(id="s" * 32, version="2025-11-25", client=encode(client), capabilities=b"{}", subscriptions=uris)
-    summary = session_summary(SeenSession(record, 5.0, 1.0))
+    summary = session_summary(ActiveSession(record, 5.0, 1.0))
     assert summary["client"] == shown
     assert len(summary["subscriptions"]) == metrics.MAX_URIS
     assert {len(uri) for uri in summary["subscriptions"]} == {metrics.MAX_TEXT}

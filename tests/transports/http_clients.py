@@ -299,7 +299,7 @@ class Fleet:
     async def stop(self) -> None:
         for view in self.views:
             view.fate = None
-        endpoints = [endpoint_of(app) for app in self.apps if app._stay is not None]
+        endpoints = [endpoint_of(app) for app in self.apps if app._running is not None]
         for app in self.apps:
             await asyncio.wait_for(app.drain(0.2), 10)
         for endpoint in endpoints:
@@ -331,7 +331,7 @@ class Fleet:
 
     async def lose(self, number: int) -> None:
         """The worker shows no more that it lives, as if it were killed; what it runs goes on, to make things worse."""
-        lost = endpoint_of(self.apps[number]).member
+        lost = endpoint_of(self.apps[number]).lease
         assert lost._renewing is not None
         lost._renewing.cancel()
         await settle()

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from door_stage import METADATA, Door, Register, bearer, challenge_of, notes
+from auth_stage import METADATA, Door, Register, bearer, challenge_of, notes
 from http_clients import connected
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ from dovetail.errors import SetupError
 from dovetail.state.memory import MemoryState
 from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http.request import HttpRequest
-from dovetail.transports.http.response import Answer, Response
+from dovetail.transports.http.response import HttpResponse, PostResponse
 from http_serving import Stage, serving, until
 from http_wire import HANDSHAKE, MODERN, REVISIONS, Exchange, HttpWire, open_wire, text_of
 from replaying import EVERYTHING, retry
@@ -349,7 +349,9 @@ async def test_a_token_is_neither_kept_nor_shown(version: str, caplog: pytest.Lo
         seen.append((ctx.principal, ctx.meta, ctx.client.info, ctx.session_id, dict(ctx.headers)))
         assert ctx.headers["x-mine"] == "yes"
         seen.append(repr(vars(ctx)))
-        seen.extend(repr(each) for each in gc.get_objects() if isinstance(each, (HttpRequest, Response, Answer)))
+        seen.extend(
+            repr(each) for each in gc.get_objects() if isinstance(each, (HttpRequest, HttpResponse, PostResponse))
+        )
         return "told"
 
     with caplog.at_level(logging.DEBUG):

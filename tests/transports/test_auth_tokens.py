@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from door_stage import Door, Register, bearer
+from auth_stage import Door, Register, bearer
 from http_clients import OldClient
 from msgspec import structs
 
@@ -105,7 +105,7 @@ async def test_a_bad_token_is_remembered_briefly() -> None:
 
 async def test_guesses_take_no_memory_and_drive_nobody_out() -> None:
     register = Register()
-    door = Door(register, most_tokens=10)
+    door = Door(register, max_cached=10)
     assert await door.status() == 204
     for number in range(30):
         assert await door.status(f"guess-{number}") == 401
@@ -117,7 +117,7 @@ async def test_guesses_take_no_memory_and_drive_nobody_out() -> None:
 
 async def test_those_whose_tokens_were_good_may_ask_beyond_the_number_of_questions() -> None:
     register, clock = Register(), Clock()
-    door = Door(register, clock=clock, most_questions=1)
+    door = Door(register, clock=clock, max_verifying=1)
     assert [await door.status(token) for token in ("ann-token", "bob-token")] == [204, 204]
     clock.sleep(61)
     register.gate = asyncio.Event()
@@ -145,7 +145,7 @@ async def test_a_known_bearer_token_takes_the_short_way_also_beside_dpop() -> No
 async def test_a_verifier_in_trouble_is_a_503(caplog: pytest.LogCaptureFixture) -> None:
     register = Register()
     register.failure = VerifierUnavailable("the issuer is silent about ann-token")
-    door = Door(register, verifying=0.05)
+    door = Door(register, verify_timeout=0.05)
     answer = await door.post().done()
     assert (answer.status, answer.headers["retry-after"]) == (503, "1")
     assert "the issuer is silent" in caplog.text
@@ -170,7 +170,7 @@ async def test_a_verifier_that_breaks_is_a_500_and_says_no_token(caplog: pytest.
 
 # ── streams ──
 
-QUICK = {"believed": 0.05, "recheck": 0.01, "trouble_pause": 0.02}  # seconds
+QUICK = {"cache_ttl": 0.05, "recheck_delay": 0.01, "retry_delay": 0.02}  # seconds
 MEANING = {"sub": "ann", "role": "editor"}
 ANN = Principal(subject="ann", claims=MEANING)
 
@@ -241,7 +241,7 @@ async def test_a_verifier_in_trouble_is_waited_for_but_not_for_ever() -> None:
     ledger.failure = VerifierUnavailable("away for good")
     await stream.done(5)
     ledger = soon_over()
-    stream = await Door(ledger, **{**QUICK, "trouble_pause": 60.0}).stream()
+    stream = await Door(ledger, **{**QUICK, "retry_delay": 60.0}).stream()
     ledger.failure = VerifierUnavailable("away beyond the end of the token")
     await stream.done(5)
 

@@ -16,8 +16,8 @@ from dovetail.protocol.sse import EventId, SseDecoder
 from dovetail.state.base import StoreFull, StoreUnavailable
 from dovetail.state.memory import MemoryState
 from dovetail.transports.http import event_store
-from dovetail.transports.http.event_store import END, KEEP_BYTES, KEEP_EVENTS, EventStore, EventStream, StreamState
-from dovetail.transports.http.response import Response
+from dovetail.transports.http.event_store import END, MAX_BYTES, MAX_EVENTS, EventStore, EventStream, StreamState
+from dovetail.transports.http.response import HttpResponse
 
 SESSION = "s" * 32
 ANSWER = b'{"jsonrpc":"2.0","id":7,"result":{}}'
@@ -57,9 +57,9 @@ class Stage:
 
     def __init__(self, state: ScriptedState, **options: Any) -> None:
         self.state = state
-        self.store = EventStore(state, ttl=60.0, member=WorkerLease(state), **options)
+        self.store = EventStore(state, ttl=60.0, lease=WorkerLease(state), **options)
         self.raw = b""
-        self.response = Response(self._send)
+        self.response = HttpResponse(self._send)
         self.stream = EventStream(self.store, SESSION, self.response, (7,))
 
     async def _send(self, message: Any) -> None:
@@ -107,7 +107,7 @@ def hastily(work: Coroutine[Any, Any, None]) -> None:
 
 async def ended(stage: Stage) -> None:
     async with asyncio.timeout(600):
-        while stage.stream.life is not StreamState.ENDED:  # noqa: ASYNC110
+        while stage.stream.state is not StreamState.ENDED:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
 
@@ -115,15 +115,15 @@ async def ended(stage: Stage) -> None:
     script=st.lists(st.sampled_from(FATES), max_size=12),
     events=st.lists(st.sampled_from([b"1", b"2"]), max_size=5),
     is_answered=st.booleans(),
-    hold=st.sampled_from([0.0, 10.0]),
+    retry_seconds=st.sampled_from([0.0, 10.0]),
 )
 def test_whatever_the_store_does_the_client_gets_all_and_the_log_has_it_in_order(
-    script: list[str], events: list[bytes], is_answered: bool, hold: float
+    script: list[str], events: list[bytes], is_answered: bool, retry_seconds: float
 ) -> None:
     """With an id each event is kept once; without, once at most. The end is kept in any case."""
 
     async def run() -> None:
-        async with staged(script, hold=hold) as stage:
+        async with staged(script, retry_seconds=retry_seconds) as stage:
             for event in events:
                 await stage.stream.send(event)
             await (stage.stream.send(ANSWER, last=True) if is_answered else stage.stream.end())
@@ -135,9 +135,9 @@ def test_whatever_the_store_does_the_client_gets_all_and_the_log_has_it_in_order
             with_id = [data for data, has_id in stage.sent if has_id and data != ANSWER]
             assert is_part(with_id, kept)
             assert is_part(kept, events)
-            assert hold == 0.0 or all(has_id for _, has_id in stage.sent)
+            assert retry_seconds == 0.0 or all(has_id for _, has_id in stage.sent)
             assert not stage.store.running
-            assert not await stage.store.is_expected(stage.stream.name)
+            assert not await stage.store.has_writer(stage.stream.name)
 
     hastily(run())
 
@@ -149,10 +149,10 @@ def is_part(some: list[bytes], whole: list[bytes]) -> bool:
 
 
 async def test_an_end_that_waits_for_the_store_does_not_keep_a_worker_from_stopping() -> None:
-    async with staged(hold=0.0) as stage:
+    async with staged(retry_seconds=0.0) as stage:
         stage.state.is_away = True
         await stage.stream.end()
-    assert (stage.stream.life, await stage.kept()) == (StreamState.ENDING, [])
+    assert (stage.stream.state, await stage.kept()) == (StreamState.ENDING, [])
 
 
 def test_an_end_whose_writer_is_cancelled_is_written() -> None:
@@ -173,14 +173,14 @@ def test_an_end_whose_writer_is_cancelled_is_written() -> None:
 async def test_a_stream_that_could_not_be_announced_is_with_its_next_event() -> None:
     state = ScriptedState()
     state.is_away = True
-    stage = Stage(state, hold=0.0)
+    stage = Stage(state, retry_seconds=0.0)
     await stage.stream.open(1000)
-    assert stage.stream.life is StreamState.NEW
+    assert stage.stream.state is StreamState.NEW
     assert stage.raw == b""  # no id that other workers do not know
     state.is_away = False
     await stage.stream.send(b"1")
-    assert stage.stream.life is StreamState.RUNNING
-    assert await stage.store.is_expected(stage.stream.name)
+    assert stage.stream.state is StreamState.RUNNING
+    assert await stage.store.has_writer(stage.stream.name)
 
 
 @pytest.mark.parametrize("refused", ["the answer", "everything"])
@@ -191,18 +191,18 @@ async def test_an_answer_that_there_is_no_room_for(refused: str) -> None:
         await stage.stream.send(ANSWER, last=True)
         assert stage.sent[-1] == (ANSWER, refused == "the answer")
         kept = await stage.kept()
-        assert (event_store.ANSWER_LOST.encode() in kept[-1]) if kept else refused == "everything"
-        assert stage.stream.life is StreamState.ENDED
+        assert (event_store.RESPONSE_LOST.encode() in kept[-1]) if kept else refused == "everything"
+        assert stage.stream.state is StreamState.ENDED
 
 
 async def test_a_store_that_has_forgotten_the_stream() -> None:
-    async with staged(hold=0.0) as stage:
+    async with staged(retry_seconds=0.0) as stage:
         await stage.stream.send(b"1")
         await stage.state.drop(stage.stream.name)
         await stage.stream.send(b"2")
         await stage.stream.send(ANSWER, last=True)
         assert stage.sent == [(b"1", True), (b"2", False), (ANSWER, False)]
-        assert stage.stream.life is StreamState.ENDED
+        assert stage.stream.state is StreamState.ENDED
 
 
 @pytest.mark.parametrize("said", [0, 2])
@@ -210,29 +210,27 @@ async def test_a_lost_worker_is_answered_for_once_and_one_that_lives_after_all_i
     async with staged() as stage:
         for number in range(said):
             await stage.stream.send(b"%d" % number)
-        others = [EventStore(stage.state, ttl=60.0, member=WorkerLease(stage.state)) for _ in range(2)]
-        await others[0].answer_for_lost(stage.stream.name, said - 1)
+        others = [EventStore(stage.state, ttl=60.0, lease=WorkerLease(stage.state)) for _ in range(2)]
+        await others[0].end_lost(stage.stream.name, said - 1)
         assert len(await stage.kept()) == said  # it has said more than it was lost with
-        await asyncio.gather(*(each.answer_for_lost(stage.stream.name, said) for each in others))
+        await asyncio.gather(*(each.end_lost(stage.stream.name, said) for each in others))
         assert not await stage.stream.send(b"late")
         assert not await stage.stream.send(ANSWER, last=True)
-        assert stage.stream.life is StreamState.REPLACED
+        assert stage.stream.state is StreamState.REPLACED
         kept = await stage.kept()
         assert len(kept) == said + 1
         assert event_store.WORKER_LOST.encode() in kept[-1]
         assert not stage.store.running
     async with staged() as stage:
         await stage.stream.send(ANSWER, last=True)
-        await stage.store.answer_for_lost(stage.stream.name, 1)
+        await stage.store.end_lost(stage.stream.name, 1)
         assert await stage.kept() == [END + ANSWER]
 
 
-@pytest.mark.parametrize(
-    ("size", "kept"), [(8, KEEP_EVENTS), (KEEP_BYTES // 4, 4), (KEEP_BYTES, 1), (2 * KEEP_BYTES, 1)]
-)
+@pytest.mark.parametrize(("size", "kept"), [(8, MAX_EVENTS), (MAX_BYTES // 4, 4), (MAX_BYTES, 1), (2 * MAX_BYTES, 1)])
 async def test_the_newest_events_are_kept_as_many_as_there_is_room_for(size: int, kept: int) -> None:
     async with staged() as stage:
-        said = [str(number).encode().ljust(size, b"x") for number in range(KEEP_EVENTS + 5 if size == 8 else 6)]
+        said = [str(number).encode().ljust(size, b"x") for number in range(MAX_EVENTS + 5 if size == 8 else 6)]
         for event in said:
             await stage.stream.append(event, 60.0)
         assert await stage.kept() == said[-kept:]
@@ -243,7 +241,7 @@ async def test_only_so_many_streams_are_kept_of_those_that_have_ended() -> None:
     state.shared = False
     stage = Stage(state, max_streams=3)
     await stage.stream.send(b"runs")
-    streams = [EventStream(stage.store, SESSION, Response(stage._send), (7,)) for _ in range(6)]
+    streams = [EventStream(stage.store, SESSION, HttpResponse(stage._send), (7,)) for _ in range(6)]
     for stream in streams:
         await stream.send(ANSWER, last=True)
     kept = [bool((await state.read(each.name, 0)).last) for each in (stage.stream, *streams)]

@@ -49,7 +49,7 @@ async def test_each_outage_is_told_once_to_every_listener_of_all_that_it_asked_f
 
 
 async def test_a_plain_call_neither_touches_the_store_nor_waits_for_the_changes_of_others(fleet: Fleet) -> None:
-    endpoint_of(fleet.apps[0]).member._renewing.cancel()
+    endpoint_of(fleet.apps[0]).lease._renewing.cancel()
     touched: list[str] = []
 
     async def fate(name: str, key: str) -> bool:

@@ -14,8 +14,8 @@ import pytest
 from wire_line import Line, Reply, line_to, replies, wire_to
 
 from dovetail import Context, Server
-from dovetail.transports.http.asgi import WHOLE
-from dovetail.transports.http.response import PIECE
+from dovetail.transports.http.asgi import FAST_PATH
+from dovetail.transports.http.response import CHUNK_BYTES
 from dovetail.transports.http11.protocol import http_date
 from http_serving import Stage, serving, until
 from http_wire import BOTH, META, MODERN, HttpWire, text_of
@@ -55,8 +55,8 @@ def answering(status: Any = 200, *headers: Any, body: bytes = b"ok") -> Any:
     """An app that takes what is at hand and answers in one piece, or by `send` where that is not possible."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        app.bodies.append(scope["extensions"][WHOLE].body())
-        app.taken.append(scope["extensions"][WHOLE].answer(status, list(headers), body))
+        app.bodies.append(scope["extensions"][FAST_PATH].body())
+        app.taken.append(scope["extensions"][FAST_PATH].answer(status, list(headers), body))
         if not app.taken[-1]:
             await saying(start(200, length(4)), {"type": "http.response.body", "body": b"sent"})(scope, receive, send)
 
@@ -195,12 +195,12 @@ async def test_a_body_that_is_not_all_here_is_received(data: bytes) -> None:
     heard = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        heard.append(scope["extensions"][WHOLE].body())
+        heard.append(scope["extensions"][FAST_PATH].body())
         while (message := await receive())["more_body"]:
             heard.append(message["body"])
         heard.append(message["body"])
-        assert scope["extensions"][WHOLE].body() is None  # it is taken
-        assert scope["extensions"][WHOLE].answer(200, [], b"ok")
+        assert scope["extensions"][FAST_PATH].body() is None  # it is taken
+        assert scope["extensions"][FAST_PATH].answer(200, [], b"ok")
 
     rest = b"3\r\ndef\r\n0\r\n\r\n" if b"chunked" in data else b"abcdef" if data == EXPECTING else b"def"
     line = await line_to(app, data, rest)
@@ -263,7 +263,7 @@ async def test_a_response_after_the_client_left_goes_nowhere() -> None:
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await go_on.wait()
-        taken.append(scope["extensions"][WHOLE].answer(200, [], b"late"))
+        taken.append(scope["extensions"][FAST_PATH].answer(200, [], b"late"))
         await OK(scope, receive, send)
 
     line = await line_to(app, GET)
@@ -392,7 +392,7 @@ async def test_a_call_of_any_size_and_an_app_between_that_is_not_passed_by() -> 
 
     outer = Server("outer").asgi(allowed_hosts=["localhost"], routes={"/inner/*": stamping})
     async with serving(server, allowed_hosts=["localhost"], max_body_bytes=1_000_000) as app:
-        for size in (3, PIECE - 1000, 900_000):
+        for size in (3, CHUNK_BYTES - 1000, 900_000):
             data = call("repeat", {"text": "x" * size})
             for piece in (len(data), 50_000):
                 reply = await ask(app, *(data[at : at + piece] for at in range(0, len(data), piece)))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from wire_line import Line, cut, line_to, replies, wire_to
 
 import official
-from dovetail.transports.http.asgi import WHOLE
+from dovetail.transports.http.asgi import FAST_PATH
 from dovetail.transports.http.options import KINDS
 from dovetail.transports.http11 import parser
 from dovetail.transports.http11.parser import LIMITS, Refusal, over_limit
@@ -117,7 +117,7 @@ class Listener:
             body += message["body"]
             if not message["more_body"]:
                 self.heard.append((scope["path"], body))
-                assert scope["extensions"][WHOLE].answer(200, [], b"ok")
+                assert scope["extensions"][FAST_PATH].answer(200, [], b"ok")
                 return
 
 

@@ -9,7 +9,7 @@ from http_clients import LOGS, gone
 
 from dovetail import Context
 from dovetail.state.memory import MemoryState
-from dovetail.transports.http.response import Response
+from dovetail.transports.http.response import HttpResponse
 from http_serving import PausingState, Serve, Stage, endpoint_of, settle, until
 from http_wire import MODERN, HttpWire, open_wire, text_of
 
@@ -92,9 +92,9 @@ async def test_leaving_does_not_cancel_before(stage: Stage, app: Any, version: s
     await call.watched.wait()
     await settle()
     assert not stage.cancelled.is_set()
-    assert endpoint_of(app)._calls.here
+    assert endpoint_of(app).calls.by_id
     stage.go.set()
-    await until(lambda: not endpoint_of(app)._calls.here)
+    await until(lambda: not endpoint_of(app).calls.by_id)
     assert not stage.cancelled.is_set()
     assert (await wire.call("add", {"a": 1, "b": 2})).status == 200
 
@@ -113,7 +113,7 @@ async def test_a_host_that_fails_to_send_hurts_nobody(
     call._send = broken  # type: ignore[method-assign]
     stage.go.set()
     await call.done()
-    await until(lambda: not app._stay.traffic._calls)
+    await until(lambda: not app._running.in_flight.calls)
     assert (await wire.call("add", {"a": 1, "b": 2})).status == 200
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
@@ -137,7 +137,7 @@ async def test_a_call_waits_for_a_client_that_reads_slowly_but_not_for_ever(
         pass_time(31)
         await settle()
     await call.done(2)
-    assert len(app._stay.traffic._calls) == (1 if version == MODERN else 2)  # cancelled, as if it had left
+    assert len(app._running.in_flight.calls) == (1 if version == MODERN else 2)  # cancelled, as if it had left
     stage.go.set()
     assert text_of((await slow.done()).answer) == "told"
     assert len(slow.messages) == 302
@@ -174,13 +174,13 @@ async def test_there_is_one_answer_also_for_who_left(has_left: bool, status: int
     async def send(message: Any) -> None:
         sent.append(message)
 
-    response = Response(send)
+    response = HttpResponse(send)
     if has_left:
         response.abandon()
     await response.json(200, b"{}")
     assert bool(sent) != has_left
     for _ in range(2):
-        await response.settle()
+        await response.send_client_closed()
     await response.json(200, b"{}")
     assert [each["status"] for each in sent if "status" in each] == [status]
     assert response.ended
@@ -195,7 +195,7 @@ async def test_nothing_follows_half_an_event() -> None:
         if len(sent) == 3:  # the start, a first piece, and then it takes no more
             await reading.wait()
 
-    response = Response(send)
+    response = HttpResponse(send)
     await response.open()
     writing = asyncio.create_task(response.event(b"data: " + b"A" * 700_000 + b"\n\n"))
     await settle(5)

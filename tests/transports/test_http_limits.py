@@ -34,7 +34,7 @@ async def app(serve: Serve) -> AsyncIterator[Any]:
 
 
 def held(app: Any) -> int:
-    return app._stay.traffic.bodies.held
+    return app._running.in_flight.bodies.held
 
 
 PIECE = b"x" * MIB

@@ -67,8 +67,8 @@ async def test_coming_back_gives_what_was_missed_of_both_once(stage: AskingStage
 
 
 async def test_only_so_many_messages_are_kept_and_fewer_of_large_ones(stage: AskingStage, wire: HttpWire) -> None:
-    channel, most = await finished_call(stage, wire), get_stream.KEEP_MESSAGES
-    for large, kept in (("", range(50, most + 50)), ("x" * (get_stream.KEEP_BYTES // 4), range(most + 47, most + 50))):
+    channel, most = await finished_call(stage, wire), get_stream.MAX_MESSAGES
+    for large, kept in (("", range(50, most + 50)), ("x" * (get_stream.MAX_BYTES // 4), range(most + 47, most + 50))):
         for number in range(most + 50):
             await channel.notify(note([number, large]))
         stream = await wire.get().started()

@@ -48,10 +48,10 @@ def test_options_that_can_not_be_meant(server: Server) -> None:
 def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for text, value in (("1", True), ("on", True), ("TRUE", True), ("off", False), ("0", False), ("No", False)):
         monkeypatch.setenv("DOVETAIL_SSE", text)
-        assert HttpOptions.of({}).sse is value
-        assert HttpOptions.of({"sse": not value}).sse is not value  # what is given wins
+        assert HttpOptions.from_keywords({}).sse is value
+        assert HttpOptions.from_keywords({"sse": not value}).sse is not value  # what is given wins
     monkeypatch.setenv("DOVETAIL_ALLOWED_HOSTS", "a.example, b.example  c.example")
-    assert HttpOptions.of({}).allowed_hosts == ["a.example", "b.example", "c.example"]
+    assert HttpOptions.from_keywords({}).allowed_hosts == ["a.example", "b.example", "c.example"]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_the_environment_can_not_mean(monkeypatch: pytest.MonkeyPatch, name: str, text: str, words: str) -> None:
     monkeypatch.setenv(f"DOVETAIL_{name}", text)
     with pytest.raises(SetupError, match=f"DOVETAIL_{name}.*{words}"):
-        HttpOptions.of({}, running=True)
+        HttpOptions.from_keywords({}, running=True)
 
 
 async def test_identify_gives_a_name_or_none_and_without_sse_its_paths_are_free(

@@ -68,7 +68,7 @@ async def test_the_answer_waits_for_who_comes_back(stage: Talking, app: Any, ver
         pass
     await gone(call, breaks)
     stage.go.set()
-    await until(lambda: not endpoint_of(app)._calls.here)
+    await until(lambda: not endpoint_of(app).calls.by_id)
     rest = await wire.get(event.id).done()
     assert (rest.status, rest.headers["content-type"]) == (200, "text/event-stream")
     assert rest.headers["x-accel-buffering"] == "no"

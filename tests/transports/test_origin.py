@@ -241,9 +241,9 @@ def test_values_are_harmless_in_the_log_which_is_not_flooded(lines: Lines) -> No
         assert (status(guard, value), status(guard, "localhost", value)) == (400, 403)
     assert len(lines()) == 8
     assert all(line.isascii() and line.isprintable() and len(line) < 1000 for line in lines())
-    for number in range(3 * limits.MAX_LINES):
+    for number in range(3 * limits.MAX_LOGGED):
         assert status(guard, f"host{number // 2}.example") == 403
-    assert len(lines()) == len(set(lines())) == limits.MAX_LINES + 4  # four of those before were origins
+    assert len(lines()) == len(set(lines())) == limits.MAX_LOGGED + 4  # four of those before were origins
     assert status(guard, "localhost", "https://app.example") == 403  # a flood of hosts hides no origin
     assert "https://app.example" in lines()[-1]
 
@@ -352,7 +352,9 @@ def test_known_headers_are_echoed_as_they_are_spelt() -> None:
     asking = {"access_control_request_private_network": "true"}
     assert preflight(**asking) == {**always, "access-control-allow-private-network": "true"}
     names = [f"mcp-param-{number}" for number in range(10_000)]
-    assert preflight(",".join(names))["access-control-allow-headers"] == ", ".join(names[: limits.MAX_HEADERS])
+    assert preflight(",".join(names))["access-control-allow-headers"] == ", ".join(
+        names[: limits.MAX_REQUESTED_HEADERS]
+    )
     assert "access-control-allow-headers" not in preflight("mcp-param-" + "x" * 100_000)
 
 

@@ -72,8 +72,10 @@ def command(target: str, opens: bool, watch: tuple[Path, ...], **given: Any) -> 
         raise click.UsageError(problem)
     chosen: Any = {name: value for name, value in given.items() if value is not None}
     try:
-        options = HttpOptions.of(chosen, running=True)
-        open_state(given["state"] or os.environ.get("DOVETAIL_STATE"), "dev")  # no change of the program would mend it
+        options = HttpOptions.from_keywords(chosen, running=True)
+        open_state(
+            given["state"] or os.environ.get("DOVETAIL_STATE"), "dev"
+        )  # no change of the program would mend it
     except SetupError as failure:
         raise click.UsageError(str(failure)) from None
     try:

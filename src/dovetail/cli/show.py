@@ -196,7 +196,7 @@ def _summary(kind: str, each: Definition, width: int) -> str:
 
 
 def tool_hints(tool: Definition) -> tuple[list[str], bool]:
-    """The hints that hold, by default or by annotation; and whether one from_values the four is annotated."""
+    """The hints that hold, by default or by annotation; and whether one of the four is annotated."""
     annotations = as_object(tool.get("annotations"))
     hints = types.ToolHints.from_values(*map(annotations.get, HINTS))
     names = [name.replace("_", "-") for name, holds in hints._asdict().items() if holds]

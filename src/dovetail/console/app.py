@@ -21,10 +21,18 @@ from dovetail.errors import SetupError
 from dovetail.protocol import revisions
 from dovetail.server import Server
 from dovetail.transports.http.asgi import App
-from dovetail.transports.http.in_flight import Overview
+from dovetail.transports.http.in_flight import AppStatus
 from dovetail.transports.http.origin import DEFAULT_PORTS, is_loopback, parse_authority, parse_origin
-from dovetail.transports.http.proxies import HEADER, NOBODY, TrustedProxies
-from dovetail.transports.http.routes import MOUNT, OVERVIEW, PROXIES, AnnouncedApp, PageRequest, PageResponse, route_app
+from dovetail.transports.http.proxies import HEADER, NO_PROXIES, TrustedProxies
+from dovetail.transports.http.routes import (
+    APP_STATUS,
+    MOUNT,
+    PROXIES,
+    AnnouncedApp,
+    PageRequest,
+    PageResponse,
+    route_app,
+)
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -123,7 +131,7 @@ class Console:
 
     def _about(self, request: PageRequest) -> PageResponse:
         engine = self._server.engine
-        overview: Overview = request.scope[OVERVIEW]
+        overview: AppStatus = request.scope[APP_STATUS]
         about: dict[str, Any] = {
             "endpoint": "../" * self._path.count("/") + overview.endpoint.removeprefix("/"),
             "name": engine.info.name,
@@ -168,7 +176,7 @@ def access_problem(request: PageRequest, *, remote: bool) -> str | None:
         return NOT_LOCAL
     if not remote:
         return None if _has_local_host(request) else BAD_HOST
-    overview: Overview = request.scope[OVERVIEW]
+    overview: AppStatus = request.scope[APP_STATUS]
     return None if overview.knows_its_hosts or _has_local_host(request) else NO_HOSTS
 
 
@@ -192,9 +200,9 @@ def _is_local(request: PageRequest) -> bool:
         return False
     if not any(name in FORWARDED or name.startswith(FORWARDED_PREFIX) for name in request.headers.raw):
         return True
-    proxies: TrustedProxies = request.scope.get(PROXIES, NOBODY)
+    proxies: TrustedProxies = request.scope.get(PROXIES, NO_PROXIES)
     hops = ",".join(request.headers.all(HEADER.decode())).split(",")
-    return proxies.are_any and proxies.trusts(client[0]) and all(is_loopback(hop.strip()) for hop in hops)
+    return proxies.is_enabled and proxies.trusts(client[0]) and all(is_loopback(hop.strip()) for hop in hops)
 
 
 def _has_local_host(request: PageRequest) -> bool:

@@ -22,9 +22,9 @@ from dovetail.protocol.results import Result, ToolResult
 from dovetail.protocol.sse import encode_event
 from dovetail.state.base import StoreUnavailable
 from dovetail.transports.http.asgi import RawHeaders, Receive, Scope, Send
-from dovetail.transports.http.in_flight import Overview, SeenSession
-from dovetail.transports.http.request import until_gone
-from dovetail.transports.http.routes import OVERVIEW
+from dovetail.transports.http.in_flight import ActiveSession, AppStatus
+from dovetail.transports.http.request import listen_for_disconnect
+from dovetail.transports.http.routes import APP_STATUS
 
 FIRST_BIN = 0.01  # milliseconds, its upper end
 LOG_GROWTH = math.log(1.1)
@@ -126,7 +126,7 @@ class LiveMetrics:
         """An event at once and after every full second, until the viewer disconnects or the server stops."""
         if self._viewers >= MAX_VIEWERS:
             raise Busy(f"{MAX_VIEWERS} pages watch this server already; close one of them", http_status=503)
-        overview: Overview = scope[OVERVIEW]
+        overview: AppStatus = scope[APP_STATUS]
         closed = asyncio.Event()
         self._viewers += 1
         try:
@@ -135,8 +135,8 @@ class LiveMetrics:
         finally:
             self._viewers -= 1
 
-    async def _send_events(self, overview: Overview, receive: Receive, send: Send, closed: asyncio.Event) -> None:
-        disconnect = asyncio.ensure_future(until_gone(receive))
+    async def _send_events(self, overview: AppStatus, receive: Receive, send: Send, closed: asyncio.Event) -> None:
+        disconnect = asyncio.ensure_future(listen_for_disconnect(receive))
         disconnect.add_done_callback(lambda _: closed.set())
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self._headers})
@@ -149,7 +149,7 @@ class LiveMetrics:
         finally:
             disconnect.cancel()
 
-    async def _event(self, overview: Overview) -> dict[str, Any]:
+    async def _event(self, overview: AppStatus) -> dict[str, Any]:
         try:
             total, seen = await overview.sessions(MAX_SESSIONS)
         except StoreUnavailable:  # a later event has them again
@@ -165,7 +165,7 @@ class LiveMetrics:
         }
 
 
-def session_summary(seen: SeenSession) -> dict[str, Any]:
+def session_summary(seen: ActiveSession) -> dict[str, Any]:
     """With a prefix of the session id only: a viewer can't use the session."""
     record = seen.record
     client = jsonrpc.parse(record.client)

@@ -1,4 +1,4 @@
-"""The words of ASGI, and one of ours."""
+"""Types of ASGI, and `FastPath`, an extension that Dovetail's own HTTP server offers."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
@@ -10,23 +10,19 @@ Send = Callable[[Any], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 RawHeaders = list[tuple[bytes, bytes]]
 
-
-def is_below(path: str, root: str) -> bool:
-    """Whether a path is `root` or something below it."""
-    return path == root or path.startswith(f"{root}/")
-
-
-WHOLE = "dovetail.whole"  # among the extensions of a scope
+FAST_PATH = "dovetail.fast_path"  # the key of a FastPath in scope["extensions"]
 
 
 class FastPath(Protocol):
-    """What our own HTTP offers besides ASGI: what is in one piece comes and goes without a message for each part.
-
-    Where it is offered, the task of a request goes on when its client leaves.
-    """
+    """A body or a response in one piece, without ASGI messages. The task of its request outlives a disconnect."""
 
     def body(self) -> bytes | None:
-        """The whole body, if it is here; asked before the first `receive`, which takes a part of it."""
+        """The whole body if it has arrived; to be called before the first `receive`, which takes a part of it."""
 
     def answer(self, status: int, headers: RawHeaders, body: bytes) -> bool:
-        """Answer in one piece; the length is told by itself. False if that has to go by `send`."""
+        """Send a whole response and its content-length. False if it has to go through `send`."""
+
+
+def is_below(path: str, root: str) -> bool:
+    """Whether a path is `root` or below it."""
+    return path == root or path.startswith(f"{root}/")

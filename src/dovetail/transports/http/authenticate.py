@@ -1,7 +1,7 @@
-"""Authentication of requests to the MCP endpoint: a bearer or DPoP token becomes a principal, or a refusal.
+"""Authentication of requests: a bearer or DPoP token becomes a principal, or the request is refused.
 
-Every request is checked on its own, also in a session. A token that was verified a moment ago costs a digest and a look
-into a dict; the token itself is not kept. The token of a stream is checked as long as the stream is open.
+Every request is checked, also in a session. The outcome for a token is cached by a digest of it, never by the token.
+The token of a stream is checked again while the stream is open.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from hashlib import blake2b
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -26,8 +26,7 @@ from dovetail.errors import INTERNAL_ERROR, ProtocolError, Unauthorized
 from dovetail.state.base import StateBackend
 from dovetail.transports.http.asgi import RawHeaders, Scope
 from dovetail.transports.http.in_flight import InFlight
-from dovetail.transports.http.proxies import TrustedProxies
-from dovetail.transports.http.request import HttpRequest, Place
+from dovetail.transports.http.request import HttpRequest, RequestHandler
 from dovetail.transports.http.well_known import ResourceUrls
 
 if TYPE_CHECKING:
@@ -39,10 +38,10 @@ NEEDS_TOKEN = "This server needs a token: send it in the header `Authorization: 
 NOT_GOOD = "The token is not good, or not any more"
 IN_QUERY = "A token in the URL can be read in logs: send it in the header `Authorization: Bearer <token>`"
 MALFORMED = "The Authorization header is malformed: send `Bearer <token>`, the token without blanks"
-TROUBLE = {500: "Internal error", 503: "This token can't be verified at the moment; try again later"}
+VERIFY_FAILED = {500: "Internal error", 503: "This token can't be verified at the moment; try again later"}
 FIRST_STEPS = (None, "use_dpop_nonce")  # not audited: a client's normal first request, without token or nonce
-# Claims that may differ between two answers about one token though it means the same. They give no rights.
-PASSING = frozenset({"exp", "expires_in", "iat", "nbf", "jti", "auth_time"})
+# Claims that give no rights: a verifier may give others for the same token.
+VOLATILE_CLAIMS = frozenset({"exp", "expires_in", "iat", "nbf", "jti", "auth_time"})
 DPOP = b"dpop"
 _TOKEN = re.compile(rb"[!-~]+")
 
@@ -50,39 +49,34 @@ log = logging.getLogger("dovetail")
 
 
 class TokenLimits(msgspec.Struct, frozen=True):
-    """How long an outcome is believed, and how much verifiers are asked; times in seconds."""
+    """Limits of the token cache and of verifiers; times in seconds."""
 
-    believed: float = 60.0  # at most, then a token is verified again
-    late: float = 1.0  # the same, if it has expired, but its verifier allows for clocks that differ
-    refused: float = 3.0  # for which a bad token need not be verified again
-    most_tokens: int = 10_000  # that are remembered, good and bad ones each
-    verifying: float = 10.0
-    most_questions: int = 1000  # at the same time; and as many again about tokens that were good
-    recheck: float = 1.0  # at least, between two checks of the token of a stream
-    trouble_pause: float = 5.0  # between them while its verifier is in trouble …
-    trouble_tries: int = 12  # … and how often it is asked then
+    cache_ttl: float = 60.0  # of a good token
+    expired_ttl: float = 1.0  # of a token that has expired, but whose verifier allows for clocks that differ
+    refusal_ttl: float = 3.0  # of a bad token
+    max_cached: int = 10_000  # good tokens, and as many bad ones
+    verify_timeout: float = 10.0
+    max_verifying: int = 1000  # tokens at the same time; and as many more that were good before
+    recheck_delay: float = 1.0  # at least, between two checks of the token of a stream
+    retry_delay: float = 5.0  # between them while the verifier is unavailable …
+    max_tries: int = 12  # … and how often it is tried
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """The outcome for a token, and until when that need not be asked again, by the monotonic clock."""
-
-    principal: Principal | None  # None: it is not good
-    good_until: float
-    passes: bool = False  # nothing else has to be checked
+    principal: Principal | None  # None: the token is bad
+    good_until: float  # in the cache, by the monotonic clock
+    is_sufficient: bool = False  # the request needs no other check
 
 
-FORGOTTEN = Verified(None, -math.inf)  # in place of an outcome that may not be used again: claims are personal data
+EXPIRED = Verified(None, -math.inf)  # replaces an outcome that must not be cached: claims are personal data
 
 
-class Presented(NamedTuple):
-    """The token of a request. No `repr` shows it."""
-
+class PresentedToken(msgspec.Struct, eq=False):
     digest: bytes
     scheme: bytes  # in lower case
     token: str
 
-    def __repr__(self) -> str:
-        return "Presented(…)"
+    __repr__ = object.__repr__  # no log shows the token
 
 
 class Authenticator:
@@ -92,8 +86,7 @@ class Authenticator:
         self,
         auth: "Auth",
         urls: ResourceUrls,
-        proxies: TrustedProxies,
-        traffic: InFlight,
+        in_flight: InFlight,
         state: StateBackend,
         engine: "Engine",
         limits: TokenLimits | None = None,
@@ -104,70 +97,66 @@ class Authenticator:
         self._clock = clock
         self._audit = engine.audit
         self._urls = urls
-        self._proxies = proxies
-        self._traffic = traffic
-        # A state of one process is as large as its sessions need: used proofs would fill it.
+        self._in_flight = in_flight
+        # The memory of one process is limited to what sessions need: used proofs would fill it.
         claim = (lambda key, seconds: state.claim(key, b"", seconds)) if state.shared else None
         self._dpop = auth.dpop_check(claim, lambda: engine.secrets)
         self._schemes = (b"bearer",) if self._dpop is None else (b"bearer", DPOP)
-        self._digest = partial(blake2b, digest_size=16, key=secrets.token_bytes(32))  # of a header
+        self._digest = partial(blake2b, digest_size=16, key=secrets.token_bytes(32))
         self._good: OrderedDict[bytes, Verified] = OrderedDict()
-        self._bad: OrderedDict[bytes, Verified] = OrderedDict()  # apart, so that guesses drive out no good ones
-        self._asking: dict[bytes, asyncio.Task[Verified | int]] = {}
-        self._tell_again = -math.inf
+        self._bad: OrderedDict[bytes, Verified] = OrderedDict()  # apart, so that guesses evict no good ones
+        self._verifying: dict[bytes, asyncio.Task[Verified | int]] = {}
+        self._next_warning = -math.inf
 
-    def before(self, place: Place) -> Place:
-        """The same place, for callers with a token. Not a coroutine where that is known.
-
-        The place does not see the credentials: they are for this server, and for no other.
-        """
+    def protect(self, handler: RequestHandler) -> RequestHandler:
+        """A handler that requires a token, and hides it from the given one. A cached token costs no coroutine."""
         good, digested, watch, clock = self._good, self._digest, self.watch, self._clock
 
-        def enter(visit: HttpRequest) -> Awaitable[None]:
-            scope = visit.scope
-            visit.response.challenger = partial(self._challenge, scope, visit.route)
-            raw = visit.headers.raw
+        def authenticate(request: HttpRequest) -> Awaitable[None]:
+            scope = request.scope
+            request.response.challenger = partial(self._challenge, scope, request.route)
+            raw = request.headers.raw
             header = raw.pop(b"authorization", b"")
             raw.pop(DPOP, None)
-            visit.watch = partial(watch, header)
+            request.watch_token = partial(watch, header)
             digest = digested(header).digest()
             known = good.get(digest)
-            if known is None or not known.passes or known.good_until <= clock() or scope.get("query_string"):
-                return self._admit(visit, place, header)
+            if known is None or not known.is_sufficient or known.good_until <= clock() or scope.get("query_string"):
+                return self._verify_and_serve(request, handler, header)
             good.move_to_end(digest)
-            visit.principal = known.principal
-            return place(visit)
+            request.principal = known.principal
+            return handler(request)
 
-        return enter
+        return authenticate
 
-    async def _admit(self, visit: HttpRequest, place: Place, header: bytes) -> None:
+    async def _verify_and_serve(self, request: HttpRequest, handler: RequestHandler, header: bytes) -> None:
         try:
-            await self._identify(visit, header)
+            await self._verify_request(request, header)
         except Unauthorized as refusal:
             if self._audit is not None and refusal.error not in FIRST_STEPS:
-                # of the URL only the path: a query may hold a token
-                path, address = visit.scope["path"], self._proxies.caller(visit.scope)
+                path = request.scope["path"]  # without the query, which may hold a token
+                principal, address = request.principal, self._urls.proxies.caller(request.scope)
                 self._audit.record_refusal(
-                    refusal, method=visit.method, name=path, principal=visit.principal, address=address
+                    refusal, method=request.method, name=path, principal=principal, address=address
                 )
             raise
-        self._traffic.refuse_if_closing()  # it may have taken its time
-        await place(visit)
+        self._in_flight.refuse_if_closing()  # a drain may have begun meanwhile
+        await handler(request)
 
-    async def _identify(self, visit: HttpRequest, header: bytes) -> None:
-        if b"access_token" in unquote_to_bytes(visit.scope.get("query_string") or b"").lower():
+    async def _verify_request(self, request: HttpRequest, header: bytes) -> None:
+        if b"access_token" in unquote_to_bytes(request.scope.get("query_string") or b"").lower():
             raise Unauthorized(IN_QUERY, error="invalid_request", http_status=400)
         presented = self._presented(header)
         verified = await self._verified(presented)
-        principal = visit.principal = verified.principal
+        principal = request.principal = verified.principal
         if principal is None:
             raise Unauthorized(NOT_GOOD, error="invalid_token")
-        if verified.passes:
+        if verified.is_sufficient:
             return
         claims, dpop = principal.claims, self._dpop
-        if dpop is not None and presented.scheme == DPOP:  # every request has a proof of its own
-            proof, token = dpop.proof_header(visit.scope["headers"]), presented.token
-            url, method = self._urls.target(visit.scope, visit.route), visit.method
+        if dpop is not None and presented.scheme == DPOP:  # each request needs a proof of its own
+            proof, token = dpop.proof_header(request.scope["headers"]), presented.token
+            url, method = self._urls.target(request.scope, request.route), request.method
             await dpop.check(proof, method=method, url=url, token=token, claims=claims, caller=principal.key)
         elif dpop is not None:
             dpop.check_bearer(claims)
@@ -176,80 +165,76 @@ class Authenticator:
 
     def _challenge(self, scope: Scope, route: str, refusal: Unauthorized) -> RawHeaders:
         nonce = None if self._dpop is None or refusal.http_status != 401 else self._dpop.nonce
-        fresh = [] if nonce is None else [(b"dpop-nonce", nonce.encode())]
-        return self._auth.challenges(refusal, self._urls.metadata(scope, route)) + fresh
+        nonce_header = [] if nonce is None else [(b"dpop-nonce", nonce.encode())]
+        return self._auth.challenges(refusal, self._urls.metadata(scope, route)) + nonce_header
 
-    # ── tokens ──
-
-    def _presented(self, header: bytes) -> Presented:
-        """One digest for all spellings of a header. Raises Unauthorized if it has no token that could be good."""
+    def _presented(self, header: bytes) -> PresentedToken:
+        """Raises Unauthorized if the header holds no token that could be good."""
         scheme, _, rest = header.strip(b" \t").partition(b" ")
         token, scheme = rest.strip(b" \t"), scheme.lower()
         if scheme not in self._schemes or not token:
             raise Unauthorized(NEEDS_TOKEN.format("DPoP" if self._auth.dpop == "required" else "Bearer"))
         if not _TOKEN.fullmatch(token):
             raise Unauthorized(MALFORMED, error="invalid_request", http_status=400)
-        digest = self._digest(scheme.title() + b" " + token).digest()  # as usually spelled: `enter` finds it at once
-        return Presented(digest, scheme, token.decode("ascii"))
+        header = scheme.title() + b" " + token  # in the usual spelling, which `authenticate` finds in the cache
+        digest = self._digest(header).digest()
+        return PresentedToken(digest, scheme, token.decode("ascii"))
 
-    async def _verified(self, presented: Presented) -> Verified:
-        """Each token is verified once at a time, for all requests that wait. Raises ProtocolError if that fails."""
+    async def _verified(self, presented: PresentedToken) -> Verified:
+        """Verify a token once for all requests that wait. Raises ProtocolError if the verifiers fail."""
         digest = presented.digest
         known = self._good.get(digest) or self._bad.get(digest)
         if known is not None and known.good_until > self._clock():
             return known
-        asking = self._asking.get(digest)
-        if asking is None:
-            shares = 2 if digest in self._good else 1
-            if len(self._asking) >= shares * self._limits.most_questions:
-                raise ProtocolError(TROUBLE[503], code=INTERNAL_ERROR, http_status=503)
-            asking = self._asking[digest] = asyncio.get_running_loop().create_task(self._ask(presented))
-            asking.add_done_callback(lambda _: self._asking.pop(digest, None))
-        outcome = await asyncio.shield(asking)
+        verifying = self._verifying.get(digest)
+        if verifying is None:
+            limit = self._limits.max_verifying * (2 if digest in self._good else 1)
+            if len(self._verifying) >= limit:
+                raise ProtocolError(VERIFY_FAILED[503], code=INTERNAL_ERROR, http_status=503)
+            verifying = self._verifying[digest] = asyncio.get_running_loop().create_task(self._verify(presented))
+            verifying.add_done_callback(lambda _: self._verifying.pop(digest, None))
+        outcome = await asyncio.shield(verifying)
         if isinstance(outcome, int):
-            raise ProtocolError(TROUBLE[outcome], code=INTERNAL_ERROR, http_status=outcome)
+            raise ProtocolError(VERIFY_FAILED[outcome], code=INTERNAL_ERROR, http_status=outcome)
         return outcome
 
-    async def _ask(self, presented: Presented) -> Verified | int:
-        """The verifiers; gives a status if they fail. What they say to that may hold the token, and is not logged."""
-        seconds = self._limits.verifying
+    async def _verify(self, presented: PresentedToken) -> Verified | int:
+        """Call the verifiers; a status if they fail. Their exceptions may hold the token, and are not logged."""
+        seconds = self._limits.verify_timeout
         try:
             async with asyncio.timeout(seconds):
                 found = await self._auth.verification(presented.token)
-            return self._remember(presented, found)
+            return self._cache(presented, found)
         except (lazy_auth.VerifierUnavailable, TimeoutError) as failure:
             words = str(failure).replace(presented.token, "[redacted]") or f"no answer within {seconds:g} s"
-            if (now := self._clock()) >= self._tell_again:  # any client can cause it
-                self._tell_again = now + 10.0
+            if (now := self._clock()) >= self._next_warning:  # any client can cause it
+                self._next_warning = now + 10.0
                 log.warning("a token can't be verified at the moment: %s", words)
             return 503
         except Exception as failure:
-            log.error(
-                "a verifier failed", exc_info=Exception(type(failure).__name__).with_traceback(failure.__traceback__)
-            )
+            safe = Exception(type(failure).__name__).with_traceback(failure.__traceback__)
+            log.error("a verifier failed", exc_info=safe)
             return 500
 
-    def _remember(self, presented: Presented, found: "Verification | None") -> Verified:
-        kept, other = (self._bad, self._good) if found is None else (self._good, self._bad)
-        other.pop(presented.digest, None)
-        verified = self._judged(presented, found)
-        kept[presented.digest] = verified if verified.good_until > self._clock() else FORGOTTEN
-        kept.move_to_end(presented.digest)
-        if len(kept) > self._limits.most_tokens:
-            kept.popitem(last=False)
+    def _cache(self, presented: PresentedToken, found: "Verification | None") -> Verified:
+        limits, now, digest = self._limits, self._clock(), presented.digest
+        if found is None:
+            cache, other, verified = self._bad, self._good, Verified(None, now + limits.refusal_ttl)
+        else:
+            principal, ttl = found
+            left = _seconds_left(principal)
+            seconds = min(left, limits.cache_ttl, ttl) if left > 0 else limits.expired_ttl
+            verified = Verified(principal, now + seconds, self._is_sufficient(presented, principal))
+            cache, other = self._good, self._bad
+        other.pop(digest, None)
+        cache[digest] = verified if verified.good_until > now else EXPIRED
+        cache.move_to_end(digest)
+        if len(cache) > limits.max_cached:
+            cache.popitem(last=False)
         return verified
 
-    def _judged(self, presented: Presented, found: "Verification | None") -> Verified:
-        limits, now = self._limits, self._clock()
-        if found is None:
-            return Verified(None, now + limits.refused)
-        principal, believed = found
-        left = _seconds_left(principal)
-        seconds = min(left, limits.believed, believed) if left > 0 else limits.late
-        return Verified(principal, now + seconds, self._passes(presented, principal))
-
-    def _passes(self, presented: Presented, principal: Principal) -> bool:
-        """Whether the token alone is enough, for this request and those that follow: it is not bound to a key."""
+    def _is_sufficient(self, presented: PresentedToken, principal: Principal) -> bool:
+        """Whether the token alone is enough, for this request and later ones: it is not bound to a key."""
         if presented.scheme == DPOP or not principal.scopes >= self._auth.scopes:
             return False
         try:
@@ -259,31 +244,26 @@ class Authenticator:
             return False
         return True
 
-    # ── streams ──
-
-    async def watch(self, header: bytes, visit: HttpRequest, end: Callable[[], object]) -> None:
-        """Ends a stream when its token is not good any more, or means something else than when it was opened.
-
-        A verifier in trouble is waited for, but not beyond the end of the token.
-        """
-        presented, opened_by = self._presented(header), visit.principal
+    async def watch(self, header: bytes, request: HttpRequest, end: Callable[[], object]) -> None:
+        """End a stream when its token becomes bad or gives other rights. Retries while verifiers are unavailable."""
+        presented, opened_by = self._presented(header), request.principal
         limits, rights, failures = self._limits, _rights(opened_by), 0
         try:
-            while failures < limits.trouble_tries:
+            while failures < limits.max_tries:
                 try:
                     now = await self._verified(presented)
                 except ProtocolError:
                     failures += 1
-                    pause = min(limits.trouble_pause, _seconds_left(opened_by))
+                    pause = min(limits.retry_delay, _seconds_left(opened_by))
                     if pause <= 0:
                         break
                 else:
                     failures = 0
                     if now.principal is None or _rights(now.principal) != rights:
                         break
-                    pause = max(now.good_until - self._clock(), min(limits.recheck, _seconds_left(now.principal)))
+                    pause = max(now.good_until - self._clock(), min(limits.recheck_delay, _seconds_left(now.principal)))
                 await asyncio.sleep(pause)
-        finally:  # in any case: no stream goes on unwatched
+        finally:  # also after a failure: no stream goes on unwatched
             end()
 
 
@@ -292,8 +272,8 @@ def _seconds_left(principal: Principal | None) -> float:
 
 
 def _rights(principal: Principal | None) -> object:
-    """All that decides what a caller may do; `authorize` may look at any claim."""
+    """Everything that may decide what a caller may do; `authorize` can read any claim."""
     if principal is None:
         return None
-    lasting = {name: value for name, value in principal.claims.items() if name not in PASSING}
+    lasting = {name: value for name, value in principal.claims.items() if name not in VOLATILE_CLAIMS}
     return principal.key, principal.scopes, lasting

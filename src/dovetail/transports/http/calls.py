@@ -1,6 +1,6 @@
-"""Calls over HTTP, a request or a batch: how each is awaited, kept alive, cancelled and answered.
+"""Calls and batches over HTTP: how they are served, kept alive, cancelled and finished.
 
-Up to 2025-11-25 a call outlives its connection, and its client may cancel it by another one, at any worker.
+Up to 2025-11-25 a call outlives its connection, and its client may cancel it on another one, at any worker.
 """
 
 import asyncio
@@ -14,118 +14,105 @@ from typing import Any
 import msgspec
 
 from dovetail.engine.call_tool import EXITS
-from dovetail.engine.concurrency import beside, go_on_beside
+from dovetail.engine.concurrency import beside
 from dovetail.engine.dispatch import handle
 from dovetail.engine.engine import Engine
 from dovetail.engine.request_context import RequestContext
-from dovetail.engine.sessions import SessionHandle, topic
+from dovetail.engine.sessions import topic
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, RateLimited, Unauthorized
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.inbound import Request
 from dovetail.protocol.methods import RequestId
 from dovetail.state.base import Listener, StateBackend, StoreUnavailable
 from dovetail.transports.http.asgi import Receive
-from dovetail.transports.http.request import look_after
-from dovetail.transports.http.response import Answer, Response
+from dovetail.transports.http.request import keep_alive
+from dovetail.transports.http.response import HttpResponse, PostResponse
 
-KEEPALIVE_AFTER = 0.05  # seconds; only a call that takes longer has its connection looked after
+KEEPALIVE_AFTER = 0.05  # seconds; the connection of a quicker call needs no keep-alive
 
 log = logging.getLogger("dovetail")
 
-Finish = Callable[["HttpCall", bytes, int], Awaitable[None]]
-Part = Coroutine[Any, Any, bytes | None]  # one message of a batch, and its answer if it has one
+Outcome = tuple[bytes, int]  # a JSON-RPC response and its HTTP status
+BatchItem = Coroutine[Any, Any, bytes | None]  # serves one message of a batch; gives the response if there is one
 
 
-def outcome_of(failure: BaseException, id: RequestId, request: Request, response: Response | None) -> tuple[bytes, int]:
-    """The error that a client gets for a failure, and the status, which counts if no response has begun.
-
-    `response`: None if the calls of a batch share it, so that its head says nothing of this failure.
-    """
+def error_outcome(failure: BaseException, id: RequestId, request: Request, response: HttpResponse | None) -> Outcome:
+    """The error response to a failed call. `response`: None in a batch, whose calls share the headers."""
     if not isinstance(failure, ProtocolError):
         log.error("%s could not be answered properly", request.method, exc_info=failure)
         failure = ProtocolError("Internal error", code=INTERNAL_ERROR)
-    says_status = not request.revision.handshake or isinstance(failure, (RateLimited, Unauthorized))
+    has_status = not request.revision.handshake or isinstance(failure, (RateLimited, Unauthorized))
     if response is not None:
-        response.add_headers(response.headers_of(failure))
-    return jsonrpc.error(id, failure), failure.http_status if says_status else 200
+        response.add_headers(response.error_headers(failure))
+    return jsonrpc.error(id, failure), failure.http_status if has_status else 200
 
 
-class Posted(msgspec.Struct, eq=False):
-    """What one POST asks for. It is the timer beside its own work: if that takes long, its connection is kept alive."""
+class PostInFlight(msgspec.Struct, eq=False):
+    """One POST that is being served. It is the timer of its own work: if that takes long, it sends keep-alives."""
 
-    answer: Answer
+    response: PostResponse
     receive: Receive
-    session: SessionHandle | None
-    beat_seconds: float
+    keep_alive_interval: float
     timer: asyncio.TimerHandle | None = None
-    over: asyncio.Future[None] | None = None
+    finished: asyncio.Future[None] | None = None  # from the first keep-alive on
 
     def begin(self) -> None:
-        self.timer = asyncio.get_running_loop().call_later(KEEPALIVE_AFTER, self._keep_alive)
+        self.timer = asyncio.get_running_loop().call_later(KEEPALIVE_AFTER, self._begin_keep_alive)
 
     def meant(self, cancelled: asyncio.CancelledError) -> BaseException:
         return cancelled
 
     def end(self) -> None:
-        # Not by cancelling: it may be in the middle of sending something.
         if self.timer is not None:
             self.timer.cancel()
-        if self.over is not None and not self.over.done():
-            self.over.set_result(None)
+        if self.finished is not None and not self.finished.done():
+            self.finished.set_result(None)  # its task is not cancelled: it may be sending a keep-alive
 
-    def _keep_alive(self) -> None:
+    def _begin_keep_alive(self) -> None:
         loop = asyncio.get_running_loop()
-        self.over = loop.create_future()
-        loop.create_task(self._look_after(self.over)).add_done_callback(_report)
+        self.finished = loop.create_future()
+        loop.create_task(self._keep_alive(self.finished)).add_done_callback(_log_failure)
 
-    async def _look_after(self, over: asyncio.Future[None]) -> None:
-        await self.outlived()
-        await look_after(self.receive, over, self.beat_seconds, self.beat, self.client_left)
+    async def _keep_alive(self, finished: asyncio.Future[None]) -> None:
+        await self.response.prime()
+        await self.announce()
+        await keep_alive(self.receive, finished, self.keep_alive_interval, self.beat, self.on_disconnect)
 
-    async def outlived(self) -> None:
-        """It takes its time: a client that can come back is told so."""
-        await self.answer.outlived()
+    async def announce(self) -> None:
+        """Let other workers know of a call that takes long."""
 
     async def beat(self) -> None:
-        """The session stays alive, and so does the connection if it carries a stream; one that takes nothing is found.
-
-        That the session is gone ends no call.
-        """
-        if self.session is not None:
+        """Keep the session and the connection alive; the end of the session ends no call."""
+        if (session := self.response.session) is not None:
             with suppress(StoreUnavailable):
-                await self.session.use()
-        await self.answer.keep_alive()
-        if self.answer.response.ended:  # or its stream goes on by another connection, which does no harm
-            self.client_left()
+                await session.use()
+        await self.response.keep_alive()
+        if self.response.http_response.ended:
+            self.on_disconnect()
 
-    def client_left(self) -> None:
-        self.answer.response.abandon()
+    def on_disconnect(self) -> None:
+        self.response.http_response.abandon()
 
 
-class HttpCall(Posted, eq=False, kw_only=True):
-    """A request in flight. Once it is closed, nothing more is sent for it."""
+class HttpCall(PostInFlight, eq=False, kw_only=True):
+    """One call that is being served. Once it is closed, its function can send nothing more."""
 
     context: RequestContext
-    id: RequestId  # also if a middleware changes the request
-    finish: Finish | None = None  # sends the answer, if that is more than just sending it
-    batched: bool = False  # a batch has it, looks after it and sends its answer
+    id: RequestId  # a middleware may change the one in the request
+    send_response: "Callable[[HttpCall, bytes, int], Awaitable[None]] | None" = None  # instead of `response.finish`
+    batched: bool = False  # its batch sends the response and the keep-alives
     open: bool = True
-    failed: bool = False  # its answer is an error
-    left: bool = False  # the client went away, and that means that it wants no answer
-    settle: Callable[[], Awaitable[None]] | None = None  # awaited before the answer: its changes must be in their log
-    takes_time: "Callable[[HttpCall], Awaitable[None]] | None" = None  # called if it does
-    leave: "Callable[[HttpCall], None] | None" = None  # called when it is over
-    verdict: ProtocolError | None = None  # why the server has stopped it
+    failed: bool = False  # its response is an error
+    disconnected: bool = False  # its client has disconnected, which has cancelled it
+    before_response: Callable[[], Awaitable[None]] | None = None  # flushes the changes that it made to the change log
+    on_slow: "Callable[[HttpCall], Awaitable[None]] | None" = None  # if it takes long
+    on_done: "Callable[[HttpCall], None] | None" = None
+    stop_error: ProtocolError | None = None  # why the server has stopped it
     task: asyncio.Task[Any] | None = None  # that serves it
-    cancelled_before: int = 0  # how often its task was, when that began to serve it
-
-    @property
-    def request(self) -> Request:
-        return self.context.request
 
     async def emit(self, message: bytes) -> None:
         if self.open:
-            await self.answer.carry(message)
+            await self.response.send_message(message)
 
     def close(self) -> None:
         self.open = False
@@ -133,7 +120,7 @@ class HttpCall(Posted, eq=False, kw_only=True):
             self.context.channel.close()
 
     def cancel(self) -> None:
-        """The client does not want the answer any more."""
+        """The client wants no response any more."""
         if self.open:
             self.close()
             self.context.mark_cancelled()
@@ -141,187 +128,159 @@ class HttpCall(Posted, eq=False, kw_only=True):
                 self.task.cancel()
 
     def stop(self) -> None:
-        """The server can't go on with it; the client is told."""
+        """The server shuts down: the response is an error."""
         if self.open:
-            self.verdict = ProtocolError("The server is shutting down and has stopped this call", http_status=503)
+            self.stop_error = ProtocolError("The server is shutting down and has stopped this call", http_status=503)
             self.cancel()
-        else:  # its answer is on the way to a client that takes nothing
-            self.answer.response.abandon()
+        else:  # its client does not take the response
+            self.response.http_response.abandon()
 
-    async def outlived(self) -> None:
-        await self.answer.outlived()
-        if self.takes_time is not None:
-            await self.takes_time(self)
+    async def announce(self) -> None:
+        if self.on_slow is not None:
+            await self.on_slow(self)
 
-    def client_left(self) -> None:
-        self.answer.response.abandon()
-        if self.request.revision.disconnect_cancels:
-            self.left = True
+    def on_disconnect(self) -> None:
+        self.response.http_response.abandon()
+        if self.context.request.revision.disconnect_cancels:
+            self.disconnected = True
             self.cancel()
-
-    # ── serving ──
 
     async def serve(self, engine: Engine, begun: Awaitable[bytes] | None = None) -> bytes | None:
-        """In its own task or in that of the HTTP request. Gives the answer to a batch; None if there is none.
-
-        `begun`: what is left of the work, if it was begun before.
-        """
-        outcome: tuple[bytes, int] | None = None
+        """Run the call, or the rest of a `begun` one, and send its response; one of a batch returns it."""
+        outcome: Outcome | None = None
         self.task = task = asyncio.current_task()
         assert task is not None
-        self.cancelled_before = task.cancelling()
+        earlier_cancellations = task.cancelling()
         try:
             try:
-                if self.open:  # the batch that it is in may have cancelled it already
+                if self.open:  # its batch may have cancelled it already
                     outcome = jsonrpc.result(self.id, await (begun or self._begin(engine))), 200
             except asyncio.CancelledError:
-                if self.open:  # it is the task that is to end, not this call alone
+                if self.open:  # the task was cancelled, not the call alone
                     self.close()
-                    self.answer.response.abandon()
+                    self.response.http_response.abandon()
                     raise
             except (Exception, *EXITS) as failure:
                 outcome = self._failure(failure)
             if not self.open:
-                self._end_cancellation()
-                outcome = None if self.verdict is None else self._failure(self.verdict)
-            if self.settle is not None:
-                await self.settle()
+                if task.cancelling() > earlier_cancellations and task.uncancel() > earlier_cancellations:
+                    raise asyncio.CancelledError  # the task was cancelled for another reason too
+                outcome = None if self.stop_error is None else self._failure(self.stop_error)
+            if self.before_response is not None:
+                await self.before_response()
             self.close()
             if self.batched:
                 return None if outcome is None else outcome[0]
             await self._send(outcome)
         finally:
-            self.context.emit = to_nobody  # or a circle is left for the garbage collector
-            if self.leave is not None:
-                self.leave(self)
-            events = self.answer.events
+            self.context.emit = discard  # breaks a reference cycle
+            if self.on_done is not None:
+                self.on_done(self)
+            events = self.response.events
             if events is not None and events.is_unfinished and not self.batched:
-                await self.answer.end()  # something has ended it in an unusual way
+                await self.response.end()
         return None
 
     def _begin(self, engine: Engine) -> Awaitable[bytes]:
         work = handle(engine, self.context)
         return work if self.batched else beside(work, lambda: self)
 
-    def go_on(self, work: Coroutine[Any, Any, bytes], waited_for: Any) -> Awaitable[bytes]:
-        """The rest of the work, after its first step."""
-        return go_on_beside(work, waited_for, self)
-
-    def _end_cancellation(self) -> None:
-        """It was cancelled, and that is over; raises if the task was cancelled for another reason too."""
-        task = self.task
-        if task is not None and task.cancelling() > self.cancelled_before and task.uncancel() > self.cancelled_before:
-            raise asyncio.CancelledError
-
-    async def _send(self, outcome: tuple[bytes, int] | None) -> None:
+    async def _send(self, outcome: Outcome | None) -> None:
         if outcome is None:
-            if not self.left:
-                await self.answer.finish_silently()
-        elif self.finish is not None:
-            await self.finish(self, *outcome)
+            if not self.disconnected:
+                await self.response.finish_cancelled()
+        elif self.send_response is not None:
+            await self.send_response(self, *outcome)
         else:
-            await self.answer.finish(*outcome)
+            await self.response.finish(*outcome)
 
-    def _failure(self, failure: BaseException) -> tuple[bytes, int]:
+    def _failure(self, failure: BaseException) -> Outcome:
         self.failed = True
-        return outcome_of(failure, self.id, self.request, None if self.batched else self.answer.response)
+        response = None if self.batched else self.response.http_response
+        return error_outcome(failure, self.id, self.context.request, response)
 
 
-class HttpBatch(Posted, eq=False):
-    """Requests that share one answer, which goes out when the last of them is done."""
+class HttpBatch(PostInFlight, eq=False):
+    """Calls of one batch; their responses are sent together."""
 
     calls: list[HttpCall] = []
-    is_answering: bool = False
+    is_responding: bool = False
 
-    async def outlived(self) -> None:
-        await self.answer.outlived()
+    async def announce(self) -> None:
         for call in self.calls:
-            if call.takes_time is not None:
-                await call.takes_time(call)
+            await call.announce()
 
     def stop(self) -> None:
-        """Its calls are stopped one by one; what is left is an answer that its client does not take."""
-        if self.is_answering:
-            self.answer.response.abandon()
+        """Its calls are stopped one by one; a client that does not take the response is abandoned."""
+        if self.is_responding:
+            self.response.http_response.abandon()
 
-    async def serve(self, parts: Sequence[Part]) -> None:
-        """All answers together; those that were cancelled have none."""
+    async def serve(self, items: Sequence[BatchItem]) -> None:
         try:
-            outcomes = await beside(_all_outcomes(parts), lambda: self)
-            self.is_answering = True
-            answers = [each for each in outcomes if isinstance(each, bytes)]
-            if answers:
-                await self.answer.finish(jsonrpc.batch(answers), 200)
+            outcomes = await beside(_gather(items), lambda: self)
+            self.is_responding = True
+            responses = [each for each in outcomes if isinstance(each, bytes)]  # cancelled calls have none
+            if responses:
+                await self.response.finish(jsonrpc.batch(responses), 200)
             else:
-                await self.answer.finish_silently()
+                await self.response.finish_cancelled()
         finally:
-            events = self.answer.events
+            events = self.response.events
             if events is not None and events.is_unfinished:
-                await self.answer.end()
+                await self.response.end()
 
 
-async def to_nobody(message: bytes) -> None: ...
+async def discard(message: bytes) -> None: ...
 
 
-async def _all_outcomes(parts: Sequence[Part]) -> list[bytes | BaseException | None]:
-    outcomes = await asyncio.gather(*parts, return_exceptions=True)
+async def _gather(items: Sequence[BatchItem]) -> list[bytes | BaseException | None]:
+    outcomes = await asyncio.gather(*items, return_exceptions=True)
     for failure in outcomes:
         if isinstance(failure, BaseException) and not isinstance(failure, asyncio.CancelledError):
             log.error("a part of a batch failed", exc_info=failure)
     return outcomes
 
 
-def _report(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (failure := task.exception()) is not None:
-        log.error("looking after a call failed", exc_info=failure)
+        log.error("the keep-alive of a call failed", exc_info=failure)
 
 
-# ── calls that outlive their connection ──
+def detached(post: PostInFlight, work: Coroutine[Any, Any, object]) -> Awaitable[object]:
+    """Work that a disconnect does not cancel. With a fast path, the task of the request goes on anyway."""
+    return work if post.response.http_response.fast_path is not None else in_own_task(post, work)
 
 
-def detached(posted: Posted, work: Coroutine[Any, Any, object]) -> Awaitable[object]:
-    """All of the work, also if its connection ends. In our own HTTP the task of a request goes on then."""
-    return work if posted.answer.response.whole is not None else apart(posted, work)
-
-
-async def apart(posted: Posted, work: Coroutine[Any, Any, object]) -> None:
-    """In a task of its own: the host may end that of the HTTP request when the client leaves."""
+async def in_own_task(post: PostInFlight, work: Coroutine[Any, Any, object]) -> None:
+    """Run in another task: the host may cancel that of the HTTP request when the client disconnects."""
     loop = asyncio.get_running_loop()
-    over = posted.answer.response.over = loop.create_future()
-    loop.create_task(work).add_done_callback(partial(_pass_on, over))
+    finished = post.response.http_response.finished = loop.create_future()
+    loop.create_task(work).add_done_callback(partial(_forward_outcome, finished))
     try:
-        await over
+        await finished
     except asyncio.CancelledError:
-        posted.client_left()
+        post.on_disconnect()
         raise
 
 
-def _pass_on(over: asyncio.Future[None], task: asyncio.Task[object]) -> None:
-    """The end of a call, to the HTTP request if that still waits."""
+def _forward_outcome(finished: asyncio.Future[None], task: asyncio.Task[object]) -> None:
     failure = None if task.cancelled() else task.exception()
-    if over.done():
+    if finished.done():
         if failure is not None:
             log.error("a call failed after its request had ended", exc_info=failure)
     elif failure is not None:
-        over.set_exception(failure)
+        finished.set_exception(failure)
     else:
-        over.set_result(None)
+        finished.set_result(None)
 
 
-# ── calls of sessions, by session and id ──
-
-
-class SessionCalls:
-    """Those under way at this worker.
-
-    One that takes its time is known to the other workers too: there the client may cancel it, or end its session. A
-    call that is over sooner need not be.
-    """
+class RunningCalls:
+    """Calls of sessions at this worker. Other workers know of those that take long, so that clients can cancel them."""
 
     def __init__(self, state: StateBackend) -> None:
         self._state = state
-        self.here: dict[tuple[str, RequestId], HttpCall] = {}
-        self._known: dict[str, set[HttpCall]] = {}  # to other workers, by the topics of their sessions
+        self.by_id: dict[tuple[str, RequestId], HttpCall] = {}  # and by session
+        self._announced: dict[str, set[HttpCall]] = {}  # to other workers, by the topics of their sessions
         self._listener: Listener | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -335,69 +294,70 @@ class SessionCalls:
             self._listener.close()
             await asyncio.wait([self._task])
 
-    def refuse_twice(self, session: str, id: RequestId) -> None:
-        if (session, id) in self.here:
+    def refuse_duplicate(self, session_id: str, id: RequestId) -> None:
+        if (session_id, id) in self.by_id:
             raise ProtocolError("A request with this id is still in flight", code=INVALID_REQUEST)
 
-    def add(self, session: str, call: HttpCall) -> None:
-        self.here[session, call.id] = call
-        call.takes_time = self._make_known
+    def add(self, session_id: str, call: HttpCall) -> None:
+        self.by_id[session_id, call.id] = call
+        call.on_slow = self._announce
 
     def remove(self, call: HttpCall) -> None:
-        assert call.session is not None
-        session = call.session.record.id
-        self.here.pop((session, call.id), None)
+        assert call.response.session is not None
+        session_id = call.response.session.record.id
+        self.by_id.pop((session_id, call.id), None)
         if self._listener is None:
             return
-        calls = self._known.get(topic(session))
+        calls = self._announced.get(topic(session_id))
         if calls is not None:
             calls.discard(call)
             if not calls:
-                del self._known[topic(session)]
-                self._listener.remove(topic(session))
+                del self._announced[topic(session_id)]
+                self._listener.remove(topic(session_id))
 
-    async def cancel(self, session: str, id: RequestId) -> None:
-        """The client wants no answer to it; `initialize` can't be cancelled. A client uses an id once in a session."""
-        call = self.here.get((session, id))
+    async def cancel(self, session_id: str, id: RequestId) -> None:
+        """`notifications/cancelled` of a client; `initialize` can't be cancelled."""
+        call = self.by_id.get((session_id, id))
         if call is not None:
-            if call.request.method != "initialize":
+            if call.context.request.method != "initialize":
                 call.cancel()
-        elif self._listener is not None:  # other workers may have it
-            await self._state.put(_note(session, id), b"", ttl=30.0)  # for calls that they do not know yet
-            await self._state.publish(topic(session))
+        elif self._listener is not None:  # another worker may run it, or begin it later
+            await self._state.put(_cancel_key(session_id, id), b"", ttl=30.0)
+            await self._state.publish(topic(session_id))
 
-    def end(self, session: str) -> None:
-        """The session has ended, and other workers have heard of that."""
-        for (owner, _), call in tuple(self.here.items()):
-            if owner == session:
+    def cancel_session(self, session_id: str) -> None:
+        """The session has ended; other workers are notified by the session itself."""
+        for (owner, _), call in tuple(self.by_id.items()):
+            if owner == session_id:
                 call.cancel()
 
-    async def _make_known(self, call: HttpCall) -> None:
-        """From now on it can be reached. Its session may have ended just before it was admitted."""
-        if call.session is None or not call.open:
+    async def _announce(self, call: HttpCall) -> None:
+        """Listen for a cancellation by another worker, and check whether there was one before."""
+        if (session := call.response.session) is None or not call.open:
             return
         if self._listener is not None:
-            name = topic(call.session.record.id)
-            self._known.setdefault(name, set()).add(call)
+            name = topic(session.record.id)
+            self._announced.setdefault(name, set()).add(call)
             self._listener.add(name)
         with suppress(StoreUnavailable):
             await self._cancel_unwanted({call})
 
     async def _listen(self, listener: Listener) -> None:
-        while told := await listener.wait():
-            for name in told:
+        while topics := await listener.wait():
+            for name in topics:
                 try:
-                    await self._cancel_unwanted(self._known.get(name, set()))
-                except Exception as failure:  # a call that goes on for too long does no harm
+                    await self._cancel_unwanted(self._announced.get(name, set()))
+                except Exception as failure:  # the calls go on, which does no harm
                     log.debug("whether calls are still wanted is not known: %s", failure)
 
     async def _cancel_unwanted(self, calls: set[HttpCall]) -> None:
         for call in tuple(calls):
-            assert call.session is not None
-            note = _note(call.session.record.id, call.id)
-            if await call.session.has_ended() or await self._state.delete(note):
+            session = call.response.session
+            assert session is not None
+            key = _cancel_key(session.record.id, call.id)
+            if await session.has_ended() or await self._state.delete(key):
                 call.cancel()
 
 
-def _note(session: str, id: RequestId) -> str:
-    return f"cancel/{session}/{hashlib.sha256(jsonrpc.encode(id)).hexdigest()[:32]}"
+def _cancel_key(session_id: str, id: RequestId) -> str:
+    return f"cancel/{session_id}/{hashlib.sha256(jsonrpc.encode(id)).hexdigest()[:32]}"

@@ -1,4 +1,4 @@
-"""The MCP endpoint: POST, GET and DELETE of every revision on one path; the revision is chosen for each request."""
+"""The MCP endpoint: POST, GET and DELETE of every revision on one path; each request names its revision."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -6,6 +6,7 @@ from contextlib import suppress
 from functools import partial
 
 from dovetail.engine.client_requests import ClientResponse
+from dovetail.engine.concurrency import go_on_beside
 from dovetail.engine.dispatch import handle
 from dovetail.engine.engine import Engine
 from dovetail.engine.request_context import RequestContext
@@ -13,33 +14,25 @@ from dovetail.engine.sessions import SessionHandle, Sessions
 from dovetail.engine.subscriptions import ChangeLog, ChangesMade
 from dovetail.engine.workers import WorkerLease
 from dovetail.errors import INVALID_REQUEST, ProtocolError
-from dovetail.protocol import inbound, jsonrpc, revisions
+from dovetail.protocol import inbound, jsonrpc
 from dovetail.protocol.inbound import ParsedRequest, Request
 from dovetail.protocol.jsonrpc import BadMessage, Envelope
 from dovetail.protocol.methods import InitializeParams, RequestId
+from dovetail.protocol.revisions import MODERN, Revision
 from dovetail.state.base import StateBackend
-from dovetail.transports.http.calls import (
-    HttpBatch,
-    HttpCall,
-    Part,
-    SessionCalls,
-    apart,
-    detached,
-    outcome_of,
-    to_nobody,
-)
+from dovetail.transports.http import calls
+from dovetail.transports.http.calls import BatchItem, HttpBatch, HttpCall, RunningCalls, detached
 from dovetail.transports.http.event_store import EventStore
 from dovetail.transports.http.get_stream import STATELESS, GetStreams, ServerMessages, SessionChannel
 from dovetail.transports.http.in_flight import InFlight
 from dovetail.transports.http.options import HttpOptions
-from dovetail.transports.http.proxies import TrustedProxies, share_of
-from dovetail.transports.http.request import HttpRequest
-from dovetail.transports.http.response import Accepted, Answer
+from dovetail.transports.http.proxies import TrustedProxies, quota_key
+from dovetail.transports.http.request import HttpRequest, invalid_request
+from dovetail.transports.http.response import Accepted, PostResponse
 
 SESSION_HEADER = b"mcp-session-id"
-METHODS = b"GET, POST, DELETE, OPTIONS"
-WITHOUT_SESSIONS = b"POST, OPTIONS"
-
+ALLOWED_METHODS = b"GET, POST, DELETE, OPTIONS"
+STATELESS_METHODS = b"POST, OPTIONS"
 LISTEN = "subscriptions/listen"
 
 
@@ -47,87 +40,87 @@ class Endpoint:
     """Lives as long as the app on one event loop."""
 
     def __init__(
-        self, engine: Engine, options: HttpOptions, state: StateBackend, traffic: InFlight, proxies: TrustedProxies
+        self, engine: Engine, options: HttpOptions, state: StateBackend, in_flight: InFlight, proxies: TrustedProxies
     ) -> None:
         self._engine = engine
         self._options = options
         self._proxies = proxies
-        self._traffic = traffic
+        self._in_flight = in_flight
         self._state = state
-        # A connection that says nothing is kept alive, and so is the session that it belongs to.
-        self._beat = min(options.keep_alive, options.session_timeout / 3)
-        self.member = WorkerLease(state)
-        self._changes = ChangeLog(engine, state, self.member)
+        # Keep-alives of a connection also keep its session from expiring.
+        self._keep_alive = min(options.keep_alive, options.session_timeout / 3)
+        self.lease = WorkerLease(state)
+        self._changes = ChangeLog(engine, state, self.lease)
         timeout, most, half = options.session_timeout, options.max_sessions, -(-options.max_sessions // 2)
         self.sessions = Sessions(engine, state, timeout=timeout, most=most, most_of_one=options.max_per_caller or half)
-        self._store = EventStore(state, ttl=options.event_timeout, member=self.member)
-        self._messages = ServerMessages(self.sessions, state, session_timeout=timeout, beat=self._beat)
-        self._streams = GetStreams(self._changes, self._store, self._messages, traffic, keep_alive=self._beat)
-        self._calls = SessionCalls(state)
-        self._verbs = {"POST": self._post, "GET": self._get, "DELETE": self._delete}
+        self.store = EventStore(state, ttl=options.event_timeout, lease=self.lease)
+        self.messages = ServerMessages(self.sessions, state, session_timeout=timeout, beat=self._keep_alive)
+        self.streams = GetStreams(self._changes, self.store, self.messages, in_flight, self._keep_alive)
+        self.calls = RunningCalls(state)
+        self._methods = {"POST": self._post, "GET": self._get, "DELETE": self._delete}
 
     def start(self) -> None:
-        self.member.start()
+        self.lease.start()
         self._changes.start()
-        self._calls.start()
+        self.calls.start()
         if self._state.shared:
-            self._engine.elicitations.shared = self._messages
+            self._engine.elicitations.shared = self.messages
 
-    def stop_asking(self) -> None:
-        """Answers of clients are refused from now on: a call that waits for one is told."""
-        self._messages.replies.close()
+    def stop_client_requests(self) -> None:
+        """Refuse responses of clients from now on; calls that wait for one fail."""
+        self.messages.replies.close()
 
     async def stop(self) -> None:
         self._engine.elicitations.shared = None
         await self._changes.stop()
-        await self._calls.stop()
-        await self._store.stop()
-        await self.member.stop()
+        await self.calls.stop()
+        await self.store.stop()
+        await self.lease.stop()
         self.sessions.forget_all()
 
-    def __call__(self, visit: HttpRequest) -> Awaitable[None]:
-        verb = self._verbs.get(visit.method)
-        if verb is None:
-            return visit.refuse_method(METHODS, f"{visit.method} is not used here; POST a JSON-RPC message")
-        return verb(visit)
+    def __call__(self, http_request: HttpRequest) -> Awaitable[None]:
+        method = self._methods.get(http_request.method)
+        if method is None:
+            text = f"{http_request.method} is not used here; POST a JSON-RPC message"
+            return http_request.refuse_method(ALLOWED_METHODS, text)
+        return method(http_request)
 
-    # ── POST ──
-
-    async def _post(self, visit: HttpRequest) -> None:
-        visit.refuse_other_types()
-        options, traffic = self._options, self._traffic
-        body = visit.body_at_hand(options.max_body_bytes)
+    async def _post(self, http_request: HttpRequest) -> None:
+        http_request.require_json()
+        options, in_flight = self._options, self._in_flight
+        body = http_request.buffered_body(options.max_body_bytes)
         if body is None:
-            body = await visit.body(options.max_body_bytes, options.body_timeout, traffic.bodies)
-            traffic.refuse_if_closing()
+            body = await http_request.body(options.max_body_bytes, options.body_timeout, in_flight.bodies)
+            in_flight.refuse_if_closing()
         try:
             message = jsonrpc.decode(body)
             if isinstance(message, list):
-                await self._batch(visit, message)
+                await self._batch(http_request, message)
             elif message.is_request:
-                serving = self._request(visit, message)
-                del body, message  # for a listen, which stays, needs nothing of them
+                serving = self._request(http_request, message)
+                del body, message  # a listen, which may last for days, would keep them
                 await serving
             else:
-                await self._take_notice(visit, message, await self._session(visit))
-                await visit.response.empty(202)
+                http_request.session = await self._find_session(http_request)
+                await self._receive_message(http_request, message)
+                await http_request.response.empty(202)
         except BadMessage as bad:
-            await visit.refuse(bad, bad.id)
+            await http_request.refuse(bad, bad.id)
 
-    def _request(self, visit: HttpRequest, message: Envelope) -> Awaitable[object]:
+    def _request(self, http_request: HttpRequest, message: Envelope) -> Awaitable[object]:
         assert isinstance(message.id, (int, str))
         try:
             opened = inbound.parse_request(message)
-            request = inbound.modern(opened, visit.headers)
-            return self._in_session(visit, opened) if request is None else self._modern(visit, request)
+            request = inbound.modern(opened, http_request.headers)
+            if request is None:
+                return self._handshake_request(http_request, opened)
+            return self._modern_request(http_request, request)
         except ProtocolError as failure:
-            return visit.refuse(failure, message.id)
+            return http_request.refuse(failure, message.id)
 
-    def _serve(
-        self, visit: HttpRequest, context: RequestContext, answer: Answer, held: SessionHandle | None
-    ) -> Awaitable[object]:
-        """Not a coroutine: most calls never wait. One that does not can't be cancelled, so it is on no record."""
-        id = context.request.id  # also if a middleware changes the request
+    def _serve(self, http_request: HttpRequest, context: RequestContext, response: PostResponse) -> Awaitable[object]:
+        """Not a coroutine: most calls never wait. Only one that does can be cancelled, and becomes an HttpCall."""
+        id = context.request.id  # a middleware may change the request
         made = self._changes.noted()
         work = handle(self._engine, context)
         try:
@@ -135,271 +128,261 @@ class Endpoint:
         except StopIteration as end:
             outcome = jsonrpc.result(id, end.value), 200
         except asyncio.CancelledError:  # its task was cancelled before
-            return self._record(visit, id, context, answer, held).serve(self._engine, _cancelled())
+            return self._track(http_request, id, context, response).serve(self._engine, _cancelled())
         except BaseException as failure:
-            outcome = outcome_of(failure, id, context.request, visit.response)
+            outcome = calls.error_outcome(failure, id, context.request, http_request.response)
         else:
-            call = self._record(visit, id, context, answer, held)
-            return call.serve(self._engine, call.go_on(work, waited_for))
-        context.emit = to_nobody
+            call = self._track(http_request, id, context, response)
+            return call.serve(self._engine, go_on_beside(work, waited_for, call))
+        context.emit = calls.discard
         if context.channel is not None:
             context.channel.close()
-        finishing = self._finish_later(made, answer, *outcome) if made else answer.finish(*outcome)
-        return self._traffic.sending(finishing, visit.response)
+        finishing = self._finish_after_changes(made, response, *outcome) if made else response.finish(*outcome)
+        return self._in_flight.track_sending(finishing, http_request.response)
 
-    async def _finish_later(self, made: ChangesMade, answer: Answer, message: bytes, status: int) -> None:
+    async def _finish_after_changes(self, made: ChangesMade, response: PostResponse, body: bytes, status: int) -> None:
         await self._changes.settle(made)
-        await answer.finish(message, status)
+        await response.finish(body, status)
 
-    def _record(
-        self, visit: HttpRequest, id: RequestId, context: RequestContext, answer: Answer, held: SessionHandle | None
+    def _track(
+        self, http_request: HttpRequest, id: RequestId, context: RequestContext, response: PostResponse
     ) -> HttpCall:
-        call = HttpCall(answer, visit.receive, held, self._beat, context=context, id=id, leave=self._leave)
+        receive, on_done = http_request.receive, self._untrack
+        call = HttpCall(response, receive, self._keep_alive, context=context, id=id, on_done=on_done)
         context.emit = call.emit
-        self._traffic.enter(call, call.stop)
+        self._in_flight.add(call, call.stop)
         if (made := self._changes.noted()) is not None:
-            call.settle = partial(self._changes.settle, made)
-        if held is not None:
-            self._calls.add(held.record.id, call)
+            call.before_response = partial(self._changes.settle, made)
+        if response.session is not None:
+            self.calls.add(response.session.record.id, call)
         return call
 
-    def _leave(self, call: HttpCall) -> None:
-        self._traffic.leave(call)
-        if call.session is not None:
-            self._calls.remove(call)
+    def _untrack(self, call: HttpCall) -> None:
+        self._in_flight.remove(call)
+        if call.response.session is not None:
+            self.calls.remove(call)
 
-    # ── 2026-07-28: every request by itself, in the task of the HTTP request: when that ends, so does the call ──
+    # ── 2026-07-28: no sessions; a call runs in the task of its HTTP request, and ends with it ──
 
-    def _modern(self, visit: HttpRequest, request: Request) -> Awaitable[object]:
-        if request.method == LISTEN:
-            return self._listen(visit, request)
-        answer = Answer(visit.response, visit.accepted)
-        return self._serve(visit, self._context(visit, request, answer, None), answer, None)
+    def _modern_request(self, http_request: HttpRequest, request: Request) -> Awaitable[object]:
+        response = PostResponse(http_request.response, http_request.accepted)
+        serve = self._listen if request.method == LISTEN else self._serve
+        return serve(http_request, self._context(http_request, request, response), response)
 
-    def _listen(self, visit: HttpRequest, request: Request) -> Awaitable[object]:
-        if not visit.accepted.stream:
+    def _listen(self, http_request: HttpRequest, context: RequestContext, response: PostResponse) -> Awaitable[object]:
+        if not response.accepted.stream:
             text = "subscriptions/listen answers with text/event-stream, which Accept does not allow"
-            raise ProtocolError(text, code=INVALID_REQUEST, http_status=406)
-        answer = Answer(visit.response, visit.accepted)
-        context = self._context(visit, request, answer, None)
-        leave = self._traffic.close_stream
-        call = HttpCall(answer, visit.receive, None, self._beat, context=context, id=request.id, leave=leave)
+            raise invalid_request(406, text)
+        id, receive, on_done = context.request.id, http_request.receive, self._in_flight.close_stream
+        call = HttpCall(response, receive, self._keep_alive, context=context, id=id, on_done=on_done)
         context.emit = call.emit
-        caller = share_of(visit, self._proxies)
-        self._traffic.open_stream(call, lambda _: end_listen(call), call.client_left, caller)
-        return visit.while_welcome(call.serve(self._engine), lambda: end_listen(call))
+        caller = quota_key(http_request, self._proxies)
+        self._in_flight.open_stream(call, lambda _: end_listen(call), call.on_disconnect, caller)
+        return http_request.while_authorized(call.serve(self._engine), lambda: end_listen(call))
 
-    # ── up to 2025-11-25: in sessions, or without if the server keeps none ──
+    # ── up to 2025-11-25: in sessions, unless the server is stateless ──
 
-    async def _in_session(self, visit: HttpRequest, opened: ParsedRequest) -> None:
+    async def _handshake_request(self, http_request: HttpRequest, opened: ParsedRequest) -> None:
         try:
-            held = await self._session(visit)
-            self._traffic.refuse_if_closing()
-            record = None if held is None else held.record
-            request = inbound.on_http(opened, visit.headers, record, stateless=self._options.stateless)
+            session = http_request.session = await self._find_session(http_request)
+            self._in_flight.refuse_if_closing()
+            record = None if session is None else session.record
+            request = inbound.on_http(opened, http_request.headers, record, stateless=self._options.stateless)
             if request.method == "initialize":
-                serving = self._welcomed(visit, request, await self._open_session(visit, request))
+                http_request.session = await self._create_session(http_request, request)
+                serving = self._initialize(http_request, request)
             else:
-                serving = self._lasting(visit, request, held)
+                serving = self._serve_in_session(http_request, request)
         except ProtocolError as failure:
-            await visit.refuse(failure, opened.id)
+            await http_request.refuse(failure, opened.id)
         else:
             await serving
 
-    def _session(self, visit: HttpRequest) -> Awaitable[SessionHandle | None]:
-        """The session that the request names, if there is one and it is the caller's."""
-        id = visit.headers.raw.get(SESSION_HEADER, b"")
-        return self.sessions.find(id.strip(b" \t").decode("latin-1"), visit.owner)
+    def _find_session(self, http_request: HttpRequest) -> Awaitable[SessionHandle | None]:
+        """The session that the headers name, if it exists and belongs to the caller."""
+        id = http_request.headers.raw.get(SESSION_HEADER, b"")
+        return self.sessions.find(id.strip(b" \t").decode("latin-1"), http_request.owner)
 
-    async def _open_session(self, visit: HttpRequest, request: Request) -> SessionHandle | None:
+    async def _create_session(self, http_request: HttpRequest, request: Request) -> SessionHandle | None:
         if self._options.stateless:
             return None
         assert isinstance(request.params, InitializeParams)
         position = await self._changes.position()
-        caller = share_of(visit, self._proxies)
-        held = await self.sessions.open(
-            request.params, request.revision, owner=visit.owner, resume_change=position, caller=caller
+        caller = quota_key(http_request, self._proxies)
+        session = await self.sessions.open(
+            request.params, request.revision, owner=http_request.owner, resume_change=position, caller=caller
         )
-        request.session = held.record
-        return held
+        request.session = session.record
+        return session
 
-    def _welcomed(self, visit: HttpRequest, request: Request, held: SessionHandle | None) -> Awaitable[object]:
-        """`initialize`. The client can't come back for the answer: it has no session to come back with."""
-        accepted = visit.accepted
-        # No keep-alive may open a stream before the headers are complete.
-        answer = Answer(visit.response, Accepted(accepted.json, accepted.stream and not accepted.json))
-        context = self._context(visit, request, answer, held)
-        call = self._record(visit, request.id, context, answer, held)
-        if held is not None:
-            call.finish = self._welcome
+    def _initialize(self, http_request: HttpRequest, request: Request) -> Awaitable[object]:
+        """Serve `initialize`. The client can't resume: it does not know its session yet."""
+        accepted, session = http_request.accepted, http_request.session
+        # No keep-alive may start a stream before the header with the session is added.
+        accepted = Accepted(accepted.json, accepted.stream and not accepted.json)
+        response = PostResponse(http_request.response, accepted, session)
+        call = self._track(http_request, request.id, self._context(http_request, request, response), response)
+        if session is not None:
+            call.send_response = self._send_initialize_response
         return detached(call, call.serve(self._engine))
 
-    def _lasting(self, visit: HttpRequest, request: Request, held: SessionHandle | None) -> Awaitable[object]:
-        """What goes on when its connection ends, unless the client has no session to come back with."""
-        if held is not None:
-            self._calls.refuse_twice(held.record.id, request.id)
-        answer = self._answer(visit, request.revision, held, (request.id,))
-        context = self._context(visit, request, answer, held)
-        if visit.response.whole is not None:
-            return self._serve(visit, context, answer, held)
-        call = self._record(visit, request.id, context, answer, held)
-        return apart(call, call.serve(self._engine))
+    async def _send_initialize_response(self, call: HttpCall, message: bytes, status: int) -> None:
+        """A result comes with the header that names the session; after an error there is no session."""
+        assert call.response.session is not None
+        session_id = call.response.session.record.id
+        if call.failed:
+            await self.sessions.end(session_id)
+        else:
+            call.response.http_response.add_headers([(SESSION_HEADER, session_id.encode())])
+        await call.response.finish(message, status)
 
-    def _context(
-        self, visit: HttpRequest, request: Request, answer: Answer, held: SessionHandle | None
-    ) -> RequestContext:
-        locate = partial(self._proxies.caller, visit.scope)  # asked by rate limits and the audit alone
-        context = RequestContext(request, answer.emit, held, principal=visit.principal, locate=locate)
-        if held is not None:
-            context.channel = SessionChannel(self._messages, held, answer)
+    def _serve_in_session(self, http_request: HttpRequest, request: Request) -> Awaitable[object]:
+        """Serve a call that goes on after a disconnect, if its client has a session to resume it."""
+        if http_request.session is not None:
+            self.calls.refuse_duplicate(http_request.session.record.id, request.id)
+        response = self._post_response(http_request, request.revision, (request.id,))
+        context = self._context(http_request, request, response)
+        if http_request.response.fast_path is not None:
+            return self._serve(http_request, context, response)
+        call = self._track(http_request, request.id, context, response)
+        return calls.in_own_task(call, call.serve(self._engine))
+
+    def _context(self, http_request: HttpRequest, request: Request, response: PostResponse) -> RequestContext:
+        session = response.session
+        locate = partial(self._proxies.caller, http_request.scope)  # called by rate limits and the audit alone
+        context = RequestContext(request, response.emit, session, principal=http_request.principal, locate=locate)
+        if session is not None:
+            context.channel = SessionChannel(self.messages, session, response)
         elif request.revision.handshake:
             context.no_channel_reason = STATELESS
-        if answer.primes:
-            context.close_stream = answer.close_stream
+        if response.primes:
+            context.close_stream = response.close_stream
         return context
 
-    def _answer(
-        self,
-        visit: HttpRequest,
-        revision: revisions.Revision,
-        held: SessionHandle | None,
-        requests: tuple[RequestId, ...],
-    ) -> Answer:
-        accepted = visit.accepted
-        if held is None:
-            return Answer(visit.response, accepted)
+    def _post_response(
+        self, http_request: HttpRequest, revision: Revision, requests: tuple[RequestId, ...]
+    ) -> PostResponse:
+        accepted, session = http_request.accepted, http_request.session
+        if session is None:
+            return PostResponse(http_request.response, accepted)
         primes = revision.resumable and accepted.stream
-        return Answer(visit.response, accepted, held.record.id, self._store, primes, requests)
+        return PostResponse(http_request.response, accepted, session, self.store, primes, requests)
 
-    async def _welcome(self, call: HttpCall, message: bytes, status: int) -> None:
-        """The answer to `initialize` names the session, unless it is a refusal."""
-        assert call.session is not None
-        session = call.session.record.id
-        if call.failed:
-            await self.sessions.end(session)
-        else:
-            call.answer.response.add_headers([(SESSION_HEADER, session.encode())])
-        await call.answer.finish(message, status)
+    # ── batches, which only 2025-03-26 has ──
 
-    # ── batches, which one revision has ──
-
-    async def _batch(self, visit: HttpRequest, messages: Sequence[Envelope | BadMessage]) -> None:
-        held = await self._session(visit)
-        self._traffic.refuse_if_closing()
-        record = None if held is None else held.record
-        revision = inbound.http_batch_revision(visit.headers, record)
+    async def _batch(self, http_request: HttpRequest, messages: Sequence[Envelope | BadMessage]) -> None:
+        session = http_request.session = await self._find_session(http_request)
+        self._in_flight.refuse_if_closing()
+        record = None if session is None else session.record
+        revision = inbound.http_batch_revision(http_request.headers, record)
         inbound.allow_batch(revision)
         assert revision is not None
-        inbound.require_session(visit.headers, record, self._options.stateless)
+        inbound.require_session(http_request.headers, record, self._options.stateless)
         requests = tuple(each.id for each in messages if isinstance(each, Envelope) and each.is_request)
-        answer = self._answer(visit, revision, held, requests)  # type: ignore[arg-type]  # a request has an id
-        batch = HttpBatch(answer, visit.receive, held, self._beat)
-        parts = [self._part(visit, message, held, batch) for message in messages]
+        response = self._post_response(http_request, revision, requests)  # type: ignore[arg-type]
+        batch = HttpBatch(response, http_request.receive, self._keep_alive)
+        items = [self._batch_item(http_request, message, batch) for message in messages]
         if any(isinstance(message, BadMessage) or message.is_request for message in messages):
-            await detached(batch, self._serve_batch(batch, parts))
+            await detached(batch, self._serve_batch(batch, items))
         else:
-            await asyncio.gather(*parts)
-            await visit.response.empty(202)
+            await asyncio.gather(*items)
+            await http_request.response.empty(202)
 
-    async def _serve_batch(self, batch: HttpBatch, parts: Sequence[Part]) -> None:
-        self._traffic.enter(batch, batch.stop)  # its answer goes out when its calls have left
+    async def _serve_batch(self, batch: HttpBatch, items: Sequence[BatchItem]) -> None:
+        self._in_flight.add(batch, batch.stop)  # its response is sent after its calls were removed
         try:
-            await batch.serve(parts)
+            await batch.serve(items)
         finally:
-            self._traffic.leave(batch)
+            self._in_flight.remove(batch)
 
-    def _part(
-        self, visit: HttpRequest, message: Envelope | BadMessage, held: SessionHandle | None, batch: HttpBatch
-    ) -> Part:
-        """What one message comes to: its answer, or None if it has none."""
+    def _batch_item(self, http_request: HttpRequest, message: Envelope | BadMessage, batch: HttpBatch) -> BatchItem:
+        headers, session = http_request.headers, http_request.session
         if isinstance(message, BadMessage):
-            return _said(jsonrpc.error(message.id, message, id_optional=False))
+            return _ready(jsonrpc.error(message.id, message, id_optional=False))
         if not message.is_request:
-            return self._notice_in_batch(visit, message, held)
+            return self._message_in_batch(http_request, message)
         assert isinstance(message.id, (int, str))
         try:
             opened = inbound.parse_request(message)
             if opened.method == "initialize":
                 raise ProtocolError("initialize can't be part of a batch", code=INVALID_REQUEST)
-            record = None if held is None else held.record
-            request = inbound.modern(opened, visit.headers) or inbound.on_http(
-                opened, visit.headers, record, stateless=self._options.stateless
-            )
-            if held is not None:
-                self._calls.refuse_twice(held.record.id, request.id)
-            context = self._context(visit, request, batch.answer, held)
-            call = self._record(visit, request.id, context, batch.answer, held)
+            record, stateless = None if session is None else session.record, self._options.stateless
+            request = inbound.modern(opened, headers) or inbound.on_http(opened, headers, record, stateless=stateless)
+            if session is not None:
+                self.calls.refuse_duplicate(session.record.id, request.id)
+            context = self._context(http_request, request, batch.response)
+            call = self._track(http_request, request.id, context, batch.response)
             call.batched = True
             batch.calls.append(call)
             return call.serve(self._engine)
         except ProtocolError as failure:
-            return _said(jsonrpc.error(message.id, failure))
+            return _ready(jsonrpc.error(message.id, failure))
 
-    async def _notice_in_batch(self, visit: HttpRequest, message: Envelope, held: SessionHandle | None) -> None:
-        with suppress(ProtocolError):  # it has no answer
-            await self._take_notice(visit, message, held)
+    async def _message_in_batch(self, http_request: HttpRequest, message: Envelope) -> None:
+        with suppress(ProtocolError):  # a notification has no response
+            await self._receive_message(http_request, message)
 
-    # ── notifications, and answers of a client to what it was asked: only sessions have them ──
+    # ── notifications, and responses to client requests: only sessions have them ──
 
-    async def _take_notice(self, visit: HttpRequest, message: Envelope, held: SessionHandle | None) -> None:
-        """Raises if it is not acceptable. Unknown and malformed notifications are ignored, as they have no answer."""
-        record = None if held is None else held.record
-        inbound.accept_on_http(message, visit.headers, record, stateless=self._options.stateless)
-        if held is None:
+    async def _receive_message(self, http_request: HttpRequest, message: Envelope) -> None:
+        """Raises ProtocolError if the headers are wrong. Unknown and malformed notifications are ignored."""
+        session = http_request.session
+        record = None if session is None else session.record
+        inbound.accept_on_http(message, http_request.headers, record, stateless=self._options.stateless)
+        if session is None:
             return
-        session, replies = held.record.id, self._messages.replies
+        session_id, replies = session.record.id, self.messages.replies
         if not message.is_notification:
-            await replies.deliver_anywhere(session, message.id, ClientResponse.from_envelope(message))
+            await replies.deliver_anywhere(session_id, message.id, ClientResponse.from_envelope(message))
         elif message.method == "notifications/cancelled":
             if (id := inbound.read_cancelled_id(message)) is not None:
-                await self._calls.cancel(session, id)
+                await self.calls.cancel(session_id, id)
         elif message.method == "notifications/progress":
-            await replies.deliver_anywhere(session, inbound.read_progress_token(message))
-        elif message.method == "notifications/initialized" and not held.record.initialized:
-            await held.change(lambda record: record.replace(initialized=True))
+            await replies.deliver_anywhere(session_id, inbound.read_progress_token(message))
+        elif message.method == "notifications/initialized" and not session.record.initialized:
+            await session.change(lambda record: record.replace(initialized=True))
 
     # ── GET and DELETE: only sessions have them ──
 
-    async def _get(self, visit: HttpRequest) -> None:
-        if self._has_no_sessions(visit):
-            await visit.refuse_method(WITHOUT_SESSIONS, "There is no stream to GET here; POST a JSON-RPC message")
+    async def _get(self, http_request: HttpRequest) -> None:
+        if self._has_no_sessions(http_request):
+            text = "There is no stream to GET here; POST a JSON-RPC message"
+            await http_request.refuse_method(STATELESS_METHODS, text)
             return
-        held = await self._own_session(visit)
-        if not visit.accepted.stream:
-            text = "GET answers with text/event-stream, which Accept does not allow"
-            raise ProtocolError(text, code=INVALID_REQUEST, http_status=406)
-        await self._streams.serve(visit, held, share_of(visit, self._proxies))
+        session = await self._require_session(http_request)
+        if not http_request.accepted.stream:
+            raise invalid_request(406, "GET answers with text/event-stream, which Accept does not allow")
+        await self.streams.serve(http_request, session, quota_key(http_request, self._proxies))
 
-    async def _delete(self, visit: HttpRequest) -> None:
-        if self._has_no_sessions(visit):
-            await visit.refuse_method(WITHOUT_SESSIONS, "There is no session to DELETE here")
+    async def _delete(self, http_request: HttpRequest) -> None:
+        if self._has_no_sessions(http_request):
+            await http_request.refuse_method(STATELESS_METHODS, "There is no session to DELETE here")
             return
-        session = (await self._own_session(visit)).record.id
-        await self.sessions.end(session)
-        self._calls.end(session)
-        await visit.response.empty(204)
+        session_id = (await self._require_session(http_request)).record.id
+        await self.sessions.end(session_id)
+        self.calls.cancel_session(session_id)
+        await http_request.response.empty(204)
 
-    def _has_no_sessions(self, visit: HttpRequest) -> bool:
-        version = visit.headers.get("mcp-protocol-version")
-        return self._options.stateless or version in revisions.MODERN
+    def _has_no_sessions(self, http_request: HttpRequest) -> bool:
+        return self._options.stateless or http_request.headers.get("mcp-protocol-version") in MODERN
 
-    async def _own_session(self, visit: HttpRequest) -> SessionHandle:
-        held = await self._session(visit)
-        inbound.check_get_or_delete(visit.headers, None if held is None else held.record)
-        assert held is not None
-        return held
+    async def _require_session(self, http_request: HttpRequest) -> SessionHandle:
+        session = await self._find_session(http_request)
+        inbound.check_get_or_delete(http_request.headers, None if session is None else session.record)
+        assert session is not None
+        return session
 
 
 def end_listen(call: HttpCall) -> None:
-    """The server ends it: its result goes out, then its stream closes."""
+    """The server ends a listen: its result is sent, then its stream closes."""
     if call.context.subscription is not None:
         call.context.subscription.end()
     else:
         call.cancel()
 
 
-async def _said(answer: bytes) -> bytes:
-    return answer
+async def _ready(response: bytes) -> bytes:
+    return response
 
 
 async def _cancelled() -> bytes:

@@ -1,6 +1,6 @@
 """Event store of HTTP sessions: the events of each stream, for clients that resume with `Last-Event-ID`.
 
-The name of a stream begins with that of its worker. Its last record holds the answer, and says that nothing follows.
+The name of a stream begins with the id of its worker. Its last record is marked as the end, and holds the response.
 """
 
 import asyncio
@@ -20,14 +20,17 @@ from dovetail.protocol.sse import EventId, encode_event, priming_event, unknown_
 from dovetail.state.base import Codec, Conflict, StateBackend, StoreFull, StoreUnavailable, until_answered
 
 if TYPE_CHECKING:
-    from dovetail.transports.http.response import Response
+    from dovetail.transports.http.response import HttpResponse
 
-MAX_STREAMS = 20_000  # that one process keeps by itself; a shared store has its own bounds
-KEEP_EVENTS = 1000  # of one stream
-KEEP_BYTES = 4 * 1024 * 1024  # of one stream, so that a noisy one loses its own events before those of others
+MAX_STREAMS = 20_000  # in the memory of one process; a shared store has its own limits
+MAX_EVENTS = 1000  # of one stream
+MAX_BYTES = 4 * 1024 * 1024  # of one stream, so that a noisy one loses its own events, not those of others
 WORKER_LOST = "The worker that served this call was lost; whether the call had an effect is not known"
-ANSWER_LOST = "This call has ended, but the server could not keep its answer for a client that comes back"
-END = b"end "  # begins the last record of a stream; the answer follows, if there is one
+RESPONSE_LOST = "This call has ended, but the server could not keep its answer for a client that comes back"
+END = b"end "  # begins the last record of a stream; the response follows, if there is one
+
+RUNNING_TTL = 7 * 86_400.0  # seconds after the last event of a stream that has not ended
+RETRY_DELAY = 0.5  # seconds between two tries to write an event
 
 log = logging.getLogger("dovetail.http")
 T = TypeVar("T")
@@ -35,92 +38,79 @@ _request_ids: Codec[list[RequestId]] = Codec(list[RequestId], "request id")
 
 
 class StreamState(Enum):
-    """The life of an event stream, as the worker that serves its call knows it."""
-
     NEW = auto()  # other workers do not know of it
     RUNNING = auto()
-    ENDING = auto()  # the call has ended, and the store has not taken the end
-    ENDED = auto()  # the end is kept, or dropped for good
-    REPLACED = auto()  # another worker took this one for lost, and has answered in its place
+    ENDING = auto()  # the call has ended, but the end is not in the store
+    ENDED = auto()  # the end is in the store, or was dropped for good
+    REPLACED = auto()  # another worker took this one for lost, and has written an error as the end
 
 
 NEXT = {
     StreamState.NEW: {StreamState.RUNNING, StreamState.ENDING, StreamState.REPLACED},
     StreamState.RUNNING: {StreamState.ENDING, StreamState.REPLACED},
     StreamState.ENDING: {StreamState.ENDED, StreamState.REPLACED},
-    StreamState.ENDED: set[StreamState](),
-    StreamState.REPLACED: set[StreamState](),
 }
 
 
 class EventStore:
-    """The streams of all sessions, and those that this worker writes."""
-
     def __init__(
-        self,
-        state: StateBackend,
-        *,
-        ttl: float,
-        member: WorkerLease,
-        while_running: float = 7 * 86_400.0,
-        hold: float = 10.0,
+        self, state: StateBackend, *, ttl: float, lease: WorkerLease, retry_seconds: float = 10.0,
         max_streams: int = MAX_STREAMS,
-    ) -> None:
-        """Seconds: `ttl` after the end, `while_running` after an event; an event waits `hold` for the store."""
+    ) -> None:  # fmt: skip
+        """`ttl`: of a stream that has ended. An event waits `retry_seconds` for a store that is unavailable."""
         self.state = state
         self.ttl = ttl
-        self.member = member
-        self.while_running = while_running
-        self.running: dict[str, EventStream] = {}  # by the names of their logs, until their end is kept
-        self._hold = hold
+        self.lease = lease
+        self.running: dict[str, EventStream] = {}  # by the names of their logs, until their end is in the store
+        self._retry_seconds = retry_seconds
         self._max_streams = max_streams
-        self._is_in_trouble = False  # the last event could not be kept: the next ones don't wait for the store
+        self._is_unavailable = False  # the last event could not be kept: the next ones don't wait for the store
         self._kept: deque[str] = deque()  # names, oldest first; some may have expired
-        self._ending: set[asyncio.Task[int | None]] = set()  # writing ends that the store did not take at once
+        self._ending: set[asyncio.Task[int | None]] = set()  # they write ends that the store did not take at once
 
-    async def find(self, session: str, place: EventId) -> "EventStream | None":
-        """The stream if this worker writes it. Raises if the place is not one in a stream of the session."""
-        name = log_name(session, place.stream)
-        running = self.running.get(name)  # looked up first, so that nothing is written between
+    async def find(self, session_id: str, event_id: EventId) -> "EventStream | None":
+        """The stream if this worker writes it. Raises if the session has no such event, or it was dropped."""
+        name = log_name(session_id, event_id.stream)
+        running = self.running.get(name)  # before the read, so that nothing is written between
         page = await self.state.read(name, 0, 0)
-        is_last_kept = page.last > 0 and (page.first <= page.last or place.number == page.last)
-        has_rest = is_last_kept or running is not None or await self.is_expected(name)
-        if place.message or place.number > page.last or not has_rest:
+        has_last = page.last > 0 and (page.first <= page.last or event_id.number == page.last)
+        has_rest = has_last or running is not None or await self.has_writer(name)
+        if event_id.message or event_id.number > page.last or not has_rest:
             raise unknown_event()
         return running
 
-    async def is_expected(self, name: str) -> bool:
-        """Whether a worker still has to write the end of a stream."""
+    async def has_writer(self, name: str) -> bool:
+        """Whether a worker has yet to write the end of a stream."""
         return self.state.shared and await self.state.get(requests_key(name)) is not None
 
-    async def answer_for_lost(self, name: str, last: int) -> None:
-        """End the stream of a lost worker with an error, if its last record still is `last`: one caller wins."""
+    async def end_lost(self, name: str, last: int) -> None:
+        """End the stream of a lost worker with an error, if `last` still is its last record: one worker wins."""
         entry = await self.state.get(requests_key(name))
-        if entry is not None:  # else it has ended
+        if entry is not None:  # otherwise it has ended
             record = END + _error(_request_ids.decode(entry.value) or [], WORKER_LOST)
             with suppress(Conflict):
-                await self.state.append(name, record, keep=KEEP_EVENTS, ttl=self.ttl, if_last=last)
+                await self.state.append(name, record, keep=MAX_EVENTS, ttl=self.ttl, if_last=last)
                 await self.state.delete(requests_key(name))
 
-    async def patiently(self, write: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """A short outage holds it back, also if it was written after all: it must do no harm to write it twice."""
+    async def write_with_retries(self, write: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Retry through a short outage; `write` must do no harm if it has succeeded before."""
         now = asyncio.get_running_loop().time
-        until = now() + (0.0 if self._is_in_trouble else self._hold)
+        until = now() + (0.0 if self._is_unavailable else self._retry_seconds)
         while True:
             try:
                 written = await write(*arguments)
-                self._is_in_trouble = False
+                self._is_unavailable = False
                 return written
             except (StoreFull, StoreUnavailable) as failure:
                 if isinstance(failure, StoreFull) or now() >= until:
-                    if not self._is_in_trouble:  # logged when trouble begins, and not for every event
+                    if not self._is_unavailable:  # logged once for each outage
                         log.warning("events can't be kept for clients that come back: %s", failure.message)
-                    self._is_in_trouble = True
+                    self._is_unavailable = True
                     raise
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(RETRY_DELAY)
 
-    async def make_room_for(self, name: str) -> None:
-        """If too many streams are kept, the oldest that has ended gives way."""
+    async def evict_oldest(self, name: str) -> None:
+        """Count a new stream; if there are too many, drop the oldest one, unless that still runs."""
         self._kept.append(name)
         if len(self._kept) > self._max_streams:
             oldest = self._kept.popleft()
@@ -129,9 +119,9 @@ class EventStore:
             else:
                 await self.state.drop(oldest)
 
-    def end_later(self, stream: "EventStream", answer: bytes) -> None:
-        """Write the end until the store takes it. If this worker stops before, it is lost, and others say so."""
-        task = asyncio.create_task(until_answered(lambda: stream.keep_end(answer), lambda: True))
+    def end_later(self, stream: "EventStream", response: bytes) -> None:
+        """Retry until the end is in the store. If this worker stops before, it counts as lost."""
+        task = asyncio.create_task(until_answered(lambda: stream.write_end(response), lambda: True))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
@@ -143,76 +133,77 @@ class EventStore:
 
 
 class EventStream:
-    """The events of one POST, and the response that carries them as long as its connection holds."""
+    """The events of one POST, and the HTTP response that sends them while its client is connected."""
 
-    def __init__(self, store: EventStore, session: str, response: "Response", requests: Sequence[RequestId]) -> None:
+    def __init__(
+        self, store: EventStore, session_id: str, response: "HttpResponse", requests: Sequence[RequestId]
+    ) -> None:
         self._store = store
         self._requests = requests
-        self._turn = asyncio.Lock()  # events are sent in the order in which they are kept
+        self._lock = asyncio.Lock()  # events are sent in the order of their numbers
         self._last = 0  # the newest number that is known
         self._bytes = self._largest = 0  # of all records, and of the largest one
         self.response = response
-        self.stream = f"{store.member.id}{secrets.token_hex(8)}"
-        self.name = log_name(session, self.stream)
-        self.hang_up_tail: Callable[[float | None], Awaitable[None]] | None = None  # if a GET stream carries it now
-        self.life = StreamState.NEW if store.state.shared else StreamState.RUNNING
-        self.is_unfinished = True  # the call has not ended
+        self.stream = f"{store.lease.id}{secrets.token_hex(8)}"
+        self.name = log_name(session_id, self.stream)
+        self.close_get_stream: Callable[[float | None], Awaitable[None]] | None = None  # if one has resumed it
+        self.state = StreamState.NEW if store.state.shared else StreamState.RUNNING
+        self.is_unfinished = True  # its call has not ended
         store.running[self.name] = self
 
     async def open(self, retry: int | None) -> None:
-        """Open the response; with `retry` its first event tells how to resume, if all workers know of the stream."""
-        async with self._turn:
+        """Start the HTTP response; with `retry` a priming event comes first, if all workers know of the stream."""
+        async with self._lock:
             if not self.response.started and not self.response.ended:
-                if self.life is StreamState.NEW:
+                if self.state is StreamState.NEW:
                     with suppress(StoreFull, StoreUnavailable):  # the next event tries again
-                        await self._store.patiently(self._announce)
-                is_known = retry is not None and self.life is StreamState.RUNNING
+                        await self._store.write_with_retries(self._announce)
+                is_known = retry is not None and self.state is StreamState.RUNNING
                 await self.response.open(priming_event(f"{self.stream}.0", retry=retry) if is_known else b"")
 
     async def send(self, message: bytes, *, last: bool = False) -> bool:
-        """Keep an event and send it; without an id if it can't be kept. False if the stream has ended."""
-        async with self._turn:
+        """Store an event and send it; without an id if it is not stored. False if the stream has ended."""
+        async with self._lock:
             if not self.is_unfinished:
                 return False
-            number, store = None, self._store
+            number = None
             with suppress(StoreFull, StoreUnavailable):
-                keeping = self._end(message) if last else store.patiently(self.append, message, store.while_running)
-                number = await keeping
-            if self.life is StreamState.REPLACED:
+                if last:
+                    number = await self._end(message)
+                else:
+                    number = await self._store.write_with_retries(self.append, message, RUNNING_TTL)
+            if self.state is StreamState.REPLACED:
                 return False
             id = None if number is None else f"{self.stream}.{number}"
             await self.response.event(encode_event(message, id=id), last=last)
         return True
 
     async def end(self) -> None:
-        """End without an answer, unless it has ended."""
-        async with self._turn:
+        """End without a response, unless it has ended."""
+        async with self._lock:
             if self.is_unfinished:
                 await self._end(b"")
 
     def _become(self, state: StreamState) -> None:
-        assert state in NEXT[self.life], (self.life, state)
-        self.life = state
+        assert state in NEXT.get(self.state, ()), (self.state, state)
+        self.state = state
         self.is_unfinished = state is StreamState.RUNNING
-        if not NEXT[state]:
+        if state not in NEXT:
             self._store.running.pop(self.name, None)
 
     async def _announce(self) -> None:
         ids = _request_ids.encode(list(self._requests))
-        await self._store.state.put(requests_key(self.name), ids, ttl=self._store.while_running)
+        await self._store.state.put(requests_key(self.name), ids, ttl=RUNNING_TTL)
         self._become(StreamState.RUNNING)
 
     async def append(self, record: bytes, ttl: float) -> int | None:
-        """The number of the record; None if another worker has ended the stream.
-
-        One try. If an earlier one has written it after all, that is found out: nothing is kept twice.
-        """
+        """One try; finds a record that an earlier try has written. None if another worker has ended the stream."""
         state, size = self._store.state, len(record)
-        if self.life is StreamState.NEW:
+        if self.state is StreamState.NEW:
             await self._announce()
-        while self.life is not StreamState.REPLACED:
-            is_large = self._bytes + size > KEEP_BYTES
-            keep = max(1, min(KEEP_EVENTS, KEEP_BYTES // max(self._largest, size))) if is_large else KEEP_EVENTS
+        while self.state is not StreamState.REPLACED:
+            is_large = self._bytes + size > MAX_BYTES
+            keep = max(1, min(MAX_EVENTS, MAX_BYTES // max(self._largest, size))) if is_large else MAX_EVENTS
             try:
                 self._last = await state.append(self.name, record, keep=keep, ttl=ttl, if_last=self._last)
             except Conflict:
@@ -227,48 +218,49 @@ class EventStream:
             self._bytes += size
             self._largest = max(self._largest, size)
             if self._last == 1 and not state.shared:
-                await self._store.make_room_for(self.name)
+                await self._store.evict_oldest(self.name)
             return self._last
         return None
 
-    async def _end(self, answer: bytes) -> int | None:
+    async def _end(self, response: bytes) -> int | None:
         self._become(StreamState.ENDING)
         try:
-            return await self.keep_end(answer)
+            return await self.write_end(response)
         except BaseException as failure:
-            self._store.end_later(self, answer)
+            self._store.end_later(self, response)
             if not isinstance(failure, StoreUnavailable):
                 raise
             return None
 
-    async def keep_end(self, answer: bytes) -> int | None:
-        """The number of the last record; None if there is no room for one. Raises StoreTrouble if it has to wait."""
+    async def write_end(self, response: bytes) -> int | None:
+        """The number of the last record; None if the store is full. Raises StoreUnavailable."""
         store, number = self._store, None
         try:
-            number = await store.patiently(self.append, END + answer, store.ttl)
+            number = await store.write_with_retries(self.append, END + response, store.ttl)
         except StoreFull:
             try:
-                number = await store.patiently(self.append, END + _error(self._requests, ANSWER_LOST), store.ttl)
-            except StoreFull:  # there is nothing to resume
+                lost = END + _error(self._requests, RESPONSE_LOST)
+                number = await store.write_with_retries(self.append, lost, store.ttl)
+            except StoreFull:  # the client can resume nothing
                 await store.state.drop(self.name)
         if store.state.shared:
             await store.state.delete(requests_key(self.name))
-        if self.life is StreamState.ENDING:
+        if self.state is StreamState.ENDING:
             self._become(StreamState.ENDED)
             if number is None:
                 await store.state.publish(self.name)
         return number
 
 
-def log_name(session: str, stream: str) -> str:
-    return f"events/{session}/{stream}"
+def log_name(session_id: str, stream: str) -> str:
+    return f"events/{session_id}/{stream}"
 
 
 def requests_key(name: str) -> str:
-    """Where the ids of the requests stand that a stream is to answer, until it has ended."""
+    """The key of the ids of a stream's requests; deleted when the stream has ended."""
     return f"asked/{name}"
 
 
 def _error(ids: Sequence[RequestId], text: str) -> bytes:
-    answers = [jsonrpc.error(id, ProtocolError(text, code=INTERNAL_ERROR)) for id in ids]
-    return answers[0] if len(answers) == 1 else jsonrpc.batch(answers) if answers else b""
+    errors = [jsonrpc.error(id, ProtocolError(text, code=INTERNAL_ERROR)) for id in ids]
+    return errors[0] if len(errors) == 1 else jsonrpc.batch(errors) if errors else b""

@@ -1,9 +1,8 @@
-"""Messages of a server to the client of an HTTP session, and the GET streams that carry them.
+"""Server-to-client messages of HTTP sessions, and the GET streams that carry them.
 
-A message goes on the stream of its call. What can't go there is kept in the session's own log, which its GET stream is
-read from; another GET stream carries the rest of a call's events. Both are read from where the client left off. Every
-worker knows which GET stream a session has: the newest one counts, and what an older one at another worker has sent
-since its last beat may be sent once more.
+A message goes on the event stream of its call. One that can't is appended to the session's message log, which the GET
+stream of the session reads; another kind of GET stream resumes the event stream of a call. Only the newest GET stream
+of a session counts. Events that an older one at another worker has sent since its last keep-alive may be sent twice.
 """
 
 import asyncio
@@ -28,460 +27,422 @@ from dovetail.protocol.sse import EventId, encode_event, priming_event
 from dovetail.state.base import Conflict, Listener, StateBackend, StoreFull, StoreUnavailable, until_answered
 from dovetail.transports.http.event_store import END, EventStore, log_name
 from dovetail.transports.http.in_flight import InFlight
-from dovetail.transports.http.request import HttpRequest, look_after
-from dovetail.transports.http.response import RETRY_MILLISECONDS, Answer, Response, retry_frame
+from dovetail.transports.http.request import HttpRequest, keep_alive
+from dovetail.transports.http.response import RETRY_MILLISECONDS, HttpResponse, PostResponse, retry_frame
 
-CHANGES = "changes"  # the GET stream of a session, in event ids; calls have random names of another length
-KEEP_MESSAGES = 100  # of one session; not more than one read of a log gives
-KEEP_BYTES = 1024 * 1024  # of one session, about: the larger a message, the fewer are kept with it
+CHANGES = "changes"  # in event ids: the GET stream of a session; streams of calls have longer names
+MAX_MESSAGES = 100  # in the log of one session; not more than one read of a log gives
+MAX_BYTES = 1024 * 1024  # in the log of one session, about: the larger a message, the fewer are kept with it
+WORKER_CHECK_INTERVAL = 1.0  # seconds between two checks of the worker that writes a resumed stream
 
 STATELESS = (
     "this server runs stateless, so a client older than 2026-07-28 can't be asked anything; "
     "serve it with sessions (stateless=False), or use a client that speaks 2026-07-28"
 )
 JSON_ONLY = "this client asked for a JSON answer only (Accept) and has no GET stream open"
-CLIENT_LEFT = "this client has closed its connection and has no GET stream open"
+DISCONNECTED = "this client has closed its connection and has no GET stream open"
 
 log = logging.getLogger("dovetail.http")
 
-Event = tuple[bytes, EventId]  # framed, and where the client is when it has it
+Event = tuple[bytes, EventId]  # a frame, and the position of a client that has it
 
 
 class ServerMessages:
-    """Requests and notifications to the clients of all sessions."""
-
     def __init__(self, sessions: Sessions, state: StateBackend, *, session_timeout: float, beat: float) -> None:
         self._sessions = sessions
         self._state = state
-        self._keep_seconds = max(7 * 86_400.0, 2 * session_timeout)
+        self._ttl = max(7 * 86_400.0, 2 * session_timeout)
         self.presence = Presence(state, 3 * beat)
         self.replies = PendingRequests(state, check_interval=beat)
 
-    async def tell(self, held: SessionHandle, message: bytes) -> None:
-        """On the GET stream of the client, now or later."""
+    async def tell(self, session: SessionHandle, message: bytes) -> None:
+        """Send a notification on the GET stream of the session, now or when the client opens one."""
         try:
-            await self.keep(held, message)
+            await self.append(session, message)
         except StoreFull as failure:
             log.warning("a message can't be kept for its client: %s", failure.message)
 
-    async def keep(self, held: SessionHandle, message: bytes) -> None:
-        if await held.reload():  # else there would be a log that is never dropped
-            keep = max(1, min(KEEP_MESSAGES, KEEP_BYTES // len(message)))
-            await self._state.append(messages(held.record.id), message, keep=keep, ttl=self._keep_seconds)
+    async def append(self, session: SessionHandle, message: bytes) -> None:
+        if await session.reload():  # the log of a session that has ended would never be dropped
+            keep = max(1, min(MAX_MESSAGES, MAX_BYTES // len(message)))
+            await self._state.append(messages(session.record.id), message, keep=keep, ttl=self._ttl)
 
-    async def said(self, session: str, after: int) -> list[tuple[int, bytes]]:
-        """The messages after a number. All of them, if the number is beyond the log: it began anew."""
-        page = await self._state.read(messages(session), after)
+    async def messages_after(self, session_id: str, after: int) -> list[tuple[int, bytes]]:
+        """The messages after a number; all of them if the log has expired since and begun anew."""
+        page = await self._state.read(messages(session_id), after)
         if page.last < after:
-            page = await self._state.read(messages(session), 0)
-        return [(id, data) for id, data in page.records if not await self._is_answered(session, data)]
+            page = await self._state.read(messages(session_id), 0)
+        return [(id, data) for id, data in page.records if not await self._is_settled(session_id, data)]
 
-    async def _is_answered(self, session: str, message: bytes) -> bool:
-        """Whether it is a question that has its answer, or was called off."""
+    async def _is_settled(self, session_id: str, message: bytes) -> bool:
+        """Whether it is a client request that is not pending any more."""
         envelope = jsonrpc.decode(message)
-        is_question = isinstance(envelope, Envelope) and envelope.is_request
-        return is_question and not await self.replies.is_pending(session, str(envelope.id))  # type: ignore[union-attr]
+        is_request = isinstance(envelope, Envelope) and envelope.is_request
+        return is_request and not await self.replies.is_pending(session_id, str(envelope.id))  # type: ignore[union-attr]
 
-    # ── URLs that a user was sent to: any worker may hear that the user is done there ──
+    # ── URL elicitations: any worker may hear that the user is done ──
 
-    async def register_elicitation(self, session: str, id: str) -> None:
-        """The session that was asked with this id last is told, within a day."""
+    async def register_elicitation(self, session_id: str, id: str) -> None:
+        """Remember for a day which session to notify."""
         try:
-            await self._state.put(_visit(id), session.encode(), ttl=86_400.0)
+            await self._state.put(_elicitation_key(id), session_id.encode(), ttl=86_400.0)
         except (StoreFull, StoreUnavailable) as failure:
             log.warning("other workers do not know of an elicitation: %s", failure.message)
 
     async def unregister_elicitation(self, id: str) -> str | None:
-        """The session that was asked, if it waits to be told: from now on it does not."""
-        entry = await self._state.get(_visit(id))
-        return entry.value.decode() if entry is not None and await self._state.delete(_visit(id)) else None
+        """The session to notify; None if there is none, or another worker has notified it."""
+        entry = await self._state.get(_elicitation_key(id))
+        return entry.value.decode() if entry is not None and await self._state.delete(_elicitation_key(id)) else None
 
     async def notify_session(self, id: str, message: bytes) -> None:
-        held = await self._sessions.hold(id)
-        if held is not None:
-            await self.tell(held, message)
+        if (session := await self._sessions.hold(id)) is not None:
+            await self.tell(session, message)
 
 
-def _visit(id: str) -> str:
+def _elicitation_key(id: str) -> str:
     return f"visits/{hashlib.sha256(id.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 class SessionChannel(msgspec.Struct, eq=False):
-    """The way from a call to its client (`ClientChannel`); notifications go that way also when the call is over."""
+    """The `ClientChannel` of a call in a session. Notifications can be sent also after the call."""
 
     _messages: ServerMessages
     _session: SessionHandle
-    _answer: Answer | None  # as long as the call is open
+    _response: PostResponse | None  # while the call runs
 
     def pending(self, method: str, timeout: float) -> AbstractAsyncContextManager[PendingRequest]:
-        """A request on the stream of the call, else on the GET stream. It fails if the client is gone for a while."""
-        if (answer := self._answer) is None:
+        """A client request, on the event stream of the call or else on the GET stream."""
+        if (response := self._response) is None:
             raise QuestionFailed(CALL_ENDED)
-        messages, held = self._messages, self._session
+        messages, session = self._messages, self._session
         presence = messages.presence
 
         async def send(message: bytes) -> None:
-            if not held.record.initialized and not (await held.reload() and held.record.initialized):
+            if not session.record.initialized and not (await session.reload() and session.record.initialized):
                 raise QuestionFailed(NOT_INITIALIZED)
-            if await answer.carry(message):
+            if await response.send_message(message):
                 return
-            if await presence.is_heard(held.record.id):
-                await messages.keep(held, message)
-            elif answer.accepted.stream:
-                raise QuestionFailed(f"The client can't be asked: {CLIENT_LEFT}")
-            else:  # it never could, so a function that can do without may do so
+            if await presence.current(session.record.id):
+                await messages.append(session, message)
+            elif response.accepted.stream:
+                raise QuestionFailed(f"The client can't be asked: {DISCONNECTED}")
+            else:  # no request can reach it, as if it lacked the capability
                 raise MissingCapability({method.partition("/")[0]: {}}, JSON_ONLY)
 
         async def is_reachable() -> bool:
-            if not answer.response.ended or await presence.is_heard(held.record.id):
+            if not response.http_response.ended or await presence.current(session.record.id):
                 return True
-            return answer.events is not None and await presence.is_heard(answer.events.name)
+            return response.events is not None and bool(await presence.current(response.events.name))
 
-        return messages.replies.open(held.record.id, timeout, send, is_reachable)
+        return messages.replies.open(session.record.id, timeout, send, is_reachable)
 
     async def notify(self, message: bytes) -> None:
-        if self._answer is None or not await self._answer.carry(message):
+        if self._response is None or not await self._response.send_message(message):
             await self._messages.tell(self._session, message)
 
     def close(self) -> None:
-        self._answer = None
+        self._response = None
 
 
-class Presence:
-    """Which GET stream carries what: that of a session, or the rest of a call. The newest counts."""
+class Presence(msgspec.Struct, eq=False):
+    """The current GET stream for each source of events (a session, or a call), known to all workers."""
 
-    def __init__(self, state: StateBackend, seconds: float) -> None:
-        """A stream that says nothing for so long is taken for gone."""
-        self._state = state
-        self._seconds = seconds
+    _state: StateBackend
+    _ttl: float  # seconds after which a stream that did not register again counts as gone
 
-    async def enter(self, name: str, stream: bytes) -> None:
-        with suppress(StoreFull):  # then the client can't be asked
-            await self._state.put(_presence(name), stream, ttl=self._seconds)
+    async def register(self, name: str, stream: bytes) -> None:
+        with suppress(StoreFull):  # then calls can't send requests on it
+            await self._state.put(_presence_key(name), stream, ttl=self._ttl)
 
-    async def stay(self, name: str, stream: bytes) -> None:
-        """To be called every beat."""
-        if await self._there(name) in (b"", stream):
-            await self.enter(name, stream)
+    async def unregister(self, name: str, stream: bytes) -> None:
+        entry = await self._state.get(_presence_key(name))
+        if entry is not None and entry.value == stream:
+            if not self._state.shared:
+                await self._state.delete(_presence_key(name))
+            else:
+                with suppress(Conflict, StoreFull):  # a newer stream has registered meanwhile
+                    await self._state.put(_presence_key(name), b"", ttl=1.0, if_version=entry.version)
 
-    async def leave(self, name: str, stream: bytes) -> None:
-        entry = await self._state.get(_presence(name))
-        if entry is None or entry.value != stream:
-            return
-        if not self._state.shared:
-            await self._state.delete(_presence(name))
-            return
-        with suppress(Conflict, StoreFull):  # a newer stream has come meanwhile
-            await self._state.put(_presence(name), b"", ttl=1.0, if_version=entry.version)
+    async def is_current(self, name: str, stream: bytes) -> bool:
+        return await self.current(name) in (b"", stream)
 
-    async def is_heard(self, name: str) -> bool:
-        return bool(await self._there(name))
-
-    async def is_newest(self, name: str, stream: bytes) -> bool:
-        return await self._there(name) in (b"", stream)
-
-    async def _there(self, name: str) -> bytes:
-        entry = await self._state.get(_presence(name))
+    async def current(self, name: str) -> bytes:
+        """The id of the stream; empty if there is none."""
+        entry = await self._state.get(_presence_key(name))
         return b"" if entry is None else entry.value
 
 
-def _presence(name: str) -> str:
+def _presence_key(name: str) -> str:
     return f"hears/{name}"
 
 
-# ── GET streams ──
-
-
 class SessionSource:
-    """Events of a session outside of its calls: what changes for many, and messages to this session."""
+    """Events of a session outside of its calls: list and resource changes, and messages to this session."""
 
-    finished = is_far = False
+    finished = False
 
     def __init__(
-        self, changes: ChangeLog, messages_to: ServerMessages, held: SessionHandle, given: EventId | None
+        self, changes: ChangeLog, server_messages: ServerMessages, session: SessionHandle, last_event_id: EventId | None
     ) -> None:
-        self.name = held.record.id
-        self.place = given or _noted(held)  # what the client has when all that was read has been sent
-        self.topics: Sequence[str] = (CHANGE_LOG, messages(self.name))  # which are told when there is more
-        self.has_more = False  # what was read last is not all there is
-        self.has_news = given is not None  # since it was noted in the session how far its client has come
+        self.name = session.record.id
+        self.position = last_event_id or _saved_position(session)  # of the client, once all events read are sent
+        self.topics: Sequence[str] = (CHANGE_LOG, messages(self.name))  # published when there are more events
+        self.has_more = False  # after the events that were read last
+        self.has_unsaved = last_event_id is not None  # the session does not know the position yet
         self._changes = changes
-        self._outages = changes.outages  # that this client has heard of, or need not hear of
-        self._messages = messages_to
-        self._held = held
+        self._outages = changes.outages  # of the change log; the client need not hear of these any more
+        self._messages = server_messages
+        self._session = session
 
-    async def enter(self) -> None:
-        """A client that does not say what it has goes on where its older stream was, as far as that is noted."""
-        await self._held.tell()  # an older one at another worker
-        if not self.has_news and await self._held.reload():
-            self.place = _noted(self._held)
+    async def start(self) -> None:
+        """A client without Last-Event-ID goes on at the position that was saved for its older stream."""
+        await self._session.tell()  # ends an older stream at another worker
+        if not self.has_unsaved and await self._session.reload():
+            self.position = _saved_position(self._session)
 
     async def read(self) -> list[Event]:
-        """The next events, if there are any at the moment."""
-        if not self._held.record.initialized:  # before that the server may not speak unasked
+        if not self._session.record.initialized:  # before that the server may send nothing
             return []
-        place = self.place
+        position = self.position
         events: list[Event] = []
-        heard = await self._changes.heard(self._held, place.number, self._outages)
+        heard = await self._changes.heard(self._session, position.number, self._outages)
         for change, number in heard.changes:
-            place = place if number is None else place._replace(number=number)
-            id = None if number is None else str(place)
-            events.append((encode_event(change_notification(change), id=id), place))
-        place = place._replace(number=heard.position)
-        for number, message in await self._messages.said(self.name, place.message):
-            place = place._replace(message=number)
-            events.append((encode_event(message, id=str(place)), place))
-        self.place, self._outages, self.has_more = place, heard.outages, heard.more
-        self.has_news = self.has_news or bool(events)
+            position = position if number is None else position._replace(number=number)
+            id = None if number is None else str(position)
+            events.append((encode_event(change_notification(change), id=id), position))
+        position = position._replace(number=heard.position)
+        for number, message in await self._messages.messages_after(self.name, position.message):
+            position = position._replace(message=number)
+            events.append((encode_event(message, id=str(position)), position))
+        self.position, self._outages, self.has_more = position, heard.outages, heard.more
+        self.has_unsaved = self.has_unsaved or bool(events)
         return events
 
-    async def note(self, sent: EventId) -> None:
-        """A client that comes again without saying what it has is told the rest."""
-        with suppress(ProtocolError):  # no room for it: then it is told some things twice
-            await self._held.change(
+    async def save(self, sent: EventId) -> None:
+        """Save the position in the session, for a client that reconnects without Last-Event-ID."""
+        with suppress(ProtocolError):  # the store is full: the client may get some events twice
+            await self._session.change(
                 lambda record: record.replace(resume_change=sent.number, resume_message=sent.message)
             )
-            self.has_news = sent != self.place
+            self.has_unsaved = sent != self.position
 
 
-def _noted(held: SessionHandle) -> EventId:
-    return EventId(CHANGES, held.record.resume_change or 0, held.record.resume_message)
+def _saved_position(session: SessionHandle) -> EventId:
+    return EventId(CHANGES, session.record.resume_change or 0, session.record.resume_message)
 
 
 class CallSource:
-    """The rest of a call's events, whether it still runs or not."""
+    """The event stream of a call after the Last-Event-ID of a client; the call may still run."""
 
-    has_news = False
-
-    def __init__(self, store: EventStore, session: str, place: EventId) -> None:
-        self.name = log_name(session, place.stream)
-        self.place = place
+    def __init__(self, store: EventStore, session_id: str, last_event_id: EventId) -> None:
+        self.name = log_name(session_id, last_event_id.stream)
+        self.position = last_event_id
         self.topics: Sequence[str] = (self.name,)
         self.has_more = self.finished = False
         self._running = store.running.get(self.name)
-        self.is_far = store.state.shared and self._running is None  # another worker writes it, and may be lost
-        self._is_expected = self.is_far
+        self.is_remote = store.state.shared and self._running is None  # another worker writes it, and may be lost
+        self._has_writer = self.is_remote
         self._store = store
         self._last = 0  # the newest number in the log
 
-    async def enter(self) -> None: ...
-
-    async def note(self, sent: EventId) -> None: ...
-
-    async def is_ended(self) -> bool:
-        """Whether its worker has written the end, or is lost and was answered for."""
-        self._is_expected = await self._store.is_expected(self.name)
-        member, worker = self._store.member, self.place.worker
-        if self._is_expected and (worker == member.id or await member.is_lost(worker)):
-            await self._store.answer_for_lost(self.name, self._last)
-        return not self._is_expected
+    async def has_ended(self) -> bool:
+        """Whether its worker has written the end, or is lost; then this one writes it."""
+        self._has_writer = await self._store.has_writer(self.name)
+        lease, worker = self._store.lease, self.position.worker
+        if self._has_writer and (worker == lease.id or await lease.is_lost(worker)):
+            await self._store.end_lost(self.name, self._last)
+        return not self._has_writer
 
     async def read(self) -> list[Event]:
         events: list[Event] = []
-        goes_on = self._is_expected if self._running is None else self._running.name in self._store.running
-        page = await self._store.state.read(self.name, self.place.number)
+        goes_on = self._has_writer if self._running is None else self._running.name in self._store.running
+        page = await self._store.state.read(self.name, self.position.number)
         for number, data in page.records:
-            self.place = self.place._replace(number=number)
+            self.position = self.position._replace(number=number)
             self.finished = data.startswith(END)
             if message := data.removeprefix(END):
-                events.append((encode_event(message, id=str(self.place)), self.place))
+                events.append((encode_event(message, id=str(self.position)), self.position))
         self._last = page.last
-        self.has_more = bool(page.records) and self.place.number < page.last
-        if page.last < self.place.number or not (self.has_more or goes_on):  # it was dropped, or has expired
+        self.has_more = bool(page.records) and self.position.number < page.last
+        if page.last < self.position.number or not (self.has_more or goes_on):  # it was dropped, or has expired
             self.finished = True
         return events
 
 
-class GetStream:
-    """One GET while its connection holds."""
+Source = SessionSource | CallSource
 
+
+class GetStream:
     def __init__(
-        self,
-        source: SessionSource | CallSource,
-        held: SessionHandle,
-        response: Response,
-        listener: Listener,
-        presence: Presence,
+        self, source: Source, session: SessionHandle, response: HttpResponse, listener: Listener, presence: Presence
     ) -> None:
         self.source = source
-        self.over = asyncio.Event()
-        self._held = held
+        self.finished = asyncio.Event()
+        self._session = session
         self._response = response
         self._listener = listener
         self._presence = presence
         self._id = secrets.token_bytes(8)
         self._closed = False
-        self._look_at = 0.0  # by the clock of the loop: at once
-        self._sent = source.place  # how far the client has come for sure
+        self._next_check = 0.0  # by the clock of the loop: at once
+        self._sent = source.position  # the last event that was sent for sure
 
     async def run(self) -> None:
-        """Until nothing more can come, the session ends, or it is closed."""
+        """Send events until the source is finished, the session ends, or the stream is closed."""
         if not self._closed:
-            await self._presence.enter(self.source.name, self._id)
-            await self.source.enter()
-            self._sent = self.source.place
-        await self._response.open(self._priming())
+            await self._presence.register(self.source.name, self._id)
+            if isinstance(self.source, SessionSource):
+                await self.source.start()
+            self._sent = self.source.position
+        id = f"{self.source.position}.{secrets.token_hex(4)}"  # event ids are unique within a session
+        resumable = self._session.record.revision.resumable
+        await self._response.open(priming_event(id, retry=RETRY_MILLISECONDS) if resumable else b"")
         with suppress(StoreUnavailable):  # it was closed meanwhile
             while not self._closed and not self._response.ended:
                 events = await until_answered(self.source.read, lambda: not self._closed)
                 if not await self._send(events) or self.source.finished:
                     return
-                if not self.source.has_more and not await self._may_have_more():
+                if not self.source.has_more and not await self._wait_for_more():
                     return
 
-    async def _may_have_more(self) -> bool:
-        """Waits until it does; False if the session has ended, or a newer stream has come."""
-        told = await self._news()
+    async def _wait_for_more(self) -> bool:
+        """False if the session has ended, or another GET stream has replaced this one."""
+        topics = await self._wait_for_topics()
 
         async def goes_on() -> bool:
-            is_newest = topic(self._held.record.id) not in told or await self._is_newest()
-            return is_newest and await self._held.reload()
+            is_current = topic(self._session.record.id) not in topics or await self._is_current()
+            return is_current and await self._session.reload()
 
-        return bool(told) and await until_answered(goes_on, lambda: not self._closed)
+        return bool(topics) and await until_answered(goes_on, lambda: not self._closed)
 
-    async def _is_newest(self) -> bool:
-        """Of the session, at any worker. A client that comes twice for the rest of a call gets it twice."""
+    async def _is_current(self) -> bool:
+        """A client that resumes a call twice gets the events twice."""
         source = self.source
-        return isinstance(source, CallSource) or await self._presence.is_newest(source.name, self._id)
+        return isinstance(source, CallSource) or await self._presence.is_current(source.name, self._id)
 
-    async def _news(self) -> set[str]:
-        """The topics that were told; a worker that writes the events elsewhere is checked every second meanwhile."""
+    async def _wait_for_topics(self) -> set[str]:
+        """The topics that were published; meanwhile the worker that writes a remote stream is checked."""
         source = self.source
-        if isinstance(source, SessionSource) or not source.is_far:
+        if isinstance(source, SessionSource) or not source.is_remote:
             return await self._listener.wait()
         clock = asyncio.get_running_loop().time
         while True:
-            if clock() >= self._look_at:
-                self._look_at = clock() + 1.0
+            if clock() >= self._next_check:
+                self._next_check = clock() + WORKER_CHECK_INTERVAL
                 with suppress(StoreUnavailable):
-                    if await source.is_ended():
+                    if await source.has_ended():
                         return set(source.topics)
             with suppress(CallTimeout):
-                return await with_timeout(self._listener.wait(), self._look_at - clock())
+                return await with_timeout(self._listener.wait(), self._next_check - clock())
 
     async def _send(self, events: Sequence[Event]) -> bool:
         """False if not all of them were sent."""
-        for frame, place in events:
+        for frame, position in events:
             if self._closed:
                 return False
             await self._response.event(frame)
             if self._response.ended:
                 return False
-            self._sent = place
-        self._sent = self.source.place
+            self._sent = position
+        self._sent = self.source.position
         return True
-
-    def _priming(self) -> bytes:
-        if not self._held.record.revision.resumable:
-            return b""
-        id = f"{self.source.place}.{secrets.token_hex(4)}"  # no two events of a session have the same
-        return priming_event(id, retry=RETRY_MILLISECONDS)
 
     def close(self, _grace: float = 0.0) -> None:
         self._closed = True
         self._listener.close()
 
-    async def hang_up(self, retry: float | None = None) -> None:
-        """Close the connection, also if the client takes nothing; it may come back for the rest."""
+    async def close_now(self, retry: float | None = None) -> None:
+        """Close the connection, also if the client takes nothing; the client may resume after `retry` seconds."""
         self.close()
-        await self._response.hang_up(retry_frame(retry))
+        await self._response.close_now(retry_frame(retry))
 
-    def client_left(self) -> None:
+    def on_disconnect(self) -> None:
         self._response.abandon()
         self.close()
 
     async def beat(self) -> None:
-        """The session stays alive, or is found to have ended; and so is the connection."""
-        if not self._response.started:  # it waits for the one before it
+        """Keep the session and the connection alive; closes the stream if the session has ended."""
+        if not self._response.started:  # it waits for the stream that it replaces
             return
         try:
-            if not await self._held.use():
+            if not await self._session.use():
                 self.close()
                 return
-            await self._presence.stay(self.source.name, self._id)
-            await self._note()
+            if await self._presence.is_current(self.source.name, self._id):
+                await self._presence.register(self.source.name, self._id)
+            await self._save_position()
         except StoreUnavailable as failure:
             log.debug("whether a session is still there is not known: %s", failure.message)
         await self._response.event(sse.KEEP_ALIVE)
-        if self._response.ended:  # it takes nothing any more
-            self.client_left()
+        if self._response.ended:
+            self.on_disconnect()
 
-    async def _note(self) -> None:
-        if self.source.has_news and await self._is_newest():
-            await self.source.note(self._sent)
+    async def _save_position(self) -> None:
+        source = self.source
+        if isinstance(source, SessionSource) and source.has_unsaved and await self._is_current():
+            await source.save(self._sent)
 
-    async def leave(self) -> None:
-        with suppress(StoreUnavailable):  # then its client is told some things twice
-            await self._note()
-            await self._presence.leave(self.source.name, self._id)
+    async def unregister(self) -> None:
+        with suppress(StoreUnavailable):  # then the client may get some events twice
+            await self._save_position()
+            await self._presence.unregister(self.source.name, self._id)
 
 
-class GetStreams:
-    """All of them in this process."""
+class GetStreams(msgspec.Struct, eq=False):
+    _changes: ChangeLog
+    _store: EventStore
+    _messages: ServerMessages
+    _in_flight: InFlight
+    _keep_alive: float
+    current: dict[str, GetStream] = {}  # by the names of their sources
 
-    def __init__(
-        self,
-        changes: ChangeLog,
-        store: EventStore,
-        messages_to: ServerMessages,
-        traffic: InFlight,
-        *,
-        keep_alive: float,
-    ) -> None:
-        self._changes = changes
-        self._store = store
-        self._messages = messages_to
-        self._traffic = traffic
-        self._keep_alive = keep_alive
-        self._newest: dict[str, GetStream] = {}  # by what they carry
-
-    async def serve(self, visit: HttpRequest, held: SessionHandle, caller: str) -> None:
-        """`caller`: whose share of the streams it counts towards."""
-        id = visit.headers.get("last-event-id", "")
-        place = EventId.parse(id) if id else None
-        if place is None or place.stream == CHANGES:
-            source: SessionSource | CallSource = SessionSource(self._changes, self._messages, held, place)
+    async def serve(self, request: HttpRequest, session: SessionHandle, caller: str) -> None:
+        id = request.headers.get("last-event-id", "")
+        event_id = EventId.parse(id) if id else None
+        if event_id is None or event_id.stream == CHANGES:
+            source: Source = SessionSource(self._changes, self._messages, session, event_id)
         else:
-            running = await self._store.find(held.record.id, place)
-            if running is not None:  # the client has given up that connection, whether we know it or not
-                await running.response.hang_up()
-            source = CallSource(self._store, held.record.id, place)
-        listener = self._store.state.listen([*source.topics, topic(held.record.id)])
-        ends_itself = isinstance(source, CallSource) and not source.is_far  # with the call that runs here
-        stream = GetStream(source, held, visit.response, listener, self._messages.presence)
+            running = await self._store.find(session.record.id, event_id)
+            if running is not None:  # the client has lost that connection, even if the server does not know yet
+                await running.response.close_now()
+            source = CallSource(self._store, session.record.id, event_id)
+        listener = self._store.state.listen([*source.topics, topic(session.record.id)])
+        ends_itself = isinstance(source, CallSource) and not source.is_remote  # with the call that runs here
+        stream = GetStream(source, session, request.response, listener, self._messages.presence)
         try:
-            if not await held.reload():  # it has ended before there was a listener to hear of it
-                inbound.check_get_or_delete(visit.headers, None)
+            if not await session.reload():  # it has ended before there was a listener
+                inbound.check_get_or_delete(request.headers, None)
             end = (lambda _grace: None) if ends_itself else stream.close
-            self._traffic.open_stream(stream, end, stream.client_left, caller)
-            await visit.while_welcome(self._run(visit, stream), stream.close)
+            self._in_flight.open_stream(stream, end, stream.on_disconnect, caller)
+            await request.while_authorized(self._run(request, stream), stream.close)
         finally:
             listener.close()
-            self._traffic.close_stream(stream)
+            self._in_flight.close_stream(stream)
 
-    async def _run(self, visit: HttpRequest, stream: GetStream) -> None:
-        name = stream.source.name
-        older, self._newest[name] = self._newest.get(name), stream
+    async def _run(self, request: HttpRequest, stream: GetStream) -> None:
+        name, response = stream.source.name, request.response
+        replaced, self.current[name] = self.current.get(name), stream
         call = self._store.running.get(name)
         if call is not None:
-            call.hang_up_tail = stream.hang_up
+            call.close_get_stream = stream.close_now
         loop = asyncio.get_running_loop()
-        over: asyncio.Future[None] = loop.create_future()
-        attending = loop.create_task(look_after(visit.receive, over, self._keep_alive, stream.beat, stream.client_left))
+        finished: asyncio.Future[None] = loop.create_future()
+        beats = keep_alive(request.receive, finished, self._keep_alive, stream.beat, stream.on_disconnect)
+        beating = loop.create_task(beats)
         try:
-            if older is not None:
-                await older.hang_up()
-                await older.over.wait()  # until it is noted how far that one has come
+            if replaced is not None:
+                await replaced.close_now()
+                await replaced.finished.wait()  # until its position is saved
             await stream.run()
         finally:
-            over.set_result(None)
-            if call is not None and call.hang_up_tail == stream.hang_up:
-                call.hang_up_tail = None
-            if self._newest.get(name) is stream:
-                del self._newest[name]
+            finished.set_result(None)
+            if call is not None and call.close_get_stream == stream.close_now:
+                call.close_get_stream = None
+            if self.current.get(name) is stream:
+                del self.current[name]
             try:
-                await (visit.response.close() if stream.source.finished else visit.response.hang_up())
-                await attending  # before `leave`, whose word is the last
-                await stream.leave()
+                await (response.close() if stream.source.finished else response.close_now())
+                await beating  # before `unregister`: a beat registers the stream
+                await stream.unregister()
             finally:
-                stream.over.set()
+                stream.finished.set()

@@ -1,4 +1,4 @@
-"""Calls, streams and bodies in flight: how many there may be, how they end, and what a page may know of them."""
+"""Calls, streams and request bodies in flight: their limits, the drain, and the status that pages can show."""
 
 import asyncio
 import time
@@ -14,201 +14,183 @@ from dovetail.errors import INTERNAL_ERROR, Busy, ProtocolError, RateLimited
 from dovetail.protocol.session import Session
 from dovetail.state.base import StateBackend
 from dovetail.transports.http.options import HttpOptions
-from dovetail.transports.http.response import Response
+from dovetail.transports.http.response import HttpResponse
 
-SETTLE_SECONDS = 1.0  # how long stopped calls get to clean up, and streams that were given up
-LAST_SECONDS = 0.5  # for a client to take the end of its stream
+CLEANUP_TIMEOUT = 1.0  # seconds for stopped calls and abandoned streams to clean up
+FLUSH_TIMEOUT = 0.5  # seconds for a client to take the end of its stream
 
 
-class Bodies:
-    """How many bytes are held of bodies that have not arrived completely, all of them together."""
+class BodyQuota:
+    """Bytes of all request bodies that have arrived in part."""
 
-    __slots__ = ("_most", "held")
-
-    def __init__(self, largest: int, most: int = 256 * 1024 * 1024) -> None:
-        self._most = max(most, largest)
+    def __init__(self, largest: int, limit: int = 256 * 1024 * 1024) -> None:
+        self._limit = max(limit, largest)
         self.held = 0
 
-    def take(self, size: int) -> int:
-        """Gives the size, which is to be given back."""
-        if self.held + size > self._most:
-            text = f"The server holds {self._most} bytes of bodies that are not complete; try again later"
+    def acquire(self, size: int) -> int:
+        """Count `size` bytes until they are released. Raises Busy."""
+        if self.held + size > self._limit:
+            text = f"The server holds {self._limit} bytes of bodies that are not complete; try again later"
             raise Busy(text, http_status=503)
         self.held += size
         return size
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         self.held -= size
 
 
-class Stream(NamedTuple):
-    """How one is ended, in so many seconds for its calls, and how it is given up; and who has opened it."""
-
-    end: Callable[[float], object]
-    abandon: Callable[[], object]
+class OpenStream(NamedTuple):
+    end: Callable[[float], object]  # with the seconds that its calls get
+    abandon: Callable[[], object]  # if `end` did not help, or if another caller gets its slot
     caller: str
 
 
 class InFlight:
-    """Whatever enters also leaves; `close` waits for that."""
+    """Registry of calls, which a drain waits for, and of streams, which a drain ends."""
 
-    def __init__(self, max_streams: int, max_body_bytes: int, most_of_one: int | None) -> None:
-        """`most_of_one`: streams of one caller; None: half of them."""
+    def __init__(self, max_streams: int, max_body_bytes: int, max_per_caller: int | None) -> None:
+        """`max_per_caller`: streams of one caller; None: half of `max_streams`."""
         self._max_streams = max_streams
-        self._most_of_one = most_of_one or -(-max_streams // 2)
-        self.bodies = Bodies(max_body_bytes)
-        self._calls: dict[Any, Callable[[], object]] = {}  # a call, and how to stop it
-        self._streams: dict[Any, Stream] = {}  # the oldest first
-        self._shares: dict[str, dict[Any, None]] = {}  # the streams of each caller, but for those that give way
-        self._left = asyncio.Event()
+        self._max_per_caller = max_per_caller or -(-max_streams // 2)
+        self.bodies = BodyQuota(max_body_bytes)
+        self.calls: dict[Any, Callable[[], object]] = {}  # each with the function that stops it
+        self.streams: dict[Any, OpenStream] = {}  # the oldest first
+        self._by_caller: dict[str, dict[Any, None]] = {}  # streams, without those that were evicted
+        self._removed = asyncio.Event()
         self.closing = False
 
     def refuse_if_closing(self) -> None:
         if self.closing:
             raise ProtocolError("The server is shutting down", code=INTERNAL_ERROR, http_status=503)
 
-    # ── calls: they are waited for ──
+    def add(self, call: object, stop: Callable[[], object]) -> None:
+        """A call that has begun is never refused: `refuse_if_closing` is called before it begins."""
+        self.calls[call] = stop
 
-    def enter(self, call: object, stop: Callable[[], object]) -> None:
-        """What has begun is never refused: whoever begins it asks `refuse_if_closing` before."""
-        self._calls[call] = stop
-
-    def leave(self, call: object) -> None:
-        self._calls.pop(call, None)
+    def remove(self, call: object) -> None:
+        self.calls.pop(call, None)
         if self.closing:
-            self._left.set()
+            self._removed.set()
 
-    def sending(self, answer: Awaitable[None], response: Response) -> Awaitable[None]:
-        """An answer that waits for its client to take it is on record meanwhile; most go out at once."""
-        return answer if answer is DONE else self._sending(answer, response)
+    def track_sending(self, sending: Awaitable[None], response: HttpResponse) -> Awaitable[None]:
+        """A response that waits for a slow client counts as a call; most are sent at once."""
+        return sending if sending is DONE else self._track_sending(sending, response)
 
-    async def _sending(self, answer: Awaitable[None], response: Response) -> None:
-        self.enter(response, response.abandon)
+    async def _track_sending(self, sending: Awaitable[None], response: HttpResponse) -> None:
+        self.add(response, response.abandon)
         try:
-            await answer
+            await sending
         finally:
-            self.leave(response)
-
-    # ── streams: they are told to end ──
-
-    @property
-    def open_streams(self) -> int:
-        return len(self._streams)
+            self.remove(response)
 
     def open_stream(
         self, stream: object, end: Callable[[float], object], abandon: Callable[[], object], caller: str
     ) -> None:
-        """`end` is told how many seconds the calls get; `abandon` comes if that did not help, or if it gives way."""
+        """Raises ProtocolError if the caller or the server has too many."""
         self.refuse_if_closing()
-        share = self._shares.get(caller, {})
-        if len(share) >= self._most_of_one and caller != ANONYMOUS:
-            text = f"This caller holds {self._most_of_one} streams open; max_per_caller sets the limit"
+        own = self._by_caller.get(caller, {})
+        if len(own) >= self._max_per_caller and caller != ANONYMOUS:
+            text = f"This caller holds {self._max_per_caller} streams open; max_per_caller sets the limit"
             raise RateLimited(text, retry_after=1)
-        if len(self._streams) >= self._max_streams and sum(map(len, self._shares.values())) >= self._max_streams:
-            self._make_room(share)
-        self._shares.setdefault(caller, share)[stream] = None
-        self._streams[stream] = Stream(end, abandon, caller)
+        if len(self.streams) >= self._max_streams and sum(map(len, self._by_caller.values())) >= self._max_streams:
+            self._evict_stream(len(own))
+        self._by_caller.setdefault(caller, own)[stream] = None
+        self.streams[stream] = OpenStream(end, abandon, caller)
 
-    def _make_room(self, share: dict[Any, None]) -> None:
-        """The caller that holds most gives up its oldest, if it will still hold as many as the newcomer then."""
-        largest = max(self._shares.values(), key=len)
-        if len(largest) <= len(share) + 1:
+    def _evict_stream(self, own: int) -> None:
+        """Abandon the oldest stream of the caller with most, if that one still has as many as the new caller then."""
+        largest = max(self._by_caller.values(), key=len)
+        if len(largest) <= own + 1:
             text = f"The server holds {self._max_streams} streams open; try again later, or raise max_streams"
             raise Busy(text, http_status=503)
-        oldest = self._streams[next(iter(largest))]
-        self._leave_share(next(iter(largest)), oldest.caller)
+        stream = next(iter(largest))
+        oldest = self.streams[stream]
+        self._uncount(stream, oldest.caller)
         oldest.abandon()
 
-    def _leave_share(self, stream: object, caller: str) -> None:
-        share = self._shares.get(caller, {})
-        share.pop(stream, None)
-        if not share:
-            self._shares.pop(caller, None)
+    def _uncount(self, stream: object, caller: str) -> None:
+        streams = self._by_caller.get(caller, {})
+        streams.pop(stream, None)
+        if not streams:
+            self._by_caller.pop(caller, None)
 
     def close_stream(self, stream: object) -> None:
-        if (left := self._streams.pop(stream, None)) is not None:
-            self._leave_share(stream, left.caller)
+        if (closed := self.streams.pop(stream, None)) is not None:
+            self._uncount(stream, closed.caller)
         if self.closing:
-            self._left.set()
+            self._removed.set()
 
     async def close(self, timeout: float) -> None:
-        """Refuse new ones, end the streams, wait for the calls, stop those that take longer, give up slow clients."""
+        """Refuse new calls, end the streams, wait for calls, stop those that take longer, abandon slow clients."""
         if not self.closing:
             self.closing = True
-            for stream in tuple(self._streams.values()):
+            for stream in tuple(self.streams.values()):
                 stream.end(timeout)
-        if not await self._emptied(self._calls, timeout):
-            for stop in tuple(self._calls.values()):
-                stop()
-            if not await self._emptied(self._calls, SETTLE_SECONDS):
-                for stop in tuple(self._calls.values()):
-                    stop()  # the second time, its client is given up
-        if not await self._emptied(self._streams, LAST_SECONDS):
-            for stream in tuple(self._streams.values()):
+        for seconds in (timeout, CLEANUP_TIMEOUT):
+            if await self._is_emptied(self.calls, seconds):
+                break
+            for stop in tuple(self.calls.values()):
+                stop()  # the second time, the client of the call is abandoned
+        if not await self._is_emptied(self.streams, FLUSH_TIMEOUT):
+            for stream in tuple(self.streams.values()):
                 stream.abandon()
-            await self._emptied(self._streams, SETTLE_SECONDS)
+            await self._is_emptied(self.streams, CLEANUP_TIMEOUT)
 
-    async def _emptied(self, which: Mapping[Any, object], seconds: float) -> bool:
+    async def _is_emptied(self, registry: Mapping[Any, object], timeout: float) -> bool:
         try:
-            async with asyncio.timeout(seconds):
-                while which:
-                    self._left.clear()
-                    await self._left.wait()
+            async with asyncio.timeout(timeout):
+                while registry:
+                    self._removed.clear()
+                    await self._removed.wait()
         except TimeoutError:
             return False
         return True
 
 
-class SeenSession(NamedTuple):
-    """A session, and how long it has been known to this process."""
-
+class ActiveSession(NamedTuple):
     record: Session
-    since: float  # when it was first met here, in seconds since 1970
-    idle: float  # seconds since it was used
+    since: float  # its first use in this process, in seconds since 1970
+    idle: float  # seconds since its last use
 
 
-class Overview:
-    """What a page may know of the app that it is shown in: it comes with the scope of the page (`OVERVIEW`).
-
-    Of several workers each knows its own traffic, and the sessions that were used there.
-    """
+class AppStatus:
+    """What pages may show of their app; `APP_STATUS` in their scope. A worker knows only what it serves itself."""
 
     def __init__(
-        self, engine: Engine, options: HttpOptions, state: StateBackend, traffic: InFlight, sessions: Sessions
+        self, engine: Engine, options: HttpOptions, state: StateBackend, in_flight: InFlight, sessions: Sessions
     ) -> None:
-        self.endpoint = options.path  # below where the app is mounted
+        self.endpoint = options.path  # relative to the mount path
         hosts = options.allowed_hosts
-        # else any name that points here is believed
+        # otherwise the app accepts any Host
         self.knows_its_hosts = hosts is not None and not any(host.partition(":")[0] == "*" for host in hosts)
         self.state = type(state).__name__.removesuffix("State").lower()
         self._engine = engine
-        self._traffic = traffic
+        self._in_flight = in_flight
         self._sessions = sessions
 
     @property
     def streams(self) -> int:
-        """Those that are held open, a page's own too."""
-        return self._traffic.open_streams
+        return len(self._in_flight.streams)
 
     @property
     def subscriptions(self) -> int:
-        """To resources, by sessions and by listens."""
+        """Resource subscriptions of sessions and of `subscriptions/listen`."""
         return self._engine.hub.wishes
 
-    async def sessions(self, most: int) -> tuple[int, list[SeenSession]]:
-        """How many there are, and those that were used last."""
-        total, last = self._sessions.glance(most)
+    async def sessions(self, limit: int) -> tuple[int, list[ActiveSession]]:
+        """The number of sessions, and the `limit` ones that were used last."""
+        total, last = self._sessions.glance(limit)
         held = await asyncio.gather(*(self._sessions.hold(id) for id, _, _ in last))
         now = time.time()
         seen = zip(held, last, strict=True)
-        return total, [SeenSession(each.record, now - met, idle) for each, (_, met, idle) in seen if each is not None]
+        return total, [ActiveSession(each.record, now - met, idle) for each, (_, met, idle) in seen if each is not None]
 
     @contextmanager
     def stream(self, end: Callable[[], object]) -> Iterator[None]:
-        """A page that goes on and on: it counts as a stream, and is told to end when the server stops."""
+        """Count a page that does not end as a stream; a drain calls `end`."""
         key = object()
-        self._traffic.open_stream(key, lambda _: end(), end, "pages")
+        self._in_flight.open_stream(key, lambda _: end(), end, "pages")
         try:
             yield
         finally:
-            self._traffic.close_stream(key)
+            self._in_flight.close_stream(key)

@@ -1,4 +1,4 @@
-"""HTTP options of a server: keyword options and the environment, checked, as one frozen record."""
+"""HTTP options of a server, from keywords and from the environment."""
 
 import os
 import re
@@ -9,16 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from dovetail.errors import SetupError
-from dovetail.registry.options import (
-    COUNT,
-    NAMES,
-    POSITIVE_COUNT,
-    SECONDS,
-    SWITCH,
-    TEXT,
-    Kind,
-    checked_options,
-)
+from dovetail.registry.options import COUNT, NAMES, POSITIVE_COUNT, SECONDS, SWITCH, TEXT, Kind, checked_options
 from dovetail.transports.http.asgi import App, Scope
 
 if TYPE_CHECKING:
@@ -27,13 +18,13 @@ if TYPE_CHECKING:
 Identify = Callable[[Scope], str | Awaitable[str | None] | None]
 
 MEBIBYTE = 1024 * 1024
-TEN_YEARS = 10 * 366 * 86_400.0  # what a state backend can keep; its own constant would load the event loop for --help
-KEPT_SECONDS = Kind(Annotated[float, Meta(gt=0, le=TEN_YEARS)], "a number of seconds above 0, ten years at most")
-DELAY = Kind(Annotated[float, Meta(ge=0)], "a number of seconds, 0 or more")
-STATE = Kind(Any, 'a URL, such as "redis://127.0.0.1/0"')  # or a backend, which no text can be
+TEN_YEARS = 10 * 366 * 86_400.0  # the limit of state backends; importing theirs would load asyncio for --help
+TTL = Kind(Annotated[float, Meta(gt=0, le=TEN_YEARS)], "a number of seconds above 0, ten years at most")
+DELAY_SECONDS = Kind(Annotated[float, Meta(ge=0)], "a number of seconds, 0 or more")
+STATE = Kind(Any, 'a URL, such as "redis://127.0.0.1/0"')  # or a backend, as a keyword only
 PORT = Kind(Annotated[int, Meta(ge=0, le=65535)], "a port from 0 to 65535; with 0 the system chooses one")
 
-SWITCHED = {**dict.fromkeys(("1", "true", "yes", "on"), True), **dict.fromkeys(("0", "false", "no", "off"), False)}
+SWITCH_VALUES = {**dict.fromkeys(("1", "true", "yes", "on"), True), **dict.fromkeys(("0", "false", "no", "off"), False)}
 SERVICE_LINK = " (Kubernetes sets it for a Service of that name; enableServiceLinks: false in the Pod stops it)"
 
 _PATH = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]+)+")
@@ -45,8 +36,8 @@ KINDS = {
     **dict.fromkeys(("max_body_bytes", "max_sessions", "max_streams", "max_per_caller", "workers"), POSITIVE_COUNT),
     **dict.fromkeys(("max_connections", "max_header_bytes", "max_headers"), POSITIVE_COUNT),
     **dict.fromkeys(("body_timeout", "keep_alive", "header_timeout"), SECONDS),
-    **dict.fromkeys(("session_timeout", "event_timeout"), KEPT_SECONDS),
-    **dict.fromkeys(("drain_delay", "drain_timeout"), DELAY),
+    **dict.fromkeys(("session_timeout", "event_timeout"), TTL),
+    **dict.fromkeys(("drain_delay", "drain_timeout"), DELAY_SECONDS),
     "port": PORT,
     "backlog": COUNT,
     "state": STATE,
@@ -54,7 +45,7 @@ KINDS = {
 
 
 class AsgiOptions(TypedDict, total=False):
-    """What `server.asgi(...)` takes."""
+    """Keywords of `server.asgi(...)`."""
 
     path: str
     sse: bool
@@ -62,7 +53,7 @@ class AsgiOptions(TypedDict, total=False):
     routes: Mapping[str, App]
     identify: Identify
     state: "str | StateBackend"
-    # who may come
+    # access
     allowed_hosts: Sequence[str]
     allowed_origins: Sequence[str]
     cors: bool
@@ -81,7 +72,7 @@ class AsgiOptions(TypedDict, total=False):
 
 
 class RunOptions(AsgiOptions, total=False):
-    """What `server.run(transport="http", ...)` takes besides."""
+    """More keywords of `server.run(transport="http", ...)`."""
 
     host: str
     port: int
@@ -96,14 +87,12 @@ class RunOptions(AsgiOptions, total=False):
 
 
 class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The same, complete: what is not given has its default here."""
-
     path: str = "/mcp"
     sse: bool = True  # HTTP+SSE of 2024-11-05, at /sse and /messages
     stateless: bool = False  # handshake clients without sessions
-    routes: Mapping[str, App] = {}  # pages of the host's own
-    identify: Identify | None = None  # who is calling, where a host has found that out; sessions are bound to it
-    state: "str | StateBackend | None" = None  # where sessions live; None: in this process, or shared by its workers
+    routes: Mapping[str, App] = {}  # custom pages
+    identify: Identify | None = None  # gives the caller that the host has authenticated; sessions belong to callers
+    state: "str | StateBackend | None" = None  # where sessions are stored; None: in memory, or shared by its workers
     allowed_hosts: Sequence[str] | None = None
     allowed_origins: Sequence[str] = ()
     cors: bool = True
@@ -115,14 +104,14 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_streams: int = 10_000  # streams that stay open: GET, HTTP+SSE, subscriptions/listen
     max_per_caller: int | None = None  # sessions of one principal or network, and as many streams; None: half of all
     session_timeout: float = 1800.0  # seconds without a request
-    event_timeout: float = 300.0  # seconds that the events of a stream can be asked for again
+    event_timeout: float = 300.0  # seconds for which a client can resume a stream after its end
     keep_alive: float = 15.0  # seconds between comments on a silent stream
     drain_timeout: float = 30.0  # seconds for calls in flight when the server stops
     # only for run()
     host: str = "127.0.0.1"
     port: int = 8000
     workers: int = 1
-    drain_delay: float = 0.0  # seconds of accepting on, while /ready already says no
+    drain_delay: float = 0.0  # seconds between the failure of /ready and the drain
     max_connections: int = 10_000
     max_header_bytes: int = 64 * 1024
     max_headers: int = 100
@@ -131,14 +120,17 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     access_log: bool = False
 
     @classmethod
-    def of(cls, given: AsgiOptions, *, running: bool = False) -> "HttpOptions":
-        """What is not given may stand in the environment: `allowed_hosts` as DOVETAIL_ALLOWED_HOSTS, and so on."""
+    def from_keywords(cls, given: AsgiOptions, *, running: bool = False) -> "HttpOptions":
+        """An option that is not given may be in the environment: `allowed_hosts` as DOVETAIL_ALLOWED_HOSTS."""
         known, where = (RunOptions, "Server.run") if running else (AsgiOptions, "Server.asgi")
         names = known.__annotations__.keys()
         backend = {name: value for name, value in given.items() if name == "state" and not isinstance(value, str)}
         others: Any = {name: value for name, value in given.items() if name not in backend}
         checked = checked_options(others, names, where, KINDS)
-        options = cls(**{**_from_environment(names, os.environ), **checked, **backend})
+        variables = {name: f"DOVETAIL_{name.upper()}" for name in names if name in KINDS}
+        present = {name: each for name, each in variables.items() if os.environ.get(each)}
+        environment = {name: read_option(os.environ[each], KINDS[name], each) for name, each in present.items()}
+        options = cls(**{**environment, **checked, **backend})
         if not _PATH.fullmatch(options.path):
             raise SetupError(f'{where}: path={options.path!r} is not possible; it must be like "/mcp"')
         if not (options.state is None or isinstance(options.state, str) or hasattr(options.state, "claim")):
@@ -148,20 +140,11 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
         return options
 
 
-def _from_environment(names: Any, environ: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name in names:
-        variable = f"DOVETAIL_{name.upper()}"
-        if name in KINDS and (text := environ.get(variable)):
-            found[name] = read_option(text, KINDS[name], variable)
-    return found
-
-
 def read_option(text: str, kind: Kind, where: str) -> Any:
-    """An option's value from text; lists are divided by commas or blanks."""
+    """The value of an option from text; lists are separated by commas or blanks. Raises SetupError."""
     value: Any = text.replace(",", " ").split() if kind is NAMES else text
     if kind is SWITCH:
-        value = SWITCHED.get(text.lower(), text)
+        value = SWITCH_VALUES.get(text.lower(), text)
     try:
         return msgspec.convert(value, kind.type, strict=False)
     except msgspec.ValidationError:

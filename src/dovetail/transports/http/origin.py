@@ -1,12 +1,12 @@
-"""Host and Origin checks, and CORS: refuses what a foreign web page sends, with the setting that would allow it.
+"""Host and Origin checks, and CORS: requests of foreign web pages are refused.
 
-A web page can reach a server on its visitor's own machine by letting its name point there (DNS rebinding). What it
-can't do is forge two headers: `Host` is then the page's name, `Origin` the page's address. So these are checked:
+A web page can reach a server on its user's machine by letting its own name point there (DNS rebinding), but it can't
+forge two headers: `Host` is then the page's name, `Origin` the page's address. So both are checked:
 
 - `Host` must be a loopback name or in `allowed_hosts`. A server that is bound to another address and has no
-  `allowed_hosts` can't know its own names: there `Host` is not checked, and a warning says so once.
-- `Origin`, if there is one, must be a loopback address, in `allowed_origins`, or the same as a `Host` that
-  `allowed_hosts` vouches for; a `Host` that was not checked proves nothing.
+  `allowed_hosts` does not know its own names: there `Host` is not checked, and a warning says so once.
+- `Origin`, if there is one, must be a loopback address, in `allowed_origins`, or the same as a `Host` in
+  `allowed_hosts`; a `Host` that was not checked proves nothing.
 """
 
 import ipaddress
@@ -15,6 +15,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import monotonic
 from typing import NamedTuple
+
+import msgspec
 
 from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
 from dovetail.protocol.headers import Headers
@@ -27,8 +29,8 @@ NOT_CHECKED = (
     "The Host header is not checked, because this server listens on %s and does not know its own names: list them in "
     "allowed_hosts (DOVETAIL_ALLOWED_HOSTS). Origin is checked."
 )
-MAX_JUDGED = 500  # characters of a host or an origin; a name has 253 at most
-MAX_LINES = 100  # different refusals of each header in the log in a minute
+MAX_LENGTH = 500  # characters of a host or an origin; a name has 253 at most
+MAX_LOGGED = 100  # different refusals of each header in a minute
 
 _LABELS = r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*"
 _AUTHORITY = re.compile(rf"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>{_LABELS})\.?)(?::(?P<port>[0-9]{{0,5}}))?")
@@ -39,186 +41,168 @@ log = logging.getLogger("dovetail.http")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-class Authority(NamedTuple):
-    """A host and its port, in the one spelling that is compared."""
-
-    name: str  # lower case; IPv6 in its short form and without brackets
-    port: int | None
-
-
 class Origin(NamedTuple):
-    """Where a page comes from. Of a scheme that is not of the web, the rest stays as it is, without a port."""
-
     scheme: str  # empty for "null", which is the name then
-    name: str
+    name: str  # all after "://" if the scheme is neither http nor https
     port: int | None
+
+
+class Authority(NamedTuple):
+    name: str  # of the host, in lower case; IPv6 in its short form and without brackets
+    port: int | None
+
+    def origin(self, scheme: str) -> Origin:
+        return Origin(scheme, self.name, DEFAULT_PORTS[scheme] if self.port is None else self.port)
 
 
 class AddressPattern(NamedTuple):
-    """One entry of `allowed_hosts` or `allowed_origins`."""
-
     scheme: str | None  # None: http and https
-    name: str  # "example.com", "*.example.com" for what is below it, or "*"
+    name: str  # "example.com", "*.example.com" for its subdomains, or "*"
     port: int | None  # None: any
 
-    def fits(self, name: str, port: int | None) -> bool:
-        """Without a port in the header it is the usual one of http or https."""
+    def matches(self, name: str, port: int | None) -> bool:
+        """`port`: None in a header means that of http or https."""
         if self.port is not None and port != self.port and (port is not None or self.port not in (80, 443)):
             return False
         return name.endswith(self.name[1:]) if self.name.startswith("*") else name == self.name
 
-    def fits_origin(self, origin: Origin) -> bool:
-        right_scheme = origin.scheme in DEFAULT_PORTS if self.scheme is None else origin.scheme == self.scheme
-        return right_scheme and self.fits(origin.name, origin.port)
+    def matches_origin(self, origin: Origin) -> bool:
+        scheme_matches = origin.scheme in DEFAULT_PORTS if self.scheme is None else origin.scheme == self.scheme
+        return scheme_matches and self.matches(origin.name, origin.port)
 
 
-EVERYTHING = AddressPattern("*", "*", None)
+ANY = AddressPattern("*", "*", None)
 
-
-_Refusal = tuple[int, str, str]  # its status, the header, and what the client and the log are told of it
+_Refusal = tuple[int, str, str]  # the status, the header, and the rest of the message
 _Key = tuple[bytes | None, bytes | None, str | None]  # Host, Origin, and the local address where that counts
 
 
 class OriginPolicy:
-    """Decides once for each pair of Host and Origin, and remembers it."""
+    """Decides on each pair of Host and Origin, and caches the decision."""
 
     def __init__(
         self, allowed_hosts: Sequence[str] | None, allowed_origins: Sequence[str], *, bound_to: str | None
     ) -> None:
-        self._hosts = _patterns("allowed_hosts", allowed_hosts or (), host_pattern)
-        self._origins = _patterns("allowed_origins", allowed_origins, origin_pattern)
+        self._hosts = _patterns("allowed_hosts", allowed_hosts or (), _host_pattern)
+        self._origins = _patterns("allowed_origins", allowed_origins, _origin_pattern)
         self._checks_host: bool | None = None  # None: the local address of each request decides
-        self._verdicts: dict[_Key, _Refusal | None] = {}
-        self._logged: dict[str, set[str]] = {}  # refusals by header, of the minute that ends …
-        self._minute_ends = 0.0  # … by the monotonic clock
+        self._decisions: dict[_Key, _Refusal | None] = {}
+        self._logged: dict[str, set[str]] = {}  # refusals by header, of this minute
+        self._minute_ends = 0.0  # by the monotonic clock
         self._has_warned = False
         if allowed_hosts is not None:
-            self._checks_host = EVERYTHING not in self._hosts
+            self._checks_host = ANY not in self._hosts
         elif bound_to is not None:
             self._checks_host = is_loopback(bound_to)
             if not self._checks_host:
                 self._warn_of_unchecked_host(bound_to)
 
     def check(self, headers: Headers, server: tuple[str, int | None] | None) -> None:
-        """Raises ProtocolError, and writes the same into the log. `server` is the local socket, as ASGI tells it."""
+        """Raises ProtocolError, and logs it. `server`: of the ASGI scope, the local socket."""
         raw = headers.raw
         key = (raw.get(b"host"), raw.get(b"origin"), server[0] if server and self._checks_host is None else None)
-        refusal = self._verdicts[key] if key in self._verdicts else self._verdict(headers, key)
+        refusal = self._decisions[key] if key in self._decisions else self._decide(headers, key)
         if refusal is not None:
             status, header, words = refusal
             message = f"The {header} header {words}"
             self._log(header, message)
             raise ProtocolError(message, code=INVALID_REQUEST, http_status=status)
 
-    def _verdict(self, headers: Headers, key: _Key) -> _Refusal | None:
-        host: str | None = headers.get("host")
-        origin: str | None = headers.get("origin")
-        refusal = self._judge(host, origin, key[2])
-        if len(host or "") + len(origin or "") <= MAX_JUDGED:  # longer ones are judged anew each time
-            if len(self._verdicts) >= 1_000:
-                self._verdicts.clear()
-            self._verdicts[key] = refusal
+    def _decide(self, headers: Headers, key: _Key) -> _Refusal | None:
+        host, origin = headers.get("host"), headers.get("origin")
+        refusal = self._check_host(host, origin, key[2])
+        if len(host or "") + len(origin or "") <= MAX_LENGTH:  # longer ones are not cached
+            if len(self._decisions) >= 1_000:
+                self._decisions.clear()
+            self._decisions[key] = refusal
         return refusal
 
-    def _judge(self, host: str | None, origin: str | None, local: str | None) -> _Refusal | None:
-        vouched_for: Authority | None = None
-        checks_host = not _is_public(local) if self._checks_host is None else self._checks_host
+    def _check_host(self, host: str | None, origin: str | None, local: str | None) -> _Refusal | None:
+        allowed_host: Authority | None = None
+        address = parse_address(local) if local is not None else None  # None also for a Unix socket
+        is_public = address is not None and not address.is_loopback
+        checks_host = not is_public if self._checks_host is None else self._checks_host
         if checks_host:
             authority = parse_authority(host) if host is not None else None
             if authority is None:
-                return (400, "Host", f"{shown(host)} is missing, or no host name")
-            if any(pattern.fits(*authority) for pattern in self._hosts):
-                vouched_for = authority
+                return (400, "Host", f"{quoted(host)} is missing, or no host name")
+            if any(pattern.matches(*authority) for pattern in self._hosts):
+                allowed_host = authority
             elif not is_loopback(authority.name):
-                return (403, "Host", f"{shown(host)} is not allowed here: {ADD_HOST}")
+                return (403, "Host", f"{quoted(host)} is not allowed here: {ADD_HOST}")
         elif self._checks_host is None:
             self._warn_of_unchecked_host(str(local))
-        return self._judge_origin(origin, vouched_for)
+        return self._check_origin(origin, allowed_host)
 
-    def _judge_origin(self, given: str | None, vouched_for: Authority | None) -> _Refusal | None:
-        if given is None or EVERYTHING in self._origins:
+    def _check_origin(self, given: str | None, allowed_host: Authority | None) -> _Refusal | None:
+        if given is None or ANY in self._origins:
             return None
         origin = parse_origin(given)
         if origin is None:
-            return (403, "Origin", f"{shown(given)} is not an origin, such as https://example.com")
-        of_the_web = origin.scheme in DEFAULT_PORTS
-        if of_the_web and (is_loopback(origin.name) or _same_place(origin, vouched_for)):
+            return (403, "Origin", f"{quoted(given)} is not an origin, such as https://example.com")
+        if origin.scheme in DEFAULT_PORTS:
+            is_own = allowed_host is not None and origin == allowed_host.origin(origin.scheme)
+            if is_own or is_loopback(origin.name):
+                return None
+        if any(pattern.matches_origin(origin) for pattern in self._origins):
             return None
-        if any(pattern.fits_origin(origin) for pattern in self._origins):
-            return None
-        return (403, "Origin", f"{shown(given)} is not allowed here: {ADD_ORIGIN}")
+        return (403, "Origin", f"{quoted(given)} is not allowed here: {ADD_ORIGIN}")
 
     def _log(self, header: str, line: str) -> None:
-        """Each line once a minute, and not too many different ones of a header: any client can cause them."""
+        """Log each line once a minute, and not too many lines: any client can cause them."""
         now = monotonic()
         if now >= self._minute_ends:
             self._logged, self._minute_ends = {}, now + 60.0
         logged = self._logged.setdefault(header, set())
-        if line not in logged and len(logged) < MAX_LINES:
+        if line not in logged and len(logged) < MAX_LOGGED:
             logged.add(line)
             log.warning("%s", line)
 
     def _warn_of_unchecked_host(self, address: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            log.warning(NOT_CHECKED, shown(address))
-
-
-# ── hosts and origins ──
+            log.warning(NOT_CHECKED, quoted(address))
 
 
 def parse_authority(text: str) -> Authority | None:
     """The value of a `Host` header; None if it is not one."""
-    found = _AUTHORITY.fullmatch(text.lower()) if text.isascii() and len(text) <= MAX_JUDGED else None
+    found = _AUTHORITY.fullmatch(text.lower()) if text.isascii() and len(text) <= MAX_LENGTH else None
     if found is None:
         return None
     port = int(found["port"]) if found["port"] else None
-    name = found["name"] if found["ipv6"] is None else _short_ipv6(found["ipv6"])
+    name, ipv6 = found["name"], found["ipv6"]
+    if ipv6 is not None:
+        address = parse_address(ipv6) if ":" in ipv6 else None
+        name = None if address is None else str(address)
     if name is None or len(name) > 253 or (port is not None and port > 65535):
         return None
     return Authority(name, port)
 
 
 def parse_origin(text: str) -> Origin | None:
-    """The value of an `Origin` header, with the port that it means; None if it is not one."""
+    """The value of an `Origin` header, with the default port of its scheme; None if it is not one."""
     if text == "null":
         return Origin("", text, None)
-    found = _ORIGIN.fullmatch(text.lower()) if text.isascii() and len(text) <= MAX_JUDGED else None
+    found = _ORIGIN.fullmatch(text.lower()) if text.isascii() and len(text) <= MAX_LENGTH else None
     if found is None:
         return None
     scheme, rest = found["scheme"], found["rest"]
     if scheme not in DEFAULT_PORTS:
         return Origin(scheme, rest, None)
     authority = parse_authority(rest)
-    if authority is None:
-        return None
-    return Origin(scheme, authority.name, DEFAULT_PORTS[scheme] if authority.port is None else authority.port)
+    return None if authority is None else authority.origin(scheme)
 
 
 def is_loopback(name: str) -> bool:
-    """Tell whether a name or an address always means the machine itself."""
+    """Whether a name or an address always means the machine itself."""
     name = name.lower()
-    address = parse_address(name)
-    if address is None:
-        return name == "localhost" or name.endswith(".localhost")
-    return address.is_loopback
-
-
-def _same_place(origin: Origin, host: Authority | None) -> bool:
-    if host is None:
-        return False
-    port = DEFAULT_PORTS[origin.scheme] if host.port is None else host.port
-    return (origin.name, origin.port) == (host.name, port)
-
-
-def _is_public(local: str | None) -> bool:
-    """Tell whether a local address can be reached from elsewhere; a name, such as a Unix socket's, says nothing."""
-    address = parse_address(local) if local is not None else None
-    return address is not None and not address.is_loopback
+    if (address := parse_address(name)) is not None:
+        return address.is_loopback
+    return name == "localhost" or name.endswith(".localhost")
 
 
 def parse_address(text: str) -> Address | None:
-    """An IPv4 address may be written as IPv6."""
+    """An IPv6 address that stands for an IPv4 address becomes that one."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -226,29 +210,18 @@ def parse_address(text: str) -> Address | None:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-def _short_ipv6(text: str) -> str | None:
-    address = parse_address(text)
-    return str(address) if ":" in text and address is not None else None
-
-
-# ── patterns ──
-
-_PATTERN = re.compile(
-    rf"(?P<name>\*|\[[0-9a-f:.]+\]|(?:\*\.)?{_LABELS}\.?)(?::(?P<port>\*|[0-9]{{1,5}}))?", re.IGNORECASE
-)
+_PATTERN = re.compile(rf"(?i)(?P<name>\*|\[[0-9a-f:.]+\]|(?:\*\.)?{_LABELS}\.?)(?::(?P<port>\*|[0-9]{{1,5}}))?")
 _HOSTS = 'no host; write it like "example.com", "example.com:8443", "*.example.com", "[::1]:8000", "xn--…" or "*"'
 _ORIGINS = 'no origin; write it like "https://app.example.com", "https://*.example.com", "myapp://*", "null" or "*"'
 
 
-def host_pattern(text: str) -> AddressPattern:
-    """An entry of `allowed_hosts`. Raises ValueError with the fix."""
-    return EVERYTHING if text == "*" else _web_pattern(None, text, _HOSTS)
+def _host_pattern(text: str) -> AddressPattern:
+    return ANY if text == "*" else _web_pattern(None, text, _HOSTS)
 
 
-def origin_pattern(text: str) -> AddressPattern:
-    """An entry of `allowed_origins`. Raises ValueError with the fix."""
+def _origin_pattern(text: str) -> AddressPattern:
     if text == "*":
-        return EVERYTHING
+        return ANY
     if text == "null":
         return AddressPattern("", text, None)
     if "://" not in text:
@@ -264,7 +237,6 @@ def origin_pattern(text: str) -> AddressPattern:
 
 
 def _web_pattern(scheme: str | None, text: str, fix: str) -> AddressPattern:
-    """No path, no scheme before a host, a star only at the front, IPv6 in brackets."""
     found = _PATTERN.fullmatch(text)
     if found is None:
         raise ValueError(f"it is {fix}")
@@ -279,7 +251,6 @@ def _web_pattern(scheme: str | None, text: str, fix: str) -> AddressPattern:
 
 
 def _patterns(option: str, entries: Iterable[str], read: Callable[[str], AddressPattern]) -> list[AddressPattern]:
-    """Raises SetupError, with the entry and the fix."""
     patterns = []
     for entry in entries:
         try:
@@ -289,8 +260,8 @@ def _patterns(option: str, entries: Iterable[str], read: Callable[[str], Address
     return patterns
 
 
-def shown(value: str | None) -> str:
-    """A value from outside, safe to read in a log: in quotes, escaped, and not too long."""
+def quoted(value: str | None) -> str:
+    """A value from a client, safe for the log: in quotes, escaped, and not too long."""
     text = value or ""
     return ascii(text if len(text) <= 200 else f"{text[:200]}...")
 
@@ -298,53 +269,46 @@ def shown(value: str | None) -> str:
 # ── CORS ──
 
 METHODS = b"GET, POST, DELETE, OPTIONS"
-REQUEST_HEADERS = frozenset(
-    {
-        *("accept", "cache-control", "content-type", "authorization", "dpop", "x-requested-with"),
-        *("mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name", "last-event-id"),
-        *("traceparent", "tracestate", "baggage"),
-    }
-)
-MAX_AGE = b"600"  # seconds that a browser may remember the answer
-MAX_HEADERS = 100  # names in one preflight
+REQUEST_HEADERS = frozenset({
+    "accept", "cache-control", "content-type", "authorization", "dpop", "x-requested-with", "mcp-session-id",
+    "mcp-protocol-version", "mcp-method", "mcp-name", "last-event-id", "traceparent", "tracestate", "baggage",
+})  # fmt: skip
+MAX_AGE = b"600"  # seconds for which a browser may cache a preflight
+MAX_REQUESTED_HEADERS = 100  # names in one preflight
 EXPOSED = b"Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, DPoP-Nonce, Retry-After"
 
 _PARAMETER = re.compile(r"mcp-param-[!#$%&'*+\-.^_`|~0-9a-z]{1,200}", re.IGNORECASE | re.ASCII)
 _ECHOABLE = re.compile(r"[!-~]{1,500}")  # visible ASCII; any other origin gets no permission
 
 
-class Cors:
-    """Permissions for pages of other origins; none at all where it is switched off.
+class Cors(msgspec.Struct, frozen=True):
+    """CORS headers for pages of other origins.
 
-    The guard has accepted the `Origin` before, so it is echoed: never `*`, and never with credentials, for no cookie
-    means anything here. A preflight that asks for a private network is allowed too: an origin in `allowed_origins` was
-    let in on purpose, and a loopback page is on that network already.
+    The `Origin` was checked before, so it is echoed: never `*`, and never with credentials, for the server uses no
+    cookies. Private network access is allowed too: `allowed_origins` are meant to have it, loopback pages have it.
     """
 
-    def __init__(self, enabled: bool) -> None:
-        self._enabled = enabled
+    _enabled: bool
 
     def preflight(self, headers: Headers) -> RawHeaders | None:
-        """The answer to an OPTIONS request; None if it is no preflight, or nothing is to be permitted."""
-        origin = headers.get("origin")
-        if not self._enabled or origin is None or "access-control-request-method" not in headers:
+        """The headers for an OPTIONS request; None if it is no preflight, or CORS is switched off."""
+        origin = headers.get("origin", "")
+        if not self.response_headers(origin) or "access-control-request-method" not in headers:
             return None
-        if not _ECHOABLE.fullmatch(origin):
-            return None
-        answer = [
+        response = [
             (b"access-control-allow-origin", origin.encode("ascii")),
             (b"access-control-allow-methods", METHODS),
             (b"access-control-max-age", MAX_AGE),
             (b"vary", b"Origin, Access-Control-Request-Headers"),
         ]
         if allowed := ", ".join(_allowed(headers.get("access-control-request-headers", ""))):
-            answer.append((b"access-control-allow-headers", allowed.encode("ascii")))
+            response.append((b"access-control-allow-headers", allowed.encode("ascii")))
         if headers.get("access-control-request-private-network") == "true":
-            answer.append((b"access-control-allow-private-network", b"true"))
-        return answer
+            response.append((b"access-control-allow-private-network", b"true"))
+        return response
 
     def response_headers(self, origin: str | None) -> RawHeaders:
-        """What every other answer to that page carries, errors included, so that it may read them."""
+        """The headers of all other responses, so that the page may read them; none if CORS is switched off."""
         if origin is None or not self._enabled or not _ECHOABLE.fullmatch(origin):
             return []
         return [
@@ -355,9 +319,9 @@ class Cors:
 
 
 def _allowed(requested: str) -> Iterator[str]:
-    """Of the header names that are asked for, those that we know, once each and spelt as they came."""
+    """The known ones among the requested header names, once each and in the page's spelling."""
     seen: set[str] = set()
-    for name in (each.strip(" \t") for each in requested.split(",", MAX_HEADERS)[:MAX_HEADERS]):
+    for name in (each.strip(" \t") for each in requested.split(",", MAX_REQUESTED_HEADERS)[:MAX_REQUESTED_HEADERS]):
         key = name.lower()
         if key not in seen and (key in REQUEST_HEADERS or _PARAMETER.fullmatch(name)):
             seen.add(key)

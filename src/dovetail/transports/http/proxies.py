@@ -1,9 +1,8 @@
-"""Trusted proxies: the address of a caller behind them, from `X-Forwarded-For`, and the scheme that it used.
+"""Trusted proxies: the address and the scheme of a caller behind them.
 
-Any client can write that header. Of its entries only those count that a trusted proxy has added: the last
-one if the connection is a trusted proxy's, the one before if the last is again a trusted proxy, and so on to the left.
-The first that is not trusted is the caller. Where an entry can't be read, or there is none, the address found last
-stays the caller: that is a proxy then, and all clients behind it count as one.
+Any client can send `X-Forwarded-For`, so only entries count that a trusted proxy has added. They are read from the
+right, as long as the address before is trusted; the first one that is not trusted is the caller. If an entry can't be
+read, the caller is the proxy that has added it, and all clients behind that proxy count as one.
 """
 
 import ipaddress
@@ -24,7 +23,7 @@ OPTION = "trusted_proxies"
 UNIX = "unix"  # the entry for clients of a Unix socket, which has no address
 HEADER = b"x-forwarded-for"
 SCHEME_HEADER = b"x-forwarded-proto"
-MAX_HOPS = 20  # entries that are looked at, from the right
+MAX_HOPS = 20  # entries that are read, from the right
 MAX_ENTRY = 80  # bytes: an address with brackets, zone and port is shorter
 EXAMPLES = 'write an address or a network, like "127.0.0.1", "10.0.0.0/8" or "fd00::/8", or "unix" for Unix sockets'
 
@@ -38,9 +37,7 @@ _ENTRY = re.compile(
 
 
 class Hop(NamedTuple):
-    """One of those that a request came by: its address, in one spelling for each, and whether it is a proxy of ours."""
-
-    address: str
+    address: str  # normalized
     trusted: bool
 
 
@@ -49,61 +46,56 @@ class TrustedProxies:
 
     def __init__(self, entries: Iterable[str] = ()) -> None:
         given = list(entries)
-        self.are_any = bool(given)
+        self.is_enabled = bool(given)
         self._networks = [_network(entry) for entry in given if entry != UNIX]
         self._trusts_unix = UNIX in given
-        self._judged = lru_cache(maxsize=10_000)(self._judge)
+        self._cached_hop = lru_cache(maxsize=10_000)(self._parse_hop)
 
     def caller(self, scope: Scope) -> str | None:
-        """The address that a request comes from; None if that is not known."""
+        """The address of the caller; None if it is not known."""
         client = scope.get("client")
         peer: str | None = client[0] if client else None
-        return self._behind(peer, scope["headers"]) if self.are_any and self.trusts(peer) else peer
+        return self._forwarded_for(peer, scope["headers"]) if self.is_enabled and self.trusts(peer) else peer
 
     def trusts(self, peer: str | None) -> bool:
-        """Whether what this address says of others is believed."""
         if peer is None:
             return self._trusts_unix
         hop = self._hop(peer.encode("utf-8", "replace"))
         return hop is not None and hop.trusted
 
     def scheme(self, scope: Scope) -> str:
-        """Of a trusted proxy also whether its client came by https."""
+        """The scheme that the client of a trusted proxy has used, or else that of the connection."""
         own: str = scope.get("scheme", "http")
         client = scope.get("client")
-        if not self.are_any or not self.trusts(client[0] if client else None):
+        if not self.is_enabled or not self.trusts(client[0] if client else None):
             return own
-        said = [value for name, value in scope["headers"] if name == SCHEME_HEADER]
-        last = b",".join(said).rpartition(b",")[2].strip(b" \t").decode("latin-1").lower()
+        protocols = [value for name, value in scope["headers"] if name == SCHEME_HEADER]
+        last = b",".join(protocols).rpartition(b",")[2].strip(b" \t").decode("latin-1").lower()
         return last if last in ("https", "http") else own
 
-    def _behind(self, proxy: str | None, headers: RawHeaders) -> str | None:
+    def _forwarded_for(self, proxy: str | None, headers: RawHeaders) -> str | None:
         caller = proxy
         lines = [value for name, value in headers if name == HEADER]
         for entry in reversed(b",".join(lines).rsplit(b",", MAX_HOPS)[-MAX_HOPS:]):
             hop = self._hop(entry)
-            if hop is None:
-                break
-            caller = hop.address
-            if not hop.trusted:
+            caller = caller if hop is None else hop.address
+            if hop is None or not hop.trusted:
                 break
         return caller
 
     def _hop(self, entry: bytes) -> Hop | None:
-        """An entry of the header, or what a socket says. None if that is no address."""
         text = entry.strip(b" \t")
-        return self._judged(text) if len(text) <= MAX_ENTRY else None
+        return self._cached_hop(text) if len(text) <= MAX_ENTRY else None
 
-    def _judge(self, text: bytes) -> Hop | None:
+    def _parse_hop(self, text: bytes) -> Hop | None:
         address = _address(text.decode("latin-1"))
         return None if address is None else Hop(str(address), any(address in network for network in self._networks))
 
 
-NOBODY = TrustedProxies()
+NO_PROXIES = TrustedProxies()
 
 
 def _address(text: str) -> Address | None:
-    """With or without a port, a zone, brackets."""
     found = _ENTRY.fullmatch(text)
     return None if found is None else parse_address(found["ipv4"] or found["bracketed"] or found["ipv6"])
 
@@ -120,8 +112,8 @@ def _network(entry: str) -> Network:
     return network
 
 
-def share_of(visit: HttpRequest, proxies: TrustedProxies) -> str:
-    """Whose share of sessions and streams a request counts towards. On loopback a proxy may stand for any number."""
-    address = proxies.caller(visit.scope) if visit.owner is None else None
+def quota_key(request: HttpRequest, proxies: TrustedProxies) -> str:
+    """The caller in whose quota of sessions and streams a request counts; anonymous if the address is loopback."""
+    address = proxies.caller(request.scope) if request.owner is None else None
     parsed = _address(address or "")
-    return caller_of(visit.owner, None if parsed is not None and parsed.is_loopback else address, IPV6_LINE)
+    return caller_of(request.owner, None if parsed is not None and parsed.is_loopback else address, IPV6_LINE)

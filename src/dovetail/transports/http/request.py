@@ -1,4 +1,4 @@
-"""One HTTP request: its headers and body, its caller, the response to it, and whether its client is still there."""
+"""One HTTP request: headers, body, caller and response; keep-alives and the detection of disconnects."""
 
 import asyncio
 import logging
@@ -12,59 +12,61 @@ import msgspec
 
 from dovetail.auth.principal import Principal
 from dovetail.engine.concurrency import CallTimeout, Expiry, beside
+from dovetail.engine.sessions import SessionHandle
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.headers import HeaderError, Headers
 from dovetail.protocol.methods import RequestId
-from dovetail.transports.http.asgi import WHOLE, Receive, Scope, Send
-from dovetail.transports.http.in_flight import Bodies
-from dovetail.transports.http.response import Accepted, Response
+from dovetail.transports.http.asgi import FAST_PATH, Receive, Scope, Send
+from dovetail.transports.http.in_flight import BodyQuota
+from dovetail.transports.http.response import Accepted, HttpResponse
 
-# Headers that decide something: two of them would let a proxy see one value and us another.
-SINGLE = frozenset({"host", "origin", "content-type", "content-length", "authorization", "last-event-id"})
+# Security depends on these headers: if one came twice, a proxy and the server might read different values.
+SINGLE_HEADERS = frozenset({"host", "origin", "content-type", "content-length", "authorization", "last-event-id"})
 JSON = "application/json"
-FREE_BYTES = 16 * 1024  # bodies up to this are not counted: a client that sends little is always served
-UTF8 = frozenset({"utf-8", "utf8", "us-ascii"})
-USUAL_ACCEPT = b"application/json, text/event-stream"  # what the specification wants of every client
-BOTH = Accepted(True, True)
+UNCOUNTED_BYTES = 16 * 1024  # smaller bodies don't count in the quota, so that they are always served
+UTF8_CHARSETS = frozenset({"utf-8", "utf8", "us-ascii"})
+USUAL_ACCEPT = b"application/json, text/event-stream"  # which MCP requires of every client
+ACCEPTS_BOTH = Accepted(True, True)
 _JSON_KIND = re.compile(r"application/(?:[a-z0-9.\-]+\+)?json")
+_REFUSED = re.compile(r"q=0(\.0*)?")
 
 log = logging.getLogger("dovetail")
 
 
 class ClientDisconnect(Exception):
-    """The client went away before its request had arrived."""
+    """The client disconnected before its request was complete."""
 
 
 class HttpRequest(msgspec.Struct, eq=False):
-    """Made for each request, and passed to what is served at its path."""
-
     scope: Scope
     receive: Receive
     send: Send
     route: str
     method: str
     headers: Headers
-    response: Response
-    principal: Principal | None = None  # the caller, where that is known
-    watch: "Watch | None" = None  # ends a stream when the token of its caller does
+    response: HttpResponse
+    principal: Principal | None = None  # the caller, if known
+    session: SessionHandle | None = None  # that the headers name, once the endpoint has found it
+    watch_token: "TokenWatch | None" = None  # ends a stream when the token of its caller becomes bad
 
-    __repr__ = object.__repr__  # its parts hold the headers of the request, and the token in them
+    __repr__ = object.__repr__  # its fields hold the headers, and the token in them
 
     @property
     def owner(self) -> str | None:
-        """What belongs to the caller is marked with this."""
+        """The owner of the sessions that this caller opens."""
         return None if self.principal is None else self.principal.key
 
     @classmethod
-    def of(cls, scope: Scope, receive: Receive, send: Send, route: str) -> "HttpRequest":
+    def from_scope(cls, scope: Scope, receive: Receive, send: Send, route: str) -> "HttpRequest":
         extensions = scope.get("extensions")
-        whole = None if extensions is None else extensions.get(WHOLE)
-        return cls(scope, receive, send, route, scope["method"], Headers(scope["headers"]), Response(send, whole))
+        fast_path = None if extensions is None else extensions.get(FAST_PATH)
+        headers, response = Headers(scope["headers"]), HttpResponse(send, fast_path)
+        return cls(scope, receive, send, route, scope["method"], headers, response)
 
-    def while_welcome(self, stream: Coroutine[Any, Any, object], end: Callable[[], object]) -> Awaitable[object]:
-        """What serves a stream; `end` is called when its caller may not read on."""
-        return stream if self.watch is None else self._watched(stream, self.watch(self, end))
+    def while_authorized(self, stream: Coroutine[Any, Any, object], end: Callable[[], object]) -> Awaitable[object]:
+        """Serve a stream; `end` is called when the token of its caller becomes bad."""
+        return stream if self.watch_token is None else self._watched(stream, self.watch_token(self, end))
 
     async def _watched(self, stream: Coroutine[Any, Any, object], watch: Coroutine[Any, Any, None]) -> None:
         watching = asyncio.get_running_loop().create_task(watch)
@@ -77,32 +79,30 @@ class HttpRequest(msgspec.Struct, eq=False):
         for name in self.headers.repeated:
             if name.startswith("mcp-"):
                 raise HeaderError(f"{name} came more than once")
-            if name in SINGLE:
-                raise ProtocolError(f"The header {name} came more than once", code=INVALID_REQUEST, http_status=400)
+            if name in SINGLE_HEADERS:
+                raise invalid_request(400, f"The header {name} came more than once")
 
     @property
     def accepted(self) -> Accepted:
-        raw = self.headers.raw.get(b"accept", b"")
-        if raw == USUAL_ACCEPT and not self.headers.has_repeats:
-            return BOTH
+        if self.headers.raw.get(b"accept") == USUAL_ACCEPT and not self.headers.has_repeats:
+            return ACCEPTS_BOTH
         return read_accept(",".join(self.headers.all("accept"))[:1000])
 
     @property
-    def is_of_browser(self) -> bool:
-        """Whether a person opens the URL: wants HTML, and neither says nor wants anything of MCP."""
-        wanted = {kind for part in self.headers.get("accept", "")[:1000].split(",") if (kind := _media_range(part))}
-        said = any(name.startswith((b"mcp-", b"last-event-id")) for name in self.headers.raw)
-        return "text/html" in wanted and not said and wanted.isdisjoint({JSON, "text/event-stream"})
+    def is_from_browser(self) -> bool:
+        """Whether a person opens the URL: the request accepts HTML, and has no header or media type of MCP."""
+        accepted = _media_types(self.headers.get("accept", "")[:1000])
+        is_mcp = any(name.startswith((b"mcp-", b"last-event-id")) for name in self.headers.raw)
+        return "text/html" in accepted and not is_mcp and accepted.isdisjoint({JSON, "text/event-stream"})
 
     async def refuse(self, failure: ProtocolError, id: RequestId | None = None, *, id_optional: bool = True) -> None:
-        """An error that has its place in the status; every refusal is JSON."""
         body = jsonrpc.error(id, failure, id_optional=id_optional)
-        await self.response.json(failure.http_status, body, self.response.headers_of(failure))
+        await self.response.json(failure.http_status, body, self.response.error_headers(failure))
 
-    async def answer_failure(self, failure: BaseException, what: str, *, is_refusal: bool = True) -> None:
-        """A refusal in its own words; of any other failure the client learns no more than that, and the log has it."""
+    async def send_failure(self, failure: BaseException, what: str, *, is_refusal: bool = True) -> None:
+        """Respond to a failure: a refusal with its own text, any other as an internal error, which is logged."""
         if isinstance(failure, ClientDisconnect):
-            await self.response.settle()
+            await self.response.send_client_closed()
             return
         if not isinstance(failure, ProtocolError) or not is_refusal:
             log.error("%s failed", what, exc_info=failure)
@@ -113,126 +113,111 @@ class HttpRequest(msgspec.Struct, eq=False):
         body = jsonrpc.error(None, ProtocolError(text, code=INVALID_REQUEST))
         await self.response.json(405, body, [(b"allow", allowed)])
 
-    # ── the body ──
-
-    def refuse_other_types(self) -> None:
-        """Raises unless the headers say that the body is JSON in UTF-8, or say nothing."""
+    def require_json(self) -> None:
+        """Raises ProtocolError unless the body is JSON in UTF-8, as far as the headers say."""
         raw = self.headers.raw
         if raw.get(b"content-type") == b"application/json" and b"content-encoding" not in raw:
             return
         type = self.headers.get("content-type", JSON)
-        if type != JSON and not is_json(type):
-            text = f"Content-Type must be application/json in UTF-8, not {type[:100]!r}"
-            raise ProtocolError(text, code=INVALID_REQUEST, http_status=415)
+        kind, *parameters = (part.strip() for part in type.lower().split(";"))
+        charsets = {part.removeprefix("charset=").strip('"') for part in parameters if part.startswith("charset=")}
+        if not _JSON_KIND.fullmatch(kind) or not charsets <= UTF8_CHARSETS:
+            raise invalid_request(415, f"Content-Type must be application/json in UTF-8, not {type[:100]!r}")
         coding = self.headers.get("content-encoding")
         if coding is not None and coding.lower() != "identity":
-            text = f"Content-Encoding must be identity, not {coding[:100]!r}"
-            raise ProtocolError(text, code=INVALID_REQUEST, http_status=415)
+            raise invalid_request(415, f"Content-Encoding must be identity, not {coding[:100]!r}")
 
-    def body_at_hand(self, most: int) -> bytes | None:
-        """The whole body, if that is already here; None if it has to be awaited."""
-        whole = self.response.whole
-        body = None if whole is None else whole.body()
-        if body is not None and len(body) > most:
-            raise _too_large(most)
+    def buffered_body(self, limit: int) -> bytes | None:
+        """The whole body if it has arrived; None if it has to be awaited."""
+        fast_path = self.response.fast_path
+        body = None if fast_path is None else fast_path.body()
+        if body is not None and len(body) > limit:
+            raise _too_large(limit)
         return body
 
-    async def body(self, most: int, seconds: float, bodies: Bodies) -> bytes:
-        """The whole body, bounded in size and time, and together with the other `bodies`. Raises ProtocolError."""
+    async def body(self, limit: int, timeout: float, quota: BodyQuota) -> bytes:
+        """The whole body. Raises ProtocolError if it is too large or too slow, or all bodies exceed the quota."""
         length = self.headers.raw.get(b"content-length", b"0")
         if not length.isdigit() and not (length := length.strip(b" \t")).isdigit():
-            raise ProtocolError("Content-Length is not a number", code=INVALID_REQUEST, http_status=400)
-        if len(length) > 18 or int(length) > most:
-            raise _too_large(most)
+            raise invalid_request(400, "Content-Length is not a number")
+        if len(length) > 18 or int(length) > limit:
+            raise _too_large(limit)
         try:
-            return await beside(self._read(most, bodies), lambda: Expiry(seconds))
+            return await beside(self._read(limit, quota), lambda: Expiry(timeout))
         except CallTimeout:
-            text = f"The body did not arrive within {seconds:g} s"
-            raise ProtocolError(text, code=INVALID_REQUEST, http_status=408) from None
+            raise invalid_request(408, f"The body did not arrive within {timeout:g} s") from None
 
-    async def _read(self, most: int, bodies: Bodies) -> bytes:
-        arrived = bytearray()  # not a list of pieces: those may be tiny, and each would cost more than it holds
+    async def _read(self, limit: int, quota: BodyQuota) -> bytes:
+        arrived = bytearray()  # not a list: chunks may be tiny, and an object for each would cost more memory
         counted = 0
         try:
             while (message := await self.receive())["type"] == "http.request":
                 body: bytes = message.get("body", b"")
-                if len(arrived) + len(body) > most:
-                    raise _too_large(most)
+                if len(arrived) + len(body) > limit:
+                    raise _too_large(limit)
                 if not message.get("more_body", False):
                     return b"".join((arrived, body)) if arrived else body
                 arrived += body
-                if len(arrived) > FREE_BYTES:
-                    counted += bodies.take(len(arrived) - counted)
+                if len(arrived) > UNCOUNTED_BYTES:
+                    counted += quota.acquire(len(arrived) - counted)
             raise ClientDisconnect
         finally:
             if counted:
-                bodies.give_back(counted)
+                quota.release(counted)
 
 
-Place = Callable[[HttpRequest], Awaitable[None]]  # what is at a path
-Watch = Callable[[HttpRequest, Callable[[], object]], Coroutine[Any, Any, None]]
+RequestHandler = Callable[[HttpRequest], Awaitable[None]]
+Beat = Callable[[], Awaitable[None]]
+TokenWatch = Callable[[HttpRequest, Callable[[], object]], Coroutine[Any, Any, None]]
 
 
-def _too_large(most: int) -> ProtocolError:
-    text = f"The body is larger than {most} bytes; max_body_bytes (DOVETAIL_MAX_BODY_BYTES) sets the limit"
-    return ProtocolError(text, code=INVALID_REQUEST, http_status=413)
+def invalid_request(status: int, text: str) -> ProtocolError:
+    return ProtocolError(text, code=INVALID_REQUEST, http_status=status)
 
 
-def is_json(type: str) -> bool:
-    """Whether a content type means JSON, and no encoding but UTF-8."""
-    kind, *parameters = (part.strip() for part in type.lower().split(";"))
-    charsets = (part.removeprefix("charset=").strip('"') for part in parameters if part.startswith("charset="))
-    return _JSON_KIND.fullmatch(kind) is not None and all(charset in UTF8 for charset in charsets)
+def _too_large(limit: int) -> ProtocolError:
+    option = "max_body_bytes (DOVETAIL_MAX_BODY_BYTES)"
+    return invalid_request(413, f"The body is larger than {limit} bytes; {option} sets the limit")
 
 
 @lru_cache(maxsize=256)
 def read_accept(header: str) -> Accepted:
-    """Leniently: without the header anything goes, and who reads neither gets JSON."""
-    ranges = {kind for part in header.split(",") if (kind := _media_range(part))}
+    """Lenient: without the header both are accepted, and a client that accepts neither gets JSON."""
+    ranges = _media_types(header)
     if not ranges:
-        return Accepted(True, True)
+        return ACCEPTS_BOTH
     stream = not ranges.isdisjoint({"*/*", "text/*", "text/event-stream"})
     json = not ranges.isdisjoint({"*/*", "application/*", "application/json"})
     return Accepted(json or not stream, stream)
 
 
-def _media_range(part: str) -> str:
-    kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
-    refused = any(re.fullmatch(r"q=0(\.0*)?", parameter) for parameter in parameters)
-    return "" if refused else kind
+def _media_types(header: str) -> set[str]:
+    """Of an Accept header, those that it does not refuse with q=0."""
+    ranges = [[piece.strip().lower() for piece in part.split(";")] for part in header.split(",")]
+    return {kind for kind, *parameters in ranges if kind and not any(map(_REFUSED.fullmatch, parameters))}
 
 
-# ── while a client waits ──
-
-
-async def look_after(
-    receive: Receive,
-    over: asyncio.Future[None],
-    keep_alive: float,
-    beat: Callable[[], Awaitable[None]],
-    left: Callable[[], None],
+async def keep_alive(
+    receive: Receive, finished: asyncio.Future[None], interval: float, beat: Beat, on_disconnect: Callable[[], None]
 ) -> None:
-    """Until it is over or the client has left: `beat` every so often, and say that it has left."""
-    gone = asyncio.get_running_loop().create_task(until_gone(receive))
+    """Call `beat` every `interval` seconds, until the work has finished or the client disconnects."""
+    disconnect = asyncio.get_running_loop().create_task(listen_for_disconnect(receive))
     try:
-        while not over.done():
-            done, _ = await asyncio.wait({gone, over}, timeout=keep_alive, return_when=asyncio.FIRST_COMPLETED)
-            if gone in done and not over.done():
-                left()
+        while not finished.done():
+            done, _ = await asyncio.wait({disconnect, finished}, timeout=interval, return_when=asyncio.FIRST_COMPLETED)
+            if disconnect in done and not finished.done():
+                on_disconnect()
                 return
             if not done:
                 await beat()
     finally:
-        gone.cancel()
+        disconnect.cancel()
 
 
-async def until_gone(receive: Receive) -> None:
-    """Returns when the client has left; an ASGI server that fails to say so counts as well.
-
-    A body may come once that was not read; some hosts' middleware gives it again and again, and is asked less often.
-    """
+async def listen_for_disconnect(receive: Receive) -> None:
+    """Return when the client has disconnected, or when `receive` fails."""
     try:
-        for pause in chain([0.0], repeat(0.05)):
+        for pause in chain([0.0], repeat(0.05)):  # middleware of some hosts gives the body again and again
             if (await receive())["type"] == "http.disconnect":
                 return
             await asyncio.sleep(pause)

@@ -1,4 +1,4 @@
-"""HTTP responses: JSON in one piece, or a stream of events; and the answer to one POST, which may become either."""
+"""HTTP responses: a whole body or an event stream; and the response to one POST, which may become either."""
 
 import asyncio
 import logging
@@ -9,15 +9,16 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dovetail.engine.concurrency import DONE, CallTimeout, Expiry, go_on_beside, with_timeout
+from dovetail.engine.sessions import SessionHandle
 from dovetail.errors import ProtocolError, RateLimited, Unauthorized
 from dovetail.protocol import sse
 from dovetail.protocol.methods import RequestId
 from dovetail.transports.http.asgi import FastPath, Message, RawHeaders, Send
 from dovetail.transports.http.event_store import EventStore, EventStream
 
-SEND_SECONDS = 30.0  # a client that takes nothing for so long is taken for gone
-PIECE = 256 * 1024  # bytes that go out at once, so that a large body may take its time
-RETRY_MILLISECONDS = 1000  # after which a client that lost its connection may come back
+SEND_TIMEOUT = 30.0  # seconds; a client that takes nothing for so long counts as disconnected
+CHUNK_BYTES = 256 * 1024  # the timeout is for each chunk, so that a large body may take longer
+RETRY_MILLISECONDS = 1000  # before a client that lost its connection resumes
 JSON_TYPE = (b"content-type", b"application/json")
 JSON_HEADERS: RawHeaders = [JSON_TYPE]
 STREAM_HEADERS: RawHeaders = [
@@ -36,23 +37,23 @@ class Accepted(NamedTuple):
     stream: bool
 
 
-class Response(msgspec.Struct, eq=False):
-    """One response. What is sent after its end, or after the client has left, is dropped."""
+class HttpResponse(msgspec.Struct, eq=False):
+    """The response to one HTTP request. What is sent after its end or after a disconnect is dropped."""
 
     send: Send
-    whole: FastPath | None = None  # where the server has a shorter way
-    extra: RawHeaders = []  # headers that every response to this request carries
+    fast_path: FastPath | None = None
+    extra_headers: RawHeaders = []  # of every response to this request
     lock: asyncio.Lock | None = None  # from the first event on: calls and keep-alives write at the same time
-    sending: Expiry | None = None  # what is on its way and waits, and how long it may take
-    over: asyncio.Future[None] | None = None  # where somebody waits for its end
+    pending_send: Expiry | None = None  # the timeout of a message that waits to be sent
+    finished: asyncio.Future[None] | None = None  # set where the task of the HTTP request waits for the end
     started: bool = False
     ended: bool = False
     challenger: Callable[[Unauthorized], RawHeaders] | None = None  # the WWW-Authenticate of a refusal
 
-    __repr__ = object.__repr__  # its parts hold the headers of the request, and the token in them
+    __repr__ = object.__repr__  # its fields hold the headers of the request, and the token in them
 
-    def headers_of(self, failure: ProtocolError) -> RawHeaders:
-        """What a client should know of a failure besides its status: when to try again, or with what."""
+    def error_headers(self, failure: ProtocolError) -> RawHeaders:
+        """When to try again, or with which token."""
         if isinstance(failure, Unauthorized):
             return [] if self.challenger is None else self.challenger(failure)
         if isinstance(failure, RateLimited):
@@ -61,62 +62,58 @@ class Response(msgspec.Struct, eq=False):
 
     def add_headers(self, headers: RawHeaders) -> None:
         if headers:
-            self.extra = [*self.extra, *headers]
-
-    # ── in one piece ──
+            self.extra_headers = [*self.extra_headers, *headers]
 
     def json(self, status: int, body: bytes, headers: RawHeaders | None = None) -> Awaitable[None]:
-        plain = headers is None and not self.extra
-        return self._whole(status, JSON_HEADERS if plain else [JSON_TYPE, *self.extra, *(headers or ())], body)
+        plain = headers is None and not self.extra_headers
+        all_headers = JSON_HEADERS if plain else [JSON_TYPE, *self.extra_headers, *(headers or ())]
+        return self._send_whole(status, all_headers, body)
 
     def empty(self, status: int, headers: RawHeaders | None = None) -> Awaitable[None]:
-        return self._whole(status, [*self.extra, *(headers or ())], b"")
+        return self._send_whole(status, [*self.extra_headers, *(headers or ())], b"")
 
-    def _whole(self, status: int, headers: RawHeaders, body: bytes, *, unheard: bool = False) -> Awaitable[None]:
-        if self.started or (self.ended and not unheard):
+    def send_client_closed(self) -> Awaitable[None]:
+        """Status 499 after a disconnect: proxies log it, and middleware of Starlette fails without a response."""
+        return self._send_whole(499, [*self.extra_headers], b"", disconnected=True)
+
+    def _send_whole(
+        self, status: int, headers: RawHeaders, body: bytes, *, disconnected: bool = False
+    ) -> Awaitable[None]:
+        if self.started or (self.ended and not disconnected):
             return DONE
         self.started = self.ended = True
-        if self.whole is not None and len(body) <= PIECE and self.whole.answer(status, headers, body):
+        if self.fast_path is not None and len(body) <= CHUNK_BYTES and self.fast_path.answer(status, headers, body):
             return DONE
         if status != 204:
             headers = [*headers, (b"content-length", b"%d" % len(body))]
-        return self._deliver([{"type": "http.response.start", "status": status, "headers": headers}, *_pieces(body)])
-
-    def settle(self) -> Awaitable[None]:
-        """The client left before anything was said. Middleware of Starlette fails without an answer: there is one.
-
-        Its status is the one that proxies write into their logs then.
-        """
-        return self._whole(499, [*self.extra], b"", unheard=True)
-
-    # ── as a stream ──
+        return self._deliver([{"type": "http.response.start", "status": status, "headers": headers}, *_chunks(body)])
 
     async def open(self, first: bytes = b"") -> None:
-        """Become a stream of events; nothing gets between its start and the `first` frame."""
+        """Start an event stream, with `first` as its first frame."""
         if self.started or self.ended:
             return
         self.started = True
         self.lock = asyncio.Lock()
-        start: Message = {"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self.extra]}
+        headers = [*STREAM_HEADERS, *self.extra_headers]
+        start: Message = {"type": "http.response.start", "status": 200, "headers": headers}
         try:
-            await self._put([start, *(_pieces(first, more=True) if first else ())])
+            await self._send_locked([start, *(_chunks(first, more=True) if first else ())])
         except asyncio.CancelledError:
-            self._end()  # nobody knows whether it has gone out
+            self._end()  # the start may have been sent or not
             raise
 
     async def event(self, frame: bytes, *, last: bool = False) -> None:
-        """Send a framed event, or a comment; opens the stream if need be, and ends it with the `last` one."""
+        """Send a framed event or a comment; starts the stream if need be, and ends it after the `last` one."""
         if not self.started:
             await self.open()
-        await self._put(_pieces(frame, more=not last), last=last)
+        await self._send_locked(_chunks(frame, more=not last), last=last)
 
     async def close(self) -> None:
-        """End the stream."""
         if self.started:
-            await self._put(_pieces(b""), last=True)
+            await self._send_locked(_chunks(b""), last=True)
 
-    async def hang_up(self, last: bytes = b"") -> None:
-        """End the stream after a last frame, and do not wait for a client that takes nothing."""
+    async def close_now(self, last: bytes = b"") -> None:
+        """End the stream after a last frame, without waiting for a client that takes nothing."""
 
         async def end() -> None:
             if last:
@@ -129,17 +126,17 @@ class Response(msgspec.Struct, eq=False):
             self.abandon()
 
     def abandon(self) -> None:
-        """The client is gone: nothing more is sent, and what hangs on its way is given up."""
+        """The client has disconnected, or counts as disconnected: send nothing more."""
         self._end()
-        if self.sending is not None:
-            self.sending.expire()
+        if self.pending_send is not None:
+            self.pending_send.expire()
 
     def _end(self) -> None:
         self.ended = True
-        if self.over is not None and not self.over.done():
-            self.over.set_result(None)
+        if self.finished is not None and not self.finished.done():
+            self.finished.set_result(None)
 
-    async def _put(self, messages: Sequence[Message], *, last: bool = False) -> None:
+    async def _send_locked(self, messages: Sequence[Message], *, last: bool = False) -> None:
         if self.ended:
             return
         assert self.lock is not None
@@ -152,135 +149,126 @@ class Response(msgspec.Struct, eq=False):
 
     @types.coroutine
     def _deliver(self, messages: Sequence[Message]) -> Generator[Any, Any, None]:
-        """Each has its own time, if it does not go out at once."""
+        """Each message that is not sent at once has a timeout of its own."""
         try:
             for message in messages:
                 sending = self.send(message)
                 if not isinstance(sending, types.CoroutineType):  # hosts may have other awaitables
-                    sending = awaiting(sending)
+                    sending = as_coroutine(sending)
                 try:
                     waited_for = sending.send(None)
                 except StopIteration:
                     continue
-                self.sending = Expiry(SEND_SECONDS)
-                yield from go_on_beside(sending, waited_for, self.sending)
+                self.pending_send = Expiry(SEND_TIMEOUT)
+                yield from go_on_beside(sending, waited_for, self.pending_send)
         except asyncio.CancelledError:
-            if len(messages) > 1:  # half of it may be out, so that nothing more can follow
+            if len(messages) > 1:  # some of them may be sent, so nothing can follow
                 self._end()
             raise
-        except Exception:  # each ASGI server has its own way to say that there is nobody
+        except Exception:  # each ASGI server has its own exception for a disconnect
             log.debug("the client did not take what was sent", exc_info=True)
             self._end()
         finally:
-            self.sending = None
+            self.pending_send = None
 
 
-def _pieces(body: bytes, *, more: bool = False) -> list[Message]:
-    """`more`: the body that it is part of goes on."""
-    if len(body) <= PIECE:
+def _chunks(body: bytes, *, more: bool = False) -> list[Message]:
+    """`more`: the response has a part after this one."""
+    if len(body) <= CHUNK_BYTES:
         return [{"type": "http.response.body", "body": body, "more_body": more}]
-    pieces = [body[begin : begin + PIECE] for begin in range(0, len(body), PIECE)]
-    messages: list[Message] = [{"type": "http.response.body", "body": piece, "more_body": True} for piece in pieces]
+    chunks = [body[begin : begin + CHUNK_BYTES] for begin in range(0, len(body), CHUNK_BYTES)]
+    messages: list[Message] = [{"type": "http.response.body", "body": chunk, "more_body": True} for chunk in chunks]
     messages[-1]["more_body"] = more
     return messages
 
 
-async def awaiting(sending: Awaitable[None]) -> None:
-    await sending
+async def as_coroutine(awaitable: Awaitable[None]) -> None:
+    await awaitable
 
 
-class Answer(msgspec.Struct, eq=False):
-    """The answer to one POST: JSON, unless the server has something to say before it; then a stream of events.
+class PostResponse(msgspec.Struct, eq=False):
+    """The response to one POST: JSON, or an event stream if other messages come before; resumable in a session."""
 
-    If the client has a session, the events of its stream are kept in the event store, so that it can come back.
-    """
-
-    response: Response
+    http_response: HttpResponse
     accepted: Accepted
-    session: str = ""  # the client's, if it has one
-    store: EventStore | None = None  # where it can come back
-    primes: bool = False  # and is told so at once
-    requests: tuple[RequestId, ...] = ()  # what it answers
+    session: SessionHandle | None = None
+    store: EventStore | None = None  # if the client can resume
+    primes: bool = False  # whether the stream begins with a priming event
+    requests: tuple[RequestId, ...] = ()  # that it responds to
     events: EventStream | None = None  # from the first event on
 
     async def emit(self, message: bytes) -> None:
-        await self.carry(message)
+        await self.send_message(message)
 
-    async def carry(self, message: bytes, *, last: bool = False) -> bool:
-        """Send something before the answer, or that as the `last`, or keep it for a client that comes back.
-
-        False if neither is possible: a client that reads only JSON does not get it.
-        """
+    async def send_message(self, message: bytes, *, last: bool = False) -> bool:
+        """Send a message on the event stream, or store it for a client that resumes; False if neither is possible."""
         if not self.accepted.stream:
             return False
-        if not self.response.started:
+        if not self.http_response.started:
             await self._open()
         if self.events is not None:
             return await self.events.send(message, last=last)
-        if self.store is not None:  # the client left before it knew that there is something to come back to
+        if self.store is not None:  # the client disconnected before it could know of a stream to resume
             return False
-        await self.response.event(sse.encode_event(message), last=last)
-        return last or not self.response.ended
+        await self.http_response.event(sse.encode_event(message), last=last)
+        return last or not self.http_response.ended
 
     async def _open(self) -> None:
-        if self.response.started or self.response.ended:
+        if self.http_response.started or self.http_response.ended:
             return
-        if self.store is None:
-            await self.response.open()
+        if self.store is None or self.session is None:
+            await self.http_response.open()
             return
         if self.events is None:
-            self.events = EventStream(self.store, self.session, self.response, self.requests)
+            self.events = EventStream(self.store, self.session.record.id, self.http_response, self.requests)
         await self.events.open(RETRY_MILLISECONDS if self.primes else None)
 
-    async def outlived(self) -> None:
-        """The call takes its time: a client that can come back is told how, while there is a connection."""
+    async def prime(self) -> None:
+        """Tell a client how to resume while it is connected; for calls that take long."""
         if self.primes:
             await self._open()
 
     async def keep_alive(self) -> None:
         if self.accepted.stream:
             await self._open()
-            await self.response.event(sse.KEEP_ALIVE)
+            await self.http_response.event(sse.KEEP_ALIVE)
 
     async def close_stream(self, retry: float | None) -> None:
-        """Close the connection but not the stream: the client comes back for the rest after `retry` seconds.
-
-        One to which the client has come back at another worker stays open.
-        """
+        """Close the connection but not the stream, which the client resumes after `retry` seconds."""
         await self._open()
-        if self.events is not None and self.events.hang_up_tail is not None:
-            await self.events.hang_up_tail(retry)
+        if self.events is not None and self.events.close_get_stream is not None:
+            await self.events.close_get_stream(retry)
         else:
-            await self.response.hang_up(retry_frame(retry))
+            await self.http_response.close_now(retry_frame(retry))
 
     def finish(self, message: bytes, status: int) -> Awaitable[None]:
-        """The answer itself. An error with a status is JSON, also for a client that reads only streams."""
-        if self.response.started or (status == 200 and not self.accepted.json):
+        """Send the JSON-RPC response. An error with a status is JSON, also for a client that reads only streams."""
+        if self.http_response.started or (status == 200 and not self.accepted.json):
             return self._finish_stream(message)
-        return self.response.json(status, message)
+        return self.http_response.json(status, message)
 
     async def _finish_stream(self, message: bytes) -> None:
         try:
-            is_over = await self.carry(message, last=True)
+            is_sent = await self.send_message(message, last=True)
         except BaseException:
             if self.events is not None:
                 await self.events.end()
             raise
-        if not is_over:
+        if not is_sent:
             await self.end()
 
-    async def finish_silently(self) -> None:
-        """The call was cancelled, so nothing may be answered; but the request has to end."""
+    async def finish_cancelled(self) -> None:
+        """End the HTTP response without a JSON-RPC response, which a cancelled call must not have."""
         if self.accepted.stream:
-            await self.response.open()
+            await self.http_response.open()
             await self.end()
         else:
-            await self.response.empty(204)
+            await self.http_response.empty(204)
 
     async def end(self) -> None:
         if self.events is not None:
             await self.events.end()
-        await self.response.close()
+        await self.http_response.close()
 
 
 def retry_frame(seconds: float | None) -> bytes:

@@ -1,7 +1,7 @@
-"""Custom routes beside the endpoint: a function and its methods become an ASGI callable at a path.
+"""Custom routes beside the endpoint: functions and ASGI apps at paths of their own.
 
 `page(request: PageRequest)` returns text, bytes, a dict or a list (sent as JSON), a `PageResponse`, or any ASGI
-callable, such as a response of Starlette. A failure is answered with JSON, and its cause is in the log only.
+callable, such as a response of Starlette. A failure becomes a JSON response; its cause is only logged.
 """
 
 import asyncio
@@ -19,71 +19,72 @@ import msgspec
 from dovetail.engine.call_tool import EXITS, is_cancelled
 from dovetail.engine.concurrency import CallTimeout, with_timeout
 from dovetail.engine.engine import Engine
-from dovetail.errors import INVALID_REQUEST, Busy, ProtocolError, SetupError
+from dovetail.errors import Busy, ProtocolError, SetupError
 from dovetail.protocol import jsonrpc
-from dovetail.registry.functions import FunctionInfo, inspect_function
+from dovetail.registry.functions import inspect_function
 from dovetail.transports.http.asgi import App, Message, RawHeaders, Receive, Scope, Send, is_below
-from dovetail.transports.http.in_flight import Bodies
+from dovetail.transports.http.in_flight import BodyQuota
 from dovetail.transports.http.options import HttpOptions
-from dovetail.transports.http.proxies import NOBODY, TrustedProxies
-from dovetail.transports.http.request import ClientDisconnect, HttpRequest
-from dovetail.transports.http.response import SEND_SECONDS, awaiting
+from dovetail.transports.http.proxies import NO_PROXIES, TrustedProxies
+from dovetail.transports.http.request import JSON, ClientDisconnect, HttpRequest, invalid_request
+from dovetail.transports.http.response import SEND_TIMEOUT, as_coroutine
 
 MAX_QUERY_FIELDS = 1_000
-MOUNT = "/*"  # the end of a path that stands for everything below it
-JSON = "application/json"
-# What the scope of a page holds besides:
-BODIES = "dovetail.bodies"  # the bodies that are being read; without it a page counts its own
-PROXIES = "dovetail.proxies"  # the TrustedProxies
-STATE = "dovetail.state"  # the state backend
-OVERVIEW = "dovetail.overview"  # the Overview of the app
+MOUNT = "/*"  # ends a path that stands for everything below it
+# Keys in the scope of a page:
+BODIES = "dovetail.bodies"  # BodyQuota; without it a page has one of its own
+PROXIES = "dovetail.proxies"  # TrustedProxies
+STATE = "dovetail.state"  # StateBackend
+APP_STATUS = "dovetail.app_status"  # AppStatus
+
+Page = Callable[..., Any]
+Runner = Callable[..., Awaitable[Any]]  # as `ThreadPool.run` is: (function, *, label)
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
-_OURS_TO_SET = frozenset({"content-length", "transfer-encoding", "connection"})
+_SERVER_HEADERS = frozenset({"content-length", "transfer-encoding", "connection"})
 _PATH = re.compile(r"(?:/[^/\s?#%*{}\\]+)*")
 
 
 class PageRequest:
-    """One request for a page. `scope` is what ASGI says of it."""
+    """One request for a page. `scope` is that of ASGI; `path` includes the mount path."""
 
-    def __init__(self, visit: HttpRequest, bodies: Bodies, *, max_body_bytes: int, body_timeout: float) -> None:
-        self.scope = visit.scope
-        self.method = visit.method
-        self.path: str = visit.scope["path"]  # the whole of it, also where the server is mounted below another app
-        self.headers = visit.headers
-        self._receive_body = partial(visit.body, max_body_bytes, body_timeout, bodies)
+    def __init__(self, request: HttpRequest, quota: BodyQuota, *, max_body_bytes: int, body_timeout: float) -> None:
+        self.scope = request.scope
+        self.method = request.method
+        self.path: str = request.scope["path"]
+        self.headers = request.headers
+        self._receive_body = partial(request.body, max_body_bytes, body_timeout, quota)
         self._body: bytes | None = None
 
     @cached_property
     def client(self) -> str | None:
-        """The address that it comes from, where that is known; behind `trusted_proxies`, that of their client."""
-        proxies: TrustedProxies = self.scope.get(PROXIES, NOBODY)
+        """The address of the client, if known; also behind `trusted_proxies`."""
+        proxies: TrustedProxies = self.scope.get(PROXIES, NO_PROXIES)
         return proxies.caller(self.scope)
 
     @cached_property
     def query(self) -> dict[str, list[str]]:
-        """What stands behind the question mark; a name may come more than once."""
+        """The query parameters; a name may occur more than once."""
         text = self.scope.get("query_string", b"").decode("utf-8", "replace")
         try:
             return parse_qs(text, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
         except ValueError:
-            text = f"The query has more than {MAX_QUERY_FIELDS} fields"
-            raise ProtocolError(text, code=INVALID_REQUEST, http_status=400) from None
+            raise invalid_request(400, f"The query has more than {MAX_QUERY_FIELDS} fields") from None
 
     async def body(self) -> bytes:
-        """The whole body, the same each time. One that is too long or too slow is refused."""
+        """The whole body, the same each time. Raises ProtocolError if it is too large or too slow."""
         if self._body is None:
             self._body = await self._receive_body()
         return self._body
 
     async def json(self) -> Any:
-        """The body, read as JSON whatever its content type says."""
+        """The body as JSON, with any content type."""
         return jsonrpc.parse(await self.body())
 
 
 class PageResponse:
-    """An answer with a status, headers or a media type of its own. A dict or a list is sent as JSON."""
+    """A response with a status, headers or a media type of its own. A dict or a list is sent as JSON."""
 
     def __init__(
         self,
@@ -96,11 +97,11 @@ class PageResponse:
             raise ValueError(f"status={status!r} is not possible; it must be from 200 to 599")
         self.status = status
         self.body, usual_type = _encoded(body)
-        named = {name.lower(): value for name, value in (headers or {}).items()}
-        written = media_type or named.get("content-type", usual_type)
-        if isinstance(body, str) and written.startswith("text/") and "charset" not in written:
-            written += "; charset=utf-8"
-        self.headers = _raw_headers({**named, "content-type": written})
+        lower_case = {name.lower(): value for name, value in (headers or {}).items()}
+        content_type = media_type or lower_case.get("content-type", usual_type)
+        if isinstance(body, str) and content_type.startswith("text/") and "charset" not in content_type:
+            content_type += "; charset=utf-8"
+        self.headers = _raw_headers({**lower_case, "content-type": content_type})
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         bodiless = self.status in (204, 304)
@@ -110,114 +111,86 @@ class PageResponse:
         await send({"type": "http.response.body", "body": body})
 
 
-class AnnouncedApp:
-    """An ASGI callable that people want to find: `run` tells where it is."""
+class AnnouncedApp(msgspec.Struct, eq=False):
+    """An ASGI callable whose URL `run` prints, because people open it."""
 
-    def __init__(self, name: str, app: App) -> None:
-        self.name = name
-        self._app = app
+    name: str
+    app: App
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return self._app(scope, receive, send)
-
-
-RunInThread = Callable[..., Awaitable[Any]]  # as `ThreadPool.run` is: (function, *, label)
-
-
-# ── registration ──
+        return self.app(scope, receive, send)
 
 
 class PageFunction(NamedTuple):
-    """A function that may answer requests, and how to call it."""
-
-    function: Callable[..., Any]
+    function: Page
     label: str
     parameter: str  # the one that takes the request
     is_async: bool
     methods: tuple[str, ...]
 
 
-def check_page(function: Callable[..., Any], methods: Sequence[str]) -> PageFunction:
+def check_page(function: Page, methods: Any) -> PageFunction:
     """Raises SetupError, with the function, the parameter and the fix."""
     info = inspect_function(function, kind="page", injectable=PageRequest)
-    return PageFunction(
-        function, info.where, _request_parameter(info), info.is_async, _checked_methods(methods, info.where)
-    )
-
-
-def _request_parameter(info: FunctionInfo) -> str:
-    """The parameter that says PageRequest, or one that says nothing; no other may be required."""
     untyped = (each.name for each in info.parameters if each.annotation in (Any, object))
-    chosen = next(iter((*info.injected, *untyped)), None)
-    others = [each.name for each in info.parameters if each.required and each.name != chosen]
-    if chosen is None or others:
+    parameter = next(iter((*info.injected, *untyped)), None)
+    others = [each.name for each in info.parameters if each.required and each.name != parameter]
+    if parameter is None or others:
         where = f"{info.where}, parameter {others[0]}" if others else info.where
         raise SetupError(f"{where}: a page gets the request and nothing else; write {info.name}(request: PageRequest)")
-    return chosen
-
-
-def _checked_methods(methods: Any, where: str) -> tuple[str, ...]:
-    listed = isinstance(methods, list | tuple | set | frozenset) and len(methods) > 0
-    if not listed or not all(isinstance(each, str) and _TOKEN.fullmatch(each) for each in methods):
-        raise SetupError(f'{where}: methods={methods!r} is not possible; it must be a list like ["GET", "POST"]')
+    is_list = isinstance(methods, list | tuple | set | frozenset) and len(methods) > 0
+    if not is_list or not all(isinstance(each, str) and _TOKEN.fullmatch(each) for each in methods):
+        raise SetupError(f'{info.where}: methods={methods!r} is not possible; it must be a list like ["GET", "POST"]')
     names = dict.fromkeys(each.upper() for each in methods)
     if "GET" in names:
         names["HEAD"] = None
-    return tuple(names)
+    return PageFunction(function, info.where, parameter, info.is_async, tuple(names))
 
 
 def route_app(
-    function: Callable[..., Any],
-    methods: Sequence[str],
-    *,
-    max_body_bytes: int,
-    run_in_thread: RunInThread,
-    body_timeout: float = 30.0,
+    function: Page, methods: Sequence[str], *, max_body_bytes: int, run_in_thread: Runner, body_timeout: float = 30.0
 ) -> App:
-    """Make an ASGI callable of a page; a `def` runs by `run_in_thread`."""
+    """An ASGI app that calls a page function; a `def` runs in a thread."""
     page = check_page(function, methods)
-    own = Bodies(max_body_bytes)
+    own_quota = BodyQuota(max_body_bytes)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        sending = _Sending(send)
-        visit = HttpRequest.of(scope, receive, sending, scope["path"])
-        bodies: Bodies = scope.get(BODIES, own)
-        request = PageRequest(visit, bodies, max_body_bytes=max_body_bytes, body_timeout=body_timeout)
+        page_send = _PageSend(send)
+        http_request = HttpRequest.from_scope(scope, receive, page_send, scope["path"])
+        quota: BodyQuota = scope.get(BODIES, own_quota)
+        request = PageRequest(http_request, quota, max_body_bytes=max_body_bytes, body_timeout=body_timeout)
         try:
-            if visit.method not in page.methods:
+            if http_request.method not in page.methods:
                 allowed = ", ".join(page.methods)
-                problem = f"{visit.method[:20]} is not possible here; possible are {allowed}"
-                return await visit.refuse_method(allowed.encode(), problem)
-            response = await _answer(page, request, run_in_thread)
-            await response(scope, receive, sending)
+                problem = f"{http_request.method[:20]} is not possible here; possible are {allowed}"
+                return await http_request.refuse_method(allowed.encode(), problem)
+            response = await _call_page(page, request, run_in_thread)
+            await response(scope, receive, page_send)
         except (Exception, asyncio.CancelledError, *EXITS) as failure:
             if isinstance(failure, asyncio.CancelledError) and is_cancelled():
                 raise
             if isinstance(failure, Busy) and failure.http_status < 400:
                 failure.http_status = 503
-            visit.response.started = sending.has_begun  # half an answer must not look whole: its connection ends
+            http_request.response.started = page_send.has_started  # then the server closes the connection
             is_refusal = isinstance(failure, ProtocolError) and failure.http_status >= 400
-            await visit.answer_failure(failure, page.label, is_refusal=is_refusal)
+            await http_request.send_failure(failure, page.label, is_refusal=is_refusal)
 
     return app
 
 
-class _Sending:
-    """The way back to the client, which may close in the middle of an answer."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.has_begun = False
+class _PageSend(msgspec.Struct, eq=False):
+    _send: Send
+    has_started: bool = False
 
     async def __call__(self, message: Message) -> None:
-        self.has_begun = True
+        self.has_started = True
         try:
-            await with_timeout(awaiting(self._send(message)), SEND_SECONDS)
+            await with_timeout(as_coroutine(self._send(message)), SEND_TIMEOUT)
         except (OSError, CallTimeout):
             raise ClientDisconnect from None
 
 
-async def _answer(page: PageFunction, request: PageRequest, run_in_thread: RunInThread) -> App:
+async def _call_page(page: PageFunction, request: PageRequest, run_in_thread: Runner) -> App:
     call = partial(page.function, **{page.parameter: request})
     value = call() if page.is_async else await run_in_thread(call, label=page.label)
     if isawaitable(value):
@@ -227,39 +200,30 @@ async def _answer(page: PageFunction, request: PageRequest, run_in_thread: RunIn
     return PageResponse(value)
 
 
-# ── answers ──
-
-
 def _encoded(body: Any) -> tuple[bytes, str]:
-    """The bytes of a body, and their usual media type."""
     if isinstance(body, str):
         return jsonrpc.sendable(body).encode(), "text/plain"
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body), "application/octet-stream"
     if isinstance(body, dict | list):
         return jsonrpc.encode(body), JSON
-    raise TypeError(
-        f"a page returned {type(body).__name__}; it must be str, bytes, dict, list, PageResponse or an ASGI callable"
-    )
+    must_be = "it must be str, bytes, dict, list, PageResponse or an ASGI callable"
+    raise TypeError(f"a page returned {type(body).__name__}; {must_be}")
 
 
 def _raw_headers(headers: Mapping[str, str]) -> RawHeaders:
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
             raise ValueError(f"the header {name!r}: {value!r} has characters that are not allowed there")
-        if name in _OURS_TO_SET:
+        if name in _SERVER_HEADERS:
             raise ValueError(f"the header {name!r} is set by the server; leave it out")
     return [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
 
 
-# ── the paths of an app ──
-
-
 class RouteTable:
-    """Finds the app for a path: an exact one, with or without a slash at its end, or else the closest mount."""
+    """Finds the app for a path: an exact route, with or without a slash at its end, or else the closest mount."""
 
     def __init__(self, routes: Mapping[str, App], reserved: Collection[str]) -> None:
-        """Raises SetupError with the fix."""
         self._reserved = {path.removesuffix("/") for path in reserved}
         self._exact: dict[str, App] = {}
         mounts: dict[str, App] = {}
@@ -277,7 +241,7 @@ class RouteTable:
         self._mounts = sorted(mounts.items(), key=lambda mount: len(mount[0]), reverse=True)
 
     def find(self, path: str) -> App | None:
-        """`path` is relative to where the whole app is mounted. A mount does not hide what is reserved."""
+        """`path` is relative to the mount path of the server. A mount does not hide reserved paths."""
         bare = path.removesuffix("/")
         if bare in self._exact or bare in self._reserved:
             return self._exact.get(bare)
@@ -300,18 +264,18 @@ def _checked_path(given: Any) -> str:
 
 
 def _mounted(prefix: str, app: App) -> App:
-    """Tells an app where it is: `root_path` grows by the prefix, and `path` stays whole and begins with it."""
+    """Add the prefix to `root_path`, as ASGI wants it; `path` begins with it."""
 
     async def mounted(scope: Scope, receive: Receive, send: Send) -> None:
         outer: str = scope.get("root_path", "").rstrip("/")
         path: str = scope["path"]
-        whole = path if is_below(path, outer) else outer + path  # some hosts cut their own prefix off
-        await app({**scope, "root_path": outer + prefix, "path": whole}, receive, send)
+        full_path = path if is_below(path, outer) else outer + path  # some hosts remove their own prefix
+        await app({**scope, "root_path": outer + prefix, "path": full_path}, receive, send)
 
     return mounted
 
 
-# ── what a person sees who opens the endpoint in a browser ──
+# ── the page of the endpoint in a browser ──
 
 _STYLE = (
     ":root{color-scheme:light dark}h1{font-size:1.5rem}small{font-weight:normal;opacity:.7}"
@@ -332,7 +296,7 @@ _HEADERS = {
 def front_page(engine: Engine, options: HttpOptions, url: str, root: str) -> PageResponse:
     """How to connect to the endpoint at `url`, and links to pages below `root`.
 
-    Nothing in it is loaded from elsewhere, nothing runs; where callers need a token it tells only the server's name.
+    It loads and runs nothing. If callers need a token it shows only the server's name.
     """
     from html import escape
 

@@ -1,22 +1,24 @@
-"""Protected resource metadata (RFC 9728): the URLs of a protected server as its clients see them, and its document.
+"""Protected resource metadata (RFC 9728), and the URLs of a protected server as its clients see them.
 
-A document lies beside the endpoint that it is about, below where the app is mounted, so that a proxy in front of the
-app lets requests for it through. For clients that look at the origin without being told, there is `OriginDocuments`.
+The documents are below the mount path of the app, so that a proxy in front of the app passes requests for them on.
+For clients that expect them at the origin there is `OriginDocuments`.
 """
 
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
+import msgspec
+
 from dovetail.engine.engine import Engine
-from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
+from dovetail.errors import SetupError
 from dovetail.protocol.headers import Headers
 from dovetail.transports.http.asgi import RawHeaders, Receive, Scope, Send
 from dovetail.transports.http.legacy_sse import MESSAGES_ROUTE, STREAM_ROUTE
 from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http.origin import OriginPolicy, parse_authority
 from dovetail.transports.http.proxies import TrustedProxies
-from dovetail.transports.http.request import HttpRequest
+from dovetail.transports.http.request import HttpRequest, invalid_request
 
 if TYPE_CHECKING:
     from dovetail.auth.settings import Auth
@@ -24,44 +26,43 @@ if TYPE_CHECKING:
 NAME = "/oauth-protected-resource"
 WELL_KNOWN = f"/.well-known{NAME}"
 METHODS = b"GET, HEAD, OPTIONS"
-OPEN_TO_PAGES: RawHeaders = [(b"access-control-allow-origin", b"*")]
+ALLOW_ANY_ORIGIN: RawHeaders = [(b"access-control-allow-origin", b"*")]
 PREFLIGHT: RawHeaders = [
-    *OPEN_TO_PAGES,
+    *ALLOW_ANY_ORIGIN,
     (b"access-control-allow-methods", METHODS),
     (b"access-control-allow-headers", b"*"),
     (b"access-control-max-age", b"86400"),
 ]
-DOCUMENT: RawHeaders = [*OPEN_TO_PAGES, (b"cache-control", b"public, max-age=300")]
+DOCUMENT: RawHeaders = [*ALLOW_ANY_ORIGIN, (b"cache-control", b"public, max-age=300")]
 
 
-class ResourceUrls:
+class ResourceUrls(msgspec.Struct, eq=False):
     """URLs as a client sees them: below `public_url`, or as the request says."""
 
-    def __init__(self, public_url: str | None, path: str, proxies: TrustedProxies) -> None:
-        self.public_url = public_url
-        self.path = path
-        self._proxies = proxies
+    public_url: str | None
+    path: str
+    proxies: TrustedProxies
 
     def origin(self, scope: Scope) -> str:
-        """The guard has accepted the Host, unless the server checks none."""
+        """The Host header was checked before, unless the server checks none."""
         host = dict(scope["headers"]).get(b"host", b"").decode("latin-1").strip(" \t")
         if parse_authority(host) is None:
             name, port = (scope.get("server") or ("localhost", None))[:2]
             host = name if port is None else f"{name}:{port}"
-        return f"{self._proxies.scheme(scope)}://{host}"
+        return f"{self.proxies.scheme(scope)}://{host}"
 
     def resource(self, scope: Scope, route: str) -> str:
-        """What a route belongs to: an endpoint, which tokens are made for."""
+        """The endpoint of a route, which tokens are issued for."""
         return self.public_url or f"{self._base(scope)}{self._endpoint(scope, route)}"
 
     def target(self, scope: Scope, route: str) -> str:
-        """The request itself, which a proof is made for."""
+        """The URL of the request, which a DPoP proof is made for."""
         if self.public_url is not None and route in ("", self.path):
             return self.public_url
         return f"{self._base(scope) or self._public_origin()}{route}"
 
     def metadata(self, scope: Scope, route: str) -> str:
-        """Where the document about it is."""
+        """The URL of the document about the endpoint of a route."""
         base = self._base(scope)
         if base is not None:
             return f"{base}{WELL_KNOWN}{self._endpoint(scope, route)}"
@@ -70,16 +71,16 @@ class ResourceUrls:
     def _endpoint(self, scope: Scope, route: str) -> str:
         if route in (STREAM_ROUTE, MESSAGES_ROUTE):
             return STREAM_ROUTE
-        return "" if not route and root_of(scope) else self.path
+        return "" if not route and mount_path(scope) else self.path
 
     def _base(self, scope: Scope) -> str | None:
-        """What stands before our routes; None if `public_url` does not show that."""
-        root = root_of(scope)
+        """The URL of the mount path; None if it can't be seen from `public_url`."""
+        root = mount_path(scope)
         if self.public_url is None:
             return f"{self.origin(scope)}{root}"
         url = self.public_url.rstrip("/")
         if root and url.endswith(root) and not url.endswith(f"{root}{self.path}"):
-            return url  # the endpoint is where the app is mounted
+            return url  # the endpoint is the mount path itself
         return url.removesuffix(self.path) if url.endswith(self.path) else None
 
     def _public_origin(self) -> str:
@@ -88,59 +89,55 @@ class ResourceUrls:
 
 
 class ResourceDocuments:
-    """The documents that the app itself serves."""
-
     def __init__(
-        self, engine: Engine, auth: "Auth", options: HttpOptions, guard: OriginPolicy, proxies: TrustedProxies
+        self, engine: Engine, auth: "Auth", options: HttpOptions, origin_policy: OriginPolicy, proxies: TrustedProxies
     ) -> None:
         self._engine = engine
         self.auth = auth
-        self._guard = guard
-        self._options = options
+        self._origin_policy = origin_policy
         public_url = auth.public_url
         if options.public_url is not None:
             public_url = auth.check_public_url(options.public_url, "Server")
         self.urls = ResourceUrls(public_url, options.path, proxies)
         endpoints = {"", options.path, public_path(public_url), *((STREAM_ROUTE,) if options.sse else ())}
-        # Without an authorization server, where tokens are handed out by hand, there is nothing to say.
+        # Without an authorization server, where users get tokens by hand, there are no documents.
         self.routes = frozenset(f"{WELL_KNOWN}{each}" for each in endpoints if auth.authorization_servers)
 
-    def show(self, visit: HttpRequest) -> Awaitable[None]:
-        return self._answer(visit, self.urls.resource(visit.scope, visit.route.removeprefix(WELL_KNOWN)))
+    def serve(self, request: HttpRequest) -> Awaitable[None]:
+        return self._respond(request, self.urls.resource(request.scope, request.route.removeprefix(WELL_KNOWN)))
 
-    async def _answer(self, visit: HttpRequest, resource: str) -> None:
-        if visit.headers.has_repeats:
-            visit.refuse_repeated_headers()
-        without_origin = [pair for pair in visit.scope["headers"] if pair[0] != b"origin"]  # every page may read it
-        self._guard.check(Headers(without_origin), visit.scope.get("server"))
-        if visit.method == "OPTIONS":
-            await visit.response.empty(204, PREFLIGHT)
-        elif visit.method not in ("GET", "HEAD"):
-            await visit.refuse_method(METHODS, "GET this path")
+    async def _respond(self, request: HttpRequest, resource: str) -> None:
+        if request.headers.has_repeats:
+            request.refuse_repeated_headers()
+        without_origin = [pair for pair in request.scope["headers"] if pair[0] != b"origin"]  # every page may read it
+        self._origin_policy.check(Headers(without_origin), request.scope.get("server"))
+        if request.method == "OPTIONS":
+            await request.response.empty(204, PREFLIGHT)
+        elif request.method not in ("GET", "HEAD"):
+            await request.refuse_method(METHODS, "GET this path")
         else:
             info = self._engine.info
             document = self.auth.metadata(resource, name=info.title or info.name, scopes=self._engine.scopes_in_use())
-            await visit.response.json(200, b"" if visit.method == "HEAD" else document, DOCUMENT)
+            await request.response.json(200, b"" if request.method == "HEAD" else document, DOCUMENT)
 
-    def show_at_origin(self, visit: HttpRequest) -> Awaitable[None]:
-        """The path of the endpoint is known as a whole here, wherever the app is mounted."""
+    def serve_at_origin(self, request: HttpRequest) -> Awaitable[None]:
+        """`path` or `public_url` holds the full path of the endpoint here, with the mount path."""
         url = self.urls.public_url
-        whole = self._options.path if url is None else public_path(url)
-        asked = visit.scope["path"].rpartition(NAME)
-        if not asked[1] or asked[2].rstrip("/") not in ("", whole):
-            text = f"There is nothing at this path; the document is at {WELL_KNOWN}{whole}"
-            raise ProtocolError(text, code=INVALID_REQUEST, http_status=404)
-        return self._answer(visit, url or f"{self.urls.origin(visit.scope)}{whole}")
+        full_path = self.urls.path if url is None else public_path(url)
+        _, name, endpoint = request.scope["path"].rpartition(NAME)
+        if not name or endpoint.rstrip("/") not in ("", full_path):
+            raise invalid_request(404, f"There is nothing at this path; the document is at {WELL_KNOWN}{full_path}")
+        return self._respond(request, url or f"{self.urls.origin(request.scope)}{full_path}")
 
 
 class OriginDocuments:
-    """What `server.well_known()` gives: an ASGI app to be mounted at `/.well-known` of the origin."""
+    """The ASGI app that `server.well_known()` returns, to be mounted at `/.well-known` of the origin."""
 
-    def __init__(self, documents: ResourceDocuments | None, *, is_placed: bool) -> None:
-        """`is_placed`: the caller has said where the endpoint is."""
+    def __init__(self, documents: ResourceDocuments | None, *, has_path: bool) -> None:
+        """`has_path`: the author has given the full path of the endpoint."""
         if documents is None or not documents.routes:
             raise SetupError("server.well_known: there is nothing to tell; give Server auth=Auth(…) with the issuer")
-        if documents.urls.public_url is None and not is_placed:
+        if documents.urls.public_url is None and not has_path:
             text = "the endpoint can be anywhere; write public_url= (DOVETAIL_PUBLIC_URL), or its whole path="
             raise SetupError(f'server.well_known: {text}, such as path="/notes/mcp"')
         self._documents = documents
@@ -148,16 +145,16 @@ class OriginDocuments:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        visit = HttpRequest.of(scope, receive, send, scope["path"])
+        request = HttpRequest.from_scope(scope, receive, send, scope["path"])
         try:
-            await self._documents.show_at_origin(visit)
+            await self._documents.serve_at_origin(request)
         except Exception as failure:
-            await visit.answer_failure(failure, visit.method)
+            await request.send_failure(failure, request.method)
 
 
 def public_path(url: str | None) -> str:
     return urlsplit(url or "").path.rstrip("/")
 
 
-def root_of(scope: Scope) -> str:
+def mount_path(scope: Scope) -> str:
     return quote(scope.get("root_path", "").rstrip("/"), safe="/:@!$&'()*+,;=~")

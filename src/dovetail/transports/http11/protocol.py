@@ -11,7 +11,7 @@ from collections import deque
 from contextvars import copy_context
 from typing import Any
 
-from dovetail.transports.http.asgi import WHOLE, App, Scope
+from dovetail.transports.http.asgi import FAST_PATH, App, Scope
 from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http.proxies import TrustedProxies
 from dovetail.transports.http11.cycle import RequestResponseCycle, log_access
@@ -192,7 +192,7 @@ class HttpProtocol(asyncio.Protocol):
     ) -> RequestResponseCycle:
         """The headers of a request are complete."""
         cycle = RequestResponseCycle(self, scope, keep_alive, expects_continue, is_head, is_1_1)
-        scope["extensions"] = {WHOLE: cycle}
+        scope["extensions"] = {FAST_PATH: cycle}
         if self._cycle is None or self._cycle.response_complete:
             self._start(cycle)
         else:

@@ -77,31 +77,31 @@ class Door:
     def __init__(self, auth: Any, *, clock: Any = monotonic, **limits: Any) -> None:
         engine = Server("door", auth=auth).engine
         proxies = TrustedProxies()
-        urls, traffic = ResourceUrls(None, "/mcp", proxies), InFlight(10, 1000, None)
+        urls, in_flight = ResourceUrls(None, "/mcp", proxies), InFlight(10, 1000, None)
         assert engine.options.auth is not None
         keeper = Authenticator(
-            engine.options.auth, urls, proxies, traffic, MemoryState(), engine, TokenLimits(**limits), clock
+            engine.options.auth, urls, in_flight, MemoryState(), engine, TokenLimits(**limits), clock
         )
-        self._enter = keeper.before(self._place)
+        self._enter = keeper.protect(self._place)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        visit = HttpRequest.of(scope, receive, send, scope["path"])
+        request = HttpRequest.from_scope(scope, receive, send, scope["path"])
         try:
-            await self._enter(visit)
+            await self._enter(request)
         except ProtocolError as failure:
-            await visit.refuse(failure)
+            await request.refuse(failure)
 
-    async def _place(self, visit: HttpRequest) -> None:
-        if visit.method == "GET":
+    async def _place(self, request: HttpRequest) -> None:
+        if request.method == "GET":
             over = asyncio.Event()
-            await visit.while_welcome(self._stay(visit, over), over.set)
+            await request.while_authorized(self._stay(request, over), over.set)
         else:
-            await visit.response.empty(204)
+            await request.response.empty(204)
 
-    async def _stay(self, visit: HttpRequest, over: asyncio.Event) -> None:
-        await visit.response.open()
+    async def _stay(self, request: HttpRequest, over: asyncio.Event) -> None:
+        await request.response.open()
         await over.wait()
-        await visit.response.close()
+        await request.response.close()
 
     def post(self, token: str = "ann-token") -> Exchange:
         return HttpWire(self, headers=bearer(token)).raw("POST")

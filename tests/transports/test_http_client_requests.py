@@ -200,14 +200,14 @@ async def test_every_moment_of_a_question_is_good_for_an_end(way: str) -> None:
             asked = {each["id"] for each in messages if each.get("method") == "roots/list"}
             called_off = {each["params"]["requestId"] for each in messages if each.get("method", "")[:1] == "n"}
             assert len(asked - called_off) == (way == "answer"), (turns, messages)
-            assert not endpoint_of(app)._messages.replies.count
+            assert not endpoint_of(app).messages.replies.count
 
 
 async def test_a_client_that_left_before_there_was_a_stream_is_not_waited_for(stage: AskingStage, app: Any) -> None:
     wire = await HttpWire.session(app, "2025-06-18")
     call = wire.start_call("work")
     await stage.entered.wait()
-    [running] = endpoint_of(app)._calls.here.values()
+    [running] = endpoint_of(app).calls.by_id.values()
     await call.cut()
     with pytest.raises(QuestionFailed, match="has closed its connection and has no GET stream open"):
         await ask_by(running.context.channel, "roots/list", 5)
@@ -231,7 +231,7 @@ async def test_a_client_that_does_not_come_back_is_given_up(
     place = call.events[-1].id
     await call.cut()
     await long()
-    await until(lambda: bool(stage.failures) and not endpoint_of(app)._calls.here)
+    await until(lambda: bool(stage.failures) and not endpoint_of(app).calls.by_id)
     assert [str(each) for each in stage.failures] == [client_requests.CLIENT_DISCONNECTED]
     rest = await wire.get(place).done()  # who comes too late is told that nobody waits
     assert {each["params"]["requestId"] for each in rest.messages[:-1]} == {each["id"] for each in questions}
@@ -267,7 +267,7 @@ async def test_a_server_that_stops_waits_for_no_answer_and_asks_again_after_a_ne
     call = ask(wire, times=3, timeout=600)
     questions = [await call.message() for _ in range(3)]
     working = await wire.start_call("work").started()
-    [running] = [each for each in endpoint_of(app)._calls.here.values() if each.request.params.name == "work"]
+    [running] = [each for each in endpoint_of(app).calls.by_id.values() if each.context.request.params.name == "work"]
     if left:
         await call.cut()
     draining = asyncio.create_task(app.drain(60))
