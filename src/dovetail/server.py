@@ -107,13 +107,13 @@ class Server:
 
     def add_resource(self, uri: str, function: Callable[..., Any], **options: "Unpack[ResourceOptions]") -> None:
         compiled = registry.resources.compile_resource(uri, function, options, injectable=INJECTABLE)
-        self.engine.library.add(compiled, where=called(function))
+        self.engine.resources.add(compiled, where=called(function))
 
     def add_file(self, path: "str | Path", *, uri: str | None = None, **options: "Unpack[ResourceOptions]") -> None:
         """Offer one file; subscribers hear when it changes."""
         file = registry.files.File(path, uri=uri, mime_type=options.get("mime_type"))
         resource = registry.resources.compile_file(file, options)
-        self.engine.library.add(resource)
+        self.engine.resources.add(resource)
 
     def add_directory(
         self,
@@ -127,11 +127,11 @@ class Server:
     ) -> None:
         """Offer the files below a folder: listed, readable, watched. Nothing outside of it can be reached."""
         directory = registry.files.Directory(path, uri=uri, include=include, exclude=exclude, hidden=hidden)
-        self.engine.library.add_folder(registry.resources.compile_directory(directory, options))
+        self.engine.resources.add_folder(registry.resources.compile_directory(directory, options))
 
     def remove_resource(self, uri: str) -> bool:
         """Tells whether there was such a resource or template."""
-        return self.engine.library.remove(uri)
+        return self.engine.resources.remove(uri)
 
     # ── prompts and completions ──
 

@@ -23,7 +23,7 @@ from dovetail.authserver.endpoints import MAX_BYTES, PUBLIC, PageHandler, json_e
 from dovetail.authserver.storage import AuthStore, Backends, Keyring
 from dovetail.authserver.tokens import Target, TokenEndpoint, TokenIssuer
 from dovetail.authserver.users import Users
-from dovetail.engine.workers import secrets_in
+from dovetail.engine.workers import secrets_from_env
 from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes
 from dovetail.transports.http.asgi import App
@@ -79,7 +79,7 @@ class AuthServer:
         self._clients = checked_clients(clients, self._target.scopes)
         self._users = Users(users, self._clients)
         self._fetch = document_fetch(allow_loopback=allow_loopback_cimd) if cimd else None
-        self._secrets = secrets_in(os.environ)
+        self._secrets = secrets_from_env(os.environ)
         self._clock = clock
         self._backends = Backends(state, issuer)
         self._endpoints: dict[StateBackend, _Endpoints] = {}

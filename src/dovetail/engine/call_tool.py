@@ -78,14 +78,14 @@ async def call_tool(engine: "Engine", context: RequestContext) -> Result:
     except Exception as failure:
         return _failure(engine, context, tool, failure)
     finally:
-        slots.leave()
+        slots.close()
 
 
 async def _wait_for_slots(engine: "Engine", context: RequestContext, tool: Tool, slots: HeldSlots) -> None:
     """The tool's own before the server's: who waits for a busy tool must not hold one of those."""
     limits: tuple[Limit, ...] = engine.limits
     if tool.is_limited:
-        own = engine.book.of(tool)
+        own = engine.call_limits.for_tool(tool)
         if own.rates is not None:
             await _count(own.rates, context, tool)
         if own.slots is not None:
@@ -99,7 +99,7 @@ async def _count(rates: "RateLimiter", context: RequestContext, tool: Tool) -> N
     """The rounds of one call, which comes again with the answers to what it has asked, are one call."""
     state = context.request.params.request_state
     is_next_round = isinstance(state, str) and context.request.revision.rounds
-    if is_next_round and await rates.goes_on(state):
+    if is_next_round and await rates.claim_round(state):
         return
     refusal = await rates.refusal(context)
     if refusal is not None:

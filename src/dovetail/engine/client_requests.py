@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dovetail import engine as lazy
-from dovetail.engine.concurrency import HeldSlots, standing_still, with_timeout
+from dovetail.engine.concurrency import HeldSlots, paused_timeouts, with_timeout
 from dovetail.engine.options import LONGEST_ANSWER
 from dovetail.engine.request_context import ClientChannel, Mark, RequestContext, client_requests_of, refuse_in_step
 from dovetail.engine.threads import resting, waiting_thread
@@ -119,9 +119,9 @@ class LiveRequests:
         task = asyncio.current_task()
         assert task is not None
         place = nullcontext() if waiting_thread.get() is None else resting()
-        with standing_still(), place:  # what else the function does meanwhile costs it nothing
-            async with slots.lent(), self._room:
-                if slots.is_over:
+        with paused_timeouts(), place:  # what else the function does meanwhile costs it nothing
+            async with slots.released(), self._room:
+                if slots.closed:
                     raise QuestionFailed(CALL_IS_OVER)  # it had to wait, and its function did not wait for it
                 self._asking.add(task)
                 try:

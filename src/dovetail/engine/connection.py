@@ -429,4 +429,4 @@ class Connection:
     def _forget_visits(self) -> None:
         """To URLs: nobody is there any more to be told that the user is done."""
         if self.session is not None:
-            self.engine.session_left(self.session.id)
+            self.engine.session_ended(self.session.id)

@@ -31,7 +31,7 @@ async def handle(engine: "Engine", context: RequestContext) -> bytes:
     shaper = engine.shapers[request.revision.name]
     try:
         if request.method not in engine.open_methods:
-            engine.offer_to(context).check(request.row, request.revision)
+            engine.capabilities_for(context).check(request.row, request.revision)
         chain = engine.chain
         result = await (HANDLERS[request.method](engine, context) if chain is None else chain(context))
         return result.encode(shaper)
@@ -96,7 +96,7 @@ def compile_chain(engine: "Engine", middleware: Sequence[Middleware]) -> Step:
     for each in reversed(middleware):
         step = _wrap(each, step)
     if engine.options.rate_limit:
-        step = lazy.rate_limits.counted(engine, step)
+        step = lazy.rate_limits.rate_limited(engine, step)
     return step if engine.audit is None else lazy.audit.audited(engine.audit, step)
 
 

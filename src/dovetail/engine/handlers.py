@@ -66,11 +66,11 @@ LOOKED_UP_AT_ONCE = 50  # of them; then others have their turn
 
 
 async def initialize(engine: "Engine", context: RequestContext) -> Result:
-    return InitializeResult(engine.offer_to(context), engine.options.instructions)
+    return InitializeResult(engine.capabilities_for(context), engine.options.instructions)
 
 
 async def discover(engine: "Engine", context: RequestContext) -> Result:
-    return DiscoverResult(engine.offer, engine.options.instructions, engine.options.hint)
+    return DiscoverResult(engine.capabilities, engine.options.instructions, engine.options.hint)
 
 
 async def ping(engine: "Engine", context: RequestContext) -> Result:
@@ -92,7 +92,7 @@ def _list(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
         params: ListParams = context.request.params
         catalog = catalog_of(engine)
         if key == "resources":
-            await engine.library.refresh_files()
+            await engine.resources.refresh_files()
         now = time.time()
         after = decode_cursor(params.cursor, scope=key, keys=engine.secrets, now=now)
         return await _page(engine, context, key, catalog, after, now)
@@ -167,7 +167,7 @@ async def read_resource(engine: "Engine", context: RequestContext) -> Result:
 
 async def subscribe(engine: "Engine", context: RequestContext) -> Result:
     params: UriParams = context.request.params
-    rule = engine.library.access_to(params.uri)
+    rule = engine.resources.access_to(params.uri)
     if rule is not None and not await lazy.access.may_use(engine, context, rule):
         raise NotFound(uri=params.uri)
     if context.sessions is not None:
@@ -207,11 +207,11 @@ async def listen(engine: "Engine", context: RequestContext) -> Result:
 
 async def _honoured(engine: "Engine", context: RequestContext, asked: ListenFilter) -> ListenFilter:
     """The part of what was asked for that this server really serves, to this caller."""
-    names = engine.offer.names if engine.options.list_changed else frozenset[str]()
+    names = engine.capabilities.names if engine.options.list_changed else frozenset[str]()
     rules: dict[str, AccessRule | None] = {}
     for place, uri in enumerate(dict.fromkeys(asked.resource_subscriptions[:MAX_LISTENED])):
         with suppress(NotFound):
-            rules[uri] = engine.library.access_to(uri)  # which may mean looking at many templates
+            rules[uri] = engine.resources.access_to(uri)  # which may mean looking at many templates
         if place % LOOKED_UP_AT_ONCE == LOOKED_UP_AT_ONCE - 1:
             await asyncio.sleep(0)
     for_all = all(rule is None for rule in rules.values())
@@ -254,7 +254,7 @@ async def in_slot(engine: "Engine", context: RequestContext, *call: Any) -> Any:
     try:
         return await guarded(engine, context, *call)
     finally:
-        slots.leave()
+        slots.close()
 
 
 async def guarded(
@@ -285,7 +285,7 @@ async def complete(engine: "Engine", context: RequestContext) -> Result:
         raise ProtocolError(f"There is nothing to complete for {ref.type} {shown(name)!r}", code=INVALID_PARAMS)
     completer = engine.completers.get((ref.type, name, argument.name))
     if completer is None:
-        if ref.type == "ref/resource" and (paths := await engine.library.paths_in(name)):
+        if ref.type == "ref/resource" and (paths := await engine.resources.paths_in(name)):
             choices = {"path": paths}
         return CompleteResult(registry.prompts.suggest(choices.get(argument.name, ()), argument.value))
     arguments: dict[str, Any] = {"value": argument.value}
@@ -304,8 +304,8 @@ HANDLERS: dict[str, Handler] = {
     "logging/setLevel": set_level,
     "tools/list": _list("tools", attrgetter("tools")),
     "tools/call": call_tool,
-    "resources/list": _list("resources", attrgetter("library.resources")),
-    "resources/templates/list": _list("resourceTemplates", attrgetter("library.templates")),
+    "resources/list": _list("resources", attrgetter("resources.direct")),
+    "resources/templates/list": _list("resourceTemplates", attrgetter("resources.templates")),
     "resources/read": _asking(read_resource),
     "resources/subscribe": subscribe,
     "resources/unsubscribe": unsubscribe,

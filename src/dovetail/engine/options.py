@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from dovetail import auth as lazy_auth
-from dovetail.engine.workers import Secrets, checked_secrets, secrets_in
+from dovetail.engine.workers import Secrets, checked_secrets, secrets_from_env
 from dovetail.errors import SetupError
 from dovetail.protocol.methods import LogLevel
 from dovetail.protocol.results import CacheHint, Style
@@ -163,7 +163,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise SetupError(f"Server: lifespan={given['lifespan']!r} is not callable; give it a function")
         if not isinstance(given.get("audit", False), bool) and not callable(given["audit"]):
             raise SetupError(f"Server: audit={given['audit']!r} is not possible; it must be True, False or a function")
-        secret = checked_secrets(given["secret"], "Server: secret") if "secret" in given else secrets_in(os.environ)
+        secret = (
+            checked_secrets(given["secret"], "Server: secret") if "secret" in given else secrets_from_env(os.environ)
+        )
         rates = parse_rates(given["rate_limit"], "Server") if "rate_limit" in given else ()
         auth = None if given.get("auth") is None else lazy_auth.Auth.of(given["auth"])
         ours = {"secret": secret, "rate_limit": rates, "auth": auth}

@@ -306,7 +306,7 @@ class Sessions:
 
     def _forget(self, id: str) -> None:
         """It has ended, or nobody has used it for too long."""
-        self._engine.session_left(id)
+        self._engine.session_ended(id)
         self._let_go(id)
 
     def _let_go(self, id: str) -> None:
@@ -342,9 +342,9 @@ class _Known:
         if uris == self._watched:
             return
         for uri in uris - self._watched:
-            self._hub.uri_wanted(uri)
+            self._hub.retain_uri(uri)
         for uri in self._watched - uris:
-            self._hub.uri_released(uri)
+            self._hub.release_uri(uri)
         self._watched = uris
 
 

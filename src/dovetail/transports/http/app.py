@@ -158,7 +158,7 @@ class HttpApp:
         """As this worker knows it: a probe costs the store nothing."""
         if self._draining:
             return "draining"
-        trouble = self._stay.member.trouble if self._stay is not None and self._stay.is_open else None
+        trouble = self._stay.member.store_error if self._stay is not None and self._stay.is_open else None
         if trouble is None:
             return OK
         return "state store full" if isinstance(trouble, StoreFull) else "state store out of reach"
@@ -372,7 +372,7 @@ class AppState:
             if self._opened_here:
                 self._opened_here = False
                 await self.state.close()
-                self._engine.let_go_of(self.state)
+                self._engine.release_state(self.state)
 
     async def end(self, timeout: float) -> None:
         """Once, also if several callers wait for it."""

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from dovetail.engine.call_tool import EXITS
-from dovetail.engine.concurrency import beside, go_on_beside
+from dovetail.engine.concurrency import resume_with_timer, run_with_timer
 from dovetail.engine.dispatch import handle
 from dovetail.engine.engine import Engine
 from dovetail.engine.request_context import RequestContext
@@ -63,7 +63,7 @@ class Posted(msgspec.Struct, eq=False):
     def begin(self) -> None:
         self.timer = asyncio.get_running_loop().call_later(KEEPALIVE_AFTER, self._keep_alive)
 
-    def meant(self, cancelled: asyncio.CancelledError) -> BaseException:
+    def translate_cancellation(self, cancelled: asyncio.CancelledError) -> BaseException:
         return cancelled
 
     def end(self) -> None:
@@ -201,11 +201,11 @@ class HttpCall(Posted, eq=False, kw_only=True):
 
     def _begin(self, engine: Engine) -> Awaitable[bytes]:
         work = handle(engine, self.context)
-        return work if self.batched else beside(work, lambda: self)
+        return work if self.batched else run_with_timer(work, lambda: self)
 
     def go_on(self, work: Coroutine[Any, Any, bytes], waited_for: Any) -> Awaitable[bytes]:
         """The rest of the work, after its first step."""
-        return go_on_beside(work, waited_for, self)
+        return resume_with_timer(work, waited_for, self)
 
     def _end_cancellation(self) -> None:
         """It was cancelled, and that is over; raises if the task was cancelled for another reason too."""
@@ -247,7 +247,7 @@ class HttpBatch(Posted, eq=False):
     async def serve(self, parts: Sequence[Part]) -> None:
         """All answers together; those that were cancelled have none."""
         try:
-            outcomes = await beside(_all_outcomes(parts), lambda: self)
+            outcomes = await run_with_timer(_all_outcomes(parts), lambda: self)
             self.is_answering = True
             answers = [each for each in outcomes if isinstance(each, bytes)]
             if answers:

@@ -56,7 +56,7 @@ class Endpoint:
         self._state = state
         # A connection that says nothing is kept alive, and so is the session that it belongs to.
         self._beat = min(options.keep_alive, options.session_timeout / 3)
-        self.member = WorkerLease(state)
+        self.member = WorkerLease(state, engine.lease_timings)
         self._changes = ChangeLog(engine, state, self.member)
         timeout, most, half = options.session_timeout, options.max_sessions, -(-options.max_sessions // 2)
         self.sessions = Sessions(engine, state, timeout=timeout, most=most, most_of_one=options.max_per_caller or half)
@@ -128,7 +128,7 @@ class Endpoint:
     ) -> Awaitable[object]:
         """Not a coroutine: most calls never wait. One that does not can't be cancelled, so it is on no record."""
         id = context.request.id  # also if a middleware changes the request
-        made = self._changes.noted()
+        made = self._changes.track_changes()
         work = handle(self._engine, context)
         try:
             waited_for = work.send(None)
@@ -148,7 +148,7 @@ class Endpoint:
         return self._traffic.sending(finishing, visit.response)
 
     async def _finish_later(self, made: ChangesMade, answer: Answer, message: bytes, status: int) -> None:
-        await self._changes.settle(made)
+        await self._changes.wait_until_written(made)
         await answer.finish(message, status)
 
     def _record(
@@ -157,8 +157,8 @@ class Endpoint:
         call = HttpCall(answer, visit.receive, held, self._beat, context=context, id=id, leave=self._leave)
         context.emit = call.emit
         self._traffic.enter(call, call.stop)
-        if (made := self._changes.noted()) is not None:
-            call.settle = partial(self._changes.settle, made)
+        if (made := self._changes.track_changes()) is not None:
+            call.settle = partial(self._changes.wait_until_written, made)
         if held is not None:
             self._calls.add(held.record.id, call)
         return call

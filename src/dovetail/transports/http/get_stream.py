@@ -222,7 +222,7 @@ class SessionSource:
             return []
         place = self.place
         events: list[Event] = []
-        heard = await self._changes.heard(self._held, place.number, self._outages)
+        heard = await self._changes.changes_for(self._held, place.number, self._outages)
         for change, number in heard.changes:
             place = place if number is None else place._replace(number=number)
             id = None if number is None else str(place)

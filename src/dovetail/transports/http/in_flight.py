@@ -193,7 +193,7 @@ class Overview:
     @property
     def subscriptions(self) -> int:
         """To resources, by sessions and by listens."""
-        return self._engine.hub.wishes
+        return self._engine.hub.uri_subscriptions
 
     async def sessions(self, most: int) -> tuple[int, list[SeenSession]]:
         """How many there are, and those that were used last."""

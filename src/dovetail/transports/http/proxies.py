@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from dovetail.engine.rate_limits import IPV6_LINE, caller_of
+from dovetail.engine.rate_limits import IPV6_SITE_BITS, caller_of
 from dovetail.errors import SetupError
 from dovetail.transports.http.asgi import RawHeaders, Scope
 from dovetail.transports.http.origin import Address, parse_address
@@ -124,4 +124,4 @@ def share_of(visit: HttpRequest, proxies: TrustedProxies) -> str:
     """Whose share of sessions and streams a request counts towards. On loopback a proxy may stand for any number."""
     address = proxies.caller(visit.scope) if visit.owner is None else None
     parsed = _address(address or "")
-    return caller_of(visit.owner, None if parsed is not None and parsed.is_loopback else address, IPV6_LINE)
+    return caller_of(visit.owner, None if parsed is not None and parsed.is_loopback else address, IPV6_SITE_BITS)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from dovetail.auth.principal import Principal
-from dovetail.engine.concurrency import CallTimeout, Expiry, beside
+from dovetail.engine.concurrency import CallTimeout, PausableTimeout, run_with_timer
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.headers import HeaderError, Headers
@@ -145,7 +145,7 @@ class HttpRequest(msgspec.Struct, eq=False):
         if len(length) > 18 or int(length) > most:
             raise _too_large(most)
         try:
-            return await beside(self._read(most, bodies), lambda: Expiry(seconds))
+            return await run_with_timer(self._read(most, bodies), lambda: PausableTimeout(seconds))
         except CallTimeout:
             text = f"The body did not arrive within {seconds:g} s"
             raise ProtocolError(text, code=INVALID_REQUEST, http_status=408) from None

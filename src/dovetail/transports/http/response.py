@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dovetail.engine.concurrency import DONE, CallTimeout, Expiry, go_on_beside, with_timeout
+from dovetail.engine.concurrency import DONE, CallTimeout, PausableTimeout, resume_with_timer, with_timeout
 from dovetail.errors import ProtocolError, RateLimited, Unauthorized
 from dovetail.protocol import sse
 from dovetail.protocol.methods import RequestId
@@ -43,7 +43,7 @@ class Response(msgspec.Struct, eq=False):
     whole: FastPath | None = None  # where the server has a shorter way
     extra: RawHeaders = []  # headers that every response to this request carries
     lock: asyncio.Lock | None = None  # from the first event on: calls and keep-alives write at the same time
-    sending: Expiry | None = None  # what is on its way and waits, and how long it may take
+    sending: PausableTimeout | None = None  # what is on its way and waits, and how long it may take
     over: asyncio.Future[None] | None = None  # where somebody waits for its end
     started: bool = False
     ended: bool = False
@@ -162,8 +162,8 @@ class Response(msgspec.Struct, eq=False):
                     waited_for = sending.send(None)
                 except StopIteration:
                     continue
-                self.sending = Expiry(SEND_SECONDS)
-                yield from go_on_beside(sending, waited_for, self.sending)
+                self.sending = PausableTimeout(SEND_SECONDS)
+                yield from resume_with_timer(sending, waited_for, self.sending)
         except asyncio.CancelledError:
             if len(messages) > 1:  # half of it may be out, so that nothing more can follow
                 self._end()
