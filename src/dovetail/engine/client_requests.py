@@ -19,7 +19,7 @@ from dovetail import engine as lazy
 from dovetail.engine.concurrency import HeldSlots, paused_timeouts, with_timeout
 from dovetail.engine.options import LONGEST_ANSWER
 from dovetail.engine.request_context import ClientChannel, Mark, RequestContext, client_requests_of, refuse_in_step
-from dovetail.engine.threads import resting, waiting_thread
+from dovetail.engine.threads import thread_slot_lent, waiting_thread
 from dovetail.errors import (
     URL_ELICITATION_REQUIRED,
     AnswerTimeout,
@@ -118,7 +118,7 @@ class LiveRequests:
         slots = self._context.slots or HeldSlots()
         task = asyncio.current_task()
         assert task is not None
-        place = nullcontext() if waiting_thread.get() is None else resting()
+        place = nullcontext() if waiting_thread.get() is None else thread_slot_lent()
         with paused_timeouts(), place:  # what else the function does meanwhile costs it nothing
             async with slots.released(), self._room:
                 if slots.closed:

@@ -93,7 +93,7 @@ class Posted(msgspec.Struct, eq=False):
         """
         if self.session is not None:
             with suppress(StoreUnavailable):
-                await self.session.use()
+                await self.session.touch()
         await self.answer.keep_alive()
         if self.answer.response.ended:  # or its stream goes on by another connection, which does no harm
             self.client_left()

@@ -59,7 +59,9 @@ class Endpoint:
         self.member = WorkerLease(state, engine.lease_timings)
         self._changes = ChangeLog(engine, state, self.member)
         timeout, most, half = options.session_timeout, options.max_sessions, -(-options.max_sessions // 2)
-        self.sessions = Sessions(engine, state, timeout=timeout, most=most, most_of_one=options.max_per_caller or half)
+        self.sessions = Sessions(
+            engine, state, timeout=timeout, max_sessions=most, max_per_caller=options.max_per_caller or half
+        )
         self._store = EventStore(state, ttl=options.event_timeout, member=self.member)
         self._messages = ServerMessages(self.sessions, state, session_timeout=timeout, beat=self._beat)
         self._streams = GetStreams(self._changes, self._store, self._messages, traffic, keep_alive=self._beat)

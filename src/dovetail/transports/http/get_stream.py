@@ -97,7 +97,7 @@ class ServerMessages:
         return entry.value.decode() if entry is not None and await self._state.delete(_visit(id)) else None
 
     async def tell_session(self, id: str, message: bytes) -> None:
-        held = await self._sessions.hold(id)
+        held = await self._sessions.load(id)
         if held is not None:
             await self.tell(held, message)
 
@@ -212,7 +212,7 @@ class SessionSource:
 
     async def enter(self) -> None:
         """A client that does not say what it has goes on where its older stream was, as far as that is noted."""
-        await self._held.tell()  # an older one at another worker
+        await self._held.wake_workers()  # an older one at another worker
         if not self.has_news and await self._held.reload():
             self.place = _noted(self._held)
 
@@ -395,7 +395,7 @@ class GetStream:
         if not self._response.started:  # it waits for the one before it
             return
         try:
-            if not await self._held.use():
+            if not await self._held.touch():
                 self.close()
                 return
             await self._presence.stay(self.source.name, self._id)

@@ -197,8 +197,8 @@ class Overview:
 
     async def sessions(self, most: int) -> tuple[int, list[SeenSession]]:
         """How many there are, and those that were used last."""
-        total, last = self._sessions.glance(most)
-        held = await asyncio.gather(*(self._sessions.hold(id) for id, _, _ in last))
+        total, last = self._sessions.last_used(most)
+        held = await asyncio.gather(*(self._sessions.load(id) for id, _, _ in last))
         now = time.time()
         seen = zip(held, last, strict=True)
         return total, [SeenSession(each.record, now - met, idle) for each, (_, met, idle) in seen if each is not None]
