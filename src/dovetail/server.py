@@ -48,7 +48,7 @@ class Server:
     """
 
     def __init__(self, name: str, *, tools: "ToolRegistry | None" = None, **options: Unpack[ServerOptions]) -> None:
-        settings = Options.of(options)
+        settings = Options.from_keywords(options)
         self.engine = Engine(_implementation(name, settings), settings, _catalog(tools))
         self._pages: dict[str, tuple[Callable[..., Any], Sequence[str]]] = {}
 

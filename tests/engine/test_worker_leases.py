@@ -107,7 +107,14 @@ def test_secrets_are_not_printed() -> None:
     server = Server("x", secret=[ONE, TWO])
     sealer = server.engine.sealer
     assert sealer.open(sealer.seal(b"data")) == b"data"
-    held = [server.engine.secrets, server.engine.options, Options.of({"secret": ONE}), server, sealer, vars(sealer)]
+    held = [
+        server.engine.secrets,
+        server.engine.options,
+        Options.from_keywords({"secret": ONE}),
+        server,
+        sealer,
+        vars(sealer),
+    ]
     for thing in held:
         shown = f"{thing} {thing!r} {[thing]} {pformat(thing)}"
         assert "secret of two" not in shown, type(thing)

@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from dovetail import engine as lazy
 from dovetail.engine.concurrency import HeldSlots, paused_timeouts, with_timeout
-from dovetail.engine.options import LONGEST_ANSWER
+from dovetail.engine.options import MAX_ANSWER_TIMEOUT
 from dovetail.engine.request_context import ClientChannel, Mark, RequestContext, client_requests_of, refuse_in_step
 from dovetail.engine.threads import thread_slot_lent, waiting_thread
 from dovetail.errors import (
@@ -71,7 +71,7 @@ async def ask(engine: "Engine", context: RequestContext, inquiry: InputRequest[T
     refuse_in_step()
     if timeout is None:
         timeout = engine.options.answer_timeout
-    elif not isinstance(timeout, (int, float)) or not 0 < timeout <= LONGEST_ANSWER:
+    elif not isinstance(timeout, (int, float)) or not 0 < timeout <= MAX_ANSWER_TIMEOUT:
         raise ValueError(f"timeout={timeout!r} of a question must be a number of seconds, above 0, and a year at most")
     answer = await client_requests_of(engine, context).answer(inquiry, float(timeout))
     return inquiry.read(answer, context.request.revision)

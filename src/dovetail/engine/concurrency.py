@@ -74,8 +74,7 @@ class Limit:
 
     async def acquire(self) -> None:
         """Take a slot: without a turn of the loop if one is free, else in order of arrival."""
-        if self._free > 0:
-            self._free -= 1
+        if Limit.take(self):
             return
         if len(self._queue) >= self._max_queue:
             raise self._refusal(f"{self.running} calls running and {self.waiting} waiting")
@@ -85,12 +84,8 @@ class Limit:
         return self._busy(f"{self._subject} is busy: {why}; try again in {BUSY_SECONDS} s.")
 
     async def reclaim(self) -> None:
-        """Take a slot again that was released for a while: in the queue, which may be longer than its limit then.
-
-        A call that is cancelled meanwhile has the slot nevertheless.
-        """
-        if self._free > 0:
-            self._free -= 1
+        """Take back a released slot, even if the queue is full. A call that is cancelled meanwhile has it too."""
+        if Limit.take(self):
             return
         try:
             await self._wait_in_queue()
@@ -132,10 +127,7 @@ class Limit:
 
 
 class FleetLimit(Limit):
-    """The `Limit` of one worker, whose calls also need a slot in the store: a key that is claimed for one lease.
-
-    It is renewed while the call runs. Slots of a worker that died are free when their leases have expired.
-    """
+    """The `Limit` of one worker, whose calls also need a slot in the store: a key that is leased while they run."""
 
     def __init__(
         self, state: "StateBackend", tool: str, slots: int, queue: int, timeout: float | None, timings: "LeaseTimings"
@@ -341,10 +333,7 @@ class ToolLimits(msgspec.Struct, frozen=True):
 
 
 class CallLimits:
-    """The rate limit of a server and the limits of its tools, each made when it is first needed. Only on the loop.
-
-    With `state`, which other workers share, the limits hold for all workers together.
-    """
+    """The rate limit of a server and the limits of its tools, for all workers that share `state`. Only on the loop."""
 
     def __init__(
         self, tools: "Catalog[Tool]", options: "Options", state: "StateBackend | None", timings: "LeaseTimings"
@@ -394,24 +383,19 @@ class CallTimeout(TimeoutError):
 
 
 class Timer(Protocol):
-    """Runs beside a coroutine, which it may cancel."""
+    """Runs beside a coroutine, from its first wait until it is done, and may cancel it."""
 
-    def begin(self) -> None:
-        """The coroutine waits for the first time."""
+    def begin(self) -> None: ...
 
     def translate_cancellation(self, cancelled: asyncio.CancelledError) -> BaseException:
         """The exception to raise for the cancellation that has ended the coroutine: itself, or one of the timer's."""
 
-    def end(self) -> None:
-        """The coroutine is done."""
+    def end(self) -> None: ...
 
 
 @types.coroutine
 def run_with_timer(work: Coroutine[Any, Any, T], timer: Callable[[], Timer]) -> Generator[Any, Any, T]:
-    """Await `work` in this task, with a timer beside it from the moment it waits for something.
-
-    Stepping through `work` ourselves shows whether it ever waits: for one that does not, as most, no timer is made.
-    """
+    """Await `work` in this task. Most work never waits: we step through it ourselves, and make a timer once it does."""
     try:
         waited_for = work.send(None)
     except StopIteration as end:
@@ -449,10 +433,7 @@ def resume_with_timer(work: Coroutine[Any, Any, T], waited_for: Any, timer: Time
 
 
 def with_timeout(work: Coroutine[Any, Any, T], seconds: float) -> Awaitable[T]:
-    """Await `work` in this task; cancel it after `seconds` and raise `CallTimeout`.
-
-    As with `asyncio.timeout`, a cancellation from outside stays one, also if it comes together with the timeout.
-    """
+    """Await `work` in this task; cancel it after `seconds` and raise `CallTimeout`. As strict as `asyncio.timeout`."""
     return run_with_timer(work, lambda: PausableTimeout(seconds))
 
 

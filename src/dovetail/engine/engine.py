@@ -67,12 +67,8 @@ class Engine:
         self._open_limits()
         self.shapers = {row.name: Shaper(row, options.style, info) for row in revisions.ALL}
         self.prompts: Catalog[Prompt] = Catalog("prompt")
-        self.resources = Resources(
-            self.threads,
-            options.hint,
-            on_update=lambda uri: self.publish(Change("updated", uri)),
-            on_list=partial(self._catalog_changed, "resources", by_files=True),
-        )
+        files_changed = partial(self._catalog_changed, "resources", by_files=True)
+        self.resources = Resources(self.threads, options.hint, self._file_changed, files_changed)
         self.completers: dict[tuple[str, str, str], Completer] = {}
         self.hub = Hub(self.resources.watch)
         self.audit: AuditTrail | None = lazy.audit.AuditTrail(self) if options.audit is not False else None
@@ -91,12 +87,8 @@ class Engine:
             catalog.on_change(partial(self._catalog_changed, kind))
 
     def _catalogs(self) -> list[tuple[Catalog[Any], ChangeKind]]:
-        return [
-            (self.tools, "tools"),
-            (self.prompts, "prompts"),
-            (self.resources.direct, "resources"),
-            (self.resources.templates, "resources"),
-        ]
+        direct, templates = self.resources.direct, self.resources.templates
+        return [(self.tools, "tools"), (self.prompts, "prompts"), (direct, "resources"), (templates, "resources")]
 
     def scopes_in_use(self) -> frozenset[str]:
         """All scopes that a tool, resource or prompt needs."""
@@ -128,8 +120,6 @@ class Engine:
         self.limits = (self.limit,)  # those of every call
         shared = self._state if self._state is not None and self._state.shared else None
         self.call_limits = CallLimits(self.tools, self.options, shared, self.lease_timings)
-
-    # ── capabilities and completions ──
 
     @property
     def capabilities(self) -> ServerCapabilities:
@@ -195,8 +185,6 @@ class Engine:
             return None if resource is None else ({}, resource.access)
         return None if target is None else (target.choices, target.access)
 
-    # ── resources and changes ──
-
     async def read(self, uri: str, context: RequestContext, call: Callable[..., Any] = guarded) -> ReadResourceResult:
         """Read as the caller of a request; `call` runs the function."""
 
@@ -210,6 +198,9 @@ class Engine:
         # What depends on a user's answer is without a cache hint: it is not for other users, nor for later.
         return contents if is_for_all() else ReadResourceResult(contents.items)
 
+    def _file_changed(self, uri: str) -> None:
+        self.publish(Change("updated", uri))
+
     def publish(self, change: Change) -> None:
         """Notify the subscriptions, if changes are announced at all; from any thread."""
         if change.uri or self.options.list_changed:
@@ -221,8 +212,6 @@ class Engine:
         elif from_other_worker and change.kind == "resources":
             self.resources.mark_files_stale()
         self.hub.publish(change, from_other_worker=from_other_worker)
-
-    # ── state ──
 
     @property
     def state(self) -> "StateBackend":
@@ -267,8 +256,8 @@ class Engine:
 
     async def start(self, owner: Any = None) -> None:
         """Add a user; the first one enters the lifespan. `owner` is the argument of the lifespan function."""
-        while (lifespan := self._lifespan) is not None and lifespan.is_on_this_loop and lifespan.is_ending:
-            await lifespan.ended()
+        while (lifespan := self._lifespan) is not None and lifespan.is_on_this_loop and lifespan.ending.is_set():
+            await asyncio.wait([lifespan.task])
             if self._lifespan is lifespan:  # else another task has made a new one meanwhile
                 self._lifespan = None
         if self._lifespan is not None and self._lifespan.runs_on_another_loop:
@@ -331,10 +320,9 @@ class Engine:
 
 
 class RunningLifespan:
-    """The lifespan of a server: entered for its first user, exited after its last, in one task of its own.
+    """The lifespan of a server: entered for its first user, exited after its last; `at_end` runs before that.
 
-    Users may come and go in any task, but a lifespan may hold a task group, which has to end in the task where it
-    began. `value` is what the lifespan yielded; `at_end` runs before it is exited.
+    It has a task of its own: users come and go in any task, but a task group has to end in the task where it began.
     """
 
     def __init__(
@@ -344,10 +332,10 @@ class RunningLifespan:
         self._enter = enter
         self._at_end = at_end
         self._users = 0
-        self._ending = asyncio.Event()
+        self.ending = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._started: asyncio.Future[None] = self._loop.create_future()
-        self._task = self._loop.create_task(self._run(), context=contextvars.Context())
+        self.task = self._loop.create_task(self._run(), context=contextvars.Context())
 
     @property
     def is_on_this_loop(self) -> bool:
@@ -356,14 +344,7 @@ class RunningLifespan:
     @property
     def runs_on_another_loop(self) -> bool:
         """False for one that was left behind on a dead loop."""
-        return not self.is_on_this_loop and self._loop.is_running() and not self._task.done()
-
-    @property
-    def is_ending(self) -> bool:
-        return self._ending.is_set()
-
-    async def ended(self) -> None:
-        await asyncio.wait([self._task])
+        return not self.is_on_this_loop and self._loop.is_running() and not self.task.done()
 
     async def add_user(self) -> None:
         """Returns when the lifespan is entered, raises what it raised."""
@@ -379,25 +360,25 @@ class RunningLifespan:
         self._users -= 1
         if self._users:
             return
-        self._ending.set()
+        self.ending.set()
         if self._started.done():
-            await asyncio.shield(self._task)
+            await asyncio.shield(self.task)
         else:  # all users have gone while it is still being entered
-            self._task.cancel()
-            await self.ended()
+            self.task.cancel()
+            await asyncio.wait([self.task])
 
     async def _run(self) -> None:
         try:
             async with self._enter() as self.value:
                 self._started.set_result(None)
-                await self._ending.wait()
+                await self.ending.wait()
                 await self._at_end()
         except Exception as failure:
             if self._started.done():
                 raise
             self._started.set_exception(failure)
         finally:
-            self._ending.set()
+            self.ending.set()
             if not self._started.done():
                 self._started.set_exception(ConnectionLost("The server was stopped while it started"))
                 self._started.exception()  # mark it as retrieved: there may be no user left

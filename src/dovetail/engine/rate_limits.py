@@ -159,18 +159,19 @@ class RateLimiter:
             if self._clock() < self._retry_at:
                 return None
             self._retry_at = self._clock() + STORE_RETRY_DELAY  # other calls do not wait for this one
-        result, unavailable = None, None
+        result = None
         try:
             result = await method(*arguments)
         except StoreFull as full:  # it has answered
             log.debug("a rate is counted by this worker for itself: %s", full)
         except StoreUnavailable as failure:
-            unavailable = failure
-            self._retry_at = self._clock() + STORE_RETRY_DELAY
-        if (unavailable is not None) != self._is_store_down:
-            self._is_store_down = unavailable is not None
-            by = f"this worker for itself: {unavailable}" if unavailable else "all again"
-            log.warning("rates are counted by %s", by)
+            if not self._is_store_down:
+                log.warning("rates are counted by this worker for itself: %s", failure)
+            self._is_store_down, self._retry_at = True, self._clock() + STORE_RETRY_DELAY
+            return None
+        if self._is_store_down:
+            self._is_store_down = False
+            log.warning("rates are counted by all again")
         return result
 
     async def claim_round(self, request_state: str) -> bool:

@@ -46,8 +46,7 @@ class CachedContents(msgspec.Struct, frozen=True):
 class Resources:
     """All resources. `on_update` is called when a watched file has changed, `on_list` when files have come or gone.
 
-    A listing of files is good for `listed` seconds. Up to `max_cached` contents are cached for resources with `cache=`,
-    of `max_cached_size` characters and bytes together.
+    A listing of files is good for `listed` seconds. `max_cached_size` is in characters and bytes together.
     """
 
     def __init__(
@@ -239,10 +238,7 @@ class Resources:
         self._stale_since = time.monotonic()
 
     async def refresh_files(self, timeout: float = 1.0) -> None:
-        """Bring the listed files up to date with the disk, at most once a second.
-
-        A request waits `timeout` seconds for a listing that runs already: the disk may hang.
-        """
+        """List the files again, at most once a second. Requests wait `timeout` seconds for a listing that runs."""
         since = max(self._stale_since, time.monotonic() - self._listed_seconds)
         if self._files_listed > since:
             return
@@ -330,10 +326,7 @@ class Resources:
         return self._list_again() if uri.startswith(FOLDER) else self._on_update(uri)
 
     async def _list_again(self) -> None:
-        """A folder has changed: list all files, at most once a second and for a tenth of the time.
-
-        One listing serves all changes before it began.
-        """
+        """List all files, at most once a second and for a tenth of the time, unless a listing began meanwhile."""
         asked, last = time.monotonic(), self._files_listed
         while self._files_listed <= asked:
             await asyncio.sleep(last + max(self._listed_seconds, 10 * self._listing_took) - time.monotonic())

@@ -126,7 +126,14 @@ class Sessions:
             await self._forget_expired()
             if self._opened_here > self._max_sessions or self._is_caller_full(known):
                 await self._evict(known)
-            version = await self._put_new(record, known)
+            while True:
+                try:
+                    version = await self.put(record, 0)
+                    break
+                except StoreFull:  # other sessions are large, though they may be few
+                    if self.state.shared:
+                        raise
+                    await self._evict(known)
         except BaseException:
             self._forget(id)
             raise
@@ -138,17 +145,8 @@ class Sessions:
 
     def _add(self, id: str, caller: str | None, now: float) -> "_Known":
         group = self._foreign if caller is None else self._callers.setdefault(caller, OrderedDict())
-        group[id] = self._known[id] = known = _Known(self._engine.hub, now, caller, group)
+        group[id] = self._known[id] = known = _Known(self._engine.hub, caller, group, now, now, now)
         return known
-
-    async def _put_new(self, record: Session, newcomer: "_Known") -> int:
-        while True:
-            try:
-                return await self.put(record, 0)
-            except StoreFull:  # others are large, though they may be few
-                if self.state.shared:
-                    raise
-                await self._evict(newcomer)
 
     def _is_caller_full(self, known: "_Known") -> bool:
         return len(known.group) > self._max_per_caller and known.caller != ANONYMOUS
@@ -219,10 +217,7 @@ class Sessions:
         return SessionHandle(self, record, entry.version)
 
     def decode(self, id: str, entry: Entry) -> Session | None:
-        """The record, which is cached: it will probably be used again soon.
-
-        Its subscriptions are watched by this worker from now on: the one that got them may be gone.
-        """
+        """Decode and cache a record, and watch its subscriptions: the worker that got them may be gone."""
         record, known = _codec.decode(entry.value), self._known.get(id)
         if known is not None and record is not None:
             if known.version != entry.version:
@@ -315,19 +310,18 @@ class Sessions:
             self._remove(id)
 
 
-class _Known:
+class _Known(msgspec.Struct, eq=False):
     """What this process knows of a session: when it was used, and which resources are watched for it."""
 
-    __slots__ = ("_hub", "_watched", "caller", "group", "met", "record", "touched", "used", "version")
-
-    def __init__(self, hub: Hub, now: float, caller: str | None, group: "_ByLastUse") -> None:
-        self.record: Session | None = None  # if it is cached
-        self.version = 0  # of that
-        self._hub = hub
-        self._watched: frozenset[str] = frozenset()
-        self.caller = caller  # that has opened it; None if that was at another worker
-        self.group = group  # all sessions of that caller
-        self.met = self.used = self.touched = now
+    _hub: Hub
+    caller: str | None  # that has opened it; None if that was at another worker
+    group: "_ByLastUse"  # all sessions of that caller
+    met: float
+    used: float
+    touched: float
+    record: Session | None = None  # if it is cached
+    version: int = 0  # of that
+    _watched: frozenset[str] = frozenset()
 
     def watch(self, uris: frozenset[str]) -> None:
         if uris == self._watched:

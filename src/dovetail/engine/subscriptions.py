@@ -281,10 +281,8 @@ class ChangeLog:
         """Count the changes that the running call makes from now on; None without other workers."""
         if not self._state.shared:
             return None
-        made = changes_made.get()
-        if made is None:
-            made = {}
-            changes_made.set(made)
+        if (made := changes_made.get()) is None:
+            changes_made.set(made := {})
         return made
 
     async def wait_until_written(self, made: ChangesMade) -> None:
@@ -340,10 +338,9 @@ class ChangeLog:
         return self._state.outages
 
     async def changes_for(self, session: "SessionHandle", after: int, outages: int) -> SessionChanges:
-        """The changes after a position that a session wants, each once.
+        """The changes after a position that a session wants, each once; all that it wants if some were lost since.
 
-        Everything may have changed if there was an outage since, if some of the changes are not kept any more, or if
-        the position is in another log. The session is read after the log: what it subscribed to before a change counts.
+        The session is read after the log: what it subscribed to before a change counts.
         """
         page = await self._state.read(LOG, after)
         current = self._state.outages
@@ -374,8 +371,7 @@ def _is_gap(page: "LogPage", position: int) -> bool:
 class Refresher:
     """The functions of `on_refresh`, and the number of the last refresh at this worker.
 
-    The shared state counts the refreshes. A worker that is behind, or has just started, runs the functions; each worker
-    announces the lists that they change there.
+    The shared state counts the refreshes; a worker that is behind runs the functions, and announces changed lists.
     """
 
     def __init__(self, engine: "Engine") -> None:
@@ -409,20 +405,15 @@ class Refresher:
             self.changed = changed = set[ChangeKind]()
             try:
                 for function in self._functions:
-                    await self._call(function)
+                    is_async = inspect.iscoroutinefunction(function)
+                    value = function() if is_async else await self._engine.threads.run(function, label="on_refresh")
+                    if inspect.isawaitable(value):
+                        await value
             finally:
                 self.changed = None
                 self.count = count
                 for kind in sorted(changed):
                     self._engine.publish(Change(kind))
-
-    async def _call(self, function: Callable[[], Any]) -> None:
-        if inspect.iscoroutinefunction(function):
-            await function()
-        else:
-            value = await self._engine.threads.run(function, label="on_refresh")
-            if inspect.isawaitable(value):
-                await value
 
     async def follow(self, state: "StateBackend", listener: "Listener") -> None:
         """Run the functions after each refresh of another worker, until the listener is closed."""

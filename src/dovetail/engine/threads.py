@@ -115,10 +115,9 @@ this_thread = _ThisThread()
 
 
 class ThreadPool:
-    """At most `max_threads` functions run at once, `share` of one label. At most `max_stuck` jobs may be abandoned.
+    """At most `max_threads` functions run at once, `share` of one label; `max_waiting` more may wait for a client.
 
-    A thread ends after `idle` seconds without a job. An abandoned job has `grace` seconds to end before the log names
-    it. `max_waiting` more threads may wait for a response of a client.
+    At most `max_stuck` jobs may be abandoned; each has `grace` seconds to end before the log names it.
     """
 
     def __init__(
