@@ -138,13 +138,11 @@ class Engine:
             "logging": options.logging,
         }
         names = frozenset(name for name, is_present in present.items() if is_present) | frozenset(options.declare)
-        capabilities = ServerCapabilities(
-            names=names, list_changed=options.list_changed, experimental=options.experimental
-        )
+        made = ServerCapabilities(names=names, list_changed=options.list_changed, experimental=options.experimental)
         with self._capabilities_lock:
             if changes == self._capability_changes:  # else another thread has changed a catalog meanwhile
-                self._capabilities, self.open_methods = capabilities, capabilities.open_methods()
-        return capabilities
+                self._capabilities, self.open_methods = made, made.open_methods()
+        return made
 
     def _forget_capabilities(self) -> None:
         """From any thread, when a catalog has changed."""
@@ -187,16 +185,14 @@ class Engine:
 
     async def read(self, uri: str, context: RequestContext, call: Callable[..., Any] = guarded) -> ReadResourceResult:
         """Read as the caller of a request; `call` runs the function."""
-
-        def may_read(rule: "AccessRule") -> Awaitable[bool]:
-            return lazy.access.may_use(self, context, rule)
-
-        def is_for_all() -> bool:
-            return context.client_requests is None
-
-        contents = await self.resources.read(uri, partial(call, self, context), may_read, is_for_all)
+        contents = await self.resources.read(
+            uri,
+            partial(call, self, context),
+            may_read=lambda rule: lazy.access.may_use(self, context, rule),
+            is_for_all=lambda: context.client_requests is None,
+        )
         # What depends on a user's answer is without a cache hint: it is not for other users, nor for later.
-        return contents if is_for_all() else ReadResourceResult(contents.items)
+        return contents if context.client_requests is None else ReadResourceResult(contents.items)
 
     def _file_changed(self, uri: str) -> None:
         self.publish(Change("updated", uri))
@@ -246,8 +242,6 @@ class Engine:
         if self._sealer is None or self._sealer.secrets != self.secrets:
             self._sealer = lazy.request_state.Sealer(self.secrets)
         return self._sealer
-
-    # ── lifespan ──
 
     @property
     def lifespan_value(self) -> Any:

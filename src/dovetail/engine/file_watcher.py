@@ -16,20 +16,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
 log = logging.getLogger("dovetail.watch")
 
-T = TypeVar("T")
+Run = Callable[[Callable[[], Any]], Awaitable[Any]]  # runs a function in a thread
 Folder = tuple[str, int]  # path and inode: a folder that was replaced is another one
-
-
-class Run(Protocol):
-    """Runs a function in a thread."""
-
-    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 class FileStat(NamedTuple):
@@ -180,7 +174,7 @@ class Watcher:
             self._poll_took = time.monotonic() - began
             return stats
 
-        stats = await self._run_in_thread(stat_all)
+        stats: list[FileStat] = await self._run_in_thread(stat_all)
         return {uri for (uri, each), found in zip(watched.items(), stats, strict=True) if self._update(each, found)}
 
     def _update(self, watched: _Watched, found: FileStat) -> bool:

@@ -150,22 +150,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise SetupError(f"Server: lifespan={given['lifespan']!r} is not callable; give it a function")
         if not isinstance(given.get("audit", False), bool) and not callable(given["audit"]):
             raise SetupError(f"Server: audit={given['audit']!r} is not possible; it must be True, False or a function")
-        secrets = checked_secrets(given["secret"], "Server: secret") if "secret" in given else None
-        parsed = {
-            "secret": secrets_from_env(os.environ) if secrets is None else secrets,
-            "rate_limit": parse_rates(given["rate_limit"], "Server") if "rate_limit" in given else (),
-            "auth": None if given.get("auth") is None else lazy_auth.Auth.of(given["auth"]),
-        }
+        is_given = "secret" in given
+        secrets = checked_secrets(given["secret"], "Server: secret") if is_given else secrets_from_env(os.environ)
+        rates = parse_rates(given["rate_limit"], "Server") if "rate_limit" in given else ()
+        auth = None if given.get("auth") is None else lazy_auth.Auth.of(given["auth"])
+        parsed = {"secret": secrets, "rate_limit": rates, "auth": auth}
         return cls(**{**PROFILES[given.get("profile", "spec")], **given, **parsed})
 
     @property
     def style(self) -> Style:
-        return Style(
-            always_structured_content=self.always_structured_content,
-            empty_next_cursor=self.empty_next_cursor,
-            explicit_is_error=self.explicit_is_error,
-            server_info=self.server_info,
-        )
+        return msgspec.convert(self, Style, from_attributes=True)
 
     @property
     def hint(self) -> CacheHint:

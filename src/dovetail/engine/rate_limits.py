@@ -45,11 +45,8 @@ def network_of(address: str, bits: int = IPV6_NETWORK_BITS) -> str | None:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return None
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return str(parsed)
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.IPv6Network((parsed, bits), strict=False))
+    ipv4 = parsed if isinstance(parsed, ipaddress.IPv4Address) else parsed.ipv4_mapped
+    return str(ipaddress.IPv6Network((parsed, bits), strict=False) if ipv4 is None else ipv4)
 
 
 def caller_of(owner: str | None, address: str | None, bits: int = IPV6_NETWORK_BITS) -> str:

@@ -140,14 +140,11 @@ class Redactor:
         return "".join(parts) + line[done:] if parts else line
 
 
-class _Walk:
+class _Walk(msgspec.Struct, eq=False):
     """One pass over one value. It counts the values, which also ends every cycle."""
 
-    __slots__ = ("_redactor", "_remaining")
-
-    def __init__(self, redactor: Redactor) -> None:
-        self._redactor = redactor
-        self._remaining = MAX_VALUES
+    _redactor: Redactor
+    _remaining: int = MAX_VALUES
 
     def value(self, data: Any, depth: int) -> Any:
         self._remaining -= 1

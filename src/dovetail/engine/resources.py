@@ -145,8 +145,6 @@ class Resources:
         self._swap([resource.uri for resource in self.files_in(uri)], {})
         return True
 
-    # ── reading ──
-
     async def read(
         self, uri: str, call: Call, may_read: MayRead, is_for_all: Callable[[], bool] = lambda: True
     ) -> ReadResourceResult:

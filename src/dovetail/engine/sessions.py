@@ -44,16 +44,12 @@ class SessionHandle(msgspec.Struct, eq=False):
     async def reload(self) -> bool:
         """Read its record again; False if it is gone."""
         entry = await self._sessions.state.get(_key(self.record.id))
-        return entry is not None and self._update(entry)
-
-    def _update(self, entry: Entry) -> bool:
-        """False if the record can't be read."""
-        if entry.version != self.version:
+        if entry is not None and entry.version != self.version:
             record = self._sessions.decode(self.record.id, entry)
             if record is None:
                 return False
             self.record, self.version = record, entry.version
-        return True
+        return entry is not None
 
     async def has_ended(self) -> bool:
         """Whether it was ended. One that is merely gone was not: a store may lose its records."""
@@ -66,8 +62,7 @@ class SessionHandle(msgspec.Struct, eq=False):
             try:
                 self.version = await self._sessions.put(record, self.version)
             except Conflict:
-                entry = await self._sessions.state.get(_key(record.id))
-                if entry is None or not self._update(entry):
+                if not await self.reload():
                     return
                 continue
             self.record = record
@@ -158,8 +153,10 @@ class Sessions:
             may_end = each.group is own if is_caller_full else len(each.group) >= len(own)
             if may_end and self._uninitialized.pop(id, None) is not None and await self._is_idle(id):
                 return await self.end(id)
-        group = own if is_caller_full else self._largest_group()
-        has_more = len(group) > len(own)
+        most = len(own) if is_caller_full else max(map(len, self._callers.values()))
+        groups = (each.group for each in self._known.values() if len(each.group) == most and each.caller is not None)
+        group = own if is_caller_full else next(groups)  # of equals, the one with the session that is idle longest
+        has_more = most > len(own)
         for _ in range(MAX_CHECKS):
             id, known = next(iter(group.items()), ("", None))
             if known is None or not (has_more or self._clock() - known.used >= RECENT_USE):
@@ -172,17 +169,10 @@ class Sessions:
             raise RateLimited(text, retry_after=int(RECENT_USE))
         raise Busy(f"There are {self._opened_here - 1} sessions, all of them in use; try again later", http_status=503)
 
-    def _largest_group(self) -> "_ByLastUse":
-        """Of the caller that has most; of equals, the one with the session that is idle longest."""
-        most = max(map(len, self._callers.values()))
-        return next(each.group for each in self._known.values() if len(each.group) == most and each.caller is not None)
-
     async def _is_idle(self, id: str) -> bool:
         """Not used for a while, by any worker, or never `initialized`. True if it is gone."""
-        entry = await self.state.get(_key(id))
-        record = None if entry is None else _codec.decode(entry.value)
-        remaining = await self.state.remaining(_key(id))
-        if record is None or not record.initialized or remaining is None:
+        session, remaining = await self.load(id), await self.state.remaining(_key(id))
+        if session is None or not session.record.initialized or remaining is None:
             return True
         return self._timeout - remaining - self._untold >= RECENT_USE
 

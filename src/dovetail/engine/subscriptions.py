@@ -186,9 +186,6 @@ def _all_changes(kinds: Iterable[str], uris: Iterable[str]) -> list[Change]:
     return [*lists, *(Change("updated", uri) for uri in sorted(uris))]
 
 
-# ── the log of all workers ──
-
-
 class LoggedChange(msgspec.Struct, frozen=True, array_like=True):
     """A change in the log, and which worker wrote it."""
 
@@ -371,7 +368,7 @@ def _is_gap(page: "LogPage", position: int) -> bool:
 class Refresher:
     """The functions of `on_refresh`, and the number of the last refresh at this worker.
 
-    The shared state counts the refreshes; a worker that is behind runs the functions, and announces changed lists.
+    The state counts the refreshes; a worker that is behind runs the functions, and announces changed lists.
     """
 
     def __init__(self, engine: "Engine") -> None:
@@ -379,7 +376,6 @@ class Refresher:
         self._functions: list[Callable[[], Any]] = []
         self._lock = asyncio.Lock()
         self.count = 0
-        self._requested = 0  # refreshes of this process, where no other shares the state
         self.changed: set[ChangeKind] | None = None  # the lists that the running functions change; announced at the end
 
     def add(self, function: Callable[[], Any]) -> None:
@@ -388,14 +384,10 @@ class Refresher:
     async def refresh(self) -> None:
         """At every worker; returns when it is done at this one. Raises what a function raises here."""
         state = self._engine.state
-        if state.shared:
-            count = await state.add(REFRESH, 1, lazy_state.base.MAX_TTL)
-            if count <= self.count:  # the store has lost it
-                count = await state.add(REFRESH, self.count, lazy_state.base.MAX_TTL)
-            await state.publish(REFRESH)
-        else:
-            self._requested = max(self._requested, self.count) + 1
-            count = self._requested
+        count = await state.add(REFRESH, 1, lazy_state.base.MAX_TTL)
+        if count <= self.count:  # the store has lost it
+            count = await state.add(REFRESH, self.count, lazy_state.base.MAX_TTL)
+        await state.publish(REFRESH)
         await self._run(count)
 
     async def _run(self, count: int) -> None:

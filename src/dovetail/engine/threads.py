@@ -19,7 +19,7 @@ from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dovetail.errors import BUSY_SECONDS, Busy, ToolBusy
 
@@ -38,15 +38,12 @@ class CallEnded(RuntimeError):
         super().__init__("this call was cancelled or has timed out: there is nothing to wait for any more")
 
 
-class ResultQueue:
+class ResultQueue(Struct, eq=False):
     """Results of jobs on their way to one loop, which is woken once for all that are there when it comes."""
 
-    __slots__ = ("_is_woken", "_results", "loop")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._results: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
-        self._is_woken = False  # and has not come yet
+    loop: asyncio.AbstractEventLoop
+    _results: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = field(default_factory=deque)
+    _is_woken: bool = False  # and has not come yet
 
     def add(self, future: "asyncio.Future[Any]", result: Any, failure: BaseException | None) -> None:
         """From any thread."""
@@ -350,16 +347,13 @@ def _shutting_down(job: Job[Any]) -> Busy:
 # ── threads that wait for the loop: `ctx.wait` and all that is built on it ──
 
 
-class WaitingThread:
+class WaitingThread(Struct, eq=False):
     """A thread that waits for the loop, and runs the jobs that its work on the loop needs a thread for."""
 
-    __slots__ = ("_jobs", "_lock", "_waits", "job")
-
-    def __init__(self, job: Job[Any] | None) -> None:
-        self.job = job  # that it waits in; None in a thread that is not ours
-        self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
-        self._waits = True
-        self._lock = threading.Lock()  # no job may be put behind the None that ends the queue
+    job: Job[Any] | None  # that it waits in; None in a thread that is not ours
+    _jobs: "SimpleQueue[Job[Any] | None]" = field(default_factory=SimpleQueue)
+    _waits: bool = True
+    _lock: threading.Lock = field(default_factory=threading.Lock)  # no job may follow the None that ends the queue
 
     def accept(self, job: Job[Any]) -> bool:
         """Whether it runs the job, which holds no slot of the pool then."""
