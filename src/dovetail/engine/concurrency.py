@@ -29,13 +29,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Slot = tuple[str, bytes]  # a key in the store, and the value by which this worker knows its claim
-
 log = logging.getLogger("dovetail")
 
 
 class _Done:
-    """Awaitable that is done."""
-
     def __await__(self) -> Iterator[Any]:
         return iter(())
 
@@ -271,12 +268,11 @@ class HeldSlots(msgspec.Struct):
         self._requests += 1
         if not reclaiming.locked():  # else the request that reclaims them releases them
             self._release()
-        can_wait = False
+        can_wait = True
         try:
             yield
-            can_wait = True
-        except Exception:
-            can_wait = True
+        except BaseException as failure:
+            can_wait = isinstance(failure, Exception)
             raise
         finally:
             self._requests -= 1

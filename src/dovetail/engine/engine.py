@@ -68,7 +68,7 @@ class Engine:
         self.shapers = {row.name: Shaper(row, options.style, info) for row in revisions.ALL}
         self.prompts: Catalog[Prompt] = Catalog("prompt")
         files_changed = partial(self._catalog_changed, "resources", by_files=True)
-        self.resources = Resources(self.threads, options.hint, self._file_changed, files_changed)
+        self.resources = Resources(self.threads, options.hint, self.publish, files_changed)
         self.completers: dict[tuple[str, str, str], Completer] = {}
         self.hub = Hub(self.resources.watch)
         self.audit: AuditTrail | None = lazy.audit.AuditTrail(self) if options.audit is not False else None
@@ -107,8 +107,7 @@ class Engine:
         self.publish(Change(kind))
 
     def on_refresh(self, function: Callable[[], Any]) -> None:
-        if self.refresher is None:
-            self.refresher = Refresher(self)
+        self.refresher = self.refresher or Refresher(self)
         self.refresher.add(function)
 
     def use(self, middleware: Middleware) -> None:
@@ -194,9 +193,6 @@ class Engine:
         # What depends on a user's answer is without a cache hint: it is not for other users, nor for later.
         return contents if context.client_requests is None else ReadResourceResult(contents.items)
 
-    def _file_changed(self, uri: str) -> None:
-        self.publish(Change("updated", uri))
-
     def publish(self, change: Change) -> None:
         """Notify the subscriptions, if changes are announced at all; from any thread."""
         if change.uri or self.options.list_changed:
@@ -228,8 +224,7 @@ class Engine:
 
     @property
     def elicitations(self) -> "Elicitations":
-        if self._elicitations is None:
-            self._elicitations = lazy.client_requests.Elicitations()
+        self._elicitations = self._elicitations or lazy.client_requests.Elicitations()
         return self._elicitations
 
     def session_ended(self, id: str) -> None:

@@ -1,8 +1,7 @@
 """File watcher: polls paths with `os.stat` and calls `on_change(uri)` on the event loop, once for a burst of changes.
 
-One task polls every watched path each `poll_seconds`, for at most a twentieth of the time. If watchfiles is installed,
-it watches folders and triggers the next poll at once; without it, or if it fails, polling goes on alone. Disks may
-hang, so they are only touched in threads.
+One task polls all paths, for at most a twentieth of the time. If watchfiles is installed, it watches folders and
+triggers the next poll at once. Disks may hang, so they are only touched in threads.
 """
 
 import asyncio

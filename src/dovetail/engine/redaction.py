@@ -91,10 +91,7 @@ _VALUE = r"""(?isx)
     """
 # Without quotes, `Cookie: a=b; c=d` goes to the end of the line.
 _HEADER_VALUE = r"""(?!\\*+["'])\S[^\r\n"']*+"""
-_HEADER_ENDINGS = ("authorization", "cookie")
-_OPENING_QUOTE = r"""\\*+["']"""
 _CONTROLS = r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
-_PLAIN = (int, float, type(None))
 _RECORD_MARKS = ("__struct_fields__", "__dataclass_fields__", "__attrs_attrs__")
 
 
@@ -130,11 +127,11 @@ class Redactor:
             position = key.end()
             if not self.is_secret_key(key[1]):
                 continue
-            is_header = key[2] == ":" and _normal_key(key[1]).endswith(_HEADER_ENDINGS)
+            is_header = key[2] == ":" and _normal_key(key[1]).endswith(("authorization", "cookie"))
             header, value = re.compile(_HEADER_VALUE), re.compile(_VALUE)
             secret = (is_header and header.match(line, position)) or value.match(line, position)
             if secret is not None:
-                quote = re.match(_OPENING_QUOTE, secret[0])
+                quote = re.match(r"""\\*+["']""", secret[0])
                 parts += (line[done:position], REDACTED if quote is None else quote[0] + REDACTED + quote[0])
                 done = position = secret.end()
         return "".join(parts) + line[done:] if parts else line
@@ -156,8 +153,9 @@ class _Walk(msgspec.Struct, eq=False):
             return self._mapping(data, depth - 1) if depth else CUT
         if isinstance(data, list | tuple | set | frozenset):
             return self._sequence(data, depth - 1) if depth else CUT
-        is_record = not isinstance(data, _PLAIN) and any(hasattr(type(data), mark) for mark in _RECORD_MARKS)
-        return self._record(data, depth) if is_record else data
+        if isinstance(data, int | float | None) or not any(hasattr(type(data), mark) for mark in _RECORD_MARKS):
+            return data
+        return self._record(data, depth)
 
     def _mapping(self, data: dict[Any, Any], depth: int) -> dict[Any, Any]:
         changes: dict[Any, Any] = {}

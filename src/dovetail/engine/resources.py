@@ -13,6 +13,7 @@ import msgspec
 
 from dovetail import engine as lazy
 from dovetail import registry
+from dovetail.engine.subscriptions import Change
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import ArgumentError, Busy, NotFound
 from dovetail.protocol.results import CacheHint, ReadResourceResult
@@ -50,7 +51,7 @@ class Resources:
     """
 
     def __init__(
-        self, threads: ThreadPool, hint: CacheHint, on_update: Callable[[str], None], on_list: Callable[[], None],
+        self, threads: ThreadPool, hint: CacheHint, on_update: Callable[[Change], None], on_list: Callable[[], None],
         *, listed: float = 1.0, max_cached: int = 1_000, max_cached_size: int = 100_000_000,
     ) -> None:  # fmt: skip
         self.direct: Catalog[Resource] = Catalog("resource")  # those with one URI, also the files of folders
@@ -297,8 +298,7 @@ class Resources:
             self._open_watcher().watch(uri, path)
 
     def _open_watcher(self) -> "Watcher":
-        if self._watcher is None:
-            self._watcher = lazy.file_watcher.Watcher(self._changed, run=self._run_in_thread)
+        self._watcher = self._watcher or lazy.file_watcher.Watcher(self._changed, run=self._run_in_thread)
         return self._watcher
 
     async def _run_in_thread(self, work: Callable[[], Any]) -> Any:
@@ -321,7 +321,7 @@ class Resources:
             self._open_watcher().watch(FOLDER + uri, root)
 
     def _changed(self, uri: str) -> Awaitable[None] | None:
-        return self._list_again() if uri.startswith(FOLDER) else self._on_update(uri)
+        return self._list_again() if uri.startswith(FOLDER) else self._on_update(Change("updated", uri))
 
     async def _list_again(self) -> None:
         """List all files, at most once a second and for a tenth of the time, unless a listing began meanwhile."""

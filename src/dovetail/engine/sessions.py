@@ -1,9 +1,8 @@
 """HTTP sessions of the handshake era, as records in a state backend: find, open, change, expire and evict.
 
-A session lives as long as it is used, and belongs to the caller that opened it: a principal, or else a network. There
-are limits for all sessions and for those of one caller. At a limit the oldest session without `initialized` is evicted,
-of a caller that has as many as the newcomer or more; else the longest idle one of the caller that has most. One that
-was used a moment ago is evicted only for a caller that has fewer.
+There are limits for all sessions and for those of one caller, a principal or else a network. At a limit the oldest
+session without `initialized` is evicted, of a caller that has as many as the newcomer or more; else the longest idle
+one of the caller that has most. One that was used a moment ago is evicted only for a caller that has fewer.
 """
 
 import secrets
@@ -27,6 +26,7 @@ from dovetail.state.base import Codec, Conflict, Entry, StateBackend, StoreFull
 RECENT_USE = 60.0  # seconds; a session that was used since is not evicted for a caller that has as many
 MAX_CHECKS = 8  # of sessions that might be evicted
 MAX_ID = 128
+ENDED_KEY = "cancel/"  # and the id of a session that was ended
 _codec: Codec[Session] = Codec(Session, "session", version=2)
 
 
@@ -38,7 +38,6 @@ class SessionHandle(msgspec.Struct, eq=False):
     version: int
 
     async def touch(self) -> bool:
-        """Start its timeout anew; False if it is gone."""
         return await self._sessions.touch(self.record)
 
     async def reload(self) -> bool:
@@ -53,7 +52,7 @@ class SessionHandle(msgspec.Struct, eq=False):
 
     async def has_ended(self) -> bool:
         """Whether it was ended. One that is merely gone was not: a store may lose its records."""
-        return await self._sessions.state.get(_ended(self.record.id)) is not None
+        return await self._sessions.state.get(ENDED_KEY + self.record.id) is not None
 
     async def change(self, change: Callable[[Session], Session]) -> None:
         """Raises what `change` raises. A session that has ended meanwhile stays ended."""
@@ -112,10 +111,8 @@ class Sessions:
         self, params: InitializeParams, revision: Revision, *, owner: str | None, unheard_since: int, caller: str = ""
     ) -> SessionHandle:
         """`caller`: the one whose sessions are counted."""
-        id = secrets.token_urlsafe(24)
-        record = Session.open(
-            id, params, revision, announced=self._engine.announced_kinds(), owner=owner, unheard_since=unheard_since
-        )
+        id, announced = secrets.token_urlsafe(24), self._engine.announced_kinds()
+        record = Session.open(id, params, revision, announced=announced, owner=owner, unheard_since=unheard_since)
         known = self._add(id, caller, self._clock())  # it counts from now on: other requests may open one meanwhile
         try:
             await self._forget_expired()
@@ -195,11 +192,8 @@ class Sessions:
             self._forget(id)
             return None
         known = self._known.get(id)
-        record: Session | None
-        if known is not None and known.version == entry.version and known.record is not None:
-            record = known.record
-        else:
-            record = self.decode(id, entry)
+        cached = known.record if known is not None and known.version == entry.version else None
+        record = self.decode(id, entry) if cached is None else cached
         if record is None or record.owner != owner:
             return None
         if self._needs_touch(record) and not await self._touch(record):
@@ -274,7 +268,7 @@ class Sessions:
     async def end(self, id: str) -> None:
         """For all workers, also those that serve a stream or a call of it."""
         with suppress(StoreFull):  # then its calls at other workers go on
-            await self.state.put(_ended(id), b"", ttl=30.0)
+            await self.state.put(ENDED_KEY + id, b"", ttl=30.0)
         await self.state.delete(_key(id))
         self._forget(id)  # not before: while the backend is unavailable, the session still counts
         await self.state.drop(messages(id))
@@ -332,10 +326,6 @@ def topic(id: str) -> str:
 
 
 _key = topic
-
-
-def _ended(id: str) -> str:
-    return f"cancel/{id}"
 
 
 def messages(id: str) -> str:

@@ -1,8 +1,7 @@
 """Subscriptions to changes: the hub of one process, the log that all workers share, and `server.refresh()`.
 
 A subscription holds each pending change once, so a slow reader costs no memory and misses no change. Workers that share
-a state write their changes to a log in it. Every session reads the log from its last position on. Every worker relays
-the changes of other workers to its own subscriptions: at least once, and after an outage of the store all of them.
+a state write their changes to a log in it, which sessions read, and relay those of other workers to their own hub.
 """
 
 import asyncio
@@ -31,7 +30,6 @@ LIST_KINDS: tuple[ChangeKind, ...] = ("tools", "prompts", "resources")
 LOG = "changes"
 REFRESH = "refresh"  # the counter, and the topic
 RETRY_DELAY = 0.5  # seconds
-
 log = logging.getLogger("dovetail")
 
 
@@ -134,7 +132,6 @@ class Hub:
         self._ended = False
 
     def begin(self) -> None:
-        """The server starts, perhaps not for the first time."""
         self._ended = False
 
     def subscribe(self, kinds: Iterable[ChangeKind], uris: Iterable[str] = (), *, is_log: bool = False) -> Subscription:
@@ -331,7 +328,6 @@ class ChangeLog:
 
     @property
     def outages(self) -> int:
-        """Of the store, as far as this worker has noticed."""
         return self._state.outages
 
     async def changes_for(self, session: "SessionHandle", after: int, outages: int) -> SessionChanges:

@@ -428,5 +428,4 @@ def thread_slot_lent() -> Iterator[None]:
 
 def call_has_ended() -> bool:
     """Whether this thread works for a call that was cancelled or timed out."""
-    job = this_thread.job
-    return job is not None and job.abandoned
+    return this_thread.job is not None and this_thread.job.abandoned

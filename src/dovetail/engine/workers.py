@@ -1,9 +1,7 @@
 """Workers that share a state: the server's secrets, and the lease by which a worker shows that it is alive.
 
-The secrets come from an option, from the environment, or are random; random ones of the first worker are used by all.
-
-A worker without a lease is lost, with its unfinished calls. A lease outlasts short outages of the store. After a longer
-one, in which no lease could be renewed, a worker declares no other lost until one lease has passed.
+Random secrets of the first worker are used by all. A worker without a lease is lost, with its unfinished calls. After
+an outage, in which no lease could be renewed, a worker declares no other lost until one lease has passed.
 """
 
 import asyncio
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
 SECRET_VARIABLE = "DOVETAIL_SECRET"
 MIN_SECRET_BYTES = 16
 SECRET_KEY = "server-secret"  # in a shared state
+LEASE_KEY = "worker/"  # and the id of the worker
 _HINT = """python -c "import secrets; print(secrets.token_urlsafe(32))" makes a good one"""
 
 log = logging.getLogger("dovetail")
@@ -126,15 +125,15 @@ class WorkerLease:
         await asyncio.wait([self._renewing])
         self._renewing = None
         try:
-            await self._state.delete(_key(self.id))
+            await self._state.delete(LEASE_KEY + self.id)
         except Exception as failure:
             log.debug("the lease of this worker stays until it expires: %s", failure)
 
     async def _renew(self) -> None:
         while True:
             try:
-                if not await self._state.touch(_key(self.id), self._timings.lease):
-                    await self._state.put(_key(self.id), b"", ttl=self._timings.lease)
+                if not await self._state.touch(LEASE_KEY + self.id, self._timings.lease):
+                    await self._state.put(LEASE_KEY + self.id, b"", ttl=self._timings.lease)
                 await self._state.check()
                 self.store_error = None
             except Exception as failure:  # of any kind: without a lease, other workers take this one for lost
@@ -145,7 +144,7 @@ class WorkerLease:
 
     async def is_alive(self, worker: str) -> bool:
         """Whether a worker has a lease."""
-        return worker == self.id or (self._state.shared and await self._state.get(_key(worker)) is not None)
+        return worker == self.id or (self._state.shared and await self._state.get(LEASE_KEY + worker) is not None)
 
     async def is_lost(self, worker: str) -> bool:
         """Whether a worker will not come back: another one may answer for its unfinished calls."""
@@ -156,7 +155,3 @@ class WorkerLease:
             self._outages = self._state.outages
             self._declares_from = time.monotonic() + self._timings.lease
         return time.monotonic() >= self._declares_from
-
-
-def _key(worker: str) -> str:
-    return f"worker/{worker}"
