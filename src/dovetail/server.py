@@ -49,7 +49,7 @@ class Server:
     """
 
     def __init__(self, name: str, *, tools: "ToolRegistry | None" = None, **options: Unpack[ServerOptions]) -> None:
-        settings = Options.of(options)
+        settings = Options.from_keywords(options)
         self.engine = Engine(_implementation(name, settings), settings, _catalog(tools))
         self._routes: dict[str, tuple[Callable[..., Any], Sequence[str]]] = {}
 
@@ -99,12 +99,12 @@ class Server:
 
     def add_resource(self, uri: str, function: Callable[..., Any], **options: "Unpack[ResourceOptions]") -> None:
         compiled = registry.resources.compile_resource(uri, function, options, injectable=Context)
-        self.engine.library.add(compiled, where=qualified_name(function))
+        self.engine.resources.add(compiled, where=qualified_name(function))
 
     def add_file(self, path: "str | Path", *, uri: str | None = None, **options: "Unpack[ResourceOptions]") -> None:
         """Offer one file; subscribers are notified when it changes."""
         file = registry.files.File(path, uri=uri, mime_type=options.get("mime_type"))
-        self.engine.library.add(registry.resources.compile_file(file, options))
+        self.engine.resources.add(registry.resources.compile_file(file, options))
 
     def add_directory(
         self,
@@ -118,11 +118,11 @@ class Server:
     ) -> None:
         """Offer the files below a folder: listed, readable, watched. No path leads out of the folder."""
         directory = registry.files.Directory(path, uri=uri, include=include, exclude=exclude, hidden=hidden)
-        self.engine.library.add_folder(registry.resources.compile_directory(directory, options))
+        self.engine.resources.add_folder(registry.resources.compile_directory(directory, options))
 
     def remove_resource(self, uri: str) -> bool:
         """True if there was such a resource or template."""
-        return self.engine.library.remove(uri)
+        return self.engine.resources.remove(uri)
 
     # ── prompts and completions ──
 

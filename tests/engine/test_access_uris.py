@@ -210,10 +210,12 @@ def test_all_that_fits_a_uri_has_the_same_rule(templates: list[list[str]], piece
             add(server, "n://" + "".join(each), RULE if place % 2 else OPEN)
         except SetupError:
             continue
-    uri, library = "n://" + "".join(pieces), server.engine.library
-    found = library.get(uri)
+    uri, resources = "n://" + "".join(pieces), server.engine.resources
+    found = resources.get(uri)
     if found is not None and is_template(found.uri):
-        fitting = [each for each in library.templates.all() if each.template.match_normal(normalised(uri)) is not None]
+        fitting = [
+            each for each in resources.templates.all() if each.template.match_normal(normalised(uri)) is not None
+        ]
         assert {each.access is None for each in fitting} == {found.access is None}
 
 
@@ -328,7 +330,7 @@ async def test_a_folder_shows_what_others_guard_if_it_asks_for_as_much(
         server.add_directory(root / "private", uri="x://y", **STEPS[inner])
     server.add_directory(root, uri="docs://x", **STEPS[outer])
     shown = inner in SHOWN[outer]
-    assert ("docs://x/private/s.txt" in [each.uri for each in server.engine.library.resources.all()]) == shown
+    assert ("docs://x/private/s.txt" in [each.uri for each in server.engine.resources.direct.all()]) == shown
 
 
 @pytest.mark.parametrize("how", ["rename", "symlink"])

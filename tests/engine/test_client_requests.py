@@ -345,7 +345,7 @@ class AskedWire(Wire):
     def running(self, tool: str = "asks") -> tuple[int, int, int]:
         """Of the server and waiting there, and of the tool."""
         engine = self.server.engine
-        slots = engine.book.of(engine.tools.get(tool)).slots
+        slots = engine.call_limits.for_tool(engine.tools.get(tool)).slots
         return engine.limit.running, engine.limit.waiting, 0 if slots is None else slots.running
 
 

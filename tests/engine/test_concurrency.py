@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dovetail import Server
 from dovetail.engine.concurrency import CallTimeout, FleetLimit, Limit, with_timeout
+from dovetail.engine.workers import LeaseTimings
 from dovetail.errors import Busy, ServerBusy, ToolBusy
 from far_state import FarState
 from http_serving import until
@@ -158,7 +159,7 @@ class Fleet:
         self.now = 0.0
         self.state = FarState(clock=lambda: self.now)
         self.limits = [
-            FleetLimit(self.state, "press", slots, queue, None, lease=LEASE, beat=0.02) for _ in range(workers)
+            FleetLimit(self.state, "press", slots, queue, None, LeaseTimings(LEASE, 0.02)) for _ in range(workers)
         ]
         self.running = self.most = self.done = 0
 
@@ -275,7 +276,7 @@ async def test_a_store_in_trouble_refuses_these_calls_and_no_longer_than_it_is(i
             await made.call(1)
 
 
-# ── slots that are lent ──
+# ── slots that are released for a while ──
 
 
 @pytest.mark.parametrize("is_here", [False, True], ids=["of another worker", "of this one"])
@@ -355,7 +356,9 @@ async def test_a_tool_runs_once_in_all_workers() -> None:
     assert not any(key.startswith("slot/") for key in state._entries.rows)
     async with worker(None) as wire:
         tool = wire.server.engine.tools.get("press")
-        assert type(wire.server.engine.book.of(tool).slots) is Limit  # without a shared state no store is asked
+        assert (
+            type(wire.server.engine.call_limits.for_tool(tool).slots) is Limit
+        )  # without a shared state no store is asked
 
 
 async def answer(after: float | None = None) -> str:

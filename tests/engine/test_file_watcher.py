@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from dovetail.engine.file_watcher import Watcher, look_at
+from dovetail.engine.file_watcher import Watcher, stat_path
 from dovetail.errors import Busy
 from http_serving import until
 
-PATIENCE = 20.0  # only ever used up by a failing test
+TIME_LIMIT = 20.0  # only ever used up by a failing test
 URI = "file:///watched"
 needs_watchfiles = pytest.mark.skipif(importlib.util.find_spec("watchfiles") is None, reason="is not installed")
 
@@ -33,7 +33,7 @@ class Changes:
 
     async def wait_for(self, uri: str = URI) -> None:
         """Until this URI has been reported; then forget everything."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIME_LIMIT):
             while uri not in self.uris:
                 self._arrived.clear()
                 await self._arrived.wait()
@@ -78,7 +78,7 @@ def append(path: Path) -> None:
 
 async def keep_writing(path: Path, changes: Changes) -> None:
     """Until that is reported."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIME_LIMIT):
         while URI not in changes.uris:
             append(path)
             await asyncio.sleep(0.01)
@@ -173,11 +173,11 @@ async def test_holders_are_counted_and_the_task_lives_from_the_first_uri_to_the_
         await changes.wait_for("file:///folder")
         watcher.unwatch(URI)  # once too often is ignored
         watcher.unwatch("file:///folder")
-        await until(lambda: not watching_tasks(), PATIENCE)
+        await until(lambda: not watching_tasks(), TIME_LIMIT)
     assert changes.uris == []
 
 
-async def test_neither_a_failing_listener_nor_a_failing_look_ends_the_watching(
+async def test_neither_a_failing_listener_nor_a_failing_poll_ends_the_watching(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     changes, calls = Changes(), 0
@@ -221,7 +221,7 @@ async def test_without_watchfiles_polling_goes_on(
     monkeypatch.setattr("watchfiles.awatch", fail)
     watcher = Watcher(changes, poll_seconds=0.02, quiet=0.02)
     watcher.watch(URI, tmp_path)
-    await until(lambda: str(failure) in caplog.text, PATIENCE)
+    await until(lambda: str(failure) in caplog.text, TIME_LIMIT)
     (tmp_path / "new").touch()
     await changes.wait_for()
     await watcher.close()
@@ -241,18 +241,18 @@ async def test_watchfiles_tells_at_once_of_folders_also_of_those_that_come_back(
         watcher.unwatch(URI)
         changes.uris.clear()
     await watcher.close()
-    await until(lambda: not watching_tasks(), PATIENCE)
+    await until(lambda: not watching_tasks(), TIME_LIMIT)
     assert not caplog.records
 
 
-async def test_a_look_into_a_large_folder_is_bounded(
+async def test_a_poll_of_a_large_folder_is_bounded(
     changes: Changes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(20):
         (tmp_path / str(number)).touch()
-    assert look_at(str(tmp_path), 5) == look_at(str(tmp_path), 5)
-    assert look_at(str(tmp_path), 5).is_large
-    assert not look_at(str(tmp_path), 21).is_large
+    assert stat_path(str(tmp_path), 5) == stat_path(str(tmp_path), 5)
+    assert stat_path(str(tmp_path), 5).is_large
+    assert not stat_path(str(tmp_path), 21).is_large
     watcher = polling(changes, max_entries=1)
     watcher.watch(URI, tmp_path)
     await watcher.close()
@@ -268,7 +268,7 @@ async def test_a_disk_that_hangs_holds_up_nobody(
     def hang(path: object, **options: bool) -> os.stat_result:
         assert threading.get_ident() != loop, "the event loop looks at a disk"
         if str(path) == str(tmp_path / "hangs"):
-            release.wait(PATIENCE)
+            release.wait(TIME_LIMIT)
         return real(path, **options)  # type: ignore[arg-type]
 
     watcher = polling(changes)
@@ -291,7 +291,7 @@ def test_a_new_event_loop_starts_anew(path: Path) -> None:
     async def use() -> None:
         watcher.watch(URI, path)
         append(path)
-        await until(lambda: URI in seen, PATIENCE)
+        await until(lambda: URI in seen, TIME_LIMIT)
         seen.clear()
 
     for _ in range(2):  # neither time closed

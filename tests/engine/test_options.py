@@ -50,8 +50,8 @@ def test_a_server_needs_a_name(name: Any) -> None:
 
 
 def test_none_is_no_option_and_a_switch_beats_its_profile() -> None:
-    assert Options.of({"title": None, "timeout": None}) == Options()  # type: ignore[typeddict-item]
-    assert Options.of({"profile": "pocket", "argument_errors": "result"}).argument_errors == "result"
+    assert Options.from_keywords({"title": None, "timeout": None}) == Options()  # type: ignore[typeddict-item]
+    assert Options.from_keywords({"profile": "pocket", "argument_errors": "result"}).argument_errors == "result"
     assert set(PROFILES) == {"spec", "pocket", "reference"}
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dovetail import Client, Context, Server
 from dovetail.auth.principal import Principal
-from dovetail.engine.rate_limits import COUNTED, PAUSE, RateLimiter
+from dovetail.engine.rate_limits import COUNTED, STORE_RETRY_DELAY, RateLimiter
 from dovetail.engine.request_context import RequestContext
 from dovetail.errors import INTERNAL_ERROR, SetupError
 from dovetail.registry.options import Rate, parse_rates
@@ -194,12 +194,12 @@ async def test_in_trouble_each_worker_counts_on_by_itself(caplog: pytest.LogCapt
     assert await asyncio.gather(*(workers[0].refusal(ANYBODY) for _ in range(5))) == [None] * 5
     assert state.calls["add"] == 3  # only one call at a time tries it
     state.trouble = None
-    clock.now += PAUSE
+    clock.now += STORE_RETRY_DELAY
     assert await admitted(workers[0], 20) == 5
     assert "all again" in caplog.text
 
 
-async def test_a_store_without_room_for_one_caller_goes_on_counting_the_others() -> None:
+async def test_a_store_without_room_for_one_caller_claim_round_counting_the_others() -> None:
     """Or a caller that fills it would loosen the quota of all."""
     clock = Clock()
     state = FarState(max_entries=3, clock=clock)  # of which callers may have two
@@ -210,13 +210,13 @@ async def test_a_store_without_room_for_one_caller_goes_on_counting_the_others()
     assert sum([await admitted(worker, 5, ann) for worker in workers]) == 2
 
 
-async def test_a_call_goes_on_once_with_each_state() -> None:
+async def test_a_call_claim_round_once_with_each_state() -> None:
     for state in (None, FarState()):
         one = limiter("1/day", Clock(), state, max_callers=3)
         texts = ("a", "a", "b", "half \ud800", "a")
-        assert [await one.goes_on(text) for text in texts] == [True, False, True, True, False]
+        assert [await one.claim_round(text) for text in texts] == [True, False, True, True, False]
     state.break_down()
-    assert [await one.goes_on(text) for text in "cc"] == [True, False]
+    assert [await one.claim_round(text) for text in "cc"] == [True, False]
 
 
 # ── as clients meet them ──

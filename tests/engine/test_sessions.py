@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.engine.rate_limits import ANONYMOUS
-from dovetail.engine.sessions import FRESH_SECONDS, MAX_ID, SessionHandle, Sessions
+from dovetail.engine.sessions import MAX_ID, RECENT_USE, SessionHandle, Sessions
 from dovetail.engine.subscriptions import Hub
 from dovetail.errors import Busy, ProtocolError, RateLimited
 from dovetail.protocol.methods import InitializeParams
@@ -29,15 +29,17 @@ class Book:
     """The sessions of one worker, the URIs that it has to watch, and a clock to turn."""
 
     def __init__(
-        self, state: Any = MemoryState, clock: Clock | None = None, timeout: float = TIMEOUT, most: int = 10,
+        self, state: Any = MemoryState, clock: Clock | None = None, timeout: float = TIMEOUT, max_sessions: int = 10,
         **options: Any,
     ) -> None:  # fmt: skip
         self.watched: set[str] = set()
         hub = Hub(lambda uri, wanted: (self.watched.add if wanted else self.watched.remove)(uri))
-        engine: Any = SimpleNamespace(hub=hub, announced_kinds=lambda: ["resources"], session_left=lambda _: None)
+        engine: Any = SimpleNamespace(hub=hub, announced_kinds=lambda: ["resources"], session_ended=lambda _: None)
         self.clock = clock or Clock()
         self.state = state(clock=self.clock) if isinstance(state, type) else state
-        self.sessions = Sessions(engine, self.state, timeout=timeout, clock=self.clock, most=most, **options)
+        self.sessions = Sessions(
+            engine, self.state, timeout=timeout, clock=self.clock, max_sessions=max_sessions, **options
+        )
 
     async def open(
         self, owner: str | None = None, client: dict[str, Any] | None = None, caller: str = "somebody"
@@ -63,7 +65,7 @@ class Book:
 
 
 UNSEEN = 100.0  # so long a worker may keep to itself that it uses a session
-SILENT = FRESH_SECONDS + UNSEEN + 1
+SILENT = RECENT_USE + UNSEEN + 1
 
 
 class SlowState(FarState):
@@ -78,7 +80,7 @@ class Pair:
     def __init__(self, most: int = 2) -> None:
         self.clock = Clock()
         self.state = SlowState(clock=self.clock)
-        self.here, self.there = (Book(self.state, self.clock, timeout=10 * UNSEEN, most=most) for _ in range(2))
+        self.here, self.there = (Book(self.state, self.clock, timeout=10 * UNSEEN, max_sessions=most) for _ in range(2))
 
     def alive(self, *sessions: SessionHandle) -> list[bool]:
         """As the state knows it, without use."""
@@ -99,7 +101,7 @@ async def test_what_was_opened_is_found() -> None:
 
 @pytest.mark.rule("SH-26", "SH-27")
 async def test_ids_are_long_random_and_visible_ascii() -> None:
-    book = Book(most=200)
+    book = Book(max_sessions=200)
     ids = {(await book.open()).record.id for _ in range(200)}
     assert len(ids) == 200
     assert all(len(id) >= 32 and all(0x21 <= ord(character) <= 0x7E for character in id) for id in ids)
@@ -137,7 +139,7 @@ async def test_silence_ends_it() -> None:
     assert await book.find(held) is not None
     book.clock.sleep(TIMEOUT + 0.1)
     assert await book.find(held) is None
-    assert book.sessions.glance(10) == (0, [])
+    assert book.sessions.last_used(10) == (0, [])
     assert book.watched == set()
 
 
@@ -160,11 +162,11 @@ async def test_what_a_client_says_of_itself_is_bounded() -> None:
     assert held.record.client == b'{"name":"vain","version":"1"}'
     with pytest.raises(ProtocolError, match="16384 bytes"):
         await book.open(client={"name": "x" * 20_000, "version": "1"})
-    assert book.sessions.glance(10)[0] == 1
+    assert book.sessions.last_used(10)[0] == 1
 
 
 async def test_small_records_stay_decoded_for_those_used_last_only() -> None:
-    book = Book(recent=2)
+    book = Book(max_decoded=2)
     opened = [await book.open() for _ in range(3)]
     first, *_, last = [await book.find(held) for held in opened]
     assert (await book.find(opened[2])).record is last.record
@@ -186,20 +188,20 @@ class Gated(MemoryState):
 
 
 async def test_one_that_gives_way_while_it_is_opened_is_refused_and_leaves_nothing() -> None:
-    book = Book(most=3, state=Gated)
+    book = Book(max_sessions=3, state=Gated)
     greedy = [await book.initialized(await book.open(caller="ann")) for _ in range(2)]
     gate = book.state.gate = asyncio.Event()
     opening = asyncio.create_task(book.open(caller="ann"))
     while book.state.gate is not None:  # noqa: ASYNC110
         await asyncio.sleep(0)
     for each in greedy:
-        await each.use()
+        await each.touch()
     other = await book.initialized(await book.open(caller="bob"))
     gate.set()
     with pytest.raises(Busy, match="no room"):
         await opening
     assert [await book.find(each) is not None for each in (*greedy, other)] == [True] * 3
-    assert book.sessions.glance(10)[0] == 3
+    assert book.sessions.last_used(10)[0] == 3
 
 
 # ── who gives way ──
@@ -215,9 +217,9 @@ class Entry(msgspec.Struct, eq=False):
 class Rule:
     """The rule in plain words, over a list of the sessions, the one that was used longest ago first."""
 
-    def __init__(self, most: int, most_of_one: int) -> None:
+    def __init__(self, most: int, max_per_caller: int) -> None:
         self.most = most
-        self.most_of_one = most_of_one
+        self.max_per_caller = max_per_caller
         self.entries: list[Entry] = []
         self.in_order_of_opening: list[Entry] = []
 
@@ -225,7 +227,7 @@ class Rule:
         """Which session gives way to one of this caller; or how that is refused."""
         held = Counter([each.caller for each in self.entries] + [caller])
         is_full = len(self.entries) >= self.most
-        is_share_full = held[caller] > self.most_of_one and caller != ANONYMOUS
+        is_share_full = held[caller] > self.max_per_caller and caller != ANONYMOUS
         if not is_full and not is_share_full:
             return None
         unheard = [each for each in self.in_order_of_opening if not each.is_heard]
@@ -237,7 +239,7 @@ class Rule:
         holder = next((each.caller for each in self.entries if held[each.caller] == most), caller)
         holder = caller if is_share_full else holder
         silent = next((each for each in self.entries if each.caller == holder), None)
-        if silent is not None and (held[holder] > held[caller] or now - silent.used >= FRESH_SECONDS):
+        if silent is not None and (held[holder] > held[caller] or now - silent.used >= RECENT_USE):
             return silent
         return RateLimited if is_share_full and not is_full else Busy
 
@@ -253,15 +255,15 @@ class Rule:
 
 OPENED = st.tuples(st.just("open"), st.sampled_from(["ann", "bob", "cid", ANONYMOUS]))
 OTHERS = st.tuples(st.sampled_from(["use", "initialize", "initialize", "end"]), st.integers(0, 5))
-SLEPT = st.tuples(st.just("sleep"), st.sampled_from([1.0, FRESH_SECONDS - 1, FRESH_SECONDS]))
+SLEPT = st.tuples(st.just("sleep"), st.sampled_from([1.0, RECENT_USE - 1, RECENT_USE]))
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 6), st.lists(st.one_of(OPENED, OPENED, OTHERS, SLEPT), max_size=40))
 async def test_the_session_that_gives_way_is_the_one_that_the_rule_names(
-    most: int, most_of_one: int, steps: list[tuple[str, Any]]
+    most: int, max_per_caller: int, steps: list[tuple[str, Any]]
 ) -> None:
-    book, rule = Book(timeout=1e6, most=most, most_of_one=most_of_one), Rule(most, most_of_one)
+    book, rule = Book(timeout=1e6, max_sessions=most, max_per_caller=max_per_caller), Rule(most, max_per_caller)
     for step, value in steps:
         if step == "sleep":
             book.clock.sleep(value)
@@ -279,7 +281,7 @@ async def test_the_session_that_gives_way_is_the_one_that_the_rule_names(
                 entry.is_heard = True
             else:
                 assert await book.find(entry.held) is not None
-        count, last = book.sessions.glance(100)
+        count, last = book.sessions.last_used(100)
         assert {id for id, *_ in last} == {each.held.record.id for each in rule.entries}
         assert count <= most
 
@@ -290,7 +292,7 @@ async def opened_by_rule(book: Book, rule: Rule, caller: str) -> None:
         with pytest.raises(expected) as refusal:
             await book.open(caller=caller)
         told = (refusal.value.http_status, getattr(refusal.value, "retry_after", None))
-        assert told == ((429, FRESH_SECONDS) if expected is RateLimited else (503, told[1]))
+        assert told == ((429, RECENT_USE) if expected is RateLimited else (503, told[1]))
         return
     if expected is not None:
         rule.remove(expected)
@@ -301,12 +303,12 @@ async def opened_by_rule(book: Book, rule: Rule, caller: str) -> None:
 
 async def test_sessions_that_say_initialized_elsewhere_keep_nobody_out() -> None:
     """However many of them this worker has to look at, the caller that holds most gives way."""
-    book = Book(most=30)
+    book = Book(max_sessions=30)
     elsewhere = Book(book.state, book.clock)
     for _ in range(30):
         await elsewhere.initialized(await book.open(caller="bob"))
     await book.open(caller="ann")
-    assert book.sessions.glance(1)[0] == 30
+    assert book.sessions.last_used(1)[0] == 30
 
 
 # ── changes ──
@@ -335,7 +337,7 @@ async def test_a_change_does_not_bring_back_what_has_ended() -> None:
     assert await held.has_ended()
     listener.close()
     await held.change(lambda record: record.replace(subscriptions=frozenset({"test://one"})))
-    await held.use()
+    await held.touch()
     assert await book.find(held) is None
     assert book.watched == set()
 
@@ -351,11 +353,11 @@ async def test_one_whose_use_elsewhere_the_backend_has_not_heard_of_stays() -> N
     touches = pair.state.calls["touch"]
     await pair.there.find(held)
     assert pair.state.calls["touch"] == touches
-    pair.clock.sleep(FRESH_SECONDS - 1)
+    pair.clock.sleep(RECENT_USE - 1)
     with pytest.raises(Busy):
         await pair.here.open()
     assert pair.alive(held) == [True]
-    pair.clock.sleep(FRESH_SECONDS + 1)  # it was looked at, and counts as used
+    pair.clock.sleep(RECENT_USE + 1)  # it was looked at, and counts as used
     await pair.here.open()
     assert pair.alive(held) == [False]
 
@@ -376,7 +378,7 @@ async def test_while_the_store_is_out_of_reach_nothing_is_miscounted(call: str) 
     for _ in range(2):
         with pytest.raises(StoreUnavailable):
             await pair.here.open()
-    assert len(pair.here.sessions.glance(9)[1]) == 2
+    assert len(pair.here.sessions.last_used(9)[1]) == 2
     pair.state.travel = travel  # type: ignore[method-assign]
     pair.clock.sleep(SILENT)
     newer = [await pair.here.initialized() for _ in range(2)]
@@ -398,7 +400,7 @@ async def test_those_that_fell_silent_are_forgotten_at_all_workers_when_a_new_on
     assert pair.here.watched
     pair.clock.sleep(10 * UNSEEN + 1)
     await pair.here.open()
-    assert len(pair.here.sessions.glance(9)[1]) == 1
+    assert len(pair.here.sessions.last_used(9)[1]) == 1
     assert not pair.here.watched
 
 
@@ -409,7 +411,7 @@ async def test_of_those_of_other_workers_only_so_many_are_remembered() -> None:
         theirs = [await pair.here.initialized() for _ in range(3)]
         for each in theirs:
             await pair.there.subscribe(each, "test://one")
-        assert pair.there.sessions.glance(9)[0] <= 4
+        assert pair.there.sessions.last_used(9)[0] <= 4
         assert all(pair.alive(mine, *theirs))
         pair.clock.sleep(SILENT)
         await pair.there.find(mine)
@@ -466,5 +468,5 @@ async def test_whatever_happens_the_bound_holds_and_nobody_in_use_is_ended(steps
                 used[held] = pair.clock()
         for each in (pair.here, pair.there):
             assert sum(pair.alive(*(held for held, opener in opened if opener is each))) <= 2
-        fresh = [held for held, when in used.items() if pair.clock() - when < FRESH_SECONDS]
+        fresh = [held for held, when in used.items() if pair.clock() - when < RECENT_USE]
         assert all(pair.alive(*fresh)), what

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dovetail import Server
 from dovetail.engine.handlers import MAX_LISTEN_URIS
-from dovetail.engine.subscriptions import LIST_KINDS, Change, ChangeLog, Heard, Hub, Refresher, changes_made
+from dovetail.engine.subscriptions import LIST_KINDS, Change, ChangeLog, Hub, Refresher, SessionChanges, changes_made
 from dovetail.engine.threads import ThreadPool
 from dovetail.engine.workers import WorkerLease
 from dovetail.protocol.session import MAX_SUBSCRIPTIONS, Session
@@ -104,7 +104,7 @@ async def test_the_end_of_the_server_is_the_result_and_a_cancelled_listen_is_sil
         await listen(wire, 1, toolsListChanged=True, resourceSubscriptions=["a://1"])
         wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
         await listen(wire, "l", toolsListChanged=True)
-        assert server.engine.hub.wishes == 0
+        assert server.engine.hub.uri_subscriptions == 0
         server.add_tool(lambda: "", name="u")
         await server.engine.stop()
         assert mark(await wire.receive()) == "l"  # what was pending is told
@@ -205,14 +205,14 @@ async def test_each_listener_hears_once_what_it_wants_and_the_hub_tells_which_ur
         if name == "subscribe":
             listeners.append(Listener(hub.subscribe(first, second), first, second))
         elif name == "publish":
-            hub.publish(first, from_afar=second)
+            hub.publish(first, from_other_worker=second)
             logged.update({} if second else {first: None})
             for each in listeners:
                 each.pending.update({first: None} if each.wants(first) else {})
         elif first < len(listeners):
             await step(listeners[first], name, second)
         assert watched == {uri for each in listeners if not each.ended for uri in each.uris}
-        assert hub.wishes == sum(len(each.uris) for each in listeners if not each.ended)
+        assert hub.uri_subscriptions == sum(len(each.uris) for each in listeners if not each.ended)
     hub.end_all()
     for each in listeners:
         assert [change async for change in each.subscription] == list(each.pending)
@@ -314,7 +314,7 @@ class Desk:
     def __init__(self, **options: Any) -> None:
         self.engine: Any = SimpleNamespace(hub=Hub(), refresher=None)
         self.state = MemoryState()
-        self.log = ChangeLog(self.engine, self.state, WorkerLease(self.state), again=0, **options)
+        self.log = ChangeLog(self.engine, self.state, WorkerLease(self.state), retry_delay=0, **options)
 
     async def publish(self, *published: Change) -> None:
         for change in published:
@@ -322,7 +322,7 @@ class Desk:
             await settle(5)
 
     async def heard(self, who: Session, after: int = 0) -> list[tuple[Change, int | None]]:
-        return (await self.log.heard(Held(who), after, 0)).changes
+        return (await self.log.changes_for(Held(who), after, 0)).changes
 
 
 @pytest.fixture
@@ -350,8 +350,8 @@ async def test_a_session_hears_the_latest_of_what_it_wants_or_everything_after_a
     else:
         numbers = {each: n for n, each in enumerate(published, 1) if n > after and who.wants(each)}
         told = sorted(numbers.items(), key=lambda each: each[1])
-    heard = await desk.log.heard(Held(session(*kinds, uris=tuple(uris))), after, 0)
-    assert heard == Heard(told, last, 0)
+    heard = await desk.log.changes_for(Held(session(*kinds, uris=tuple(uris))), after, 0)
+    assert heard == SessionChanges(told, last, 0)
     assert await desk.log.position() == last
     await desk.log.stop()
 
@@ -364,7 +364,7 @@ async def test_more_than_a_page_is_read_page_by_page(desk: Desk) -> None:
     everything = session(uris=tuple(change.uri for change in wanted))
     position, told, more = 0, [], True
     while more:
-        heard = await desk.log.heard(Held(everything), position, 0)
+        heard = await desk.log.changes_for(Held(everything), position, 0)
         told += heard.changes
         position, more = heard.position, heard.more
     assert told == [(change, number) for number, change in enumerate(wanted, 1)]
@@ -373,8 +373,10 @@ async def test_more_than_a_page_is_read_page_by_page(desk: Desk) -> None:
 async def test_what_was_asked_for_before_a_change_is_heard_of(desk: Desk) -> None:
     """Even if the stream has not seen yet that it was asked for; a session that is gone hears nothing."""
     await desk.publish(ONE)
-    assert await desk.log.heard(Held(session(), session(uris=(ONE.uri,))), 0, 0) == Heard([(ONE, 1)], 1, 0)
-    assert await desk.log.heard(Held(ALL, None), 0, 0) == Heard([], 0, 0)
+    assert await desk.log.changes_for(Held(session(), session(uris=(ONE.uri,))), 0, 0) == SessionChanges(
+        [(ONE, 1)], 1, 0
+    )
+    assert await desk.log.changes_for(Held(ALL, None), 0, 0) == SessionChanges([], 0, 0)
 
 
 async def test_what_can_not_be_read_is_left_out(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
@@ -390,7 +392,7 @@ async def test_what_can_not_be_read_is_left_out(desk: Desk, caplog: pytest.LogCa
 async def test_what_was_said_before_the_stop_is_written_and_nobody_watches_for_the_log(desk: Desk) -> None:
     desk.engine.hub.publish(TOOLS)
     desk.engine.hub.publish(ONE)
-    assert desk.engine.hub.wishes == 0
+    assert desk.engine.hub.uri_subscriptions == 0
     await desk.log.stop()
     assert await desk.heard(ALL) == [(TOOLS, 1), (ONE, 2)]
     await desk.publish(PROMPTS)
@@ -419,9 +421,9 @@ async def test_a_backend_that_fails_is_tried_again_and_does_not_hold_up_the_stop
 
 async def test_after_an_outage_all_may_have_changed_once(desk: Desk) -> None:
     await desk.publish(TOOLS, ONE)
-    heard = await desk.log.heard(Held(session("tools")), 0, desk.log.outages - 1)
-    assert heard == Heard([(TOOLS, None)], 2, desk.log.outages)
-    assert await desk.log.heard(Held(session("tools")), heard.position, heard.outages) == Heard([], 2, 0)
+    heard = await desk.log.changes_for(Held(session("tools")), 0, desk.log.outages - 1)
+    assert heard == SessionChanges([(TOOLS, None)], 2, desk.log.outages)
+    assert await desk.log.changes_for(Held(session("tools")), heard.position, heard.outages) == SessionChanges([], 2, 0)
 
 
 # ── refreshes ──

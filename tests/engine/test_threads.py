@@ -1,4 +1,4 @@
-"""The pool of daemon threads: order, reuse, cancellation, stuck and resting threads, odd exceptions, the exit."""
+"""The pool of daemon threads: order, reuse, cancellation, stuck and waiting threads, odd exceptions, the exit."""
 
 import asyncio
 import contextvars
@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.engine.threads import CallEnded, ThreadPool, resting, wait_in_thread
+from dovetail.engine.threads import CallEnded, ThreadPool, thread_slot_lent, wait_in_thread
 from dovetail.errors import Busy, ToolBusy
 from http_serving import until
 
@@ -271,7 +271,7 @@ class Question:
         self._loop = asyncio.get_running_loop()
 
     async def _wait(self) -> str:
-        with resting():
+        with thread_slot_lent():
             self.asked.set()
             try:
                 await self.answered.wait()
@@ -284,8 +284,8 @@ class Question:
         return wait_in_thread(lambda: asyncio.run_coroutine_threadsafe(self._wait(), self._loop))
 
 
-async def test_while_some_wait_for_an_answer_others_run_but_only_so_many_rest() -> None:
-    pool, questions = ThreadPool(max_threads=1, max_resting=2), [Question() for _ in range(3)]
+async def test_while_some_wait_for_an_answer_others_run_but_only_so_many_lend_their_slot() -> None:
+    pool, questions = ThreadPool(max_threads=1, max_waiting=2), [Question() for _ in range(3)]
     asking = [start(pool, question) for question in questions]
     for question in questions[:2]:
         await question.asked.wait()

@@ -19,7 +19,7 @@ META = {
 }
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 PASSING = frozenset({502, 503, 504})
-AGAIN_SECONDS = 0.1
+RETRY_DELAY = 0.1
 PATIENCE = 20.0  # for everything that must come to an end
 BROKEN = (aiohttp.ClientError, ConnectionError)
 
@@ -174,7 +174,7 @@ class RawSession:
                         raise SessionLost(f"{reply.status}: {reply.text[:200]}")
                     if reply.status not in PASSING:
                         return reply
-                await asyncio.sleep(AGAIN_SECONDS)
+                await asyncio.sleep(RETRY_DELAY)
 
     def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         return {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
@@ -233,7 +233,7 @@ class RawSession:
                                 if message.get("method") == "notifications/resources/updated":
                                     self.on_update(message["params"]["uri"])
             self.hears.clear()
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(RETRY_DELAY)
 
 
 class _Following:
@@ -266,7 +266,7 @@ class _Following:
                     session.notes.resumed += response.status == 200
                     await self._read(response)
             if self._answer is None:
-                await asyncio.sleep(AGAIN_SECONDS)
+                await asyncio.sleep(RETRY_DELAY)
         assert self._answer["id"] == self._message["id"], f"{self._answer['id']} came to {self._message['id']}"
         if "error" in self._answer:
             raise Loud(self._answer["error"]["message"])

@@ -13,15 +13,12 @@ from pathlib import Path
 
 from dovetail import Context, Server
 from dovetail.auth import Auth, Principal
-from dovetail.engine import workers
+from dovetail.engine.workers import LeaseTimings
 
 FOLDER = Path(os.environ.get("FLEET_FOLDER", "."))
 ANSWER_SECONDS = 5.0  # for a question; an answer that was lost on its way must not hold a call for long
 
 TOKEN, URL = "a-bound-token", "https://notes.example.com/mcp"  # all workers are one server under this URL
-
-for name in ("LEASE_SECONDS", "BEAT_SECONDS"):
-    setattr(workers, name, getattr(workers, name) / float(os.environ.get("FLEET_HASTE", "1")))
 
 
 async def verify(token: str) -> Principal | None:
@@ -35,6 +32,9 @@ server = Server(
     rate_limit=os.environ.get("FLEET_RATE"),
     auth=Auth(verify, public_url=URL, dpop="required", dpop_nonces=True) if "DPOP_CLAIMS" in os.environ else None,
 )
+
+haste, timings = float(os.environ.get("FLEET_HASTE", "1")), LeaseTimings()
+server.engine.lease_timings = LeaseTimings(timings.lease / haste, timings.renew_every / haste)
 
 
 @server.tool

@@ -71,9 +71,9 @@ def test_every_kind_takes_a_rule(tmp_path: Path) -> None:
     server.add_resource("a://of/{name}", lambda name: name, name="template", **options)
     server.add_file(tmp_path / "a.txt", uri="file:///one", **options)
     server.add_directory(tmp_path, uri="docs://d", **options)
-    library = server.engine.library
+    resources = server.engine.resources
     catalogues: list[Catalog[Any]] = [
-        registry.catalog, server.engine.tools, server.engine.prompts, library.resources, library.templates,
+        registry.catalog, server.engine.tools, server.engine.prompts, resources.direct, resources.templates,
     ]  # fmt: skip
     things = [item for catalog in catalogues for item in catalog.all()]
     assert len(things) == 8, "with the file that the directory lists"

@@ -26,8 +26,8 @@ def refused(uri: str, function: Any, **options: Any) -> str:
     server = new_server()
     with pytest.raises(SetupError) as caught:
         server.add_resource(uri, function, **options)
-    assert not server.engine.library.resources.all()
-    assert not server.engine.library.templates.all()
+    assert not server.engine.resources.direct.all()
+    assert not server.engine.resources.templates.all()
     return str(caught.value)
 
 

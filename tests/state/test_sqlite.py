@@ -33,17 +33,17 @@ def held() -> threading.Lock:
 
 
 @pytest.fixture
-def patience() -> float:
+def timeout() -> float:
     return 10
 
 
 @pytest.fixture
-async def backend(path: Path, clock: Clock, held: threading.Lock, patience: float) -> AsyncIterator[SqliteState]:
+async def backend(path: Path, clock: Clock, held: threading.Lock, timeout: float) -> AsyncIterator[SqliteState]:
     def now() -> float:
         with held:
             return clock()
 
-    state = SqliteState(path, clock=now, patience=patience, max_waiting=1000)
+    state = SqliteState(path, clock=now, timeout=timeout, max_waiting=1000)
     yield state
     await state.close()
 
@@ -192,7 +192,7 @@ async def test_all_streams_of_a_worker_may_read_at_once(path: Path) -> None:
 @pytest.mark.long
 class TestTrouble:
     @pytest.fixture
-    def patience(self) -> float:
+    def timeout(self) -> float:
         return 0.3
 
     async def test_a_lock_that_stays(self, path: Path, backend: SqliteState) -> None:
@@ -237,7 +237,7 @@ class TestTrouble:
     async def test_a_file_that_was_removed_with_its_folder(self, tmp_path: Path) -> None:
         folder = tmp_path / "folder"
         folder.mkdir()
-        state = SqliteState(folder / "state.db", patience=1)
+        state = SqliteState(folder / "state.db", timeout=1)
         version = await state.put("key", b"value", ttl=LONG)
         with contextlib.closing(state.listen(["a"])) as listener:
             for file in folder.iterdir():

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.long
 SOURCE = Path(dovetail.__file__).parent.parent
 HEAD = """
 import asyncio, os, sys
-from dovetail.state.base import StoreTrouble
+from dovetail.state.base import StoreUnavailable
 from dovetail.state.sqlite import SqliteState
 
 def say(*words):
@@ -191,7 +191,7 @@ def test_a_disk_that_takes_no_more(path: Path, start: Start) -> None:
         for n in range(100):
             try:
                 await state.append("log", bytes(20_000), keep=1000, ttl=60)
-            except StoreTrouble:
+            except StoreUnavailable:
                 break
         say(n, (await state.get("key")).value.decode(), state.outages)
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))

@@ -243,7 +243,7 @@ class SharedState(PausingState):
     def come_back(self) -> None:
         """From an outage."""
         self.outages += 1
-        self._topics.tell_all()
+        self._topics.wake_all()
 
 
 class View:

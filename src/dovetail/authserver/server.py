@@ -17,7 +17,7 @@ from dovetail.authserver.endpoints import MAX_BYTES, PUBLIC_HEADERS, PageHandler
 from dovetail.authserver.storage import AuthStore, BackendSelector, Keyring
 from dovetail.authserver.tokens import ProtectedResource, TokenEndpoint, TokenIssuer
 from dovetail.authserver.users import Users
-from dovetail.engine.workers import secrets_in
+from dovetail.engine.workers import secrets_from_env
 from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes
 from dovetail.transports.http.asgi import App
@@ -73,7 +73,7 @@ class AuthServer:
         self._clients = check_clients(clients, self._resource.scopes)
         self._users = Users(users, self._clients)
         self._fetch = make_fetch(allow_loopback=allow_loopback_cimd, max_bytes=MAX_METADATA) if cimd else None
-        self._secrets = secrets_in(os.environ)
+        self._secrets = secrets_from_env(os.environ)
         self._clock = clock
         self._backends = BackendSelector(state, issuer)
         self._endpoints: dict[StateBackend, _Endpoints] = {}

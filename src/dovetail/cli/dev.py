@@ -73,9 +73,7 @@ def command(target: str, opens: bool, watch: tuple[Path, ...], **given: Any) -> 
     chosen: Any = {name: value for name, value in given.items() if value is not None}
     try:
         options = HttpOptions.from_keywords(chosen, running=True)
-        open_state(
-            given["state"] or os.environ.get("DOVETAIL_STATE"), "dev"
-        )  # no change of the program would mend it
+        open_state(given["state"] or os.environ.get("DOVETAIL_STATE"), "dev")  # no change of the program would mend it
     except SetupError as failure:
         raise click.UsageError(str(failure)) from None
     try:

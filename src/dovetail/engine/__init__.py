@@ -1,4 +1,4 @@
-"""The one place that awaits user code. Questions to clients, rates and watching files come late, when there are any."""
+"""Engine that runs an author's functions for requests. Its modules that not every server needs are loaded late."""
 
 from typing import TYPE_CHECKING
 
@@ -15,13 +15,6 @@ if TYPE_CHECKING:
     from dovetail.engine import request_state as request_state
 
 __getattr__ = lazy_modules(
-    __name__,
-    "access",
-    "audit",
-    "client_requests",
-    "file_watcher",
-    "input_required",
-    "progress",
-    "rate_limits",
+    __name__, "access", "audit", "client_requests", "file_watcher", "input_required", "progress", "rate_limits",
     "request_state",
-)
+)  # fmt: skip

@@ -69,14 +69,14 @@ async def call_tool(engine: "Engine", context: RequestContext) -> Result:
     except Exception as failure:
         return _failure_result(engine, context, tool, failure)
     finally:
-        slots.leave()
+        slots.close()
 
 
 async def _wait_for_slots(engine: "Engine", context: RequestContext, tool: Tool, slots: HeldSlots) -> None:
     """The tool's own before the server's: a call that waits for a busy tool must not hold a slot of the server."""
     limits: tuple[Limit, ...] = engine.limits
     if tool.is_limited:
-        own = engine.book.of(tool)
+        own = engine.call_limits.for_tool(tool)
         if own.rates is not None:
             await _check_rate(own.rates, context, tool)
         if own.slots is not None:
@@ -89,7 +89,7 @@ async def _wait_for_slots(engine: "Engine", context: RequestContext, tool: Tool,
 async def _check_rate(rates: "RateLimiter", context: RequestContext, tool: Tool) -> None:
     """The rounds of one call count once."""
     state = context.request.params.request_state
-    if isinstance(state, str) and context.request.revision.input_required and await rates.goes_on(state):
+    if isinstance(state, str) and context.request.revision.input_required and await rates.claim_round(state):
         return
     if (refusal := await rates.refusal(context)) is not None:
         raise errors.ToolError(refusal.words(f"The tool {tool.name}", "call"))

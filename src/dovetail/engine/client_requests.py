@@ -17,8 +17,8 @@ from msgspec import UNSET, Raw, UnsetType
 
 from dovetail import engine as lazy
 from dovetail import errors
-from dovetail.engine.concurrency import HeldSlots, standing_still, with_timeout
-from dovetail.engine.options import LONGEST_ANSWER
+from dovetail.engine.concurrency import HeldSlots, paused_timeouts, with_timeout
+from dovetail.engine.options import MAX_ANSWER_TIMEOUT
 from dovetail.engine.request_context import (
     Checkpoint,
     ClientChannel,
@@ -26,7 +26,7 @@ from dovetail.engine.request_context import (
     client_requests_of,
     refuse_in_step,
 )
-from dovetail.engine.threads import resting, waiting_thread
+from dovetail.engine.threads import thread_slot_lent, waiting_thread
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.capabilities import require_client_support
 from dovetail.protocol.elicitation import InputRequest, InputRequired
@@ -65,7 +65,7 @@ async def request_input(engine: "Engine", context: RequestContext, input_request
     refuse_in_step()
     if timeout is None:
         timeout = engine.options.answer_timeout
-    elif not isinstance(timeout, (int, float)) or not 0 < timeout <= LONGEST_ANSWER:
+    elif not isinstance(timeout, (int, float)) or not 0 < timeout <= MAX_ANSWER_TIMEOUT:
         raise ValueError(f"timeout={timeout!r} of a question must be a number of seconds, above 0, and a year at most")
     response = await client_requests_of(engine, context).request(input_request, float(timeout))
     return input_request.read(response, context.request.revision)
@@ -112,10 +112,10 @@ class LiveRequests:
         slots = self._context.slots or HeldSlots()
         task = asyncio.current_task()
         assert task is not None
-        pool_place = nullcontext() if waiting_thread.get() is None else resting()
-        with standing_still(), pool_place:  # the time that the client takes does not count against the function
-            async with slots.lent(), self._slots:
-                if slots.is_over:
+        pool_place = nullcontext() if waiting_thread.get() is None else thread_slot_lent()
+        with paused_timeouts(), pool_place:  # the time that the client takes does not count against the function
+            async with slots.released(), self._slots:
+                if slots.closed:
                     raise errors.QuestionFailed(CALL_ENDED)  # the function has ended while this request was queued
                 self._pending.add(task)
                 try:

@@ -393,4 +393,4 @@ class Connection:
 
     def _forget_elicitations(self) -> None:
         if self.session is not None:
-            self.engine.session_left(self.session.id)
+            self.engine.session_ended(self.session.id)

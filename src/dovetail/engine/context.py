@@ -166,7 +166,7 @@ class Context:
 
     def _threshold(self) -> LogLevel | None:
         """The lowest level that the client wants; None for no messages."""
-        if "logging" not in self._engine.offer_to(self._context).names:
+        if "logging" not in self._engine.capabilities_for(self._context).names:
             return None
         if self._context.request.revision.log_on_request:
             return self._context.request.log_level

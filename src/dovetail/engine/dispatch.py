@@ -31,7 +31,7 @@ async def handle(engine: "Engine", context: RequestContext) -> bytes:
     shaper = engine.shapers[request.revision.name]
     try:
         if request.method not in engine.unconditional_methods:
-            engine.offer_to(context).check(request.row, request.revision)
+            engine.capabilities_for(context).check(request.row, request.revision)
         chain = engine.chain
         result = await (HANDLERS[request.method](engine, context) if chain is None else chain(context))
         return result.encode(shaper)
@@ -89,7 +89,7 @@ def compile_chain(engine: "Engine", middleware: Sequence[Middleware]) -> Layer:
     for each in reversed(middleware):
         chain = _wrap(each, chain)
     if engine.options.rate_limit:
-        chain = lazy.rate_limits.counted(engine, chain)
+        chain = lazy.rate_limits.rate_limited(engine, chain)
     return chain if engine.audit is None else lazy.audit.audited(engine.audit, chain)
 
 

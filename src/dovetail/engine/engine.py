@@ -1,4 +1,4 @@
-"""The engine: a server's catalogues, limits, settings and lifespan, and what the handlers ask of them."""
+"""The engine: catalogs, limits, options, state and lifespan of a server, for the handlers of requests."""
 
 import asyncio
 import contextvars
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail import engine as lazy
 from dovetail import state as lazy_state
-from dovetail.engine.concurrency import Limit, ToolLimits
+from dovetail.engine.concurrency import CallLimits, Limit
 from dovetail.engine.dispatch import Layer, Middleware, compile_chain
 from dovetail.engine.handlers import call_function
 from dovetail.engine.options import Options
@@ -20,7 +20,7 @@ from dovetail.engine.request_context import RequestContext
 from dovetail.engine.resources import Resources
 from dovetail.engine.subscriptions import LIST_KINDS, Change, ChangeKind, Hub, Refresher
 from dovetail.engine.threads import ThreadPool
-from dovetail.engine.workers import keep_sharing, random_secrets, shared_secrets
+from dovetail.engine.workers import LeaseTimings, keep_secrets_shared, random_secrets, shared_secrets
 from dovetail.errors import ConnectionLost, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.capabilities import ServerCapabilities
@@ -38,15 +38,14 @@ if TYPE_CHECKING:
     from dovetail.registry.resources import Template
     from dovetail.state.base import StateBackend
 
-MAX_STEPS = 500_000  # that are kept in mind, unless they need more memory than a MemoryState takes
+MAX_STEP_RECORDS = 500_000  # in memory, unless they need more of it than a MemoryState takes
+START_RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds, for a store that is unavailable when the server starts
+STEP_WAIT = 5.0  # seconds that steps of ended calls get when the server stops
 log = logging.getLogger("dovetail")
-
-START_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds, for a store that is not there yet
-STEP_SECONDS = 5.0  # that steps of calls which are over get when the server stops
 
 
 class Engine:
-    """Everything a server is made of, without the ways to reach it."""
+    """A server without its transports."""
 
     def __init__(self, info: Implementation, options: Options, tools: Catalog[Tool]) -> None:
         self.info = info
@@ -57,7 +56,8 @@ class Engine:
         guard_loggers(options.redact)
         most = options.max_threads
         self.threads = ThreadPool(most, max_stuck=max(100, 2 * most), share=max(1, most // 2))
-        self._state: StateBackend | None = None  # until somebody needs it, or gives one
+        self.lease_timings = LeaseTimings()
+        self._state: StateBackend | None = None  # until it is needed, or set
         self._elicitations: UrlElicitations | None = None  # from the first one on
         self.running_steps: set[asyncio.Task[Any]] = set()
         self.store_generation = ""  # as it was last known
@@ -66,18 +66,18 @@ class Engine:
         self.shapers = {row.name: Shaper(row, options.style, info) for row in revisions.ALL}
         self.prompts: Catalog[Prompt] = Catalog("prompt")
         files_changed = partial(self._catalog_changed, "resources", by_files=True)
-        self.library = Resources(self.threads, options.hint, self._file_changed, files_changed)
+        self.resources = Resources(self.threads, options.hint, self.publish, files_changed)
         self.completers: dict[tuple[str, str, str], Completer] = {}
-        self.hub = Hub(self.library.watch)
+        self.hub = Hub(self.resources.watch)
         self.audit: AuditTrail | None = lazy.audit.AuditTrail(self) if options.audit is not False else None
         self._middleware: list[Middleware] = []
-        is_watched = options.rate_limit or self.audit is not None
-        self.chain: Layer | None = compile_chain(self, ()) if is_watched else None  # if anything is in it
-        self.unconditional_methods: frozenset[str] = frozenset()  # which need no check; none until they are known
-        self._offer: ServerCapabilities | None = None
-        self._offer_changes = 0
-        self._offer_lock = threading.Lock()
-        self._life: RunningLifespan | None = None
+        has_own_middleware = options.rate_limit or self.audit is not None
+        self.chain: Layer | None = compile_chain(self, ()) if has_own_middleware else None
+        self.unconditional_methods: frozenset[str] = frozenset()  # need no check of capabilities; none until known
+        self._capabilities: ServerCapabilities | None = None
+        self._capability_changes = 0
+        self._capabilities_lock = threading.Lock()
+        self._lifespan: RunningLifespan | None = None
         self._is_serving = False  # the lifespan has been entered
         self.refresher: Refresher | None = None  # from the first function on
         self._sealer: Sealer | None = None
@@ -85,21 +85,17 @@ class Engine:
             catalog.on_change(partial(self._catalog_changed, kind))
 
     def _catalogs(self) -> list[tuple[Catalog[Any], ChangeKind]]:
-        return [
-            (self.tools, "tools"),
-            (self.prompts, "prompts"),
-            (self.library.resources, "resources"),
-            (self.library.templates, "resources"),
-        ]
+        direct, templates = self.resources.direct, self.resources.templates
+        return [(self.tools, "tools"), (self.prompts, "prompts"), (direct, "resources"), (templates, "resources")]
 
     def scopes_in_use(self) -> frozenset[str]:
-        """All that any tool, resource or prompt needs."""
+        """All scopes that a tool, resource or prompt needs."""
         rules = [rules for catalog, _ in self._catalogs() if (rules := catalog.snapshot.rules) is not None]
         return frozenset[str]().union(*(each.scopes for each in rules))
 
     def _catalog_changed(self, kind: ChangeKind, *, by_files: bool = False) -> None:
         """`by_files`: files have come or gone, which every worker finds by itself."""
-        self._forget_offer()
+        self._forget_capabilities()
         refreshed = None if self.refresher is None else self.refresher.changed
         if refreshed is not None and not by_files:
             refreshed.add(kind)
@@ -109,152 +105,130 @@ class Engine:
         self.publish(Change(kind))
 
     def on_refresh(self, function: Callable[[], Any]) -> None:
-        if self.refresher is None:
-            self.refresher = Refresher(self)
+        self.refresher = self.refresher or Refresher(self)
         self.refresher.add(function)
 
     def use(self, middleware: Middleware) -> None:
         self._middleware.append(middleware)
         self.chain = compile_chain(self, self._middleware)
 
-    # ── what is offered ──
-
-    @property
-    def offer(self) -> ServerCapabilities:
-        """Made when somebody asks, and again after every change of a catalogue."""
-        return self._offer or self._make_offer()
-
-    def _make_offer(self) -> ServerCapabilities:
-        changes = self._offer_changes
-        options = self.options
-        offer = ServerCapabilities(
-            names=self._offered(), list_changed=options.list_changed, experimental=options.experimental
-        )
-        with self._offer_lock:
-            if changes == self._offer_changes:  # else something changed meanwhile, in another thread
-                self._offer, self.unconditional_methods = offer, offer.unconditional_methods()
-        return offer
-
-    def _forget_offer(self) -> None:
-        """In any thread, when what it is made of has changed."""
-        with self._offer_lock:
-            self._offer_changes += 1
-            self._offer, self.unconditional_methods = None, frozenset()
-
-    def offer_to(self, context: RequestContext) -> ServerCapabilities:
-        """What is offered to whoever makes a request; less where a handshake client has no session."""
-        sessionless = context.sessions is None and context.request.revision.handshake
-        return self.offer.without_sessions() if sessionless else self.offer
-
-    def _offered(self) -> frozenset[str]:
-        # A tool's choices alone offer no completions: completing tools is our own addition, which no client looks for.
-        completable: list[Prompt | Any] = [*self.prompts.all(), *self.library.templates.all()]
-        present = {
-            "tools": self.tools.ever_used,
-            "resources": self.library.resources.ever_used or self.library.templates.ever_used,
-            "prompts": self.prompts.ever_used,
-            "completions": bool(self.completers or self.library.folders()) or any(item.choices for item in completable),
-            "logging": self.options.logging,
-        }
-        return frozenset(name for name, there in present.items() if there) | frozenset(self.options.declare)
-
-    def announced_kinds(self) -> list[ChangeKind]:
-        """The lists whose changes a handshake session that begins now is promised to hear of."""
-        return [kind for kind in LIST_KINDS if kind in self.offer.names] if self.options.list_changed else []
-
     def _open_limits(self) -> None:
         self.limit = Limit(self.options.max_concurrency, self.options.max_queue, subject="The server")
         self.limits = (self.limit,)  # those of every call
         shared = self._state if self._state is not None and self._state.shared else None
-        self.book = ToolLimits(self.tools, self.options, shared)
+        self.call_limits = CallLimits(self.tools, self.options, shared, self.lease_timings)
+
+    @property
+    def capabilities(self) -> ServerCapabilities:
+        """Made when it is needed, and again after every change of a catalog."""
+        return self._capabilities or self._make_capabilities()
+
+    def _make_capabilities(self) -> ServerCapabilities:
+        changes, options, resources = self._capability_changes, self.options, self.resources
+        # A tool's choices alone offer no completions: completing tools is our own addition, which no client looks for.
+        completable: list[Prompt | Any] = [*self.prompts.all(), *resources.templates.all()]
+        present = {
+            "tools": self.tools.ever_used,
+            "resources": resources.direct.ever_used or resources.templates.ever_used,
+            "prompts": self.prompts.ever_used,
+            "completions": bool(self.completers or resources.folders()) or any(item.choices for item in completable),
+            "logging": options.logging,
+        }
+        names = frozenset(name for name, is_present in present.items() if is_present) | frozenset(options.declare)
+        made = ServerCapabilities(names=names, list_changed=options.list_changed, experimental=options.experimental)
+        with self._capabilities_lock:
+            if changes == self._capability_changes:  # else another thread has changed a catalog meanwhile
+                self._capabilities, self.unconditional_methods = made, made.unconditional_methods()
+        return made
+
+    def _forget_capabilities(self) -> None:
+        """From any thread, when a catalog has changed."""
+        with self._capabilities_lock:
+            self._capability_changes += 1
+            self._capabilities, self.unconditional_methods = None, frozenset()
+
+    def capabilities_for(self, context: RequestContext) -> ServerCapabilities:
+        """Fewer where a handshake client has no session."""
+        sessionless = context.sessions is None and context.request.revision.handshake
+        return self.capabilities.without_sessions() if sessionless else self.capabilities
+
+    def announced_kinds(self) -> list[ChangeKind]:
+        """The lists whose changes are announced to a handshake session that begins now."""
+        return [kind for kind in LIST_KINDS if kind in self.capabilities.names] if self.options.list_changed else []
 
     def add_completer(self, kind: str, name: str, argument: str, completer: "Completer") -> None:
         key = (kind, name, argument)
         if key in self.completers:
             raise SetupError(f"There is already a completion for the argument {argument!r} of {name!r}")
         self.completers[key] = completer
-        self._forget_offer()
+        self._forget_capabilities()
 
     def _check_completers(self) -> None:
-        """What they name has to be there when serving begins, and may go later. Raises SetupError."""
+        """Raises SetupError if the target of one does not exist when serving begins; later it may be removed."""
         catalogs: dict[str, Catalog[Any]]
-        catalogs = {"ref/prompt": self.prompts, "ref/resource": self.library.templates, "ref/tool": self.tools}
+        catalogs = {"ref/prompt": self.prompts, "ref/resource": self.resources.templates, "ref/tool": self.tools}
         for (kind, name, argument), completer in self.completers.items():
             completer.check(catalogs[kind], name, argument)
 
     def choices(self, kind: str, name: str) -> "tuple[Mapping[str, Sequence[str]], AccessRule | None] | None":
-        """The closed sets of a thing's arguments, and who may use it; None if there is no such thing."""
-        thing: Tool | Prompt | Template | None
+        """The closed sets of values for the arguments of a completion target, and its access rule; None if unknown."""
+        target: Tool | Prompt | Template | None
         if kind != "ref/resource":
-            thing = self.prompts.get(name) if kind == "ref/prompt" else self.tools.get(name)
-        elif (thing := self.library.templates.get(name)) is None:
-            whole = self.library.get(name)
-            return None if whole is None else ({}, whole.access)  # a URI that has all its values
-        return None if thing is None else (thing.choices, thing.access)
-
-    # ── resources and changes ──
+            target = self.prompts.get(name) if kind == "ref/prompt" else self.tools.get(name)
+        elif (target := self.resources.templates.get(name)) is None:
+            resource = self.resources.get(name)  # `name` may be a URI with all its values
+            return None if resource is None else ({}, resource.access)
+        return None if target is None else (target.choices, target.access)
 
     async def read(
         self, uri: str, context: RequestContext, call: Callable[..., Any] = call_function
     ) -> ReadResourceResult:
-        """As the caller; `call` runs the function."""
-
-        def may_read(rule: "AccessRule") -> Awaitable[bool]:
-            return lazy.access.may_use(self, context, rule)
-
-        def is_for_all() -> bool:
-            return context.client_requests is None
-
-        contents = await self.library.read(uri, partial(call, self, context), may_read, is_for_all)
-        if context.client_requests is None:
-            return contents
-        return ReadResourceResult(
-            contents.items
-        )  # it may depend on what somebody answered: not for others, nor for later
-
-    def _file_changed(self, uri: str) -> None:
-        self.publish(Change("updated", uri))
+        """Read as the caller of a request; `call` runs the function."""
+        contents = await self.resources.read(
+            uri,
+            partial(call, self, context),
+            may_read=lambda rule: lazy.access.may_use(self, context, rule),
+            is_for_all=lambda: context.client_requests is None,
+        )
+        # What depends on a user's answer is without a cache hint: it is not for other users, nor for later.
+        return contents if context.client_requests is None else ReadResourceResult(contents.items)
 
     def publish(self, change: Change) -> None:
-        """Tell everyone who asked, if changes are announced at all; from any thread."""
+        """Notify the subscriptions, if changes are announced at all; from any thread."""
         if change.uri or self.options.list_changed:
-            self.hear(change)
+            self.apply_change(change)
 
-    def hear(self, change: Change, *, from_afar: bool = False) -> None:
-        """Of a change, here or at another worker."""
+    def apply_change(self, change: Change, *, from_other_worker: bool = False) -> None:
         if change.uri:
-            self.library.forget(change.uri)
-        elif from_afar and change.kind == "resources":
-            self.library.look_again()
-        self.hub.publish(change, from_afar=from_afar)
-
-    # ── what all workers have to know ──
+            self.resources.forget(change.uri)
+        elif from_other_worker and change.kind == "resources":
+            self.resources.mark_files_stale()
+        self.hub.publish(change, from_other_worker=from_other_worker)
 
     @property
     def state(self) -> "StateBackend":
-        """Steps that were taken, the secret if none is given. Sessions lie elsewhere, unless this is shared."""
+        """Step records, and the secret if none is given. Sessions are elsewhere, unless this is shared."""
         if self._state is None:
-            memory = lazy_state.memory  # of which steps can't have all: callers make them
-            self._state = memory.MemoryState(max_entries=2 * MAX_STEPS, max_entry_bytes=128 * memory.MEBIBYTE)
+            memory = lazy_state.memory  # only half of its entries may be steps, since callers make those
+            self._state = memory.MemoryState(max_entries=2 * MAX_STEP_RECORDS, max_entry_bytes=128 * memory.MEBIBYTE)
         return self._state
 
     @state.setter
     def state(self, state: "StateBackend") -> None:
         self._state = state
 
-    def let_go_of(self, state: "StateBackend") -> None:
-        """It is closed."""
+    def release_state(self, state: "StateBackend") -> None:
+        """Use it no more: it is closed."""
         if self._state is state:
             self._state = None
 
     @property
     def elicitations(self) -> "UrlElicitations":
-        if self._elicitations is None:
-            self._elicitations = lazy.client_requests.UrlElicitations()
+        self._elicitations = self._elicitations or lazy.client_requests.UrlElicitations()
         return self._elicitations
 
-    def session_left(self, id: str) -> None:
-        """The session has ended: its client is told nothing more."""
+    def session_ended(self, id: str) -> None:
+        """Its client gets no more notifications of elicitations."""
         if self._elicitations is not None:
             self._elicitations.forget_session(id)
 
@@ -264,85 +238,80 @@ class Engine:
             self._sealer = lazy.request_state.Sealer(self.secrets)
         return self._sealer
 
-    # ── life ──
-
     @property
     def lifespan_value(self) -> Any:
         """What the lifespan yielded."""
-        return None if self._life is None else self._life.value
+        return None if self._lifespan is None else self._lifespan.value
 
     async def start(self, owner: Any = None) -> None:
-        """One more user; the first one enters the lifespan. `owner` is what it is called with."""
-        while (life := self._life) is not None and life.is_here and life.is_ending:
-            await life.ended()
-            if self._life is life:  # nobody else was quicker
-                self._life = None
-        if self._life is not None and self._life.is_elsewhere:
+        """Add a user; the first one enters the lifespan. `owner` is the argument of the lifespan function."""
+        while (lifespan := self._lifespan) is not None and lifespan.is_on_this_loop and lifespan.ending.is_set():
+            await asyncio.wait([lifespan.task])
+            if self._lifespan is lifespan:  # else another task has made a new one meanwhile
+                self._lifespan = None
+        if self._lifespan is not None and self._lifespan.runs_on_another_loop:
             raise RuntimeError(f"The server {self.info.name!r} runs on another event loop; make one for each loop")
-        if self._life is None or not self._life.is_here:
+        if self._lifespan is None or not self._lifespan.is_on_this_loop:
             self.hub.begin()
             self.threads.open()
             self._open_limits()  # a loop that died in mid-call has left slots taken
-            self._life = RunningLifespan(partial(self._living, owner), self._end)
-        await self._life.join()
+            self._lifespan = RunningLifespan(partial(self._serving, owner), self._end)
+        await self._lifespan.add_user()
 
     @asynccontextmanager
-    async def _living(self, owner: Any) -> AsyncIterator[Any]:
-        """The lifespan, entered once it is known which secrets all who share the state use."""
+    async def _serving(self, owner: Any) -> AsyncIterator[Any]:
+        """The lifespan, entered once the secrets of all workers are known."""
         lifespan = self.options.lifespan
         try:
-            async with self._agreeing(), nullcontext() if lifespan is None else lifespan(owner) as value:
+            async with self._secrets_shared(), nullcontext() if lifespan is None else lifespan(owner) as value:
                 self._check_completers()  # only now: a lifespan may register prompts too
                 self._is_serving = True
-                self.library.begin(watching=self.options.list_changed)
+                self.resources.begin(watching=self.options.list_changed)
                 yield value
         finally:
             self._is_serving = False
 
     @asynccontextmanager
-    async def _agreeing(self) -> AsyncIterator[None]:
+    async def _secrets_shared(self) -> AsyncIterator[None]:
+        """Raises StoreUnavailable after the last try."""
         state = self._state
-        if self.options.secret or state is None:  # there is nobody to agree with
+        if self.options.secret or state is None:  # no other worker needs them, or each has them already
             yield
             return
-        await self._agree(state)
-        keeping = asyncio.get_running_loop().create_task(keep_sharing(state, self))
+        for delay in (*START_RETRY_DELAYS, None):
+            try:
+                self.secrets = await shared_secrets(state, self.secrets)
+                break
+            except lazy_state.base.StoreUnavailable as failure:
+                if delay is None:
+                    raise
+                log.warning("the server can't start yet: %s", failure.message)
+                await asyncio.sleep(delay)
+        keeping = asyncio.get_running_loop().create_task(keep_secrets_shared(state, self))
         try:
             yield
         finally:
             with suppress(RuntimeError):  # a loop that has died is torn down from elsewhere
                 keeping.cancel()
 
-    async def _agree(self, state: "StateBackend") -> None:
-        """Waits for a store that is out of reach, but not for ever."""
-        for pause in START_PAUSES:
-            try:
-                self.secrets = await shared_secrets(state, self.secrets)
-                return
-            except lazy_state.base.StoreUnavailable as failure:
-                log.warning("the server can't start yet: %s", failure.message)
-                await asyncio.sleep(pause)
-        self.secrets = await shared_secrets(state, self.secrets)
-
     async def stop(self) -> None:
-        """One user less; after the last all listening ends and the lifespan is left. It may be started again."""
-        if self._life is not None:
-            await self._life.leave()
+        """Remove a user; after the last all subscriptions and the lifespan end. The engine may be started again."""
+        if self._lifespan is not None:
+            await self._lifespan.remove_user()
 
     async def _end(self) -> None:
         self.hub.end_all()
-        await self.book.close()
+        await self.call_limits.close()
         if self.running_steps:
-            await asyncio.wait(self.running_steps, timeout=STEP_SECONDS)
-        await self.library.close()
+            await asyncio.wait(self.running_steps, timeout=STEP_WAIT)
+        await self.resources.close()
         self.threads.close()
 
 
 class RunningLifespan:
-    """The lifespan of a server: entered by its first user, left after its last, in one task of its own.
+    """The lifespan of a server: entered for its first user, exited after its last; `at_end` runs before that.
 
-    Users may come and go in any task, and a lifespan may hold what has to end where it began. `value` is what the
-    lifespan yielded; `at_end` runs before it is left.
+    It has a task of its own: users come and go in any task, but a task group has to end in the task where it began.
     """
 
     def __init__(
@@ -352,61 +321,53 @@ class RunningLifespan:
         self._enter = enter
         self._at_end = at_end
         self._users = 0
-        self._ending = asyncio.Event()
+        self.ending = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._started: asyncio.Future[None] = self._loop.create_future()
-        self._task = self._loop.create_task(self._run(), context=contextvars.Context())
+        self.task = self._loop.create_task(self._run(), context=contextvars.Context())
 
     @property
-    def is_here(self) -> bool:
-        """Whether it lives on this loop; one that was left behind on a dead loop counts no more."""
+    def is_on_this_loop(self) -> bool:
         return self._loop is asyncio.get_running_loop()
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Whether it lives on another loop that still runs."""
-        return not self.is_here and self._loop.is_running() and not self._task.done()
+    def runs_on_another_loop(self) -> bool:
+        """False for one that was left behind on a dead loop."""
+        return not self.is_on_this_loop and self._loop.is_running() and not self.task.done()
 
-    @property
-    def is_ending(self) -> bool:
-        return self._ending.is_set()
-
-    async def ended(self) -> None:
-        await asyncio.wait([self._task])
-
-    async def join(self) -> None:
-        """One more user; returns when the lifespan is entered, raises what it raised."""
+    async def add_user(self) -> None:
+        """Returns when the lifespan is entered, raises what it raised."""
         self._users += 1
         try:
             await asyncio.shield(self._started)
         except BaseException:
-            await self.leave()
+            await self.remove_user()
             raise
 
-    async def leave(self) -> None:
-        """One user less. The last one waits until the lifespan is left, and is told what went wrong there."""
+    async def remove_user(self) -> None:
+        """For the last user, wait until the lifespan is exited, and raise what it raised."""
         self._users -= 1
         if self._users:
             return
-        self._ending.set()
+        self.ending.set()
         if self._started.done():
-            await asyncio.shield(self._task)
-        else:  # nobody wants any more what is still being set up
-            self._task.cancel()
-            await self.ended()
+            await asyncio.shield(self.task)
+        else:  # all users have gone while it is still being entered
+            self.task.cancel()
+            await asyncio.wait([self.task])
 
     async def _run(self) -> None:
         try:
             async with self._enter() as self.value:
                 self._started.set_result(None)
-                await self._ending.wait()
+                await self.ending.wait()
                 await self._at_end()
         except Exception as failure:
             if self._started.done():
                 raise
             self._started.set_exception(failure)
         finally:
-            self._ending.set()
+            self.ending.set()
             if not self._started.done():
                 self._started.set_exception(ConnectionLost("The server was stopped while it started"))
-                self._started.exception()  # seen: there may be nobody left who waits for it
+                self._started.exception()  # mark it as retrieved: there may be no user left

@@ -1,8 +1,7 @@
-"""File watching by polling: calls `on_change(uri)` on the event loop, once for each burst of changes at a URI's path.
+"""File watcher: polls paths with `os.stat` and calls `on_change(uri)` on the event loop, once for a burst of changes.
 
-One task looks at every watched path (`os.stat`) each `poll_seconds`, but for a twentieth of the time at most.
-Where watchfiles is installed, it listens in the watched folders and says when to look at once; without it, or if it
-fails, polling goes on alone. What touches a disk, which may hang, runs in a thread.
+One task polls all paths, for at most a twentieth of the time. If watchfiles is installed, it watches folders and
+triggers the next poll at once. Disks may hang, so they are only touched in threads.
 """
 
 import asyncio
@@ -16,29 +15,25 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
+
+import msgspec
 
 log = logging.getLogger("dovetail.watch")
 
-T = TypeVar("T")
+Run = Callable[[Callable[[], Any]], Awaitable[Any]]  # runs a function in a thread
 Folder = tuple[str, int]  # path and inode: a folder that was replaced is another one
 
 
-class Run(Protocol):
-    """Runs a function in a thread."""
-
-    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
-
-
 class FileStat(NamedTuple):
-    """What a path looks like."""
+    """The state of a path; two that differ mean a change."""
 
     mark: tuple[int, ...] | None = None  # None if nothing is there
     folder: Folder | None = None
-    is_large: bool = False  # there is more in it than one look walks through
+    is_large: bool = False  # it has more entries than one poll walks through
 
 
-def look_at(path: str, max_entries: int) -> FileStat:
+def stat_path(path: str, max_entries: int) -> FileStat:
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -55,31 +50,28 @@ def look_at(path: str, max_entries: int) -> FileStat:
 
 def _entries_below(folder: str) -> Iterator[tuple[str, int, int, int]]:
     """Path, time, size and inode of everything in a folder and deeper, symlinks not followed."""
-    waiting = [folder]
-    while waiting:
-        with suppress(OSError), os.scandir(waiting.pop()) as items:
+    pending = [folder]
+    while pending:
+        with suppress(OSError), os.scandir(pending.pop()) as items:
             for item in items:
                 status = item.stat(follow_symlinks=False)
                 yield item.path, status.st_mtime_ns, status.st_size, status.st_ino
                 if stat.S_ISDIR(status.st_mode):
-                    waiting.append(item.path)
+                    pending.append(item.path)
 
 
-class _Watched:
-    """A path, how many hold on to it, and what it looked like when last seen."""
+class _Watched(msgspec.Struct, eq=False):
+    """A path, how often it is watched, and its state at the last poll."""
 
-    __slots__ = ("holders", "look", "path")
-
-    def __init__(self, path: Path) -> None:
-        self.path = os.path.abspath(path)
-        self.holders = 1
-        self.look: FileStat | None = None
+    path: str
+    count: int = 1
+    stat: FileStat | None = None
 
 
 class Watcher:
-    """Calls `on_change(uri)` when what lies at the URI's path changes, is replaced, vanishes or comes back.
+    """Calls `on_change(uri)` when the file at the URI's path changes, is replaced, vanishes or comes back.
 
-    A burst is over when nothing changed for `quiet` seconds. One look walks through `max_entries` of a folder.
+    A burst is over when nothing changed for `quiet` seconds. One poll walks through `max_entries` of a folder.
     """
 
     def __init__(
@@ -89,40 +81,39 @@ class Watcher:
         self._on_change = on_change
         self._run_in_thread = run
         self._poll_seconds = max(poll_seconds, 0.01)
-        self._look_seconds = 0.0  # that the last look at all took
+        self._poll_took = 0.0  # seconds, for the last poll of all paths
         self._quiet = quiet
         self._max_entries = max_entries
         self._use_watchfiles = use_watchfiles and importlib.util.find_spec("watchfiles") is not None
         self._watched: dict[str, _Watched] = {}
         self._task: asyncio.Task[None] | None = None
-        self._look_now = asyncio.Event()
-        self._first_look: threading.Thread | None = None  # the last one; alive only if its disk hangs
-        self._listener: asyncio.Task[None] | None = None
-        self._telling: set[asyncio.Task[None]] = set()
-        self._listens_at: frozenset[Folder] = frozenset()
+        self._poll_now = asyncio.Event()
+        self._first_stat: threading.Thread | None = None  # the last one; alive only if its disk hangs
+        self._watchfiles: asyncio.Task[None] | None = None
+        self._watchfiles_folders: frozenset[Folder] = frozenset()
+        self._notifying: set[asyncio.Task[None]] = set()
 
     def watch(self, uri: str, path: Path) -> None:
-        """Begin to watch, or count one more that does. Call it on the event loop."""
+        """Begin to watch, or count one more watch. Call it on the event loop."""
         if known := self._watched.get(uri):
-            known.holders += 1
+            known.count += 1
             return
-        self._watched[uri] = watched = _Watched(path)
-        self._look_at_once(watched)
+        self._watched[uri] = watched = _Watched(os.path.abspath(path))
+        self._stat_at_once(watched)
         if self._task is None or self._task.done():
-            self._listen(frozenset())  # an earlier run, or a loop that has ended, may have left a listener
-            self._look_now = asyncio.Event()
+            self._start_watchfiles(frozenset())  # the task may belong to an earlier run, or to a loop that has ended
+            self._poll_now = asyncio.Event()
             self._task = asyncio.get_running_loop().create_task(self._run(), name="dovetail.watch")
-        self._look_now.set()
+        self._poll_now.set()
 
     def unwatch(self, uri: str) -> None:
-        """Count one less; the last one ends the watching. An unknown URI is ignored."""
-        known = self._watched.get(uri)
-        if known is None:
+        """Count one watch less; after the last the watching ends. An unknown URI is ignored."""
+        if (known := self._watched.get(uri)) is None:
             return
-        known.holders -= 1
-        if known.holders == 0:
+        known.count -= 1
+        if known.count == 0:
             del self._watched[uri]
-            self._look_now.set()
+            self._poll_now.set()
             if not self._watched:
                 self._stop()
 
@@ -133,113 +124,106 @@ class Watcher:
             await asyncio.wait(tasks, timeout=2)
 
     def _stop(self) -> list[asyncio.Task[None]]:
-        tasks = [task for task in (self._task, self._listener, *self._telling) if task is not None]
+        tasks = [task for task in (self._task, self._watchfiles, *self._notifying) if task is not None]
         self._task = None
         for task in tasks:
             task.cancel()
         return tasks
 
-    def _look_at_once(self, watched: _Watched, seconds: float = 0.5) -> None:
-        """So that no change after `watch` is missed. A disk that hangs is left to the task after some `seconds`."""
-        if self._first_look is not None and self._first_look.is_alive():
+    def _stat_at_once(self, watched: _Watched, seconds: float = 0.5) -> None:
+        """So that no change after `watch` is missed. A disk that hangs for some `seconds` is left to the task."""
+        if self._first_stat is not None and self._first_stat.is_alive():
             return
-        seen: list[FileStat] = []
-        look = threading.Thread(target=lambda: seen.append(look_at(watched.path, self._max_entries)), daemon=True)
+        found: list[FileStat] = []
+        thread = threading.Thread(target=lambda: found.append(stat_path(watched.path, self._max_entries)), daemon=True)
         with suppress(RuntimeError):  # the system has no more threads to give
-            look.start()
-            self._first_look = look
-            look.join(seconds)
-        if seen:
-            self._take_in(watched, seen[0])
+            thread.start()
+            self._first_stat = thread
+            thread.join(seconds)
+        if found:
+            self._update(watched, found[0])
 
     async def _run(self) -> None:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(max(self._poll_seconds, min(20 * self._look_seconds, 30))):
-                    await self._look_now.wait()
-            self._look_now.clear()
+                async with asyncio.timeout(max(self._poll_seconds, min(20 * self._poll_took, 30))):
+                    await self._poll_now.wait()
+            self._poll_now.clear()
             try:
-                changed = await self._look(self._watched)
-                looks = [each.look for each in self._watched.values() if each.look is not None]
-                self._listen(frozenset(look.folder for look in looks if look.folder is not None))
+                changed = await self._poll(self._watched)
+                stats = [each.stat for each in self._watched.values() if each.stat is not None]
+                self._start_watchfiles(frozenset(found.folder for found in stats if found.folder is not None))
                 if changed:
-                    await self._settle(changed)
-                    self._tell(sorted(changed))
+                    await self._wait_until_quiet(changed)
+                    for uri in sorted(changed):  # each in its own task: polling goes on while a folder is being listed
+                        task = asyncio.get_running_loop().create_task(self._notify(uri), name="dovetail.watch")
+                        self._notifying.add(task)
+                        task.add_done_callback(self._notifying.discard)
             except Exception:
                 log.exception("looking at the watched files failed; trying again")
                 await asyncio.sleep(self._poll_seconds)
 
-    async def _look(self, uris: Iterable[str]) -> set[str]:
-        """Look at these, as far as they are watched; tells which look different."""
+    async def _poll(self, uris: Iterable[str]) -> set[str]:
+        """Those of the watched URIs that have changed."""
         watched = {uri: self._watched[uri] for uri in uris if uri in self._watched}
 
-        def look() -> list[FileStat]:
+        def stat_all() -> list[FileStat]:
             began = time.monotonic()  # without the wait for a thread
-            looks = [look_at(each.path, self._max_entries) for each in watched.values()]
-            self._look_seconds = time.monotonic() - began
-            return looks
+            stats = [stat_path(each.path, self._max_entries) for each in watched.values()]
+            self._poll_took = time.monotonic() - began
+            return stats
 
-        seen = await self._run_in_thread(look)
-        return {uri for (uri, each), look in zip(watched.items(), seen, strict=True) if self._take_in(each, look)}
+        stats: list[FileStat] = await self._run_in_thread(stat_all)
+        return {uri for (uri, each), found in zip(watched.items(), stats, strict=True) if self._update(each, found)}
 
-    def _take_in(self, watched: _Watched, look: FileStat) -> bool:
-        """Remember a look; tells whether it differs from the one before."""
-        before, watched.look = watched.look, look
-        if look.is_large and not (before and before.is_large):
+    def _update(self, watched: _Watched, found: FileStat) -> bool:
+        """Whether it has changed since the last poll."""
+        before, watched.stat = watched.stat, found
+        if found.is_large and not (before and before.is_large):
             log.warning("%s: only its first %d entries are watched", watched.path, self._max_entries)
-        return before is not None and before.mark != look.mark
+        return before is not None and before.mark != found.mark
 
-    async def _settle(self, changed: set[str], rounds: int = 10) -> None:
-        """Wait until the burst is over; what is always written is told after so many `rounds`."""
+    async def _wait_until_quiet(self, changed: set[str], rounds: int = 10) -> None:
+        """Wait until the burst is over, but no longer than so many `rounds`."""
         for _ in range(rounds):
             await asyncio.sleep(self._quiet)
             try:
-                if not await self._look(changed):
+                if not await self._poll(changed):
                     return
             except Exception:
-                return  # what is known is told at once, what follows is another change
+                return  # the known changes are notified at once, later ones are another burst
 
-    def _tell(self, uris: list[str]) -> None:
-        """Pass the changes on in tasks of their own: files are looked at also while a folder is being listed."""
-        for uri in uris:
-            task = asyncio.get_running_loop().create_task(self._pass_on(uri), name="dovetail.watch")
-            self._telling.add(task)
-            task.add_done_callback(self._telling.discard)
-
-    async def _pass_on(self, uri: str) -> None:
+    async def _notify(self, uri: str) -> None:
         try:
-            if uri in self._watched and (telling := self._on_change(uri)) is not None:
-                await telling
+            if uri in self._watched and (notifying := self._on_change(uri)) is not None:
+                await notifying
         except Exception:
             log.exception("the change of %s could not be passed on", uri)
 
-    # ── watchfiles ──
-
-    def _listen(self, folders: frozenset[Folder]) -> None:
-        """Listen in these folders; what already listens there goes on."""
-        if not self._use_watchfiles or folders == self._listens_at:
+    def _start_watchfiles(self, folders: frozenset[Folder]) -> None:
+        """Watch these folders; if they are watched already the task goes on."""
+        if not self._use_watchfiles or folders == self._watchfiles_folders:
             return
-        if self._listener is not None:
+        if self._watchfiles is not None:
             with suppress(RuntimeError):  # its loop was closed
-                self._listener.cancel()
-        self._listener, self._listens_at = None, folders
+                self._watchfiles.cancel()
+        self._watchfiles, self._watchfiles_folders = None, folders
         if folders:
-            work = self._hear(sorted(path for path, _ in folders))
-            self._listener = asyncio.get_running_loop().create_task(work, name="dovetail.watch")
+            work = self._run_watchfiles(sorted(path for path, _ in folders))
+            self._watchfiles = asyncio.get_running_loop().create_task(work, name="dovetail.watch")
 
-    async def _hear(self, paths: list[str]) -> None:
+    async def _run_watchfiles(self, paths: list[str]) -> None:
         import watchfiles
 
         step = int(self._quiet * 1000)
         try:
-            changes = watchfiles.awatch(
+            async for _ in watchfiles.awatch(
                 *paths, watch_filter=None, step=step, debounce=10 * step, ignore_permission_denied=True
-            )
-            async for _ in changes:
-                self._look_now.set()
+            ):
+                self._poll_now.set()
         except asyncio.CancelledError:
             raise
         except FileNotFoundError:
-            self._listens_at = frozenset()  # a folder that vanished meanwhile: the next look listens anew
+            self._watchfiles_folders = frozenset()  # a folder vanished meanwhile: the next poll starts it again
         except BaseException as problem:  # a panic in Rust is no Exception
             log.warning("watchfiles failed (%s); looking at files every %g s instead", problem, self._poll_seconds)

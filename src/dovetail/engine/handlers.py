@@ -41,11 +41,11 @@ LOOKUPS_PER_TURN = 50  # of URIs, until other tasks get a turn of the event loop
 
 
 async def initialize(engine: "Engine", context: RequestContext) -> Result:
-    return results.InitializeResult(engine.offer_to(context), engine.options.instructions)
+    return results.InitializeResult(engine.capabilities_for(context), engine.options.instructions)
 
 
 async def discover(engine: "Engine", context: RequestContext) -> Result:
-    return results.DiscoverResult(engine.offer, engine.options.instructions, engine.options.hint)
+    return results.DiscoverResult(engine.capabilities, engine.options.instructions, engine.options.hint)
 
 
 async def ping(engine: "Engine", context: RequestContext) -> Result:
@@ -69,7 +69,7 @@ def _list(key: str, catalog_of: Callable[["Engine"], Catalog[Any]]) -> Handler:
         params: methods.ListParams = context.request.params
         catalog = catalog_of(engine)
         if key == "resources":
-            await engine.library.refresh_files()
+            await engine.resources.refresh_files()
         now = time.time()
         after = decode_cursor(params.cursor, scope=key, keys=engine.secrets, now=now)
         snapshot, shaper = catalog.snapshot, engine.shapers[context.request.revision.name]
@@ -126,7 +126,7 @@ async def read_resource(engine: "Engine", context: RequestContext) -> Result:
 
 async def subscribe(engine: "Engine", context: RequestContext) -> Result:
     params: methods.UriParams = context.request.params
-    rule = engine.library.access_to(params.uri)
+    rule = engine.resources.access_to(params.uri)
     if rule is not None and not await lazy.access.may_use(engine, context, rule):
         raise NotFound(uri=params.uri)
     if context.sessions is not None:
@@ -164,11 +164,11 @@ async def listen(engine: "Engine", context: RequestContext) -> Result:
 
 async def _grant(engine: "Engine", context: RequestContext, requested: methods.ListenFilter) -> methods.ListenFilter:
     """The notifications that this server has and that this caller may get."""
-    names = engine.offer.names if engine.options.list_changed else frozenset[str]()
+    names = engine.capabilities.names if engine.options.list_changed else frozenset[str]()
     rules: dict[str, AccessRule | None] = {}
     for number, uri in enumerate(dict.fromkeys(requested.resource_subscriptions[:MAX_LISTEN_URIS]), 1):
         with suppress(NotFound):
-            rules[uri] = engine.library.access_to(uri)  # which may have to try many templates
+            rules[uri] = engine.resources.access_to(uri)  # which may have to try many templates
         if number % LOOKUPS_PER_TURN == 0:
             await asyncio.sleep(0)
     has_rules = any(rule is not None for rule in rules.values())
@@ -213,7 +213,7 @@ async def call_in_slot(engine: "Engine", context: RequestContext, *call: Any) ->
     try:
         return await call_function(engine, context, *call)
     finally:
-        slots.leave()
+        slots.close()
 
 
 async def call_function(
@@ -244,7 +244,7 @@ async def complete(engine: "Engine", context: RequestContext) -> Result:
         raise ProtocolError(f"There is nothing to complete for {ref.type} {excerpt(name)!r}", code=INVALID_PARAMS)
     completer = engine.completers.get((ref.type, name, argument.name))
     if completer is None:
-        if ref.type == "ref/resource" and (paths := await engine.library.paths_in(name)):
+        if ref.type == "ref/resource" and (paths := await engine.resources.paths_in(name)):
             choices = {"path": paths}
         return results.CompleteResult(registry.prompts.complete_choice(choices.get(argument.name, ()), argument.value))
     arguments: dict[str, Any] = {"value": argument.value}
@@ -261,9 +261,9 @@ HANDLERS: dict[str, Handler] = {
     "logging/setLevel": set_level,
     "tools/list": _list("tools", attrgetter("tools")),
     "tools/call": call_tool,
-    "resources/list": _list("resources", attrgetter("library.resources")),
-    "resources/templates/list": _list("resourceTemplates", attrgetter("library.templates")),
-    "resources/read": _with_input_required(read_resource),
+    "direct/list": _list("direct", attrgetter("resources.direct")),
+    "direct/templates/list": _list("resourceTemplates", attrgetter("resources.templates")),
+    "direct/read": _with_input_required(read_resource),
     "resources/subscribe": subscribe,
     "resources/unsubscribe": unsubscribe,
     "subscriptions/listen": listen,

@@ -1,4 +1,4 @@
-"""A server's settings as one frozen record, made from keyword options and a profile."""
+"""Options of a server: one frozen record, made from keyword arguments and a profile."""
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -9,25 +9,13 @@ import msgspec
 from msgspec import Meta
 
 from dovetail import auth as lazy_auth
-from dovetail.engine.workers import Secrets, checked_secrets, secrets_in
+from dovetail.engine.workers import Secrets, checked_secrets, secrets_from_env
 from dovetail.errors import SetupError
 from dovetail.protocol.methods import LogLevel
 from dovetail.protocol.results import CacheHint, Style
 from dovetail.protocol.types import CacheScope, Icon
-from dovetail.registry.options import (
-    COUNT,
-    LIMIT_SECONDS,
-    NAMES,
-    OUTPUT,
-    POSITIVE_COUNT,
-    SCOPE,
-    SWITCH,
-    TEXT,
-    Kind,
-    OutputPolicy,
-    checked_options,
-    parse_rates,
-)
+from dovetail.registry import options as kinds
+from dovetail.registry.options import Kind, OutputPolicy, checked_options, parse_rates
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Verifier, VerifyFunction
@@ -39,39 +27,38 @@ Profile = Literal["spec", "pocket", "reference"]
 ArgumentErrors = Literal["result", "error"]
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
-# What each profile changes; a switch that is given on its own wins over its profile.
+# The options that each profile changes; an option that is given wins over its profile.
 PROFILES: dict[str, dict[str, Any]] = {
     "spec": {},
     "pocket": {"always_structured_content": True, "empty_next_cursor": True, "argument_errors": "error"},
     "reference": {"explicit_is_error": False, "output": "text"},
 }
 
-
-LONGEST_ANSWER = 366 * 86_400.0  # seconds
-
+MAX_ANSWER_TIMEOUT = 366 * 86_400.0  # seconds
 Feature = Literal["tools", "resources", "prompts", "completions", "logging"]
 
 KINDS = {
-    **dict.fromkeys(("version", "title", "description", "website_url", "instructions"), TEXT),
-    **dict.fromkeys(("always_structured_content", "empty_next_cursor", "explicit_is_error", "server_info"), SWITCH),
-    **dict.fromkeys(("lenient_arguments", "logging", "list_changed", "audit_arguments", "mask_error_details"), SWITCH),
-    **dict.fromkeys(("page_size", "max_concurrency", "max_threads", "max_message_bytes"), POSITIVE_COUNT),
-    **dict.fromkeys(("max_queue", "ttl_ms"), COUNT),
-    **dict.fromkeys(("timeout", "initialize_timeout"), LIMIT_SECONDS),
-    "answer_timeout": Kind(Annotated[float, Meta(gt=0, le=LONGEST_ANSWER)], "a number of seconds, up to a year"),
+    **dict.fromkeys(("version", "title", "description", "website_url", "instructions"), kinds.TEXT),
+    **dict.fromkeys(("always_structured_content", "empty_next_cursor", "explicit_is_error"), kinds.SWITCH),
+    **dict.fromkeys(("server_info", "lenient_arguments", "logging", "list_changed"), kinds.SWITCH),
+    **dict.fromkeys(("audit_arguments", "mask_error_details"), kinds.SWITCH),
+    **dict.fromkeys(("page_size", "max_concurrency", "max_threads", "max_message_bytes"), kinds.POSITIVE_COUNT),
+    **dict.fromkeys(("max_queue", "ttl_ms"), kinds.COUNT),
+    **dict.fromkeys(("timeout", "initialize_timeout"), kinds.LIMIT_SECONDS),
+    "answer_timeout": Kind(Annotated[float, Meta(gt=0, le=MAX_ANSWER_TIMEOUT)], "a number of seconds, up to a year"),
     "profile": Kind(Profile, " or ".join(PROFILES)),
     "argument_errors": Kind(ArgumentErrors, '"result" or "error"'),
-    "output": OUTPUT,
-    "cache_scope": SCOPE,
+    "output": kinds.OUTPUT,
+    "cache_scope": kinds.SCOPE,
     "declare": Kind(list[Feature], f"a list of some of {', '.join(get_args(Feature))}"),
     "log_level": Kind(LogLevel, f"one of {', '.join(get_args(LogLevel))}"),
     "experimental": Kind(dict[str, dict[str, Any]], "a dict of dicts"),
-    "redact": NAMES,
+    "redact": kinds.NAMES,
 }
 
 
 class ServerOptions(TypedDict, total=False):
-    """What `Server(name, ...)` takes besides the name."""
+    """The keyword arguments of `Server(name, ...)`."""
 
     version: str
     title: str
@@ -116,7 +103,7 @@ class ServerOptions(TypedDict, total=False):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The same, complete: what is not given has its default here."""
+    """The same with all defaults."""
 
     version: str = "0.0.0"
     title: str | None = None
@@ -136,13 +123,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     page_size: int = 1000
     ttl_ms: int = 0
     cache_scope: CacheScope = "private"
-    declare: Collection[str] = ()  # features to offer even while there is nothing in them
+    declare: Collection[str] = ()  # capabilities to declare even while their catalogs are empty
     logging: bool = True
     log_level: LogLevel = "info"  # for sessions that never set one
     list_changed: bool = True
     experimental: Mapping[str, Any] = {}
-    redact: Sequence[str] = ()  # more keys whose values are secrets
-    audit: "bool | AuditFunction" = False  # an event for each request that does something: to the log, or a function
+    redact: Sequence[str] = ()  # more secret keys
+    audit: "bool | AuditFunction" = False  # an event for each request that does something: to the log, or to a function
     audit_arguments: bool = True  # whether such an event shows the arguments
     mask_error_details: bool | None = None  # None: yes, but not in process, nor for `dovetail dev`
     timeout: float | None = None  # seconds for a call, unless the tool has its own
@@ -153,30 +140,26 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_threads: int = 40
     initialize_timeout: float | None = 60.0  # seconds a pipe may stay silent before its first request
     max_message_bytes: int = 64 * 1024 * 1024
-    auth: "Auth | None" = None  # None: whoever reaches it may use it
+    auth: "Auth | None" = None  # None: every caller may use it
     secret: Secrets = Secrets()  # signs and seals what clients carry; all workers of a fleet need the same
 
     @classmethod
-    def of(cls, given: ServerOptions) -> "Options":
+    def from_keywords(cls, given: ServerOptions) -> "Options":
         given = checked_options(given, cls.__struct_fields__, "Server", KINDS)
         if not callable(given.get("lifespan", cls)):
             raise SetupError(f"Server: lifespan={given['lifespan']!r} is not callable; give it a function")
         if not isinstance(given.get("audit", False), bool) and not callable(given["audit"]):
             raise SetupError(f"Server: audit={given['audit']!r} is not possible; it must be True, False or a function")
-        secret = checked_secrets(given["secret"], "Server: secret") if "secret" in given else secrets_in(os.environ)
+        is_given = "secret" in given
+        secrets = checked_secrets(given["secret"], "Server: secret") if is_given else secrets_from_env(os.environ)
         rates = parse_rates(given["rate_limit"], "Server") if "rate_limit" in given else ()
         auth = None if given.get("auth") is None else lazy_auth.Auth.from_option(given["auth"])
-        ours = {"secret": secret, "rate_limit": rates, "auth": auth}
-        return cls(**{**PROFILES[given.get("profile", "spec")], **given, **ours})
+        parsed = {"secrets": secrets, "rate_limit": rates, "auth": auth}
+        return cls(**{**PROFILES[given.get("profile", "spec")], **given, **parsed})
 
     @property
     def style(self) -> Style:
-        return Style(
-            always_structured_content=self.always_structured_content,
-            empty_next_cursor=self.empty_next_cursor,
-            explicit_is_error=self.explicit_is_error,
-            server_info=self.server_info,
-        )
+        return msgspec.convert(self, Style, from_attributes=True)
 
     @property
     def hint(self) -> CacheHint:

@@ -1,8 +1,7 @@
-"""Rate limits in fixed windows: a call is counted, or told by `RateExceeded` when its next window begins.
+"""Rate limits in fixed windows, per caller: of one worker, or of all workers that share a state.
 
-The windows are the seconds, minutes, hours or days of the clock; in each no more than `count` calls are let through.
-Workers that share a state count together. While the store is in trouble, or has no room for a caller, each worker
-counts on by itself.
+The windows are the seconds, minutes, hours or days of the clock, with at most `count` calls in each. While the store is
+unavailable, or has no room for a caller, each worker counts by itself.
 """
 
 import functools
@@ -27,12 +26,12 @@ if TYPE_CHECKING:
     from dovetail.engine.dispatch import Layer
     from dovetail.engine.engine import Engine
 
-ANONYMOUS = "anonymous"  # the caller of whom nothing is known; there may be many
-IPV6_NETWORK = 64  # bits of an address that name its network; its owner is free to choose the others
-IPV6_LINE = 56  # bits that name a customer's line, which has many networks as a rule
-PAUSE = 5.0  # seconds from one try to reach a store that is in trouble to the next
+ANONYMOUS = "anonymous"  # all callers without a principal and an address
+IPV6_NETWORK_BITS = 64  # of an address that name its network; its owner is free to choose the others
+IPV6_SITE_BITS = 56  # that name a customer's site, which has many networks as a rule
+STORE_RETRY_DELAY = 5.0  # seconds from one call to a store that is unavailable to the next
 
-# What counts towards the server's limit: the requests that may run a user's function.
+# The requests that count towards the server's limit: those that may run an author's function.
 COUNTED = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete"})
 
 T = TypeVar("T")
@@ -40,28 +39,25 @@ log = logging.getLogger("dovetail")
 
 
 @functools.lru_cache(maxsize=10_000)
-def network_of(address: str, bits: int = IPV6_NETWORK) -> str | None:
+def network_of(address: str, bits: int = IPV6_NETWORK_BITS) -> str | None:
     """The network that counts as one caller: an IPv4 address, or a whole IPv6 network. None if it is no address."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return None
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return str(parsed)
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.IPv6Network((parsed, bits), strict=False))
+    ipv4 = parsed if isinstance(parsed, ipaddress.IPv4Address) else parsed.ipv4_mapped
+    return str(ipaddress.IPv6Network((parsed, bits), strict=False) if ipv4 is None else ipv4)
 
 
-def caller_of(owner: str | None, address: str | None, bits: int = IPV6_NETWORK) -> str:
-    """The holder of a share: a principal, or else a network; those of whom neither is known are one."""
+def caller_of(owner: str | None, address: str | None, bits: int = IPV6_NETWORK_BITS) -> str:
+    """The name under which a caller is counted: its principal, else its network."""
     if owner is not None:
         return f"principal {owner}"
     return ANONYMOUS if address is None else f"address {network_of(address, bits) or address}"
 
 
 class RateExceeded(msgspec.Struct, frozen=True):
-    """A call that comes too early for one of the rates."""
+    """The rate that refuses a call, and how long the caller has to wait."""
 
     rate: Rate
     wait: float  # seconds
@@ -80,13 +76,13 @@ class Window(msgspec.Struct, eq=False):
     rate: Rate
     number: int
     key: str  # in the store
-    calls: int = 0  # that were let through, as far as this worker knows
+    calls: int = 0  # that were allowed, as far as this worker knows
 
-    def too_soon(self, now: float) -> RateExceeded:
+    def exceeded(self, now: float) -> RateExceeded:
         return RateExceeded(self.rate, max(0.001, (self.number + 1) * self.rate.seconds - now))
 
 
-WHO: dict[Per, Callable[[RequestContext], str]] = {
+CALLER_NAMES: dict[Per, Callable[[RequestContext], str]] = {
     "all": lambda _: "everybody",
     "principal": lambda context: caller_of(context.owner, context.address),
     "address": lambda context: caller_of(None, context.address),
@@ -104,80 +100,82 @@ class RateLimiter:
         self, subject: str, rates: Sequence[Rate], state: StateBackend | None = None,
         clock: Callable[[], float] | None = None, max_callers: int = 10_000,
     ) -> None:  # fmt: skip
-        """`state` is what other workers share, if any do. Beyond `max_callers` the one silent longest is forgotten."""
+        """`state` is one that other workers share. Beyond `max_callers` the one that is idle longest is forgotten."""
         self._subject = subject
         self._rates = sorted(rates, key=lambda rate: rate.seconds)
-        self._windows: OrderedDict[tuple[int, str], Window] = OrderedDict()  # by rate and caller, the last at the end
+        self._windows: OrderedDict[tuple[int, str], Window] = OrderedDict()  # by rate and caller; last used at the end
         self._state = state
         self._clock = clock or (time.monotonic if state is None else time.time)
-        self._is_away = False  # the store is in trouble
-        self._ask_again = 0.0  # and is left in peace until then
+        self._is_store_down = False
+        self._retry_at = 0.0  # when it is down
         self._max_callers = max_callers
-        self._rounds: OrderedDict[str, None] = OrderedDict()  # states that calls have gone on with
+        self._rounds: OrderedDict[str, None] = OrderedDict()  # digests of request states that calls have sent
 
-    def _window(self, place: int, context: RequestContext, now: float) -> Window:
-        rate = self._rates[place]
-        caller, number = WHO[rate.per](context), int(now // rate.seconds)
-        window = self._windows.get((place, caller))
+    def _window(self, index: int, context: RequestContext, now: float) -> Window:
+        rate = self._rates[index]
+        caller, number = CALLER_NAMES[rate.per](context), int(now // rate.seconds)
+        window = self._windows.get((index, caller))
         if window is None or not window.number - 1 <= number <= window.number:  # a clock may be set back a little
-            # callers may have long names, and secret ones
+            # a digest, for names of callers may be long, and secret
             key = f"rate/{self._subject}/{rate.unit}/{rate.per}/{_digest(caller)}/{number}"
-            window = self._windows[place, caller] = Window(rate, number, key)
+            window = self._windows[index, caller] = Window(rate, number, key)
             if len(self._windows) > self._max_callers * len(self._rates):
                 self._windows.popitem(last=False)
-        self._windows.move_to_end((place, caller))
+        self._windows.move_to_end((index, caller))
         return window
 
     async def refusal(self, context: RequestContext) -> RateExceeded | None:
-        """Count a call, or say why not."""
+        """Count a call, or refuse it."""
         now = self._clock()
-        windows = [self._window(place, context, now) for place in range(len(self._rates))]
+        windows = [self._window(index, context, now) for index in range(len(self._rates))]
         for window in windows:
             if window.calls >= window.rate.count:  # a caller that does not give up costs the store nothing
-                return window.too_soon(now)
+                return window.exceeded(now)
         if self._state is not None:
-            return await self._count_together(self._state, windows, now)
+            return await self._count_in_store(self._state, windows, now)
         for window in windows:
             window.calls += 1
         return None
 
-    async def _count_together(self, state: StateBackend, windows: list[Window], now: float) -> RateExceeded | None:
-        """One rate after the other, the shortest first; where one refuses, those before it get the call back."""
+    async def _count_in_store(self, state: StateBackend, windows: list[Window], now: float) -> RateExceeded | None:
+        """One rate after the other, the shortest first; if one refuses, the call is subtracted from those before it."""
         for position, window in enumerate(windows):
-            ttl = window.rate.seconds + 2 * PAUSE
-            number = await self._ask(state.add, window.key, 1, ttl)
+            ttl = window.rate.seconds + 2 * STORE_RETRY_DELAY
+            number = await self._call_store(state.add, window.key, 1, ttl)
             window.calls = max(window.calls + 1, number or 0)
             if window.calls > window.rate.count:
                 for earlier in windows[:position]:
                     earlier.calls -= 1
-                    await self._ask(state.add, earlier.key, -1, ttl)
-                return window.too_soon(now)
+                    await self._call_store(state.add, earlier.key, -1, ttl)
+                return window.exceeded(now)
         return None
 
-    async def _ask(self, question: Callable[..., Awaitable[T]], *arguments: Any) -> T | None:
-        """What the store says; None if it is in trouble, or takes no more."""
-        if self._is_away:
-            if self._clock() < self._ask_again:
+    async def _call_store(self, method: Callable[..., Awaitable[T]], *arguments: Any) -> T | None:
+        """None if the store is unavailable, or full."""
+        if self._is_store_down:
+            if self._clock() < self._retry_at:
                 return None
-            self._ask_again = self._clock() + PAUSE  # other calls do not wait for this one
-        answer, trouble = None, None
+            self._retry_at = self._clock() + STORE_RETRY_DELAY  # other calls do not wait for this one
+        result = None
         try:
-            answer = await question(*arguments)
+            result = await method(*arguments)
         except StoreFull as full:  # it has answered
             log.debug("a rate is counted by this worker for itself: %s", full)
         except StoreUnavailable as failure:
-            trouble = failure
-            self._ask_again = self._clock() + PAUSE
-        if (trouble is not None) != self._is_away:
-            self._is_away = trouble is not None
-            log.warning("rates are counted by %s", f"this worker for itself: {trouble}" if trouble else "all again")
-        return answer
+            if not self._is_store_down:
+                log.warning("rates are counted by this worker for itself: %s", failure)
+            self._is_store_down, self._retry_at = True, self._clock() + STORE_RETRY_DELAY
+            return None
+        if self._is_store_down:
+            self._is_store_down = False
+            log.warning("rates are counted by all again")
+        return result
 
-    async def goes_on(self, request_state: str) -> bool:
-        """Whether a call that was counted goes on with this state: each state does so once."""
+    async def claim_round(self, request_state: str) -> bool:
+        """Whether this is the next round of a call that was counted before: True once for each request state."""
         key = f"rate/round/{_digest(request_state)}"
         if self._state is not None:
-            is_first = await self._ask(self._state.claim, key, b"", 86_400.0)
+            is_first = await self._call_store(self._state.claim, key, b"", 86_400.0)
             if is_first is not None:
                 return is_first
         if key in self._rounds:
@@ -188,11 +186,11 @@ class RateLimiter:
         return True
 
 
-def counted(engine: "Engine", inner: "Layer") -> "Layer":
-    """The server's own limit, around everything else that a request goes through."""
+def rate_limited(engine: "Engine", inner: "Layer") -> "Layer":
+    """Middleware with the rate limit of the server, outside all others."""
 
     async def step(context: RequestContext) -> Result:
-        limiter = engine.book.rates
+        limiter = engine.call_limits.server_rates
         if limiter is not None and context.request.method in COUNTED:
             refusal = await limiter.refusal(context)
             if refusal is not None:

@@ -1,9 +1,9 @@
-"""Redaction: every secret in a JSON-like value, a line of text or a log record becomes "[redacted]".
+"""Redaction of secrets in JSON-like values, lines of text and log records: each becomes "[redacted]".
 
-A secret is known by its key (`password`, `X-Api-Key`, `access_token`) or by its shape (bearer values, JWTs, URLs with a
-password, private keys). Every expression here takes time linear in the text: a run of characters is entered only at its
-start (a lookbehind) and never given back (possessive quantifiers). They are compiled at the first use and kept by `re`:
-a server that logs nothing does not wait for them.
+A secret is recognised by its key (`password`, `X-Api-Key`, `access_token`) or by its shape (bearer values, JWTs, URLs
+with a password, private keys). All regular expressions take time linear in the text: a run of characters is entered
+only at its start (lookbehind) and without backtracking (possessive quantifiers). They are compiled at the first use and
+cached by `re`: a server that logs nothing does not wait for them.
 """
 
 import logging
@@ -20,7 +20,7 @@ CUT = "[cut]"
 MAX_DEPTH = 32
 MAX_VALUES = 20_000
 MAX_TEXT = 256 * 1024
-TEXT_PER_VALUE = 100  # so many characters count as one more value
+CHARACTERS_PER_VALUE = 100  # of a text: it counts as one value more for each
 
 # A key is secret if, without case, dashes, underscores, dots and spaces, it ends in one of these. The end decides:
 # `db_password` is a secret, `password_policy` and `token_endpoint` are not.
@@ -37,7 +37,7 @@ INNOCENT_ENDINGS = (
 )
 _IGNORED_IN_KEYS = str.maketrans("", "", "-_. ")
 
-# Words that follow "bearer" in prose and in challenges, where no secret does.
+# Words that follow "bearer" in prose and in challenges, where no secret follows.
 _PROSE = (
     r"(?:tokens?|auth|authentication|authorization|scheme|headers?|credentials?|realm|error|scope|resource_metadata"
     r"|is|was|are|of|and|or|for|with|in|to|not|missing|required)(?![\w.~+/-])"
@@ -45,7 +45,7 @@ _PROSE = (
 
 
 class _Shape(msgspec.Struct, frozen=True):
-    """What a secret looks like. `sign` is in every text that has one, in lower case: most texts are done with that."""
+    """What a secret looks like. A text without `sign`, in lower case, has none: that decides for most texts."""
 
     sign: str
     pattern: str
@@ -53,13 +53,10 @@ class _Shape(msgspec.Struct, frozen=True):
 
 
 _SHAPES = (
-    _Shape(
-        "private key",
-        r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]{0,20}KEY-----|\Z)",
-    ),
+    _Shape("private key", r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]{0,20}KEY-----|\Z)"),
     _Shape("://", r"""(://[^\s/?#:@"'<>]*+:)[^\s/?#"'<>]*@""", rf"\g<1>{REDACTED}@"),
     _Shape("bearer", rf"(?i)(?<!\w)(bearer\s++)(?!{_PROSE})[\w.~+/=-]++", rf"\g<1>{REDACTED}"),
-    # Base64 of `user:password` is long and has a capital or a digit inside; the word after "basic" in prose is not so.
+    # Base64 of `user:password` is long and has a capital or a digit inside; the word after "basic" in prose has not.
     _Shape(
         "basic",
         r"(?<!\w)((?i:basic)\s++)(?=[\w+/=-]{8})[A-Za-z0-9+/][a-z]*+[A-Z0-9+/=][\w+/=-]*+",
@@ -70,8 +67,8 @@ _SHAPES = (
     _Shape("", r"(?<![\w-])(?:gh[pousr]_|github_pat_|glpat-|sk-|xox[abeprs]-|AIza)[\w-]{20,}+"),
 )
 
-# `key = value`, `"key": "value"` and `key: value` inside text. The key is read first and judged; only a secret one has
-# its value read, so that a secret inside the value of an innocent key is found too.
+# `key = value`, `"key": "value"` and `key: value` inside text. The key is matched first, the value only if the key is
+# secret, so that a secret inside the value of an innocent key is found too.
 _KEY = r"""(?ix)
     (?<![\w.-])
     ( (?:(?:api|private|secret|access|signing|encryption|session|client)[ ])?+ [\w.-]++ )
@@ -94,28 +91,22 @@ _VALUE = r"""(?isx)
     """
 # Without quotes, `Cookie: a=b; c=d` goes to the end of the line.
 _HEADER_VALUE = r"""(?!\\*+["'])\S[^\r\n"']*+"""
-_HEADER_ENDINGS = ("authorization", "cookie")
-_OPENING_QUOTE = r"""\\*+["']"""
 _CONTROLS = r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
-_PLAIN = (int, float, type(None))
 _RECORD_MARKS = ("__struct_fields__", "__dataclass_fields__", "__attrs_attrs__")
 
 
 class Redactor:
-    """Replaces secrets. `extra_keys` are further keys, matched whole."""
+    """Replaces secrets. `extra_keys` are more secret keys, matched whole."""
 
     def __init__(self, extra_keys: Iterable[str] = ()) -> None:
         self._extra_keys = frozenset(map(_normal_key, extra_keys))
 
     def value(self, data: Any) -> Any:
-        """Return `data` without its secrets: the same object if it has none, else a copy of what had to change.
-
-        What lies too deep, or beyond the number of values that are looked at, is cut off.
-        """
+        """`data` itself if it has no secrets, else a copy without them. Cut off below MAX_DEPTH, after MAX_VALUES."""
         return _Walk(self).value(data, MAX_DEPTH)
 
     def text(self, line: str) -> str:
-        """Return `line` without its secrets; a very long one is cut."""
+        """`line` without its secrets; a very long one is cut."""
         if len(line) > MAX_TEXT:
             line = line[:MAX_TEXT] + CUT
         lowered = line.lower()
@@ -136,42 +127,40 @@ class Redactor:
             position = key.end()
             if not self.is_secret_key(key[1]):
                 continue
-            secret = _secret_at(line, position, key)
+            is_header = key[2] == ":" and _normal_key(key[1]).endswith(("authorization", "cookie"))
+            header, value = re.compile(_HEADER_VALUE), re.compile(_VALUE)
+            secret = (is_header and header.match(line, position)) or value.match(line, position)
             if secret is not None:
-                parts += (line[done:position], _in_same_quotes(secret[0]))
+                quote = re.match(r"""\\*+["']""", secret[0])
+                parts += (line[done:position], REDACTED if quote is None else quote[0] + REDACTED + quote[0])
                 done = position = secret.end()
         return "".join(parts) + line[done:] if parts else line
 
 
-class _Walk:
-    """One pass over one value. It counts what it has seen, which also ends every cycle."""
+class _Walk(msgspec.Struct, eq=False):
+    """One pass over one value. It counts the values, which also ends every cycle."""
 
-    __slots__ = ("_left", "_redactor")
-
-    def __init__(self, redactor: Redactor) -> None:
-        self._redactor = redactor
-        self._left = MAX_VALUES
+    _redactor: Redactor
+    _remaining: int = MAX_VALUES
 
     def value(self, data: Any, depth: int) -> Any:
-        self._left -= 1
+        self._remaining -= 1
         if isinstance(data, str):
-            self._left -= len(data) // TEXT_PER_VALUE
+            self._remaining -= len(data) // CHARACTERS_PER_VALUE
             clean = self._redactor.text(data)
             return data if clean == data else clean
         if isinstance(data, dict):
             return self._mapping(data, depth - 1) if depth else CUT
         if isinstance(data, list | tuple | set | frozenset):
             return self._sequence(data, depth - 1) if depth else CUT
-        if isinstance(data, _PLAIN):
+        if isinstance(data, int | float | None) or not any(hasattr(type(data), mark) for mark in _RECORD_MARKS):
             return data
-        if any(hasattr(type(data), mark) for mark in _RECORD_MARKS):
-            return self._record(data, depth)
-        return data
+        return self._record(data, depth)
 
     def _mapping(self, data: dict[Any, Any], depth: int) -> dict[Any, Any]:
         changes: dict[Any, Any] = {}
         for seen, (key, value) in enumerate(data.items()):
-            if self._left <= 0:
+            if self._remaining <= 0:
                 return {**dict(islice(data.items(), seen)), **changes, CUT: CUT}
             clean = REDACTED if self._is_secret(key, value) else self.value(value, depth)
             if clean is not value:
@@ -183,30 +172,30 @@ class _Walk:
             return [data[0], REDACTED]  # a header as (name, value)
         clean: list[Any] = []
         for item in data:
-            if self._left <= 0:
+            if self._remaining <= 0:
                 return [*clean, CUT]
             clean.append(self.value(item, depth))
         return data if all(map(is_, clean, data)) else clean
 
     def _record(self, data: Any, depth: int) -> Any:
-        """A dataclass or a msgspec Struct would carry its secrets past us: read it as the dict it will become."""
+        """A dataclass or a msgspec Struct, redacted as the dict it will be encoded as."""
         try:
             plain = msgspec.to_builtins(data)
         except Exception:
-            return REDACTED  # what can't be read is not shown
+            return REDACTED  # what can't be encoded is not shown
         clean = self.value(plain, depth)
         return data if clean is plain else clean
 
     def _is_secret(self, key: Any, value: Any) -> bool:
         if value is None or isinstance(value, bool):
-            return False  # `has_password: true` gives nothing away
+            return False  # `has_password: true` is no secret
         if isinstance(key, bytes):
-            key = key.decode("latin-1")  # as ASGI has its headers
+            key = key.decode("latin-1")  # a header of ASGI
         return isinstance(key, str) and self._redactor.is_secret_key(key)
 
 
 class RedactingFilter(logging.Filter):
-    """Redacts every record, and lets no caller's words look like one. For a handler, or each logger: not inherited."""
+    """Redacts every record, and escapes line breaks. For a handler, or each logger: loggers inherit no filters."""
 
     def __init__(self, redactor: Redactor) -> None:
         super().__init__()
@@ -230,9 +219,9 @@ class RedactingFilter(logging.Filter):
         return True
 
     def _message(self, record: logging.LogRecord) -> str:
-        """The formatted message. Logging must not fail, whatever `__str__` of the arguments does."""
+        """The formatted message. Logging must not fail if `__str__` of an argument does."""
         try:
-            if not isinstance(record.msg, str):  # a template is judged when it is filled in
+            if not isinstance(record.msg, str):  # a template is redacted once it is filled in
                 record.msg = self._redactor.value(record.msg)
             if isinstance(record.args, tuple):
                 record.args = tuple(map(self._redactor.value, record.args))
@@ -245,7 +234,7 @@ class RedactingFilter(logging.Filter):
 
 
 def escaped(text: str) -> str:
-    """`text` as one line that moves no cursor: control characters, also those of direction, are written as in JSON."""
+    """`text` on one line, with control characters, also those of direction, written as in JSON."""
     return re.sub(_CONTROLS, lambda found: {"\n": r"\n", "\r": r"\r"}.get(found[0], f"\\u{ord(found[0]):04x}"), text)
 
 
@@ -253,28 +242,15 @@ def _normal_key(key: str) -> str:
     return key.lower().translate(_IGNORED_IN_KEYS)
 
 
-def _secret_at(line: str, position: int, key: re.Match[str]) -> re.Match[str] | None:
-    is_header = key[2] == ":" and _normal_key(key[1]).endswith(_HEADER_ENDINGS)
-    header, value = re.compile(_HEADER_VALUE), re.compile(_VALUE)
-    return (is_header and header.match(line, position)) or value.match(line, position)
-
-
-def _in_same_quotes(secret: str) -> str:
-    opening = re.match(_OPENING_QUOTE, secret)
-    return REDACTED if opening is None else opening[0] + REDACTED + opening[0]
-
-
-# ── our own loggers ──
-
-OURS = ("", "access", "auth", "authserver", "client", "files", "http", "state", "threads", "watch")
+LOGGERS = ("", "access", "auth", "authserver", "client", "files", "http", "state", "threads", "watch")
 _extra_keys: set[str] = set()
 
 
 def guard_loggers(secret_keys: Iterable[str] = ()) -> None:
-    """Redact every record of ours. Keys that one server calls secret are secret for the whole process."""
+    """Redact all records of Dovetail's loggers. The secret keys of one server count for the whole process."""
     _extra_keys.update(secret_keys)
     guard = RedactingFilter(Redactor(_extra_keys))
-    for name in OURS:
+    for name in LOGGERS:
         logger = logging.getLogger(f"dovetail.{name}".rstrip("."))
         for earlier in [each for each in logger.filters if isinstance(each, RedactingFilter)]:
             logger.removeFilter(earlier)

@@ -1,4 +1,4 @@
-"""The resources of a server: exact URIs, templates, files and folders are found, read, listed and watched."""
+"""Resources of a server: direct ones, templates, files and folders, with lookup, reading, listing and watching."""
 
 import asyncio
 import logging
@@ -13,6 +13,7 @@ import msgspec
 
 from dovetail import engine as lazy
 from dovetail import registry
+from dovetail.engine.subscriptions import Change
 from dovetail.engine.threads import ThreadPool
 from dovetail.errors import ArgumentError, Busy, NotFound
 from dovetail.protocol.results import CacheHint, ReadResourceResult
@@ -36,7 +37,7 @@ MayRead = Callable[["AccessRule"], Awaitable[bool]]
 
 
 class CachedContents(msgspec.Struct, frozen=True):
-    """The contents of a resource, for as long as they are good and for whom they are meant."""
+    """The contents of a resource, until when they are good, and who may read them."""
 
     contents: ReadResourceResult
     until: float
@@ -44,17 +45,16 @@ class CachedContents(msgspec.Struct, frozen=True):
 
 
 class Resources:
-    """Finds, reads, lists, watches. `on_update` hears of a watched file that changed, `on_list` of a changed folder.
+    """All resources. `on_update` is called when a watched file has changed, `on_list` when files have come or gone.
 
-    A listing of files is good for `listed` seconds. `max_cached` contents of resources that asked for it are kept, of
-    `max_cached_size` characters and bytes together.
+    A listing of files is good for `listed` seconds. `max_cached_size` is in characters and bytes together.
     """
 
     def __init__(
-        self, threads: ThreadPool, hint: CacheHint, on_update: Callable[[str], None], on_list: Callable[[], None],
+        self, threads: ThreadPool, hint: CacheHint, on_update: Callable[[Change], None], on_list: Callable[[], None],
         *, listed: float = 1.0, max_cached: int = 1_000, max_cached_size: int = 100_000_000,
     ) -> None:  # fmt: skip
-        self.resources: Catalog[Resource] = Catalog("resource")
+        self.direct: Catalog[Resource] = Catalog("resource")  # those with one URI, also the files of folders
         self.templates: Catalog[Template] = Catalog("resource template")
         self._threads = threads
         self._hint = hint
@@ -66,49 +66,45 @@ class Resources:
         self._watched_folders: dict[str, Path] = {}  # their roots by their templates
         self._is_watching = False  # folders
         self._cached: dict[str, CachedContents] = {}
-        self._cached_size = 0  # of all that was put in since it was last emptied
-        self._changes = 0  # counts what made something stale
+        self._cached_size = 0  # of all contents that were cached since the cache was last cleared
+        self._changes = 0  # that made contents stale
         self._listed_seconds = listed
-        self._files_listed = -listed  # when the last look at all of them began, and how long it took
+        self._files_listed = -listed  # when the last listing of all files began, and how long it took
         self._listing_took = 0.0
         self._stale_since = self._files_listed
-        self._listing = asyncio.Lock()  # requests meanwhile wait, and see what was found
-        self._adding = threading.RLock()  # what two threads register at once is compared too
-        self._in_order: tuple[object, list[Template]] = (None, [])  # of which edition
-        self._file_guards: dict[str, tuple[object, object, FileGuard]] = {}  # of which editions, for each folder
-        for catalog in (self.resources, self.templates):
-            catalog.on_change(self._forget_all)  # another function may answer for a URI from now on
+        self._listing = asyncio.Lock()  # requests wait for a listing that runs, and see what it found
+        self._adding = threading.RLock()  # so that two threads can't register what overlaps
+        self._in_order: tuple[object, list[Template]] = (None, [])  # a snapshot of the templates, and its order
+        self._file_guards: dict[str, tuple[object, object, FileGuard]] = {}  # by folder, with the snapshots they guard
+        for catalog in (self.direct, self.templates):
+            catalog.on_change(self._clear_cache)  # another function may answer for a URI from now on
 
     def add(self, source: "Resource | Template", *, where: str = "") -> None:
-        """Offer one more. Raises SetupError if its URI is taken, or if it overlaps what has another rule."""
+        """Raises SetupError if its URI is taken, or if it overlaps a resource with another access rule."""
         with self._adding:
             if isinstance(source, registry.resources.Template):
                 if source.access is not None or self._has_rules():
-                    chosen = [each for each in self.resources.all() if each.folder is None]
-                    registry.resources.check_overlaps(source, [*chosen, *self.templates.all()], where)
+                    chosen = [each for each in self.direct.all() if each.folder is None]
+                    registry.direct.check_overlaps(source, [*chosen, *self.templates.all()], where)
                 self.templates.add(source.uri, source, where=where)
             else:
                 if source.access is not None:
-                    registry.resources.check_overlaps(source, self.templates.all(), where)
-                self.resources.add(registry.resources.normalised(source.uri), source, where=where)
+                    registry.direct.check_overlaps(source, self.templates.all(), where)
+                self.direct.add(registry.direct.normalised(source.uri), source, where=where)
         if source.access is not None:
-            self.look_again()  # a folder may list less now
+            self.mark_files_stale()  # a folder may list less now
 
     def _find(self, uri: str) -> "tuple[Resource | Template, dict[str, Any]]":
-        """What a URI stands for, with its values: an exact one before templates. Raises NotFound."""
+        """The resource of a URI, a direct one before templates, and the values of the URI. Raises NotFound."""
         if len(uri) > MAX_URI_LENGTH:  # without an echo of it
             raise NotFound(f"Resource not found: its URI is longer than {MAX_URI_LENGTH:,} characters")
-        resource, text = self.resources.get(uri), uri  # its names are normalised
+        resource, text = self.direct.get(uri), uri  # its names are normalised
         if resource is None:
             text = registry.resources.normalised(uri)
-            resource = self.resources.get(text)
+            resource = self.direct.get(text)
         if resource is not None and resource.folder is None:
             return resource, {}
-        return self._fitting(text, uri)
-
-    def _fitting(self, text: str, uri: str) -> "tuple[Template, dict[str, Any]]":
-        """Guarded templates before open ones, then the one with most literal characters, then the first."""
-        misfit: ArgumentError | None = None
+        problem: ArgumentError | None = None
         for template in self._ordered():
             texts = template.match(text)
             if texts is None:
@@ -116,55 +112,52 @@ class Resources:
             try:
                 return template, template.decode(texts)
             except ArgumentError as failure:  # it has the template's shape, but names nothing there
-                if template.access is None:  # else not everybody may know that there is such a template
-                    misfit = misfit or failure
-        raise NotFound("Resource not found" if misfit is None else f"Resource not found. {misfit}", uri=uri)
+                if template.access is None:  # else not every caller may know that there is such a template
+                    problem = problem or failure
+        raise NotFound("Resource not found" if problem is None else f"Resource not found. {problem}", uri=uri)
 
     def _ordered(self) -> "list[Template]":
-        edition, templates = self._in_order
-        if edition is not self.templates.snapshot:
-            edition = self.templates.snapshot
-            templates = sorted(edition.items, key=lambda each: (each.access is None, -each.template.literal_length))
-            self._in_order = edition, templates
+        """Guarded templates before open ones, then those with more literal characters, then the first."""
+        snapshot, templates = self._in_order
+        if snapshot is not self.templates.snapshot:
+            snapshot = self.templates.snapshot
+            templates = sorted(snapshot.items, key=lambda each: (each.access is None, -each.template.literal_length))
+            self._in_order = snapshot, templates
         return templates
 
     def _has_rules(self) -> bool:
-        return self.resources.snapshot.rules is not None or self.templates.snapshot.rules is not None
+        return self.direct.snapshot.rules is not None or self.templates.snapshot.rules is not None
 
     def get(self, uri: str) -> "Resource | Template | None":
-        """What a URI stands for."""
         try:
             return self._find(uri)[0]
         except NotFound:
             return None
 
     def access_to(self, uri: str) -> "AccessRule | None":
-        """None if everybody may read it. Raises NotFound."""
+        """None if every caller may read it. Raises NotFound."""
         return self._find(uri)[0].access
 
     def remove(self, uri: str) -> bool:
-        """Take away a resource, or a template and, if it is a folder, the files it listed."""
+        """Remove a resource, or a template and, if it is a folder, the files it listed."""
         if not self.templates.remove(uri):
-            return self.resources.remove(registry.resources.normalised(uri))
+            return self.direct.remove(registry.resources.normalised(uri))
         self._file_guards.pop(uri, None)
         self._swap([resource.uri for resource in self.files_in(uri)], {})
         return True
 
-    # ── reading ──
-
     async def read(
         self, uri: str, call: Call, may_read: MayRead, is_for_all: Callable[[], bool] = lambda: True
     ) -> ReadResourceResult:
-        """The contents behind a URI; `call` runs the function.
+        """The contents behind a URI; `call` runs the function, `may_read` is called if there is an access rule.
 
-        `may_read` is asked if there is a rule. `is_for_all` tells afterwards whether what the function gave is the
-        same for everybody who may read it.
+        `is_for_all` says afterwards whether the contents are the same for every caller who may read them.
         """
-        kept = self._cached.get(uri)
-        if kept is not None and kept.until > time.monotonic():
-            if kept.access is not None and not await may_read(kept.access):
+        cached = self._cached.get(uri)
+        if cached is not None and cached.until > time.monotonic():
+            if cached.access is not None and not await may_read(cached.access):
                 raise NotFound(uri=uri)
-            return kept.contents
+            return cached.contents
         changes = self._changes
         source, values = self._find(uri)
         if isinstance(source, registry.resources.Template) and (name := source.escaping_variable(values)) is not None:
@@ -178,28 +171,28 @@ class Resources:
         except NotFound as failure:
             raise NotFound(failure.message, uri=uri) from None
         hint = source.hint or self._hint
-        contents = ReadResourceResult(
-            items, hint if source.access is None else msgspec.structs.replace(hint, scope="private")
-        )
+        if source.access is not None:
+            hint = msgspec.structs.replace(hint, scope="private")
+        contents = ReadResourceResult(items, hint)
         is_new = changes == self._changes  # else it may be out of date already
         if source.cache is not None and is_new and is_for_all() and uri == registry.resources.normalised(uri):
-            self._keep(uri, CachedContents(contents, time.monotonic() + source.cache, source.access))
+            self._cache(uri, CachedContents(contents, time.monotonic() + source.cache, source.access))
         return contents
 
-    def _keep(self, uri: str, kept: CachedContents) -> None:
-        size = sum(len(item.text or item.blob or "") for item in kept.contents.items)
+    def _cache(self, uri: str, cached: CachedContents) -> None:
+        size = sum(len(item.text or item.blob or "") for item in cached.contents.items)
         self._cached_size += size
         if len(self._cached) >= self._max_cached or self._cached_size > self._max_cached_size:
             self._cached.clear()
             self._cached_size = size
-        self._cached[uri] = kept
+        self._cached[uri] = cached
 
     def forget(self, uri: str) -> None:
-        """The resource has changed: what was kept of it is stale."""
+        """The resource has changed: its cached contents are stale."""
         self._changes += 1
         self._cached.pop(registry.resources.normalised(uri), None)
 
-    def _forget_all(self) -> None:
+    def _clear_cache(self) -> None:
         self._changes += 1
         self._cached.clear()
         self._cached_size = 0
@@ -207,52 +200,49 @@ class Resources:
     # ── files ──
 
     def add_folder(self, folder: "Template") -> None:
-        """Offer a folder, with the files that are there now."""
+        """Add a folder, with the files that it has now."""
         assert folder.directory is not None
         folder.directory.guard = partial(self._guard_of, folder)
         self.add(folder)
-        self.look_again()
-        others = self.folders() if folder.access is not None else []  # which may have listed what is guarded now
+        self.mark_files_stale()
+        others = self.folders() if folder.access is not None else []  # they may have listed files that are guarded now
         for each in [*(other for other in others if other is not folder), folder]:
-            self._sync(each, self._files_of(each))
+            self._sync(each, self._entries_of(each))
 
     def folders(self) -> "list[Template]":
         return [template for template in self.templates.all() if template.directory is not None]
 
     def files_in(self, folder: str) -> "list[Resource]":
-        return [resource for resource in self.resources.all() if resource.folder == folder]
+        return [resource for resource in self.direct.all() if resource.folder == folder]
 
     def _guard_of(self, folder: "Template") -> "FileGuard | None":
-        """None if everybody may read everything. In any thread."""
+        """None if every caller may read everything. From any thread."""
         if not self._has_rules():
             return None
-        editions = self.resources.snapshot, self.templates.snapshot
+        snapshots = self.direct.snapshot, self.templates.snapshot
         known = self._file_guards.get(folder.uri)
-        if known is None or known[:2] != editions:
-            guard = registry.resources.FileGuard.for_folder(folder, editions[0].items, editions[1].items)
-            self._file_guards[folder.uri] = known = (*editions, guard)
+        if known is None or known[:2] != snapshots:
+            guard = registry.resources.FileGuard.for_folder(folder, snapshots[0].items, snapshots[1].items)
+            self._file_guards[folder.uri] = known = (*snapshots, guard)
         return known[2]
 
     async def paths_in(self, template: str) -> list[str]:
-        """Of the files that are there now; none if it is no folder's template."""
+        """Of the files that a folder has now; none if it is not the template of a folder."""
         if any(folder.uri == template for folder in self.folders()):
             await self.refresh_files()
         return [file.definition.name for file in self.files_in(template)]
 
-    def look_again(self) -> None:
-        """There is a new folder, or another worker found files: whoever asks for the list sees them."""
+    def mark_files_stale(self) -> None:
+        """There is a new folder, or another worker found files: the next request for a list lists them again."""
         self._stale_since = time.monotonic()
 
-    async def refresh_files(self, patience: float = 1.0) -> None:
-        """Bring the listed files up to date with the disk, at most once a second.
-
-        A request waits `patience` seconds for a listing that runs already: the disk may hang.
-        """
+    async def refresh_files(self, timeout: float = 1.0) -> None:
+        """List the files again, at most once a second. Requests wait `timeout` seconds for a listing that runs."""
         since = max(self._stale_since, time.monotonic() - self._listed_seconds)
         if self._files_listed > since:
             return
         try:
-            async with asyncio.timeout(patience) as waiting, self._listing:
+            async with asyncio.timeout(timeout) as waiting, self._listing:
                 waiting.reschedule(None)
                 if self._files_listed <= since:
                     await self._list_files()
@@ -262,39 +252,39 @@ class Resources:
 
     async def _list_files(self) -> None:
         began = time.monotonic()
-        self._watch_folders()  # first: what changes from now on is told
-        for resource in self.resources.all():
+        self._watch_folders()  # first, so that no change from now on is missed
+        for resource in self.direct.all():
             if (describe := resource.describe) is not None:
-                self._relist(resource, await self._threads.run(describe, label=f"file {resource.uri}"))
+                self._update(resource, await self._threads.run(describe, label=f"file {resource.uri}"))
         for folder in self.folders():
-            entries = await self._threads.run(partial(self._files_of, folder), label=f"directory {folder.uri}")
+            entries = await self._threads.run(partial(self._entries_of, folder), label=f"directory {folder.uri}")
             if self.templates.get(folder.uri) is folder:  # it may have been removed meanwhile
                 self._sync(folder, entries)
         self._files_listed, self._listing_took = began, time.monotonic() - began
 
-    def _relist(self, resource: "Resource", definition: ResourceDefinition) -> None:
+    def _update(self, resource: "Resource", definition: ResourceDefinition) -> None:
         key = registry.resources.normalised(resource.uri)
-        if definition != resource.definition and self.resources.get(key) is resource:
-            self.resources.replace(key, msgspec.structs.replace(resource, definition=definition))
+        if definition != resource.definition and self.direct.get(key) is resource:
+            self.direct.replace(key, msgspec.structs.replace(resource, definition=definition))
 
-    def _files_of(self, folder: "Template") -> "list[FileEntry]":
-        """The files whose URIs stand for this folder, and for no other template. In any thread: there may be many."""
+    def _entries_of(self, folder: "Template") -> "list[FileEntry]":
+        """The files whose URIs belong to this folder, and to no other template. From any thread: there may be many."""
         assert folder.directory is not None
         entries = folder.directory.entries()
         return entries if len(self.templates) == 1 else [entry for entry in entries if self.get(entry.uri) is folder]
 
     def _sync(self, folder: "Template", entries: "Sequence[FileEntry]") -> None:
-        there = {entry.uri: entry for entry in entries}
+        found = {entry.uri: entry for entry in entries}
         known = {resource.uri: resource for resource in self.files_in(folder.uri)}
-        for uri in known.keys() & there.keys():
-            self._relist(known[uri], registry.resources.entry_definition(folder, there[uri]))
+        for uri in known.keys() & found.keys():
+            self._update(known[uri], registry.resources.entry_definition(folder, found[uri]))
         compile_entry = partial(registry.resources.compile_entry, folder)
-        new = {uri: compile_entry(entry) for uri, entry in there.items() if self.resources.get(uri) is None}
-        self._swap(sorted(known.keys() - there.keys()), new)
+        new = {uri: compile_entry(entry) for uri, entry in found.items() if self.direct.get(uri) is None}
+        self._swap(sorted(known.keys() - found.keys()), new)
 
     def _swap(self, gone: "Sequence[str]", new: "Mapping[str, Resource]") -> None:
-        if self.resources.swap(gone, new):
-            self._forget_all()
+        if self.direct.swap(gone, new):
+            self._clear_cache()
             self._on_list()
 
     # ── watching ──
@@ -308,12 +298,11 @@ class Resources:
             self._open_watcher().watch(uri, path)
 
     def _open_watcher(self) -> "Watcher":
-        if self._watcher is None:
-            self._watcher = lazy.file_watcher.Watcher(self._changed, run=self._look)
+        self._watcher = self._watcher or lazy.file_watcher.Watcher(self._changed, run=self._run_in_thread)
         return self._watcher
 
-    async def _look(self, work: Callable[[], Any]) -> Any:
-        """It goes on when its watcher is closed: it is over soon, and no thread is given up for it."""
+    async def _run_in_thread(self, work: Callable[[], Any]) -> Any:
+        """Shielded: it ends soon after its watcher is closed, and no thread has to be abandoned for it."""
         return await asyncio.shield(self._threads.run(work, label="file watching"))
 
     def begin(self, *, watching: bool) -> None:
@@ -332,13 +321,10 @@ class Resources:
             self._open_watcher().watch(FOLDER + uri, root)
 
     def _changed(self, uri: str) -> Awaitable[None] | None:
-        return self._catch_up() if uri.startswith(FOLDER) else self._on_update(uri)
+        return self._list_again() if uri.startswith(FOLDER) else self._on_update(Change("updated", uri))
 
-    async def _catch_up(self) -> None:
-        """A folder looks different: list all, once a second and a tenth of the time at most.
-
-        One listing serves all who asked before it began.
-        """
+    async def _list_again(self) -> None:
+        """List all files, at most once a second and for a tenth of the time, unless a listing began meanwhile."""
         asked, last = time.monotonic(), self._files_listed
         while self._files_listed <= asked:
             await asyncio.sleep(last + max(self._listed_seconds, 10 * self._listing_took) - time.monotonic())
@@ -347,13 +333,10 @@ class Resources:
                 await self.refresh_files()
 
     def _path(self, uri: str) -> "Path | None":
-        try:
-            source, _ = self._find(uri)
-        except NotFound:
-            return None
-        if isinstance(source, registry.resources.Resource):
-            return source.path
-        return source.path_of(registry.resources.normalised(uri))
+        source = self.get(uri)
+        if isinstance(source, registry.resources.Template):
+            return source.path_of(registry.resources.normalised(uri))
+        return None if source is None else source.path
 
     async def close(self) -> None:
         watcher, self._watcher, self._is_watching = self._watcher, None, False

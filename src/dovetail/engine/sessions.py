@@ -1,9 +1,8 @@
-"""HTTP sessions of the handshake era: records in a state backend that are found, used, changed, expired and evicted.
+"""HTTP sessions of the handshake era, as records in a state backend: find, open, change, expire and evict.
 
-A session lives as long as it is used, and belongs to the caller that opened it. There are only so many, and each
-caller, a principal or else a network, has only so many of them. At the cap the oldest without `initialized` is evicted,
-of a caller that holds as many as the newcomer or more; else the longest idle of the caller that holds most. One that
-was used a moment ago is evicted only for a caller that holds fewer.
+There are limits for all sessions and for those of one caller, a principal or else a network. At a limit the oldest
+session without `initialized` is evicted, of a caller that has as many as the newcomer or more; else the longest idle
+one of the caller that has most. One that was used a moment ago is evicted only for a caller that has fewer.
 """
 
 import secrets
@@ -24,9 +23,10 @@ from dovetail.protocol.revisions import Revision
 from dovetail.protocol.session import Session
 from dovetail.state.base import Codec, Conflict, Entry, StateBackend, StoreFull
 
-FRESH_SECONDS = 60.0  # a session that was used so recently is never evicted for a caller that holds as many
-MAX_LOOKS = 8  # at sessions that might be evicted
+RECENT_USE = 60.0  # seconds; a session that was used since is not evicted for a caller that has as many
+MAX_CHECKS = 8  # of sessions that might be evicted
 MAX_ID = 128
+ENDED_KEY = "cancel/"  # and the id of a session that was ended
 _codec: Codec[Session] = Codec(Session, "session", version=2)
 
 
@@ -37,27 +37,22 @@ class SessionHandle(msgspec.Struct, eq=False):
     record: Session
     version: int
 
-    async def use(self) -> bool:
-        """Its time begins anew; False if it is gone."""
-        return await self._sessions.use(self.record)
+    async def touch(self) -> bool:
+        return await self._sessions.touch(self.record)
 
     async def reload(self) -> bool:
-        """Whether it is still there; its record is then as new as can be."""
+        """Read its record again; False if it is gone."""
         entry = await self._sessions.state.get(_key(self.record.id))
-        return entry is not None and self._renew(entry)
-
-    def _renew(self, entry: Entry) -> bool:
-        """With what stands there now; False if that can't be read."""
-        if entry.version != self.version:
-            record = self._sessions.decoded(self.record.id, entry)
+        if entry is not None and entry.version != self.version:
+            record = self._sessions.decode(self.record.id, entry)
             if record is None:
                 return False
             self.record, self.version = record, entry.version
-        return True
+        return entry is not None
 
     async def has_ended(self) -> bool:
-        """Whether it was ended. One that is merely gone has not: a store may lose its records."""
-        return await self._sessions.state.get(_ended(self.record.id)) is not None
+        """Whether it was ended. One that is merely gone was not: a store may lose its records."""
+        return await self._sessions.state.get(ENDED_KEY + self.record.id) is not None
 
     async def change(self, change: Callable[[Session], Session]) -> None:
         """Raises what `change` raises. A session that has ended meanwhile stays ended."""
@@ -66,8 +61,7 @@ class SessionHandle(msgspec.Struct, eq=False):
             try:
                 self.version = await self._sessions.put(record, self.version)
             except Conflict:
-                entry = await self._sessions.state.get(_key(record.id))
-                if entry is None or not self._renew(entry):
+                if not await self.reload():
                     return
                 continue
             self.record = record
@@ -75,142 +69,122 @@ class SessionHandle(msgspec.Struct, eq=False):
             return
         raise Busy("This session is being changed by too many requests at once; try again")
 
-    async def tell(self) -> None:
-        """Other workers that have to do with it should look."""
+    async def wake_workers(self) -> None:
+        """Have the workers that serve this session read it again."""
         if self._sessions.state.shared:
             await self._sessions.state.publish(topic(self.record.id))
 
 
 class Sessions:
-    """All sessions that this process has to do with."""
+    """All sessions that this process serves. In a fleet each worker bounds those that it opened."""
 
     def __init__(
-        self,
-        engine: Engine,
-        state: StateBackend,
-        *,
-        timeout: float,
-        most: int,
-        most_of_one: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        recent: int = 2_000,
-    ) -> None:
-        """`most_of_one`: sessions of one caller; None: as many as there are. `recent` records are kept decoded."""
+        self, engine: Engine, state: StateBackend, *, timeout: float, max_sessions: int,
+        max_per_caller: int | None = None, clock: Callable[[], float] = time.monotonic, max_decoded: int = 2_000,
+    ) -> None:  # fmt: skip
+        """`max_decoded` records are cached decoded."""
         self._engine = engine
         self.state = state
         self._timeout = timeout
-        self._touch_seconds = timeout / 10  # how often the backend hears of use
-        self._unseen = self._touch_seconds if state.shared else 0.0  # use that it has not heard of yet
-        self._most = most
-        self._most_of_one = most if most_of_one is None else most_of_one
+        self._touch_seconds = timeout / 10  # how often the backend is told of use
+        self._untold = self._touch_seconds if state.shared else 0.0  # use by other workers that it may not know yet
+        self._max_sessions = max_sessions
+        self._max_per_caller = max_sessions if max_per_caller is None else max_per_caller
         self._clock = clock
-        self._max_recent = recent
-        self._known: _Line = OrderedDict()  # the one that was used here longest ago comes first, here and below
-        self._callers: dict[str, _Line] = {}  # those that were opened here, by whom
-        self._guests: _Line = OrderedDict()  # opened by other workers
-        self._unheard: dict[str, _Known] = {}  # opened here; the client has not said `initialized`, unless elsewhere
-        self._recent: _Line = OrderedDict()  # those whose record is decoded
+        self._max_decoded = max_decoded
+        self._known: _ByLastUse = OrderedDict()
+        self._callers: dict[str, _ByLastUse] = {}  # those that were opened here, by caller
+        self._foreign: _ByLastUse = OrderedDict()  # opened by other workers
+        self._uninitialized: dict[str, _Known] = {}  # opened here, without `initialized`, unless another worker got it
+        self._decoded: _ByLastUse = OrderedDict()  # those whose record is cached
 
     @property
     def _opened_here(self) -> int:
-        return len(self._known) - len(self._guests)
+        return len(self._known) - len(self._foreign)
 
-    def glance(self, most: int) -> tuple[int, list[tuple[str, float, float]]]:
-        """How many are known here; and of those used last the id, and how many seconds ago each was met and used."""
+    def last_used(self, most: int) -> tuple[int, list[tuple[str, float, float]]]:
+        """How many are known here; and of those used last the id, and the seconds since first and last use."""
         now, last = self._clock(), islice(reversed(self._known.items()), most)
         return len(self._known), [(id, now - known.met, now - known.used) for id, known in last]
-
-    # ── room for one more ──
 
     async def open(
         self, params: InitializeParams, revision: Revision, *, owner: str | None, resume_change: int, caller: str = ""
     ) -> SessionHandle:
-        """`caller`: whose share it counts towards."""
-        id = secrets.token_urlsafe(24)
-        record = Session.open(
-            id, params, revision, announced=self._engine.announced_kinds(), owner=owner, resume_change=resume_change
-        )
-        known = self._add(id, caller, self._clock())  # it counts from now on: others may open one meanwhile
+        """`caller`: the one whose sessions are counted."""
+        id, announced = secrets.token_urlsafe(24), self._engine.announced_kinds()
+        record = Session.open(id, params, revision, announced=announced, owner=owner, resume_change=resume_change)
+        known = self._add(id, caller, self._clock())  # it counts from now on: other requests may open one meanwhile
         try:
             await self._forget_expired()
-            if self._opened_here > self._most or self._is_share_full(known):
-                await self._make_room(known)
-            version = await self._put_first(record, known)
+            if self._opened_here > self._max_sessions or self._is_caller_full(known):
+                await self._evict(known)
+            while True:
+                try:
+                    version = await self.put(record, 0)
+                    break
+                except StoreFull:  # other sessions are large, though they may be few
+                    if self.state.shared:
+                        raise
+                    await self._evict(known)
         except BaseException:
             self._forget(id)
             raise
-        if self._known.get(id) is not known:  # another one took its place meanwhile
+        if self._known.get(id) is not known:  # it was evicted meanwhile
             await self.end(id)
             raise Busy("There is no room for this session; try again later", http_status=503)
-        self._unheard[id] = known
+        self._uninitialized[id] = known
         return SessionHandle(self, record, version)
 
     def _add(self, id: str, caller: str | None, now: float) -> "_Known":
-        line = self._guests if caller is None else self._callers.setdefault(caller, OrderedDict())
-        line[id] = self._known[id] = known = _Known(self._engine.hub, now, caller, line)
+        group = self._foreign if caller is None else self._callers.setdefault(caller, OrderedDict())
+        group[id] = self._known[id] = known = _Known(self._engine.hub, caller, group, now, now, now)
         return known
 
-    async def _put_first(self, record: Session, newcomer: "_Known") -> int:
-        while True:
-            try:
-                return await self.put(record, 0)
-            except StoreFull:  # others are large, though they may be few
-                if self.state.shared:
-                    raise
-                await self._make_room(newcomer)
+    def _is_caller_full(self, known: "_Known") -> bool:
+        return len(known.group) > self._max_per_caller and known.caller != ANONYMOUS
 
-    def _is_share_full(self, known: "_Known") -> bool:
-        return len(known.line) > self._most_of_one and known.caller != ANONYMOUS
-
-    async def _make_room(self, newcomer: "_Known") -> None:
-        """One that was opened here ends; raises if all that are looked at are in use."""
-        own, is_share_full = newcomer.line, self._is_share_full(newcomer)
-        for id, each in tuple(islice(self._unheard.items(), MAX_LOOKS**2)):
-            may_end = each.line is own if is_share_full else len(each.line) >= len(own)
-            if may_end and self._unheard.pop(id, None) is not None and await self._is_idle(id):
+    async def _evict(self, newcomer: "_Known") -> None:
+        """End one that was opened here; raises if all that are checked are in use."""
+        own, is_caller_full = newcomer.group, self._is_caller_full(newcomer)
+        for id, each in tuple(islice(self._uninitialized.items(), MAX_CHECKS**2)):
+            may_end = each.group is own if is_caller_full else len(each.group) >= len(own)
+            if may_end and self._uninitialized.pop(id, None) is not None and await self._is_idle(id):
                 return await self.end(id)
-        holder = own if is_share_full else self._largest()
-        holds_more = len(holder) > len(own)
-        for _ in range(MAX_LOOKS):
-            id, known = next(iter(holder.items()), ("", None))
-            if known is None or not (holds_more or self._clock() - known.used >= FRESH_SECONDS):
+        most = len(own) if is_caller_full else max(map(len, self._callers.values()))
+        groups = (each.group for each in self._known.values() if len(each.group) == most and each.caller is not None)
+        group = own if is_caller_full else next(groups)  # of equals, the one with the session that is idle longest
+        has_more = most > len(own)
+        for _ in range(MAX_CHECKS):
+            id, known = next(iter(group.items()), ("", None))
+            if known is None or not (has_more or self._clock() - known.used >= RECENT_USE):
                 break
-            self._used(id, known)  # so that nobody else looks at it meanwhile, nor soon again
-            if holds_more or await self._is_idle(id):
+            self._mark_used(id, known)  # so that no other request checks it meanwhile, nor soon again
+            if has_more or await self._is_idle(id):
                 return await self.end(id)
-        if is_share_full and self._opened_here <= self._most:
-            text = f"This caller has {self._most_of_one} sessions, all of them in use; max_per_caller sets the limit"
-            raise RateLimited(text, retry_after=int(FRESH_SECONDS))
+        if is_caller_full and self._opened_here <= self._max_sessions:
+            text = f"This caller has {self._max_per_caller} sessions, all of them in use; max_per_caller sets the limit"
+            raise RateLimited(text, retry_after=int(RECENT_USE))
         raise Busy(f"There are {self._opened_here - 1} sessions, all of them in use; try again later", http_status=503)
 
-    def _largest(self) -> "_Line":
-        """Who holds most gives way; of equals the one whose first was silent longest."""
-        most = max(map(len, self._callers.values()))
-        return next(each.line for each in self._known.values() if len(each.line) == most and each.caller is not None)
-
     async def _is_idle(self, id: str) -> bool:
-        """Nobody has used it for a while, anywhere, or its client has never said `initialized`. True if it is gone."""
-        entry = await self.state.get(_key(id))
-        record = None if entry is None else _codec.decode(entry.value)
-        left = await self.state.remaining(_key(id))
-        if record is None or not record.initialized or left is None:
+        """Not used for a while, by any worker, or never `initialized`. True if it is gone."""
+        session, remaining = await self.load(id), await self.state.remaining(_key(id))
+        if session is None or not session.record.initialized or remaining is None:
             return True
-        return self._timeout - left - self._unseen >= FRESH_SECONDS
+        return self._timeout - remaining - self._untold >= RECENT_USE
 
     async def _forget_expired(self) -> None:
-        """Those that were opened here may live on elsewhere, and then still count."""
-        for _ in range(MAX_LOOKS):  # for one that is opened, so that this always catches up
+        """Sessions that were opened here may be in use at other workers, and then still count."""
+        for _ in range(MAX_CHECKS):  # more than one for each that is opened, so that this catches up
             id, known = next(iter(self._known.items()), ("", None))
             if known is None or self._clock() - known.used < self._timeout:
                 break
-            self._used(id, known)
-            if known.line is self._guests or await self.state.remaining(_key(id)) is None:
+            self._mark_used(id, known)
+            if known.group is self._foreign or await self.state.remaining(_key(id)) is None:
                 self._forget(id)
 
-    # ── one that is there ──
-
     async def find(self, id: str, owner: str | None) -> SessionHandle | None:
-        """The session, if there is one and it belongs to who is asking."""
+        """The session, if it exists and belongs to this owner."""
         if not 0 < len(id) <= MAX_ID:
             return None
         entry = await self.state.get(_key(id))
@@ -218,66 +192,60 @@ class Sessions:
             self._forget(id)
             return None
         known = self._known.get(id)
-        record: Session | None
-        if known is not None and known.version == entry.version and known.record is not None:
-            record = known.record
-        else:
-            record = self.decoded(id, entry)
+        cached = known.record if known is not None and known.version == entry.version else None
+        record = self.decode(id, entry) if cached is None else cached
         if record is None or record.owner != owner:
             return None
-        if self._is_to_be_touched(record) and not await self._touch(record):
+        if self._needs_touch(record) and not await self._touch(record):
             return None
         return SessionHandle(self, record, entry.version)
 
-    def decoded(self, id: str, entry: Entry) -> Session | None:
-        """It will probably be used again soon, so that it is kept; but only so many are.
-
-        What it subscribes to is watched from now on, whichever worker was asked for that: that one may be gone.
-        """
+    def decode(self, id: str, entry: Entry) -> Session | None:
+        """Decode and cache a record, and watch its subscriptions: the worker that got them may be gone."""
         record, known = _codec.decode(entry.value), self._known.get(id)
         if known is not None and record is not None:
             if known.version != entry.version:
                 known.watch(record.subscriptions)
             known.record, known.version = record, entry.version
             if record.initialized:
-                self._unheard.pop(id, None)
-            self._recent[id] = known
-            if len(self._recent) > self._max_recent:
-                self._recent.popitem(last=False)[1].record = None
+                self._uninitialized.pop(id, None)
+            self._decoded[id] = known
+            if len(self._decoded) > self._max_decoded:
+                self._decoded.popitem(last=False)[1].record = None
         return record
 
-    async def hold(self, id: str) -> SessionHandle | None:
-        """A session, whosoever it is: for what the server itself has to tell it."""
+    async def load(self, id: str) -> SessionHandle | None:
+        """A session of any owner, for what the server itself sends to it."""
         entry = await self.state.get(_key(id))
         record = None if entry is None else _codec.decode(entry.value)
         return None if entry is None or record is None else SessionHandle(self, record, entry.version)
 
-    async def use(self, record: Session) -> bool:
-        """It is in use: its time begins anew. False if it is gone."""
-        return not self._is_to_be_touched(record) or await self._touch(record)
+    async def touch(self, record: Session) -> bool:
+        """Start its timeout anew; False if it is gone."""
+        return not self._needs_touch(record) or await self._touch(record)
 
-    def _is_to_be_touched(self, record: Session) -> bool:
-        """It is in use, which is remembered here; whether the backend is to hear of it, which is often enough."""
+    def _needs_touch(self, record: Session) -> bool:
+        """Mark it as used here; whether the backend has to be told as well, which is not always needed."""
         now = self._clock()
         known = self._known.get(record.id) or self._meet(record, now)
-        self._used(record.id, known)
+        self._mark_used(record.id, known)
         if now - known.touched <= self._touch_seconds:
             return False
         known.touched = now
         return True
 
     def _meet(self, record: Session, now: float) -> "_Known":
-        """It was opened elsewhere, or before this process has forgotten all."""
+        """A session that another worker has opened, or this one before it was restarted."""
         known = self._add(record.id, None if self.state.shared else caller_of(record.owner, None), now)
-        known.used = known.touched = now - self._timeout  # so that the backend hears of it
+        known.used = known.touched = now - self._timeout  # so that the backend is told
         known.watch(record.subscriptions)
-        if len(self._guests) > self._most:
-            self._let_go(next(iter(self._guests)))
+        if len(self._foreign) > self._max_sessions:
+            self._remove(next(iter(self._foreign)))
         return known
 
-    def _used(self, id: str, known: "_Known") -> None:
+    def _mark_used(self, id: str, known: "_Known") -> None:
         known.used = self._clock()
-        known.line.move_to_end(id)
+        known.group.move_to_end(id)
         self._known.move_to_end(id)
 
     async def _touch(self, record: Session) -> bool:
@@ -287,88 +255,79 @@ class Sessions:
         return False
 
     async def put(self, record: Session, version: int) -> int:
-        """Write it in the place of that version, which gives its own. Raises Conflict."""
-        version = await self.state.put(_key(record.id), _encoded(record), ttl=self._timeout, if_version=version)
+        """Replace that version of the record; gives the new version. Raises Conflict."""
+        data = _codec.encode(record)
+        record.check_size(len(data))
+        version = await self.state.put(_key(record.id), data, ttl=self._timeout, if_version=version)
         if (known := self._known.get(record.id)) is not None:
             known.watch(record.subscriptions)
             if record.initialized:
-                self._unheard.pop(record.id, None)
+                self._uninitialized.pop(record.id, None)
         return version
 
     async def end(self, id: str) -> None:
-        """For all workers: those that serve a stream or a call of it are told."""
+        """For all workers, also those that serve a stream or a call of it."""
         with suppress(StoreFull):  # then its calls at other workers go on
-            await self.state.put(_ended(id), b"", ttl=30.0)
+            await self.state.put(ENDED_KEY + id, b"", ttl=30.0)
         await self.state.delete(_key(id))
-        self._forget(id)  # not before: if the backend is out of reach, it still counts
+        self._forget(id)  # not before: while the backend is unavailable, the session still counts
         await self.state.drop(messages(id))
         await self.state.publish(topic(id))
 
     def _forget(self, id: str) -> None:
-        """It has ended, or nobody has used it for too long."""
-        self._engine.session_left(id)
-        self._let_go(id)
+        """It has ended or expired."""
+        self._engine.session_ended(id)
+        self._remove(id)
 
-    def _let_go(self, id: str) -> None:
-        self._recent.pop(id, None)
-        self._unheard.pop(id, None)
+    def _remove(self, id: str) -> None:
+        self._decoded.pop(id, None)
+        self._uninitialized.pop(id, None)
         if (known := self._known.pop(id, None)) is not None:
-            del known.line[id]
+            del known.group[id]
             known.watch(frozenset())
-            if not known.line and known.caller is not None:
+            if not known.group and known.caller is not None:
                 del self._callers[known.caller]
 
     def forget_all(self) -> None:
         """The process stops; the records stay where they are."""
         for id in tuple(self._known):
-            self._let_go(id)
+            self._remove(id)
 
 
-class _Known:
-    """What this process remembers of a session: when it was used, and which resources are watched for its sake."""
+class _Known(msgspec.Struct, eq=False):
+    """What this process knows of a session: when it was used, and which resources are watched for it."""
 
-    __slots__ = ("_hub", "_watched", "caller", "line", "met", "record", "touched", "used", "version")
-
-    def __init__(self, hub: Hub, now: float, caller: str | None, line: "_Line") -> None:
-        self.record: Session | None = None  # decoded, where it is kept so
-        self.version = 0  # of that
-        self._hub = hub
-        self._watched: frozenset[str] = frozenset()
-        self.caller = caller  # who has opened it; None if that was at another worker
-        self.line = line  # all of theirs
-        self.met = self.used = self.touched = now
+    _hub: Hub
+    caller: str | None  # that has opened it; None if that was at another worker
+    group: "_ByLastUse"  # all sessions of that caller
+    met: float
+    used: float
+    touched: float
+    record: Session | None = None  # if it is cached
+    version: int = 0  # of that
+    _watched: frozenset[str] = frozenset()
 
     def watch(self, uris: frozenset[str]) -> None:
         if uris == self._watched:
             return
         for uri in uris - self._watched:
-            self._hub.uri_wanted(uri)
+            self._hub.retain_uri(uri)
         for uri in self._watched - uris:
-            self._hub.uri_released(uri)
+            self._hub.release_uri(uri)
         self._watched = uris
 
 
-_Line = OrderedDict[str, _Known]
-
-
-def _encoded(record: Session) -> bytes:
-    data = _codec.encode(record)
-    record.check_size(len(data))
-    return data
+_ByLastUse = OrderedDict[str, _Known]  # the longest idle first
 
 
 def topic(id: str) -> str:
-    """What is published when a session has changed or ended."""
+    """Published when a session has changed or ended; also the key of its record."""
     return f"session/{id}"
 
 
-def _ended(id: str) -> str:
-    return f"cancel/{id}"
+_key = topic
 
 
 def messages(id: str) -> str:
-    """The log of what is said to this session alone."""
+    """The log of messages to this session alone."""
     return f"messages/{id}"
-
-
-_key = topic  # one name for both: the record lies where its changes are told

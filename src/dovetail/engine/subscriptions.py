@@ -1,8 +1,7 @@
-"""Subscriptions to changes: the hub of one process, the log that all workers share, and refreshes.
+"""Subscriptions to changes: the hub of one process, the log that all workers share, and `server.refresh()`.
 
-A subscription keeps each pending change once, so a slow reader costs no memory and misses nothing it asked for. Workers
-that share a state write their changes to a log in it. Every session reads the log from where it left off, and every
-worker tells its own subscriptions what the others wrote: at least once, and after an outage of the store everything.
+A subscription holds each pending change once, so a slow reader costs no memory and misses no change. Workers that share
+a state write their changes to a log in it, which sessions read, and relay those of other workers to their own hub.
 """
 
 import asyncio
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
     from dovetail.engine.sessions import SessionHandle
     from dovetail.engine.workers import WorkerLease
-    from dovetail.protocol.session import Session
     from dovetail.state.base import Codec, Listener, LogPage, StateBackend
 
 ChangeKind = Literal["tools", "prompts", "resources", "updated"]
@@ -31,8 +29,7 @@ LIST_KINDS: tuple[ChangeKind, ...] = ("tools", "prompts", "resources")
 
 LOG = "changes"
 REFRESH = "refresh"  # the counter, and the topic
-AGAIN_SECONDS = 0.5  # after which what failed is tried again
-
+RETRY_DELAY = 0.5  # seconds
 log = logging.getLogger("dovetail")
 
 
@@ -47,15 +44,12 @@ class Change(msgspec.Struct, frozen=True):
         return "notifications/resources/updated" if self.uri else f"notifications/{self.kind}/list_changed"
 
 
-# ── in one process ──
-
-
 class Subscription:
-    """One listener: the kinds of lists and the URIs it asked for. Read it with `async for`."""
+    """The kinds of lists and the URIs that one client wants to hear of. Read it with `async for`."""
 
     def __init__(self, hub: "Hub", kinds: Iterable[ChangeKind], uris: Iterable[str], *, is_log: bool = False) -> None:
         self._hub = hub
-        self.is_log = is_log  # it takes any URI, and tells other workers
+        self.is_log = is_log  # it takes any URI, for the log of all workers
         self.kinds = frozenset(kinds)
         self.uris: set[str] = set()
         self.closed = False
@@ -63,20 +57,20 @@ class Subscription:
         self.accepted = 0  # changes that ever were pending
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
         for uri in uris:
             self.add_uri(uri)
 
     def add_uri(self, uri: str) -> None:
         if uri not in self.uris:
             self.uris.add(uri)
-            self._hub.uri_wanted(uri)
+            self._hub.retain_uri(uri)
 
     def remove_uri(self, uri: str) -> None:
         if uri in self.uris:
             self.uris.remove(uri)
             self._pending.pop(Change("updated", uri), None)
-            self._hub.uri_released(uri)
+            self._hub.release_uri(uri)
 
     def wants(self, change: Change) -> bool:
         return (self.is_log or change.uri in self.uris) if change.uri else change.kind in self.kinds
@@ -98,7 +92,7 @@ class Subscription:
         self._pending[change] = None
         if self.is_log and (made := changes_made.get()) is not None:
             made[self] = self.accepted
-        self._news.set()
+        self._wakeup.set()
 
     def __aiter__(self) -> "Subscription":
         return self
@@ -107,38 +101,37 @@ class Subscription:
         while not self._pending:
             if self.closed:
                 raise StopAsyncIteration
-            self._news.clear()
-            await self._news.wait()
+            self._wakeup.clear()
+            await self._wakeup.wait()
         change = next(iter(self._pending))
         del self._pending[change]
         return change
 
     def end(self) -> None:
-        """No more changes; a reader gets what is pending and then stops."""
+        """Take no more changes; a reader gets those that are pending and then stops."""
         if not self.closed:
             self.closed = True
             self._hub.forget(self)
             for uri in self.uris:
-                self._hub.uri_released(uri)
-            self._news.set()
+                self._hub.release_uri(uri)
+            self._wakeup.set()
 
 
-# What a call has changed, in its threads and tasks too: how many changes the log has to have written for it.
+# The changes that a call made, in its threads and tasks too: how many changes the log has to have written for it.
 ChangesMade = dict[Subscription, int]
 changes_made: ContextVar[ChangesMade | None] = ContextVar("changes made", default=None)
 
 
 class Hub:
-    """All subscriptions of one process. `on_uri` is called for the first that wants a URI and after the last."""
+    """All subscriptions of one process. `on_uri(uri, wanted)` is called for the first to a URI and after the last."""
 
     def __init__(self, on_uri: Callable[[str, bool], None] = lambda *_: None) -> None:
         self._subscriptions: dict[Subscription, None] = {}
-        self._wanted: dict[str, int] = {}
+        self._uris: dict[str, int] = {}  # how often each is subscribed to
         self._on_uri = on_uri
         self._ended = False
 
     def begin(self) -> None:
-        """The server starts, perhaps not for the first time."""
         self._ended = False
 
     def subscribe(self, kinds: Iterable[ChangeKind], uris: Iterable[str] = (), *, is_log: bool = False) -> Subscription:
@@ -148,14 +141,14 @@ class Hub:
             subscription.end()
         return subscription
 
-    def publish(self, change: Change, *, from_afar: bool = False) -> None:
-        """Tell all subscriptions that want it; from any thread. What other workers wrote is not written again."""
+    def publish(self, change: Change, *, from_other_worker: bool = False) -> None:
+        """Offer it to all subscriptions; from any thread. A change from another worker is in the log already."""
         for subscription in tuple(self._subscriptions):
-            if not (from_afar and subscription.is_log):
+            if not (from_other_worker and subscription.is_log):
                 subscription.offer(change)
 
     def publish_all(self) -> None:
-        """Other workers may have changed anything: tell all subscriptions what they asked for. Only on the loop."""
+        """Other workers may have changed anything: offer each subscription all that it wants. Only on the loop."""
         for subscription in tuple(self._subscriptions):
             if not subscription.is_log:
                 for change in _all_changes(subscription.kinds, subscription.uris):
@@ -165,19 +158,18 @@ class Hub:
         self._subscriptions.pop(subscription, None)
 
     @property
-    def wishes(self) -> int:
-        """How often any URI is subscribed to."""
-        return sum(self._wanted.values())
+    def uri_subscriptions(self) -> int:
+        return sum(self._uris.values())
 
-    def uri_wanted(self, uri: str) -> None:
-        self._wanted[uri] = self._wanted.get(uri, 0) + 1
-        if self._wanted[uri] == 1:
+    def retain_uri(self, uri: str) -> None:
+        self._uris[uri] = self._uris.get(uri, 0) + 1
+        if self._uris[uri] == 1:
             self._on_uri(uri, True)
 
-    def uri_released(self, uri: str) -> None:
-        self._wanted[uri] -= 1
-        if not self._wanted[uri]:
-            del self._wanted[uri]
+    def release_uri(self, uri: str) -> None:
+        self._uris[uri] -= 1
+        if not self._uris[uri]:
+            del self._uris[uri]
             self._on_uri(uri, False)
 
     def end_all(self) -> None:
@@ -191,9 +183,6 @@ def _all_changes(kinds: Iterable[str], uris: Iterable[str]) -> list[Change]:
     return [*lists, *(Change("updated", uri) for uri in sorted(uris))]
 
 
-# ── the log of all workers ──
-
-
 class LoggedChange(msgspec.Struct, frozen=True, array_like=True):
     """A change in the log, and which worker wrote it."""
 
@@ -201,49 +190,45 @@ class LoggedChange(msgspec.Struct, frozen=True, array_like=True):
     uri: str
     worker: str
 
-    @property
-    def change(self) -> Change:
-        return Change(self.kind, self.uri)
-
 
 @functools.cache
 def change_codec() -> "Codec[LoggedChange]":
     return lazy_state.base.Codec(LoggedChange, "change")
 
 
-class Heard(msgspec.Struct, frozen=True):
-    """What a session has to be told, each change with its position if it has one; and where to go on from."""
+class SessionChanges(msgspec.Struct, frozen=True):
+    """Changes to send to a session, each with its position if it has one; and where to go on from."""
 
     changes: list[tuple[Change, int | None]]
     position: int
-    outages: int  # that there had been by then
+    outages: int  # of the store, so far
     more: bool = False  # another page follows
 
 
 class ChangeLog:
-    """Writes what the hub says to the log, reads the log for sessions, and tells the hub what other workers wrote."""
+    """Writes the changes of this worker to the log, reads it for sessions, and relays other workers' to the hub."""
 
     def __init__(
-        self, engine: "Engine", state: "StateBackend", member: "WorkerLease",
-        *, keep: int = 10_000, again: float | None = None, patience: float = 3.0,
+        self, engine: "Engine", state: "StateBackend", lease: "WorkerLease",
+        *, keep: int = 10_000, retry_delay: float = RETRY_DELAY, write_wait: float = 3.0,
     ) -> None:  # fmt: skip
-        """`keep` changes are kept. An answer waits `patience` seconds for the changes of its call to be written."""
+        """`keep` changes are kept. A response waits `write_wait` seconds for the changes of its call to be written."""
         self._keep = keep
-        self._again = AGAIN_SECONDS if again is None else again
-        self._patience = patience
+        self._retry_delay = retry_delay
+        self._write_wait = write_wait
         self._engine = engine
         self._state = state
-        self._member = member
+        self._lease = lease
         self._subscription: Subscription | None = None
         self._listeners: list[Listener] = []
-        self._is_in_trouble = False
+        self._is_failing = False
         self._written = asyncio.Event()
         self._count = 0  # changes that were written, or tried
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         self._subscription = self._engine.hub.subscribe(LIST_KINDS, is_log=True)
-        self._run(self._write(self._subscription))
+        self._tasks.append(asyncio.create_task(self._write(self._subscription)))
         if self._state.shared:
             self._listen(LOG, self._relay)
             if (refresher := self._engine.refresher) is not None:
@@ -252,13 +237,10 @@ class ChangeLog:
     def _listen(self, topic: str, work: "Callable[[Listener], Coroutine[Any, Any, None]]") -> None:
         listener = self._state.listen([topic])
         self._listeners.append(listener)
-        self._run(work(listener))
-
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        self._tasks.append(asyncio.get_running_loop().create_task(work))
+        self._tasks.append(asyncio.create_task(work(listener)))
 
     async def stop(self) -> None:
-        """What has been published so far is still written."""
+        """Changes that were published before are still written."""
         for listener in self._listeners:
             listener.close()
         for task in self._tasks[1:]:
@@ -267,71 +249,65 @@ class ChangeLog:
             self._subscription.end()
             await asyncio.wait(self._tasks)
 
-    # ── what changes here ──
-
     async def _write(self, subscription: Subscription) -> None:
         async for change in subscription:
-            told = LoggedChange(change.kind, change.uri, self._member.id)
+            logged = LoggedChange(change.kind, change.uri, self._lease.id)
             try:
-                # It must not begin anew: a position would be taken for one in the other log.
+                # It must not expire: a position in it would be taken for one in the next log.
                 ttl = lazy_state.base.MAX_TTL
-                await self._state.append(LOG, change_codec().encode(told), keep=self._keep, ttl=ttl)
-                self._is_in_trouble = False
+                await self._state.append(LOG, change_codec().encode(logged), keep=self._keep, ttl=ttl)
+                self._is_failing = False
             except UnicodeEncodeError as failure:
                 log.warning("a change is not told to others, for its URI is not text: %s", failure)
             except Exception as failure:  # of any kind: sessions would wait for ever
-                if not self._is_in_trouble:
+                if not self._is_failing:
                     log.warning("a change could not be written and is tried again and again: %s", failure)
-                self._is_in_trouble = True
+                self._is_failing = True
                 self._written.set()
                 if subscription.closed:
                     return
                 subscription.offer(change)
-                await asyncio.sleep(self._again)
+                await asyncio.sleep(self._retry_delay)
             self._count += 1
             self._written.set()
 
-    def noted(self) -> ChangesMade | None:
-        """Where the changes of the call at hand are counted from now on; None without other workers."""
+    def track_changes(self) -> ChangesMade | None:
+        """Count the changes that the running call makes from now on; None without other workers."""
         if not self._state.shared:
             return None
-        made = changes_made.get()
-        if made is None:
-            made = {}
-            changes_made.set(made)
+        if (made := changes_made.get()) is None:
+            changes_made.set(made := {})
         return made
 
-    async def settle(self, made: ChangesMade) -> None:
-        """Wait a while until the changes of a call are written: its client may count on that once it is answered."""
+    async def wait_until_written(self, made: ChangesMade) -> None:
+        """Wait a while for the changes of a call: once it is answered, its client may rely on them being in the log."""
         number = 0 if self._subscription is None else made.get(self._subscription, 0)
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._patience):
-                while self._count < number and not self._is_in_trouble:
+            async with asyncio.timeout(self._write_wait):
+                while self._count < number and not self._is_failing:
                     self._written.clear()
                     await self._written.wait()
 
-    # ── what changes elsewhere ──
-
     async def _relay(self, listener: "Listener") -> None:
-        """Tell the hub what other workers wrote. Everything at the start, and after an outage of the store."""
+        """Relay other workers' changes to the hub. At the start, and after an outage, everything may have changed."""
         position, outages = 0, -1
         while not listener.closed:
             try:
                 if outages != self._state.outages:
-                    seen = self._state.outages
+                    current = self._state.outages
                     position = await self.position()
                     self._engine.hub.publish_all()
-                    outages = seen
+                    outages = current
                 position = await self._relay_after(position, outages)
             except Exception as failure:
                 log.debug("changes could not be read: %s", failure)
-                await asyncio.sleep(self._again)
+                await asyncio.sleep(self._retry_delay)
                 continue
             if not await listener.wait():
                 return
 
     async def _relay_after(self, position: int, outages: int) -> int:
-        """Gives the position that was reached; the old one if there was another outage."""
+        """The position that was reached; the old one if there was another outage."""
         while True:
             page = await self._state.read(LOG, position)
             if outages != self._state.outages:
@@ -340,65 +316,55 @@ class ChangeLog:
                 self._engine.hub.publish_all()
                 return page.last
             for record in page.records:
-                told = change_codec().decode(record.data)
-                if told is not None and told.worker != self._member.id:
-                    self._engine.hear(told.change, from_afar=True)
+                logged = change_codec().decode(record.data)
+                if logged is not None and logged.worker != self._lease.id:
+                    self._engine.apply_change(Change(logged.kind, logged.uri), from_other_worker=True)
             if not page.records:
                 return page.last
             position = page.records[-1].id
-
-    # ── for sessions ──
 
     async def position(self) -> int:
         return (await self._state.read(LOG, 0, 0)).last
 
     @property
     def outages(self) -> int:
-        """How often the store was out of reach, as far as this worker has noticed."""
         return self._state.outages
 
-    async def heard(self, held: "SessionHandle", after: int, outages: int) -> Heard:
-        """The changes after a position that a session asked for, each once.
+    async def changes_for(self, session: "SessionHandle", after: int, outages: int) -> SessionChanges:
+        """The changes after a position that a session wants, each once; all that it wants if some were lost since.
 
-        If there was an outage since, if some of them are not kept any more, or if the position is none of this log's,
-        everything may have changed. The session is read after the log, so that it hears of what it asked for before.
+        The session is read after the log: what it subscribed to before a change counts.
         """
         page = await self._state.read(LOG, after)
-        seen = self._state.outages
-        is_gap = outages != seen or _is_gap(page, after)
-        if (page.records or is_gap) and not await held.reload():
-            return Heard([], after, outages)
-        session = held.record
+        current = self._state.outages
+        is_gap = outages != current or _is_gap(page, after)
+        if (page.records or is_gap) and not await session.reload():
+            return SessionChanges([], after, outages)
+        announced, subscriptions = session.record.announced, session.record.subscriptions
         if is_gap:
-            everything = _all_changes(session.announced, session.subscriptions)
-            return Heard([(change, None) for change in everything], page.last, seen)
+            everything = _all_changes(announced, subscriptions)
+            return SessionChanges([(change, None) for change in everything], page.last, current)
         latest: dict[Change, int | None] = {}
         for record in page.records:
-            told = change_codec().decode(record.data)
-            if told is not None and _wants(session, told.change):
-                latest.pop(told.change, None)  # told where it came last, so that positions only grow
-                latest[told.change] = record.id
+            logged = change_codec().decode(record.data)
+            if logged is None or not (logged.uri in subscriptions if logged.uri else logged.kind in announced):
+                continue
+            change = Change(logged.kind, logged.uri)
+            latest.pop(change, None)  # at its last position, so that positions only grow
+            latest[change] = record.id
         position = page.records[-1].id if page.records else page.last
-        return Heard(list(latest.items()), position, seen, position < page.last)
+        return SessionChanges(list(latest.items()), position, current, position < page.last)
 
 
 def _is_gap(page: "LogPage", position: int) -> bool:
-    """Whether what came after a position is not kept any more, or it is a position in another log."""
+    """Whether the records after a position are not kept any more, or it is a position in another log."""
     return position > page.last or position < page.first - 1
 
 
-def _wants(session: "Session", change: Change) -> bool:
-    return change.uri in session.subscriptions if change.uri else change.kind in session.announced
-
-
-# ── server.refresh() ──
-
-
 class Refresher:
-    """The functions of `on_refresh`, and the refresh that this worker has made last.
+    """The functions of `on_refresh`, and the number of the last refresh at this worker.
 
-    The shared state counts the refreshes. A worker that is behind, or has just started, runs the functions; each worker
-    announces the lists that they change there.
+    The state counts the refreshes; a worker that is behind runs the functions, and announces changed lists.
     """
 
     def __init__(self, engine: "Engine") -> None:
@@ -406,8 +372,7 @@ class Refresher:
         self._functions: list[Callable[[], Any]] = []
         self._lock = asyncio.Lock()
         self.count = 0
-        self._asked = 0  # refreshes of this process, where no other shares the state
-        self.changed: set[ChangeKind] | None = None  # the lists that changed while the functions run, told after them
+        self.changed: set[ChangeKind] | None = None  # the lists that the running functions change; announced at the end
 
     def add(self, function: Callable[[], Any]) -> None:
         self._functions.append(function)
@@ -415,14 +380,10 @@ class Refresher:
     async def refresh(self) -> None:
         """At every worker; returns when it is done at this one. Raises what a function raises here."""
         state = self._engine.state
-        if state.shared:
-            count = await state.add(REFRESH, 1, lazy_state.base.MAX_TTL)
-            if count <= self.count:  # the store has lost it
-                count = await state.add(REFRESH, self.count, lazy_state.base.MAX_TTL)
-            await state.publish(REFRESH)
-        else:
-            self._asked = max(self._asked, self.count) + 1
-            count = self._asked
+        count = await state.add(REFRESH, 1, lazy_state.base.MAX_TTL)
+        if count <= self.count:  # the store has lost it
+            count = await state.add(REFRESH, self.count, lazy_state.base.MAX_TTL)
+        await state.publish(REFRESH)
         await self._run(count)
 
     async def _run(self, count: int) -> None:
@@ -432,20 +393,15 @@ class Refresher:
             self.changed = changed = set[ChangeKind]()
             try:
                 for function in self._functions:
-                    await self._call(function)
+                    is_async = inspect.iscoroutinefunction(function)
+                    value = function() if is_async else await self._engine.threads.run(function, label="on_refresh")
+                    if inspect.isawaitable(value):
+                        await value
             finally:
                 self.changed = None
                 self.count = count
                 for kind in sorted(changed):
                     self._engine.publish(Change(kind))
-
-    async def _call(self, function: Callable[[], Any]) -> None:
-        if inspect.iscoroutinefunction(function):
-            await function()
-        else:
-            value = await self._engine.threads.run(function, label="on_refresh")
-            if inspect.isawaitable(value):
-                await value
 
     async def follow(self, state: "StateBackend", listener: "Listener") -> None:
         """Run the functions after each refresh of another worker, until the listener is closed."""
@@ -453,14 +409,14 @@ class Refresher:
             try:
                 await self.catch_up(state)
             except lazy_state.base.StoreUnavailable:
-                await asyncio.sleep(AGAIN_SECONDS)
+                await asyncio.sleep(RETRY_DELAY)
                 continue
             if not await listener.wait():
                 return
 
     async def catch_up(self, state: "StateBackend") -> None:
         entry = await state.get(REFRESH)
-        if entry is None and self.count:  # the store has lost it, and those who start later have to know it
+        if entry is None and self.count:  # the store has lost it, and workers that start later have to know it
             await state.claim(REFRESH, b"%d" % self.count, lazy_state.base.MAX_TTL)
         count = int(entry.value) if entry is not None and entry.value.isdigit() else self.count
         if count < self.count:  # the store has lost it, and another worker began anew

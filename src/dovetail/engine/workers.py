@@ -1,9 +1,7 @@
-"""Workers that share a state: the secrets of their server, and the lease by which each shows that it is alive.
+"""Workers that share a state: the server's secrets, and the lease by which a worker shows that it is alive.
 
-The secrets come from an option, the environment, or chance; without either, those of the first worker count for all.
-
-A worker whose lease is gone is lost, with all that it left unfinished. A lease outlasts a store that is away for some
-seconds; after an outage, in which no lease could be renewed, a worker judges no other until one lease has passed.
+Random secrets of the first worker are used by all. A worker without a lease is lost, with its unfinished calls. After
+an outage, in which no lease could be renewed, a worker declares no other lost until one lease has passed.
 """
 
 import asyncio
@@ -13,6 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from dovetail import state as lazy_state
 from dovetail.errors import SetupError
 
@@ -20,16 +20,17 @@ if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
     from dovetail.state.base import StateBackend
 
-VARIABLE = "DOVETAIL_SECRET"
-SHORTEST = 16  # bytes
-KEY = "server-secret"  # in a shared state
-_GOOD_ONE = """python -c "import secrets; print(secrets.token_urlsafe(32))" makes a good one"""
+SECRET_VARIABLE = "DOVETAIL_SECRET"
+MIN_SECRET_BYTES = 16
+SECRET_KEY = "server-secret"  # in a shared state
+LEASE_KEY = "worker/"  # and the id of the worker
+_HINT = """python -c "import secrets; print(secrets.token_urlsafe(32))" makes a good one"""
 
 log = logging.getLogger("dovetail")
 
 
 class Secrets(tuple[bytes, ...]):
-    """The first one seals and signs, all of them open. Wherever this is printed, they are not."""
+    """The first secret seals and signs, all of them open. Never printed."""
 
     __slots__ = ()
 
@@ -38,83 +39,80 @@ class Secrets(tuple[bytes, ...]):
 
 
 def checked_secrets(given: object, where: str) -> Secrets:
-    """One secret or a sequence of them; raises SetupError for what is no secret, or too short to be one."""
+    """One secret or a sequence of them. Raises SetupError if one is no secret, or too short."""
     several = given if isinstance(given, Sequence) and not isinstance(given, str | bytes) else [given]
     secrets = Secrets(dict.fromkeys(_checked(each, where) for each in several))
     if not secrets:
-        raise SetupError(f"{where} must be one secret at least; {_GOOD_ONE}")
+        raise SetupError(f"{where} must be one secret at least; {_HINT}")
     return secrets
 
 
 def _checked(given: object, where: str) -> bytes:
-    # No message shows what was given, and no other exception does: hence `from None`.
+    # Neither the message nor a chained exception may show the secret: hence `from None`.
     try:
         secret = given.encode() if isinstance(given, str) else given
     except UnicodeEncodeError:
-        raise SetupError(f"{where} is not text: it holds half a surrogate pair; {_GOOD_ONE}") from None
+        raise SetupError(f"{where} is not text: it holds half a surrogate pair; {_HINT}") from None
     if not isinstance(secret, bytes):
         raise SetupError(f"{where} must be a string or bytes, or a list of them, the first of which seals")
-    if len(secret) < SHORTEST:
-        raise SetupError(f"{where} must be at least {SHORTEST} bytes long (each of them); {_GOOD_ONE}")
+    if len(secret) < MIN_SECRET_BYTES:
+        raise SetupError(f"{where} must be at least {MIN_SECRET_BYTES} bytes long (each of them); {_HINT}")
     return secret
 
 
-def secrets_in(environ: Mapping[str, str]) -> Secrets:
-    """What stands in DOVETAIL_SECRET, divided by commas or blanks; none if it is not set, or empty."""
-    text = environ.get(VARIABLE)
-    return checked_secrets(text.replace(",", " ").split(), VARIABLE) if text else Secrets()
+def secrets_from_env(environ: Mapping[str, str]) -> Secrets:
+    """The secrets in DOVETAIL_SECRET, separated by commas or blanks; none if it is not set, or empty."""
+    text = environ.get(SECRET_VARIABLE)
+    return checked_secrets(text.replace(",", " ").split(), SECRET_VARIABLE) if text else Secrets()
 
 
 def random_secrets() -> Secrets:
     return Secrets([os.urandom(32)])
 
 
-# ── of all workers that share a state ──
-
-
 async def shared_secrets(state: "StateBackend", own: Secrets) -> Secrets:
-    """Our own if the store has none yet; else the one that it has."""
-    while not await state.claim(KEY, own[0], lazy_state.base.MAX_TTL):
-        entry = await state.get(KEY)
-        if entry is not None and len(entry.value) < SHORTEST:
-            raise SetupError(f"The shared state holds something else in the place of its secret; set {VARIABLE}")
+    """This worker's secrets if the store has none yet, else the secret in the store."""
+    while not await state.claim(SECRET_KEY, own[0], lazy_state.base.MAX_TTL):
+        entry = await state.get(SECRET_KEY)
+        if entry is not None and len(entry.value) < MIN_SECRET_BYTES:
+            raise SetupError(f"The shared state holds something else in the place of its secret; set {SECRET_VARIABLE}")
         if entry is not None:
             return Secrets([entry.value])
     return own
 
 
-async def keep_sharing(state: "StateBackend", engine: "Engine", seconds: float = 10.0) -> None:
-    """A store that forgot the secret gets it back; if another worker was quicker, both are good from then on."""
+async def keep_secrets_shared(state: "StateBackend", engine: "Engine", interval: float = 10.0) -> None:
+    """Write the secret again if the store has lost it. If another worker did so first, both secrets are good."""
     while True:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(interval)
         try:
             current = await shared_secrets(state, engine.secrets)
         except Exception as failure:
-            log.debug("the secret of all workers can't be looked at: %s", failure)
+            log.debug("the secret of all workers can't be checked: %s", failure)
         else:
-            if current[0] != engine.secrets[0]:  # each loss of the store's records may bring one more
+            if current[0] != engine.secrets[0]:  # each time the store loses its records there may be one more
                 engine.secrets = Secrets(list(dict.fromkeys([*current, *engine.secrets]))[:8])
 
 
-# ── leases ──
+class LeaseTimings(msgspec.Struct, frozen=True):
+    """Seconds, for the lease of a worker and for those of its slots."""
 
-LEASE_SECONDS = 12.0
-BEAT_SECONDS = 2.0  # between two renewals
+    lease: float = 12.0
+    renew_every: float = 2.0
 
 
 class WorkerLease:
-    """One for each process and backend. Where no other process shares the state, there is nothing to show."""
+    """One for each process and backend. Where no other process shares the state, no lease is written."""
 
-    def __init__(self, state: "StateBackend", *, lease: float = LEASE_SECONDS, beat: float = BEAT_SECONDS) -> None:
+    def __init__(self, state: "StateBackend", timings: LeaseTimings | None = None) -> None:
         self.id = os.urandom(6).hex()
         self._state = state
-        self._lease = lease
-        self._beat = beat
+        self._timings = timings or LeaseTimings()
         self._renewing: asyncio.Task[None] | None = None
         self._outages = state.outages
-        self._judges_from = time.monotonic()
-        # Why no session could be opened when this worker last wrote to the store, so that no request has to find out.
-        self.trouble: Exception | None = lazy_state.base.StoreUnavailable() if state.shared else None
+        self._declares_from = time.monotonic()
+        # Why the last write to the store failed. No session could be opened then, and no request has to find that out.
+        self.store_error: Exception | None = lazy_state.base.StoreUnavailable() if state.shared else None
 
     def start(self) -> None:
         if self._state.shared and self._renewing is None:
@@ -127,37 +125,33 @@ class WorkerLease:
         await asyncio.wait([self._renewing])
         self._renewing = None
         try:
-            await self._state.delete(_key(self.id))
+            await self._state.delete(LEASE_KEY + self.id)
         except Exception as failure:
             log.debug("the lease of this worker stays until it expires: %s", failure)
 
     async def _renew(self) -> None:
         while True:
             try:
-                if not await self._state.touch(_key(self.id), self._lease):
-                    await self._state.put(_key(self.id), b"", ttl=self._lease)
+                if not await self._state.touch(LEASE_KEY + self.id, self._timings.lease):
+                    await self._state.put(LEASE_KEY + self.id, b"", ttl=self._timings.lease)
                 await self._state.check()
-                self.trouble = None
-            except Exception as failure:  # of any kind: without a lease, others take this worker for lost
-                self.trouble = failure
+                self.store_error = None
+            except Exception as failure:  # of any kind: without a lease, other workers take this one for lost
+                self.store_error = failure
                 log.debug("the lease of this worker can't be renewed, or the store takes no more: %s", failure)
-            self._may_judge()
-            await asyncio.sleep(self._beat)
+            self._may_declare_lost()
+            await asyncio.sleep(self._timings.renew_every)
 
-    async def lives(self, worker: str) -> bool:
+    async def is_alive(self, worker: str) -> bool:
         """Whether a worker has a lease."""
-        return worker == self.id or (self._state.shared and await self._state.get(_key(worker)) is not None)
+        return worker == self.id or (self._state.shared and await self._state.get(LEASE_KEY + worker) is not None)
 
     async def is_lost(self, worker: str) -> bool:
-        """Whether a worker is gone for good: what it left unfinished may be answered for."""
-        return not await self.lives(worker) and (not self._state.shared or self._may_judge())
+        """Whether a worker will not come back: another one may answer for its unfinished calls."""
+        return not await self.is_alive(worker) and (not self._state.shared or self._may_declare_lost())
 
-    def _may_judge(self) -> bool:
+    def _may_declare_lost(self) -> bool:
         if self._outages != self._state.outages:
             self._outages = self._state.outages
-            self._judges_from = time.monotonic() + self._lease
-        return time.monotonic() >= self._judges_from
-
-
-def _key(worker: str) -> str:
-    return f"worker/{worker}"
+            self._declares_from = time.monotonic() + self._timings.lease
+        return time.monotonic() >= self._declares_from

@@ -1,7 +1,4 @@
-"""Where records live that outlast a request: keys, counters, event logs and wake-ups; bytes in, bytes out.
-
-They come late: a server on stdio keeps no records, and most servers need one backend of the three.
-"""
+"""State backends for records that outlast a request. Each is loaded late: most servers need at most one of them."""
 
 from typing import TYPE_CHECKING
 

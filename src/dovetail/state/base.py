@@ -1,10 +1,8 @@
-"""State backend interface, with its records, errors and listeners, and the codec of stored values.
+"""State backend interface, with its records, errors and listeners, the codec of stored values, and state URLs.
 
-`Topics` wakes the listeners of one process and is shared by all backends.
-
-Names are any text that UTF-8 can hold, up to `MAX_NAME` characters; a key, a log and a topic may have the same one.
-Under a longer name nothing can be stored or heard (`ValueError`), and a lookup of one finds nothing. A time to live is
-a number of seconds above 0, up to `MAX_TTL`. A value or a record is as large as the backend has room for (`StoreFull`).
+Names are any text that UTF-8 can hold, up to `MAX_NAME` characters; a key, a log and a topic may have the same one. A
+longer name can't be stored or listened to (`ValueError`), and a lookup of one finds nothing. A time to live is a number
+of seconds above 0, up to `MAX_TTL`. A value or a record is as large as the backend has room for (`StoreFull`).
 """
 
 import asyncio
@@ -24,21 +22,20 @@ from dovetail.errors import DovetailError, ProtocolError, SetupError
 
 T = TypeVar("T")
 log = logging.getLogger("dovetail")
-warn_once = functools.cache(log.warning)  # the bounds of a store are for its operator: a client hears that it is full
+warn_once = functools.cache(log.warning)  # for the operator; a client only gets StoreFull
 
-MAX_NAME = 512  # characters; a longer name is stored as its digest
+MAX_NAME = 512  # characters
 MAX_TTL = 10 * 366 * 86_400.0  # ten years, in seconds
-MAX_COUNT = 2**63 - 1  # how far a counter goes, in both directions, and no log ever
+MAX_COUNT = 2**63 - 1  # of a counter, also negative
 
-# The family of a key or log is what stands before the first "/". Callers decide how many of these there are, so a new
-# one is refused (`StoreFull`) once three quarters of the store are in use: the last quarter is for sessions, event logs
-# and grants. To change a key that is there needs no room.
+# Prefixes of keys and logs of which callers can make any number. A new one is refused (`StoreFull`) once three quarters
+# of the store are in use: the last quarter is for sessions, event logs and grants.
 CALLER_FAMILIES = (
     "authserver/",  # tries to sign in, registrations, documents of programs: by address, name and URL
     "cancel/",  # a note for each call that a client says it cancels
     "dpop/",  # a used proof for each request
     "rate/",  # a counter for each address and principal; without it each worker counts for itself
-    "step/",  # what a call has done once
+    "step/",  # the result of a step
     "visits/",  # a page that a user was sent to
 )
 CALLERS_SHARE = 0.75  # of the store
@@ -89,17 +86,14 @@ class StoreUnavailable(ProtocolError):
 
 
 class StateBackend(Protocol):
-    """Where records live. Every call is atomic, and in a backend that is far away it ends within a bounded time.
+    """Where records live. Every call is atomic, and ends within a bounded time; it may raise `StoreUnavailable`."""
 
-    There any call may raise `StoreUnavailable`.
-    """
-
-    shared: bool  # other processes may use the same
-    outages: int  # how often the store was out of reach and came back; then every listener hears of all its topics
+    shared: bool  # with other processes
+    outages: int  # how often the store was unavailable and came back; then all topics of every listener are woken
     _topics: "Topics"
 
     async def check(self) -> None:
-        """Raises StoreTrouble if the store is out of reach, and maybe NoRoom if it takes no more sessions."""
+        """Raises StoreUnavailable, or StoreFull if no session could be opened now."""
 
     async def get(self, key: str) -> Entry | None: ...
 
@@ -107,16 +101,16 @@ class StateBackend(Protocol):
         """Store a value and return its version, or raise `Conflict`; `if_version=0` means "must not exist"."""
 
     async def touch(self, key: str, ttl: float) -> bool:
-        """Let a key live for `ttl` seconds from now. The version stays. False if it is not there."""
+        """Let a key live for `ttl` seconds from now, with its version. False if it does not exist."""
 
     async def remaining(self, key: str) -> float | None:
-        """The seconds that a key has still to live; None if it is not there."""
+        """The seconds until a key expires; None if it does not exist."""
 
     async def delete(self, key: str) -> bool:
-        """False if it was not there."""
+        """False if it did not exist."""
 
     async def claim(self, key: str, value: bytes, ttl: float) -> bool:
-        """Store a value if the key is not there. The first one wins, until the key expires or is deleted."""
+        """Store a value if the key does not exist. The first caller wins, until the key expires or is deleted."""
         try:
             await self.put(key, value, ttl=ttl, if_version=0)
         except Conflict:
@@ -124,60 +118,55 @@ class StateBackend(Protocol):
         return True
 
     async def add(self, key: str, n: int, ttl: float) -> int:
-        """Count: add `n`, which may be negative, and return the total. `ttl` counts from the first `add`.
+        """Add `n`, which may be negative, to a counter and return the total. `ttl` counts from the first `add`.
 
-        A counter is a key whose value is a decimal number. Any other value, and a total beyond `MAX_COUNT`, is a
-        `ValueError`.
+        A counter is a key with a decimal number. Any other value, and a total beyond `MAX_COUNT`, is a `ValueError`.
         """
 
     async def append(self, log: str, data: bytes, *, keep: int, ttl: float, if_last: int | None = None) -> int:
-        """Add a record, wake who listens to the topic with the log's name, and return the record's id.
+        """Add a record, wake the listeners of the topic with the log's name, and return the record's id.
 
         With `if_last` it raises `Conflict` unless that is the newest id; 0 means "there must be no such log".
-        The newest `keep` records stay, fewer where the backend is short of room. The log expires `ttl` seconds after
-        its last append; until then or `drop` no id is used twice.
+        The newest `keep` records stay, fewer if the backend is full. The log expires `ttl` seconds after its last
+        append; until then or `drop` no id is used twice.
         """
 
     async def read(self, log: str, after: int, limit: int = 100) -> LogPage:
         """The oldest records with an id above `after`, `limit` at most."""
 
     async def drop(self, log: str) -> None:
-        """Forget a log at once. One of the same name begins with id 1 again."""
+        """Delete a log at once. One of the same name begins with id 1 again."""
 
     async def publish(self, topic: str) -> None:
-        """Wake the topic's listeners. A wake-up carries nothing: what has happened stands in a key or a log."""
+        """Wake the topic's listeners. A wake-up carries no data: they read a key or a log."""
 
     def listen(self, topics: Iterable[str]) -> "Listener":
-        """The listener hears all that is published from now on, until it is closed.
-
-        A wake-up without need may come, as when a store far away has just been told of the topic.
-        """
+        """The listener is woken for all that is published from now on, and sometimes without need."""
         return Listener(self._topics, topics)
 
     async def close(self) -> None:
-        """Close every listener and let go of all resources. The backend is not used afterwards."""
+        """Close every listener and every connection. The backend is not used afterwards."""
 
 
 class Listener:
-    """Hears of topics, on one event loop at a time. Each is remembered once, so a slow listener costs no memory."""
+    """Waits for topics, on one event loop at a time. Each is pending once, so a slow listener costs no memory."""
 
-    __slots__ = ("_names", "_told", "_topics", "_waiter", "closed")
+    __slots__ = ("_names", "_pending", "_topics", "_waiter", "closed")
 
     def __init__(self, topics: "Topics", names: Iterable[str]) -> None:
         names = tuple(names)
         for name in names:
             check_name(name)
-        self.closed = topics.closed  # one that comes too late hears nothing
+        self.closed = topics.closed
         self._topics = topics
         self._names: set[str] = set()
-        self._told: set[str] = set()
-        self._waiter: asyncio.Future[None] | None = None  # nothing else here knows an event loop
+        self._pending: set[str] = set()
+        self._waiter: asyncio.Future[None] | None = None  # the only part that belongs to an event loop
         topics.listeners.add(self)
         for name in names:
             self.add(name)
 
     def add(self, topic: str) -> None:
-        """Hear of one more topic."""
         check_name(topic)
         if not self.closed and topic not in self._names:
             self._names.add(topic)
@@ -187,10 +176,10 @@ class Listener:
                 self._topics.changed(topic)
 
     def remove(self, topic: str) -> None:
-        """Hear no more of a topic, nor of what `wait` has not returned yet."""
+        """Also forget it if it is pending."""
         if topic in self._names:
             self._names.remove(topic)
-            self._told.discard(topic)
+            self._pending.discard(topic)
             listeners = self._topics.names[topic]
             del listeners[self]
             if not listeners:
@@ -198,11 +187,11 @@ class Listener:
                 self._topics.changed(topic)
 
     async def wait(self) -> set[str]:
-        """The topics that were told of since the last `wait`; waits for one if there is none. Empty once closed.
+        """Wait for a topic; gives all that are pending, none once closed. A wait that is cancelled loses nothing.
 
-        One task at a time may wait. A wait that is cancelled loses nothing.
+        One task at a time may wait.
         """
-        while not self._told and not self.closed:
+        while not self._pending and not self.closed:
             if self._waiter is not None and not self._waiter.done():
                 raise RuntimeError("Another task waits at this listener already")
             self._waiter = waiter = asyncio.get_running_loop().create_future()
@@ -211,20 +200,19 @@ class Listener:
             finally:
                 if self._waiter is waiter:
                     self._waiter = None
-        told, self._told = self._told, set()
-        return told
+        pending, self._pending = self._pending, set()
+        return pending
 
     def close(self) -> None:
-        """Hear no more. A `wait` that is under way, and every later one, returns an empty set."""
+        """Also end a `wait` that is running."""
         self.closed = True
         for name in tuple(self._names):
             self.remove(name)
         self._topics.listeners.discard(self)
         self._wake()
 
-    def hear(self, topic: str) -> None:
-        """Called by `Topics` for a topic that was added."""
-        self._told.add(topic)
+    def notify(self, topic: str) -> None:
+        self._pending.add(topic)
         self._wake()
 
     def _wake(self) -> None:
@@ -235,9 +223,9 @@ class Listener:
 
 
 class Topics:
-    """Who listens to what in this process. Not for threads: call it on the event loop.
+    """The listeners of this process by topic. Only on the event loop.
 
-    `changed` is told when the first listener of a topic has come, and when the last has left.
+    `changed` is called when a topic has got its first listener, or lost its last.
     """
 
     def __init__(self, changed: Callable[[str], None] = lambda _: None) -> None:
@@ -246,15 +234,14 @@ class Topics:
         self.changed = changed
         self.closed = False
 
-    def tell(self, name: str) -> None:
-        """Wake every listener of the topic."""
+    def wake(self, name: str) -> None:
         for listener in tuple(self.names.get(name, ())):
-            listener.hear(name)
+            listener.notify(name)
 
-    def tell_all(self) -> None:
-        """Wake every listener of all its topics: what was published meanwhile is not known."""
+    def wake_all(self) -> None:
+        """After an outage, when it is not known which topics were published."""
         for name in tuple(self.names):
-            self.tell(name)
+            self.wake(name)
 
     def close(self) -> None:
         self.closed = True
@@ -280,15 +267,15 @@ def check_ttl(ttl: float) -> None:
 
 
 def check_new(name: str, ttl: float, keep: int = 1) -> None:
-    """Raises ValueError for a key, or a log that keeps so many records, that no backend takes."""
+    """Raises ValueError for a key or log that no backend takes."""
     check_name(name)
     check_ttl(ttl)
     if keep < 1:
         raise ValueError(f"keep={keep!r} is not possible; a log keeps one record at least")
 
 
-def counted(key: str, value: bytes | None, n: int) -> int:
-    """The total of a counter after `n` was added. Raises ValueError if there is none, or it would go too far."""
+def add_to_counter(key: str, value: bytes | None, n: int) -> int:
+    """The total of a counter after `n` is added. Raises ValueError if it is no counter, or would go too far."""
     if value is not None and not re.fullmatch(rb"0|-?[1-9][0-9]{0,18}", value):
         raise ValueError(f"The key {key!r} holds no number that could be counted on")
     total = n + int(value or 0)
@@ -297,30 +284,24 @@ def counted(key: str, value: bytes | None, n: int) -> int:
     return total
 
 
-def share_of(name: str) -> float:
-    """How much of the store may be in use before a new key or log of that name is refused."""
+def max_share(name: str) -> float:
+    """The share of the store that may be in use when a new key or log of that name is stored."""
     return CALLERS_SHARE if name.startswith(CALLER_FAMILIES) else 1.0
 
 
-async def until_answered(ask: Callable[[], Awaitable[T]], still: Callable[[], bool], pause: float = 0.5) -> T:
-    """Asks again and again while there is trouble and `still()` holds; after that it raises StoreTrouble.
-
-    Only for what does no harm if it happens twice: to read, to touch, to put.
-    """
+async def until_answered(call: Callable[[], Awaitable[T]], still: Callable[[], bool], retry_delay: float = 0.5) -> T:
+    """Retry a call while the store is unavailable and `still()` is true. Only for calls that may happen twice."""
     while True:
         try:
-            return await ask()
+            return await call()
         except StoreUnavailable:
             if not still():
                 raise
-        await asyncio.sleep(pause)
+        await asyncio.sleep(retry_delay)
 
 
 class Codec(Generic[T]):
-    """Values of one type as bytes. Raise `version`, the first byte, with every change that older workers can't read.
-
-    While a fleet is being updated, workers of two versions share a store; a value that can't be read is not there.
-    """
+    """Values of one type as bytes. Raise `version`, the first byte, with every change that older workers can't read."""
 
     def __init__(self, type: Any, name: str, version: int = 1) -> None:
         self._name = name
@@ -332,7 +313,7 @@ class Codec(Generic[T]):
         return self._version + self._encode(value)
 
     def decode(self, data: bytes) -> T | None:
-        """None, and a line in the log, if it is none of ours."""
+        """None, and a warning, if another version wrote it."""
         if data[:1] == self._version:
             try:
                 return self._decode(memoryview(data)[1:])
@@ -342,32 +323,30 @@ class Codec(Generic[T]):
         return None
 
 
-# ── a backend from its URL ──
-
 OPTION = "state (DOVETAIL_STATE)"
-FORMS = "redis://host:6379/0, rediss://…, unix:///path, redis+sentinel://…, sqlite:///absolute/path or memory:"
+URL_EXAMPLES = "redis://host:6379/0, rediss://…, unix:///path, redis+sentinel://…, sqlite:///absolute/path or memory:"
 MAX_PREFIX = 100  # characters
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}:")
 
 
 def open_state(url: str | None, server_name: str) -> StateBackend:
-    """The backend of `state=`, `--state` or DOVETAIL_STATE, which is memory without one; SetupError for a bad URL.
+    """The backend of `state=`, `--state` or DOVETAIL_STATE; memory without a URL. Raises SetupError for a bad one.
 
     memory:                                       this process alone
     sqlite:///absolute/path  sqlite:relative/path a file for all processes of one host
     redis://host:port/db  rediss://…  unix://…    Redis or Valkey; `rediss` is TLS, `unix` a socket of this host
     redis+sentinel://host:port,host:port/service/db, or rediss+sentinel://…
 
-    All names in a shared store stand under a prefix: what `?prefix=` says, else the server's name. Servers with the
-    same prefix are one fleet. No message shows a URL, for a password may be part of it.
+    All names in a shared store begin with a prefix: `?prefix=`, else the server's name. Servers with the same prefix
+    are one fleet. No message shows a URL, for a password may be part of it.
     """
     if not url:
         return state.memory.MemoryState()
     if not url.isprintable() or " " in url:
-        raise SetupError(f"{OPTION}: no URL holds blanks; give one like {FORMS}")
+        raise SetupError(f"{OPTION}: no URL holds blanks; give one like {URL_EXAMPLES}")
     scheme, _, rest = url.partition(":")
     rest, prefix = _take_prefix(rest)
-    prefix = prefix or quote(server_name, safe="", errors="replace")  # which any store can hold
+    prefix = prefix or quote(server_name, safe="", errors="replace")
     match scheme.lower():
         case "memory" if rest in ("", "//"):
             return state.memory.MemoryState()
@@ -376,11 +355,11 @@ def open_state(url: str | None, server_name: str) -> StateBackend:
         case "redis" | "rediss" | "unix" | "redis+sentinel" | "rediss+sentinel" if rest.startswith("//"):
             return state.redis.RedisState(f"{scheme.lower()}:{rest}", prefix=prefix)
     wrong = f"{scheme}: is not known, or what follows it is wrong" if SCHEME.match(url) else "this is no URL"
-    raise SetupError(f"{OPTION}: {wrong}; give one like {FORMS}")
+    raise SetupError(f"{OPTION}: {wrong}; give one like {URL_EXAMPLES}")
 
 
 def _take_prefix(rest: str) -> tuple[str, str]:
-    """What follows the scheme without its `prefix`, and that prefix."""
+    """The URL after its scheme, without `prefix`, and the prefix."""
     prefixes = re.findall("[?&]prefix=([^&]*)", rest)
     if not prefixes:
         return rest, ""
@@ -391,7 +370,7 @@ def _take_prefix(rest: str) -> tuple[str, str]:
 
 
 def _path(rest: str) -> str:
-    """Of a file: `///absolute/path` or `relative/path`."""
+    """From `///absolute/path` or `relative/path`."""
     path = unquote(re.sub("^///+", "/", rest))
     if sys.platform == "win32" and re.match(r"/[A-Za-z]:", path):
         path = path[1:]

@@ -1,8 +1,7 @@
 """Memory state backend, for a single process: dictionaries with bounds.
 
-Nothing here suspends, locks or starts a task: each call is done when its first step returns. Expired things are freed
-when they are asked for, and by writes, one of which looks at all names once a second. Data outlive an event loop; a
-waiting listener belongs to its loop. All calls are made on the event loop, `publish` and `append` above all.
+No call suspends, locks or starts a task. Expired rows are freed by lookups, and once a second by a write. Data outlive
+an event loop, a waiting listener does not. All calls are made on the event loop, `publish` and `append` above all.
 """
 
 import itertools
@@ -20,10 +19,10 @@ from dovetail.state.base import (
     StateBackend,
     StoreFull,
     Topics,
+    add_to_counter,
     check_new,
     check_ttl,
-    counted,
-    share_of,
+    max_share,
     warn_once,
 )
 
@@ -75,7 +74,7 @@ class _Table(Generic[T]):
         return row is not None
 
     def sweep(self, now: float, most: int = 1000) -> bool:
-        """Free what has expired. False if there may be more: one call is to take a few milliseconds at most."""
+        """Free expired rows. False if there may be more: one call is to take a few milliseconds at most."""
         expired = (name for name, row in self.rows.items() if row.expires <= now)
         names = tuple(itertools.islice(expired, most))
         for name in names:
@@ -84,23 +83,19 @@ class _Table(Generic[T]):
 
 
 class MemoryState(StateBackend):
-    """Keys, logs and topics of one process. What is full refuses new keys and logs; logs lose their oldest records.
+    """Keys, logs and topics of one process. When full it refuses new keys and logs; logs lose their oldest records.
 
     `max_entries` counts keys and logs together; `max_entry_bytes` is for all keys with their values, `max_log_bytes`
-    for all records, each with `RECORD_OVERHEAD`. For `CALLER_FAMILIES` the first two end at their share.
+    for all records, each with `RECORD_OVERHEAD`. `CALLER_FAMILIES` may use `CALLERS_SHARE` of the first two.
     """
 
     shared = False
     outages = 0
 
     def __init__(
-        self,
-        *,
-        max_entries: int = 100_000,
-        max_entry_bytes: int = 64 * MEBIBYTE,
-        max_log_bytes: int = 64 * MEBIBYTE,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+        self, *, max_entries: int = 100_000, max_entry_bytes: int = 64 * MEBIBYTE,
+        max_log_bytes: int = 64 * MEBIBYTE, clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self._max_entries = max_entries
         self._max_entry_bytes = max_entry_bytes
         self._max_log_bytes = max_log_bytes
@@ -109,20 +104,20 @@ class MemoryState(StateBackend):
         self._logs: _Table[_Log] = _Table()  # in the order of their last appends
         self._topics = Topics()
         self._sweep_at = 0.0
-        self._versions = itertools.count(1)  # one row of numbers for all keys, so that no key has a version twice
+        self._versions = itertools.count(1)  # for all keys, so that no key has a version twice
 
     @property
     def held(self) -> int:
-        """Keys and logs in memory, with those that have expired and were not freed yet."""
+        """Keys and logs in memory, with expired ones that were not freed yet."""
         return len(self._entries.rows) + len(self._logs.rows)
 
     @property
     def log_bytes(self) -> int:
-        """What counts towards `max_log_bytes`."""
+        """Bytes that count towards `max_log_bytes`."""
         return self._logs.size
 
     async def check(self) -> None:
-        """It is always there."""
+        """It is always available."""
 
     async def get(self, key: str) -> Entry | None:
         row = self._entries.find(key, self._clock())
@@ -157,7 +152,7 @@ class MemoryState(StateBackend):
         check_new(key, ttl)
         now = self._clock()
         row = self._entries.find(key, now)
-        total = counted(key, None if row is None else row.entry.value, n)
+        total = add_to_counter(key, None if row is None else row.entry.value, n)
         self._write(key, row, b"%d" % total, now, now + ttl if row is None else row.expires)
         return total
 
@@ -172,17 +167,17 @@ class MemoryState(StateBackend):
         if if_last is not None and if_last != (0 if found is None else found.last):
             raise Conflict
         if found is None:
-            self._check_room(True, 0, share_of(log))
+            self._check_free(True, 0, max_share(log))
             found = self._logs.rows[log] = _Log()
         while len(found.records) >= keep:
             self._drop_oldest(found)
         found.expires = now + ttl
         self._logs.rows[log] = self._logs.rows.pop(log)  # the last in their order
-        self._make_room_for(size)
+        self._shrink_logs(size)
         found.last += 1
         found.records[found.last] = data
         self._logs.resize(found, size)
-        self._topics.tell(log)
+        self._topics.wake(log)
         return found.last
 
     async def read(self, log: str, after: int, limit: int = 100) -> LogPage:
@@ -198,19 +193,19 @@ class MemoryState(StateBackend):
         self._logs.discard(log)
 
     async def publish(self, topic: str) -> None:
-        self._topics.tell(topic)
+        self._topics.wake(topic)
 
     async def close(self) -> None:
         self._topics.close()
         self._entries, self._logs = _Table(), _Table()
 
     def _write(self, key: str, row: _Key | None, value: bytes, now: float, expires: float) -> int:
-        """Give a key its value; `row` is the one it has, if any."""
+        """`row` is the one that the key has, if any."""
         self._sweep(now)
         entries, size = self._entries, len(key) + len(value)
         growth = size if row is None else size - row.size
         if row is None or growth > 0:
-            self._check_room(row is None, growth, share_of(key) if row is None else 1.0)
+            self._check_free(row is None, growth, max_share(key) if row is None else 1.0)
         if row is None:
             row = entries.rows[key] = _Key()
         row.entry = Entry(value, next(self._versions))
@@ -218,10 +213,10 @@ class MemoryState(StateBackend):
         row.expires = expires
         return row.entry.version
 
-    def _check_room(self, is_new: bool, growth: int, share: float) -> None:
-        """Is there room for a new key or log, or for so many bytes more of keys, below a share of the store?"""
-        has_place = not is_new or self.held + 1 <= self._max_entries * share
-        if has_place and (growth <= 0 or self._entries.size + growth <= self._max_entry_bytes * share):
+    def _check_free(self, is_new: bool, growth: int, share: float) -> None:
+        """Raises StoreFull without room for a new key or log, or for `growth` bytes, below a share of the store."""
+        has_slot = not is_new or self.held + 1 <= self._max_entries * share
+        if has_slot and (growth <= 0 or self._entries.size + growth <= self._max_entry_bytes * share):
             return
         bounds = f"max_entries={self._max_entries}, max_entry_bytes={self._max_entry_bytes}"
         warn_once("The state store is full: %s", bounds)
@@ -231,7 +226,7 @@ class MemoryState(StateBackend):
         if now >= self._sweep_at and self._entries.sweep(now) & self._logs.sweep(now):
             self._sweep_at = now + 1
 
-    def _make_room_for(self, size: int) -> None:
+    def _shrink_logs(self, size: int) -> None:
         """Drop the oldest records of the logs that were not appended to for longest."""
         while self._logs.size + size > self._max_log_bytes:
             name, log = next(iter(self._logs.rows.items()))

@@ -1,12 +1,11 @@
 """SQLite state backend, for processes on one host and records that outlive a restart: one file, one thread.
 
-Calls that have queued up are served together by the one thread of a process that uses the file, so the event loop never
-waits for a disk: the writes of a batch are one transaction. Wake-ups of other processes come with a delay of `POLL` at
-most. The file must lie on a local disk; times are those of the host's clock.
+Only one thread of a process uses the file, so the event loop never waits for a disk. It serves the calls in its queue
+together: their writes are one transaction. Wake-ups of other processes come within `POLL_INTERVAL`. The file must be on
+a local disk; times are those of the host's clock.
 
-WAL lets readers and one writer work side by side, and a process that is killed leaves nothing that the next one can't
-put right. `synchronous=NORMAL` writes through to the disk only where SQLite folds its log into the file: a power cut
-may lose the last moments, never the file.
+WAL lets readers and one writer work side by side, and the next process repairs what a killed one left. With
+`synchronous=NORMAL` a power cut may lose the last writes, never the file.
 """
 
 import asyncio
@@ -34,30 +33,30 @@ from dovetail.state.base import (
     StoreFull,
     StoreUnavailable,
     Topics,
+    add_to_counter,
     check_new,
     check_ttl,
-    counted,
-    share_of,
+    max_share,
     warn_once,
 )
 from dovetail.state.memory import MEBIBYTE, RECORD_OVERHEAD
 
-POLL = 0.02  # seconds between two looks at what other processes have published
+POLL_INTERVAL = 0.02  # seconds, for what other processes have published
 KEEP_WAKES = 4096
-APPLICATION = 0x446F7604  # stands in the file: it is ours, and of this format
+APPLICATION_ID = 0x446F7604  # in the file, which is of this format then
 
-ANOTHER = "give another file in state (DOVETAIL_STATE)"
-DAMAGED = f"is damaged; move it away, and a new one is made, or {ANOTHER}"
-DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}  # though other parts of the file may still be usable
+OTHER_FILE = "give another file in state (DOVETAIL_STATE)"
+DAMAGED = f"is damaged; move it away, and a new one is made, or {OTHER_FILE}"
+DAMAGE_CODES = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}  # though other parts of the file may still be usable
 
 T = TypeVar("T")
-_Job = tuple[bool, Callable[["_Tables"], Any], "asyncio.Future[Any]"]  # whether it writes, what it does, and who waits
-_Answer = tuple["asyncio.Future[Any]", Any]
+_Job = tuple[bool, Callable[["_Tables"], Any], "asyncio.Future[Any]"]  # whether it writes, what it does, its result
+_Outcome = tuple["asyncio.Future[Any]", Any]
 log = logging.getLogger("dovetail.state")
 
 
 class _Tables:
-    """What the file holds, seen through one connection: each call is made between `begin` and `commit`."""
+    """The tables of the file, through one connection: each call is made between `begin` and `commit`."""
 
     def __init__(self, file: sqlite3.Connection, prefix: bytes, max_bytes: int, clock: Callable[[], float]) -> None:
         self.file = file
@@ -71,10 +70,8 @@ class _Tables:
         self._serial = self._wake = 0
         self.woken: dict[str, None] = {}  # topics of this transaction
 
-    # ── transactions ──
-
     def begin(self, writes: bool) -> int:
-        """The newest wake. If this writes, no other process does so from now on."""
+        """Returns the newest wake. If this writes, no other process does so from now on."""
         self._now = self._clock()
         if writes:
             self.woken.clear()
@@ -83,7 +80,7 @@ class _Tables:
         return self._wake
 
     def commit(self, calls: int) -> int:
-        """Also free a few things that have expired, and write down who is to be woken. Returns the newest wake."""
+        """Also free a few expired rows, and write the wakes. Returns the newest wake."""
         self._sweep(4 * calls)  # a call adds one at most, so the sweep always catches up
         for topic in self.woken:
             self._wake += 1
@@ -97,8 +94,6 @@ class _Tables:
     def _tick(self) -> int:
         self._serial += 1
         return self._serial
-
-    # ── keys ──
 
     def get(self, key: str) -> Entry | None:
         row = self._one("SELECT value, version FROM entries WHERE name = ? AND expires > ?", self._name(key), self._now)
@@ -126,25 +121,23 @@ class _Tables:
 
     def add(self, key: str, n: int, ttl: float) -> int:
         check_new(key, ttl)
-        entry, left = self.get(key), self.remaining(key)
-        total = counted(key, None if entry is None else entry.value, n)
-        self._write(key, entry, b"%d" % total, self._now + (ttl if left is None else left))
+        entry, remaining = self.get(key), self.remaining(key)
+        total = add_to_counter(key, None if entry is None else entry.value, n)
+        self._write(key, entry, b"%d" % total, self._now + (ttl if remaining is None else remaining))
         return total
 
     def check(self) -> None:
-        """Could a session be opened? A write that changes nothing for anyone."""
-        self._admit(1.0)
+        """Whether a session could be opened, by a write that changes no record."""
+        self._check_free(1.0)
         self._tick()
 
     def _write(self, key: str, entry: Entry | None, value: bytes, expires: float) -> int:
-        """Give a key its value; `entry` is what it has, if any."""
+        """`entry` is the one that the key has, if any."""
         if entry is None or len(value) > len(entry.value):
             self._check_size(value)
-            self._admit(share_of(key) if entry is None else 1.0)
+            self._check_free(max_share(key) if entry is None else 1.0)
         self._execute("REPLACE INTO entries VALUES (?, ?, ?, ?)", (self._name(key), value, self._tick(), expires))
         return self._serial
-
-    # ── logs ──
 
     def append(self, log: str, data: bytes, *, keep: int, ttl: float, if_last: int | None = None) -> int:
         check_new(log, ttl, keep)
@@ -155,7 +148,7 @@ class _Tables:
             raise Conflict
         if not id:
             self.drop(log)  # it may have expired
-            self._admit(share_of(log) + 0.05)  # where keys are full, streams of the sessions that are there go on
+            self._check_free(max_share(log) + 0.05)  # where keys are full, streams of open sessions go on
             id = self._tick()
         change = "ON CONFLICT (name) DO UPDATE SET last = ?3, expires = ?4"
         self._execute(f"INSERT INTO logs VALUES (?1, ?2, ?3, ?4) {change}", (name, id, last + 1, self._now + ttl))
@@ -179,18 +172,16 @@ class _Tables:
         self._execute("DELETE FROM logs WHERE name = ?", (self._name(log),))
 
     def _find_log(self, name: bytes) -> tuple[int, int]:
-        """Its id, and that of its newest record; zeros if there is none."""
+        """Its id, and that of its newest record; zeros if it does not exist."""
         select = "SELECT id, last FROM logs WHERE name = ? AND expires > ?"
         id, last = self._one(select, name, self._now) or (0, 0)
         return id, last
 
     def _shrink_logs(self, size: int) -> None:
-        """Make room for a record: free logs that have expired, and if that is not enough the oldest records of all."""
+        """Make room for a record: free expired logs, and if that is not enough the oldest records of all."""
         while self._log_bytes() + size > self._max_log_bytes:
             if not self._sweep(64, "logs"):
                 self._execute("DELETE FROM records WHERE serial = (SELECT min(serial) FROM records)")
-
-    # ── wake-ups ──
 
     def publish(self, topic: str) -> None:
         self.woken[topic] = None
@@ -198,14 +189,12 @@ class _Tables:
     def wakes_since(self, seen: int) -> list[tuple[int, bytes]]:
         return self._execute("SELECT id, topic FROM wakes WHERE id > ? ORDER BY id", (seen,)).fetchall()
 
-    # ── room ──
-
     def _check_size(self, data: bytes) -> None:
         if len(data) > self._max_bytes / 8:
             raise StoreFull(f"A record of {len(data)} bytes is too large for max_bytes={self._max_bytes}")
 
-    def _admit(self, most: float) -> None:
-        """Is there room for more, below that share? Frees what has expired, if need be."""
+    def _check_free(self, most: float) -> None:
+        """Raises StoreFull if more than that share is in use, also without expired rows."""
         if self._used() >= most and not (self._sweep(1000) and self._used() < most):
             warn_once("The state store is full: max_bytes=%d", self._max_bytes)
             raise StoreFull
@@ -220,7 +209,7 @@ class _Tables:
         return int(self._one("SELECT log_bytes FROM numbers")[0])
 
     def _sweep(self, at_most: int, *tables: str) -> int:
-        """Free some of what has expired, and return how much."""
+        """Free some expired rows, and return how many."""
         freed = 0
         for table in tables or ("entries", "logs"):
             expired = f"SELECT name FROM {table} WHERE expires <= ? LIMIT ?"
@@ -228,7 +217,7 @@ class _Tables:
         return freed
 
     def _name(self, name: str) -> bytes:
-        """In the file. What can't be stored, half a surrogate pair, has one too, under which nothing is found."""
+        """In the file. A name that can't be stored, with half a surrogate pair, finds nothing there."""
         return self._prefix + name.encode("utf-8", "surrogatepass")
 
     def _one(self, statement: str, *values: object) -> Any:
@@ -236,43 +225,36 @@ class _Tables:
 
 
 def _in_thread(writes: bool, work: Callable[..., T]) -> Callable[..., Coroutine[Any, Any, T]]:
-    """A call of the backend, which its thread makes."""
-    return lambda state, *words, **options: state.ask(writes, lambda tables: work(tables, *words, **options))
+    """A method of the backend that its thread runs."""
+    return lambda state, *args, **options: state.run(writes, lambda tables: work(tables, *args, **options))
 
 
 class SqliteState(StateBackend):
     """Keys, logs and topics in the file at `path`, which is made if need be. Raises SetupError if it can't be used.
 
-    The file grows to about `max_bytes`. A quarter of that is for records of logs, the oldest of which give way; where
-    keys fill the rest there are no new keys, and `CALLER_FAMILIES` end at their share of it. Servers that share a file
-    under different prefixes share that room as well. A write waits `patience` seconds for those of other processes.
-    It may be made before a fork, but not used before it.
+    The file grows to about `max_bytes`, for all prefixes together. A quarter of that is for records of logs, the oldest
+    of which are dropped. When keys fill the rest new ones are refused, those of `CALLER_FAMILIES` at their share. A
+    write waits `timeout` seconds for other processes. A backend may be made before a fork, but not used before it.
     """
 
     shared = True
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        prefix: str = "",
-        max_bytes: int = 256 * MEBIBYTE,
-        max_waiting: int = 20_000,
-        patience: float = 2.0,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+        self, path: str | os.PathLike[str], *, prefix: str = "", max_bytes: int = 256 * MEBIBYTE,
+        max_waiting: int = 20_000, timeout: float = 2.0, clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
         self.path = os.path.abspath(path)
         self.outages = 0
         self._prefix = prefix.encode() + b"\0"
         self._max_bytes = max_bytes
         self._max_waiting = max_waiting
-        self._patience = patience
+        self._timeout = timeout
         self._clock = clock
-        with contextlib.closing(open_file(self.path, patience)) as connection:
+        with contextlib.closing(open_file(self.path, timeout)) as connection:
             if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
                 raise SetupError(f"state: {self.path} {DAMAGED}")
-            (self._seen,) = connection.execute("SELECT wake FROM numbers").fetchone()  # the newest that we know of
-        self._topics = Topics(self._heard_of)  # the thread looks whether there are any
+            (self._seen,) = connection.execute("SELECT wake FROM numbers").fetchone()  # the newest wake that was read
+        self._topics = Topics(self._topic_changed)  # the thread polls only if there are any
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting = 0  # calls
         self._closed = False
@@ -280,11 +262,11 @@ class SqliteState(StateBackend):
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._identity: tuple[int, int] | None = None  # of the file that is open
-        self._is_damaged = False  # that file, of which nothing is believed any more
+        self._is_damaged = False  # that file, which is not used any more
         self._failed: set[bool] = set()  # whether reads (False) or writes (True) fail now
-        self._told: set[str] = set()  # topics
+        self._woken: set[str] = set()  # topics
         self._missed = False  # whether there may be others
-        self._look_at = self._poll_at = 0.0
+        self._check_file_at = self._poll_at = 0.0
 
     check = _in_thread(True, _Tables.check)
     get = _in_thread(False, _Tables.get)
@@ -309,12 +291,12 @@ class SqliteState(StateBackend):
         self._closed = True
         if self._thread is not None:
             self._submit(None)
-            await asyncio.to_thread(self._thread.join, self._patience)  # a stuck one is left to the end of the process
+            await asyncio.to_thread(self._thread.join, self._timeout)  # one that is stuck ends with the process
 
     # ── on the event loop ──
 
-    async def ask(self, writes: bool, work: Callable[[_Tables], T]) -> T:
-        """Let the thread do something."""
+    async def run(self, writes: bool, work: Callable[[_Tables], T]) -> T:
+        """Run a job in the thread."""
         loop = asyncio.get_running_loop()
         self._move_to(loop)
         if self._closed or self._waiting >= self._max_waiting:
@@ -322,7 +304,7 @@ class SqliteState(StateBackend):
         self._waiting += 1
         future: asyncio.Future[T] = loop.create_future()
         self._submit((writes, work, future))
-        timer = loop.call_later(2.5 * self._patience, _give_up, future)  # the system may not come back from the file
+        timer = loop.call_later(2.5 * self._timeout, _time_out, future)  # the disk may hang
         try:
             return await future
         finally:
@@ -335,50 +317,49 @@ class SqliteState(StateBackend):
             self._thread.start()
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        """What was under way on another event loop is lost, wake-ups too."""
+        """Calls that were running on another event loop are lost, wake-ups too."""
         if loop is not self._loop:
             self._loop = loop
             self._waiting = 0
-            self._topics.tell_all()
+            self._topics.wake_all()
 
-    def _settle(self, answers: list[_Answer], told: set[str], missed: bool) -> None:
+    def _deliver(self, outcomes: list[_Outcome], woken: set[str], missed: bool) -> None:
         if missed:
             self.outages += 1
-            self._topics.tell_all()
-        for topic in told:
-            self._topics.tell(topic)
-        for future, answer in answers:
+            self._topics.wake_all()
+        for topic in woken:
+            self._topics.wake(topic)
+        for future, outcome in outcomes:
             if future.get_loop() is self._loop:
                 self._waiting -= 1
                 if not future.done():
-                    settle = future.set_exception if isinstance(answer, Exception) else future.set_result
-                    settle(answer)
+                    deliver = future.set_exception if isinstance(outcome, Exception) else future.set_result
+                    deliver(outcome)
 
-    def _heard_of(self, _topic: str) -> None:
-        """From the moment of the first listener nothing is missed."""
+    def _topic_changed(self, _topic: str) -> None:
         if len(self._topics.names) == 1 and not self._closed:
-            self._submit(None)  # the thread looks up
+            self._submit(None)  # the thread begins to poll with the first listener
 
     # ── in the thread ──
 
     def _run(self) -> None:
         while not (self._closed and self._jobs.empty()):
-            jobs = self._take()
+            jobs = self._take_jobs()
             is_due = bool(self._topics.names) and time.monotonic() >= self._poll_at
             if is_due:
-                self._poll_at = time.monotonic() + POLL
-            for writes in (False, True):  # answers of reads don't wait for the lock that writes need
+                self._poll_at = time.monotonic() + POLL_INTERVAL
+            for writes in (False, True):  # results of reads don't wait for the lock that writes need
                 chosen = [job for job in jobs if job[0] is writes]
-                answers = self._serve(chosen, writes, is_due) if chosen or (is_due and not writes) else []
-                told, self._told = self._told, set()
+                outcomes = self._serve(chosen, writes, is_due) if chosen or (is_due and not writes) else []
+                woken, self._woken = self._woken, set()
                 missed, self._missed = self._missed, False
-                if (answers or told or missed) and self._loop is not None:
-                    with contextlib.suppress(RuntimeError):  # it was closed; a new one will be told of everything
-                        self._loop.call_soon_threadsafe(self._settle, answers, told, missed)
+                if (outcomes or woken or missed) and self._loop is not None:
+                    with contextlib.suppress(RuntimeError):  # it was closed; on a new one all topics are woken
+                        self._loop.call_soon_threadsafe(self._deliver, outcomes, woken, missed)
         self._disconnect()
 
-    def _take(self, most: int = 64) -> list[_Job]:
-        """Wait for calls, or for the time to poll. Those that write are one transaction."""
+    def _take_jobs(self, most: int = 64) -> list[_Job]:
+        """Wait for jobs, or for the time to poll."""
         jobs: list[_Job] = []
         with contextlib.suppress(Empty):
             job = self._jobs.get(timeout=max(self._poll_at - time.monotonic(), 0) if self._topics.names else None)
@@ -387,22 +368,22 @@ class SqliteState(StateBackend):
                 job = self._jobs.get_nowait() if len(jobs) < most else None
         return jobs
 
-    def _serve(self, jobs: list[_Job], writes: bool, polls: bool) -> list[_Answer]:
-        """The answer or the error of each. They fail together, but one is refused before it has changed anything."""
-        answers: list[_Answer] = []
+    def _serve(self, jobs: list[_Job], writes: bool, polls: bool) -> list[_Outcome]:
+        """The result or the error of each. They fail together, but a job is refused before it has changed anything."""
+        outcomes: list[_Outcome] = []
         try:
             tables = self._current_tables()
             newest = tables.begin(writes)
             if self._topics.names and (newest != self._seen if writes else polls):
-                self._see(tables)  # later listeners do not need what is there now
+                self._read_wakes(tables)  # before the jobs: later listeners do not need these
             for _, work, future in jobs:
                 try:
-                    answers.append((future, work(tables)))
+                    outcomes.append((future, work(tables)))
                 except (Conflict, StoreFull, ValueError) as refusal:
-                    answers.append((future, refusal))
+                    outcomes.append((future, refusal))
             if writes:
                 self._seen = tables.commit(len(jobs))
-                self._told.update(tables.woken)
+                self._woken.update(tables.woken)
             if writes in self._failed:
                 self._failed.discard(writes)
                 self._missed = True
@@ -411,21 +392,21 @@ class SqliteState(StateBackend):
         except Exception as failure:
             self._fail(failure, writes)
             return [(future, StoreUnavailable()) for _, _, future in jobs]
-        return answers
+        return outcomes
 
-    def _see(self, tables: _Tables) -> None:
-        """What others have published. Some of it may be gone already."""
+    def _read_wakes(self, tables: _Tables) -> None:
+        """The topics that other processes have published. Some of them may be deleted already."""
         for id, topic in tables.wakes_since(self._seen):
             self._missed |= id != self._seen + 1
             self._seen = id
             if topic.startswith(self._prefix):
-                self._told.add(topic[len(self._prefix) :].decode("utf-8", "replace"))
+                self._woken.add(topic[len(self._prefix) :].decode("utf-8", "replace"))
 
     def _current_tables(self) -> _Tables:
-        """Of a file that is still the same: one that was removed or replaced is opened anew."""
+        """A file that was removed or replaced is opened anew."""
         now = time.monotonic()
-        if now >= self._look_at:
-            self._look_at = now + self._patience / 2
+        if now >= self._check_file_at:
+            self._check_file_at = now + self._timeout / 2
             found = _identify(self.path)
             if found != self._identity and self._identity is not None:
                 log.warning("The state file %s was removed or replaced; it is opened anew", self.path)
@@ -436,14 +417,14 @@ class SqliteState(StateBackend):
         if self._is_damaged:
             raise SetupError(DAMAGED)
         if self._tables is None:
-            connection = open_file(self.path, self._patience)
+            connection = open_file(self.path, self._timeout)
             self._tables = _Tables(connection, self._prefix, self._max_bytes, self._clock)
             self._identity = _identify(self.path)
         return self._tables
 
     def _fail(self, failure: Exception, writes: bool) -> None:
-        """Say so once, and let go of the file, and with it of the transaction. The next call opens it again."""
-        if not self._is_damaged and DAMAGE & {_code(failure), _code(failure.__cause__)}:
+        """Warn once, and close the file, and with it the transaction. The next call opens it again."""
+        if not self._is_damaged and DAMAGE_CODES & {_code(failure), _code(failure.__cause__)}:
             self._is_damaged = True
             log.warning("The state file %s %s", self.path, DAMAGED)
         elif not self._failed and not self._is_damaged:
@@ -458,24 +439,24 @@ class SqliteState(StateBackend):
                 tables.file.close()
 
 
-def _give_up(future: "asyncio.Future[Any]") -> None:
+def _time_out(future: "asyncio.Future[Any]") -> None:
     if not future.done():
         future.set_exception(StoreUnavailable())
 
 
-def open_file(path: str, patience: float) -> sqlite3.Connection:
-    """A connection for any thread, but one at a time. The file is made if need be. Raises SetupError if it can't be."""
+def open_file(path: str, timeout: float) -> sqlite3.Connection:
+    """A connection for one thread at a time. The file is made if need be. Raises SetupError if it can't be used."""
     try:  # for its owner alone; one that exists is not opened: to close it would end all locks of this process
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         if not os.access(path, os.W_OK):
             raise PermissionError("its rights do not let it be written")
     except (OSError, ValueError) as failure:
-        fix = f"make its folder if it does not exist, or {ANOTHER}"
+        fix = f"make its folder if it does not exist, or {OTHER_FILE}"
         raise SetupError(f"state: {path} can't be made ({failure}); {fix}") from None
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while True:
-        connection = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
         try:
             _prepare(connection, path)
             return connection
@@ -484,23 +465,23 @@ def open_file(path: str, patience: float) -> sqlite3.Connection:
             if isinstance(failure, SetupError):
                 raise
             if _code(failure) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                fix = DAMAGED if _code(failure) == sqlite3.SQLITE_CORRUPT else f"can't be used: {failure}; {ANOTHER}"
+                fix = DAMAGED if _code(failure) == sqlite3.SQLITE_CORRUPT else f"can't be used: {failure}; {OTHER_FILE}"
                 raise SetupError(f"state: {path} {fix}") from failure
-        time.sleep(0.01)  # another process prepares it, or puts right what a killed one left
+        time.sleep(0.01)  # another process prepares it, or repairs what a killed one left
 
 
 def _prepare(connection: sqlite3.Connection, path: str) -> None:
     if connection.execute("PRAGMA journal_mode = WAL").fetchone() != ("wal",):
-        raise SetupError(f"state: {path} can't be shared by processes; it must lie on a local disk: {ANOTHER}")
+        raise SetupError(f"state: {path} can't be shared by processes; it must lie on a local disk: {OTHER_FILE}")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA journal_size_limit = {16 * MEBIBYTE}")  # bytes of SQLite's own log that stay
     if not _is_ours(connection, path):
         connection.execute("BEGIN IMMEDIATE")
-        if not _is_ours(connection, path):  # nor has another process made it so, meanwhile
+        if not _is_ours(connection, path):  # nor has another process prepared it meanwhile
             schema = (Path(__file__).parent / "schema.sql").read_text()
             for statement in re.split(r";\n(?=[A-Z])", schema):
                 connection.execute(statement, {"now": time.time_ns() // 1000} if ":now" in statement else {})
-            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute("COMMIT")
 
 
@@ -508,8 +489,8 @@ def _is_ours(connection: sqlite3.Connection, path: str) -> bool:
     """False if it is empty. Raises SetupError if another program, or another version of this one, made it."""
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
-    if application != APPLICATION and (tables or application):
-        raise SetupError(f"state: {path} was made by another program, or another version of Dovetail; {ANOTHER}")
+    if application != APPLICATION_ID and (tables or application):
+        raise SetupError(f"state: {path} was made by another program, or another version of Dovetail; {OTHER_FILE}")
     return bool(application)
 
 
@@ -521,5 +502,5 @@ def _identify(path: str) -> tuple[int, int] | None:
 
 
 def _code(failure: BaseException | None) -> int:
-    """SQLite's error code without its details; 0 if the failure is none of SQLite."""
+    """SQLite's error code without its details; 0 for another exception."""
     return int(getattr(failure, "sqlite_errorcode", 0)) & 0xFF

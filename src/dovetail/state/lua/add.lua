@@ -1,4 +1,4 @@
--- KEYS: key, n. ARGV: tight, ttl, summand.
+-- KEYS: key, n. ARGV: is_tight, ttl, summand.
 -- The total; "" if that is too far; nothing if the key holds no number. A counter of Redis could go one further down
 -- than up, and must not.
 local version = redis.call('HGET', KEYS[1], 'n') or '0'

@@ -1,4 +1,4 @@
--- KEYS: log. ARGV: tight, ttl, data, the id that is expected or nothing, keep, channel.
+-- KEYS: log. ARGV: is_tight, ttl, data, the id that is expected or nothing, keep, channel.
 -- The record's id, or nothing if another one than expected is the newest.
 local newest = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
 if ARGV[4] ~= '' and ARGV[4] ~= (newest and string.sub(newest[1], 3) or '0') then return false end

@@ -1,4 +1,4 @@
--- KEYS: key, n. ARGV: tight, ttl, value, the version that is expected or nothing.
+-- KEYS: key, n. ARGV: is_tight, ttl, value, the version that is expected or nothing.
 -- The new version, or nothing if the key has another one than expected.
 local version = redis.call('HGET', KEYS[1], 'n') or '0'
 if ARGV[4] ~= '' and ARGV[4] ~= version then return false end

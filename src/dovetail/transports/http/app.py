@@ -157,7 +157,7 @@ class HttpApp:
         """As this worker knows it: a probe does not query the store."""
         if self._draining:
             return "draining"
-        failure = self._running.lease.trouble if self._running is not None and self._running.is_open else None
+        failure = self._running.lease.store_error if self._running is not None and self._running.is_open else None
         if failure is None:
             return OK
         return "state store full" if isinstance(failure, StoreFull) else "state store out of reach"
@@ -348,7 +348,7 @@ class RunningApp:
             if self._owns_state:
                 self._owns_state = False
                 await self.state.close()
-                self._engine.let_go_of(self.state)
+                self._engine.release_state(self.state)
 
     async def end(self, timeout: float) -> None:
         """Drain once, also if several callers wait for it."""

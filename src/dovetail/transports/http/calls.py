@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from dovetail.engine.call_tool import EXITS
-from dovetail.engine.concurrency import beside
+from dovetail.engine.concurrency import run_with_timer
 from dovetail.engine.dispatch import handle
 from dovetail.engine.engine import Engine
 from dovetail.engine.request_context import RequestContext
@@ -59,7 +59,7 @@ class PostInFlight(msgspec.Struct, eq=False):
     def begin(self) -> None:
         self.timer = asyncio.get_running_loop().call_later(KEEPALIVE_AFTER, self._begin_keep_alive)
 
-    def meant(self, cancelled: asyncio.CancelledError) -> BaseException:
+    def translate_cancellation(self, cancelled: asyncio.CancelledError) -> BaseException:
         return cancelled
 
     def end(self) -> None:
@@ -85,7 +85,7 @@ class PostInFlight(msgspec.Struct, eq=False):
         """Keep the session and the connection alive; the end of the session ends no call."""
         if (session := self.response.session) is not None:
             with suppress(StoreUnavailable):
-                await session.use()
+                await session.touch()
         await self.response.keep_alive()
         if self.response.http_response.ended:
             self.on_disconnect()
@@ -183,7 +183,7 @@ class HttpCall(PostInFlight, eq=False, kw_only=True):
 
     def _begin(self, engine: Engine) -> Awaitable[bytes]:
         work = handle(engine, self.context)
-        return work if self.batched else beside(work, lambda: self)
+        return work if self.batched else run_with_timer(work, lambda: self)
 
     async def _send(self, outcome: Outcome | None) -> None:
         if outcome is None:
@@ -217,7 +217,7 @@ class HttpBatch(PostInFlight, eq=False):
 
     async def serve(self, items: Sequence[BatchItem]) -> None:
         try:
-            outcomes = await beside(_gather(items), lambda: self)
+            outcomes = await run_with_timer(_gather(items), lambda: self)
             self.is_responding = True
             responses = [each for each in outcomes if isinstance(each, bytes)]  # cancelled calls have none
             if responses:

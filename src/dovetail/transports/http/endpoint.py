@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 
 from dovetail.engine.client_requests import ClientResponse
-from dovetail.engine.concurrency import go_on_beside
+from dovetail.engine.concurrency import resume_with_timer
 from dovetail.engine.dispatch import handle
 from dovetail.engine.engine import Engine
 from dovetail.engine.request_context import RequestContext
@@ -49,10 +49,12 @@ class Endpoint:
         self._state = state
         # Keep-alives of a connection also keep its session from expiring.
         self._keep_alive = min(options.keep_alive, options.session_timeout / 3)
-        self.lease = WorkerLease(state)
+        self.lease = WorkerLease(state, engine.lease_timings)
         self._changes = ChangeLog(engine, state, self.lease)
-        timeout, most, half = options.session_timeout, options.max_sessions, -(-options.max_sessions // 2)
-        self.sessions = Sessions(engine, state, timeout=timeout, most=most, most_of_one=options.max_per_caller or half)
+        timeout, max_sessions, half = options.session_timeout, options.max_sessions, -(-options.max_sessions // 2)
+        self.sessions = Sessions(
+            engine, state, timeout=timeout, max_sessions=max_sessions, max_per_caller=options.max_per_caller or half
+        )
         self.store = EventStore(state, ttl=options.event_timeout, lease=self.lease)
         self.messages = ServerMessages(self.sessions, state, session_timeout=timeout, beat=self._keep_alive)
         self.streams = GetStreams(self._changes, self.store, self.messages, in_flight, self._keep_alive)
@@ -121,7 +123,7 @@ class Endpoint:
     def _serve(self, http_request: HttpRequest, context: RequestContext, response: PostResponse) -> Awaitable[object]:
         """Not a coroutine: most calls never wait. Only one that does can be cancelled, and becomes an HttpCall."""
         id = context.request.id  # a middleware may change the request
-        made = self._changes.noted()
+        made = self._changes.track_changes()
         work = handle(self._engine, context)
         try:
             waited_for = work.send(None)
@@ -133,7 +135,7 @@ class Endpoint:
             outcome = calls.error_outcome(failure, id, context.request, http_request.response)
         else:
             call = self._track(http_request, id, context, response)
-            return call.serve(self._engine, go_on_beside(work, waited_for, call))
+            return call.serve(self._engine, resume_with_timer(work, waited_for, call))
         context.emit = calls.discard
         if context.channel is not None:
             context.channel.close()
@@ -141,7 +143,7 @@ class Endpoint:
         return self._in_flight.track_sending(finishing, http_request.response)
 
     async def _finish_after_changes(self, made: ChangesMade, response: PostResponse, body: bytes, status: int) -> None:
-        await self._changes.settle(made)
+        await self._changes.wait_until_written(made)
         await response.finish(body, status)
 
     def _track(
@@ -151,8 +153,8 @@ class Endpoint:
         call = HttpCall(response, receive, self._keep_alive, context=context, id=id, on_done=on_done)
         context.emit = call.emit
         self._in_flight.add(call, call.stop)
-        if (made := self._changes.noted()) is not None:
-            call.before_response = partial(self._changes.settle, made)
+        if (made := self._changes.track_changes()) is not None:
+            call.before_response = partial(self._changes.wait_until_written, made)
         if response.session is not None:
             self.calls.add(response.session.record.id, call)
         return call

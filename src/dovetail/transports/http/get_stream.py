@@ -95,7 +95,7 @@ class ServerMessages:
         return entry.value.decode() if entry is not None and await self._state.delete(_elicitation_key(id)) else None
 
     async def notify_session(self, id: str, message: bytes) -> None:
-        if (session := await self._sessions.hold(id)) is not None:
+        if (session := await self._sessions.load(id)) is not None:
             await self.tell(session, message)
 
 
@@ -196,7 +196,7 @@ class SessionSource:
 
     async def start(self) -> None:
         """A client without Last-Event-ID goes on at the position that was saved for its older stream."""
-        await self._session.tell()  # ends an older stream at another worker
+        await self._session.wake_workers()  # ends an older stream at another worker
         if not self.has_unsaved and await self._session.reload():
             self.position = _saved_position(self._session)
 
@@ -205,16 +205,16 @@ class SessionSource:
             return []
         position = self.position
         events: list[Event] = []
-        heard = await self._changes.heard(self._session, position.number, self._outages)
-        for change, number in heard.changes:
+        batch = await self._changes.changes_for(self._session, position.number, self._outages)
+        for change, number in batch.changes:
             position = position if number is None else position._replace(number=number)
             id = None if number is None else str(position)
             events.append((encode_event(change_notification(change), id=id), position))
-        position = position._replace(number=heard.position)
+        position = position._replace(number=batch.position)
         for number, message in await self._messages.messages_after(self.name, position.message):
             position = position._replace(message=number)
             events.append((encode_event(message, id=str(position)), position))
-        self.position, self._outages, self.has_more = position, heard.outages, heard.more
+        self.position, self._outages, self.has_more = position, batch.outages, batch.more
         self.has_unsaved = self.has_unsaved or bool(events)
         return events
 
@@ -365,7 +365,7 @@ class GetStream:
         if not self._response.started:  # it waits for the stream that it replaces
             return
         try:
-            if not await self._session.use():
+            if not await self._session.touch():
                 self.close()
                 return
             if await self._presence.is_current(self.source.name, self._id):

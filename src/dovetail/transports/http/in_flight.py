@@ -175,12 +175,12 @@ class AppStatus:
     @property
     def subscriptions(self) -> int:
         """Resource subscriptions of sessions and of `subscriptions/listen`."""
-        return self._engine.hub.wishes
+        return self._engine.hub.uri_subscriptions
 
     async def sessions(self, limit: int) -> tuple[int, list[ActiveSession]]:
         """The number of sessions, and the `limit` ones that were used last."""
-        total, last = self._sessions.glance(limit)
-        held = await asyncio.gather(*(self._sessions.hold(id) for id, _, _ in last))
+        total, last = self._sessions.last_used(limit)
+        held = await asyncio.gather(*(self._sessions.load(id) for id, _, _ in last))
         now = time.time()
         seen = zip(held, last, strict=True)
         return total, [ActiveSession(each.record, now - met, idle) for each, (_, met, idle) in seen if each is not None]

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from dovetail.engine.rate_limits import IPV6_LINE, caller_of
+from dovetail.engine.rate_limits import IPV6_SITE_BITS, caller_of
 from dovetail.errors import SetupError
 from dovetail.transports.http.asgi import RawHeaders, Scope
 from dovetail.transports.http.origin import Address, parse_address
@@ -116,4 +116,4 @@ def quota_key(request: HttpRequest, proxies: TrustedProxies) -> str:
     """The caller in whose quota of sessions and streams a request counts; anonymous if the address is loopback."""
     address = proxies.caller(request.scope) if request.owner is None else None
     parsed = _address(address or "")
-    return caller_of(request.owner, None if parsed is not None and parsed.is_loopback else address, IPV6_LINE)
+    return caller_of(request.owner, None if parsed is not None and parsed.is_loopback else address, IPV6_SITE_BITS)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from dovetail.auth.principal import Principal
-from dovetail.engine.concurrency import CallTimeout, Expiry, beside
+from dovetail.engine.concurrency import CallTimeout, PausableTimeout, run_with_timer
 from dovetail.engine.sessions import SessionHandle
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError
 from dovetail.protocol import jsonrpc
@@ -143,7 +143,7 @@ class HttpRequest(msgspec.Struct, eq=False):
         if len(length) > 18 or int(length) > limit:
             raise _too_large(limit)
         try:
-            return await beside(self._read(limit, quota), lambda: Expiry(timeout))
+            return await run_with_timer(self._read(limit, quota), lambda: PausableTimeout(timeout))
         except CallTimeout:
             raise invalid_request(408, f"The body did not arrive within {timeout:g} s") from None
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dovetail.engine.concurrency import DONE, CallTimeout, Expiry, go_on_beside, with_timeout
+from dovetail.engine.concurrency import DONE, CallTimeout, PausableTimeout, resume_with_timer, with_timeout
 from dovetail.engine.sessions import SessionHandle
 from dovetail.errors import ProtocolError, RateLimited, Unauthorized
 from dovetail.protocol import sse
@@ -44,7 +44,7 @@ class HttpResponse(msgspec.Struct, eq=False):
     fast_path: FastPath | None = None
     extra_headers: RawHeaders = []  # of every response to this request
     lock: asyncio.Lock | None = None  # from the first event on: calls and keep-alives write at the same time
-    pending_send: Expiry | None = None  # the timeout of a message that waits to be sent
+    pending_send: PausableTimeout | None = None  # the timeout of a message that waits to be sent
     finished: asyncio.Future[None] | None = None  # set where the task of the HTTP request waits for the end
     started: bool = False
     ended: bool = False
@@ -159,8 +159,8 @@ class HttpResponse(msgspec.Struct, eq=False):
                     waited_for = sending.send(None)
                 except StopIteration:
                     continue
-                self.pending_send = Expiry(SEND_TIMEOUT)
-                yield from go_on_beside(sending, waited_for, self.pending_send)
+                self.pending_send = PausableTimeout(SEND_TIMEOUT)
+                yield from resume_with_timer(sending, waited_for, self.pending_send)
         except asyncio.CancelledError:
             if len(messages) > 1:  # some of them may be sent, so nothing can follow
                 self._end()

@@ -223,7 +223,7 @@ async def test_a_tool_that_comes_back_has_its_new_limit() -> None:
     server, slots = new_server(), list[Any]()
     for most in (1, 2):
         server.add_tool(lambda: "", name="t", max_concurrency=most)
-        slots += [server.engine.book.of(server.engine.tools.get("t")).slots for _ in range(2)]
+        slots += [server.engine.call_limits.for_tool(server.engine.tools.get("t")).slots for _ in range(2)]
         server.remove_tool("t")
     assert slots[0] is slots[1] is not slots[2] is slots[3] is not None
 

@@ -1,4 +1,4 @@
-"""What workers share: the secrets of a server, which nobody sees, and the leases that show who lives."""
+"""What workers share: the secrets of a server, which are never shown, and the leases that show who is alive."""
 
 import asyncio
 import os
@@ -15,7 +15,15 @@ import pytest
 from dovetail import Server, SetupError
 from dovetail.engine.options import Options
 from dovetail.engine.request_state import BadSeal
-from dovetail.engine.workers import KEY, Secrets, WorkerLease, checked_secrets, keep_sharing, shared_secrets
+from dovetail.engine.workers import (
+    SECRET_KEY,
+    LeaseTimings,
+    Secrets,
+    WorkerLease,
+    checked_secrets,
+    keep_secrets_shared,
+    shared_secrets,
+)
 from dovetail.state.memory import MemoryState
 from far_state import FarState
 from http_serving import until
@@ -99,7 +107,14 @@ def test_secrets_are_not_printed() -> None:
     server = Server("x", secret=[ONE, TWO])
     sealer = server.engine.sealer
     assert sealer.open(sealer.seal(b"data")) == b"data"
-    held = [server.engine.secrets, server.engine.options, Options.of({"secret": ONE}), server, sealer, vars(sealer)]
+    held = [
+        server.engine.secrets,
+        server.engine.options,
+        Options.from_keywords({"secret": ONE}),
+        server,
+        sealer,
+        vars(sealer),
+    ]
     for thing in held:
         shown = f"{thing} {thing!r} {[thing]} {pformat(thing)}"
         assert "secret of two" not in shown, type(thing)
@@ -122,14 +137,14 @@ async def test_a_store_that_has_forgotten_the_secret_gets_it_back() -> None:
     """If another worker was quicker, its secret seals from then on, and the old one still opens."""
     state, known = FarState(), SimpleNamespace(secrets=own(b"a"))
     known.secrets = await shared_secrets(state, known.secrets)
-    keeping = asyncio.create_task(keep_sharing(state, known, seconds=0.001))
-    await state.delete(KEY)
-    await until(lambda: any(KEY in key for key in state._entries.rows))
+    keeping = asyncio.create_task(keep_secrets_shared(state, known, interval=0.001))
+    await state.delete(SECRET_KEY)
+    await until(lambda: any(SECRET_KEY in key for key in state._entries.rows))
     assert await shared_secrets(state, own(b"b")) == own(b"a")
     state.break_down()
     await asyncio.sleep(0.01)
     state.trouble = None
-    await state.put(KEY, b"c" * 32, ttl=60)
+    await state.put(SECRET_KEY, b"c" * 32, ttl=60)
     await until(lambda: len(known.secrets) == 2)
     assert known.secrets == (b"c" * 32, b"a" * 32)
     keeping.cancel()
@@ -137,7 +152,7 @@ async def test_a_store_that_has_forgotten_the_secret_gets_it_back() -> None:
 
 async def test_a_state_that_holds_something_else_is_refused() -> None:
     state = MemoryState()
-    await state.put(KEY, b"hunter2", ttl=10)
+    await state.put(SECRET_KEY, b"hunter2", ttl=10)
     with pytest.raises(SetupError, match="set DOVETAIL_SECRET") as caught:
         await shared_secrets(state, own(b"b"))
     assert "hunter2" not in str(caught.value)
@@ -165,7 +180,7 @@ async def test_a_configured_secret_is_nobody_elses_business() -> None:
     await engine.start()
     await engine.stop()
     assert engine.secrets == (ONE.encode(),)
-    assert await state.get(KEY) is None
+    assert await state.get(SECRET_KEY) is None
 
 
 async def test_a_state_that_fails_lets_nobody_start() -> None:
@@ -232,9 +247,9 @@ class Clocked(FarState):
 
 @asynccontextmanager
 async def living(state: Clocked) -> AsyncIterator[WorkerLease]:
-    worker = WorkerLease(state, lease=10, beat=0.001)
+    worker = WorkerLease(state, LeaseTimings(lease=10, renew_every=0.001))
     worker.start()
-    await until(lambda: worker.trouble is None)
+    await until(lambda: worker.store_error is None)
     yield worker
     await worker.stop()
 
@@ -248,7 +263,7 @@ async def test_one_that_lives_is_not_lost_and_one_that_has_stopped_or_was_killed
             touched = state.calls["touch"]
             await until(lambda touched=touched: state.calls["touch"] > touched + 1)
             assert not await other.is_lost(worker.id)
-        assert await other.lives(worker.id)
+        assert await other.is_alive(worker.id)
     assert await other.is_lost(worker.id)
     assert not await other.is_lost(other.id)
     await state.put("worker/killed", b"", ttl=10)
@@ -261,9 +276,9 @@ async def test_one_that_lives_is_not_lost_and_one_that_has_stopped_or_was_killed
     await alone.stop()
 
 
-async def test_after_an_outage_a_worker_judges_no_other_for_one_lease() -> None:
+async def test_after_an_outage_a_worker_declares_no_other_lost_for_one_lease() -> None:
     state = Clocked()
-    other = WorkerLease(state, lease=0.2)
+    other = WorkerLease(state, LeaseTimings(lease=0.2))
     assert await other.is_lost("gone")
     state.outages += 1
     assert not await other.is_lost("gone")
@@ -272,12 +287,12 @@ async def test_after_an_outage_a_worker_judges_no_other_for_one_lease() -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_trouble_of_the_store_is_known_without_asking_it() -> None:
+async def test_an_error_of_the_store_is_known_without_asking_it() -> None:
     state = Clocked()
     async with living(state) as worker:
         state.break_down()
-        await until(lambda: worker.trouble is not None)
+        await until(lambda: worker.store_error is not None)
         state.now += 11  # the lease is gone meanwhile
         state.trouble = None
-        await until(lambda: worker.trouble is None)
-        assert await WorkerLease(state).lives(worker.id)
+        await until(lambda: worker.store_error is None)
+        assert await WorkerLease(state).is_alive(worker.id)

@@ -30,7 +30,7 @@ async def text(wire: Wire, uri: str) -> str:
 
 
 async def listed(wire: Wire) -> list[dict[str, Any]]:
-    wire.server.engine.library.look_again()
+    wire.server.engine.resources.mark_files_stale()
     return (await wire.ask("resources/list"))["resources"]
 
 
@@ -69,19 +69,19 @@ async def test_contents_are_kept_for_as_long_as_asked_and_go_with_their_function
 async def test_the_kept_contents_are_bounded_in_number_and_size(size: int, kept: int) -> None:
     server, reads = new_server(), list[Any]()
     server.add_resource("a://{id}", lambda id: id, name="t", cache=60)
-    library = Resources(server.engine.threads, CacheHint(), print, print, max_cached=3, max_cached_size=100)
-    library.add(server.engine.library.templates.all()[0])
+    resources = Resources(server.engine.threads, CacheHint(), print, print, max_cached=3, max_cached_size=100)
+    resources.add(server.engine.resources.templates.all()[0])
 
     async def call(_: Any, values: Any, __: str, shape: Any) -> Any:
         reads.append(values["id"])
         return shape("x" * size)
 
     for number in range(kept):
-        await library.read(f"a://{number}", call, call)
-    await library.read("a://0", call, call)
+        await resources.read(f"a://{number}", call, call)
+    await resources.read("a://0", call, call)
     assert reads == [str(number) for number in range(kept)]
-    await library.read("a://more", call, call)
-    await library.read("a://0", call, call)
+    await resources.read("a://more", call, call)
+    await resources.read("a://0", call, call)
     assert reads[kept:] == ["more", "0"]
 
 
@@ -216,7 +216,7 @@ async def test_a_watched_file_is_told_of_in_both_eras(tmp_path: Path) -> None:
         await old.quiet(0.1)
         await old.ask("resources/unsubscribe", {"uri": "docs://notes"})
         new.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
-        await until(lambda: server.engine.hub.wishes == 0)
+        await until(lambda: server.engine.hub.uri_subscriptions == 0)
         path.write_text("three")
         await old.quiet(0.1)
         await new.quiet(0.01)

@@ -20,10 +20,10 @@ async def test_a_store_is_asked_until_it_answers_or_the_answer_is_not_wanted(
         return "answer"
 
     if failure is None:
-        assert await until_answered(ask, lambda: True, pause=0) == "answer"
+        assert await until_answered(ask, lambda: True, retry_delay=0) == "answer"
     else:
         with pytest.raises(StoreUnavailable if silent else ValueError):
-            await until_answered(ask, lambda: len(outcomes) != 1, pause=0)
+            await until_answered(ask, lambda: len(outcomes) != 1, retry_delay=0)
     assert len(outcomes) == (1 if failure and silent else 0)
 
 
