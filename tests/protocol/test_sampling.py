@@ -1,4 +1,4 @@
-"""Sampling on the wire: the rules of a conversation, and the shapes of every revision."""
+"""Sampling on the wire: the rules of a conversation, and their form in every revision."""
 
 import json
 from contextlib import nullcontext
@@ -251,7 +251,7 @@ def test_tools(revision: Revision) -> None:
 
 @pytest.mark.parametrize("revision", RICH, ids=lambda row: row.name)
 @pytest.mark.parametrize("value", [{"a": 1}, [1], "text", 0, False])
-def test_structured_outcomes(value: Any, revision: Revision) -> None:
+def test_structured_results(value: Any, revision: Revision) -> None:
     talk = [assistant(USE), user(ToolResultContent("u1", "x", structured=value))]
     sent = wire(asking(*talk), revision)["messages"][1]["content"]["structuredContent"]
     as_it_is = isinstance(value, dict) or revision.any_structured_output

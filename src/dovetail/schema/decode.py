@@ -1,4 +1,4 @@
-"""Decoders: types for msgspec made of shapes, with a hook for what msgspec does not know; checked defaults.
+"""Decoders of shapes: types for msgspec, and a hook for what it does not know; checked defaults.
 
 Where msgspec reads an annotation as we do, the type is the annotation itself. Where it does not (limits in another
 dialect, ambiguous unions, pydantic, aliases), it is a stand-in class, whose hook reads the plain JSON value. Patterns

@@ -120,7 +120,7 @@ class ShapeBuilder:
             return shapes.PydanticShape(type=PydanticType(annotation, where), altered=True)
 
     def _indirect(self, annotation: Any, where: str) -> Shape | None:
-        """Of type variables, new types and aliases."""
+        """The shape of a type variable, a new type or an alias."""
         if isinstance(annotation, TypeVar):
             bound = annotation.__bound__
             choices = annotation.__constraints__
