@@ -57,9 +57,9 @@ class Coercion:
         accepted = self._accepted(schema)
         if strings and isinstance(value, str) and "string" not in accepted:
             self._budget.spend(size(value))
-            held = _held_json(value)
-            if _kind(held) in accepted or (_is_whole(held) and "integer" in accepted):
-                value = held
+            parsed = _parse_string(value)
+            if _kind(parsed) in accepted or (_is_whole(parsed) and "integer" in accepted):
+                value = parsed
         if _is_whole(value) and "number" not in accepted and "integer" in accepted:
             return int(value)
         if not isinstance(value, (dict, list)):
@@ -131,7 +131,7 @@ class Coercion:
         return True
 
 
-def _held_json(text: str) -> Any:
+def _parse_string(text: str) -> Any:
     """The JSON value in a string; the string itself if there is none."""
     try:
         return msgspec.json.decode(text)

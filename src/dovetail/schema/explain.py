@@ -316,8 +316,8 @@ class Explanation:
 
     def _violates(self, part: dict[str, Any], keyword: str, value: Any) -> bool:
         if keyword in part and (keyword in _COMPARING or isinstance(value, str)):
-            each = len(part["enum"]) // 8 if keyword == "enum" and isinstance(value, (dict, list)) else 0
-            self._budget.spend(size(value) + each)
+            extra = len(part["enum"]) // 8 if keyword == "enum" and isinstance(value, (dict, list)) else 0
+            self._budget.spend(size(value) + extra)
         return keyword in part and self._engine.violates(part, keyword, value)
 
     # Rules. Parameters: the argument of the keyword, its schema, the value, the steps so far

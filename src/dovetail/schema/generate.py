@@ -213,13 +213,13 @@ _SINGLES = ("items", "additionalProperties", "propertyNames", "contains", "not",
 def map_subschemas(schema: JsonSchema, change: Callable[[JsonSchema], JsonSchema]) -> JsonSchema:
     """The schema with `change` applied to each schema directly inside it."""
     changed = dict(schema)
-    for keyword, held in schema.items():
-        if keyword in _MAPS and isinstance(held, dict):
-            changed[keyword] = {name: _applied(change, part) for name, part in held.items()}
-        elif keyword in _LISTS and isinstance(held, list):
-            changed[keyword] = [_applied(change, part) for part in held]
+    for keyword, argument in schema.items():
+        if keyword in _MAPS and isinstance(argument, dict):
+            changed[keyword] = {name: _applied(change, part) for name, part in argument.items()}
+        elif keyword in _LISTS and isinstance(argument, list):
+            changed[keyword] = [_applied(change, part) for part in argument]
         elif keyword in _SINGLES:
-            changed[keyword] = _applied(change, held)
+            changed[keyword] = _applied(change, argument)
     return changed
 
 

@@ -51,23 +51,25 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Each subschema with its keyword."""
-    for keyword, held in schema.items():
+    for keyword, argument in schema.items():
         if keyword not in _IN_PLACE and keyword not in _INSIDE and keyword not in _UNAPPLIED:
             continue
-        if keyword in _NAMED and isinstance(held, dict):
-            yield from ((keyword, part) for part in held.values())
-        elif isinstance(held, list):
-            yield from ((keyword, part) for part in held)
+        if keyword in _NAMED and isinstance(argument, dict):
+            yield from ((keyword, part) for part in argument.values())
+        elif isinstance(argument, list):
+            yield from ((keyword, part) for part in argument)
         else:
-            yield keyword, held
+            yield keyword, argument
 
 
 def _holds_more_than(most: int, value: Any) -> bool:
     """Whether the encoded value has more nodes; a shared object counts each time."""
     count, stack = 1, [value]
     while stack and count <= most:
-        held = stack.pop()
-        inner = held.values() if isinstance(held, Mapping) else held if isinstance(held, (list, tuple)) else ()
+        current = stack.pop()
+        inner = (
+            current.values() if isinstance(current, Mapping) else current if isinstance(current, (list, tuple)) else ()
+        )
         count += len(inner)
         if count <= most:
             stack.extend(inner)
@@ -130,16 +132,16 @@ class SchemaDocument:
         """Raises for NaN, infinity and keys that are no strings, which the copy would change."""
         stack: list[tuple[tuple[Any, ...], Any]] = [((), schema)]
         while stack:
-            path, held = stack.pop()
+            path, current = stack.pop()
             place = readable(path, "its root")
-            if isinstance(held, float) and not math.isfinite(held):
-                raise self._refuse(f"the schema is no JSON: {place} is {held}; use a finite number, or leave it out")
-            if isinstance(held, Mapping):
-                if wrong := [key for key in held if not isinstance(key, str)]:
+            if isinstance(current, float) and not math.isfinite(current):
+                raise self._refuse(f"the schema is no JSON: {place} is {current}; use a finite number, or leave it out")
+            if isinstance(current, Mapping):
+                if wrong := [key for key in current if not isinstance(key, str)]:
                     raise self._refuse(f"the schema is no JSON: {place} has the key {wrong[0]!r}; write it as a string")
-                stack += [((*path, key), inner) for key, inner in held.items()]
-            elif isinstance(held, (list, tuple)):
-                stack += [((*path, index), inner) for index, inner in enumerate(held)]
+                stack += [((*path, key), inner) for key, inner in current.items()]
+            elif isinstance(current, (list, tuple)):
+                stack += [((*path, index), inner) for index, inner in enumerate(current)]
 
     def _known_dialect(self, part: dict[str, Any]) -> str | None:
         uri = part.get("$schema")
