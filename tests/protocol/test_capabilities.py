@@ -23,14 +23,14 @@ EVERYTHING = frozenset({"tools", "resources", "prompts", "completions", "logging
 ROWS = pytest.mark.parametrize("revision", revisions.ALL, ids=lambda row: row.name)
 
 
-# ── what is offered ──
+# ── server capabilities ──
 
 
 @pytest.mark.rule("TOOL-1", "RES-1", "PR-1", "COMP-1", "LOG-1", "LIFE-2")
 @ROWS
-def test_everything_that_is_offered_is_shown(revision: revisions.Revision) -> None:
-    offer = ServerCapabilities(names=EVERYTHING, experimental={"x": {}}, extensions={"com.example/y": {"z": 1}})
-    shown = offer.for_revision(revision)
+def test_every_capability_is_shown(revision: revisions.Revision) -> None:
+    capabilities = ServerCapabilities(names=EVERYTHING, experimental={"x": {}}, extensions={"com.example/y": {"z": 1}})
+    shown = capabilities.for_revision(revision)
     wanted: dict[str, Any] = {
         "tools": {"listChanged": True}, "resources": {"subscribe": True, "listChanged": True},
         "prompts": {"listChanged": True}, "logging": {}, "experimental": {"x": {}},
@@ -46,7 +46,7 @@ def test_everything_that_is_offered_is_shown(revision: revisions.Revision) -> No
 
 @pytest.mark.rule("TOOL-1", "BASE-19")
 @ROWS
-def test_what_is_not_offered_is_not_shown(revision: revisions.Revision) -> None:
+def test_an_absent_capability_is_not_shown(revision: revisions.Revision) -> None:
     assert ServerCapabilities(names=frozenset()).for_revision(revision) == {}
     assert ServerCapabilities(names=frozenset({"tools"}), list_changed=False).for_revision(revision) == {"tools": {}}
     resources = ServerCapabilities(names=frozenset({"resources"}), list_changed=False).for_revision(revision)
@@ -56,11 +56,11 @@ def test_what_is_not_offered_is_not_shown(revision: revisions.Revision) -> None:
 @pytest.mark.rule("BASE-19", "MH-16", "COMP-3")
 @ROWS
 @pytest.mark.parametrize("method", sorted(name for name, row in REQUEST_ROWS.items() if row.capability))
-def test_a_method_behind_what_is_not_offered_is_not_there(method: str, revision: revisions.Revision) -> None:
+def test_a_method_without_its_capability_does_not_exist(method: str, revision: revisions.Revision) -> None:
     row = REQUEST_ROWS[method]
     ServerCapabilities(names=EVERYTHING).check(row, revision)
     if method == "completion/complete" and revision.name == "2024-11-05":
-        ServerCapabilities(names=frozenset()).check(row, revision)  # there was no such capability to offer
+        ServerCapabilities(names=frozenset()).check(row, revision)  # there was no such capability
         return
     with pytest.raises(ProtocolError) as caught:
         ServerCapabilities(names=EVERYTHING - {str(row.capability)}).check(row, revision)
@@ -133,7 +133,7 @@ def test_what_the_newest_revision_deprecates() -> None:
 
 @pytest.mark.rule("COMP-2")
 @given(st.integers(0, 250), st.none() | st.integers(0, 10_000), st.none() | st.booleans())
-def test_at_most_a_hundred_values_and_the_rest_is_told(count: int, total: int | None, has_more: bool | None) -> None:
+def test_at_most_a_hundred_values_with_their_total(count: int, total: int | None, has_more: bool | None) -> None:
     given_values = [f"v{number}" for number in range(count)]
     bound = bound_completion(Completion(given_values, total=total, has_more=has_more))
     assert list(bound.values) == given_values[:MAX_COMPLETIONS]

@@ -271,7 +271,7 @@ def test_a_mark_must_be_a_header_name(name: object):
 
 
 @pytest.mark.parametrize("other", ["Region", "REGION"])
-def test_a_mark_must_be_unique_whatever_its_case(other: str):
+def test_a_mark_must_be_unique_in_any_case(other: str):
     with pytest.raises(SetupError, match=r"on 'b.c' can't work: 'a' has the same header; use another name"):
         header_parameters(schema(a=REGION, b=schema(c={"type": "string", "x-mcp-header": other})))
 

@@ -1,4 +1,4 @@
-"""The decision tables of pipes and POSTs, row by row, and any message at all."""
+"""The decision tables of connections and HTTP POSTs, row by row, and arbitrary messages."""
 
 import json
 from typing import Any
@@ -54,13 +54,13 @@ def hello(version: Any = "2025-06-18", **changes: Any) -> dict[str, Any]:
 
 
 def from_pipe(data: bytes, live: Session | None = None) -> Request | Batch:
-    """What a pipe does with a line."""
+    """The outcome of a line on a connection."""
     received = jsonrpc.decode(data)
     if isinstance(received, list):
         inbound.allow_batch(None if live is None else live.revision)
         return received
-    opened = inbound.parse_request(received)
-    return inbound.modern(opened) or inbound.on_connection(opened, live)
+    parsed = inbound.parse_request(received)
+    return inbound.modern(parsed) or inbound.on_connection(parsed, live)
 
 
 def from_post(
@@ -71,8 +71,8 @@ def from_post(
     if isinstance(received, list):
         inbound.allow_batch(inbound.http_batch_revision(sent, live))
         return received
-    opened = inbound.parse_request(received)
-    return inbound.modern(opened, sent) or inbound.on_http(opened, sent, live, stateless=stateless)
+    parsed = inbound.parse_request(received)
+    return inbound.modern(parsed, sent) or inbound.on_http(parsed, sent, live, stateless=stateless)
 
 
 def as_sent(headers: dict[str, str]) -> Headers:
@@ -151,7 +151,7 @@ ERROR_RESPONSE = b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"m"}}'
         ("row8-early-ping", message("ping"), None, "2025-11-25"),
     ),
 )
-def test_pipe_serves(data: bytes, live: str | None, revision: str) -> None:
+def test_connection_serves(data: bytes, live: str | None, revision: str) -> None:
     request = from_pipe(data, None if live is None else session(live))
     assert isinstance(request, Request)
     assert request.revision.name == revision
@@ -188,9 +188,9 @@ def test_pipe_serves(data: bytes, live: str | None, revision: str) -> None:
         ("row7-modern-method", message("subscriptions/listen", {}), "2025-11-25", METHOD_NOT_FOUND, "subscriptions"),
         ("row7-unknown-method", message("no/such"), "2025-11-25", METHOD_NOT_FOUND, "no/such"),
         ("row7-notification-as-request", message("notifications/initialized"), "2025-11-25", METHOD_NOT_FOUND, "not"),
-        ("row7-misfit", message("tools/call", {}), "2025-11-25", INVALID_PARAMS, "name is missing"),
+        ("row7-bad-params", message("tools/call", {}), "2025-11-25", INVALID_PARAMS, "name is missing"),
         ("row7-array-params", message("tools/call", ["add"]), "2025-11-25", INVALID_PARAMS, "not an array"),
-        ("row8-ping-misfit", message("ping", []), None, INVALID_PARAMS, "not an array"),
+        ("row8-ping-bad-params", message("ping", []), None, INVALID_PARAMS, "not an array"),
         ("row9-no-meta", message("server/discover"), None, INVALID_PARAMS, VERSION_KEY),
         ("row9-in-a-session", message("server/discover", {}), "2025-11-25", INVALID_PARAMS, VERSION_KEY),
         ("row9-no-capabilities", message("server/discover", meta(capabilities=...)), None, INVALID_PARAMS, "Capabil"),
@@ -199,14 +199,14 @@ def test_pipe_serves(data: bytes, live: str | None, revision: str) -> None:
         ("row10-version-5", message("tools/list", meta(version=5)), None, INVALID_PARAMS, "must be a string"),
     ),
 )
-def test_pipe_refuses(data: bytes, live: str | None, code: int, words: str) -> None:
+def test_connection_refuses(data: bytes, live: str | None, code: int, words: str) -> None:
     failure = refusal(data, None if live is None else session(live))
     assert failure.code == code
     assert words in failure.message
 
 
 @pytest.mark.rule("BASE-11")
-def test_pipe_row2_takes_a_batch_at_2025_03_26_only() -> None:
+def test_connection_row2_takes_a_batch_at_2025_03_26_only() -> None:
     items = from_pipe(b"[%b,%b]" % (message("ping"), message("ping", id="b")), session("2025-03-26"))
     assert isinstance(items, list)
     assert [item.id for item in items] == [1, "b"]
@@ -228,7 +228,7 @@ def test_pipe_row2_takes_a_batch_at_2025_03_26_only() -> None:
         ("row12-null-params", None, None),
     ),
 )
-def test_pipe_cancellation_names_an_id_or_is_ignored(params: Any, id: Any) -> None:
+def test_connection_cancellation_names_an_id_or_is_ignored(params: Any, id: Any) -> None:
     notice = jsonrpc.decode(
         json.dumps({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}).encode()
     )
@@ -243,7 +243,7 @@ def test_pipe_cancellation_names_an_id_or_is_ignored(params: Any, id: Any) -> No
 
 @pytest.mark.rule("LIFE-13", "MH-15")
 @pytest.mark.parametrize("requested", ["2099-01-01", "2025-06-18", "", "x" * 500, "é😀"])
-def test_an_unsupported_version_is_told_what_is_supported(requested: str) -> None:
+def test_an_unsupported_version_gets_the_supported_ones(requested: str) -> None:
     failure = refusal(message("tools/list", meta(version=requested)))
     assert failure.data == {"supported": list(revisions.SUPPORTED), "requested": requested}
     assert failure.data["supported"] == [MODERN, "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"]
@@ -322,7 +322,7 @@ def test_params_that_are_not_json_are_a_parse_error_with_the_id() -> None:
     assert (caught.value.code, caught.value.id, caught.value.http_status) == (PARSE_ERROR, "a", 400)
 
 
-def test_params_that_nobody_read_can_not_hurt_later() -> None:
+def test_params_that_were_not_decoded_do_no_harm_later() -> None:
     data = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":%b,"_meta":{"y":1}}}'
     request = from_pipe(data % b"1E999", session())
     assert isinstance(request, Request)
@@ -428,14 +428,14 @@ def test_post_serves(data: bytes, headers: dict[str, str], live: str | None, sta
                 "tasks/result", "tasks/list", "no/such", "sampling/createMessage", "notifications/cancelled",
             )
         ),
-        ("row10-then-misfit", message("tools/call", meta()), mirrored("tools/call"), None, 200, INVALID_PARAMS,
+        ("row10-then-bad-params", message("tools/call", meta()), mirrored("tools/call"), None, 200, INVALID_PARAMS,
          "name is missing"),
         ("row12", PLAIN, mirrored("tools/list"), None, 400, INVALID_PARAMS, f"{VERSION_KEY} and {CAPABILITIES_KEY}"),
         ("row12-no-version", message("tools/list", meta(version=...)), mirrored("tools/list"), None, 400,
          INVALID_PARAMS, f"must hold {VERSION_KEY}. "),
         ("row12-before-headers", PLAIN, mirrored("other"), None, 400, INVALID_PARAMS, VERSION_KEY),
         ("row12-initialize", message("initialize", hello(MODERN)), old(MODERN), None, 400, INVALID_PARAMS, VERSION_KEY),
-        ("row12-misfit", message("tools/call", {}), mirrored("tools/call"), None, 400, INVALID_PARAMS, VERSION_KEY),
+        ("row12-bad-params", message("tools/call", {}), mirrored("tools/call"), None, 400, INVALID_PARAMS, VERSION_KEY),
         ("row12-version-5", message("tools/list", meta(version=5)), mirrored("tools/list"), None, 400, INVALID_PARAMS,
          "must be a string, not an integer"),
         ("row12-meta-5", message("tools/list", {"_meta": 5}), mirrored("tools/list"), None, 400, INVALID_PARAMS,
@@ -443,10 +443,10 @@ def test_post_serves(data: bytes, headers: dict[str, str], live: str | None, sta
         ("row13", PLAIN, old("2099-01-01"), None, 400, UNSUPPORTED_VERSION, "2099-01-01"),
         ("row13-in-a-session", PLAIN, old("x", "s"), "2025-06-18", 400, UNSUPPORTED_VERSION, "x"),
         ("row13-initialize", message("initialize", hello()), old("x"), None, 400, UNSUPPORTED_VERSION, "x"),
-        ("row14-misfit", message("initialize", {}), old(), None, 200, INVALID_PARAMS, "protocolVersion is missing"),
+        ("row14-bad-params", message("initialize", {}), old(), None, 200, INVALID_PARAMS, "protocolVersion is missing"),
         ("row15-unknown-method", message("no/such"), old(None, "s"), "2025-11-25", 200, METHOD_NOT_FOUND, "no/such"),
         ("row16", PLAIN, old(None, "gone"), None, 404, INVALID_REQUEST, "no such session"),
-        ("row16-misfit", message("tools/call", 5), old("2025-06-18", "gone"), None, 404, INVALID_REQUEST, "session"),
+        ("row16-params", message("tools/call", 5), old("2025-06-18", "gone"), None, 404, INVALID_REQUEST, "session"),
         ("row17", PLAIN, old(), None, 400, INVALID_REQUEST, "Mcp-Session-Id is missing"),
         ("row17-header", PLAIN, old("2025-11-25"), None, 400, INVALID_REQUEST, "initialize"),
     ),
@@ -554,7 +554,7 @@ def check_refusal(failure: ProtocolError) -> None:
 
 @pytest.mark.rule("BASE-20", "LIFE-7", "LIFE-21")
 @given(METHODS, PARAMS, st.none() | st.sampled_from(HANDSHAKE))
-def test_pipe_serves_or_refuses_anything(method: str, params: Any, live: str | None) -> None:
+def test_connection_serves_or_refuses_anything(method: str, params: Any, live: str | None) -> None:
     served_or_refused(from_pipe, message(method, params), None if live is None else session(live))
 
 

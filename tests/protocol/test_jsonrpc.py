@@ -1,4 +1,4 @@
-"""JSON-RPC framing: what is a message, what is refused with which code and id, and what is sent."""
+"""JSON-RPC: valid messages, the code and id of refused ones, and encoded messages."""
 
 import json
 from typing import Any
@@ -62,7 +62,7 @@ def test_what_is_a_message(data: bytes, kind: str) -> None:
         assert message.is_notification == (kind == "notification")
 
 
-def test_an_error_with_a_null_id_is_an_answer_and_keeps_what_it_says() -> None:
+def test_an_error_with_a_null_id_is_a_response_and_keeps_its_content() -> None:
     """Older peers spell "I could not read your id" so; to refuse it could make two peers refuse each other for ever."""
     message = one(b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no"}}')
     assert message.id is UNSET
@@ -156,7 +156,7 @@ def test_what_is_not_json(data: bytes) -> None:
     ],
     ids=["half a character", "half a method", "deep", "deep and cut"],
 )
-def test_an_id_that_can_be_seen_is_answered(data: bytes, id: int | str) -> None:
+def test_a_readable_id_is_in_the_error(data: bytes, id: int | str) -> None:
     bad = refusal(data)
     assert (bad.code, bad.id) == (PARSE_ERROR, id)
 
@@ -324,9 +324,9 @@ def test_requests_and_notifications_come_back(id: int | str, method: str, value:
     asked = one(jsonrpc.request(id, method, jsonrpc.encode(value)))
     assert asked.is_request
     assert (asked.id, asked.method, jsonrpc.parse(bytes(asked.params))) == (id, method, value)
-    told = one(jsonrpc.notification("notifications/message", jsonrpc.encode(value)))
-    assert told.is_notification
-    assert jsonrpc.parse(bytes(told.params)) == value
+    sent = one(jsonrpc.notification("notifications/message", jsonrpc.encode(value)))
+    assert sent.is_notification
+    assert jsonrpc.parse(bytes(sent.params)) == value
 
 
 def test_params_may_be_left_out() -> None:

@@ -1,4 +1,4 @@
-"""Every official example of 2026-07-28 passes through our types and comes out as it went in."""
+"""Every official example of 2026-07-28 is decoded by our types and encoded as it was."""
 
 import json
 from pathlib import Path
@@ -205,10 +205,10 @@ def test_discovery(file: Path) -> None:
     whole = load(file)
     wanted = whole.get("result", whole)
     info = msgspec.convert(wanted["_meta"]["io.modelcontextprotocol/serverInfo"], Implementation)
-    offer = ServerCapabilities(names=frozenset(wanted["capabilities"]), list_changed=False)
+    capabilities = ServerCapabilities(names=frozenset(wanted["capabilities"]), list_changed=False)
     hint = CacheHint(wanted["ttlMs"], wanted["cacheScope"])
     shown = json.loads(
-        DiscoverResult(offer, wanted.get("instructions"), hint).encode(Shaper(R2026_07_28, Style(), info))
+        DiscoverResult(capabilities, wanted.get("instructions"), hint).encode(Shaper(R2026_07_28, Style(), info))
     )
     assert set(shown) == set(wanted)
     assert set(shown["capabilities"]) == set(wanted["capabilities"])
@@ -220,7 +220,7 @@ def test_discovery(file: Path) -> None:
 def test_capabilities(file: Path) -> None:
     wanted = load(file)
     if file.stem in ("resources-minimum-baseline-support", "resources-list-changed-notifications-only"):
-        return  # whoever has resources here can also be subscribed to
+        return  # our server with resources always has subscriptions
     assert CAPABILITIES[file.stem].for_revision(R2026_07_28) == wanted
 
 

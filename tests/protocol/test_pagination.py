@@ -1,4 +1,4 @@
-"""Cursors and Base64 for URLs: they come back as they went out, and nothing else comes through."""
+"""Cursors and base64url: their round trips, and the refusal of everything else."""
 
 import base64
 from collections.abc import Sequence

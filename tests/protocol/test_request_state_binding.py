@@ -1,4 +1,4 @@
-"""What is carried from round to round: to which request it belongs, and the answers as they come in."""
+"""The content of a request state, the request that it is bound to, and `inputResponses`."""
 
 import contextlib
 import json
@@ -85,7 +85,7 @@ def test_arguments_are_bound_by_what_they_mean(one: Any, other: Any) -> None:
 # ── what is sealed ──
 
 
-def test_a_round_comes_back_as_it_went() -> None:
+def test_a_round_survives_encoding() -> None:
     whole = Round(
         call="c", number=3, expires=1e9, ends=2e9, binding=binding(), asked=["a-1"], wasted=2,
         answers={"b-1": raw({"action": "decline"})}, steps={"pay#1": raw([1, None])}, state=raw({"own": True}),
@@ -94,7 +94,7 @@ def test_a_round_comes_back_as_it_went() -> None:
 
 
 @pytest.mark.parametrize("sealed", [b"", b"null", b"{}", b"[]", b'{"call":1}', b"\xff"])
-def test_what_is_no_round_is_refused(sealed: bytes) -> None:
+def test_other_bytes_than_a_round_are_refused(sealed: bytes) -> None:
     with pytest.raises((msgspec.DecodeError, UnicodeDecodeError)):
         decode_round(sealed)
 
@@ -102,13 +102,13 @@ def test_what_is_no_round_is_refused(sealed: bytes) -> None:
 # ── answers ──
 
 
-def test_answers_stay_as_they_came() -> None:
+def test_responses_stay_encoded() -> None:
     given = Raw(b'{ "a" : {"action":"accept", "x":1e999} , "b":{} }')
     assert read_responses(given) == {"a": Raw(b'{"action":"accept", "x":1e999}'), "b": Raw(b"{}")}
 
 
 @pytest.mark.parametrize("given", [UNSET, Raw(b"{}"), Raw(b"null")])
-def test_no_answers(given: Any) -> None:
+def test_no_responses(given: Any) -> None:
     assert read_responses(given) == {}
 
 
@@ -123,7 +123,7 @@ def test_no_answers(given: Any) -> None:
         (raw({"k" * 1000: 1}), "inputResponses." + "k" * 100 + " must"),
     ],
 )
-def test_what_is_no_answer_is_refused_in_words(given: bytes, words: str) -> None:
+def test_a_malformed_response_is_refused_in_words(given: bytes, words: str) -> None:
     with pytest.raises(ProtocolError, match="Invalid params: ") as caught:
         read_responses(Raw(given))
     assert words in caught.value.message
@@ -131,7 +131,7 @@ def test_what_is_no_answer_is_refused_in_words(given: bytes, words: str) -> None
 
 
 @given(JSON)
-def test_whatever_comes_is_read_or_refused(given: Any) -> None:
+def test_any_value_is_read_or_refused(given: Any) -> None:
     fits = given is None or (isinstance(given, dict) and all(isinstance(each, dict) for each in given.values()))
     with contextlib.nullcontext() if fits else pytest.raises(ProtocolError):
         assert read_responses(raw(given)).keys() == (given or {}).keys()

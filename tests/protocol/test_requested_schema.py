@@ -1,4 +1,4 @@
-"""Forms in the spelling of each revision, and their answers back in the newest."""
+"""Elicitation forms as each revision spells them, and responses in the newest spelling."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -55,7 +55,7 @@ def test_old_clients_get_the_older_spelling(part: dict[str, Any], older: dict[st
     assert_official({"message": "?", "requestedSchema": rendered}, OLD.name)
 
 
-def test_several_choices_become_switches() -> None:
+def test_a_multi_select_becomes_switches() -> None:
     whole = form(["toppings", "name"], toppings=TOPPINGS, name={"type": "string"})
     assert render_form(whole, OLD) == {
         "type": "object",
@@ -134,7 +134,7 @@ choices = st.lists(texts, min_size=1, max_size=4, unique=True)
 
 @st.composite
 def parts(draw: st.DrawFn) -> tuple[dict[str, Any], Any]:
-    """A property and an answer to it."""
+    """A property and a response to it."""
     kind = draw(st.sampled_from(["string", "integer", "number", "boolean", "one", "several"]))
     notes, has_default = draw(titles), draw(st.booleans())
     if kind in ("one", "several"):
@@ -176,7 +176,7 @@ def fill_in(whole: dict[str, Any], rendered: dict[str, Any], wanted: dict[str, A
 
 @pytest.mark.rule("EL-4", "EL-5", "EL-6", "JS-11")
 @given(answered_forms())
-def test_every_form_is_official_and_every_answer_comes_back(answered: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def test_every_form_is_official_and_every_response_is_restored(answered: tuple[dict[str, Any], dict[str, Any]]) -> None:
     whole, wanted = answered
     for name in REVISIONS:
         revision = BY_NAME[name]
@@ -194,7 +194,7 @@ json_values = st.recursive(
 
 
 @given(answered_forms(), st.dictionaries(texts | st.sampled_from(["a: a", "a"]), json_values, max_size=4))
-def test_hostile_answers_are_restored_or_refused(answered: Any, content: dict[str, Any]) -> None:
+def test_hostile_responses_are_restored_or_refused(answered: Any, content: dict[str, Any]) -> None:
     whole, _ = answered
     for name in REVISIONS:
         try:

@@ -28,7 +28,7 @@ REVISIONS = pytest.mark.parametrize("revision", revisions.ALL, ids=lambda row: r
 NAMES = [row.name for row in revisions.ALL]
 INFO = Implementation(name="s", title="S", version="1", description="d", website_url="https://example.com")
 HINT = CacheHint(60_000, "public")
-OFFER = ServerCapabilities(names=frozenset({"tools", "resources", "prompts", "completions", "logging"}))
+CAPABILITIES = ServerCapabilities(names=frozenset({"tools", "resources", "prompts", "completions", "logging"}))
 META = {"com.example/k": 1}
 
 
@@ -71,9 +71,9 @@ def every_result(made: Shaper) -> dict[str, tuple[str, bytes]]:
         "completion": ("CompleteResult", results.CompleteResult(Completion(["a"], 1, False)).encode(made)),
     }
     if made.revision.handshake:
-        kinds["initialize"] = ("InitializeResult", results.InitializeResult(OFFER, "how").encode(made))
+        kinds["initialize"] = ("InitializeResult", results.InitializeResult(CAPABILITIES, "how").encode(made))
     else:
-        kinds["discover"] = ("DiscoverResult", results.DiscoverResult(OFFER, "how", HINT).encode(made))
+        kinds["discover"] = ("DiscoverResult", results.DiscoverResult(CAPABILITIES, "how", HINT).encode(made))
         kinds["listen"] = ("SubscriptionsListenResult", results.ListenEnded({SUBSCRIPTION_KEY: 1}).encode(made))
     return kinds
 
@@ -268,11 +268,11 @@ def test_completion(revision: revisions.Revision) -> None:
 @pytest.mark.parametrize("instructions", ["how", "", None])
 def test_initialize(revision: revisions.Revision, instructions: str | None) -> None:
     shown = official_result(
-        results.InitializeResult(OFFER, instructions).encode(shaper(revision)), revision, "InitializeResult"
+        results.InitializeResult(CAPABILITIES, instructions).encode(shaper(revision)), revision, "InitializeResult"
     )
     assert shown["protocolVersion"] == revision.name
     assert shown["serverInfo"]["name"] == "s"
-    assert shown["capabilities"] == OFFER.for_revision(revision)
+    assert shown["capabilities"] == CAPABILITIES.for_revision(revision)
     assert shown.get("instructions") == instructions
     assert set(shown) <= {"protocolVersion", "capabilities", "serverInfo", "instructions"}
 
@@ -282,10 +282,10 @@ def test_initialize(revision: revisions.Revision, instructions: str | None) -> N
 def test_discover(instructions: str | None) -> None:
     revision = revisions.R2026_07_28
     shown = official_result(
-        results.DiscoverResult(OFFER, instructions, HINT).encode(shaper(revision)), revision, "DiscoverResult"
+        results.DiscoverResult(CAPABILITIES, instructions, HINT).encode(shaper(revision)), revision, "DiscoverResult"
     )
     assert shown["supportedVersions"] == NAMES[::-1]
-    assert shown["capabilities"] == OFFER.for_revision(revision)
+    assert shown["capabilities"] == CAPABILITIES.for_revision(revision)
     assert shown.get("instructions") == instructions
     assert "serverInfo" not in shown
     assert shown["_meta"][SERVER_INFO_KEY]["name"] == "s"
@@ -305,7 +305,7 @@ def test_the_end_of_a_listen(id: int | str) -> None:
 # ── results as values ──
 
 
-def test_a_listing_goes_out_as_kept_until_it_is_touched() -> None:
+def test_a_page_is_sent_as_its_cached_bytes_until_it_is_changed() -> None:
     made = shaper(revisions.R2025_06_18)
     tools = [ToolDefinition(name=name, input_schema={"type": "object"}) for name in "abc"]
     loads: list[int] = []
@@ -314,13 +314,13 @@ def test_a_listing_goes_out_as_kept_until_it_is_touched() -> None:
         loads.append(1)
         return tools
 
-    listing = results.ListResult("tools", load, None, HINT, b"kept")
-    assert listing.encode(made) == b"kept"
+    page = results.ListResult("tools", load, None, HINT, b"cached")
+    assert page.encode(made) == b"cached"
     assert not loads
-    assert [item.name for item in listing.items] == ["a", "b", "c"]
-    assert listing.encode(made) == b"kept"  # looking is not touching
-    listing.items = [item for item in listing.items if item.name != "b"]
-    assert [tool["name"] for tool in json.loads(listing.encode(made))["tools"]] == ["a", "c"]
+    assert [item.name for item in page.items] == ["a", "b", "c"]
+    assert page.encode(made) == b"cached"  # reading is no change
+    page.items = [item for item in page.items if item.name != "b"]
+    assert [tool["name"] for tool in json.loads(page.encode(made))["tools"]] == ["a", "c"]
     assert len(loads) == 1
     other = results.ListResult("tools", list, "next", HINT)
     assert other.encode(made) is other.encode(made), "encoded once"

@@ -1,4 +1,4 @@
-"""Sampling on the wire: the rules of a conversation, and the shapes of every revision."""
+"""Sampling on the wire: the rules of a conversation, and their form in every revision."""
 
 import json
 from contextlib import nullcontext
@@ -30,8 +30,8 @@ PLAIN = [row for row in revisions.ALL if not row.rich_sampling]
 LOOKUP = ToolDefinition(name="lookup", input_schema={"type": "object", "properties": {"any": True}})
 USE = ToolUseContent("u1", "lookup", {"any": 1})
 OTHER_USE = ToolUseContent("u2", "lookup", {})
-OUTCOME = ToolResultContent("u1", "found")
-OTHER_OUTCOME = ToolResultContent("u2", [Text("not found")], is_error=True)
+RESULT = ToolResultContent("u1", "found")
+OTHER_RESULT = ToolResultContent("u2", [Text("not found")], is_error=True)
 
 
 def user(*blocks: Any) -> SamplingMessage:
@@ -80,7 +80,7 @@ def test_a_priority_is_a_share(priority: float, good: bool) -> None:
         (asking(user("hi")), []),
         (asking(user("hi"), tools=[LOOKUP]), ["tools"]),
         (asking(user("hi"), tool_choice=ToolChoice("none")), ["tools"]),
-        (asking(user("hi"), assistant(USE), user(OUTCOME)), ["tools"]),
+        (asking(user("hi"), assistant(USE), user(RESULT)), ["tools"]),
         (asking(user("hi"), include_context="none"), []),
         (asking(user("hi"), include_context="thisServer"), ["context"]),
         (asking(user("hi"), include_context="allServers", tools=[LOOKUP]), ["tools", "context"]),
@@ -110,29 +110,23 @@ def test_whether_the_model_may_use_tools(more: dict[str, Any], offers: bool) -> 
 GOOD: dict[str, list[SamplingMessage]] = {
     "plain": [user("a"), assistant("b"), user("c", Image(b"i", "image/png"))],
     "two of one side": [user("a"), user("b"), assistant("c"), assistant("d")],
-    "one tool": [user("a"), assistant("hm", USE), user(OUTCOME), assistant("b")],
-    "any order": [assistant(USE, OTHER_USE), user(OTHER_OUTCOME, OUTCOME)],
-    "twice, with the same id": [assistant(USE), user(OUTCOME), assistant(USE), user(OUTCOME), user("thanks")],
+    "one tool": [user("a"), assistant("hm", USE), user(RESULT), assistant("b")],
+    "any order": [assistant(USE, OTHER_USE), user(OTHER_RESULT, RESULT)],
+    "twice, with the same id": [assistant(USE), user(RESULT), assistant(USE), user(RESULT), user("thanks")],
 }
 BAD: dict[str, tuple[list[SamplingMessage], str]] = {
-    "mixed": ([assistant(USE), user(OUTCOME, "and?")], r"message 1: .* may hold nothing else"),
+    "mixed": ([assistant(USE), user(RESULT, "and?")], r"message 1: .* may hold nothing else"),
     "nothing follows": ([user("a"), assistant(USE)], r"message 1: the next message must hold .* none for 'u1'"),
     "text follows": ([assistant(USE), user("well")], r"message 0: the next message must hold .* none for 'u1'"),
-    "assistant follows": ([assistant(USE), assistant("b"), user(OUTCOME)], r"message 0: the next message must hold"),
-    "one is missing": ([assistant(USE, OTHER_USE), user(OUTCOME)], r"message 0: .* there is none for 'u2'"),
-    "one too many": (
-        [assistant(USE), user(OUTCOME, OTHER_OUTCOME)],
-        "message 1: it must hold a ToolResultContent for each",
-    ),
-    "out of the blue": ([user(OUTCOME)], "message 0: it must hold a ToolResultContent for each"),
-    "too late": (
-        [assistant(USE), user(OUTCOME), user(OUTCOME)],
-        "message 2: it must hold a ToolResultContent for each",
-    ),
-    "outcome twice": ([assistant(USE), user(OUTCOME, OUTCOME)], "message 1: it must hold a ToolResultContent for each"),
-    "use twice": ([assistant(USE, USE), user(OUTCOME)], r"message 0: two tool uses in it have the same id"),
-    "user uses": ([user(USE), user(OUTCOME)], r'message 0: only the model uses tools; .* role="assistant"'),
-    "assistant answers": ([assistant(USE), assistant(OUTCOME)], r'message 1: .* role="user"'),
+    "assistant follows": ([assistant(USE), assistant("b"), user(RESULT)], r"message 0: the next message must hold"),
+    "one is missing": ([assistant(USE, OTHER_USE), user(RESULT)], r"message 0: .* there is none for 'u2'"),
+    "one too many": ([assistant(USE), user(RESULT, OTHER_RESULT)], "message 1: it must hold a ToolResultContent"),
+    "out of the blue": ([user(RESULT)], "message 0: it must hold a ToolResultContent"),
+    "too late": ([assistant(USE), user(RESULT), user(RESULT)], "message 2: it must hold a ToolResultContent"),
+    "result twice": ([assistant(USE), user(RESULT, RESULT)], "message 1: it must hold a ToolResultContent"),
+    "use twice": ([assistant(USE, USE), user(RESULT)], r"message 0: two tool uses in it have the same id"),
+    "user uses": ([user(USE), user(RESULT)], r'message 0: only the model uses tools; .* role="assistant"'),
+    "assistant answers": ([assistant(USE), assistant(RESULT)], r'message 1: .* role="user"'),
 }
 
 
@@ -157,10 +151,10 @@ def test_messages_are_named_by_their_numbers() -> None:
 
 @pytest.mark.rule("SA-6")
 def test_a_model_does_not_use_tools_for_ever() -> None:
-    turns = [assistant(USE), user(OUTCOME)] * 99
+    turns = [assistant(USE), user(RESULT)] * 99
     check_tool_turns(turns)
     with pytest.raises(QuestionFailed, match='tool_choice="none" makes it answer'):
-        check_tool_turns([*turns, assistant(USE, OTHER_USE), user(OUTCOME, OTHER_OUTCOME)])
+        check_tool_turns([*turns, assistant(USE, OTHER_USE), user(RESULT, OTHER_RESULT)])
 
 
 # Shapes by revision
@@ -224,7 +218,7 @@ def test_a_turn_without_words_is_left_out(revision: Revision) -> None:
     [
         asking(user("hi"), tools=[LOOKUP]),
         asking(user("hi"), tool_choice=ToolChoice("none")),
-        asking(assistant(USE), user(OUTCOME)),
+        asking(assistant(USE), user(RESULT)),
     ],
 )
 def test_tools_never_reach_a_revision_without_them(params: SamplingParams, revision: Revision) -> None:
@@ -241,7 +235,7 @@ def test_tools(revision: Revision) -> None:
     talk = [
         user("hi"),
         assistant(USE, OTHER_USE),
-        user(OUTCOME, ToolResultContent("u2", [link, resource, "x"], is_error=True)),
+        user(RESULT, ToolResultContent("u2", [link, resource, "x"], is_error=True)),
     ]
     sent = wire(asking(*talk, tools=[LOOKUP], tool_choice=ToolChoice("required")), revision)
     assert sent["toolChoice"] == {"mode": "required"}
@@ -257,7 +251,7 @@ def test_tools(revision: Revision) -> None:
 
 @pytest.mark.parametrize("revision", RICH, ids=lambda row: row.name)
 @pytest.mark.parametrize("value", [{"a": 1}, [1], "text", 0, False])
-def test_structured_outcomes(value: Any, revision: Revision) -> None:
+def test_structured_results(value: Any, revision: Revision) -> None:
     talk = [assistant(USE), user(ToolResultContent("u1", "x", structured=value))]
     sent = wire(asking(*talk), revision)["messages"][1]["content"]["structuredContent"]
     as_it_is = isinstance(value, dict) or revision.any_structured_output

@@ -1,4 +1,4 @@
-"""What can be a scope, as authors and tokens write it."""
+"""Valid scopes, as authors and tokens write them."""
 
 import pytest
 from hypothesis import given

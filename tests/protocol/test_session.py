@@ -1,4 +1,4 @@
-"""A session is a record: it remembers what initialize agreed on, and any worker can read it."""
+"""The session record: what `initialize` negotiated, its limits, and its encoding."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Server-sent events: what is written, what is read back, and what hostile streams may cost."""
+"""Server-sent events: encoding, decoding, and the cost of hostile streams."""
 
 import itertools
 

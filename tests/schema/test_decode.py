@@ -1,4 +1,4 @@
-"""Defaults of parameters fit their annotations, and decoded dataclasses have all their fields."""
+"""Defaults that fit their annotations, and decoded dataclasses with all their fields."""
 
 import dataclasses
 import datetime
@@ -112,7 +112,7 @@ class Computed:
 @dataclasses.dataclass
 class Started:
     name: str
-    at: float = dataclasses.field(init=False)  # set by nobody yet
+    at: float = dataclasses.field(init=False)  # not set yet
     tries: int = 3
 
 

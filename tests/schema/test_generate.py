@@ -1,4 +1,4 @@
-"""Types and constraints, and the JSON Schema that hosts see."""
+"""The JSON Schema of types and constraints, as hosts see it."""
 
 import dataclasses
 import enum

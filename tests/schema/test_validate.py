@@ -1,4 +1,4 @@
-"""JSON Schemas and values: words for what is wrong, and hostile schemas, values and patterns in bounded time."""
+"""Validation of values: words for their problems, and hostile schemas, values and patterns in bounded time."""
 
 import functools
 import itertools
@@ -53,7 +53,7 @@ SEARCH = {
 }
 
 
-def test_all_problems_are_told() -> None:
+def test_all_problems_are_reported() -> None:
     value = {
         "mode": "medium", "limit": "ten", "filter": {"tags": ["a", 5, "B"], "colour": 1}, "colour": "red",
         "since": "yesterday",

@@ -1,1 +1,1 @@
-"""The pure floor: everything that is known about MCP, every revision, without I/O, clock or randomness."""
+"""The MCP protocol in all its revisions: pure, without I/O, clock or randomness."""

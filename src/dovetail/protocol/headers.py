@@ -44,12 +44,12 @@ class Headers(Mapping[str, str]):
     Of a repeated header this has the last value. `raw` spares decoding for what every request compares.
     """
 
-    __slots__ = ("_given", "has_repeats", "raw")
+    __slots__ = ("_pairs", "has_repeats", "raw")
 
-    def __init__(self, given: Sequence[tuple[bytes, bytes]]) -> None:
-        self._given = given
-        self.raw: dict[bytes, bytes] = dict(given)
-        self.has_repeats = len(self.raw) != len(given)
+    def __init__(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        self._pairs = pairs
+        self.raw: dict[bytes, bytes] = dict(pairs)
+        self.has_repeats = len(self.raw) != len(pairs)
 
     def __getitem__(self, name: str) -> str:
         return _text(self.raw[name.encode("latin-1")])
@@ -70,12 +70,12 @@ class Headers(Mapping[str, str]):
     def all(self, name: str) -> list[str]:
         """Every value of a header that may be repeated; none if it was taken out of `raw`."""
         wanted = name.encode("latin-1", "replace")
-        return [_text(value) for key, value in self._given if key == wanted] if wanted in self.raw else []
+        return [_text(value) for key, value in self._pairs if key == wanted] if wanted in self.raw else []
 
     @property
     def repeated(self) -> frozenset[str]:
         seen: set[bytes] = set()
-        twice = {name for name, _ in self._given if name in seen or seen.add(name)}  # type: ignore[func-returns-value]
+        twice = {name for name, _ in self._pairs if name in seen or seen.add(name)}  # type: ignore[func-returns-value]
         return frozenset(name.decode("latin-1") for name in twice)
 
 
@@ -266,11 +266,11 @@ def _subschemas(schema: Mapping[str, object]) -> Iterator[_Place]:
 
 
 def _children(path: tuple[str, ...] | None, part: Mapping[str, object]) -> Iterator[_Place]:
-    for keyword, held in part.items():
-        if keyword in _NAMED_SCHEMAS and isinstance(held, Mapping):
-            for name, inner in held.items():
+    for keyword, argument in part.items():
+        if keyword in _NAMED_SCHEMAS and isinstance(argument, Mapping):
+            for name, inner in argument.items():
                 if isinstance(inner, Mapping):
                     yield (*path, name) if keyword == "properties" and path is not None else None, inner
         elif keyword in _ONE_SCHEMA:
-            items = held if isinstance(held, list | tuple) else [held]
+            items = argument if isinstance(argument, list | tuple) else [argument]
             yield from ((None, item) for item in items if isinstance(item, Mapping))

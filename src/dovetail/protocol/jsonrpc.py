@@ -1,4 +1,4 @@
-"""JSON-RPC framing: decoding of messages and batches, encoding of responses, requests and notifications."""
+"""JSON-RPC messages: decoded and checked; responses, requests and notifications encoded."""
 
 import codecs
 import re

@@ -1,4 +1,4 @@
-"""Sampling on the wire: the messages of a conversation with a model, their rules, their form by revision."""
+"""Sampling on the wire: messages of a conversation with a model, their rules, their form by revision."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar

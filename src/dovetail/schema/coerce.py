@@ -1,133 +1,126 @@
-"""A JSON value that did not fit its schema goes in; the value that the sender most likely meant comes out.
+"""Coercion of JSON values that do not fit their schema.
 
-Two things happen, both guided by the schema. `5.0` where only an integer is wanted becomes `5`, because JSON Schema
-calls it one. With `strings`, a string where none is wanted becomes the JSON that it holds, because models often encode
-twice. A place that takes strings is never touched. Every look at a value with one part of the schema is paid for.
+Where the schema takes integers only, `5.0` becomes `5`, which is an integer in JSON Schema. With `strings`, a string
+where the schema takes none becomes the JSON that it holds, because models often encode twice. A string that fits is
+never changed. Each visit of a value with a part of the schema is paid from the budget.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from dovetail.schema.explain import Budget, size
+from dovetail.schema.generate import JSON_TYPES
 
-_KINDS = {
-    type(None): "null",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    str: "string",
-    list: "array",
-    dict: "object",
-}
-_OBJECTS = (dict, Mapping)  # the quick answer first
-_INSIDE = frozenset({"properties", "additionalProperties", "prefixItems", "items"})
+_KINDS = {**JSON_TYPES, type(None): "null", list: "array", dict: "object"}
+_OBJECTS = (dict, Mapping)  # the fast check first
+_APPLICATORS = frozenset({"properties", "additionalProperties", "prefixItems", "items"})
 _EVERYTHING = frozenset(_KINDS.values())
-_DEPTH = 16  # how many references, or alternatives in alternatives, are followed
+_MAX_DEPTH = 16  # of references and nested alternatives
 
 
 class Coercion:
-    """The second reading of a value."""
+    """Coerces values to one schema."""
 
     def __init__(self, schema: Mapping[str, Any], budget: Budget) -> None:
         self._root = schema
         self._budget = budget
-        self._wanted_by: dict[int, frozenset[str]] = {}  # the schema's parts live as long as the schema
-        self._known: dict[tuple[int, int], tuple[Any, Any]] = {}  # keeps values, whose ids it knows
+        self._accepted_by: dict[int, frozenset[str]] = {}  # by id of a schema part
+        self._results: dict[tuple[int, int], tuple[Any, Any]] = {}  # by ids; holds the values, so ids stay unique
 
     def coerce(self, value: Any, *, strings: bool) -> Any:
-        """The value as the schema suggests; the same object if nothing is to be changed, or looking costs too much."""
+        """The coerced value; the same object if nothing changes, or if it would cost too much."""
         try:
-            return self._reread(value, self._root, strings)
+            return self._visit(value, self._root, strings)
         except Budget.Spent:
             return value
 
     def kinds(self, name: str) -> frozenset[str]:
-        """The kinds of JSON value that a property may have."""
-        return self._wanted(self._root["properties"][name])
+        """The kinds of JSON value that the schema of a property accepts."""
+        return self._accepted(self._root["properties"][name])
 
-    def _reread(self, value: Any, schema: Any, strings: bool) -> Any:
+    def _visit(self, value: Any, schema: Any, strings: bool) -> Any:
         self._budget.spend()
         schema = self._resolved(schema)
         if not isinstance(schema, _OBJECTS):
             return value
         key = id(schema), id(value)
-        if key not in self._known:
-            result = self._changed(value, schema, strings)
-            self._known[key] = value, result
-            self._known[id(schema), id(result)] = result, result
-        return self._known[key][1]
+        if key not in self._results:
+            result = self._coerced(value, schema, strings)
+            self._results[key] = value, result
+            self._results[id(schema), id(result)] = result, result
+        return self._results[key][1]
 
-    def _changed(self, value: Any, schema: Mapping[str, Any], strings: bool) -> Any:
-        wanted = self._wanted(schema)
-        if strings and isinstance(value, str) and "string" not in wanted:
+    def _coerced(self, value: Any, schema: Mapping[str, Any], strings: bool) -> Any:
+        accepted = self._accepted(schema)
+        if strings and isinstance(value, str) and "string" not in accepted:
             self._budget.spend(size(value))
-            held = _held_json(value)
-            if _kind(held) in wanted or (_is_whole(held) and "integer" in wanted):
-                value = held
-        if _is_whole(value) and "number" not in wanted and "integer" in wanted:
+            parsed = _parse_string(value)
+            if _kind(parsed) in accepted or (_is_whole(parsed) and "integer" in accepted):
+                value = parsed
+        if _is_whole(value) and "number" not in accepted and "integer" in accepted:
             return int(value)
         if not isinstance(value, (dict, list)):
             return value
         for branch in self._branches(schema, _kind(value)):
-            value = self._reread(value, branch, strings)
-        if _INSIDE.isdisjoint(schema):
+            value = self._visit(value, branch, strings)
+        if _APPLICATORS.isdisjoint(schema):
             return value
         if isinstance(value, dict):
-            return self._reread_object(value, schema, strings)
-        return self._reread_array(value, schema, strings)
+            return self._object(value, schema, strings)
+        return self._array(value, schema, strings)
 
-    def _reread_object(self, value: dict[str, Any], schema: Mapping[str, Any], strings: bool) -> dict[str, Any]:
+    def _object(self, value: dict[str, Any], schema: Mapping[str, Any], strings: bool) -> dict[str, Any]:
         properties, others = schema.get("properties", {}), schema.get("additionalProperties")
-        changed = {key: self._reread(part, properties.get(key, others), strings) for key, part in value.items()}
+        changed = {key: self._visit(part, properties.get(key, others), strings) for key, part in value.items()}
         return value if all(changed[key] is value[key] for key in value) else changed
 
-    def _reread_array(self, value: list[Any], schema: Mapping[str, Any], strings: bool) -> list[Any]:
+    def _array(self, value: list[Any], schema: Mapping[str, Any], strings: bool) -> list[Any]:
         first, others = schema.get("prefixItems", []), schema.get("items")
-        changed = [
-            self._reread(part, first[at] if at < len(first) else others, strings) for at, part in enumerate(value)
-        ]
+        schemas = itertools.chain(first, itertools.repeat(others))
+        changed = [self._visit(part, inner, strings) for part, inner in zip(value, schemas, strict=False)]
         return value if all(new is old for new, old in zip(changed, value, strict=True)) else changed
 
     def _branches(self, schema: Mapping[str, Any], kind: str) -> Iterator[Any]:
-        """The subschemas that surely apply: all of `allOf`, and an alternative if only one takes this kind of value."""
+        """The subschemas that surely apply: all of `allOf`, and an alternative if only one accepts the kind."""
         yield from schema.get("allOf", ())
         for keyword in ("anyOf", "oneOf"):
             self._budget.spend(len(schema.get(keyword, ())))
-            fitting = [part for part in schema.get(keyword, ()) if kind in self._wanted(part)]
+            fitting = [part for part in schema.get(keyword, ()) if kind in self._accepted(part)]
             if len(fitting) == 1:
                 yield fitting[0]
 
-    def _wanted(self, schema: Any, depth: int = _DEPTH) -> frozenset[str]:
+    def _accepted(self, schema: Any, depth: int = _MAX_DEPTH) -> frozenset[str]:
         """The kinds of JSON value that a schema may accept."""
         schema = self._resolved(schema)
         if not isinstance(schema, _OBJECTS) or depth == 0:
             return frozenset() if schema is False else _EVERYTHING
-        known = self._wanted_by.get(id(schema))
+        known = self._accepted_by.get(id(schema))
         if known is None:
-            known = self._wanted_by[id(schema)] = self._work_out(schema, depth)
+            known = self._accepted_by[id(schema)] = self._accepted_kinds(schema, depth)
         return known
 
-    def _work_out(self, schema: Mapping[str, Any], depth: int) -> frozenset[str]:
+    def _accepted_kinds(self, schema: Mapping[str, Any], depth: int) -> frozenset[str]:
         self._budget.spend()
-        wanted = _EVERYTHING
+        kinds = _EVERYTHING
         if "type" in schema:
             named = schema["type"]
-            wanted = frozenset([named] if isinstance(named, str) else named)
-            wanted |= {"integer"} if "number" in wanted else frozenset()
+            kinds = frozenset([named] if isinstance(named, str) else named)
+            kinds |= {"integer"} if "number" in kinds else frozenset()
         if "enum" in schema or "const" in schema:
-            wanted &= frozenset(map(_kind, schema.get("enum", [schema.get("const")])))
+            kinds &= frozenset(map(_kind, schema.get("enum", [schema.get("const")])))
         for part in schema.get("allOf", ()):
-            wanted &= self._wanted(part, depth - 1)
+            kinds &= self._accepted(part, depth - 1)
         for keyword in ("anyOf", "oneOf"):
             if keyword in schema:
-                wanted &= frozenset[str]().union(*(self._wanted(part, depth - 1) for part in schema[keyword]))
-        return wanted
+                kinds &= frozenset[str]().union(*(self._accepted(part, depth - 1) for part in schema[keyword]))
+        return kinds
 
     def _resolved(self, schema: Any) -> Any:
-        """Follow local references; one that leads nowhere accepts anything."""
-        for _ in range(_DEPTH):
+        """The target of local references; an unknown one accepts anything."""
+        for _ in range(_MAX_DEPTH):
             reference = schema.get("$ref") if isinstance(schema, _OBJECTS) else None
             if not isinstance(reference, str):
                 return schema
@@ -138,8 +131,8 @@ class Coercion:
         return True
 
 
-def _held_json(text: str) -> Any:
-    """The JSON value that a string holds; the string itself if it holds none."""
+def _parse_string(text: str) -> Any:
+    """The JSON value in a string; the string itself if there is none."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

@@ -1,8 +1,8 @@
-"""Shapes to types that msgspec decodes in one go, with a hook for what msgspec does not know; checked defaults.
+"""Decoders of shapes: types for msgspec, and a hook for what it does not know; checked defaults.
 
-Where msgspec reads an annotation as we do, the type is the annotation's own. Where it does not (limits in another
-dialect, unions it can't tell apart, pydantic, aliases), a stand-in class takes the place, and the hook behind it reads
-the plain JSON value. Patterns never reach msgspec, because it would run them on Python's backtracking engine.
+Where msgspec reads an annotation as we do, the type is the annotation itself. Where it does not (limits in another
+dialect, ambiguous unions, pydantic, aliases), it is a stand-in class, whose hook reads the plain JSON value. Patterns
+never reach msgspec, because it would run them on Python's backtracking engine.
 """
 
 import math
@@ -17,58 +17,42 @@ import msgspec
 from msgspec import UNSET
 
 from dovetail.errors import SetupError
+from dovetail.schema import shapes
 from dovetail.schema.annotations import NO_CONSTRAINTS, Constraints
 from dovetail.schema.explain import UNEXPLAINED, ValidationProblem, problems_in
-from dovetail.schema.shapes import (
-    Alternatives,
-    Array,
-    Choice,
-    Definition,
-    Dictionary,
-    FixedArray,
-    PydanticShape,
-    Record,
-    Reference,
-    Scalar,
-    Shape,
-    is_null,
-    is_plain,
-    is_recursive,
-    needs_trial,
-    reachable,
-)
+from dovetail.schema.shapes import Shape
 
-Read = Callable[[Any], Any]
+Reader = Callable[[Any], Any]
 
-_SILENT_KEYWORDS = frozenset(
+_ANNOTATION_KEYWORDS = frozenset(  # they constrain nothing
     {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
 )
 
 
 class _StandInType(type):
-    """msgspec checks that a hook returns an instance of the class it was asked for; a stand-in takes anything."""
+    """msgspec wants an instance of the class from its hook; any value is one of a stand-in."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return True
 
 
 class DecoderBuilder:
-    """Makes msgspec types out of shapes.
+    """Makes types for msgspec of shapes.
 
-    For input, classes are built as their authors wrote them. For output, values are only checked, and nothing of the
-    user's runs. `exact` turns False when a schema says more than the types can check.
+    For input, classes are built as their authors wrote them. For output, values are only checked, and no code of the
+    author runs. `exact` becomes False when the schema constrains more than the types can check.
     """
 
     def __init__(self, *, for_output: bool = False) -> None:
         self.for_output = for_output
         self.exact = True
-        self._hooks: dict[Any, Read] = {}
+        self._hooks: dict[Any, Reader] = {}
         self._definitions: dict[int, Any] = {}
-        self._trials = threading.local()  # in each thread, while it tries: results by union and value
+        self._trials = threading.local()  # by thread, during a decoding: results by union and value
 
     @property
     def hook(self) -> Callable[[type, Any], Any] | None:
-        """The `dec_hook` for msgspec; None if no type needs one."""
+        """The `dec_hook` for msgspec, if some type needs one."""
         return self._run_hook if self._hooks else None
 
     def decoder(self, type_: Any, where: str) -> msgspec.json.Decoder[Any]:
@@ -78,56 +62,62 @@ class DecoderBuilder:
             raise SetupError(f"{where}: this type can't be decoded ({error}); use a simpler one") from None
 
     def make(self, shape: Shape) -> Any:
-        if _says_more(shape.constraints):
+        if _has_unchecked_keywords(shape.constraints):
             self.exact = False
         match shape:
-            case Scalar():
+            case shapes.Scalar():
                 if shape.kind.read is not None:
                     self._hooks[shape.kind.type] = shape.kind.read
                 return self._limited(shape.kind.type, shape.constraints)
-            case Choice():
+            case shapes.Choice():
                 return shape.native or self._choice(shape)
-            case Array():
+            case shapes.Array():
                 return self._limited(self._array(shape), shape.constraints)
-            case FixedArray():
+            case shapes.FixedArray():
                 return _subscript(tuple, [self.make(item) for item in shape.items] or [()])
-            case Dictionary():
+            case shapes.Dictionary():
                 return self._limited(dict[self.make(shape.key), self.make(shape.value)], shape.constraints)  # type: ignore[misc]
-            case Alternatives():
+            case shapes.Alternatives():
                 return self._alternatives(shape)
-            case Reference():
+            case shapes.Reference():
                 return self._definition(shape.definition)
-            case PydanticShape():
-                return self._foreign(shape)
+            case shapes.PydanticShape():
+                return self._pydantic(shape)
         return Any
 
     def convert(self, value: Any, type_: Any) -> Any:
-        """Read a JSON value that is decoded already."""
+        """Decodes a value that is no longer JSON text."""
         return msgspec.convert(value, type_, dec_hook=self.hook, str_keys=True)
 
     def _run_hook(self, type_: type, value: Any) -> Any:
         try:
             return self._hooks[type_](value)
-        except msgspec.ValidationError as error:  # it would lose the path that led here
+        except msgspec.ValidationError as error:  # msgspec would drop its path
             raise ValidationProblem(problems_in(error)) from None
 
-    def _stand_in(self, name: str, read: Read) -> type:
+    def _stand_in(self, name: str, read: Reader) -> type:
         stand_in = _StandInType(name, (), {})
         self._hooks[stand_in] = read
+        return stand_in
+
+    def _defined_stand_in(self, definition: shapes.Definition, build: Callable[[], Reader]) -> type:
+        """A stand-in that exists before its reader is built, because the definition may contain itself."""
+        stand_in = self._definitions[id(definition)] = self._stand_in(definition.name, repr)
+        self._hooks[stand_in] = build()
         return stand_in
 
     def _limited(self, type_: Any, constraints: Constraints) -> Any:
         limits = constraints.limits()
         checked = {name: value for name, value in limits.items() if _msgspec_checks(name, value, type_)}
         if "ge" in checked:
-            checked.pop("gt", None)  # msgspec takes one of each pair
+            checked.pop("gt", None)  # msgspec accepts one of each pair
         if "le" in checked:
             checked.pop("lt", None)
         if checked.keys() != limits.keys():
             self.exact = False
         return Annotated[type_, msgspec.Meta(**checked)] if checked else type_
 
-    def _choice(self, shape: Choice) -> Any:
+    def _choice(self, shape: shapes.Choice) -> Any:
         known = {(type(json), json): python for json, python in shape.pairs}
 
         def read(value: Any) -> Any:
@@ -138,7 +128,7 @@ class DecoderBuilder:
 
         return self._stand_in("Choice", read)
 
-    def _array(self, shape: Array) -> Any:
+    def _array(self, shape: shapes.Array) -> Any:
         item = self.make(shape.item)
         if shape.container is tuple:
             return _subscript(tuple, [item, ...])
@@ -147,13 +137,13 @@ class DecoderBuilder:
         as_list = _subscript(list, [item])
         return self._stand_in("Array", lambda value: shape.container(self.convert(value, as_list)))
 
-    def _alternatives(self, shape: Alternatives) -> Any:
+    def _alternatives(self, shape: shapes.Alternatives) -> Any:
         members = [(member, self.make(member)) for member in shape.members]
         has_hook = any(type_ in self._hooks for _, type_ in members)
-        several = sum(not is_null(member) for member, _ in members) > 1
+        several = sum(not shapes.is_null(member) for member, _ in members) > 1
         candidates = [(type_, _field_names(member)) for member, type_ in members]
-        mirrors = self.for_output and sum(names is not None for _, names in candidates) > 1  # msgspec takes one
-        if not mirrors and not needs_trial(shape.members) and not (has_hook and several):
+        mirrors = self.for_output and sum(names is not None for _, names in candidates) > 1  # msgspec accepts one
+        if not mirrors and not shapes.needs_trial(shape.members) and not (has_hook and several):
             return _subscript(Union, [type_ for _, type_ in members])
 
         def read(value: Any) -> Any:
@@ -161,8 +151,8 @@ class DecoderBuilder:
             tried: dict[tuple[int, int], tuple[Any, Any]] = {} if known is None else known
             self._trials.tried = tried
             try:
-                if key not in tried:  # each alternative of the object around this one asks again
-                    tried[key] = value, self._first(_likeliest_first(candidates, value), value)
+                if key not in tried:  # the alternatives of an outer union come here with the same value
+                    tried[key] = value, self._first_fit(_likeliest_first(candidates, value), value)
             finally:
                 self._trials.tried = known
             if tried[key][1] is msgspec.UNSET:
@@ -171,54 +161,49 @@ class DecoderBuilder:
 
         return self._stand_in("Alternatives", read)
 
-    def _first(self, types: list[Any], value: Any) -> Any:
+    def _first_fit(self, types: list[Any], value: Any) -> Any:
         for type_ in types:
             with suppress(msgspec.ValidationError, ValueError):
                 return self.convert(value, type_)
         return msgspec.UNSET
 
-    def _foreign(self, shape: PydanticShape) -> Any:
+    def _pydantic(self, shape: shapes.PydanticShape) -> Any:
         if self.for_output:
             self.exact = False
             return Any
         shape.type.refuse_doubling()
         if shape.altered:
-            return self._stand_in("Foreign", shape.type.read)
+            return self._stand_in("Pydantic", shape.type.read)
         self._hooks[shape.type.annotation] = shape.type.read
         return shape.type.annotation
 
-    # Definitions
-
-    def _definition(self, definition: Definition) -> Any:
+    def _definition(self, definition: shapes.Definition) -> Any:
+        body = definition.body
         if id(definition) not in self._definitions:
-            if isinstance(definition.body, Record):
-                self._definitions[id(definition)] = self._record(definition, definition.body)
-            elif not is_recursive(definition):
-                return self.make(definition.body)
+            if isinstance(body, shapes.Record):
+                self._definitions[id(definition)] = self._record(definition, body)
+            elif shapes.is_recursive(definition):
+                self._defined_stand_in(definition, lambda: self._converter(self.make(body)))
             else:
-                made: list[Any] = []
-                stand_in = self._stand_in(definition.name, lambda value: self.convert(value, made[0]))
-                self._definitions[id(definition)] = stand_in
-                made.append(self.make(definition.body))
+                return self.make(body)
         return self._definitions[id(definition)]
 
-    def _record(self, definition: Definition, record: Record) -> Any:
-        if not self.for_output and is_plain(record):
+    def _converter(self, type_: Any) -> Reader:
+        return lambda value: self.convert(value, type_)
+
+    def _record(self, definition: shapes.Definition, record: shapes.Record) -> Any:
+        if not self.for_output and shapes.is_plain(record):
             self._definitions[id(definition)] = record.source.annotation
             for field in record.fields:
-                self.make(field.shape)  # for their hooks, and to learn whether they are exact
+                self.make(field.shape)  # registers its hooks, and may set `exact`
             return record.source.annotation
-        if self.for_output and not record.source.is_array and not is_recursive(definition):
+        if self.for_output and not record.source.is_array and not shapes.is_recursive(definition):
             return self._mirror(record)
-        read = self._array_reader if record.source.is_array else self._object_reader
-        made: list[Read] = []
-        stand_in = self._stand_in(definition.name, lambda value: made[0](value))
-        self._definitions[id(definition)] = stand_in
-        made.append(read(record))
-        return stand_in
+        reader = self._array_reader if record.source.is_array else self._object_reader
+        return self._defined_stand_in(definition, lambda: reader(record))
 
-    def _mirror(self, record: Record) -> Any:
-        """A TypedDict with the fields of a record, as our types."""
+    def _mirror(self, record: shapes.Record) -> Any:
+        """A TypedDict with the fields of a record."""
         fields = {}
         for field in record.fields:
             if field.is_input or self.for_output:
@@ -230,11 +215,11 @@ class DecoderBuilder:
         if record.source.closed and self.for_output:
             try:
                 return _closed_struct(record.source.cls.__name__, fields)
-            except ValueError:  # a key that msgspec would have to escape: the schema refuses the others
+            except ValueError:  # msgspec can't escape a key: the schema refuses unknown ones
                 self.exact = False
         return _typed_dict(record.source.cls.__name__, fields)
 
-    def _object_reader(self, record: Record) -> Read:
+    def _object_reader(self, record: shapes.Record) -> Reader:
         mirror = self._mirror(record)
         keywords = {field.name: field.keyword for field in record.fields if field.is_input}
         known = keywords.keys() | ({record.source.tag[0]} if record.source.tag else set())
@@ -250,7 +235,7 @@ class DecoderBuilder:
 
         return read
 
-    def _array_reader(self, record: Record) -> Read:
+    def _array_reader(self, record: shapes.Record) -> Reader:
         types = [self.make(field.shape) for field in record.fields]
         required = sum(field.required for field in record.fields)
 
@@ -267,7 +252,7 @@ _typed_dict: Callable[[str, Mapping[str, Any]], Any] = TypedDict  # type: ignore
 
 
 def _closed_struct(title: str, fields: Mapping[str, Any]) -> Any:
-    """The same that refuses other keys; its fields are numbered, for not every key could be a name."""
+    """A Struct that refuses unknown keys; its fields are numbered, because a key may be no identifier."""
     names = {f"_{number}": name for number, name in enumerate(fields)}
     members: list[Any] = []
     for own, name in names.items():
@@ -281,7 +266,7 @@ def _subscript(generic: Any, arguments: Iterable[Any]) -> Any:
 
 
 def _msgspec_checks(name: str, value: Any, type_: Any) -> bool:
-    """Whether msgspec can take this limit, and means by it what JSON Schema means."""
+    """Whether msgspec accepts this limit, with the meaning of JSON Schema."""
     if name == "pattern":
         return False
     if name == "multiple_of" and type_ is float:
@@ -291,22 +276,20 @@ def _msgspec_checks(name: str, value: Any, type_: Any) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-def _says_more(constraints: Constraints) -> bool:
-    """Whether the schema has keywords beside its type that only a validator checks."""
-    extra = constraints.extra or {}
-    return constraints.format is not None or any(
-        keyword not in _SILENT_KEYWORDS and not keyword.startswith("x-") for keyword in extra
-    )
+def _has_unchecked_keywords(constraints: Constraints) -> bool:
+    """Whether the schema has keywords that only a validator checks."""
+    extra = {keyword for keyword in constraints.extra or () if not keyword.startswith("x-")}
+    return constraints.format is not None or not extra <= _ANNOTATION_KEYWORDS
 
 
 def _field_names(shape: Shape) -> frozenset[str] | None:
-    if isinstance(shape, Reference) and isinstance(shape.definition.body, Record):
+    if isinstance(shape, shapes.Reference) and isinstance(shape.definition.body, shapes.Record):
         return frozenset(field.name for field in shape.definition.body.fields)
     return None
 
 
 def _likeliest_first(candidates: list[tuple[Any, frozenset[str] | None]], value: Any) -> list[Any]:
-    """In declared order, but for an object the class that knows most of its keys comes first."""
+    """The types in declared order, but for an object the class with most of its keys first."""
     if isinstance(value, dict):
         candidates = sorted(candidates, key=lambda one: 0 if one[1] is None else len(value.keys() - one[1]))
     return [type_ for type_, _ in candidates]
@@ -314,22 +297,18 @@ def _likeliest_first(candidates: list[tuple[Any, frozenset[str] | None]], value:
 
 T = TypeVar("T")
 
-_MISFITS = (msgspec.DecodeError, ValueError, TypeError)
-_PLAIN = (str, int, float, bool)  # whatever else somebody gives as a default is theirs to know
-
-
-# Parameters
+_DECODE_ERRORS = (msgspec.DecodeError, ValueError, TypeError)
 
 
 def check_default(default: Any, shape: Shape, where: str) -> None:
-    """Raise SetupError for a plain default of the wrong type; one outside of its limits may well mean "not given"."""
-    if type(default) not in _PLAIN:
+    """Raises SetupError for a plain default of the wrong type; one outside of its limits may mean "not given"."""
+    if type(default) not in (str, int, float, bool):
         return
-    maker = DecoderBuilder()
-    type_ = maker.make(_without_limits(shape))
+    builder = DecoderBuilder()
+    type_ = builder.make(_without_limits(shape))
     try:
-        maker.convert(default, type_)
-    except _MISFITS as error:
+        builder.convert(default, type_)
+    except _DECODE_ERRORS as error:
         words = problems_in(error)[0][1]
         reason = "" if words == UNEXPLAINED else f" ({words})"
         raise SetupError(
@@ -340,47 +319,43 @@ def check_default(default: Any, shape: Shape, where: str) -> None:
 
 def _without_limits(shape: Shape) -> Shape:
     match shape:
-        case Scalar():
+        case shapes.Scalar():
             return msgspec.structs.replace(shape, constraints=NO_CONSTRAINTS)
-        case Alternatives():
+        case shapes.Alternatives():
             return msgspec.structs.replace(shape, members=tuple(map(_without_limits, shape.members)))
-        case Reference() if not isinstance(shape.definition.body, Record):
+        case shapes.Reference() if not isinstance(shape.definition.body, shapes.Record):
             return _without_limits(shape.definition.body)
     return shape
 
 
-# Dataclasses
+# Of a class: its fields that msgspec may not set, with their defaults; and the fields that contain such classes.
+_Plan = tuple[tuple[tuple[str, Any], ...], Iterable[str]]
 
 
-_Plan = tuple[
-    tuple[tuple[str, Any], ...], Iterable[str]
-]  # of a class: fields that msgspec may leave to it, and where to look on
+def with_class_defaults(read: Callable[[Any], T], parameters: Mapping[str, Shape]) -> Callable[[Any], T]:
+    """A reader of arguments whose dataclasses have all their fields; `read` itself if they have them anyway.
 
-
-def with_class_defaults(read: Callable[[Any], T], shapes: Mapping[str, Shape]) -> Callable[[Any], T]:
-    """The same reading of arguments, but its dataclasses have all their fields; `read` itself if they have anyway.
-
-    msgspec does not set a field whose default is a plain value, because the class has it. Reading the attribute works
-    then, but `vars` and every encoder that looks there would miss it.
+    msgspec does not set a field whose default is an attribute of the class. The attribute can be read then, but `vars`,
+    and every encoder that uses it, would miss it.
     """
-    inner = tuple(name for name, shape in shapes.items() if any(map(_class_defaults, _records(shape))))
+    inner = tuple(name for name, shape in parameters.items() if any(map(_class_defaults, _records(shape))))
     plans: dict[type, _Plan] = {}
-    for record in (record for name in inner for record in _records(shapes[name])):
+    for record in (record for name in inner for record in _records(parameters[name])):
         plans[record.source.cls] = _plan(record, plans.get(record.source.cls, ((), ()))[1])
 
-    def read_completely(raw: Any) -> T:
+    def read_with_defaults(raw: Any) -> T:
         arguments = read(raw)
-        _complete([getattr(arguments, name) for name in inner], plans)
+        _set_defaults([getattr(arguments, name) for name in inner], plans)
         return arguments
 
-    return read_completely if inner else read
+    return read_with_defaults if inner else read
 
 
-def _records(shape: Shape) -> Iterable[Record]:
-    return (part for part in reachable(shape) if isinstance(part, Record))
+def _records(shape: Shape) -> Iterable[shapes.Record]:
+    return (part for part in shapes.reachable(shape) if isinstance(part, shapes.Record))
 
 
-def _class_defaults(record: Record) -> tuple[tuple[str, Any], ...]:
+def _class_defaults(record: shapes.Record) -> tuple[tuple[str, Any], ...]:
     cls = record.source.cls
     if not hasattr(cls, "__dataclass_fields__"):
         return ()
@@ -388,22 +363,22 @@ def _class_defaults(record: Record) -> tuple[tuple[str, Any], ...]:
     return tuple((name, value) for name, value in found if value is not UNSET and getattr(cls, name, UNSET) is value)
 
 
-def _plan(record: Record, known: Iterable[str]) -> _Plan:
-    """`known` are the fields to look into of the same class with other type arguments."""
+def _plan(record: shapes.Record, known: Iterable[str]) -> _Plan:
+    """`known` are the fields of the same class with other type arguments."""
     attribute = "keyword" if issubclass(record.source.cls, msgspec.Struct) else "name"
     inner = [getattr(field, attribute) for field in record.fields if any(map(_class_defaults, _records(field.shape)))]
     return _class_defaults(record), list(dict.fromkeys((*known, *inner)))
 
 
-def _complete(waiting: list[Any], plans: Mapping[type, _Plan]) -> None:
-    while waiting:
-        current = waiting.pop()
+def _set_defaults(stack: list[Any], plans: Mapping[type, _Plan]) -> None:
+    while stack:
+        current = stack.pop()
         if type(current) in plans:
             defaults, names = plans[type(current)]
             for name, default in defaults:
                 vars(current).setdefault(name, default)
-            waiting += [getattr(current, name) for name in names]
+            stack += [getattr(current, name) for name in names]
         elif isinstance(current, dict):
-            waiting += current.values()
+            stack += current.values()
         elif isinstance(current, (list, tuple, set, frozenset, deque)):
-            waiting += current
+            stack += current

@@ -1,8 +1,8 @@
-"""What is wrong with a value, in words a model can act on: of msgspec's errors, and of a JSON Schema.
+"""Validation problems in words that a model can act on, of msgspec's errors and of a JSON Schema.
 
-The schema engine's own list of errors grows exponentially with nested alternatives, and to ask it about every part of a
-value costs the depth of the value times its size. So it is asked about single keywords, and the parts are walked here,
-each once. Every look is paid for; with the budget the explanation ends.
+The errors of jsonschema-rs grow exponentially with nested alternatives, and checking each part of a value with it takes
+the depth of the value times its size. So it checks single keywords only, and the parts are visited here, each once.
+Each visit is paid from the budget; when that is spent the explanation ends.
 """
 
 import itertools
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 Step = str | int
 
 _PLAIN = frozenset({str, bool, float, NoneType})
-_NODE = 64  # characters of a text that count as one value
-_LARGEST = 14_000  # bits of an integer; beyond 4,300 digits Python and the engine lose count
+_NODE_CHARACTERS = 64  # of a text count as one node
+_MAX_INTEGER_BITS = 14_000  # beyond 4,300 digits neither Python nor the engine converts it
 MAX_SHOWN = 20  # lines, and names or values in a line
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something wrong at a path; `types` and `values` are what a wrong choice could have been."""
+    """A problem at a path; `types` and `values` are those that were allowed instead of a wrong one."""
 
     path: tuple[Step, ...]
     text: str
@@ -41,13 +41,10 @@ INCOMPLETE = "there may be more that is wrong, but it is too large to be explain
 
 
 class Budget:
-    """What it may cost to read a value again and to say what is wrong with it.
-
-    To look at a value with one part of a schema costs one; to compare it as a whole, all the nodes that are in it.
-    """
+    """What coercing and explaining may cost: one for a visit with a part of the schema, its size for a comparison."""
 
     class Spent(Exception):
-        """It does not reach any further."""
+        """Nothing remains."""
 
     def __init__(self, remaining: float = 100_000) -> None:
         self.remaining = remaining
@@ -63,32 +60,29 @@ class Budget:
 
 
 def size(value: Any) -> int:
-    """The nodes of a value: JSON values, and 64 characters of a text or of names count as one more."""
+    """The nodes of a value: each JSON value is one, and 64 characters of text or names are one more."""
     if isinstance(value, dict):
-        return 1 + sum(map(len, value)) // _NODE + sum(map(size, value.values()))
+        return 1 + sum(map(len, value)) // _NODE_CHARACTERS + sum(map(size, value.values()))
     if isinstance(value, (list, tuple)):
         return 1 + sum(map(size, value))
-    return 1 + len(value) // _NODE if isinstance(value, str) else 1
+    return 1 + len(value) // _NODE_CHARACTERS if isinstance(value, str) else 1
 
 
-def is_within_limits(value: Any, deepest: int, longest_name: int) -> bool:
-    """Whether the engine can be trusted with a JSON value: not too deep, no number or name that it can't handle."""
+def is_within_limits(value: Any, max_depth: int, max_name: int) -> bool:
+    """Whether the engine can check a JSON value: not too deep, without too large integers and too long names."""
     stack: list[tuple[int, Iterable[Any]]] = [(0, (value,))]
     while stack:
         depth, values = stack.pop()
         for item in values:
             if isinstance(item, (dict, list, tuple)):
-                if depth == deepest or (isinstance(item, dict) and max(map(len, item), default=0) > longest_name):
+                if depth == max_depth or (isinstance(item, dict) and max(map(len, item), default=0) > max_name):
                     return False
                 inner = item.values() if isinstance(item, dict) else item
                 if not _PLAIN.issuperset(map(type, inner)):
                     stack.append((depth + 1, inner))
-            elif isinstance(item, int) and item.bit_length() > _LARGEST:
+            elif isinstance(item, int) and item.bit_length() > _MAX_INTEGER_BITS:
                 return False
     return True
-
-
-# Words
 
 
 def readable(path: Iterable[Step], root: str) -> str:
@@ -121,7 +115,7 @@ def excerpt(value: Any) -> str:
 
 
 def _cut(value: Any, depth: int) -> Any:
-    """Enough of a value to show, so that a large one costs nothing."""
+    """The part of a value that `excerpt` may show, so that a large one costs nothing."""
     if isinstance(value, str):
         return value[:81].encode("utf-8", "replace").decode()
     if isinstance(value, (dict, list, tuple)) and not depth:
@@ -133,13 +127,13 @@ def _cut(value: Any, depth: int) -> Any:
     return value
 
 
-_LONGEST = 500  # characters of a message that are looked at; it may repeat what a caller sent
+_MAX_MESSAGE = 500  # characters; msgspec's messages may repeat what the caller sent
 _STEP = r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]"
 UNEXPLAINED = "does not fit its type"
 
 
 class ValidationProblem(ValueError):
-    """A value that its type refuses; `problems` are pairs of a path (like `.a[0]`) and what is wrong there."""
+    """A value does not fit its type; `problems` are pairs of a path (like `.a[0]`) and a text."""
 
     def __init__(self, problems: list[tuple[str, str]]) -> None:
         super().__init__("; ".join(f"{path}: {text}" for path, text in problems))
@@ -147,7 +141,7 @@ class ValidationProblem(ValueError):
 
 
 def problems_in(error: Exception) -> list[tuple[str, str]]:
-    """Where a value does not fit, and why."""
+    """The problems in a decoder's exception: pairs of a path and a text."""
     if isinstance(error, ValidationProblem):
         return error.problems
     text, path = _split(str(error))
@@ -155,8 +149,9 @@ def problems_in(error: Exception) -> list[tuple[str, str]]:
     if isinstance(cause, ValidationProblem):
         return [(path + inner, words) for inner, words in cause.problems]
     if cause is None:
-        return [(path, _translated(text))]
-    return [(path, str(cause))]  # raised by the author of a class: their words
+        translated = (match.expand(words) for pattern, words in _WORDS if (match := re.match(pattern, text)))
+        return [(path, next(translated, UNEXPLAINED))]
+    return [(path, str(cause))]  # raised by the author's class
 
 
 def _split(message: str) -> tuple[str, str]:
@@ -164,12 +159,12 @@ def _split(message: str) -> tuple[str, str]:
     text, _, place = message.rpartition(" - at `")
     place = place.removeprefix("key` in `")
     if not place.startswith("$"):
-        return message[:_LONGEST], ""
-    path = place[1:-1].replace("[...]", "[…]")  # it does not say which key of a dict it was
-    return text[:_LONGEST], path[:_LONGEST] + "…" * (len(path) > _LONGEST)
+        return message[:_MAX_MESSAGE], ""
+    path = place[1:-1].replace("[...]", "[…]")  # msgspec does not name the key of a dict
+    return text[:_MAX_MESSAGE], path[:_MAX_MESSAGE] + "…" * (len(path) > _MAX_MESSAGE)
 
 
-_WORDS = (  # expressions are compiled when a value does not fit, and then kept by `re`
+_WORDS = (  # compiled, and cached by `re`, when a value does not fit
     (r"Invalid RFC3339 encoded datetime", "must be a date-time such as 2026-07-28T09:30:00Z"),
     (r"Invalid RFC3339 encoded date", "must be a date such as 2026-07-28"),
     (r"Invalid RFC3339 encoded time", "must be a time such as 09:30:00"),
@@ -200,24 +195,16 @@ _WORDS = (  # expressions are compiled when a value does not fit, and then kept 
 )
 
 
-def _translated(text: str) -> str:
-    for pattern, words in _WORDS:
-        match = re.match(pattern, text)
-        if match:
-            return match.expand(words)
-    return UNEXPLAINED
-
-
 def problem_line(path: str, words: str, value: Any, *, root: str = "arguments") -> str:
-    """One readable line: where, what was expected, what came."""
+    """One line: the path, what was expected, and the value."""
     here = f"{path.lstrip('.') or root}: {words}"
-    if path.endswith("…") or not words.startswith(("must", "expected")):  # a path that was cut leads somewhere else
+    if path.endswith("…") or not words.startswith(("must", "expected")):  # a cut path leads to another value
         return here
     return f"{here}, got {(excerpt if words.startswith('must') else described)(_at(value, path))}"
 
 
 def _at(value: Any, path: str) -> Any:
-    """The part of a value that a path leads to, as far as it can be followed."""
+    """The value at a path, as far as it exists."""
     for step in re.finditer(_STEP, path):
         try:
             value = value[step["name"]] if step["name"] else value[int(step["index"])]
@@ -226,13 +213,13 @@ def _at(value: Any, path: str) -> Any:
     return value
 
 
-Part = dict[str, Any] | bool  # a schema, or one inside it
+Part = dict[str, Any] | bool  # a schema, or a subschema
 
-PARTNERS = {"exclusiveMaximum": "maximum", "exclusiveMinimum": "minimum"}  # in draft-04 the first is only a flag
+PARTNERS = {"exclusiveMaximum": "maximum", "exclusiveMinimum": "minimum"}  # a mere flag in draft-04
 
-_FOUND = 100  # problems that are looked for
-_STEPS = 150  # into the schema
-_WHOLE = frozenset({"const", "enum", "uniqueItems"})  # look at all that is in a value
+_MAX_PROBLEMS = 100
+_MAX_STEPS = 150  # of nested subschemas
+_COMPARING = frozenset({"const", "enum", "uniqueItems"})  # compare the whole value
 _UNKNOWN = "unknown property"
 _NUMBERS, _OBJECTS, _ARRAYS = (int, float), (dict,), (list, tuple)
 
@@ -280,20 +267,20 @@ _LIMITS: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 class Explanation:
-    """Finds what is wrong with one value: each part of the schema looks at each part of the value once."""
+    """Finds the problems of one value: visits each part of it once with each part of the schema."""
 
     def __init__(self, document: "SchemaDocument", engine: "SchemaEngine", budget: Budget) -> None:
         self._document = document
         self._engine = engine
         self._budget = budget
-        self._answers: dict[tuple[int, int], list[Problem]] = {}  # keeps nested alternatives from multiplying
+        self._found: dict[tuple[int, int], list[Problem]] = {}  # so that nested alternatives do not multiply
 
-    def of(self, value: Any) -> list[Problem]:
+    def problems(self, value: Any) -> list[Problem]:
         return self._explain(self._document.root, value, 0)
 
     def _fits(self, part: Part, value: Any, steps: int) -> bool:
         fits = not self._explain(part, value, steps)
-        self._budget.spend(0)  # what was not looked at can't be said to fit
+        self._budget.spend(0)  # raises if the visit was not complete
         return fits
 
     def _explain(self, part: Part, value: Any, steps: int) -> list[Problem]:
@@ -302,24 +289,24 @@ class Explanation:
         key = id(part), id(value)
         with suppress(Budget.Spent):
             self._budget.spend()
-            if key not in self._answers and steps < _STEPS:
-                self._answers[key] = self._look(part, value, steps + 1)[:_FOUND]
-                self._budget.spend(len(self._answers[key]))  # for all who hand them on
-        return self._answers.get(key, [])
+            if key not in self._found and steps < _MAX_STEPS:
+                self._found[key] = self._visit(part, value, steps + 1)[:_MAX_PROBLEMS]
+                self._budget.spend(len(self._found[key]))  # for the rules that pass them on
+        return self._found.get(key, [])
 
-    def _look(self, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
+    def _visit(self, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
         if self._document.is_old and "$ref" in part:
             return self._reference(part["$ref"], part, value, steps)
-        wrong = next((name for name in ("const", "enum", "type") if self._breaks(part, name, value)), None)
+        wrong = next((name for name in ("const", "enum", "type") if self._violates(part, name, value)), None)
         if wrong:
-            return [_wrong_choice(wrong, part[wrong], value)]  # nothing else about it matters
+            return [_wrong_choice(wrong, part[wrong], value)]  # hides all other problems
         found: list[Problem] = []
         for keyword, argument in part.items():
             if self._budget.is_spent:
                 break
             concerned, text = _LIMITS.get(keyword, ((), ""))
-            if isinstance(value, concerned) and self._breaks(part, keyword, value):
-                if keyword == "pattern" and len(str(value)) > self._engine.pattern(argument).longest:
+            if isinstance(value, concerned) and self._violates(part, keyword, value):
+                if keyword == "pattern" and len(str(value)) > self._engine.pattern(argument).max_text:
                     text = "is too long to be checked against the pattern {text}, has {size} characters"
                 found.append(Problem((), _limit_text(text, keyword, part, value)))
             concerned, rule = _RULES.get(keyword, ((), None))
@@ -327,13 +314,13 @@ class Explanation:
                 found += rule(self, argument, part, value, steps)
         return found
 
-    def _breaks(self, part: dict[str, Any], keyword: str, value: Any) -> bool:
-        if keyword in part and (keyword in _WHOLE or isinstance(value, str)):
-            each = len(part["enum"]) // 8 if keyword == "enum" and isinstance(value, (dict, list)) else 0  # one by one
-            self._budget.spend(size(value) + each)
-        return keyword in part and self._engine.breaks(part, keyword, value)
+    def _violates(self, part: dict[str, Any], keyword: str, value: Any) -> bool:
+        if keyword in part and (keyword in _COMPARING or isinstance(value, str)):
+            extra = len(part["enum"]) // 8 if keyword == "enum" and isinstance(value, (dict, list)) else 0
+            self._budget.spend(size(value) + extra)
+        return keyword in part and self._engine.violates(part, keyword, value)
 
-    # Rules: the argument of a keyword, the schema it stands in, the value, the steps so far
+    # Rules. Parameters: the argument of the keyword, its schema, the value, the steps so far
 
     def _reference(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
         target = self._document.target(part, argument)
@@ -379,7 +366,7 @@ class Explanation:
                 structs.replace(problem, path=(step, *problem.path))
                 for problem in self._explain(inner, value[step], steps)
             ]
-            if len(found) > _FOUND or self._budget.is_spent:
+            if len(found) > _MAX_PROBLEMS or self._budget.is_spent:
                 break
         return found
 
@@ -398,8 +385,9 @@ class Explanation:
         self._budget.spend(len(patterns) * len(value))
         extra = (name for name in value if name not in known and not any(each.matches(name) for each in patterns))
         if argument is False:
-            allowed = [*known, *(f"names that match {text}" for text in texts)]
-            return [_unknown(name, allowed) for name in itertools.islice(extra, _FOUND)]
+            allowed = listed([*known, *(f"names that match {text}" for text in texts)]) or "none"
+            text = f"{_UNKNOWN} (known: {allowed})"
+            return [Problem((name,), text) for name in itertools.islice(extra, _MAX_PROBLEMS)]
         return self._each(((name, argument) for name in extra), value, steps)
 
     def _property_names(self, argument: Any, _part: Any, value: Any, steps: int) -> list[Problem]:
@@ -409,9 +397,8 @@ class Explanation:
     def _items(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
         if isinstance(argument, list):  # a tuple: prefixItems, or items before 2020-12
             return self._each(zip(range(len(value)), argument, strict=False), value, steps)
-        return self._each(
-            ((index, argument) for index in range(len(part.get("prefixItems", ())), len(value))), value, steps
-        )
+        start = len(part.get("prefixItems", ()))
+        return self._each(((index, argument) for index in range(start, len(value))), value, steps)
 
     def _additional_items(self, argument: Any, part: dict[str, Any], value: Any, steps: int) -> list[Problem]:
         known = part.get("items")
@@ -451,10 +438,6 @@ _RULES: dict[str, tuple[tuple[type, ...], _Rule]] = {
 }
 
 
-def _unknown(name: str, known: Iterable[str]) -> Problem:
-    return Problem((name,), f"{_UNKNOWN} (known: {listed([*known]) or 'none'})")
-
-
 def _limit_text(text: str, keyword: str, part: dict[str, Any], value: Any) -> str:
     limit = part[PARTNERS[keyword]] if part[keyword] is True and keyword in PARTNERS else part[keyword]
     shown = {"limit": excerpt(limit), "text": str(limit)[:200], "got": excerpt(value)}
@@ -472,7 +455,7 @@ def _wrong_choice(keyword: str, argument: Any, value: Any) -> Problem:
 
 
 def _choice(path: tuple[Step, ...], types: tuple[str, ...], values: tuple[str, ...], value: Any) -> Problem:
-    """What was expected where a value of the wrong type came, or one that is not among the allowed."""
+    """The problem of a value with a wrong type, or one that is not among the allowed values."""
     if not values:
         return Problem(path, f"expected {' or '.join(types)}, got {described(value)}", types)
     wanted = " or ".join([listed(values), *types])
@@ -481,13 +464,13 @@ def _choice(path: tuple[Step, ...], types: tuple[str, ...], values: tuple[str, .
 
 
 def _closest(branches: list[list[Problem]], value: Any) -> list[Problem]:
-    """Of several alternatives that all failed: what they ask for together, or the one that came nearest."""
+    """For alternatives that all failed: what they allow together, or the problems of the closest one."""
     choices = [_choice_at((), branch) for branch in branches]
     if all(choices):
         return [_merged((), choices, value)]
     near = [branch for branch, choice in zip(branches, choices, strict=True) if choice is None]
-    telling = [problem.path for problem in near[0] if problem.values] if len(near) > 1 else []
-    for path in telling:  # a property that tells the alternatives apart, with a value that none of them knows
+    tags = [problem.path for problem in near[0] if problem.values] if len(near) > 1 else []
+    for path in tags:  # a property that distinguishes the alternatives, with a value that none of them allows
         choices = [_choice_at(path, branch) for branch in near]
         if all(choice is not None and choice.values for choice in choices):
             return [_merged(path, choices, value)]
@@ -507,7 +490,7 @@ def _merged(path: tuple[Step, ...], choices: Iterable[Problem | None], value: An
 
 
 def problem_lines(found: list[Problem], root: str) -> list[str]:
-    """Readable lines without doubles, not too many."""
+    """At most `MAX_SHOWN` lines, without duplicates."""
     noun = root.removesuffix("s") if root == "arguments" else "property"
     lines: dict[str, None] = {}
     for problem in found:
@@ -515,6 +498,6 @@ def problem_lines(found: list[Problem], root: str) -> list[str]:
         if text.startswith(_UNKNOWN) and len(problem.path) == 1:
             text = text.replace("property", noun, 1)
         lines[f"{readable(problem.path, root)}: {text}"] = None
-    kept = list(lines)[:MAX_SHOWN]
-    rest = len(lines) - len(kept)
-    return [*kept, f"… and {'at least ' if len(found) >= _FOUND else ''}{rest} more"] if rest else kept
+    shown = list(lines)[:MAX_SHOWN]
+    rest = len(lines) - len(shown)
+    return [*shown, f"… and {'at least ' if len(found) >= _MAX_PROBLEMS else ''}{rest} more"] if rest else shown

@@ -1,34 +1,24 @@
-"""A type goes in; JSON Schema 2020-12 that every known host accepts comes out.
+"""JSON Schema 2020-12 of shapes, in a form that every known host accepts.
 
-References are written out in place unless a type contains itself, `type` stands beside `enum`, everything keeps its
-declared order, an array always has `items`, and there are no titles but those that users gave.
+References are inlined unless a type contains itself, `enum` has a `type` beside it, everything keeps its declared
+order, an array always has `items`, and there are no titles but those of the author.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import NODEFAULT, UNSET
 
 from dovetail.errors import SetupError
+from dovetail.schema import shapes
 from dovetail.schema.annotations import Constraints
 from dovetail.schema.encode import OutputError, encode_json, to_jsonable
-from dovetail.schema.shapes import (
-    Alternatives,
-    Array,
-    Choice,
-    Dictionary,
-    FixedArray,
-    PydanticShape,
-    Record,
-    Reference,
-    Scalar,
-    Shape,
-)
+from dovetail.schema.shapes import Shape
 
 JsonSchema = dict[str, Any]
 
-_WRITTEN_OUT = 10_000  # references; beyond this a schema is too large for anyone
+_MAX_INLINED = 10_000  # references; beyond this a schema is too large
 _REF = "#/$defs/"
 _CHECKED_BY_TYPES = ("date-time", "time", "duration", "uuid")
 
@@ -36,8 +26,7 @@ _CHECKED_BY_TYPES = ("date-time", "time", "duration", "uuid")
 class SchemaWriter:
     """Writes shapes as schemas that share one `$defs`.
 
-    With `for_checks` the formats are left out that types check by themselves, and less narrowly than a validator: a
-    date and time without a zone is welcome.
+    `for_checks` omits the formats that the types check, because a validator is stricter: it wants a time zone.
     """
 
     def __init__(self, where: str, *, for_output: bool = False, for_checks: bool = False) -> None:
@@ -47,37 +36,37 @@ class SchemaWriter:
         self.definitions: dict[str, JsonSchema] = {}
 
     def finish(self, schema: JsonSchema) -> JsonSchema:
-        """The schema with its references written out, and those that must stay under `$defs`."""
-        finished: JsonSchema = to_jsonable(write_out({**schema, "$defs": self.definitions}, self.where))
+        """The schema with references inlined, and recursive definitions under `$defs`."""
+        finished: JsonSchema = to_jsonable(inline_references({**schema, "$defs": self.definitions}, self.where))
         return finished
 
     def write(self, shape: Shape) -> JsonSchema:
-        return {**self._bare(shape), **_notes(shape.constraints)}
+        return {**self._bare(shape), **_keywords(shape.constraints, _NOTES), **(shape.constraints.extra or {})}
 
     def _bare(self, shape: Shape) -> JsonSchema:
         match shape:
-            case Scalar():
-                return self._checked_format(_scalar(shape))
-            case Choice():
+            case shapes.Scalar():
+                return self._without_checked_formats(_scalar(shape))
+            case shapes.Choice():
                 return _choice([json for json, _ in shape.pairs]) | _described(shape.description)
-            case Array():
+            case shapes.Array():
                 unique = {"uniqueItems": True} if shape.container in (set, frozenset) else {}
                 return {"type": "array", "items": self.write(shape.item), **_sizes(shape, "Items"), **unique}
-            case FixedArray():
+            case shapes.FixedArray():
                 return _fixed([self.write(item) for item in shape.items], len(shape.items))
-            case Dictionary():
-                return self._table(shape)
-            case Alternatives():
+            case shapes.Dictionary():
+                return self._dictionary(shape)
+            case shapes.Alternatives():
                 return {"anyOf": _flat([self.write(member) for member in shape.members])}
-            case Reference():
+            case shapes.Reference():
                 return self._reference(shape)
-            case Record():
+            case shapes.Record():
                 return self._record(shape)
-            case PydanticShape():
-                return self._foreign(shape)
+            case shapes.PydanticShape():
+                return self._pydantic(shape)
         return {}
 
-    def _table(self, shape: Dictionary) -> JsonSchema:
+    def _dictionary(self, shape: shapes.Dictionary) -> JsonSchema:
         schema: JsonSchema = {"type": "object"}
         keys = self.write(shape.key)
         if keys.pop("type", None) == "integer":
@@ -89,18 +78,18 @@ class SchemaWriter:
             schema["additionalProperties"] = values
         return schema | _sizes(shape, "Properties")
 
-    def _reference(self, shape: Reference) -> JsonSchema:
+    def _reference(self, shape: shapes.Reference) -> JsonSchema:
         definition = shape.definition
         if definition.name not in self.definitions:
-            self.definitions[definition.name] = {}  # a definition that contains itself ends here
+            self.definitions[definition.name] = {}  # ends the recursion of one that contains itself
             self.definitions[definition.name].update(self.write(definition.body))
         return {"$ref": _REF + definition.name}
 
-    def _record(self, shape: Record) -> JsonSchema:
+    def _record(self, shape: shapes.Record) -> JsonSchema:
         fields = [field for field in shape.fields if field.is_input or self.for_output]
         described = _described(shape.source.description)
         required = [field.name for field in fields if field.required]
-        written = {field.name: self._field(field.shape, field.default) for field in fields}
+        written = {field.name: self.write(field.shape) | default_keyword(field.default) for field in fields}
         if shape.source.is_array:
             return {**_fixed(list(written.values()), len(required)), **described}
         if shape.source.tag is not None:
@@ -114,27 +103,26 @@ class SchemaWriter:
             schema["additionalProperties"] = False
         return schema
 
-    def _field(self, shape: Shape, default: Any) -> JsonSchema:
-        return self.write(shape) | default_keyword(default)
-
-    def _foreign(self, shape: PydanticShape) -> JsonSchema:
-        """pydantic's schema; what contains itself there moves into our `$defs`, under a name that is free."""
-        schema = self._checked_format(write_out(shape.type.schema(for_output=self.for_output), self.where))
+    def _pydantic(self, shape: shapes.PydanticShape) -> JsonSchema:
+        """pydantic's schema; its recursive definitions move into our `$defs`, under free names."""
+        schema = self._without_checked_formats(
+            inline_references(shape.type.schema(for_output=self.for_output), self.where)
+        )
         moved = schema.pop("$defs", {})
         names = {name: self._free_name(name, moved[name]) for name in moved}
 
         def renamed(node: JsonSchema) -> JsonSchema:
             node = map_subschemas(node, renamed)
-            name = _referred(node)
+            name = _reference_name(node)
             return {**node, "$ref": _REF + names[name]} if name in names else node
 
         self.definitions.update({names[name]: renamed(body) for name, body in moved.items()})
         return renamed(schema)
 
-    def _checked_format(self, schema: JsonSchema) -> JsonSchema:
+    def _without_checked_formats(self, schema: JsonSchema) -> JsonSchema:
         if not self.for_checks:
             return schema
-        schema = map_subschemas(schema, self._checked_format)
+        schema = map_subschemas(schema, self._without_checked_formats)
         return {key: value for key, value in schema.items() if key != "format" or value not in _CHECKED_BY_TYPES}
 
     def _free_name(self, name: str, body: JsonSchema) -> str:
@@ -143,7 +131,7 @@ class SchemaWriter:
 
 
 def default_keyword(default: Any) -> JsonSchema:
-    """`{"default": …}` if there is a default and JSON can carry it."""
+    """`{"default": …}` if there is a default with a JSON form."""
     if default is UNSET or default is NODEFAULT:
         return {}
     try:
@@ -152,40 +140,46 @@ def default_keyword(default: Any) -> JsonSchema:
         return {}
 
 
-def _scalar(shape: Scalar) -> JsonSchema:
+def _scalar(shape: shapes.Scalar) -> JsonSchema:
     schema: JsonSchema = {"type": shape.kind.json, **shape.kind.keywords}
     limits = shape.constraints
     if limits.tz is False:
         schema.pop("format")  # the standard formats demand a time zone
     if shape.kind.type in (bytes, bytearray):
         limits = Constraints(min_length=_in_base64(limits.min_length), max_length=_in_base64(limits.max_length))
-    return schema | {keyword: value for name, keyword in _KEYWORDS if (value := getattr(limits, name)) is not None}
+    return schema | _keywords(limits, _LIMITS)
 
 
-_KEYWORDS = (
-    ("ge", "minimum"),
-    ("gt", "exclusiveMinimum"),
-    ("le", "maximum"),
-    ("lt", "exclusiveMaximum"),
-    ("multiple_of", "multipleOf"),
-    ("min_length", "minLength"),
-    ("max_length", "maxLength"),
-    ("pattern", "pattern"),
-)
+_LIMITS = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+    "min_length": "minLength",
+    "max_length": "maxLength",
+    "pattern": "pattern",
+}
+_NOTES = {name: name for name in ("title", "description", "format", "examples", "deprecated")}
+_NOTES["header"] = "x-mcp-header"
+
+
+def _keywords(constraints: Constraints, names: Mapping[str, str]) -> JsonSchema:
+    return {names[name]: value for name in names if (value := getattr(constraints, name)) is not None}
 
 
 def _in_base64(length: int | None) -> int | None:
     return None if length is None else (length + 2) // 3 * 4
 
 
-_JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
+JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 def _choice(values: list[Any]) -> JsonSchema:
     by_type: dict[str, list[Any]] = {}
     for value in values:
         plain = next(kind for kind in (bool, str, int, float) if isinstance(value, kind))
-        by_type.setdefault(_JSON_TYPES[plain], []).append(plain(value))
+        by_type.setdefault(JSON_TYPES[plain], []).append(plain(value))
     branches = [{"type": kind, "enum": members} for kind, members in by_type.items()]
     return branches[0] if len(branches) == 1 else {"anyOf": branches}
 
@@ -195,12 +189,12 @@ def _described(text: str | None) -> JsonSchema:
 
 
 def _flat(branches: list[JsonSchema]) -> list[JsonSchema]:
-    """Branches that are nothing but alternatives themselves give their own branches."""
+    """The branches, with those of a mere `anyOf` in its place."""
     return [inner for branch in branches for inner in (branch["anyOf"] if branch.keys() == {"anyOf"} else [branch])]
 
 
 def _fixed(items: list[JsonSchema], required: int) -> JsonSchema:
-    """A tuple. Alike items need no `prefixItems`; `items` is always there, because some hosts insist on it."""
+    """A tuple. Equal items need no `prefixItems`; some hosts insist on `items`."""
     size = {"minItems": required, "maxItems": len(items)}
     if items and all(item == items[0] for item in items):
         return {"type": "array", "items": items[0], **size}
@@ -208,23 +202,7 @@ def _fixed(items: list[JsonSchema], required: int) -> JsonSchema:
 
 
 def _sizes(shape: Shape, noun: str) -> JsonSchema:
-    limits = (f"min{noun}", shape.constraints.min_length), (f"max{noun}", shape.constraints.max_length)
-    return {keyword: value for keyword, value in limits if value is not None}
-
-
-def _notes(constraints: Constraints) -> JsonSchema:
-    notes = {
-        "title": constraints.title,
-        "description": constraints.description,
-        "format": constraints.format,
-        "examples": constraints.examples,
-        "deprecated": constraints.deprecated,
-        "x-mcp-header": constraints.header,
-    }
-    return {key: value for key, value in notes.items() if value is not None} | (constraints.extra or {})
-
-
-# References
+    return _keywords(shape.constraints, {"min_length": f"min{noun}", "max_length": f"max{noun}"})
 
 
 _MAPS = ("properties", "patternProperties", "dependentSchemas", "$defs")
@@ -235,15 +213,13 @@ _SINGLES = ("items", "additionalProperties", "propertyNames", "contains", "not",
 def map_subschemas(schema: JsonSchema, change: Callable[[JsonSchema], JsonSchema]) -> JsonSchema:
     """The schema with `change` applied to each schema directly inside it."""
     changed = dict(schema)
-    for keyword in _MAPS:
-        if isinstance(changed.get(keyword), dict):
-            changed[keyword] = {name: _applied(change, part) for name, part in changed[keyword].items()}
-    for keyword in _LISTS:
-        if isinstance(changed.get(keyword), list):
-            changed[keyword] = [_applied(change, part) for part in changed[keyword]]
-    for keyword in _SINGLES:
-        if keyword in changed:
-            changed[keyword] = _applied(change, changed[keyword])
+    for keyword, argument in schema.items():
+        if keyword in _MAPS and isinstance(argument, dict):
+            changed[keyword] = {name: _applied(change, part) for name, part in argument.items()}
+        elif keyword in _LISTS and isinstance(argument, list):
+            changed[keyword] = [_applied(change, part) for part in argument]
+        elif keyword in _SINGLES:
+            changed[keyword] = _applied(change, argument)
     return changed
 
 
@@ -251,22 +227,22 @@ def _applied(change: Callable[[JsonSchema], JsonSchema], part: Any) -> Any:
     return change(part) if isinstance(part, dict) else part
 
 
-def write_out(schema: JsonSchema, where: str) -> JsonSchema:
-    """Put each definition where it is referred to, unless it contains itself; the root is always put in place."""
+def inline_references(schema: JsonSchema, where: str) -> JsonSchema:
+    """The schema with each definition in place of its references, unless it contains itself; the root always."""
     definitions: dict[str, JsonSchema] = schema.get("$defs", {})
-    recursive = _self_contained(definitions)
-    kept: dict[str, JsonSchema] = {}
-    budget = _WRITTEN_OUT
+    recursive = _recursive(definitions)
+    remaining: dict[str, JsonSchema] = {}
+    budget = _MAX_INLINED
 
     def expand(node: JsonSchema, at_root: bool = False) -> JsonSchema:
         nonlocal budget
-        name = _referred(node)
+        name = _reference_name(node)
         if name not in definitions:
             return _without_discriminator(map_subschemas(node, expand))
         if name in recursive and not at_root:
-            if name not in kept:
-                kept[name] = {}
-                kept[name] = expand(definitions[name])
+            if name not in remaining:
+                remaining[name] = {}
+                remaining[name] = expand(definitions[name])
             return node
         budget -= 1
         if budget < 0:
@@ -275,17 +251,17 @@ def write_out(schema: JsonSchema, where: str) -> JsonSchema:
         return {**expand(definitions[name], at_root), **map_subschemas(beside, expand)}
 
     root = expand({key: value for key, value in schema.items() if key != "$defs"}, at_root=True)
-    return {**root, "$defs": kept} if kept else root
+    return {**root, "$defs": remaining} if remaining else root
 
 
-def _referred(node: JsonSchema) -> str:
-    """The name of the definition that a node refers to, or ""."""
+def _reference_name(node: JsonSchema) -> str:
+    """The definition that a node refers to, or ""."""
     reference = node.get("$ref")
     return reference.removeprefix(_REF) if isinstance(reference, str) and reference.startswith(_REF) else ""
 
 
-def _self_contained(definitions: dict[str, JsonSchema]) -> set[str]:
-    """The definitions that refer to themselves, directly or not."""
+def _recursive(definitions: dict[str, JsonSchema]) -> set[str]:
+    """The definitions that refer to themselves, directly or indirectly."""
     pattern = rf'"\$ref":"{re.escape(_REF)}([^"]+)"'
     reached = {name: set(re.findall(pattern, encode_json(body).decode())) for name, body in definitions.items()}
     for middle in definitions:
@@ -296,7 +272,7 @@ def _self_contained(definitions: dict[str, JsonSchema]) -> set[str]:
 
 
 def _without_discriminator(schema: JsonSchema) -> JsonSchema:
-    """OpenAPI's `discriminator` is no JSON Schema and would point to definitions that are gone."""
+    """OpenAPI's `discriminator` is no JSON Schema, and would point to inlined definitions."""
     mapping = schema.get("discriminator")
     if isinstance(mapping, dict) and "propertyName" in mapping:
         return {key: value for key, value in schema.items() if key != "discriminator"}

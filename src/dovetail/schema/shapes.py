@@ -9,7 +9,7 @@ import decimal
 import sys
 import types
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NotRequired, Required, get_args, get_origin
 
 import msgspec
@@ -163,7 +163,6 @@ def class_description(cls: Any) -> str | None:
 
 NUMBER = frozenset({"ge", "gt", "le", "lt", "multiple_of"})
 LENGTH = frozenset({"min_length", "max_length"})
-TEXT = LENGTH | {"pattern"}
 CLOCK = frozenset({"tz"})
 
 
@@ -273,7 +272,7 @@ SCALARS = {
         ScalarKind(bool, "boolean"),
         ScalarKind(int, "integer", limits=NUMBER),
         ScalarKind(float, "number", limits=NUMBER),
-        ScalarKind(str, "string", limits=TEXT),
+        ScalarKind(str, "string", limits=LENGTH | {"pattern"}),
         ScalarKind(bytes, "string", {"contentEncoding": "base64"}, LENGTH),
         ScalarKind(bytearray, "string", {"contentEncoding": "base64"}, LENGTH),
         ScalarKind(datetime.datetime, "string", {"format": "date-time"}, CLOCK),
@@ -302,23 +301,22 @@ def scalar_kind(cls: type) -> ScalarKind | None:
     return None
 
 
-def children(shape: Shape) -> Iterator[Shape]:
+def children(shape: Shape) -> Sequence[Shape]:
     """The shapes directly inside this one; for a reference, the body of its definition."""
     match shape:
         case Array():
-            yield shape.item
+            return (shape.item,)
         case FixedArray():
-            yield from shape.items
+            return shape.items
         case Dictionary():
-            yield shape.key
-            yield shape.value
+            return (shape.key, shape.value)
         case Alternatives():
-            yield from shape.members
+            return shape.members
         case Record():
-            for field in shape.fields:
-                yield field.shape
+            return [field.shape for field in shape.fields]
         case Reference():
-            yield shape.definition.body
+            return (shape.definition.body,)
+    return ()
 
 
 def reachable(shape: Shape) -> Iterator[Shape]:

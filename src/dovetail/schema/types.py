@@ -14,58 +14,20 @@ from typing import Annotated, Any, Final, ForwardRef, Literal, TypeVar, Union, g
 import msgspec
 
 from dovetail.errors import SetupError
-from dovetail.schema.annotations import (
-    LABELS,
-    LIMITS,
-    NO_CONSTRAINTS,
-    Constraints,
-    alias_value,
-    is_alias,
-    merge,
-    only_meta,
-    read_metadata,
-)
+from dovetail.schema import annotations, shapes
+from dovetail.schema.annotations import NO_CONSTRAINTS, Constraints, alias_value, is_alias
 from dovetail.schema.encode import OutputError, encode_json
 from dovetail.schema.pydantic import PydanticType, is_model
-from dovetail.schema.shapes import (
-    LENGTH,
-    SCALARS,
-    Alternatives,
-    Anything,
-    Array,
-    Choice,
-    Definition,
-    Dictionary,
-    FixedArray,
-    PydanticShape,
-    Record,
-    Reference,
-    Scalar,
-    Shape,
-    class_description,
-    is_hashable,
-    is_null,
-    needs_trial,
-    read_record,
-    scalar_kind,
-)
+from dovetail.schema.shapes import Shape
 from dovetail.schema.validate import Pattern
 
 _MAX_DEFINITIONS = 500
 _MAX_NESTING = 50  # of classes: stops a generic class that contains ever new variants of itself
 
 _ARRAYS: dict[Any, Callable[[Any], Any]] = {
-    list: list,
-    set: set,
-    frozenset: frozenset,
-    tuple: tuple,
-    collections.deque: collections.deque,
-    abc.Sequence: list,
-    abc.MutableSequence: list,
-    abc.Collection: list,
-    abc.Iterable: list,
-    abc.Set: set,
-    abc.MutableSet: set,
+    **{cls: cls for cls in (list, set, frozenset, tuple, collections.deque)},
+    **dict.fromkeys((abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable), list),
+    **dict.fromkeys((abc.Set, abc.MutableSet), set),
 }
 _UNKNOWN_TO_MSGSPEC = frozenset({collections.deque, abc.Iterable})
 _DICTIONARIES = frozenset({dict, abc.Mapping, abc.MutableMapping})
@@ -85,24 +47,24 @@ def constrain(shape: Shape, constraints: Constraints, where: str, *, native: boo
     if leftover:
         names = ", ".join(sorted(leftover))
         raise SetupError(f"{where}: {names} can't constrain this type; remove it, or check it inside the function")
-    if isinstance(shape, Alternatives) and limits:
+    if isinstance(shape, shapes.Alternatives) and limits:
         own = [constraints.only(limits & _applicable(member)) for member in shape.members]
         members = tuple(constrain(member, each, where) for member, each in zip(shape.members, own, strict=True))
-        shape = Alternatives(members=members, constraints=shape.constraints, altered=True)
-        constraints = constraints.without(LIMITS)
+        shape = shapes.Alternatives(members=members, constraints=shape.constraints, altered=True)
+        constraints = constraints.without(annotations.LIMITS)
     changed = bool(limits) and not (native and constraints.pattern is None and constraints.multiple_of is None)
     return msgspec.structs.replace(
-        shape, constraints=merge(shape.constraints, constraints, where), altered=shape.altered or changed
+        shape, constraints=annotations.merge(shape.constraints, constraints, where), altered=shape.altered or changed
     )
 
 
 def _applicable(shape: Shape) -> frozenset[str]:
     match shape:
-        case Scalar():
+        case shapes.Scalar():
             return shape.kind.limits
-        case Array() | Dictionary():
-            return LENGTH
-        case Alternatives():
+        case shapes.Array() | shapes.Dictionary():
+            return shapes.LENGTH
+        case shapes.Alternatives():
             return frozenset[str]().union(*map(_applicable, shape.members))
     return frozenset()
 
@@ -111,7 +73,7 @@ class ShapeBuilder:
     """Builds the shapes of annotations that share definitions, such as the parameters of a function."""
 
     def __init__(self) -> None:
-        self.definitions: dict[Hashable, Definition] = {}
+        self.definitions: dict[Hashable, shapes.Definition] = {}
         self._nesting = 0
 
     def read(self, annotation: Any, where: str) -> Shape:
@@ -120,7 +82,7 @@ class ShapeBuilder:
         if origin is Annotated:
             return self._annotated(annotation, where)
         if any(annotation is one for one in _ANYTHING):
-            return Anything(altered=annotation is object)
+            return shapes.Anything(altered=annotation is object)
         if annotation is None:
             annotation = types.NoneType
         if origin in (Union, types.UnionType):
@@ -129,8 +91,12 @@ class ShapeBuilder:
             return _literal(get_args(annotation), where)
         if is_model(annotation):
             is_class = hasattr(annotation, "model_fields")  # for which msgspec calls our hook
-            return PydanticShape(type=PydanticType(annotation, where), altered=not is_class)
-        for read in (self._indirect, self._class, self._collection, self._record):
+            return shapes.PydanticShape(type=PydanticType(annotation, where), altered=not is_class)
+        if isinstance(annotation, type) and (kind := shapes.scalar_kind(annotation)) is not None:
+            return shapes.Scalar(kind=kind)
+        if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+            return _enum(annotation, where)
+        for read in (self._indirect, self._collection, self._record):
             shape = read(annotation, where)
             if shape is not None:
                 return shape
@@ -142,18 +108,19 @@ class ShapeBuilder:
     def _annotated(self, annotation: Any, where: str) -> Shape:
         inner, metadata = annotation.__origin__, annotation.__metadata__
         try:
-            constraints = read_metadata(metadata, where)
+            constraints = annotations.read_metadata(metadata, where)
             if constraints.limits():
                 while is_alias(inner):  # limits constrain the type behind it
                     inner = alias_value(inner, where)
-            return constrain(self.read(inner, where), constraints, where, native=only_meta(metadata))
+            return constrain(self.read(inner, where), constraints, where, native=annotations.only_meta(metadata))
         except SetupError:
             if not _only_models(inner):
                 raise
-            return PydanticShape(type=PydanticType(annotation, where), altered=True)  # pydantic reads the metadata
+            # pydantic reads the metadata itself
+            return shapes.PydanticShape(type=PydanticType(annotation, where), altered=True)
 
     def _indirect(self, annotation: Any, where: str) -> Shape | None:
-        """Of type variables, new types and aliases."""
+        """The shape of a type variable, a new type or an alias."""
         if isinstance(annotation, TypeVar):
             bound = annotation.__bound__
             choices = annotation.__constraints__
@@ -171,67 +138,58 @@ class ShapeBuilder:
             return None
         definition = self.definitions.get(_identity(annotation))
         if definition is None:
-            definition = self._define(annotation, Anything(), where)
+            definition = self._define(annotation, shapes.Anything(), where)
             definition.body = self.read(alias_value(annotation, where), where)
-        return Reference(definition=definition, altered=True)
-
-    def _class(self, annotation: Any, where: str) -> Shape | None:
-        if not isinstance(annotation, type):
-            return None
-        if (kind := scalar_kind(annotation)) is not None:
-            return Scalar(kind=kind)
-        if issubclass(annotation, enum.Enum):
-            return _enum(annotation, where)
-        return None
+        return shapes.Reference(definition=definition, altered=True)
 
     def _union(self, annotation: Any, where: str) -> Shape:
         arguments = tuple(member for member in get_args(annotation) if member is not msgspec.UnsetType)
         models = [member for member in arguments if is_model(member)]
         if len(models) > 1 and _only_models(annotation):
-            return PydanticShape(type=PydanticType(annotation, where), altered=True)
+            return shapes.PydanticShape(type=PydanticType(annotation, where), altered=True)
         members = tuple(self.read(member, where) for member in arguments)
         if len(members) == 1:
             return members[0]
-        if any(isinstance(member, Anything) for member in members):
-            return Anything()
+        if any(isinstance(member, shapes.Anything) for member in members):
+            return shapes.Anything()
         return _alternatives(members)
 
     def _collection(self, annotation: Any, where: str) -> Shape | None:
         origin = get_origin(annotation) or annotation
         arguments = get_args(annotation)
         if origin is tuple and annotation is not tuple and not (len(arguments) == 2 and arguments[1] is ...):
-            return FixedArray(items=tuple(self.read(argument, where) for argument in arguments))
+            return shapes.FixedArray(items=tuple(self.read(argument, where) for argument in arguments))
         if not isinstance(origin, type):
             return None
         if origin in _ARRAYS:
             item = self.read(arguments[0] if arguments else Any, where)
-            if _ARRAYS[origin] in (set, frozenset) and not is_hashable(item):
+            if _ARRAYS[origin] in (set, frozenset) and not shapes.is_hashable(item):
                 raise SetupError(f"{where}: {_shown(arguments[0])} can't be the item of a set; use a list")
-            return Array(item=item, container=_ARRAYS[origin], altered=origin in _UNKNOWN_TO_MSGSPEC)
+            return shapes.Array(item=item, container=_ARRAYS[origin], altered=origin in _UNKNOWN_TO_MSGSPEC)
         if origin in _DICTIONARIES:
             key, value = arguments or (str, Any)
-            return Dictionary(key=self._key(key, where), value=self.read(value, where))
+            return shapes.Dictionary(key=self._key(key, where), value=self.read(value, where))
         return None
 
     def _key(self, annotation: Any, where: str) -> Shape:
         shape = self.read(str if annotation is Any else annotation, where)
-        base = shape
-        while isinstance(base, Reference):
-            base = base.definition.body
-        if isinstance(base, Scalar) and base.kind.json in ("string", "integer") and base.kind.limits != LENGTH:
-            return base
-        if isinstance(base, Choice) and base.native is not None:
-            return base
+        while isinstance(shape, shapes.Reference):
+            shape = shape.definition.body
+        match shape:
+            case shapes.Scalar(kind=kind) if kind.json in ("string", "integer") and kind.limits != shapes.LENGTH:
+                return shape
+            case shapes.Choice() if shape.native is not None:
+                return shape
         raise SetupError(f"{where}: {_shown(annotation)} can't be the key of a JSON object; use str, int or Literal")
 
     def _record(self, annotation: Any, where: str) -> Shape | None:
         definition = self.definitions.get(_identity(annotation))
         if definition is not None:
-            return Reference(definition=definition)
-        source = read_record(annotation, where)
+            return shapes.Reference(definition=definition)
+        source = shapes.read_record(annotation, where)
         if source is None:
             return None
-        definition = self._define(annotation, Record(source=source), where)
+        definition = self._define(annotation, shapes.Record(source=source), where)
         name, where = source.cls.__name__, where.partition(", field ")[0]
         self._nesting += 1
         if self._nesting > _MAX_NESTING:
@@ -239,62 +197,61 @@ class ShapeBuilder:
         for field in source.fields:
             field.shape = self.read(field.annotation, f"{where}, field {field.name} of {name}")
         self._nesting -= 1
-        return Reference(definition=definition)
+        return shapes.Reference(definition=definition)
 
-    def _define(self, annotation: Any, body: Shape, where: str) -> Definition:
+    def _define(self, annotation: Any, body: Shape, where: str) -> shapes.Definition:
         name = _class_name(annotation)
         if len(self.definitions) >= _MAX_DEFINITIONS:
             raise SetupError(f"{where}: {name} contains more than {_MAX_DEFINITIONS} types; use simpler ones")
         taken = {definition.name for definition in self.definitions.values()}
         unique = next(n for n in (name, *(f"{name}_{i}" for i in range(2, _MAX_DEFINITIONS + 2))) if n not in taken)
-        definition = self.definitions[_identity(annotation)] = Definition(unique, body)
+        definition = self.definitions[_identity(annotation)] = shapes.Definition(unique, body)
         return definition
 
 
 def nullable(shape: Shape) -> Shape:
-    return _alternatives((shape, Scalar(kind=SCALARS[types.NoneType])))
+    return _alternatives((shape, shapes.Scalar(kind=shapes.SCALARS[types.NoneType])))
 
 
 def _alternatives(members: tuple[Shape, ...]) -> Shape:
     """A union. If it is one shape or null, it takes over the labels of that shape."""
-    solid = [member for member in members if not is_null(member)]
-    labels = solid[0].constraints.only(LABELS) if len(solid) == 1 else NO_CONSTRAINTS
+    solid = [member for member in members if not shapes.is_null(member)]
+    labels = solid[0].constraints.only(annotations.LABELS) if len(solid) == 1 else NO_CONSTRAINTS
     if labels != NO_CONSTRAINTS:
-        bare = msgspec.structs.replace(solid[0], constraints=solid[0].constraints.without(LABELS))
+        bare = msgspec.structs.replace(solid[0], constraints=solid[0].constraints.without(annotations.LABELS))
         members = tuple(bare if member is solid[0] else member for member in members)
-    return Alternatives(members=members, altered=needs_trial(members), constraints=labels)
+    return shapes.Alternatives(members=members, altered=shapes.needs_trial(members), constraints=labels)
 
 
 def _literal(values: tuple[Any, ...], where: str) -> Shape:
     pairs = tuple((value.value if isinstance(value, enum.Enum) else value, value) for value in values)
     solid = tuple(pair for pair in pairs if pair[0] is not None)
-    null = Scalar(kind=SCALARS[types.NoneType])
+    null = shapes.Scalar(kind=shapes.SCALARS[types.NoneType])
     if not solid:
         return null
     is_native = all(type(python) in (str, int) for _, python in solid)
     native = Literal[tuple(json for json, _ in solid)] if is_native else None
-    choice = Choice(pairs=solid, native=native, altered=native is None)
-    _refuse_unscalar(choice, "Literal", where)
+    choice = _choice(solid, native, "Literal", where)
     if len(solid) == len(pairs):
         return choice
-    return Alternatives(members=(choice, null), altered=native is None)
+    return shapes.Alternatives(members=(choice, null), altered=native is None)
 
 
 def _enum(cls: type[enum.Enum], where: str) -> Shape:
     pairs = tuple((member.value, member) for member in cls)
-    kinds = {type(json) for json, _ in pairs}
-    native = cls if kinds in ({str}, {int}) else None
-    choice = Choice(pairs=pairs, native=native, altered=native is None, description=class_description(cls))
-    _refuse_unscalar(choice, cls.__name__, where)
-    return choice
+    native = cls if {type(json) for json, _ in pairs} in ({str}, {int}) else None
+    return _choice(pairs, native, cls.__name__, where, shapes.class_description(cls))
 
 
-def _refuse_unscalar(choice: Choice, name: str, where: str) -> None:
-    if not choice.pairs:
+def _choice(
+    pairs: tuple[tuple[Any, Any], ...], native: Any, name: str, where: str, description: str | None = None
+) -> shapes.Choice:
+    if not pairs:
         raise SetupError(f"{where}: {name} has no members; add some")
-    for json, python in choice.pairs:
+    for json, python in pairs:
         if not isinstance(json, (str, int, float)):
             raise SetupError(f"{where}: {python!r} of {name} has no JSON form; use strings or numbers as values")
+    return shapes.Choice(pairs=pairs, native=native, altered=native is None, description=description)
 
 
 def _only_models(annotation: Any) -> bool:
