@@ -12,7 +12,7 @@ from dovetail.engine.concurrency import with_timeout
 from dovetail.engine.request_context import RequestContext
 from dovetail.errors import Unauthorized
 from dovetail.registry.catalog import Page, Snapshot
-from dovetail.registry.options import AccessRule, AccessRules, Authorize
+from dovetail.registry.registration import AccessRule, AccessRules, Authorize
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal

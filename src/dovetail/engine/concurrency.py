@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dovetail.engine.options import Options
     from dovetail.engine.rate_limits import RateLimiter
     from dovetail.registry.catalog import Catalog
-    from dovetail.registry.options import Rate
+    from dovetail.registry.registration import Rate
     from dovetail.registry.tools import Tool
     from dovetail.state.base import Listener, StateBackend
 

@@ -14,7 +14,7 @@ from dovetail.errors import SetupError
 from dovetail.protocol.methods import LogLevel
 from dovetail.protocol.results import CacheHint, Style
 from dovetail.protocol.types import CacheScope, Icon
-from dovetail.registry.options import (
+from dovetail.registry.registration import (
     COUNT,
     LIMIT_SECONDS,
     NAMES,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dovetail.auth.principal import Verifier, VerifyFunction
     from dovetail.auth.settings import Auth
     from dovetail.engine.audit import AuditFunction
-    from dovetail.registry.options import Rate
+    from dovetail.registry.registration import Rate
 
 Profile = Literal["spec", "pocket", "reference"]
 ArgumentErrors = Literal["result", "error"]

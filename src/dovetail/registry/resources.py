@@ -27,7 +27,7 @@ from dovetail.protocol.uri_template import normalised as normalised
 from dovetail.registry.arguments import Arguments
 from dovetail.registry.files import Directory, File, FileContents, FileEntry, type_of_uri
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function, members
-from dovetail.registry.options import AccessRule, CommonOptions, access_rule, checked_options, convert_option
+from dovetail.registry.registration import AccessRule, CommonOptions, access_rule, checked_options, convert_option
 from dovetail.registry.tools import closed_choices, definition_fields
 from dovetail.schema.encode import encode_json
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from dovetail.errors import SetupError
-from dovetail.registry.options import (
+from dovetail.registry.registration import (
     COUNT,
     NAMES,
     POSITIVE_COUNT,
