@@ -1,8 +1,10 @@
-"""Holds the rules of docs/architecture.md: who may import whom, what the pure floor may touch, one noun one class."""
+"""The rules of docs/architecture.md: which modules import which, the pure floor, names, and the style of the prose."""
 
 import ast
 import functools
+import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 import dovetail
@@ -47,7 +49,10 @@ WRAPPED = {
 }
 # modules that are loaded only where their package is needed
 LAZY_AS_A_WHOLE = {"dovetail.state.redis", "dovetail.transports.http11.parser"}
-OPTIONAL_TYPES = {"pydantic", "attrs", "annotated_types", "pydantic_core"}  # looked at, never required
+OPTIONAL_TYPES = {"pydantic", "attrs", "annotated_types", "pydantic_core"}  # accepted, never required
+RIDDLES = re.compile(r"\b(whoever|whatever|whichever|somebody|nobody|anybody)\b", re.IGNORECASE)
+IN_AND_OUT = re.compile(r"\b((come|go)(es|s)? (in|out)|in, .* out)\b", re.IGNORECASE)
+VAGUE_CONSTANTS = re.compile(r"^_?(PATIENCE|LOOK_SECONDS|AGAIN_SECONDS|CERTAIN_SECONDS)\b", re.MULTILINE)
 
 
 def modules() -> dict[str, Path]:
@@ -228,6 +233,18 @@ def test_every_module_says_what_it_is_for_and_none_is_named_after_nothing() -> N
     assert not [name for name, path in MODULES.items() if not ast.get_docstring(ast.parse(path.read_text()))]
     nothing = {"utils", "helpers", "manager", "misc", "common"}
     assert not [module for module in MODULES if any(word in module.split(".")[-1] for word in nothing)]
+
+
+def test_the_source_names_its_actors_and_things() -> None:
+    """The style of CONTRIBUTING.md: no riddles for the client, caller or worker; modules open with their subject."""
+    texts = {module: path.read_text() for module, path in MODULES.items()}
+    riddles = {module: len(found) for module, text in texts.items() if (found := RIDDLES.findall(text))}
+    assert sum(riddles.values()) <= 60, riddles
+    openings = {module: (ast.get_docstring(ast.parse(text)) or "").split("\n")[0] for module, text in texts.items()}
+    assert not {module: line for module, line in openings.items() if IN_AND_OUT.search(line) or len(line) > 120}
+    assert not [module for module, text in texts.items() if VAGUE_CONSTANTS.search(text)]
+    names = Counter(path.stem for path in MODULES.values() if not path.stem.startswith("__"))
+    assert not {name: count for name, count in names.items() if count > 3}
 
 
 def test_modules_of_tests_have_names_of_their_own() -> None:

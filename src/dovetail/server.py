@@ -18,7 +18,7 @@ from dovetail.errors import SetupError
 from dovetail.protocol.types import Icon, Implementation
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import qualified_name
-from dovetail.registry.options import checked_options, convert_option
+from dovetail.registry.registration import checked_options, convert_option
 from dovetail.registry.tools import Tool, ToolOptions, compile_tool
 from dovetail.transports import http
 

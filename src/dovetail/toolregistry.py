@@ -14,7 +14,7 @@ from dovetail.errors import SetupError
 from dovetail.protocol.pagination import decode_cursor, encode_cursor
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import qualified_name
-from dovetail.registry.options import checked_options
+from dovetail.registry.registration import checked_options
 from dovetail.registry.tools import CommonToolOptions, Tool, compile_tool
 
 REQUIRED = ("name", "input_schema", "handler")

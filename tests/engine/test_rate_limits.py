@@ -13,7 +13,7 @@ from dovetail.auth.principal import Principal
 from dovetail.engine.rate_limits import COUNTED, STORE_RETRY_DELAY, RateLimiter
 from dovetail.engine.request_context import RequestContext
 from dovetail.errors import INTERNAL_ERROR, SetupError
-from dovetail.registry.options import Rate, parse_rates
+from dovetail.registry.registration import Rate, parse_rates
 from far_state import FarState
 from http_serving import Clock
 from replaying import asking_client, retry

@@ -7,7 +7,7 @@ import pytest
 
 from dovetail import Server, SetupError, ToolRegistry
 from dovetail.registry.catalog import Catalog
-from dovetail.registry.options import AccessRule, AccessRules, access_rule
+from dovetail.registry.registration import AccessRule, AccessRules, access_rule
 
 
 def agreeing(**attributes: Any) -> Any:

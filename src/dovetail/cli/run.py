@@ -9,7 +9,7 @@ from click.core import ParameterSource
 import dovetail
 from dovetail.cli.target import BadTarget, load_target
 from dovetail.errors import SetupError
-from dovetail.registry.options import NAMES, SWITCH, TEXT, Kind
+from dovetail.registry.registration import NAMES, SWITCH, TEXT, Kind
 from dovetail.transports.http.options import KINDS, STATE, HttpOptions, read_option
 
 BUNDLED = "dovetail.reference:server"

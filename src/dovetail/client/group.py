@@ -28,7 +28,7 @@ from dovetail.protocol.types import (
     TemplateDefinition,
     ToolDefinition,
 )
-from dovetail.registry.options import checked_options
+from dovetail.registry.registration import checked_options
 
 log = logging.getLogger("dovetail.client")
 

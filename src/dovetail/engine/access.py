@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail.engine.request_context import RequestContext
 from dovetail.errors import Unauthorized
 from dovetail.registry.catalog import Page, Snapshot
-from dovetail.registry.options import AccessRule, AccessRules, Authorize
+from dovetail.registry.registration import AccessRule, AccessRules, Authorize
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dovetail.engine.rate_limits import RateLimiter
     from dovetail.engine.workers import LeaseTimings
     from dovetail.registry.catalog import Catalog
-    from dovetail.registry.options import Rate
+    from dovetail.registry.registration import Rate
     from dovetail.registry.tools import Tool
     from dovetail.state.base import Listener, StateBackend
 

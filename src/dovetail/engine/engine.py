@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from dovetail.engine.audit import AuditTrail
     from dovetail.engine.client_requests import UrlElicitations
     from dovetail.engine.request_state import Sealer
-    from dovetail.registry.options import AccessRule
     from dovetail.registry.prompts import Completer, Prompt
+    from dovetail.registry.registration import AccessRule
     from dovetail.registry.resources import Template
     from dovetail.state.base import StateBackend
 

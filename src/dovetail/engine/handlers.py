@@ -29,7 +29,7 @@ from dovetail.registry.functions import Invocation
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
-    from dovetail.registry.options import AccessRule
+    from dovetail.registry.registration import AccessRule
 
 Handler = Callable[["Engine", RequestContext], Awaitable[Result]]
 log = logging.getLogger("dovetail")

@@ -14,14 +14,14 @@ from dovetail.errors import SetupError
 from dovetail.protocol.methods import LogLevel
 from dovetail.protocol.results import CacheHint, Style
 from dovetail.protocol.types import CacheScope, Icon
-from dovetail.registry import options as kinds
-from dovetail.registry.options import Kind, OutputPolicy, checked_options, parse_rates
+from dovetail.registry import registration as kinds
+from dovetail.registry.registration import Kind, OutputPolicy, checked_options, parse_rates
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Verifier, VerifyFunction
     from dovetail.auth.settings import Auth
     from dovetail.engine.audit import AuditFunction
-    from dovetail.registry.options import Rate
+    from dovetail.registry.registration import Rate
 
 Profile = Literal["spec", "pocket", "reference"]
 ArgumentErrors = Literal["result", "error"]

@@ -19,7 +19,7 @@ import msgspec
 from dovetail.engine.request_context import RequestContext
 from dovetail.errors import RateLimited
 from dovetail.protocol.results import Result
-from dovetail.registry.options import Per, Rate
+from dovetail.registry.registration import Per, Rate
 from dovetail.state.base import StateBackend, StoreFull, StoreUnavailable
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from dovetail.engine.file_watcher import Watcher
     from dovetail.registry.files import FileEntry
-    from dovetail.registry.options import AccessRule
+    from dovetail.registry.registration import AccessRule
     from dovetail.registry.resources import FileGuard, Resource, Template
 
 log = logging.getLogger("dovetail")

@@ -11,7 +11,7 @@ import msgspec
 
 from dovetail.errors import SetupError
 from dovetail.registry.functions import qualified_name
-from dovetail.registry.options import AccessRules
+from dovetail.registry.registration import AccessRules
 
 T = TypeVar("T")
 log = logging.getLogger("dovetail")

@@ -22,7 +22,7 @@ from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.results import Shaper, ToolResult
 from dovetail.protocol.types import Content, Text, shape_content
 from dovetail.registry.functions import bare_type
-from dovetail.registry.options import UntrustedOutput
+from dovetail.registry.registration import UntrustedOutput
 from dovetail.schema.decode import DecoderBuilder
 from dovetail.schema.encode import OutputError, decode_json, encode_json
 from dovetail.schema.explain import DOES_NOT_FIT, Budget, problem_line, problems_in

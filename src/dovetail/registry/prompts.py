@@ -13,7 +13,7 @@ from dovetail.protocol.types import CONTENT_TYPES, Message, PromptArgument, Prom
 from dovetail.registry.arguments import Arguments
 from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import Invocation, inspect_function
-from dovetail.registry.options import AccessRule, CommonOptions, access_rule, checked_options, did_you_mean
+from dovetail.registry.registration import AccessRule, CommonOptions, access_rule, checked_options, did_you_mean
 from dovetail.registry.tools import closed_choices, definition_fields
 
 ROLES = get_args(Role)

@@ -27,7 +27,7 @@ from dovetail.protocol.uri_template import normalised as normalised
 from dovetail.registry.arguments import Arguments
 from dovetail.registry.files import Directory, File, FileContents, FileEntry, type_of_uri
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function, members
-from dovetail.registry.options import AccessRule, CommonOptions, access_rule, checked_options, convert_option
+from dovetail.registry.registration import AccessRule, CommonOptions, access_rule, checked_options, convert_option
 from dovetail.registry.tools import closed_choices, definition_fields
 from dovetail.schema.encode import encode_json
 
@@ -130,10 +130,8 @@ def compile_resource(
         raise SetupError(f"{info.where}: unsafe= is for the variables of a template, and {uri!r} has none")
     if not valid_uri(uri):
         shown = uri if len(uri) <= 80 else uri[:80] + "…"
-        fix = (
-            "it begins with a scheme, as in notes://all, has no spaces or control characters, and writes others as %20"
-        )
-        raise SetupError(f"{info.where}: {shown!r} is not a URI; {fix}")
+        fix = "begins with a scheme, as in notes://all, has no spaces or control characters, and writes others as %20"
+        raise SetupError(f"{info.where}: {shown!r} is not a URI; it {fix}")
     mime_type = common["mime_type"] or _mime_type_of(info.returns)
     described = _described(options, info.where, info.name, mime_type, info.summary)
     return Resource(definition=ResourceDefinition(uri=uri, size=options.get("size"), **described), **common)
@@ -203,9 +201,7 @@ def _described(
 def _access_and_cache(options: ResourceOptions, where: str) -> dict[str, Any]:
     access = access_rule(options, where)
     if access is not None and options.get("cache_scope") == "public":
-        raise SetupError(
-            f'{where}: not every caller may read it, so cache_scope="public" is not possible; leave it out'
-        )
+        raise SetupError(f'{where}: it has an access rule, so cache_scope="public" is not possible; leave it out')
     is_hinted = "ttl_ms" in options or "cache_scope" in options
     hint = CacheHint(options.get("ttl_ms", 0), options.get("cache_scope", "private")) if is_hinted else None
     return {"access": access, "hint": hint, "cache": options.get("cache")}

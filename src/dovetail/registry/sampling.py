@@ -36,7 +36,7 @@ from dovetail.protocol.types import (
     describes_object,
 )
 from dovetail.registry.catalog import check_name
-from dovetail.registry.options import NAMES, POSITIVE_COUNT, TEXT, Kind, checked_options, convert_option
+from dovetail.registry.registration import NAMES, POSITIVE_COUNT, TEXT, Kind, checked_options, convert_option
 from dovetail.registry.tools import Tool, compile_tool
 from dovetail.schema.encode import OutputError, to_jsonable
 from dovetail.schema.explain import problems_in

@@ -17,7 +17,8 @@ from dovetail.protocol.types import CONTENT_TYPES, TAGS_KEY, Content, Icon, Text
 from dovetail.registry.arguments import Arguments, RawArguments
 from dovetail.registry.catalog import check_name
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function
-from dovetail.registry.options import (
+from dovetail.registry.outputs import Output, ResultShape, compile_output, compile_raw_output, mark_untrusted
+from dovetail.registry.registration import (
     AccessRule,
     CommonOptions,
     OutputPolicy,
@@ -28,7 +29,6 @@ from dovetail.registry.options import (
     convert_option,
     parse_rates,
 )
-from dovetail.registry.outputs import Output, ResultShape, compile_output, compile_raw_output, mark_untrusted
 from dovetail.schema.encode import PLAIN_TYPES, OutputError, encode_json, to_jsonable
 
 

@@ -37,7 +37,7 @@ from dovetail.client.oauth.metadata import (
 from dovetail.client.oauth.storage import MemoryTokens, RegisteredClient, Scopes, TokenSet, TokenStore
 from dovetail.errors import NotSignedIn
 from dovetail.protocol.scopes import checked_scopes, read_scopes
-from dovetail.registry.options import checked_options
+from dovetail.registry.registration import checked_options
 
 log = logging.getLogger("dovetail.client")
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from dovetail.errors import SetupError
-from dovetail.registry.options import COUNT, NAMES, POSITIVE_COUNT, SECONDS, SWITCH, TEXT, Kind, checked_options
+from dovetail.registry.registration import COUNT, NAMES, POSITIVE_COUNT, SECONDS, SWITCH, TEXT, Kind, checked_options
 from dovetail.transports.http.asgi import App, Scope
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Checks of registration options, with access rules (`scopes=`, `authorize=`) and rate limits."""
+"""Options of registrations: their checks, access rules (`scopes=`, `authorize=`) and rate limits."""
 
 import inspect
 import re
