@@ -1,4 +1,4 @@
-"""The engine: catalogs, limits, options, state and lifespan of a server, for the handlers of requests."""
+"""The engine of a server: its catalogs, limits, options, state and lifespan."""
 
 import asyncio
 import contextvars
