@@ -1,4 +1,4 @@
-"""A state that the engines of one test share as if it were far away: each call takes a turn of the loop, or fails."""
+"""A state that the engines of one test share as if it were remote: each call takes a turn of the loop, or fails."""
 
 import asyncio
 from collections import Counter
@@ -10,7 +10,7 @@ from dovetail.state.memory import MemoryState
 
 
 class FarState(MemoryState):
-    """`calls` counts what was asked of it; while `trouble` is set, every call fails with it."""
+    """`calls` counts what was asked of it; while `error` is set, every call fails with it."""
 
     shared = True
     far: tuple[str, ...] = ("get", "add", "claim", "touch", "remaining", "delete", "publish")
@@ -18,16 +18,16 @@ class FarState(MemoryState):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.calls: Counter[str] = Counter()
-        self.trouble: Callable[[], Exception] | None = None
+        self.error: Callable[[], Exception] | None = None
 
     def break_down(self) -> None:
-        self.trouble = StoreUnavailable
+        self.error = StoreUnavailable
 
     async def travel(self, name: str) -> None:
         self.calls[name] += 1
         await asyncio.sleep(0)
-        if self.trouble is not None:
-            raise self.trouble()
+        if self.error is not None:
+            raise self.error()
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import test_servers
 
-PATIENCE = 10  # seconds for a server to start or end; only a broken one needs them
-TRIES = 5  # somebody else may take a free port first
+TIME_LIMIT = 10  # seconds for a server to start or end; only a broken one needs them
+TRIES = 5  # another process may take a free port first
 
 
 def why_missing() -> str | None:
@@ -73,7 +73,7 @@ class StoreServer:
         with (self.folder / "store.log").open("ab") as log:
             command = [str(test_servers.store()), *self.mode, *words]
             self._process = process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIME_LIMIT
         while time.monotonic() < until and process.poll() is None:
             if _answers(port):
                 return True
@@ -102,10 +102,10 @@ class StoreServer:
             process.send_signal(signal.SIGCONT)
             process.send_signal(number)
         try:
-            process.wait(PATIENCE)
+            process.wait(TIME_LIMIT)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(PATIENCE)
+            process.wait(TIME_LIMIT)
 
     def command(self, *words: str | bytes) -> bytes:
         """Ask it directly; what comes back within a moment, as it came."""

@@ -68,11 +68,11 @@ async def test_a_full_queue_is_busy(slots: int, queue: int, busy: type[Busy]) ->
     assert limit.running == 0
 
 
-# ── slots that are given back for a while ──
+# ── released slots of one worker ──
 
 
 class Calls:
-    """Calls that enter, give their slots back, take them again, are cancelled and end, as they are told."""
+    """Calls that start, release their slots, reclaim them, are cancelled and finish, as the test says."""
 
     def __init__(self, slots: int) -> None:
         self.limit = Limit(slots, 5, subject="tool 'x'")
@@ -80,10 +80,10 @@ class Calls:
         self.holding = 0
         self.away = 0  # calls whose slots others have
         self.waits: list[asyncio.Task[None]] = []
-        self.overdrawn = 0  # since the last look
+        self.overdrawn = 0  # since the last check
         self.before = 0
 
-    def enter(self, _: int) -> None:
+    def start(self, _: int) -> None:
         self.waits.append(asyncio.create_task(self._acquire()))
 
     async def _acquire(self) -> None:
@@ -93,13 +93,13 @@ class Calls:
             return
         self.holding += 1
 
-    def lend(self, _: int) -> None:
+    def pause(self, _: int) -> None:
         if self.holding:
             self.holding -= 1
             self.away += 1
             self.limit.release()
 
-    def take_again(self, _: int) -> None:
+    def reclaim(self, _: int) -> None:
         if self.away:
             self.away -= 1
             self.waits.append(asyncio.create_task(self._reclaim()))
@@ -115,37 +115,37 @@ class Calls:
         if self.waits:
             self.waits[number % len(self.waits)].cancel()
 
-    def leave(self, _: int) -> None:
+    def finish(self, _: int) -> None:
         if self.holding:
             self.holding -= 1
             self.limit.release()
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         await turns()
         self.waits = [task for task in self.waits if not task.done()]
         assert self.limit.running == self.holding
         assert self.limit.waiting == len(self.waits)
         assert self.holding <= max(self.slots, self.before + self.overdrawn)
-        assert not self.waits or self.holding >= self.slots, "somebody waits for a slot that is free"
+        assert not self.waits or self.holding >= self.slots, "a call waits for a slot that is free"
         self.before, self.overdrawn = self.holding, 0
 
 
-MOVES = ("enter", "enter", "lend", "take_again", "cancel", "leave", "look", "look")
+MOVES = ("start", "start", "pause", "reclaim", "cancel", "finish", "check", "check")
 
 
 @given(st.integers(1, 3), st.lists(st.tuples(st.sampled_from(MOVES), st.integers(0, 9)), max_size=60))
-async def test_slots_that_are_given_back_for_a_while_are_neither_lost_nor_doubled(slots: int, moves: Any) -> None:
+async def test_slots_that_are_released_for_a_while_are_neither_lost_nor_doubled(slots: int, moves: Any) -> None:
     calls = Calls(slots)
     for move, number in moves:
-        if move == "look":
-            await calls.look()
+        if move == "check":
+            await calls.check()
         else:
             getattr(calls, move)(number)
-    await calls.look()
+    await calls.check()
     while calls.holding or calls.away:
-        calls.take_again(0)
-        calls.leave(0)
-        await calls.look()
+        calls.reclaim(0)
+        calls.finish(0)
+        await calls.check()
     assert (calls.limit.running, calls.limit.waiting) == (0, 0)
 
 
@@ -170,7 +170,7 @@ class Fleet:
         async with asyncio.timeout(20):
             for each in self.limits:
                 await each.close()
-        assert self.taken() == 0 or self.state.trouble is not None or self.now > 0
+        assert self.taken() == 0 or self.state.error is not None or self.now > 0
 
     async def call(self, worker: int, turns: int = 2) -> None:
         """Gives its slot back for a while, as a call does that asks its client."""
@@ -271,7 +271,7 @@ async def test_a_store_in_trouble_refuses_these_calls_and_no_longer_than_it_is(i
             assert not isinstance(caught.value, ToolBusy)  # it is not the model's to read
             assert caught.value.http_status == 503
         if not is_closed:
-            made.state.trouble = None
+            made.state.error = None
             made.limits[0].release()
             await made.call(1)
 
@@ -300,7 +300,7 @@ async def test_in_trouble_a_call_that_is_half_done_goes_on_without_a_slot() -> N
         made.state.break_down()
         await made.limits[0].reclaim()
         assert made.limits[0].running == 1
-        made.state.trouble = None
+        made.state.error = None
         made.limits[0].release()
         assert made.limits[0].running == 0
         await made.call(0)

@@ -1,4 +1,4 @@
-"""Resources end to end: kept contents, files and folders, watching, values that lead out, URIs that are too long."""
+"""Resources end to end: cached contents, files and folders, watching, values that lead out, URIs that are too long."""
 
 import asyncio
 import enum
@@ -38,13 +38,13 @@ async def uris(wire: Wire) -> list[str]:
     return [each["uri"] for each in await listed(wire)]
 
 
-# ── kept contents ──
+# ── cached contents ──
 
 
-async def test_contents_are_kept_for_as_long_as_asked_and_go_with_their_function() -> None:
+async def test_contents_are_cached_for_as_long_as_asked_and_go_with_their_function() -> None:
     server, reads = new_server(), list[str]()
 
-    def counted(name: str = "kept") -> str:
+    def counted(name: str = "cached") -> str:
         reads.append(name)
         return f"{name} {len(reads)}"
 
@@ -55,7 +55,7 @@ async def test_contents_are_kept_for_as_long_as_asked_and_go_with_their_function
         server.notify_resource_updated("a://b")
         assert await text(wire, "a://b") == "b 2"
         server.add_resource("a://b", lambda: counted(), name="exact", cache=60)
-        assert await text(wire, "a://b") == "kept 3"
+        assert await text(wire, "a://b") == "cached 3"
         server.remove_resource("a://b")
         assert await text(wire, "a://b") == "b 4"
         server.remove_resource("a://{name}")
@@ -65,8 +65,8 @@ async def test_contents_are_kept_for_as_long_as_asked_and_go_with_their_function
         assert await text(wire, "a://short") == "short 6"
 
 
-@pytest.mark.parametrize(("size", "kept"), [(1, 3), (40, 2), (100, 1)])
-async def test_the_kept_contents_are_bounded_in_number_and_size(size: int, kept: int) -> None:
+@pytest.mark.parametrize(("size", "cached"), [(1, 3), (40, 2), (100, 1)])
+async def test_the_cached_contents_are_bounded_in_number_and_size(size: int, cached: int) -> None:
     server, reads = new_server(), list[Any]()
     server.add_resource("a://{id}", lambda id: id, name="t", cache=60)
     resources = Resources(server.engine.threads, CacheHint(), print, print, max_cached=3, max_cached_size=100)
@@ -76,13 +76,13 @@ async def test_the_kept_contents_are_bounded_in_number_and_size(size: int, kept:
         reads.append(values["id"])
         return shape("x" * size)
 
-    for number in range(kept):
+    for number in range(cached):
         await resources.read(f"a://{number}", call, call)
     await resources.read("a://0", call, call)
-    assert reads == [str(number) for number in range(kept)]
+    assert reads == [str(number) for number in range(cached)]
     await resources.read("a://more", call, call)
     await resources.read("a://0", call, call)
-    assert reads[kept:] == ["more", "0"]
+    assert reads[cached:] == ["more", "0"]
 
 
 # ── files ──

@@ -259,7 +259,7 @@ async def test_a_poll_of_a_large_folder_is_bounded(
     assert caplog.text.count("first 1 entries") == 1
 
 
-async def test_a_disk_that_hangs_holds_up_nobody(
+async def test_a_disk_that_hangs_holds_up_no_caller(
     changes: Changes, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = threading.Event()

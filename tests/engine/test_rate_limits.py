@@ -27,15 +27,15 @@ def caller(principal: str | None = None, address: str | None = None) -> RequestC
     return RequestContext(NOTHING, NOTHING, principal=who, locate=lambda: address)
 
 
-ANYBODY = caller()
+ANY_CALLER = caller()
 
 
 def limiter(text: str | list[str], clock: Clock, state: FarState | None = None, **options: Any) -> RateLimiter:
     return RateLimiter("server", parse_rates(text, "Server"), state, clock, **options)
 
 
-async def admitted(limiter: RateLimiter, calls: int, exchange: RequestContext = ANYBODY) -> int:
-    return sum([await limiter.refusal(exchange) is None for _ in range(calls)])
+async def admitted(limiter: RateLimiter, calls: int, context: RequestContext = ANY_CALLER) -> int:
+    return sum([await limiter.refusal(context) is None for _ in range(calls)])
 
 
 # ── what is written ──
@@ -154,7 +154,7 @@ async def test_workers_that_count_at_once_let_no_more_through() -> None:
     clock = Clock()
     state = FarState(clock=clock)
     workers = [limiter("10/minute", clock, state) for _ in range(4)]
-    through = await asyncio.gather(*(worker.refusal(ANYBODY) for _ in range(10) for worker in workers))
+    through = await asyncio.gather(*(worker.refusal(ANY_CALLER) for _ in range(10) for worker in workers))
     assert through.count(None) == 10
 
 
@@ -191,9 +191,9 @@ async def test_in_trouble_each_worker_counts_on_by_itself(caplog: pytest.LogCapt
     assert state.calls["add"] == 2  # then the store is left in peace for a while
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
     clock.now += 60
-    assert await asyncio.gather(*(workers[0].refusal(ANYBODY) for _ in range(5))) == [None] * 5
+    assert await asyncio.gather(*(workers[0].refusal(ANY_CALLER) for _ in range(5))) == [None] * 5
     assert state.calls["add"] == 3  # only one call at a time tries it
-    state.trouble = None
+    state.error = None
     clock.now += STORE_RETRY_DELAY
     assert await admitted(workers[0], 20) == 5
     assert "all again" in caplog.text

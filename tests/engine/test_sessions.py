@@ -25,7 +25,7 @@ from http_serving import Clock, PausingState
 TIMEOUT = 100.0
 
 
-class Book:
+class Worker:
     """The sessions of one worker, the URIs that it has to watch, and a clock to turn."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Book:
         )
 
     async def open(
-        self, owner: str | None = None, client: dict[str, Any] | None = None, caller: str = "somebody"
+        self, owner: str | None = None, client: dict[str, Any] | None = None, caller: str = "a caller"
     ) -> SessionHandle:
         """What `initialize` does."""
         client = client or {"name": "x"}
@@ -80,7 +80,9 @@ class Pair:
     def __init__(self, most: int = 2) -> None:
         self.clock = Clock()
         self.state = SlowState(clock=self.clock)
-        self.here, self.there = (Book(self.state, self.clock, timeout=10 * UNSEEN, max_sessions=most) for _ in range(2))
+        self.here, self.there = (
+            Worker(self.state, self.clock, timeout=10 * UNSEEN, max_sessions=most) for _ in range(2)
+        )
 
     def alive(self, *sessions: SessionHandle) -> list[bool]:
         """As the state knows it, without use."""
@@ -91,9 +93,9 @@ class Pair:
 
 
 async def test_what_was_opened_is_found() -> None:
-    book = Book()
-    held = await book.open()
-    found = await book.find(held)
+    worker = Worker()
+    held = await worker.open()
+    found = await worker.find(held)
     assert found.record == held.record
     assert (found.record.version, found.record.resume_change) == ("2025-06-18", 7)
     assert (found.record.announced, found.record.initialized) == ({"resources"}, False)
@@ -101,8 +103,8 @@ async def test_what_was_opened_is_found() -> None:
 
 @pytest.mark.rule("SH-26", "SH-27")
 async def test_ids_are_long_random_and_visible_ascii() -> None:
-    book = Book(max_sessions=200)
-    ids = {(await book.open()).record.id for _ in range(200)}
+    worker = Worker(max_sessions=200)
+    ids = {(await worker.open()).record.id for _ in range(200)}
     assert len(ids) == 200
     assert all(len(id) >= 32 and all(0x21 <= ord(character) <= 0x7E for character in id) for id in ids)
     assert len({id[:6] for id in ids}) == 200  # nothing is counted up
@@ -110,21 +112,21 @@ async def test_ids_are_long_random_and_visible_ascii() -> None:
 
 @pytest.mark.parametrize("id", ["", "unknown", "x" * MAX_ID, "x" * 100_000, "ÿ", "../state", "a\x00b"])
 async def test_other_ids_find_nothing(id: str) -> None:
-    book = Book()
-    await book.open()
-    assert await book.sessions.find(id, None) is None
+    worker = Worker()
+    await worker.open()
+    assert await worker.sessions.find(id, None) is None
 
 
 @pytest.mark.parametrize(
     ("owner", "asking"), [("ann", "bob"), ("ann", None), (None, "ann"), ("ann", "Ann"), ("", None)]
 )
-async def test_nobody_else_finds_it(owner: str | None, asking: str | None) -> None:
-    book = Book()
-    held = await book.open(owner)
-    book.clock.sleep(TIMEOUT - 1)
-    assert await book.find(held, asking) is None
-    book.clock.sleep(2)  # and who asked in vain has not kept it alive
-    assert await book.find(held, owner) is None
+async def test_no_other_owner_finds_it(owner: str | None, asking: str | None) -> None:
+    worker = Worker()
+    held = await worker.open(owner)
+    worker.clock.sleep(TIMEOUT - 1)
+    assert await worker.find(held, asking) is None
+    worker.clock.sleep(2)  # and who asked in vain has not kept it alive
+    assert await worker.find(held, owner) is None
 
 
 # ── time ──
@@ -132,45 +134,45 @@ async def test_nobody_else_finds_it(owner: str | None, asking: str | None) -> No
 
 @pytest.mark.rule("SH-29")
 async def test_silence_ends_it() -> None:
-    book = Book()
-    held = await book.open()
-    await book.subscribe(held, "test://one")
-    book.clock.sleep(TIMEOUT - 0.1)
-    assert await book.find(held) is not None
-    book.clock.sleep(TIMEOUT + 0.1)
-    assert await book.find(held) is None
-    assert book.sessions.last_used(10) == (0, [])
-    assert book.watched == set()
+    worker = Worker()
+    held = await worker.open()
+    await worker.subscribe(held, "test://one")
+    worker.clock.sleep(TIMEOUT - 0.1)
+    assert await worker.find(held) is not None
+    worker.clock.sleep(TIMEOUT + 0.1)
+    assert await worker.find(held) is None
+    assert worker.sessions.last_used(10) == (0, [])
+    assert worker.watched == set()
 
 
 async def test_use_keeps_it_for_ever_and_touches_it_every_tenth() -> None:
-    book = Book(FarState)
-    held = await book.open()
+    worker = Worker(FarState)
+    held = await worker.open()
     for _ in range(1000):  # ten times its life, a hundredth at a time
-        book.clock.sleep(TIMEOUT / 100)
-        assert await book.find(held) is not None
-    assert 80 <= book.state.calls["touch"] <= 100
+        worker.clock.sleep(TIMEOUT / 100)
+        assert await worker.find(held) is not None
+    assert 80 <= worker.state.calls["touch"] <= 100
 
 
 # ── the cap ──
 
 
 async def test_what_a_client_says_of_itself_is_bounded() -> None:
-    book = Book()
+    worker = Worker()
     icons = [{"src": "data:image/png;base64," + "A" * 200_000}]
-    held = await book.open(client={"name": "vain", "version": "1", "icons": icons})
+    held = await worker.open(client={"name": "vain", "version": "1", "icons": icons})
     assert held.record.client == b'{"name":"vain","version":"1"}'
     with pytest.raises(ProtocolError, match="16384 bytes"):
-        await book.open(client={"name": "x" * 20_000, "version": "1"})
-    assert book.sessions.last_used(10)[0] == 1
+        await worker.open(client={"name": "x" * 20_000, "version": "1"})
+    assert worker.sessions.last_used(10)[0] == 1
 
 
 async def test_small_records_stay_decoded_for_those_used_last_only() -> None:
-    book = Book(max_decoded=2)
-    opened = [await book.open() for _ in range(3)]
-    first, *_, last = [await book.find(held) for held in opened]
-    assert (await book.find(opened[2])).record is last.record
-    again = await book.find(opened[0])
+    worker = Worker(max_decoded=2)
+    opened = [await worker.open() for _ in range(3)]
+    first, *_, last = [await worker.find(held) for held in opened]
+    assert (await worker.find(opened[2])).record is last.record
+    again = await worker.find(opened[0])
     assert again.record is not first.record
     assert again.record == first.record
 
@@ -188,20 +190,20 @@ class Gated(MemoryState):
 
 
 async def test_one_that_gives_way_while_it_is_opened_is_refused_and_leaves_nothing() -> None:
-    book = Book(max_sessions=3, state=Gated)
-    greedy = [await book.initialized(await book.open(caller="ann")) for _ in range(2)]
-    gate = book.state.gate = asyncio.Event()
-    opening = asyncio.create_task(book.open(caller="ann"))
-    while book.state.gate is not None:  # noqa: ASYNC110
+    worker = Worker(max_sessions=3, state=Gated)
+    greedy = [await worker.initialized(await worker.open(caller="ann")) for _ in range(2)]
+    gate = worker.state.gate = asyncio.Event()
+    opening = asyncio.create_task(worker.open(caller="ann"))
+    while worker.state.gate is not None:  # noqa: ASYNC110
         await asyncio.sleep(0)
     for each in greedy:
         await each.touch()
-    other = await book.initialized(await book.open(caller="bob"))
+    other = await worker.initialized(await worker.open(caller="bob"))
     gate.set()
     with pytest.raises(Busy, match="no room"):
         await opening
-    assert [await book.find(each) is not None for each in (*greedy, other)] == [True] * 3
-    assert book.sessions.last_used(10)[0] == 3
+    assert [await worker.find(each) is not None for each in (*greedy, other)] == [True] * 3
+    assert worker.sessions.last_used(10)[0] == 3
 
 
 # ── who gives way ──
@@ -263,83 +265,83 @@ SLEPT = st.tuples(st.just("sleep"), st.sampled_from([1.0, RECENT_USE - 1, RECENT
 async def test_the_session_that_gives_way_is_the_one_that_the_rule_names(
     most: int, max_per_caller: int, steps: list[tuple[str, Any]]
 ) -> None:
-    book, rule = Book(timeout=1e6, max_sessions=most, max_per_caller=max_per_caller), Rule(most, max_per_caller)
+    worker, rule = Worker(timeout=1e6, max_sessions=most, max_per_caller=max_per_caller), Rule(most, max_per_caller)
     for step, value in steps:
         if step == "sleep":
-            book.clock.sleep(value)
+            worker.clock.sleep(value)
         elif step == "open":
-            await opened_by_rule(book, rule, value)
+            await opened_by_rule(worker, rule, value)
         elif rule.entries:
             entry = rule.entries[value % len(rule.entries)]
             if step == "end":
-                await book.sessions.end(entry.held.record.id)
+                await worker.sessions.end(entry.held.record.id)
                 rule.remove(entry)
                 continue
-            rule.use(entry, book.clock())
+            rule.use(entry, worker.clock())
             if step == "initialize":
-                await book.initialized(entry.held)
+                await worker.initialized(entry.held)
                 entry.is_heard = True
             else:
-                assert await book.find(entry.held) is not None
-        count, last = book.sessions.last_used(100)
+                assert await worker.find(entry.held) is not None
+        count, last = worker.sessions.last_used(100)
         assert {id for id, *_ in last} == {each.held.record.id for each in rule.entries}
         assert count <= most
 
 
-async def opened_by_rule(book: Book, rule: Rule, caller: str) -> None:
-    expected = rule.gives_way(caller, book.clock())
+async def opened_by_rule(worker: Worker, rule: Rule, caller: str) -> None:
+    expected = rule.gives_way(caller, worker.clock())
     if isinstance(expected, type):
         with pytest.raises(expected) as refusal:
-            await book.open(caller=caller)
+            await worker.open(caller=caller)
         told = (refusal.value.http_status, getattr(refusal.value, "retry_after", None))
         assert told == ((429, RECENT_USE) if expected is RateLimited else (503, told[1]))
         return
     if expected is not None:
         rule.remove(expected)
-    entry = Entry(await book.open(caller=caller), caller, book.clock())
+    entry = Entry(await worker.open(caller=caller), caller, worker.clock())
     rule.entries.append(entry)
     rule.in_order_of_opening.append(entry)
 
 
-async def test_sessions_that_say_initialized_elsewhere_keep_nobody_out() -> None:
+async def test_sessions_that_say_initialized_elsewhere_keep_no_caller_out() -> None:
     """However many of them this worker has to look at, the caller that holds most gives way."""
-    book = Book(max_sessions=30)
-    elsewhere = Book(book.state, book.clock)
+    worker = Worker(max_sessions=30)
+    elsewhere = Worker(worker.state, worker.clock)
     for _ in range(30):
-        await elsewhere.initialized(await book.open(caller="bob"))
-    await book.open(caller="ann")
-    assert book.sessions.last_used(1)[0] == 30
+        await elsewhere.initialized(await worker.open(caller="bob"))
+    await worker.open(caller="ann")
+    assert worker.sessions.last_used(1)[0] == 30
 
 
 # ── changes ──
 
 
 async def test_changes_that_meet_are_all_kept() -> None:
-    book = Book(state=PausingState)
-    held = await book.open()
+    worker = Worker(state=PausingState)
+    held = await worker.open()
 
     async def subscribe(each: SessionHandle, uri: str) -> None:
         await each.change(lambda record: record.replace(subscriptions=record.subscriptions | {uri}))
 
-    requests = [await book.find(held) for _ in range(30)]
+    requests = [await worker.find(held) for _ in range(30)]
     await asyncio.gather(*(subscribe(each, f"test://{n}") for n, each in enumerate(requests) if each))
-    found = await book.find(held)
+    found = await worker.find(held)
     assert found.record.subscriptions == {f"test://{n}" for n in range(30)}
-    assert book.watched == found.record.subscriptions
+    assert worker.watched == found.record.subscriptions
 
 
 async def test_a_change_does_not_bring_back_what_has_ended() -> None:
-    book = Book()
-    held = await book.open()
-    listener = book.state.listen([f"session/{held.record.id}"])
-    await book.sessions.end(held.record.id)
+    worker = Worker()
+    held = await worker.open()
+    listener = worker.state.listen([f"session/{held.record.id}"])
+    await worker.sessions.end(held.record.id)
     assert await asyncio.wait_for(listener.wait(), 5)
     assert await held.has_ended()
     listener.close()
     await held.change(lambda record: record.replace(subscriptions=frozenset({"test://one"})))
     await held.touch()
-    assert await book.find(held) is None
-    assert book.watched == set()
+    assert await worker.find(held) is None
+    assert worker.watched == set()
 
 
 # ── two workers ──
@@ -447,9 +449,9 @@ STEPS = st.tuples(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(STEPS, max_size=60))
-async def test_whatever_happens_the_bound_holds_and_nobody_in_use_is_ended(steps: list[tuple[str, bool, int]]) -> None:
+async def test_in_any_history_the_bound_holds_and_none_in_use_is_ended(steps: list[tuple[str, bool, int]]) -> None:
     pair = Pair(most=2)
-    opened: list[tuple[SessionHandle, Book]] = []
+    opened: list[tuple[SessionHandle, Worker]] = []
     used: dict[SessionHandle, float] = {}  # when, of those whose client has come back
     for what, elsewhere, number in steps:
         worker = pair.there if elsewhere else pair.here

@@ -325,7 +325,7 @@ async def test_a_store_that_is_out_of_reach_while_a_call_asks_costs_no_step_if_i
             await call(client)
         state.break_down()
         first = await call(client)
-        state.trouble = None
+        state.error = None
         assert text_of(await call(client, **retry(first, {"Sure?": "never"}))) == "opened, nothing paid"
         assert ("opened, paid 1" if is_known else REFUSED) in text_of(await call(client, **retry(first, SURE)))
 

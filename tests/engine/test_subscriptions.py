@@ -308,7 +308,7 @@ class Held:
     async def change(self, _change: object) -> None: ...
 
 
-class Desk:
+class LogStage:
     """A log of changes that is being written."""
 
     def __init__(self, **options: Any) -> None:
@@ -321,16 +321,16 @@ class Desk:
             self.engine.hub.publish(change)
             await settle(5)
 
-    async def heard(self, who: Session, after: int = 0) -> list[tuple[Change, int | None]]:
+    async def changes_for(self, who: Session, after: int = 0) -> list[tuple[Change, int | None]]:
         return (await self.log.changes_for(Held(who), after, 0)).changes
 
 
 @pytest.fixture
-async def desk() -> AsyncIterator[Desk]:
-    desk = Desk()
-    desk.log.start()
-    yield desk
-    await desk.log.stop()
+async def stage() -> AsyncIterator[LogStage]:
+    stage = LogStage()
+    stage.log.start()
+    yield stage
+    await stage.log.stop()
 
 
 ALL = session("tools", "prompts", "resources", uris=(ONE.uri, TWO.uri))
@@ -340,90 +340,92 @@ ALL = session("tools", "prompts", "resources", uris=(ONE.uri, TWO.uri))
 async def test_a_session_hears_the_latest_of_what_it_wants_or_everything_after_a_gap(
     published: list[Change], kinds: set[Any], uris: set[str], after: int, keep: int
 ) -> None:
-    desk = Desk(keep=keep)
-    desk.log.start()
-    await desk.publish(*published)
-    who, last = Listener(desk.engine.hub.subscribe((), ()), kinds, uris), len(published)
+    stage = LogStage(keep=keep)
+    stage.log.start()
+    await stage.publish(*published)
+    who, last = Listener(stage.engine.hub.subscribe((), ()), kinds, uris), len(published)
     if after > last or after < last - keep:
         everything = [each for each in (TOOLS, PROMPTS, RESOURCES, ONE, TWO) if who.wants(each)]
         told: list[tuple[Change, int | None]] = [(each, None) for each in everything]
     else:
         numbers = {each: n for n, each in enumerate(published, 1) if n > after and who.wants(each)}
         told = sorted(numbers.items(), key=lambda each: each[1])
-    heard = await desk.log.changes_for(Held(session(*kinds, uris=tuple(uris))), after, 0)
+    heard = await stage.log.changes_for(Held(session(*kinds, uris=tuple(uris))), after, 0)
     assert heard == SessionChanges(told, last, 0)
-    assert await desk.log.position() == last
-    await desk.log.stop()
+    assert await stage.log.position() == last
+    await stage.log.stop()
 
 
-async def test_more_than_a_page_is_read_page_by_page(desk: Desk) -> None:
+async def test_more_than_a_page_is_read_page_by_page(stage: LogStage) -> None:
     wanted = [Change("updated", f"test://{number}") for number in range(250)]
     for change in wanted:
-        desk.engine.hub.publish(change)
+        stage.engine.hub.publish(change)
     await settle(600)
     everything = session(uris=tuple(change.uri for change in wanted))
     position, told, more = 0, [], True
     while more:
-        heard = await desk.log.changes_for(Held(everything), position, 0)
+        heard = await stage.log.changes_for(Held(everything), position, 0)
         told += heard.changes
         position, more = heard.position, heard.more
     assert told == [(change, number) for number, change in enumerate(wanted, 1)]
 
 
-async def test_what_was_asked_for_before_a_change_is_heard_of(desk: Desk) -> None:
+async def test_what_was_asked_for_before_a_change_is_heard_of(stage: LogStage) -> None:
     """Even if the stream has not seen yet that it was asked for; a session that is gone hears nothing."""
-    await desk.publish(ONE)
-    assert await desk.log.changes_for(Held(session(), session(uris=(ONE.uri,))), 0, 0) == SessionChanges(
+    await stage.publish(ONE)
+    assert await stage.log.changes_for(Held(session(), session(uris=(ONE.uri,))), 0, 0) == SessionChanges(
         [(ONE, 1)], 1, 0
     )
-    assert await desk.log.changes_for(Held(ALL, None), 0, 0) == SessionChanges([], 0, 0)
+    assert await stage.log.changes_for(Held(ALL, None), 0, 0) == SessionChanges([], 0, 0)
 
 
-async def test_what_can_not_be_read_is_left_out(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    await desk.publish(TOOLS)
-    good = (await desk.state.read("changes", 0)).records[0].data
+async def test_what_can_not_be_read_is_left_out(stage: LogStage, caplog: pytest.LogCaptureFixture) -> None:
+    await stage.publish(TOOLS)
+    good = (await stage.state.read("changes", 0)).records[0].data
     for record in (b"", b"hello", b"\x01\x93", b"\x02" + good[1:]):
-        await desk.state.append("changes", record, keep=999, ttl=9)
-    await desk.publish(PROMPTS)
-    assert await desk.heard(ALL) == [(TOOLS, 1), (PROMPTS, 6)]
+        await stage.state.append("changes", record, keep=999, ttl=9)
+    await stage.publish(PROMPTS)
+    assert await stage.changes_for(ALL) == [(TOOLS, 1), (PROMPTS, 6)]
     assert "can't read" in caplog.text
 
 
-async def test_what_was_said_before_the_stop_is_written_and_nobody_watches_for_the_log(desk: Desk) -> None:
-    desk.engine.hub.publish(TOOLS)
-    desk.engine.hub.publish(ONE)
-    assert desk.engine.hub.uri_subscriptions == 0
-    await desk.log.stop()
-    assert await desk.heard(ALL) == [(TOOLS, 1), (ONE, 2)]
-    await desk.publish(PROMPTS)
-    assert await desk.log.position() == 2
-    await Desk().log.stop()  # which never started
+async def test_what_was_said_before_the_stop_is_written_and_the_log_watches_no_uri(stage: LogStage) -> None:
+    stage.engine.hub.publish(TOOLS)
+    stage.engine.hub.publish(ONE)
+    assert stage.engine.hub.uri_subscriptions == 0
+    await stage.log.stop()
+    assert await stage.changes_for(ALL) == [(TOOLS, 1), (ONE, 2)]
+    await stage.publish(PROMPTS)
+    assert await stage.log.position() == 2
+    await LogStage().log.stop()  # which never started
 
 
 @pytest.mark.parametrize("failures", [2, 10**9])
 async def test_a_backend_that_fails_is_tried_again_and_does_not_hold_up_the_stop(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failures: int
+    stage: LogStage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failures: int
 ) -> None:
-    append, left = desk.state.append, iter(range(failures))
+    append, left = stage.state.append, iter(range(failures))
 
     async def failing(*arguments: Any, **options: Any) -> int:
         if next(left, None) is not None:
             raise OSError("away")
         return await append(*arguments, **options)
 
-    monkeypatch.setattr(desk.state, "append", failing)
-    await desk.publish(TOOLS, PROMPTS)
+    monkeypatch.setattr(stage.state, "append", failing)
+    await stage.publish(TOOLS, PROMPTS)
     await settle()
-    await asyncio.wait_for(desk.log.stop(), 5)
-    assert {change for change, _ in await desk.heard(ALL)} == ({TOOLS, PROMPTS} if failures == 2 else set())
+    await asyncio.wait_for(stage.log.stop(), 5)
+    assert {change for change, _ in await stage.changes_for(ALL)} == ({TOOLS, PROMPTS} if failures == 2 else set())
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-async def test_after_an_outage_all_may_have_changed_once(desk: Desk) -> None:
-    await desk.publish(TOOLS, ONE)
-    heard = await desk.log.changes_for(Held(session("tools")), 0, desk.log.outages - 1)
-    assert heard == SessionChanges([(TOOLS, None)], 2, desk.log.outages)
-    assert await desk.log.changes_for(Held(session("tools")), heard.position, heard.outages) == SessionChanges([], 2, 0)
+async def test_after_an_outage_all_may_have_changed_once(stage: LogStage) -> None:
+    await stage.publish(TOOLS, ONE)
+    heard = await stage.log.changes_for(Held(session("tools")), 0, stage.log.outages - 1)
+    assert heard == SessionChanges([(TOOLS, None)], 2, stage.log.outages)
+    assert await stage.log.changes_for(Held(session("tools")), heard.position, heard.outages) == SessionChanges(
+        [], 2, 0
+    )
 
 
 # ── refreshes ──
@@ -501,6 +503,6 @@ async def test_a_function_that_fails_is_raised_here_and_what_it_changed_is_annou
         state.break_down()  # type: ignore[attr-defined]
         with pytest.raises(StoreUnavailable):
             await other.refresher.catch_up(state)
-        state.trouble = None  # type: ignore[attr-defined]
+        state.error = None  # type: ignore[attr-defined]
         await other.refresher.catch_up(state)
         assert (other.runs, "no database" in caplog.text) == (1, True)

@@ -143,7 +143,7 @@ async def test_a_store_that_has_forgotten_the_secret_gets_it_back() -> None:
     assert await shared_secrets(state, own(b"b")) == own(b"a")
     state.break_down()
     await asyncio.sleep(0.01)
-    state.trouble = None
+    state.error = None
     await state.put(SECRET_KEY, b"c" * 32, ttl=60)
     await until(lambda: len(known.secrets) == 2)
     assert known.secrets == (b"c" * 32, b"a" * 32)
@@ -173,7 +173,7 @@ async def test_servers_that_share_a_state_open_each_others_seals() -> None:
     await asyncio.gather(*(engine.stop() for engine in engines))
 
 
-async def test_a_configured_secret_is_nobody_elses_business() -> None:
+async def test_a_configured_secret_is_not_shared() -> None:
     state = MemoryState()
     engine = Server("x", secret=ONE).engine
     engine.state = state
@@ -183,7 +183,7 @@ async def test_a_configured_secret_is_nobody_elses_business() -> None:
     assert await state.get(SECRET_KEY) is None
 
 
-async def test_a_state_that_fails_lets_nobody_start() -> None:
+async def test_a_state_that_fails_lets_no_worker_start() -> None:
     async def fails(_name: str) -> None:
         raise ConnectionError("no such host")
 
@@ -293,6 +293,6 @@ async def test_an_error_of_the_store_is_known_without_asking_it() -> None:
         state.break_down()
         await until(lambda: worker.store_error is not None)
         state.now += 11  # the lease is gone meanwhile
-        state.trouble = None
+        state.error = None
         await until(lambda: worker.store_error is None)
         assert await WorkerLease(state).is_alive(worker.id)

@@ -20,7 +20,7 @@ META = {
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 PASSING = frozenset({502, 503, 504})
 RETRY_DELAY = 0.1
-PATIENCE = 20.0  # for everything that must come to an end
+TIME_LIMIT = 20.0  # for everything that must come to an end
 BROKEN = (aiohttp.ClientError, ConnectionError)
 
 
@@ -29,7 +29,7 @@ class Loud(Exception):
 
 
 class SessionLost(Exception):
-    """A server has forgotten a session that nobody ended."""
+    """A server has forgotten a session that no client ended."""
 
 
 class Notes:
@@ -86,7 +86,7 @@ async def events_of(response: aiohttp.ClientResponse) -> AsyncIterator[Event]:
 def connections() -> aiohttp.ClientSession:
     """Without a connection kept: each request may meet another worker, and none meets a dead one."""
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
-    return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=PATIENCE))
+    return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=TIME_LIMIT))
 
 
 async def post(http: aiohttp.ClientSession, url: str, tool: str, arguments: Any, headers: dict[str, str]) -> Reply:
@@ -166,7 +166,7 @@ class RawSession:
 
     async def insist(self, message: Any, *, at: str | None = None) -> Reply:
         """For what may be sent twice."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIME_LIMIT):
             while True:
                 with contextlib.suppress(*BROKEN):
                     reply = await self.send("POST", message, at=at)
@@ -202,7 +202,7 @@ class RawSession:
         """Follow one call to its answer. After each `leave_after` messages it drops the connection."""
         params = {"name": tool, "arguments": arguments, "_meta": {"progressToken": arguments["nonce"]}}
         following = _Following(self, self.request("tools/call", params), heard, leave_after)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIME_LIMIT):
             return await following.to_the_end()
 
     def once(self, event: Event) -> bool:

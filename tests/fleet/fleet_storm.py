@@ -1,4 +1,4 @@
-"""A storm over a fleet: many clients call, ask, listen and resume, while workers die or the store is in trouble."""
+"""A storm over a fleet: many clients call, ask, listen and resume, while workers die or the store has outages."""
 
 import asyncio
 import collections
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
-from fleet_client import HANDSHAKE, PATIENCE, Loud, Notes, RawSession, SessionLost, connections, modern, running
+from fleet_client import HANDSHAKE, TIME_LIMIT, Loud, Notes, RawSession, SessionLost, connections, modern, running
 from fleet_processes import Fleet
 
 from dovetail import Client, ConnectionLost, ElicitRequest, ServerError, ToolError
@@ -77,7 +77,7 @@ class Ledger(Notes):
 
 
 class Watcher:
-    """Somebody who wants to hear of a board: which number stood there when they last heard of it."""
+    """A client that subscribes to a board: which number was there when it was last notified."""
 
     def __init__(self, name: str, board: str, folder: Path) -> None:
         self.name = name
@@ -112,7 +112,7 @@ async def own_visitor(url: str, revision: str, watcher: Watcher) -> AsyncIterato
     def repeat(question: ElicitRequest) -> str:
         return question.message
 
-    client = Client(url, protocol_version=revision, timeout=PATIENCE, transcript=note, elicitation_handler=repeat)
+    client = Client(url, protocol_version=revision, timeout=TIME_LIMIT, transcript=note, elicitation_handler=repeat)
 
     async def call(tool: str, arguments: dict[str, Any], heard: list[float]) -> Any:
         try:
@@ -141,7 +141,7 @@ async def raw_visitor(
     session = await RawSession(http, url, ledger).open(elicitation={})
     session.on_update = watcher.hear
     async with running(session.hear()):
-        await asyncio.wait_for(session.hears.wait(), PATIENCE)
+        await asyncio.wait_for(session.hears.wait(), TIME_LIMIT)
         await session.ask("resources/subscribe", uri=watcher.uri)
         yield lambda tool, arguments, heard: session.call(tool, arguments, heard, leave_after=chance.randrange(5))
     await session.delete()
@@ -157,23 +157,23 @@ async def deaths(storm: "Storm") -> None:
         await asyncio.sleep(storm.chance.uniform(0.8, 1.6))
         victim = storm.chance.choice(storm.fleet.workers)
         victim.kill()
-        storm.troubles.append("a worker was killed")
+        storm.incidents.append("a worker was killed")
         await asyncio.sleep(storm.chance.uniform(0.0, 0.5))
         await asyncio.to_thread(victim.start)
 
 
-async def store_troubles(storm: "Storm") -> None:
+async def store_outages(storm: "Storm") -> None:
     """Once the store is killed and started again, once it stands still, in any order.
 
     It has written down all that it has confirmed, so that a `kill -9` makes it forget nothing.
     """
-    troubles, store = ["restarted", "stood still"], storm.fleet.store
+    outages, store = ["restarted", "stood still"], storm.fleet.store
     assert store is not None
-    storm.chance.shuffle(troubles)
-    for trouble, share in zip(troubles, (0.2, 0.5), strict=True):  # of all calls are done
+    storm.chance.shuffle(outages)
+    for outage, share in zip(outages, (0.2, 0.5), strict=True):  # of all calls are done
         while storm.share_made < share:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-        if trouble == "restarted":
+        if outage == "restarted":
             await asyncio.to_thread(store.kill)
             await asyncio.sleep(storm.chance.uniform(0.3, 1.5))
             await asyncio.to_thread(store.start)
@@ -181,7 +181,7 @@ async def store_troubles(storm: "Storm") -> None:
             store.pause()
             await asyncio.sleep(4.0)  # longer than its clients wait
             store.go_on()
-        storm.troubles.append(trouble)
+        storm.incidents.append(outage)
 
 
 class Storm:
@@ -193,7 +193,7 @@ class Storm:
         self.ledger = Ledger()
         self.fleet = fleet
         self.chance = random.Random(seed)
-        self.troubles: list[str] = []
+        self.incidents: list[str] = []
         self.calm = asyncio.Event()  # all calls are made
         self._folder = folder
         self._revision = revision
@@ -225,7 +225,7 @@ class Storm:
             await asyncio.gather(weather, *heralds)
             self._over.set()
             await self._done.wait()
-        print(f"\n{self.troubles}, {time.monotonic() - began:.0f} s: {self.ledger}")  # noqa: T201
+        print(f"\n{self.incidents}, {time.monotonic() - began:.0f} s: {self.ledger}")  # noqa: T201
         return self.ledger
 
     # ── clients ──

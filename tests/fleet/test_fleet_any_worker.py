@@ -90,7 +90,7 @@ async def test_streams_of_both_eras_hear_of_what_happens_elsewhere(
 
 @pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
 async def test_a_refresh_reaches_every_worker(three: Fleet, http: aiohttp.ClientSession, revision: str) -> None:
-    """Whoever hears of it finds the new tool at the worker that told, and then at all of them."""
+    """A client that is notified finds the new tool at the worker that told, and then at all of them."""
     name = f"brought-{revision}"
     async with (
         Client(three.urls[0], protocol_version=revision) as client,

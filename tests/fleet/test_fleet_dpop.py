@@ -44,7 +44,7 @@ def is_refused_as_used(reply: Reply) -> bool:
     return reply.status == 401 and 'error="invalid_dpop_proof"' in challenge and "was used before" in reply.text
 
 
-async def test_a_proof_is_good_once_whichever_worker_has_seen_it(pair: Fleet, http: aiohttp.ClientSession) -> None:
+async def test_a_proof_is_good_once_at_all_workers(pair: Fleet, http: aiohttp.ClientSession) -> None:
     """Also if that worker has died: what it has seen is not its own, and the nonce that it gave is still good."""
     nonce = await nonce_of(http, pair.urls[0])
     proofs = [proved(nonce=nonce) for _ in pair.urls]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import aiohttp
 import pytest
-from fleet_client import PATIENCE, Loud, RawSession, modern
+from fleet_client import TIME_LIMIT, Loud, RawSession, modern
 from fleet_processes import Fleet, fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -103,7 +103,7 @@ async def call(url: str, address: str, forwarded: str | None = None) -> str:
     """By a client at one of the addresses of 127.0.0.0/8, all of which are this machine."""
     connector = aiohttp.TCPConnector(local_addr=(address, 0), force_close=True)
     headers = {} if forwarded is None else {"X-Forwarded-For": forwarded}
-    timeout = aiohttp.ClientTimeout(total=PATIENCE)
+    timeout = aiohttp.ClientTimeout(total=TIME_LIMIT)
     async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as http:
         try:
             return str(await modern(http, url, "echo", nonce="done"))
@@ -112,7 +112,7 @@ async def call(url: str, address: str, forwarded: str | None = None) -> str:
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="there 127.0.0.1 is the only address of its network")
-async def test_each_client_counts_whatever_it_says_of_itself(two: Fleet) -> None:
+async def test_each_client_counts_by_its_own_address(two: Fleet) -> None:
     for address in ("127.0.0.5", "127.0.0.6"):
         assert [await call(two.url, address) for _ in range(3)] == ["done", "done", "429"]
     said = [None, "203.0.113.1", "203.0.113.2", "127.0.0.1", "203.0.113.3, 127.0.0.1", ", ,"]

@@ -23,7 +23,7 @@ OVERFULL_BYTES = 2**20  # what Redis uses for connections goes up and down; this
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """One for all tests: each leaves the store as it should be."""
-    with fleet(tmp_path_factory.mktemp("trouble"), workers=2, store="redis") as two:
+    with fleet(tmp_path_factory.mktemp("outages"), workers=2, store="redis") as two:
         yield two
         two.assert_clean()
 
@@ -64,13 +64,13 @@ async def counts(session: RawSession, leave_after: int) -> None:
     assert heard == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("trouble", ["paused", "restarted"])
+@pytest.mark.parametrize("outage", ["paused", "restarted"])
 async def test_refusals_are_bounded_and_plain_calls_go_on(
-    two: Fleet, http: aiohttp.ClientSession, redis: FleetProcess, trouble: str
+    two: Fleet, http: aiohttp.ClientSession, redis: FleetProcess, outage: str
 ) -> None:
     sessions = [await RawSession(http, two.url).open() for _ in range(5)]
     await ready(http, two.workers, 200)
-    begin, end = (redis.pause, redis.go_on) if trouble == "paused" else (redis.stop, redis.start)
+    begin, end = (redis.pause, redis.go_on) if outage == "paused" else (redis.stop, redis.start)
     begin()
     try:
         call = {"name": "whoami", "arguments": {}}
@@ -112,10 +112,10 @@ async def test_a_store_that_has_forgotten_everything(
 
 
 async def fill(asker: Redis) -> None:
-    """It holds more of somebody else's data than it may, so that there is no room for the smallest record."""
+    """It holds more data of other programs than it may, so that there is no room for the smallest record."""
     await asker.config_set("maxmemory-policy", "noeviction")
     for number in range(10):
-        await asker.set(f"somebody else's {number}", b"x" * (OVERFULL_BYTES // 5))
+        await asker.set(f"other data {number}", b"x" * (OVERFULL_BYTES // 5))
     await asker.config_set("maxmemory", (await asker.info("memory"))["used_memory"] - OVERFULL_BYTES)
     with pytest.raises(OutOfMemoryError):
         await asker.set("one more", b"x")

@@ -1,4 +1,4 @@
-"""Several workers behind nginx lose nothing, whatever the weather: no session, no event, no call."""
+"""Several workers behind nginx lose nothing in any weather: no session, no event, no call."""
 
 import random
 from collections.abc import Collection
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fleet_processes import fleet
-from fleet_storm import Storm, Weather, calm, deaths, store_troubles
+from fleet_storm import Storm, Weather, calm, deaths, store_outages
 
 from sdk import HANDSHAKE, MODERN, deprecations_are_expected
 
@@ -42,7 +42,7 @@ async def weathered(folder: Path, revision: str, store: str, calls: int, weather
 async def test_nothing_is_lost_while_workers_die(tmp_path: Path, revision: str, store: str, calls: int) -> None:
     haste = {"FLEET_HASTE": "3"} if calls < 1_000 else {}  # so that calls of the dead are told of soon
     storm = await weathered(tmp_path, revision, store, calls, deaths, **haste)
-    assert storm.troubles
+    assert storm.incidents
 
 
 @storms(long=1_000, stores=STORES)
@@ -53,12 +53,12 @@ async def test_nothing_fails_while_nothing_happens(tmp_path: Path, revision: str
 
 
 @storms((HANDSHAKE, "redis", 200), long=5_000, stores=["redis"])
-async def test_nothing_is_lost_while_the_store_is_in_trouble(
+async def test_nothing_is_lost_while_the_store_has_outages(
     tmp_path: Path, revision: str, store: str, calls: int
 ) -> None:
     """Workers hold events back for longer than that takes; since 2026-07-28 no call needs the store at all."""
-    storm = await weathered(tmp_path, revision, store, calls, store_troubles)
-    assert len(storm.troubles) == 2
+    storm = await weathered(tmp_path, revision, store, calls, store_outages)
+    assert len(storm.incidents) == 2
     assert not [why for why in storm.ledger.loud if "worker" in why and "lost" in why], "no worker died"
     if revision == MODERN:
         assert not storm.ledger.loud, storm.ledger

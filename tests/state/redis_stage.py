@@ -31,7 +31,7 @@ async def is_back(state: RedisState) -> bool:
 
 
 async def fails_within(state: RedisState, seconds: float) -> None:
-    """Every kind of call ends in StoreTrouble, and soon enough."""
+    """Every kind of call ends in StoreUnavailable, and soon enough."""
     calls = [attempt() for attempt in attempts(state, "key")]
     calls += [state.check(), state.get("key"), state.touch("key", LONG), state.remaining("key"), state.delete("key")]
     calls += [state.read("log", 0), state.drop("log"), state.publish("topic")]

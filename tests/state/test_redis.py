@@ -79,14 +79,14 @@ class TestTwoWorkers:
         await stranger.close()
 
     async def test_nothing_is_lost_before_a_subscription_stands(self, backend: RedisState, other: RedisState) -> None:
-        """Whoever listens has told nobody else yet, and the other worker is quicker than the subscription."""
+        """The other worker publishes before the subscription of the listener has reached the store."""
         await asyncio.gather(backend.check(), other.check())
         for n in range(200):
             with contextlib.closing(backend.listen([f"topic {n}"])) as listener:
                 await other.publish(f"topic {n}")
                 assert await heard(listener) == {f"topic {n}"}
 
-    async def test_only_what_somebody_listens_to_is_subscribed(
+    async def test_only_topics_with_listeners_are_subscribed(
         self, backend: RedisState, store: stores.StoreServer, prefix: str
     ) -> None:
         def channels() -> int:

@@ -16,7 +16,7 @@ import stores
 from dovetail.state.base import Listener, StoreFull, StoreUnavailable
 from dovetail.state.redis import RedisState
 
-AT_ONCE = 0.3  # seconds for some calls that ask nobody, on a busy machine
+AT_ONCE = 0.3  # seconds for some calls that ask no store, on a busy machine
 
 
 @pytest.fixture

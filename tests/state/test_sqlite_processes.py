@@ -1,4 +1,4 @@
-"""The SQLite backend in several real processes on one file: nothing is lost, counted twice or damaged, whoever dies."""
+"""The SQLite backend in several real processes on one file: nothing is lost, counted twice or damaged when one dies."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Engine that runs an author's functions for requests. Its modules that not every server needs are loaded late."""
+"""Engine that runs authors' functions for requests. Modules that few servers need are loaded late."""
 
 from typing import TYPE_CHECKING
 

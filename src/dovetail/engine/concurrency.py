@@ -1,4 +1,4 @@
-"""Concurrency limits with their queues, for one worker (`Limit`) or a fleet (`FleetLimit`), and timeouts of calls."""
+"""Concurrency limits with queues, for one worker or a fleet, and timeouts of calls."""
 
 import asyncio
 import logging
@@ -70,7 +70,7 @@ class Limit:
 
     async def acquire(self) -> None:
         """Take a slot: without a turn of the loop if one is free, else in order of arrival."""
-        if Limit.take(self):
+        if Limit.take(self):  # not self.take: a FleetLimit has none to take at once
             return
         if len(self._queue) >= self._max_queue:
             raise self._refusal(f"{self.running} calls running and {self.waiting} waiting")

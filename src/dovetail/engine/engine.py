@@ -1,4 +1,4 @@
-"""The engine: catalogs, limits, options, state and lifespan of a server, for the handlers of requests."""
+"""The engine of a server: its catalogs, limits, options, state and lifespan."""
 
 import asyncio
 import contextvars
@@ -209,7 +209,7 @@ class Engine:
     def state(self) -> "StateBackend":
         """Step records, and the secret if none is given. Sessions are elsewhere, unless this is shared."""
         if self._state is None:
-            memory = lazy_state.memory  # only half of its entries may be steps, since callers make those
+            memory = lazy_state.memory  # steps can fill no more than three quarters of it: callers make them
             self._state = memory.MemoryState(max_entries=2 * MAX_STEP_RECORDS, max_entry_bytes=128 * memory.MEBIBYTE)
         return self._state
 

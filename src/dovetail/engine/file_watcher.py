@@ -1,7 +1,7 @@
-"""File watcher: polls paths with `os.stat` and calls `on_change(uri)` on the event loop, once for a burst of changes.
+"""File watcher that polls paths and calls `on_change(uri)` once for each burst of changes.
 
-One task polls all paths, for at most a twentieth of the time. If watchfiles is installed, it watches folders and
-triggers the next poll at once. Disks may hang, so they are only touched in threads.
+One task calls `os.stat` for all paths, for at most a twentieth of the time. If watchfiles is installed, it watches
+folders and triggers the next poll at once. Disks may hang, so they are only touched in threads.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Resources of a server: direct ones, templates, files and folders, with lookup, reading, listing and watching."""
+"""Resources of a server, also files and folders: lookup, reading, listing and watching."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""HTTP sessions of the handshake era, as records in a state backend: find, open, change, expire and evict.
+"""HTTP sessions of the handshake era, as records in a state backend that expire and are evicted.
 
 There are limits for all sessions and for those of one caller, a principal or else a network. At a limit the oldest
 session without `initialized` is evicted, of a caller that has as many as the newcomer or more; else the longest idle

@@ -1,4 +1,4 @@
-"""Subscriptions to changes: the hub of one process, the log that all workers share, and `server.refresh()`.
+"""Subscriptions to changes: the hub of one process, the log of all workers, and `server.refresh()`.
 
 A subscription holds each pending change once, so a slow reader costs no memory and misses no change. Workers that share
 a state write their changes to a log in it, which sessions read, and relay those of other workers to their own hub.

@@ -1,4 +1,4 @@
-"""Daemon thread pool for blocking functions: neither the event loop nor the exit of the process waits for it.
+"""Daemon thread pool for blocking functions, for which neither the loop nor the process waits.
 
 Jobs wait in a queue. At most one thread is on its way to the queue, and a thread that takes a job while others wait
 wakes the next thread before it begins: a function that blocks delays no other, and one thread does many short jobs.

@@ -1,4 +1,4 @@
-"""Workers that share a state: the server's secrets, and the lease by which a worker shows that it is alive.
+"""Workers that share a state: the secrets of their server, and the lease of each worker.
 
 Random secrets of the first worker are used by all. A worker without a lease is lost, with its unfinished calls. After
 an outage, in which no lease could be renewed, a worker declares no other lost until one lease has passed.

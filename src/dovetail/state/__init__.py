@@ -1,4 +1,4 @@
-"""State backends for records that outlast a request. Each is loaded late: most servers need at most one of them."""
+"""State backends for records that outlast a request, loaded late: most servers need one at most."""
 
 from typing import TYPE_CHECKING
 

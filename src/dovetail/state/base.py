@@ -1,4 +1,4 @@
-"""State backend interface, with its records, errors and listeners, the codec of stored values, and state URLs.
+"""State backend interface, with records, errors, listeners, the codec of values, and state URLs.
 
 Names are any text that UTF-8 can hold, up to `MAX_NAME` characters; a key, a log and a topic may have the same one. A
 longer name can't be stored or listened to (`ValueError`), and a lookup of one finds nothing. A time to live is a number

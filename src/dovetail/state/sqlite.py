@@ -1,4 +1,4 @@
-"""SQLite state backend, for processes on one host and records that outlive a restart: one file, one thread.
+"""SQLite state backend, for processes on one host and records that outlive a restart.
 
 Only one thread of a process uses the file, so the event loop never waits for a disk. It serves the calls in its queue
 together: their writes are one transaction. Wake-ups of other processes come within `POLL_INTERVAL`. The file must be on
