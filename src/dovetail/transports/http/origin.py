@@ -285,7 +285,7 @@ class Cors(msgspec.Struct, frozen=True):
     """CORS headers for pages of other origins.
 
     The `Origin` was checked before, so it is echoed: never `*`, and never with credentials, for the server uses no
-    cookies. Private network access is allowed too: `allowed_origins` are meant to have it, loopback pages have it.
+    cookies. Private network access is allowed too: `allowed_origins` should have it, loopback pages have it.
     """
 
     _enabled: bool
