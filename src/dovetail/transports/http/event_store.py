@@ -53,6 +53,8 @@ NEXT = {
 
 
 class EventStore:
+    """The event streams of all sessions; `running` are those that this worker writes."""
+
     def __init__(
         self, state: StateBackend, *, ttl: float, lease: WorkerLease, retry_seconds: float = 10.0,
         max_streams: int = MAX_STREAMS,

@@ -48,6 +48,8 @@ Event = tuple[bytes, EventId]  # a frame, and the position of a client that has 
 
 
 class ServerMessages:
+    """Requests and notifications to the clients of all sessions."""
+
     def __init__(self, sessions: Sessions, state: StateBackend, *, session_timeout: float, beat: float) -> None:
         self._sessions = sessions
         self._state = state
