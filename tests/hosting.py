@@ -30,7 +30,7 @@ uvicorn.server.asyncio = _Hasty()  # type: ignore[assignment]
 class UvicornHost(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """They belong to whoever runs the tests."""
+        """They belong to the process that runs the tests."""
         yield
 
 

@@ -1,4 +1,4 @@
-"""A protected server, its verifier and its people; the door alone; and what those are told who are not let in."""
+"""A protected server, its verifier and its users; an authenticator alone; and the challenges of refusals."""
 
 import asyncio
 import re
@@ -71,34 +71,34 @@ def challenge_of(answer: Exchange) -> dict[str, str]:
     return dict(re.findall(r'(\w+)="([^"]*)"', header))
 
 
-class Door:
-    """A doorkeeper as an ASGI app: behind it a GET stays open, anything else is answered with 204."""
+class ProtectedApp:
+    """A handler behind an `Authenticator`, as an ASGI app: a GET stays open, the response to all others is a 204."""
 
     def __init__(self, auth: Any, *, clock: Any = monotonic, **limits: Any) -> None:
-        engine = Server("door", auth=auth).engine
+        engine = Server("protected", auth=auth).engine
         proxies = TrustedProxies()
         urls, in_flight = ResourceUrls(None, "/mcp", proxies), InFlight(10, 1000, None)
         assert engine.options.auth is not None
-        keeper = Authenticator(
+        authenticator = Authenticator(
             engine.options.auth, urls, in_flight, MemoryState(), engine, TokenLimits(**limits), clock
         )
-        self._enter = keeper.protect(self._place)
+        self._handler = authenticator.protect(self._handle)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         request = HttpRequest.from_scope(scope, receive, send, scope["path"])
         try:
-            await self._enter(request)
+            await self._handler(request)
         except ProtocolError as failure:
             await request.refuse(failure)
 
-    async def _place(self, request: HttpRequest) -> None:
+    async def _handle(self, request: HttpRequest) -> None:
         if request.method == "GET":
             over = asyncio.Event()
-            await request.while_authorized(self._stay(request, over), over.set)
+            await request.while_authorized(self._hold_open(request, over), over.set)
         else:
             await request.response.empty(204)
 
-    async def _stay(self, request: HttpRequest, over: asyncio.Event) -> None:
+    async def _hold_open(self, request: HttpRequest, over: asyncio.Event) -> None:
         await request.response.open()
         await over.wait()
         await request.response.close()

@@ -1,4 +1,4 @@
-"""Clients over HTTP as tests play them, servers for them to meet, and fleets of servers on one store."""
+"""Clients over HTTP as tests play them, servers for them, and fleets of servers on one store."""
 
 import asyncio
 import json
@@ -148,7 +148,7 @@ async def answered(wire: HttpWire, call: Exchange, question: Any, result: Any) -
 
 
 async def finished_call(stage: AskingStage, wire: HttpWire) -> Any:
-    """The way back of a call that is over."""
+    """The `ClientChannel` of a call that has ended."""
     call = ask(wire)
     assert await answered(wire, call, await call.message(), {}) == [{}]
     return stage.contexts[-1].channel

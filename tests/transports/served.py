@@ -84,7 +84,7 @@ class Process:
 
 
 class Program(Process):
-    """Write lines, read lines. Whatever it says is checked in the end."""
+    """Write lines, read lines. All that it has written is checked in the end."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__([sys.executable, str(PROGRAM), json.dumps(options)])
@@ -135,7 +135,7 @@ class Program(Process):
         return [json.loads(self.lines.get_nowait()) for _ in range(self.lines.qsize())]
 
     def ends(self, *, by: int | None = None) -> list[Any]:
-        """End it by a signal, or by the end of its input; what it has said that nobody has received."""
+        """End it by a signal, or by the end of its input; returns the lines that were not read."""
         if by is None:
             self.end_input()
         else:

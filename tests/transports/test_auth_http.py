@@ -1,4 +1,4 @@
-"""Authorization of HTTP requests: who gets in, what the others are told, what is never said, and attacks."""
+"""Authentication of HTTP requests: which are served, how others are refused, what is never shown, and attacks."""
 
 import gc
 import inspect
@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from auth_stage import METADATA, Door, Register, bearer, challenge_of, notes
+from auth_stage import METADATA, ProtectedApp, Register, bearer, challenge_of, notes
 from http_clients import connected
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -110,8 +110,8 @@ async def test_which_headers_get_in() -> None:
 
 @settings(max_examples=50)
 @given(header=st.one_of(st.binary(max_size=60), st.binary(max_size=40).map(lambda rest: b"Bearer " + rest)))
-async def test_no_header_breaks_the_door(header: bytes) -> None:
-    answer = await HttpWire(Door(Register())).raw("POST", b"{}", more=[(b"authorization", header)]).done()
+async def test_no_header_breaks_authentication(header: bytes) -> None:
+    answer = await HttpWire(ProtectedApp(Register())).raw("POST", b"{}", more=[(b"authorization", header)]).done()
     assert answer.status in (400, 401)
     assert "www-authenticate" in answer.headers
 
@@ -132,7 +132,7 @@ async def test_a_token_in_the_url_is_refused(
         assert register.asked == []
 
 
-async def test_refusals_at_the_door_are_in_the_audit() -> None:
+async def test_refused_tokens_are_in_the_audit() -> None:
     """Who came without a token has done nothing yet; all others are noted, without the token."""
     events: list[AuditEvent] = []
     auth = Auth(Register(), scopes=["notes:read"])
@@ -155,7 +155,7 @@ async def test_refusals_at_the_door_are_in_the_audit() -> None:
     assert not any(secret in repr(events) for secret in ("guessed", "low-token", "ann-token"))
 
 
-def test_only_one_thing_says_who_is_asking() -> None:
+def test_only_one_option_identifies_the_caller() -> None:
     with pytest.raises(SetupError, match="choose one"):
         notes().asgi(identify=lambda scope: "ann")
 
@@ -229,7 +229,7 @@ async def test_scopes_hold_others() -> None:
 
 
 @pytest.mark.rule("AUTH-14")
-async def test_nobody_asks_for_offline_access() -> None:
+async def test_offline_access_is_never_asked_for() -> None:
     for option in ("scopes", "scopes_supported"):
         with pytest.raises(SetupError, match="offline_access"):
             Auth(Register(), **{option: ["offline_access"]})
@@ -252,7 +252,7 @@ async def test_without_an_authorization_server_there_is_no_metadata() -> None:
 
 @pytest.mark.rule("SEC-7", "SEC-12", "AUTH-15")
 @pytest.mark.parametrize("version", HANDSHAKE)
-async def test_a_session_is_there_for_its_owner_only(version: str) -> None:
+async def test_a_session_exists_for_its_owner_only(version: str) -> None:
     stage = Stage(auth=Register())
     async with serving(stage.server) as app:
         wire = await HttpWire.session(app, version, headers=bearer())

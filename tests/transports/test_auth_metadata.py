@@ -1,4 +1,4 @@
-"""What a protected server says of itself (RFC 9728): where the document is, what is in it, and who may read it."""
+"""Protected resource metadata (RFC 9728): where the document is, what is in it, and who may read it."""
 
 from typing import Any
 
@@ -130,7 +130,7 @@ PLACES = {  # options; where the app is mounted, and the path of a request; the 
 async def test_the_challenge_leads_to_the_document_of_this_endpoint(
     options: dict[str, Any], root: str, path: str, url: str, resource: str
 ) -> None:
-    """Whatever passes requests for the endpoint on to the app, passes those for the document on as well."""
+    """A proxy that passes requests for the endpoint on to the app passes those for the document on as well."""
     async with serving(notes(), **options) as app:
         assert await metadata_url(app, path, root_path=root) == url
         below = url[url.index(ROOT) :]

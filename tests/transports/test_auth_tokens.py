@@ -1,4 +1,4 @@
-"""Tokens: how often verifiers are asked, what happens when they fail, and streams that end with their token."""
+"""The token cache: how often verifiers are called, what happens when they fail, and streams that end with a token."""
 
 import asyncio
 import time
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from auth_stage import Door, Register, bearer
+from auth_stage import ProtectedApp, Register, bearer
 from http_clients import OldClient
 from msgspec import structs
 
@@ -29,20 +29,20 @@ BELIEVED = [  # what the verifier says, in how many seconds the token ends, when
 
 @pytest.mark.rule("AUTH-15")
 @pytest.mark.parametrize(("believed", "ends", "later", "asked"), BELIEVED)
-async def test_how_long_a_token_is_believed(believed: Any, ends: Any, later: float, asked: int) -> None:
+async def test_how_long_a_token_is_cached(believed: Any, ends: Any, later: float, asked: int) -> None:
     register, clock = Register(), Clock()
     if believed is not None:
         register.cache_seconds = believed  # type: ignore[attr-defined]
     if ends is not None:
         register.people["ann-token"] = Principal(subject="ann", expires_at=time.time() + ends)
-    door = Door([register, Register()], clock=clock)  # of several, the one that knows the token decides
-    assert await door.status() == 204
+    protected = ProtectedApp([register, Register()], clock=clock)  # of several, the one that knows the token decides
+    assert await protected.status() == 204
     clock.sleep(later)
-    assert await door.status() == 204
+    assert await protected.status() == 204
     assert len(register.asked) == asked
 
 
-async def test_of_an_answer_that_is_not_to_be_believed_nothing_is_kept() -> None:
+async def test_an_outcome_that_is_not_to_be_cached_is_not_kept() -> None:
     seen: list[Any] = []
 
     class Issuer:
@@ -52,8 +52,8 @@ async def test_of_an_answer_that_is_not_to_be_believed_nothing_is_kept() -> None
             seen.append(weakref.ref(claim := {"ann"}))
             return Principal(subject="ann", claims={"mail": claim})
 
-    door = Door(Issuer())
-    assert [await door.status() for _ in range(2)] == [204, 204]
+    protected = ProtectedApp(Issuer())
+    assert [await protected.status() for _ in range(2)] == [204, 204]
     assert [claim() for claim in seen] == [None, None]
 
 
@@ -61,15 +61,15 @@ async def test_a_function_allows_for_no_clocks_that_differ() -> None:
     async def verify(token: str) -> Principal:
         return Principal(subject="ann", expires_at=time.time() - 1)
 
-    assert await Door(verify).status() == 401
+    assert await ProtectedApp(verify).status() == 401
 
 
-async def test_who_comes_together_waits_for_one_answer() -> None:
+async def test_requests_at_the_same_time_wait_for_one_verification() -> None:
     register = Register()
     register.gate = asyncio.Event()
-    door = Door(register)
-    crowd = [door.post() for _ in range(20)]
-    impatient = door.post()
+    protected = ProtectedApp(register)
+    crowd = [protected.post() for _ in range(20)]
+    impatient = protected.post()
     await settle()
     await impatient.cut()  # it takes nothing from the others
     register.gate.set()
@@ -81,52 +81,52 @@ async def test_a_token_is_one_token_however_its_header_is_spelled() -> None:
     """Else one good token could fill the queue of its issuer."""
     register = Register()
     register.gate = asyncio.Event()
-    door = Door(Auth(register, dpop="optional"))
+    protected = ProtectedApp(Auth(register, dpop="optional"))
     headers = [f"{scheme}{blanks}ann-token " for scheme in ("bEARER", "Bearer") for blanks in (" ", "  ", " \t ")]
-    crowd = [HttpWire(door, headers={"authorization": header}).raw("POST") for header in headers]
+    crowd = [HttpWire(protected, headers={"authorization": header}).raw("POST") for header in headers]
     await settle()
     register.gate.set()
     assert {(await each.done()).status for each in crowd} == {204}
     assert register.asked == ["ann-token"]
-    assert await door.status() == 204
+    assert await protected.status() == 204
     assert register.asked == ["ann-token"]
 
 
-async def test_a_bad_token_is_remembered_briefly() -> None:
+async def test_a_bad_token_is_cached_briefly() -> None:
     register, clock = Register(), Clock()
-    door = Door(register, clock=clock)
-    assert [await door.status("bad") for _ in range(3)] == [401] * 3
+    protected = ProtectedApp(register, clock=clock)
+    assert [await protected.status("bad") for _ in range(3)] == [401] * 3
     assert register.asked == ["bad"]
     register.people["bad"] = register.people["ann-token"]
-    assert await door.status("bad") == 401
+    assert await protected.status("bad") == 401
     clock.sleep(3.1)
-    assert await door.status("bad") == 204
+    assert await protected.status("bad") == 204
 
 
-async def test_guesses_take_no_memory_and_drive_nobody_out() -> None:
+async def test_guesses_take_no_memory_and_evict_no_good_token() -> None:
     register = Register()
-    door = Door(register, max_cached=10)
-    assert await door.status() == 204
+    protected = ProtectedApp(register, max_cached=10)
+    assert await protected.status() == 204
     for number in range(30):
-        assert await door.status(f"guess-{number}") == 401
-    assert await door.status() == 204
+        assert await protected.status(f"guess-{number}") == 401
+    assert await protected.status() == 204
     assert register.asked.count("ann-token") == 1
-    assert await door.status("guess-0") == 401
+    assert await protected.status("guess-0") == 401
     assert register.asked.count("guess-0") == 2
 
 
-async def test_those_whose_tokens_were_good_may_ask_beyond_the_number_of_questions() -> None:
+async def test_tokens_that_were_good_are_verified_beyond_the_limit() -> None:
     register, clock = Register(), Clock()
-    door = Door(register, clock=clock, max_verifying=1)
-    assert [await door.status(token) for token in ("ann-token", "bob-token")] == [204, 204]
+    protected = ProtectedApp(register, clock=clock, max_verifying=1)
+    assert [await protected.status(token) for token in ("ann-token", "bob-token")] == [204, 204]
     clock.sleep(61)
     register.gate = asyncio.Event()
     waiting = []
     for token in ("guess", "ann-token"):
-        waiting.append(door.post(token))
+        waiting.append(protected.post(token))
         await settle()
     # one beyond the number for all, and one beyond that for good ones
-    assert [await door.status(token) for token in ("guess-2", "bob-token")] == [503, 503]
+    assert [await protected.status(token) for token in ("guess-2", "bob-token")] == [503, 503]
     register.gate.set()
     assert [(await each.done()).status for each in waiting] == [401, 204]
 
@@ -134,34 +134,34 @@ async def test_those_whose_tokens_were_good_may_ask_beyond_the_number_of_questio
 async def test_a_known_bearer_token_takes_the_short_way_also_beside_dpop() -> None:
     counts = []
     for dpop in ("off", "optional"):
-        door = Door(Auth(Register(), dpop=dpop))
-        assert await door.status() == 204
+        protected = ProtectedApp(Auth(Register(), dpop=dpop))
+        assert await protected.status() == 204
         with functions_called() as called:
-            assert await door.status() == 204
+            assert await protected.status() == 204
         counts.append(len(called))
     assert counts[0] == counts[1]
 
 
-async def test_a_verifier_in_trouble_is_a_503(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unavailable_verifier_is_a_503(caplog: pytest.LogCaptureFixture) -> None:
     register = Register()
     register.failure = VerifierUnavailable("the issuer is silent about ann-token")
-    door = Door(register, verify_timeout=0.05)
-    answer = await door.post().done()
+    protected = ProtectedApp(register, verify_timeout=0.05)
+    answer = await protected.post().done()
     assert (answer.status, answer.headers["retry-after"]) == (503, "1")
     assert "the issuer is silent" in caplog.text
     assert "ann-token" not in caplog.text
     register.failure = None
     register.gate = asyncio.Event()
-    assert await door.status() == 503  # it takes too long
+    assert await protected.status() == 503  # it takes too long
     register.gate = None
-    assert await door.status() == 204  # trouble is not remembered
+    assert await protected.status() == 204  # the failure is not cached
     assert len(caplog.records) == 1
 
 
 async def test_a_verifier_that_breaks_is_a_500_and_says_no_token(caplog: pytest.LogCaptureFixture) -> None:
     register = Register()
     register.failure = ValueError("can't read ann-token")
-    answer = await Door(register).post().done()
+    answer = await ProtectedApp(register).post().done()
     assert (answer.status, answer.json["error"]["message"]) == (500, "Internal error")
     assert "ValueError" in caplog.text
     assert "in verify" in caplog.text
@@ -212,27 +212,27 @@ OTHERS = {
 
 @pytest.mark.rule("AUTH-15")
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
-async def test_a_stream_ends_when_its_token_means_something_else(other: Principal | None) -> None:
+async def test_a_stream_ends_when_its_token_gives_other_rights(other: Principal | None) -> None:
     ledger = Ledger()
-    stream = await Door(ledger, **QUICK).stream()
+    stream = await ProtectedApp(ledger, **QUICK).stream()
     await ledger.asked_again()  # it goes on as long as the token is good
     assert not stream.ended
     ledger.principal = other
     await stream.done(5)
 
 
-async def test_a_verifier_that_wants_no_answer_kept_is_not_asked_all_the_while() -> None:
+async def test_a_verifier_that_wants_nothing_cached_is_not_called_all_the_time() -> None:
     ledger = Ledger()
     ledger.cache_seconds = 0.0  # type: ignore[attr-defined]
-    stream = await Door(ledger).stream()
+    stream = await ProtectedApp(ledger).stream()
     await settle()
     assert (ledger.asked, stream.ended) == (2, False)
     await stream.cut()
 
 
-async def test_a_verifier_in_trouble_is_waited_for_but_not_for_ever() -> None:
+async def test_an_unavailable_verifier_is_retried_but_not_for_ever() -> None:
     ledger = Ledger()
-    stream = await Door(ledger, **QUICK).stream()
+    stream = await ProtectedApp(ledger, **QUICK).stream()
     ledger.failure = VerifierUnavailable("away")
     await ledger.asked_again(3)
     ledger.failure = None
@@ -241,7 +241,7 @@ async def test_a_verifier_in_trouble_is_waited_for_but_not_for_ever() -> None:
     ledger.failure = VerifierUnavailable("away for good")
     await stream.done(5)
     ledger = soon_over()
-    stream = await Door(ledger, **{**QUICK, "retry_delay": 60.0}).stream()
+    stream = await ProtectedApp(ledger, **{**QUICK, "retry_delay": 60.0}).stream()
     ledger.failure = VerifierUnavailable("away beyond the end of the token")
     await stream.done(5)
 
@@ -274,7 +274,7 @@ async def test_a_stream_ends_with_its_token(open_stream: Any) -> None:
         assert (await HttpWire(app, headers=bearer()).post("server/discover")).status == 401
 
 
-async def test_a_call_that_has_begun_goes_on_and_can_be_come_back_for(pass_time: Callable[[float], None]) -> None:
+async def test_a_call_that_has_begun_goes_on_and_can_be_resumed(pass_time: Callable[[float], None]) -> None:
     """Its answer is sent, though its token was taken back; a stream that was taken up again ends with the token."""
     ledger = Ledger()
     ledger.cache_seconds = 0.0  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The event store by itself: what a client finds there, whatever becomes of what its worker writes."""
+"""The event store alone: what a client finds there while its store or its worker fails."""
 
 import asyncio
 import selectors
@@ -117,7 +117,7 @@ async def ended(stage: Stage) -> None:
     is_answered=st.booleans(),
     retry_seconds=st.sampled_from([0.0, 10.0]),
 )
-def test_whatever_the_store_does_the_client_gets_all_and_the_log_has_it_in_order(
+def test_through_all_failures_of_the_store_the_client_gets_all_and_the_log_has_it_in_order(
     script: list[str], events: list[bytes], is_answered: bool, retry_seconds: float
 ) -> None:
     """With an id each event is kept once; without, once at most. The end is kept in any case."""
@@ -184,7 +184,7 @@ async def test_a_stream_that_could_not_be_announced_is_with_its_next_event() -> 
 
 
 @pytest.mark.parametrize("refused", ["the answer", "everything"])
-async def test_an_answer_that_there_is_no_room_for(refused: str) -> None:
+async def test_a_response_that_the_full_store_refuses(refused: str) -> None:
     async with staged() as stage:
         await stage.stream.send(b"1")
         stage.state.refuses = lambda data: refused == "everything" or data == END + ANSWER
@@ -206,7 +206,7 @@ async def test_a_store_that_has_forgotten_the_stream() -> None:
 
 
 @pytest.mark.parametrize("said", [0, 2])
-async def test_a_lost_worker_is_answered_for_once_and_one_that_lives_after_all_is_not(said: int) -> None:
+async def test_the_stream_of_a_lost_worker_is_ended_once_and_that_of_a_living_one_is_not(said: int) -> None:
     async with staged() as stage:
         for number in range(said):
             await stage.stream.send(b"%d" % number)
@@ -228,7 +228,7 @@ async def test_a_lost_worker_is_answered_for_once_and_one_that_lives_after_all_i
 
 
 @pytest.mark.parametrize(("size", "kept"), [(8, MAX_EVENTS), (MAX_BYTES // 4, 4), (MAX_BYTES, 1), (2 * MAX_BYTES, 1)])
-async def test_the_newest_events_are_kept_as_many_as_there_is_room_for(size: int, kept: int) -> None:
+async def test_the_newest_events_are_kept_up_to_the_limits(size: int, kept: int) -> None:
     async with staged() as stage:
         said = [str(number).encode().ljust(size, b"x") for number in range(MAX_EVENTS + 5 if size == 8 else 6)]
         for event in said:
@@ -248,7 +248,7 @@ async def test_only_so_many_streams_are_kept_of_those_that_have_ended() -> None:
     assert kept == [True, False, False, False, True, True, True]
 
 
-async def test_a_place_is_known_if_the_stream_has_come_so_far() -> None:
+async def test_an_event_id_is_known_if_the_stream_has_come_so_far() -> None:
     async with staged() as stage:
         for event in (b"1", b"2"):
             await stage.stream.send(event)

@@ -1,4 +1,4 @@
-"""Several workers, one server: any request of a session may come to any of them, and one of them may be lost."""
+"""Several workers of one server: any worker may get any request of a session, and a worker may be lost."""
 
 import asyncio
 from pathlib import Path
@@ -61,7 +61,7 @@ async def test_a_question_is_heard_and_answered_anywhere(asking_fleet: Fleet, ve
     assert given(await rest.done()) == [{}, {}]
 
 
-async def test_a_visit_is_told_over_from_anywhere(fleet: Fleet) -> None:
+async def test_the_end_of_a_url_elicitation_reaches_the_session_from_any_worker(fleet: Fleet) -> None:
     @fleet.stages[0].server.tool
     async def visit(ctx: Context) -> str:
         return (await ctx.elicit_url("Sign in", "https://example.com/in", elicitation_id="page")).action
@@ -113,7 +113,7 @@ async def test_what_was_told_before_the_last_beat_is_not_told_again(fleet_of: Fl
     await older.message()
     told = older.raw.count(b": keep-alive")
     await older.until(lambda: older.raw.count(b": keep-alive") >= told + 2)
-    fleet.views[0].fate = no_answer  # as if it were killed: nobody hears what it has told
+    fleet.views[0].fate = no_answer  # as if it were killed: no worker gets what it has published
     newer = await wires[1].get().started()
     await settle(100)
     assert newer.messages == []

@@ -1,4 +1,4 @@
-"""Changes and refreshes in a fleet: who hears of them, what an answer waits for, and a store that is out of reach."""
+"""Changes and refreshes in a fleet: who is notified, what a response waits for, and an unavailable store."""
 
 import asyncio
 import json

@@ -56,7 +56,7 @@ def answering(status: Any = 200, *headers: Any, body: bytes = b"ok") -> Any:
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         app.bodies.append(scope["extensions"][FAST_PATH].body())
-        app.taken.append(scope["extensions"][FAST_PATH].answer(status, list(headers), body))
+        app.taken.append(scope["extensions"][FAST_PATH].respond(status, list(headers), body))
         if not app.taken[-1]:
             await saying(start(200, length(4)), {"type": "http.response.body", "body": b"sent"})(scope, receive, send)
 
@@ -200,7 +200,7 @@ async def test_a_body_that_is_not_all_here_is_received(data: bytes) -> None:
             heard.append(message["body"])
         heard.append(message["body"])
         assert scope["extensions"][FAST_PATH].body() is None  # it is taken
-        assert scope["extensions"][FAST_PATH].answer(200, [], b"ok")
+        assert scope["extensions"][FAST_PATH].respond(200, [], b"ok")
 
     rest = b"3\r\ndef\r\n0\r\n\r\n" if b"chunked" in data else b"abcdef" if data == EXPECTING else b"def"
     line = await line_to(app, data, rest)
@@ -263,7 +263,7 @@ async def test_a_response_after_the_client_left_goes_nowhere() -> None:
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await go_on.wait()
-        taken.append(scope["extensions"][FAST_PATH].answer(200, [], b"late"))
+        taken.append(scope["extensions"][FAST_PATH].respond(200, [], b"late"))
         await OK(scope, receive, send)
 
     line = await line_to(app, GET)

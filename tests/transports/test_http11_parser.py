@@ -117,7 +117,7 @@ class Listener:
             body += message["body"]
             if not message["more_body"]:
                 self.heard.append((scope["path"], body))
-                assert scope["extensions"][FAST_PATH].answer(200, [], b"ok")
+                assert scope["extensions"][FAST_PATH].respond(200, [], b"ok")
                 return
 
 

@@ -69,10 +69,10 @@ async def test_nothing_is_said_after_a_cancellation(stage: Stage, serve: Serve) 
     call = wire.start_call("tell", id=1)
     first = await call.event()
     call.leave()
-    tail = wire.get(first.id)
-    await tail.message()
+    resumed = wire.get(first.id)
+    await resumed.message()
     await cancel(wire, 1)
-    assert len((await tail.done()).messages) == 1  # a new stream of a call ends too
+    assert len((await resumed.done()).messages) == 1  # a new stream of a call ends too
 
 
 @pytest.mark.parametrize("id", [0, "", 1, "1"])

@@ -1,4 +1,4 @@
-"""Questions to clients over HTTP: where they are asked, whose answer counts, and how they end without one."""
+"""Client requests over HTTP: the stream that carries them, the response that counts, and ends without one."""
 
 import asyncio
 import json
@@ -59,7 +59,7 @@ async def test_a_tool_asks_on_its_own_stream_and_goes_on(serve: Serve, version: 
     await leave(stream)
 
 
-async def test_who_reads_json_only_needs_such_a_stream_and_is_called_off_on_it(
+async def test_a_client_that_reads_json_only_needs_a_get_stream_and_gets_the_cancellation_on_it(
     clock: Clock, serve: Serve, pass_time: Callable[[float], None]
 ) -> None:
     wire = await HttpWire.session(await serve(clock=clock))
@@ -92,7 +92,9 @@ async def test_who_reads_json_only_needs_such_a_stream_and_is_called_off_on_it(
 
 
 @pytest.mark.rule("LIFE-6", "EL-11")
-async def test_nobody_is_asked_before_it_is_ready_nor_without_a_session(stage: AskingStage, serve: Serve) -> None:
+async def test_a_client_is_asked_neither_before_initialized_nor_without_a_session(
+    stage: AskingStage, serve: Serve
+) -> None:
     wire = await unready(await serve())
     assert text_of((await ask(wire).done()).answer) == client_requests.NOT_INITIALIZED
     await wire.notify("notifications/initialized")
@@ -105,9 +107,7 @@ async def test_nobody_is_asked_before_it_is_ready_nor_without_a_session(stage: A
 
 
 @pytest.mark.rule("SH-6", "SH-7", "EL-10", "EL-11")
-async def test_the_first_answer_that_can_be_read_counts_if_its_sender_was_asked(
-    stage: AskingStage, serve: Serve
-) -> None:
+async def test_the_first_valid_response_counts_if_its_sender_was_asked(stage: AskingStage, serve: Serve) -> None:
     """Another session, and another user of the same one, have no say."""
     app = await serve(state=PausingState(), identify=identify, max_body_bytes=MEBIBYTE)
     wire, other = [await HttpWire.session(app, headers={"x-user": user}) for user in ("ann", "bob")]
@@ -133,7 +133,7 @@ async def test_the_first_answer_that_can_be_read_counts_if_its_sender_was_asked(
 
 
 @pytest.mark.parametrize("id", ["dovetail-1", "dovetail-0123456789abcdef", 1, "", "x" * 100_000, "question/a/b"])
-async def test_answers_to_nothing_are_taken_and_forgotten(app: Any, wire: HttpWire, id: Any) -> None:
+async def test_responses_without_a_request_are_ignored(app: Any, wire: HttpWire, id: Any) -> None:
     before = app._state.held
     await reply(wire, answer_to({"id": id}, {}))
     await reply(wire, refusal_of({"id": id}, 1, "m"))
@@ -142,7 +142,7 @@ async def test_answers_to_nothing_are_taken_and_forgotten(app: Any, wire: HttpWi
 
 
 @pytest.mark.rule("BASE-11", "SH-5", "SH-12")
-async def test_answers_may_come_in_a_batch_and_so_may_calls_that_ask(app: Any) -> None:
+async def test_responses_may_come_in_a_batch_and_so_may_calls_that_ask(app: Any) -> None:
     wire = await HttpWire.session(app, "2025-03-26")
     calls = [wire.message("tools/call", {"name": "ask", "arguments": {"times": times}}) for times in (1, 2)]
     batch = wire.raw("POST", json.dumps(calls).encode())
@@ -156,7 +156,7 @@ async def test_answers_may_come_in_a_batch_and_so_may_calls_that_ask(app: Any) -
 
 
 @pytest.mark.rule("LIFE-9", "LIFE-10")
-async def test_a_client_that_does_not_answer_in_time_is_called_off_but_progress_gives_it_more(
+async def test_a_client_request_times_out_but_progress_gives_it_more_time(
     stage: AskingStage, wire: HttpWire, pass_time: Callable[[float], None]
 ) -> None:
     call = ask(wire, timeout=10)
@@ -176,7 +176,7 @@ async def test_a_client_that_does_not_answer_in_time_is_called_off_but_progress_
 
 @pytest.mark.parametrize("way", ["cancel", "delete", "answer", "drain"])
 @pytest.mark.rule("CAN-1", "CAN-2", "CAN-4", "SH-30")
-async def test_every_moment_of_a_question_is_good_for_an_end(way: str) -> None:
+async def test_a_client_request_may_end_at_any_moment(way: str) -> None:
     """What was asked is called off before the call ends; an answer that fails the call leaves one question less."""
     for turns in range(0, 80, 4):
         stage = AskingStage()
@@ -203,7 +203,9 @@ async def test_every_moment_of_a_question_is_good_for_an_end(way: str) -> None:
             assert not endpoint_of(app).messages.replies.count
 
 
-async def test_a_client_that_left_before_there_was_a_stream_is_not_waited_for(stage: AskingStage, app: Any) -> None:
+async def test_a_client_that_disconnected_before_there_was_a_stream_is_not_waited_for(
+    stage: AskingStage, app: Any
+) -> None:
     wire = await HttpWire.session(app, "2025-06-18")
     call = wire.start_call("work")
     await stage.entered.wait()
@@ -221,7 +223,7 @@ async def test_a_client_that_left_before_there_was_a_stream_is_not_waited_for(st
 
 @pytest.mark.parametrize("version", HANDSHAKE)
 @pytest.mark.rule("LIFE-9", "SH-15")
-async def test_a_client_that_does_not_come_back_is_given_up(
+async def test_a_client_that_does_not_reconnect_is_given_up(
     stage: AskingStage, serve: Serve, long: Long, version: str
 ) -> None:
     app = await serve(state=PausingState())
@@ -233,13 +235,13 @@ async def test_a_client_that_does_not_come_back_is_given_up(
     await long()
     await until(lambda: bool(stage.failures) and not endpoint_of(app).calls.by_id)
     assert [str(each) for each in stage.failures] == [client_requests.CLIENT_DISCONNECTED]
-    rest = await wire.get(place).done()  # who comes too late is told that nobody waits
+    rest = await wire.get(place).done()  # a client that resumes too late learns that no call waits
     assert {each["params"]["requestId"] for each in rest.messages[:-1]} == {each["id"] for each in questions}
     assert text_of(rest.answer) == client_requests.CLIENT_DISCONNECTED
 
 
 @pytest.mark.parametrize("beside", [False, True])
-async def test_who_stays_may_take_its_time_and_who_comes_back_and_leaves_for_good_is_given_up(
+async def test_a_connected_client_may_take_its_time_and_one_that_disconnects_for_good_is_given_up(
     stage: AskingStage, wire: HttpWire, long: Long, beside: bool
 ) -> None:
     """Also one that only had a stream beside the call."""
@@ -259,7 +261,7 @@ async def test_who_stays_may_take_its_time_and_who_comes_back_and_leaves_for_goo
 
 @pytest.mark.parametrize("left", [False, True])
 @pytest.mark.rule("SH-15")
-async def test_a_server_that_stops_waits_for_no_answer_and_asks_again_after_a_new_start(
+async def test_a_server_that_stops_waits_for_no_response_and_asks_again_after_a_new_start(
     stage: AskingStage, serve: Serve, left: bool
 ) -> None:
     app = await serve(state=PausingState())

@@ -1,4 +1,4 @@
-"""Clients that leave or stop reading, hosts that fail them, and moments in which two things happen at once."""
+"""Clients that disconnect or stop reading, hosts that fail them, and races between two events."""
 
 import asyncio
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class Stubborn(Stage):
 @pytest.mark.parametrize("how", [*WAYS, "leave, and then cut"])
 @pytest.mark.parametrize("kind", [Stage, Stubborn])
 @pytest.mark.rule("CAN-2", "CAN-8", "MH-13")
-async def test_leaving_cancels_in_2026_07_28_and_no_cancellation_is_left(
+async def test_a_disconnect_cancels_in_2026_07_28_and_no_cancellation_is_left(
     serve: Serve, kind: type[Stage], how: str
 ) -> None:
     """What we asked for, we take back; the ASGI server may have something to do in the task of a request."""
@@ -58,7 +58,7 @@ async def test_leaving_cancels_in_2026_07_28_and_no_cancellation_is_left(
 
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.rule("MH-13")
-async def test_leaving_in_the_middle_of_a_stream_cancels_too(stage: Stage, serve: Serve, how: str) -> None:
+async def test_a_disconnect_in_the_middle_of_a_stream_cancels_too(stage: Stage, serve: Serve, how: str) -> None:
     @stage.server.tool
     async def speak(ctx: Context) -> None:
         try:
@@ -82,7 +82,9 @@ async def test_leaving_in_the_middle_of_a_stream_cancels_too(stage: Stage, serve
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
 @pytest.mark.parametrize("version", ["2025-03-26", "2025-11-25"])
 @pytest.mark.rule("SH-15", "CAN-8")
-async def test_leaving_does_not_cancel_before(stage: Stage, app: Any, version: str, later: bool, how: str) -> None:
+async def test_a_disconnect_does_not_cancel_in_older_revisions(
+    stage: Stage, app: Any, version: str, later: bool, how: str
+) -> None:
     wire = await HttpWire.session(app, version)
     call = wire.start_call("work")
     await stage.entered.wait()
@@ -101,7 +103,7 @@ async def test_leaving_does_not_cancel_before(stage: Stage, app: Any, version: s
 
 @pytest.mark.parametrize("error", [OSError("gone"), RuntimeError("unexpected ASGI message"), KeyError("stream")])
 @pytest.mark.parametrize("version", ERAS)
-async def test_a_host_that_fails_to_send_hurts_nobody(
+async def test_a_host_that_fails_to_send_does_no_harm(
     stage: Stage, app: Any, version: str, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     wire = await open_wire(app, version)
@@ -146,7 +148,7 @@ async def test_a_call_waits_for_a_client_that_reads_slowly_but_not_for_ever(
 
 
 @pytest.mark.parametrize("version", ERAS)
-async def test_a_host_that_gives_the_body_again_and_again_stops_nobody(
+async def test_a_host_that_gives_the_body_again_and_again_does_no_harm(
     stage: Stage, serve: Serve, version: str
 ) -> None:
     """A common way for middleware to read a body and pass it on; such a host never says that a client has left."""
@@ -168,7 +170,7 @@ async def test_a_host_that_gives_the_body_again_and_again_stops_nobody(
 
 
 @pytest.mark.parametrize(("has_left", "status"), [(True, 499), (False, 200)])
-async def test_there_is_one_answer_also_for_who_left(has_left: bool, status: int) -> None:
+async def test_there_is_one_response_also_after_a_disconnect(has_left: bool, status: int) -> None:
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -209,7 +211,7 @@ async def test_nothing_follows_half_an_event() -> None:
 
 
 @pytest.mark.parametrize("state", [PausingState, lambda: MemoryState(max_entries=1)], ids=["far", "no room for a log"])
-async def test_all_who_notify_at_once_are_sent_in_the_order_of_the_log(
+async def test_notifications_at_the_same_time_are_sent_in_the_order_of_the_log(
     stage: Stage, serve: Serve, state: Callable[[], MemoryState]
 ) -> None:
     @stage.server.tool

@@ -1,4 +1,4 @@
-"""The end of a server: what is refused, what may finish, and what is stopped; and its beginning."""
+"""The drain of a server: what is refused, what may finish, and what is stopped; and its start."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -72,11 +72,11 @@ async def test_open_streams_end_at_once_and_properly(stage: Alive, app: Any, rea
     """Also those of clients that read nothing."""
     old = [await OldClient(app).open() for _ in range(2)]
     await old[1].shake_hands()
-    tail = await (await HttpWire.session(app)).get().started()
+    get_stream = await (await HttpWire.session(app)).get().started()
     listen = HttpWire(app).start("subscriptions/listen", LISTEN, id=7)
     await listen.message()
     await settle()
-    streams = [tail, listen, *(client.stream for client in old)]
+    streams = [get_stream, listen, *(client.stream for client in old)]
     if reads != "all":
         for stream in streams:
             stream.stall()
@@ -88,7 +88,7 @@ async def test_open_streams_end_at_once_and_properly(stage: Alive, app: Any, rea
         await stream.done(1)
     if reads == "all":
         assert [stream.sent[-1]["more_body"] for stream in streams] == [False] * 4
-        assert tail.messages == []
+        assert get_stream.messages == []
         assert (listen.answer["id"], listen.answer["result"]["resultType"]) == (7, "complete")
 
 

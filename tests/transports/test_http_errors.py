@@ -1,4 +1,4 @@
-"""Whatever arrives over HTTP is answered with the right status and in JSON, and the next request works."""
+"""Errors over HTTP: every bad request gets the right status and JSON, and the next request works."""
 
 import json
 import logging
@@ -242,7 +242,7 @@ def check_answer(exchange: Exchange) -> None:
         "http.response.start",
         set(),
     )
-    if not exchange.is_stream:  # which was left
+    if not exchange.is_stream:  # whose client disconnected
         assert [event.get("more_body", False) for event in bodies] == [True] * (len(bodies) - 1) + [False]
     assert all(name == name.lower() and not set(value) & set(b"\r\n\0") for name, value in start["headers"])
     assert int(exchange.headers.get("content-length", len(exchange.raw))) == len(exchange.raw)

@@ -1,4 +1,4 @@
-"""What clients may make the server hold: bodies, words of themselves, subscriptions; and calls that are limited."""
+"""Limits of what clients can make the server hold: bodies, client info, subscriptions; and rate limits."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -45,7 +45,7 @@ def unfinished(app: Any, path: str = "/mcp") -> Exchange:
     return HttpWire(app).raw("POST", [PIECE] * 99, path=path, complete=False)
 
 
-async def test_bodies_have_a_common_limit_and_small_ones_are_served_whatever_the_others_hold(
+async def test_bodies_have_a_common_quota_in_which_small_ones_do_not_count(
     app: Any, pass_time: Callable[[float], None]
 ) -> None:
     waiting = [unfinished(app), unfinished(app, "/page")]
@@ -69,7 +69,7 @@ async def test_bodies_have_a_common_limit_and_small_ones_are_served_whatever_the
 
 @pytest.mark.parametrize("path", ["/mcp", "/page"])
 @pytest.mark.parametrize("how", ["leave", "leave quietly", "cut"])
-async def test_who_leaves_gives_its_room_back(app: Any, path: str, how: str) -> None:
+async def test_a_disconnect_releases_the_quota(app: Any, path: str, how: str) -> None:
     leaving = unfinished(app, path)
     await until(lambda: held(app) > 0)
     if how == "cut":
@@ -141,7 +141,7 @@ async def test_clients_of_the_older_transport_are_counted_by_address(serve: Serv
     ],
     ids=["capabilities", "title", "icons"],
 )
-async def test_what_a_client_says_of_itself_is_bounded(
+async def test_the_size_of_client_info_is_limited(
     serve: Serve, version: str, capabilities: Any, client: Any, is_fine: bool
 ) -> None:
     wire, meta = HttpWire(await serve(Stage().server)), {CAPABILITIES_KEY: capabilities, CLIENT_KEY: client}
@@ -153,7 +153,7 @@ async def test_what_a_client_says_of_itself_is_bounded(
         assert str(MAX_CLIENT) in answer.json["error"]["message"]
 
 
-async def test_subscriptions_of_a_session_are_bounded(serve: Serve) -> None:
+async def test_subscriptions_of_a_session_are_limited(serve: Serve) -> None:
     server = Server("x", version="1.0.0")
     server.add_resource("wide://{name}", lambda name: str(name), name="wide")
     wire = await HttpWire.session(await serve(server))

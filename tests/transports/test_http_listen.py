@@ -1,4 +1,4 @@
-"""How clients hear of changes over HTTP: `subscriptions/listen`, of which there may be several, and the GET stream."""
+"""Change notifications over HTTP: `subscriptions/listen`, of which a client may have several, and GET streams."""
 
 import asyncio
 import json
@@ -117,7 +117,7 @@ async def test_one_caller_keeps_nobody_from_streams(serve: Serve) -> None:
     """The one that holds most gives up its oldest, of any kind, to one that holds less; and has a cap besides."""
     app = await serve(max_streams=4, max_per_caller=3, identify=identify)
     bob, ann = {"x-user": "bob"}, {"x-user": "ann"}
-    tail = await (await open_stream(app, "GET", headers=bob)).started()
+    get_stream = await (await open_stream(app, "GET", headers=bob)).started()
     old = HttpWire(app, headers=bob).raw("GET", b"", {"accept": "text/event-stream"}, path="/sse")
     third = listen(app, headers=bob)
     await asyncio.gather(old.event(), third.event())
@@ -126,7 +126,7 @@ async def test_one_caller_keeps_nobody_from_streams(serve: Serve) -> None:
     streams = [listen(app, headers=ann) for _ in range(2)]
     for stream in streams:
         assert (await stream.message())["method"] == ACKNOWLEDGED
-    await tail.done()  # the oldest of those who held most
+    await get_stream.done()  # the oldest of those who held most
     assert not old.ended
     assert (await listen(app, headers=ann).done()).status == 503  # now both have two
     await leave(old, third, *streams)

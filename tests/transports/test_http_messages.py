@@ -1,4 +1,4 @@
-"""What a session is told beside its calls, on the stream that its client GETs."""
+"""Messages to a session outside of its calls, on the GET stream of its client."""
 
 import json
 from typing import Any

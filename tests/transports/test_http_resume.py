@@ -1,4 +1,4 @@
-"""Coming back for the rest of an answer by `Last-Event-ID`: after a connection broke, or was let go of on purpose."""
+"""Resuming the stream of a call with `Last-Event-ID`, after a connection broke or was closed on purpose."""
 
 import asyncio
 import json
@@ -61,7 +61,9 @@ async def stage() -> Talking:
 
 @pytest.mark.parametrize(("version", "breaks"), [*((each, "leave") for each in HANDSHAKE), ("2025-11-25", "cut")])
 @pytest.mark.rule("SH-15", "SH-23", "SH-24", "CAN-8")
-async def test_the_answer_waits_for_who_comes_back(stage: Talking, app: Any, version: str, breaks: str) -> None:
+async def test_the_response_waits_for_a_client_that_resumes(
+    stage: Talking, app: Any, version: str, breaks: str
+) -> None:
     wire = await HttpWire.session(app, version)
     call = wire.start_call("tell")
     while not (event := await call.event()).data:
@@ -76,7 +78,7 @@ async def test_the_answer_waits_for_who_comes_back(stage: Talking, app: Any, ver
     assert rest.sent[-1]["more_body"] is False
 
 
-async def test_the_newest_connection_gets_the_rest_as_it_comes(stage: Talking, wire: HttpWire) -> None:
+async def test_the_newest_connection_gets_the_next_events_as_they_come(stage: Talking, wire: HttpWire) -> None:
     call = wire.start_call("tell")
     older = wire.get((await call.event()).id)
     assert (await older.message())["params"]["data"] == "first"
@@ -91,7 +93,7 @@ async def test_the_newest_connection_gets_the_rest_as_it_comes(stage: Talking, w
 
 
 @pytest.mark.rule("SH-21")
-async def test_whoever_comes_back_twice_gets_the_same_twice(stage: Talking, wire: HttpWire) -> None:
+async def test_a_client_that_resumes_twice_gets_the_same_twice(stage: Talking, wire: HttpWire) -> None:
     stage.go.set()
     call = await wire.call("tell")
     ids = {event.id for event in call.events}
@@ -107,7 +109,7 @@ async def test_whoever_comes_back_twice_gets_the_same_twice(stage: Talking, wire
             assert (await wire.get(primed.id).done()).events[1:] == rest  # a place to come back to as well
 
 
-async def test_the_answer_of_a_very_long_call_is_found_by_who_is_resuming(
+async def test_a_client_that_resumes_finds_the_response_of_a_very_long_call(
     stage: Talking, clock: Clock, serve: Serve
 ) -> None:
     wire = await HttpWire.session(await serve(clock=clock))
@@ -115,11 +117,11 @@ async def test_the_answer_of_a_very_long_call_is_found_by_who_is_resuming(
     await call.message()
     last = call.events[-1].id
     call.leave()
-    tail = wire.get(last)
-    await tail.event()
+    resumed = wire.get(last)
+    await resumed.event()
     clock.sleep(1000)  # more than event_timeout
     stage.go.set()
-    assert text_of((await tail.done()).answer) == "told"
+    assert text_of((await resumed.done()).answer) == "told"
     assert text_of((await wire.get(last).done()).answer) == "told"
 
 
@@ -130,7 +132,7 @@ async def test_the_answer_of_a_very_long_call_is_found_by_who_is_resuming(
      "session/x.1", "a\r\nb.1", "changes", "changes.-1", "changes.1.2.3", "changes.1-", "changes.1-1-1"],
     ids=lambda id: ascii(id)[:40],
 )  # fmt: skip
-async def test_an_id_that_is_none_of_ours(wire: HttpWire, id: str) -> None:
+async def test_an_event_id_of_another_server(wire: HttpWire, id: str) -> None:
     assert "Last-Event-ID" in check_refusal(await wire.get(id).done(), 400, INVALID_REQUEST)
 
 
@@ -150,7 +152,7 @@ async def test_an_event_of_another_session_or_of_later_is_unknown(stage: Talking
 
 
 @pytest.mark.rule("SH-23")
-async def test_who_comes_back_for_an_answer_that_is_gone_is_told_so(stage: Talking, serve: Serve) -> None:
+async def test_resuming_a_stream_that_has_expired_is_refused(stage: Talking, serve: Serve) -> None:
     stage.go.set()
     app = await serve(state=MemoryState(max_log_bytes=100_000))
     ann, bob = await HttpWire.session(app), await HttpWire.session(app)
@@ -163,7 +165,7 @@ async def test_who_comes_back_for_an_answer_that_is_gone_is_told_so(stage: Talki
 
 @pytest.mark.parametrize(("tool", "retry"), [("poll", None), ("poll", 0), ("poll", 0.25), ("poll_in_thread", 0.5)])
 @pytest.mark.rule("SH-10", "SH-13", "SH-19")
-async def test_a_tool_lets_go_of_each_connection_and_the_client_polls(
+async def test_a_tool_closes_each_connection_and_the_client_polls(
     stage: Talking, wire: HttpWire, tool: str, retry: float | None
 ) -> None:
     connection = wire.start_call(tool, {"closes": 3, "retry": retry})
@@ -184,7 +186,9 @@ async def test_a_tool_lets_go_of_each_connection_and_the_client_polls(
     ("version", "accept"), [("2025-11-25", JSON), *((each, BOTH) for each in REVISIONS if each != "2025-11-25")]
 )
 @pytest.mark.rule("SH-13")
-async def test_who_can_not_come_back_is_not_let_go(stage: Talking, app: Any, version: str, accept: str) -> None:
+async def test_the_connection_of_a_client_that_can_not_resume_is_not_closed(
+    stage: Talking, app: Any, version: str, accept: str
+) -> None:
     call = (await open_wire(app, version, accept=accept)).start_call("poll")
     await until(lambda: stage.closed == 1)
     await settle()
@@ -193,7 +197,7 @@ async def test_who_can_not_come_back_is_not_let_go(stage: Talking, app: Any, ver
     assert text_of((await call.done()).answer) == "polled"
 
 
-async def test_letting_go_of_who_is_just_coming_back() -> None:
+async def test_closing_the_connection_of_a_client_that_is_just_resuming() -> None:
     """At any moment of its coming: in the end it gets everything."""
     for turns in range(15):
         stage = Talking()
@@ -201,21 +205,21 @@ async def test_letting_go_of_who_is_just_coming_back() -> None:
             wire = await HttpWire.session(app)
             call = wire.start_call("poll", {"closes": 2})
             await until(lambda stage=stage: stage.closed == 1)
-            tail = wire.get(call.events[-1].id)
+            resumed = wire.get(call.events[-1].id)
             await settle(turns)
             await stage.go_on()  # it notifies and lets go again
             await until(lambda stage=stage: stage.closed == 2)
             await stage.go_on()
             await call.done()
-            told = said(await tail.done())
+            told = said(await resumed.done())
             if told[-1:] != ["polled"]:
-                told += said(await wire.get(tail.events[-1].id).done())
+                told += said(await wire.get(resumed.events[-1].id).done())
             assert told == ["after 0", "before 1", "after 1", "polled"], turns
 
 
 @pytest.mark.parametrize("state", [MemoryState, PausingState])
 @pytest.mark.parametrize(("version", "seed"), [("2025-03-26", 0), ("2025-11-25", 1), ("2025-11-25", 2)])
-async def test_who_loses_every_connection_misses_nothing(
+async def test_a_client_that_loses_every_connection_misses_nothing(
     stage: Talking, serve: Serve, version: str, state: type[MemoryState], seed: int
 ) -> None:
     chance = random.Random(seed)

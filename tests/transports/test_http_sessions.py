@@ -1,4 +1,4 @@
-"""Sessions over HTTP: how they begin, whose they are, what they remember, and how they end."""
+"""Sessions over HTTP: how they begin, who owns them, what they remember, and how they end."""
 
 from typing import Any
 

@@ -135,7 +135,7 @@ async def test_the_session_ends_with_the_stream(stage: Large, app: Any) -> None:
     assert (await client.ping()).status == 404
 
 
-async def test_who_says_nothing_is_left(serve: Serve, pass_time: Callable[[float], None]) -> None:
+async def test_a_client_that_sends_nothing_is_disconnected(serve: Serve, pass_time: Callable[[float], None]) -> None:
     app = await serve(Stage(initialize_timeout=20).server)
     silent, talkative = await OldClient(app).open(), await OldClient(app).open()
     await talkative.shake_hands()
@@ -168,7 +168,7 @@ async def calls(client: OldClient, count: int, **arguments: Any) -> list[Any]:
     return posts
 
 
-async def test_who_reads_too_slowly_has_to_wait(app: Any) -> None:
+async def test_a_client_that_reads_too_slowly_has_to_wait(app: Any) -> None:
     """What waits for a client is bounded, however much it asks for."""
     async with connected(app) as client:
         client.stream.stall()
@@ -180,7 +180,7 @@ async def test_who_reads_too_slowly_has_to_wait(app: Any) -> None:
         await client.stream.until(lambda: len(client.stream.events) == 32)
 
 
-async def test_one_that_lets_too_much_wait_is_given_up(
+async def test_a_client_with_too_much_in_its_queue_is_disconnected(
     stage: Large, app: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Calls that end together can bring that about; one large answer is no reason."""
@@ -196,7 +196,9 @@ async def test_one_that_lets_too_much_wait_is_given_up(
 
 
 @pytest.mark.parametrize("is_answered", [False, True])
-async def test_who_reads_nothing_is_left(app: Any, pass_time: Callable[[float], None], is_answered: bool) -> None:
+async def test_a_client_that_reads_nothing_is_disconnected(
+    app: Any, pass_time: Callable[[float], None], is_answered: bool
+) -> None:
     """Neither an answer nor a keep-alive."""
     async with connected(app) as client:
         client.stream.stall()

@@ -1,4 +1,4 @@
-"""Everything at once: many clients do whatever clients may do, in an order that a seed decides."""
+"""A storm of requests: many clients do all that clients may do, in an order that a seed decides."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""One POST, one answer: JSON until something has to be told before, then a stream of events; and all that is said."""
+"""One POST, one response: JSON, or an event stream if the server sends other messages before."""
 
 import re
 import socket

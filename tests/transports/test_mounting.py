@@ -1,4 +1,4 @@
-"""The app inside of other apps: every path where it should be, its beginning and end, streams through middleware."""
+"""The app mounted in other apps: its paths, its start and drain, and streams through middleware."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Host, Origin and CORS: which requests are let in, what the others are told, and what a page in a browser can do."""
+"""Host, Origin and CORS: which requests are allowed, how others are refused, and what a browser page can do."""
 
 import ipaddress
 import logging
@@ -27,10 +27,10 @@ def headers(host: str | None = "localhost:8000", origin: str | None = None) -> H
     return Headers([(name.encode(), value.encode("latin-1")) for name, value in given.items() if value is not None])
 
 
-def status(guard: OriginPolicy, host: str | None, origin: str | None = None, server=LOCAL) -> int:
-    """200 if the guard lets it in, else the status of the refusal."""
+def status(policy: OriginPolicy, host: str | None, origin: str | None = None, server=LOCAL) -> int:
+    """200 if the policy allows the request, else the status of the refusal."""
     try:
-        guard.check(headers(host, origin), server)
+        policy.check(headers(host, origin), server)
     except ProtocolError as refusal:
         return refusal.http_status if refusal.code == INVALID_REQUEST else 0
     return 200
@@ -102,22 +102,22 @@ HOST_PATTERNS = [
 
 @pytest.mark.parametrize(("pattern", "good", "bad"), HOST_PATTERNS)
 def test_patterns_of_hosts(pattern: str, good: list[str], bad: list[str]) -> None:
-    guard = OriginPolicy([pattern], [], bound_to="0.0.0.0")
-    assert [status(guard, host) for host in good] == [200] * len(good)
-    assert [status(guard, host) for host in bad] == [403] * len(bad)
+    policy = OriginPolicy([pattern], [], bound_to="0.0.0.0")
+    assert [status(policy, host) for host in good] == [200] * len(good)
+    assert [status(policy, host) for host in bad] == [403] * len(bad)
 
 
 @pytest.mark.parametrize("bound_to", ["0.0.0.0", "::", "", "192.0.2.7", "my-machine.local"])
 def test_bound_to_the_world_host_is_not_checked_but_origin_is(bound_to: str, lines: Lines) -> None:
-    guard = OriginPolicy(None, [], bound_to=bound_to)
+    policy = OriginPolicy(None, [], bound_to=bound_to)
     assert len(lines()) == 1
     assert "allowed_hosts (DOVETAIL_ALLOWED_HOSTS)" in lines()[0]
     for server in (LOCAL, PUBLIC, None):
-        assert status(guard, "anything.example", None, server) == 200
-        assert status(guard, "a b", None, server) == 200
+        assert status(policy, "anything.example", None, server) == 200
+        assert status(policy, "a b", None, server) == 200
     assert len(lines()) == 1
-    assert status(guard, "anything.example", "https://anything.example") == 403
-    assert status(guard, "anything.example", "http://localhost:3000") == 200
+    assert status(policy, "anything.example", "https://anything.example") == 403
+    assert status(policy, "anything.example", "http://localhost:3000") == 200
 
 
 MOUNTED = [
@@ -127,11 +127,11 @@ MOUNTED = [
 
 
 def test_a_mounted_app_goes_by_the_local_socket(lines: Lines) -> None:
-    guard = OriginPolicy(None, [], bound_to=None)
+    policy = OriginPolicy(None, [], bound_to=None)
     for server, expected in MOUNTED * 2:
-        assert status(guard, "app.example.com", None, server) == expected
-        assert status(guard, "localhost:8000", None, server) == 200
-        assert status(guard, "app.example.com", "https://app.example.com", server) == 403
+        assert status(policy, "app.example.com", None, server) == expected
+        assert status(policy, "localhost:8000", None, server) == 200
+        assert status(policy, "app.example.com", "https://app.example.com", server) == 403
     assert len([line for line in lines() if "Origin" not in line]) == 1  # the refusal of the name
     assert len([line for line in lines() if "is not checked" in line]) == 1
 
@@ -198,10 +198,10 @@ ORIGIN_PATTERNS = [
 @pytest.mark.parametrize(("pattern", "good", "bad"), ORIGIN_PATTERNS)
 def test_patterns_of_origins(pattern: str, good: list[str], bad: list[str]) -> None:
     for bound_to in ("127.0.0.1", "0.0.0.0"):
-        guard = OriginPolicy(None, [pattern], bound_to=bound_to)
-        assert [status(guard, "localhost", origin) for origin in good] == [200] * len(good)
-        assert [status(guard, "localhost", origin) for origin in bad] == [403] * len(bad)
-        assert status(guard, "localhost", "http://localhost:1") == 200
+        policy = OriginPolicy(None, [pattern], bound_to=bound_to)
+        assert [status(policy, "localhost", origin) for origin in good] == [200] * len(good)
+        assert [status(policy, "localhost", origin) for origin in bad] == [403] * len(bad)
+        assert status(policy, "localhost", "http://localhost:1") == 200
 
 
 @pytest.mark.rule("SH-2", "MH-2")
@@ -226,25 +226,25 @@ def test_the_same_origin_may_come_if_its_host_is_vouched_for_by_a_check() -> Non
 
 @pytest.mark.rule("SH-3", "MH-2")
 def test_a_refusal_names_the_value_and_the_setting(lines: Lines) -> None:
-    guard = OriginPolicy(None, [], bound_to="127.0.0.1")
+    policy = OriginPolicy(None, [], bound_to="127.0.0.1")
     for host, setting in (("evil.example.com", "allowed_hosts"), ("localhost", "allowed_origins")):
         with pytest.raises(ProtocolError) as refused:
-            guard.check(headers(host, "https://evil.example.com"), LOCAL)
+            policy.check(headers(host, "https://evil.example.com"), LOCAL)
         assert "evil.example.com" in refused.value.message
         assert setting in refused.value.message
         assert lines()[-1] == refused.value.message
 
 
 def test_values_are_harmless_in_the_log_which_is_not_flooded(lines: Lines) -> None:
-    guard = OriginPolicy(None, [], bound_to="127.0.0.1")
+    policy = OriginPolicy(None, [], bound_to="127.0.0.1")
     for value in ("\x1b[2J\r\nfake line\x00", "é\x85", "x" * 100_000, "\x9b" * 5000):
-        assert (status(guard, value), status(guard, "localhost", value)) == (400, 403)
+        assert (status(policy, value), status(policy, "localhost", value)) == (400, 403)
     assert len(lines()) == 8
     assert all(line.isascii() and line.isprintable() and len(line) < 1000 for line in lines())
     for number in range(3 * limits.MAX_LOGGED):
-        assert status(guard, f"host{number // 2}.example") == 403
+        assert status(policy, f"host{number // 2}.example") == 403
     assert len(lines()) == len(set(lines())) == limits.MAX_LOGGED + 4  # four of those before were origins
-    assert status(guard, "localhost", "https://app.example") == 403  # a flood of hosts hides no origin
+    assert status(policy, "localhost", "https://app.example") == 403  # a flood of hosts hides no origin
     assert "https://app.example" in lines()[-1]
 
 
@@ -270,14 +270,14 @@ PIECES = st.sampled_from(
     ["localhost", "127.0.0.1", "[::1]", "evil", "null", "8000", "http://", "https://", *".:@/* %é"]
 )
 HOSTILE = st.one_of(st.none(), LATIN, st.lists(PIECES, max_size=6).map("".join))
-GUARDS = [
+POLICIES = [
     OriginPolicy(None, [], bound_to=None),
     OriginPolicy(["*.example.com", "[::2]:1"], ["https://*.example.com", "null", "app://*"], bound_to="0.0.0.0"),
 ]
 
 
 def trusted(name: str) -> bool:
-    """Loopback, decided by other means than the guard's."""
+    """Loopback, decided by other means than the policy's."""
     try:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
@@ -290,10 +290,10 @@ def trusted(name: str) -> bool:
 @example("LOCALHOST ", None)
 @example("localhost", " http://localhost")
 def test_nothing_but_loopback_passes_and_nothing_breaks(host: str | None, origin: str | None) -> None:
-    for guard in GUARDS:
+    for policy in POLICIES:
         for server in (LOCAL, None):
-            status(guard, host, origin, server)
-    if status(GUARDS[0], host, origin) == 200:
+            status(policy, host, origin, server)
+    if status(POLICIES[0], host, origin) == 200:
         authority = parse_authority((host or "").strip(" \t"))  # blanks around a value are no part of it
         assert authority is not None
         assert trusted(authority.name)
@@ -359,7 +359,7 @@ def test_known_headers_are_echoed_as_they_are_spelt() -> None:
 
 
 def test_what_can_be_no_origin_is_never_echoed() -> None:
-    """The guard lets such a thing through only where every origin may come."""
+    """The policy allows such an origin only where it allows every origin."""
     for origin in ("", "a b", "https://x\r\nset-cookie: y", "é", "x\x00", "x" * 10_000):
         assert Cors(True).response_headers(origin) == []
         assert preflight(origin=origin) is None

@@ -1,4 +1,4 @@
-"""Who is behind a proxy: which proxies may be named, which entries of X-Forwarded-For count, and where that shows."""
+"""Trusted proxies: which may be named, which entries of X-Forwarded-For count, and where the caller shows."""
 
 import ipaddress
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is beside the endpoint: health paths, and pages of the users' own; what they may return and what fails."""
+"""Routes beside the endpoint: health paths and custom pages; what pages may return and how they fail."""
 
 import asyncio
 import logging

@@ -19,7 +19,7 @@ class FastPath(Protocol):
     def body(self) -> bytes | None:
         """The whole body if it has arrived; to be called before the first `receive`, which takes a part of it."""
 
-    def answer(self, status: int, headers: RawHeaders, body: bytes) -> bool:
+    def respond(self, status: int, headers: RawHeaders, body: bytes) -> bool:
         """Send a whole response and its content-length. False if it has to go through `send`."""
 
 

@@ -145,8 +145,8 @@ class HttpCall(PostInFlight, eq=False, kw_only=True):
             self.disconnected = True
             self.cancel()
 
-    async def serve(self, engine: Engine, begun: Awaitable[bytes] | None = None) -> bytes | None:
-        """Run the call, or the rest of a `begun` one, and send its response; one of a batch returns it."""
+    async def serve(self, engine: Engine, rest: Awaitable[bytes] | None = None) -> bytes | None:
+        """Run the call, or the `rest` of one that has begun, and send its response; one of a batch returns it."""
         outcome: Outcome | None = None
         self.task = task = asyncio.current_task()
         assert task is not None
@@ -154,7 +154,7 @@ class HttpCall(PostInFlight, eq=False, kw_only=True):
         try:
             try:
                 if self.open:  # its batch may have cancelled it already
-                    outcome = jsonrpc.result(self.id, await (begun or self._begin(engine))), 200
+                    outcome = jsonrpc.result(self.id, await (rest or self._begin(engine))), 200
             except asyncio.CancelledError:
                 if self.open:  # the task was cancelled, not the call alone
                     self.close()

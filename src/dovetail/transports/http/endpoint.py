@@ -1,4 +1,4 @@
-"""The MCP endpoint: POST, GET and DELETE of every revision on one path; each request names its revision."""
+"""The MCP endpoint: POST, GET and DELETE on one path, for the revision that each request names."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence

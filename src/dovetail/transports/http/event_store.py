@@ -1,4 +1,4 @@
-"""Event store of HTTP sessions: the events of each stream, for clients that resume with `Last-Event-ID`.
+"""Event store of HTTP sessions: events of each stream, for clients that send `Last-Event-ID`.
 
 The name of a stream begins with the id of its worker. Its last record is marked as the end, and holds the response.
 """
@@ -53,6 +53,8 @@ NEXT = {
 
 
 class EventStore:
+    """The event streams of all sessions; `running` are those that this worker writes."""
+
     def __init__(
         self, state: StateBackend, *, ttl: float, lease: WorkerLease, retry_seconds: float = 10.0,
         max_streams: int = MAX_STREAMS,
@@ -64,7 +66,7 @@ class EventStore:
         self.running: dict[str, EventStream] = {}  # by the names of their logs, until their end is in the store
         self._retry_seconds = retry_seconds
         self._max_streams = max_streams
-        self._is_unavailable = False  # the last event could not be kept: the next ones don't wait for the store
+        self._is_unavailable = False  # the last event could not be stored: the next ones don't wait for the store
         self._kept: deque[str] = deque()  # names, oldest first; some may have expired
         self._ending: set[asyncio.Task[int | None]] = set()  # they write ends that the store did not take at once
 

@@ -48,6 +48,8 @@ Event = tuple[bytes, EventId]  # a frame, and the position of a client that has 
 
 
 class ServerMessages:
+    """Requests and notifications to the clients of all sessions."""
+
     def __init__(self, sessions: Sessions, state: StateBackend, *, session_timeout: float, beat: float) -> None:
         self._sessions = sessions
         self._state = state
@@ -72,9 +74,9 @@ class ServerMessages:
         page = await self._state.read(messages(session_id), after)
         if page.last < after:
             page = await self._state.read(messages(session_id), 0)
-        return [(id, data) for id, data in page.records if not await self._is_settled(session_id, data)]
+        return [(id, data) for id, data in page.records if not await self._is_resolved(session_id, data)]
 
-    async def _is_settled(self, session_id: str, message: bytes) -> bool:
+    async def _is_resolved(self, session_id: str, message: bytes) -> bool:
         """Whether it is a client request that is not pending any more."""
         envelope = jsonrpc.decode(message)
         is_request = isinstance(envelope, Envelope) and envelope.is_request
@@ -148,7 +150,7 @@ class Presence(msgspec.Struct, eq=False):
     """The current GET stream for each source of events (a session, or a call), known to all workers."""
 
     _state: StateBackend
-    _ttl: float  # seconds after which a stream that did not register again counts as gone
+    _ttl: float  # seconds after which a stream that did not register again counts as closed
 
     async def register(self, name: str, stream: bytes) -> None:
         with suppress(StoreFull):  # then calls can't send requests on it

@@ -1,4 +1,4 @@
-"""Calls, streams and request bodies in flight: their limits, the drain, and the status that pages can show."""
+"""Calls, streams and request bodies in flight: limits, drain, and the status for pages."""
 
 import asyncio
 import time

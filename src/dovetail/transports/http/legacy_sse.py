@@ -61,7 +61,7 @@ class SseClient:
         if self._closed:
             return
         if self._queued_bytes > MAX_QUEUED_BYTES:
-            log.warning("an SSE client was left: more than %d bytes waited for it", MAX_QUEUED_BYTES)
+            log.warning("an SSE client was disconnected: more than %d bytes waited for it", MAX_QUEUED_BYTES)
             self.disconnect()
             return
         self._queue.append(message)
@@ -128,7 +128,7 @@ class SseClient:
 
     def _check_initialized(self) -> None:
         if not self._connection.first_request.is_set():
-            log.info("an SSE client made no request in time and was left")
+            log.info("an SSE client made no request in time and was disconnected")
             self.end()
 
 
@@ -260,7 +260,7 @@ class SseEndpoint(msgspec.Struct, eq=False):
                     taken = 0
                     continue
                 if taken < page.first - 1:
-                    log.warning("an SSE client was left: more was posted than its stream could take")
+                    log.warning("an SSE client was disconnected: more was posted than its stream could take")
                     client.disconnect()
                     return
                 for taken, body in page.records:  # noqa: B007

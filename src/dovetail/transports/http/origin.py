@@ -13,6 +13,7 @@ import ipaddress
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from time import monotonic
 from typing import NamedTuple
 
@@ -83,7 +84,7 @@ class OriginPolicy:
     def __init__(
         self, allowed_hosts: Sequence[str] | None, allowed_origins: Sequence[str], *, bound_to: str | None
     ) -> None:
-        self._hosts = _patterns("allowed_hosts", allowed_hosts or (), _host_pattern)
+        self._hosts = _patterns("allowed_hosts", allowed_hosts or (), partial(_web_pattern, None, fix=_HOSTS))
         self._origins = _patterns("allowed_origins", allowed_origins, _origin_pattern)
         self._checks_host: bool | None = None  # None: the local address of each request decides
         self._decisions: dict[_Key, _Refusal | None] = {}
@@ -215,13 +216,7 @@ _HOSTS = 'no host; write it like "example.com", "example.com:8443", "*.example.c
 _ORIGINS = 'no origin; write it like "https://app.example.com", "https://*.example.com", "myapp://*", "null" or "*"'
 
 
-def _host_pattern(text: str) -> AddressPattern:
-    return ANY if text == "*" else _web_pattern(None, text, _HOSTS)
-
-
 def _origin_pattern(text: str) -> AddressPattern:
-    if text == "*":
-        return ANY
     if text == "null":
         return AddressPattern("", text, None)
     if "://" not in text:
@@ -254,7 +249,7 @@ def _patterns(option: str, entries: Iterable[str], read: Callable[[str], Address
     patterns = []
     for entry in entries:
         try:
-            patterns.append(read(entry))
+            patterns.append(ANY if entry == "*" else read(entry))
         except ValueError as failure:
             raise SetupError(f"{option} holds {entry!r}: {failure}") from None
     return patterns
@@ -285,7 +280,7 @@ class Cors(msgspec.Struct, frozen=True):
     """CORS headers for pages of other origins.
 
     The `Origin` was checked before, so it is echoed: never `*`, and never with credentials, for the server uses no
-    cookies. Private network access is allowed too: `allowed_origins` are meant to have it, loopback pages have it.
+    cookies. Private network access is allowed too: `allowed_origins` should have it, loopback pages have it.
     """
 
     _enabled: bool

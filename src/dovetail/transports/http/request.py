@@ -222,4 +222,4 @@ async def listen_for_disconnect(receive: Receive) -> None:
                 return
             await asyncio.sleep(pause)
     except Exception:
-        log.debug("waiting for the client to leave failed", exc_info=True)
+        log.debug("listening for a disconnect failed", exc_info=True)

@@ -1,4 +1,4 @@
-"""HTTP responses: a whole body or an event stream; and the response to one POST, which may become either."""
+"""HTTP responses: whole bodies and event streams; the response to one POST may become either."""
 
 import asyncio
 import logging
@@ -82,7 +82,7 @@ class HttpResponse(msgspec.Struct, eq=False):
         if self.started or (self.ended and not disconnected):
             return DONE
         self.started = self.ended = True
-        if self.fast_path is not None and len(body) <= CHUNK_BYTES and self.fast_path.answer(status, headers, body):
+        if self.fast_path is not None and len(body) <= CHUNK_BYTES and self.fast_path.respond(status, headers, body):
             return DONE
         if status != 204:
             headers = [*headers, (b"content-length", b"%d" % len(body))]

@@ -151,7 +151,7 @@ class RequestResponseCycle(msgspec.Struct, eq=False):
             return None
         return self._take_buffer()
 
-    def answer(self, status: int, headers: RawHeaders, body: bytes) -> bool:
+    def respond(self, status: int, headers: RawHeaders, body: bytes) -> bool:
         protocol = self.protocol
         if self.response_started or self.disconnected or self.bodiless or protocol.writable is not None:
             return False
