@@ -318,12 +318,9 @@ class HttpProtocol(asyncio.Protocol):
                 self._schedule_check(STALL_TIMEOUT)
             else:
                 self.transport.abort()
-        elif self._cycle is None or self._cycle.response_complete:  # else _await_next_request schedules a check
-            self._check_deadline()
-
-    def _check_deadline(self) -> None:
-        remaining = self._deadline - self.state.loop.time()
-        if remaining > 0:
+        elif self._cycle is not None and not self._cycle.response_complete:
+            pass  # _await_next_request schedules a check
+        elif (remaining := self._deadline - self.state.loop.time()) > 0:
             self._schedule_check(min(remaining, self._check_interval))
         elif self.in_unfinished_head:
             self.refuse(over_limit("header_timeout", self.state.options.header_timeout))
