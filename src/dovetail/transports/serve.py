@@ -195,9 +195,6 @@ class HttpService:
         await self._state.close(timings.flush_timeout)
 
 
-# ── addresses ──
-
-
 def bind(host: str, port: int, tries: int = 5) -> list[Socket]:
     """One socket for each address of the host, all with the same port; none of them listens yet.
 

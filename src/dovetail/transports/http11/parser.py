@@ -147,8 +147,6 @@ class RequestParser:
             else:
                 self._protocol.head_began()
 
-    # ── llhttp's callbacks ──
-
     def on_message_begin(self) -> None:
         self.in_head = True
         self._url = b""

@@ -101,8 +101,6 @@ class HttpProtocol(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._unread = 0  # pending bytes at the last check, while the client does not read
 
-    # ── the connection ──
-
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
         self.client = _address(transport.get_extra_info("peername"))
@@ -179,8 +177,6 @@ class HttpProtocol(asyncio.Protocol):
         self.resume_reading()
         self._schedule_check(STALL_TIMEOUT if self.transport.get_write_buffer_size() else LINGER_TIMEOUT)
 
-    # ── requests and responses ──
-
     @property
     def awaits_response(self) -> bool:
         """Whether the app serves a request whose response has not started."""
@@ -254,8 +250,6 @@ class HttpProtocol(asyncio.Protocol):
         if cycle is None or cycle.response_complete:
             return True
         return cycle is self._parser.cycle and not self._parser.in_head and not cycle.head_written
-
-    # ── flow control ──
 
     def pause_reading(self) -> None:
         if not self.reading_paused:
