@@ -1,4 +1,4 @@
-"""`Principal`, the `Verifier` protocol, and helpers that verifiers share: scopes, claims, records with secrets."""
+"""`Principal`, the `Verifier` protocol, and helpers of verifiers for scopes, claims and secrets."""
 
 import hashlib
 import re

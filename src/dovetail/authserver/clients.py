@@ -1,4 +1,4 @@
-"""Clients of the authorization server: configured, registered (RFC 7591) or by URL (CIMD); their authentication."""
+"""Clients: configured, registered (RFC 7591) or by URL (CIMD), and their authentication."""
 
 import base64
 import hmac

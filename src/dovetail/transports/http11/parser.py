@@ -1,4 +1,4 @@
-"""Parser of the requests of one connection (llhttp, by way of httptools), and responses to invalid requests.
+"""Parser of the requests of one connection (llhttp, by httptools), and refusals of invalid ones.
 
 Limited here: the bytes and the number of headers, the framing of a chunked body, and input after the last request.
 """
