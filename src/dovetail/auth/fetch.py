@@ -1,4 +1,4 @@
-"""HTTP requests to URLs of others, protected against SSRF; the only module of `auth` that uses aiohttp.
+"""HTTP requests to URLs of others, protected against SSRF; the only user of aiohttp in `auth`.
 
 The server has to be public: its name is resolved here, all its addresses are checked, and the connection goes to these
 addresses even if the name has others by then. No redirects, no proxies of the environment, no cookies.

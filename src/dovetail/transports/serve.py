@@ -1,4 +1,4 @@
-"""HTTP service of `run("http")`: sockets, one process or several workers, and the drain after a signal.
+"""HTTP service of `run("http")`: sockets, one process or several workers, drain after a signal.
 
 The drain: `/ready` fails, while requests are still served (`drain_delay`); then no connection is accepted, streams are
 ended and calls may finish (`drain_timeout`); then the remaining connections are cut.

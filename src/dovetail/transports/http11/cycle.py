@@ -1,4 +1,4 @@
-"""`RequestResponseCycle`: one HTTP request and its response as ASGI, and the encoding of response heads.
+"""`RequestResponseCycle`: one HTTP request and its response as ASGI; encoding of response heads.
 
 A head with a content-length is written together with the first part of the body: that is one write, and if the app
 fails before it, the client gets a 500. The head of a stream is written at once.
