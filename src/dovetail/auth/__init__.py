@@ -1,4 +1,4 @@
-"""Authentication: verifiers of tokens, and the `Auth` settings of a server. Names are loaded at their first use."""
+"""Authentication: verifiers of tokens, and `Auth`, all loaded at their first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""HTTP requests to URLs of others, protected against SSRF; the only module of `auth` that uses aiohttp.
+"""HTTP requests to URLs of others, protected against SSRF; the only user of aiohttp in `auth`.
 
 The server has to be public: its name is resolved here, all its addresses are checked, and the connection goes to these
 addresses even if the name has others by then. No redirects, no proxies of the environment, no cookies.
@@ -28,7 +28,6 @@ MAX_BYTES = 64 * 1024  # of a response
 MAX_URL = 4096  # characters
 TIMEOUT = 5.0  # seconds, from the lookup of the name to the last byte
 
-IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _VISIBLE = re.compile(r"[!-\[\]-~]+")  # without the backslash: some URL parsers take it for a slash
 _PRIVATE, _SPECIAL, _CLOUD_METADATA = (
     tuple(map(ipaddress.ip_network, text.split()))
@@ -126,7 +125,7 @@ def make_fetch(
 def is_allowed_address(address: str, *, allow_loopback: bool = False, allow_private: bool = False) -> bool:
     """Whether callers could reach this IP address themselves, or an option allows it."""
     try:
-        ip: IpAddress = ipaddress.ip_address(address)
+        ip: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(address)
     except ValueError:
         return False
     if ip in _NAT64:

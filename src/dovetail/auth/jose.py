@@ -34,6 +34,7 @@ ASYMMETRIC = (
 _SECRET_BYTES = {"HS256": 32, "HS384": 48, "HS512": 64}  # a secret is at least as long as the digest: RFC 7518, 3.2
 SYMMETRIC = tuple(_SECRET_BYTES)
 _KINDS = ("RSA", "EC", "OKP")
+_EDDSA_CURVES = ("Ed25519", "Ed448")  # other OKP curves can't sign
 PRIVATE_MEMBERS = frozenset(("d", "p", "q", "dp", "dq", "qi", "oth", "k"))  # of a JWK
 _COMPACT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 PUBLIC_MEMBERS = {"EC": ("crv", "kty", "x", "y"), "OKP": ("crv", "kty", "x"), "RSA": ("e", "kty", "n")}  # of a JWK
@@ -56,11 +57,18 @@ class TokenKey:
 
     def __init__(self, key: "Key", algorithms: Iterable[str]) -> None:
         """Raises ValueError for a key that can't verify a signature of any of these algorithms."""
+        from joserfc.errors import JoseError
         from joserfc.jwa import JWS_ALGORITHMS
 
         self._key = key
-        known = [model for model in JWS_ALGORITHMS if model.name in ASYMMETRIC + SYMMETRIC and model.name in algorithms]
-        self._models: dict[str, Any] = {model.name: model for model in known if _supports(model, key)}
+        self._models: dict[str, Any] = {}
+        for model in JWS_ALGORITHMS:
+            if model.name in ASYMMETRIC + SYMMETRIC and model.name in algorithms:
+                with suppress(JoseError):
+                    model.check_key(key)
+                    key.check_key_op("verify")
+                    if model.name != "EdDSA" or getattr(key, "curve_name", None) in _EDDSA_CURVES:
+                        self._models[model.name] = model
         if not self._models:
             raise ValueError("no key for these algorithms")
         self.kid = key.kid
@@ -197,16 +205,6 @@ def _read_key(jwk: Any, algorithms: Iterable[str]) -> TokenKey | None:
         return TokenKey(strong_key(jwk), algorithms)
     except Exception:  # invalid, or not supported here: the others of its set may be good
         return None
-
-
-def _supports(model: Any, key: Any) -> bool:
-    _, jose_error = require_library("Jwt")
-    try:
-        model.check_key(key)
-        key.check_key_op("verify")
-    except jose_error:
-        return False
-    return model.name != "EdDSA" or key.curve_name in ("Ed25519", "Ed448")  # other OKP curves can't sign
 
 
 def require_library(who: str) -> tuple[Any, type[Exception]]:

@@ -31,6 +31,7 @@ EXPIRE_AFTER = 3600.0  # seconds after which they are not used any more
 REFRESH_COOLDOWN = 30.0  # seconds between two requests for keys, if the first succeeded
 RETRY_DELAY = 5.0  # seconds between two requests for keys, if the first failed
 MAX_CANDIDATES = 8  # keys that are tried for one token
+Clock = Callable[[], float]
 TYPES = frozenset(("at+jwt", "application/at+jwt", "jwt", "application/jwt"))
 
 
@@ -38,13 +39,7 @@ class RemoteKeys:
     """Keys that the issuer publishes, at `jwks_uri` or at the URL in its metadata."""
 
     def __init__(
-        self,
-        fetch: Fetch,
-        *,
-        issuer: str,
-        jwks_uri: str | None,
-        algorithms: Sequence[str],
-        clock: Callable[[], float] = time.monotonic,
+        self, fetch: Fetch, issuer: str, jwks_uri: str | None, algorithms: Sequence[str], clock: Clock = time.monotonic
     ) -> None:
         self._fetch = fetch
         self._issuer = issuer

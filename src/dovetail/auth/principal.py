@@ -1,4 +1,4 @@
-"""`Principal`, the `Verifier` protocol, and helpers that verifiers share: scopes, claims, records with secrets."""
+"""`Principal`, the `Verifier` protocol, and helpers of verifiers for scopes, claims and secrets."""
 
 import hashlib
 import re
@@ -91,21 +91,17 @@ class ScopeHierarchy:
     def __init__(self, given: Mapping[str, Iterable[str]] | None = None) -> None:
         direct = {scope: checked_scopes(included, "Auth: hierarchy") for scope, included in (given or {}).items()}
         checked_scopes(list(direct), "Auth: hierarchy")
-        self._included = {scope: _all_included(scope, direct) for scope in direct}
+        self._included: dict[str, set[str]] = {}
+        for scope in direct:
+            found, pending = self._included.setdefault(scope, set()), [scope]
+            while pending:
+                new = direct.get(pending.pop(), frozenset()) - found
+                found |= new
+                pending += new
 
     def expand(self, granted: frozenset[str]) -> frozenset[str]:
         """The granted scopes and all that they include."""
         return granted.union(*(self._included.get(scope, ()) for scope in granted)) if self._included else granted
-
-
-def _all_included(scope: str, direct: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    found: set[str] = set()
-    pending = [scope]
-    while pending:
-        new = direct.get(pending.pop(), frozenset()) - found
-        found |= new
-        pending += new
-    return frozenset(found)
 
 
 def is_in_lifetime(claims: Mapping[str, Any], now: float, leeway: float, *, requires_exp: bool) -> bool:

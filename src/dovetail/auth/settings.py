@@ -1,4 +1,4 @@
-"""Settings of `Server(auth=...)`: `Auth`, its metadata document (RFC 9728) and the `WWW-Authenticate` challenges."""
+"""Settings of `Server(auth=...)`: `Auth`, its metadata (RFC 9728) and `WWW-Authenticate` challenges."""
 
 import copy
 import inspect

@@ -1,4 +1,4 @@
-"""Clients of the authorization server: configured, registered (RFC 7591) or by URL (CIMD); their authentication."""
+"""Clients: configured, registered (RFC 7591) or by URL (CIMD), and their authentication."""
 
 import base64
 import hmac
@@ -71,7 +71,7 @@ class OAuthClient(Confidential, frozen=True, kw_only=True):
         if self.secret is not None and not _DIGEST.fullmatch(self.secret):
             if len(self.secret) < MIN_SECRET:
                 raise SetupError(f"OAuthClient: a secret has at least {MIN_SECRET} characters")
-            msgspec.structs.force_setattr(self, "secret", _secret_digest(self.secret))
+            msgspec.structs.force_setattr(self, "secret", f"sha256:{digest(self.secret)}")
 
     @property
     def is_self_registered(self) -> bool:
@@ -270,7 +270,7 @@ class ClientDirectory(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         if client.jwks is not None:
             is_valid = await self._verify_assertion(client, form, address)
         elif client.secret is not None:
-            is_valid = secret is not None and hmac.compare_digest(client.secret, _secret_digest(secret))
+            is_valid = secret is not None and hmac.compare_digest(client.secret, f"sha256:{digest(secret)}")
         else:
             is_valid = secret is None and assertion is None
         if not is_valid:
@@ -330,7 +330,3 @@ def _invalid_client(request: PageRequest) -> OAuthError:
     headers = {"www-authenticate": 'Basic realm="token"'} if "authorization" in request.headers else None
     text = "The client is not known, or did not prove who it is"
     return OAuthError("invalid_client", text, status=401, headers=headers)
-
-
-def _secret_digest(secret: str) -> str:
-    return f"sha256:{digest(secret)}"

@@ -1,4 +1,4 @@
-"""Helpers of the OAuth endpoints: errors, JSON responses, form fields, and the rules for redirect URIs."""
+"""Helpers of the OAuth endpoints: errors, JSON responses, form fields, rules for redirect URIs."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""Storage of the authorization server: records, counters and keys in a state backend, and sealed records.
+"""Storage: records, counters and keys in a state backend, and sealed records.
 
 Tokens, codes and addresses are stored as digests only.
 """

@@ -1,4 +1,4 @@
-"""Tokens: grants of users, `/token` and `/revoke`, and the verification of access tokens (RFC 9068) issued here.
+"""Tokens: grants of users, `/token`, `/revoke`, and the verification of access tokens (RFC 9068).
 
 Codes and refresh tokens hold their grant, sealed, and can be used once. The store has one small record of each grant
 with the number of its next use: the code is 0, the first refresh token 1, and so on. If a number is used twice, one of

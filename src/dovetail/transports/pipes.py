@@ -277,17 +277,15 @@ class WatchedWriter(_SendBuffer):
         if count == self._pending:
             self._unsent.clear()
         else:
-            self._drop_sent(count)
+            rest = count
+            while rest:
+                line = self._unsent.popleft()
+                if rest < len(line):
+                    self._unsent.appendleft(memoryview(line)[rest:])
+                rest -= min(rest, len(line))
         if self._unsent or self._watching:
             self._watch(bool(self._unsent))
         self._sent(count)
-
-    def _drop_sent(self, count: int) -> None:
-        while count:
-            line = self._unsent.popleft()
-            if count < len(line):
-                self._unsent.appendleft(memoryview(line)[count:])
-            count -= min(count, len(line))
 
     def _watch(self, wanted: bool) -> None:
         if wanted and not self._watching:

@@ -1,4 +1,4 @@
-"""Process of a server: event loop, signals, log on stderr, and an exit that no stuck task or thread delays."""
+"""Process of a server: event loop, signals, log on stderr, an exit that nothing stuck delays."""
 
 import asyncio
 import atexit

@@ -1,4 +1,4 @@
-"""HTTP service of `run("http")`: sockets, one process or several workers, and the drain after a signal.
+"""HTTP service of `run("http")`: sockets, one process or several workers, drain after a signal.
 
 The drain: `/ready` fails, while requests are still served (`drain_delay`); then no connection is accepted, streams are
 ended and calls may finish (`drain_timeout`); then the remaining connections are cut.
@@ -193,9 +193,6 @@ class HttpService:
         await end_lifespan(self._app.drain(), timings.lifespan_timeout, drain_timeout=drain_timeout)
         await self._state.respond_to_all(deadline)
         await self._state.close(timings.flush_timeout)
-
-
-# ── addresses ──
 
 
 def bind(host: str, port: int, tries: int = 5) -> list[Socket]:

@@ -1,4 +1,4 @@
-"""`RequestResponseCycle`: one HTTP request and its response as ASGI, and the encoding of response heads.
+"""`RequestResponseCycle`: one HTTP request and its response as ASGI; encoding of response heads.
 
 A head with a content-length is written together with the first part of the body: that is one write, and if the app
 fails before it, the client gets a 500. The head of a stream is written at once.
@@ -93,8 +93,6 @@ class RequestResponseCycle(msgspec.Struct, eq=False):
         await self.send({"type": START, "status": FAILED.status.value, "headers": headers})
         await self.send({"type": BODY, "body": body})
 
-    # ── the request ──
-
     def add_body(self, piece: bytes) -> int:
         """Add to the buffer; returns its length."""
         buffer = self.buffer
@@ -164,8 +162,6 @@ class RequestResponseCycle(msgspec.Struct, eq=False):
         protocol.transport.write(response)
         self._complete()
         return True
-
-    # ── the response ──
 
     async def send(self, message: Message) -> None:
         writable = self.protocol.writable
@@ -238,9 +234,6 @@ def log_access(protocol: "HttpProtocol", scope: Scope | None, status: int) -> No
             address = caller or ""  # behind a proxy, where no port is known
         line = f"{scope['method']} {quote(scope['path'])} HTTP/{scope['http_version']}"
     access_log.info('%s - "%s" %d', address, line, status)
-
-
-# ── the head ──
 
 
 def build_head(

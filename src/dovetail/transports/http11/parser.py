@@ -1,4 +1,4 @@
-"""Parser of the requests of one connection (llhttp, by way of httptools), and responses to invalid requests.
+"""Parser of the requests of one connection (llhttp, by httptools), and refusals of invalid ones.
 
 Limited here: the bytes and the number of headers, the framing of a chunked body, and input after the last request.
 """
@@ -146,8 +146,6 @@ class RequestParser:
                 self._protocol.refuse(over_limit("max_headers", self._max_headers))
             else:
                 self._protocol.head_began()
-
-    # ── llhttp's callbacks ──
 
     def on_message_begin(self) -> None:
         self.in_head = True

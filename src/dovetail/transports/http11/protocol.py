@@ -101,8 +101,6 @@ class HttpProtocol(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._unread = 0  # pending bytes at the last check, while the client does not read
 
-    # ── the connection ──
-
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
         self.client = _address(transport.get_extra_info("peername"))
@@ -179,8 +177,6 @@ class HttpProtocol(asyncio.Protocol):
         self.resume_reading()
         self._schedule_check(STALL_TIMEOUT if self.transport.get_write_buffer_size() else LINGER_TIMEOUT)
 
-    # ── requests and responses ──
-
     @property
     def awaits_response(self) -> bool:
         """Whether the app serves a request whose response has not started."""
@@ -255,8 +251,6 @@ class HttpProtocol(asyncio.Protocol):
             return True
         return cycle is self._parser.cycle and not self._parser.in_head and not cycle.head_written
 
-    # ── flow control ──
-
     def pause_reading(self) -> None:
         if not self.reading_paused:
             self.reading_paused = True
@@ -318,12 +312,9 @@ class HttpProtocol(asyncio.Protocol):
                 self._schedule_check(STALL_TIMEOUT)
             else:
                 self.transport.abort()
-        elif self._cycle is None or self._cycle.response_complete:  # else _await_next_request schedules a check
-            self._check_deadline()
-
-    def _check_deadline(self) -> None:
-        remaining = self._deadline - self.state.loop.time()
-        if remaining > 0:
+        elif self._cycle is not None and not self._cycle.response_complete:
+            pass  # _await_next_request schedules a check
+        elif (remaining := self._deadline - self.state.loop.time()) > 0:
             self._schedule_check(min(remaining, self._check_interval))
         elif self.in_unfinished_head:
             self.refuse(over_limit("header_timeout", self.state.options.header_timeout))
