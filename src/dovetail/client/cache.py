@@ -200,10 +200,7 @@ class ToolCache:
         self._missing.add(name)
 
     async def is_wrapped(self, name: str, timeout: "Timeout") -> bool:
-        """Whether the tool wraps a value that is no object as {"result": value}.
-
-        The tool has run, so a failure to list it must not lose its result.
-        """
+        """Whether the tool wraps a value as {"result": value}. It has run, so a failure to list it loses no result."""
         try:
             tool = await self.find(name, timeout=timeout)
         except ServerError:

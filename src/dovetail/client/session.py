@@ -18,7 +18,7 @@ from dovetail.client.handlers import INPUT_METHODS, ClientHandlers, RootSource, 
 from dovetail.client.negotiation import ClientIdentity, NegotiatedProtocol, Negotiation, pinned_revision
 from dovetail.client.results import ListPage, LogMessage, read_page, read_result
 from dovetail.client.subscriptions import ChangeStream, ChangeStreams
-from dovetail.client.transports.base import ToolHeaders, Transport
+from dovetail.client.transports.base import ToolHeaders, Transport, cancel_and_wait
 from dovetail.engine.subscriptions import Change
 from dovetail.errors import (
     INVALID_PARAMS,
@@ -100,8 +100,7 @@ class ClientSession:
             return
         try:
             if self._renewal is not None:
-                self._renewal.cancel()
-                await asyncio.gather(self._renewal, return_exceptions=True)
+                await cancel_and_wait(self._renewal)
         finally:
             await dispatcher.close()
 
@@ -125,8 +124,6 @@ class ClientSession:
         if self._dispatcher is None:
             raise ConnectionLost(NOT_OPEN)
         return self._dispatcher
-
-    # ── requests ──
 
     def seconds(self, timeout: Timeout) -> float | None:
         return self._timeout if isinstance(timeout, str) else timeout
@@ -197,8 +194,6 @@ class ClientSession:
             await self.send("logging/setLevel", {"level": level})
             self._session_log_level = level
 
-    # ── a new session ──
-
     def session_ended(self, reason: str) -> None:
         """The next request opens a new session; with open change streams it is opened at once."""
         log.info("%s", reason)
@@ -241,8 +236,6 @@ class ClientSession:
             raise ConnectionLost(f"{method}: the session ended")
         return await self.dispatcher.request(method, params, timeout=self._timeout)
 
-    # ── lists ──
-
     async def page(
         self, method: str, key: str, item: type[T], cursor: str | None, *, fresh: bool, timeout: Timeout
     ) -> ListPage[T]:
@@ -281,8 +274,6 @@ class ClientSession:
     def tool_headers(self) -> ToolHeaders | None:
         return None if self.revision.handshake else self._transport.tool_headers
 
-    # ── requests of the server ──
-
     def prepare_reply(self, method: str, params: Raw) -> ClientReply:
         """Only up to 2025-11-25; later revisions have the input_required result instead."""
         if self._negotiated is None or self.revision.rounds:
@@ -301,8 +292,6 @@ class ClientSession:
         if self.revision.handshake and self._handlers.announces_roots(self.revision):
             self._dispatcher.notify("notifications/roots/list_changed")
             await self._transport.drain()
-
-    # ── notifications of the server ──
 
     @asynccontextmanager
     async def listen(self, requested: ListenFilter) -> AsyncIterator[ChangeStream]:

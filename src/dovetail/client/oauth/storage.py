@@ -4,7 +4,6 @@ The file is replaced as a whole, so that no process reads half of it. A file tha
 """
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import os
@@ -13,7 +12,7 @@ import stat
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -200,13 +199,13 @@ class TokenFile:
                 opened.flush()
                 os.fsync(opened.fileno())
             for _ in range(25):  # Windows refuses while another process reads the file
-                with contextlib.suppress(PermissionError):
+                with suppress(PermissionError):
                     temporary.replace(self.path)
                     return
                 time.sleep(0.02)
             temporary.replace(self.path)
         except OSError as failure:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 temporary.unlink()
             raise NotSignedIn(f"{self.path}: the tokens can't be kept: {failure.strerror}") from None
 
