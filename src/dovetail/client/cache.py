@@ -1,8 +1,4 @@
-"""Caches of a client: responses with a `ttlMs`, and the tools of its server.
-
-Responses are cached as bytes, so that no caller can change them, for one client and one identity; the least recently
-used ones are evicted.
-"""
+"""Caches of a client: responses with a `ttlMs`, as immutable bytes, and the tools of its server."""
 
 import asyncio
 import logging

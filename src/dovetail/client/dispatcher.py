@@ -1,4 +1,4 @@
-"""JSON-RPC dispatcher of a client: matches responses to requests by id, and runs the server's requests."""
+"""JSON-RPC dispatcher of a client: matches responses to requests, and runs the server's requests."""
 
 import asyncio
 import contextlib
@@ -157,8 +157,6 @@ class Dispatcher:
         finally:
             await self.transport.close()  # also if this task is cancelled: it may have a child process
 
-    # ── sending ──
-
     async def request(
         self,
         method: str,
@@ -229,8 +227,6 @@ class Dispatcher:
     def set_revision(self, revision: Revision) -> None:
         self.answers_ping = revision.handshake
         self.transport.set_revision(revision)
-
-    # ── receiving ──
 
     def receive(self, message: bytes, request_id: RequestId | None = None) -> None:
         if self._closed is not None:
@@ -320,8 +316,6 @@ class Dispatcher:
             pending.extend()
             self.run_handler(pending.on_progress, report.progress, report.total, report.message)
 
-    # ── closing ──
-
     @property
     def is_closed(self) -> bool:
         return self._closed is not None
@@ -343,8 +337,6 @@ class Dispatcher:
                 pending.result.set_exception(ConnectionLost(f"{pending.method}: {reason}"))
         self._pending.clear()
         self._server_requests.cancel_all()
-
-    # ── the user's handlers ──
 
     def run_handler(self, handler: Callable[..., Any], *arguments: Any) -> None:
         """Call a handler, as a task if it is async; an exception is logged."""

@@ -1,4 +1,4 @@
-"""`Clients`: the servers of an `mcp.json` as open clients, and together as one server with prefixed names."""
+"""`Clients`: the servers of an `mcp.json` as open clients, and as one server with prefixed names."""
 
 import asyncio
 import logging

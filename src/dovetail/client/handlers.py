@@ -1,4 +1,4 @@
-"""Handlers of the server's requests to its client: elicitation, sampling, roots, and the input_required loop.
+"""Handlers of the server's requests: elicitation, sampling, roots, and the input_required loop.
 
 A request is decoded before its handler runs, so that the user is not asked if another request of the call is malformed.
 """

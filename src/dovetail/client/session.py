@@ -1,4 +1,4 @@
-"""A client's session with one server: typed requests in the negotiated revision, pages, and new handshakes."""
+"""A client's session with one server: typed requests in the negotiated revision, pages, renewal."""
 
 import asyncio
 import logging

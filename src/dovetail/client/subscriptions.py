@@ -1,4 +1,4 @@
-"""Change streams of a client: the list changes and resource updates that one `client.listen(...)` asked for.
+"""Change streams of a client: the changes of lists and resources that `client.listen(...)` asked for.
 
 Since 2026-07-28 each one is a `subscriptions/listen` request. Before, a server announces changed lists unasked, and
 updated resources after `resources/subscribe`.

@@ -1,7 +1,4 @@
-"""Token stores: in memory, or in a file that only its owner can read.
-
-The file is replaced as a whole, so that no process reads half of it. A file that others can read is not used.
-"""
+"""Token stores: in memory, or in a file that only its owner can read, and that is replaced as a whole."""
 
 import asyncio
 import hashlib

@@ -1,7 +1,4 @@
-"""HTTP client for one server, on aiohttp, which only this module of the client loads, at the first open.
-
-A network failure is a ConnectionLost. No request goes to another origin than that of the user's URL.
-"""
+"""HTTP client for one server, on aiohttp, which only this module loads, at the first open."""
 
 import asyncio
 import os
