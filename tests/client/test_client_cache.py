@@ -1,4 +1,4 @@
-"""The response cache, and the tools that a client knows."""
+"""The response cache and the tool cache of a client."""
 
 import asyncio
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from client_stages import AskingServer, ScriptedTransport, error, modern, result
 from msgspec import Raw
-from served_http import Scripted, Visit
+from served_http import Scripted, ScriptedRequest
 
 from dovetail import Change, Client
 from dovetail.client import cache as caching
@@ -222,13 +222,13 @@ class Telling(Changing):
 
 @pytest.mark.parametrize(("who", "reads"), [(Changing(), 3), (Telling(), 2)], ids=["unknown", "told"])
 async def test_whoever_signs_in_as_somebody_else_gets_answers_of_their_own(who: Changing, reads: int) -> None:
-    def behave(visit: Visit) -> None:
-        name = visit.headers["authorization"].removeprefix("Bearer ")
-        if visit.method == "resources/read":
+    def behave(request: ScriptedRequest) -> None:
+        name = request.headers["authorization"].removeprefix("Bearer ")
+        if request.method == "resources/read":
             contents = [{"uri": "a://1", "text": f"for {name}"}]
-            visit.result({"resultType": "complete", "contents": contents, "ttlMs": 60_000, "cacheScope": "private"})
+            request.result({"resultType": "complete", "contents": contents, "ttlMs": 60_000, "cacheScope": "private"})
         else:
-            modern()(visit)
+            modern()(request)
 
     async with Scripted(behave) as server, Client(server.url, auth=who) as client:
         for name in ("Ada", "Ada", "Bob"):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from joserfc.jwk import ECKey, RSAKey
 from msgspec.structs import replace
-from served_http import Visit, until
+from served_http import ScriptedRequest, until
 from sign_in_stage import METADATA, PRM, Notes, Person, Realm, notes, realm
 
 from authserver_stage import served
@@ -223,9 +223,9 @@ async def test_who_is_cancelled_in_a_refresh_does_not_lose_what_came_of_it() -> 
             made.good = {"second"}
             go_on = asyncio.Event()
 
-            async def think(visit: Visit) -> None:
+            async def think(request: ScriptedRequest) -> None:
                 await go_on.wait()
-                made._token(visit)
+                made._token(request)
 
             made.pages["/token"] = think
             call = asyncio.create_task(client.discover(fresh=True))
@@ -319,16 +319,16 @@ class BoundTokens(Realm):
         self.keys: dict[str, str] = {}  # thumbprints by token
         self.pages["/token"] = self._bind
 
-    def _bind(self, visit: Visit) -> None:
-        proof = read_proof(visit.headers["dpop"])
+    def _bind(self, request: ScriptedRequest) -> None:
+        proof = read_proof(request.headers["dpop"])
         said = proof.opened()
         assert (said.htm, said.htu) == ("POST", f"{self.script.origin}/token")
         if said.nonce != "issuer-nonce":
-            visit.answer(400, {"error": "use_dpop_nonce"}, DPoP_Nonce="issuer-nonce")
+            request.answer(400, {"error": "use_dpop_nonce"}, DPoP_Nonce="issuer-nonce")
             return
         token = f"bound-{len(self.keys)}"
         self.keys[token] = proof.thumbprint
-        visit.answer(200, {"access_token": token, "token_type": "DPoP", "expires_in": 600})
+        request.answer(200, {"access_token": token, "token_type": "DPoP", "expires_in": 600})
 
     async def verify(self, token: str) -> Principal | None:
         bound = self.keys.get(token)
