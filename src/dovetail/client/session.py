@@ -73,7 +73,7 @@ class ClientSession:
         self._dispatcher: Dispatcher | None = None
         self._negotiated: NegotiatedProtocol | None = None
         self._renewal_lock = asyncio.Lock()
-        self._session_over = False
+        self._session_ended = False
         self._renewal: asyncio.Task[None] | None = None
         self._session_log_level: LogLevel | None = None  # as sent by `logging/setLevel`
         # Since 2026-07-28 a server logs only for requests that name a level.
@@ -82,7 +82,7 @@ class ClientSession:
     async def open(self, seconds: float | None = None) -> None:
         if self._dispatcher is not None:
             raise SetupError("Client: it is open already; make another one for another connection")
-        self._session_over, self._session_log_level = False, None
+        self._session_ended, self._session_log_level = False, None
         self.cache.clear()
         (self._transport.tool_headers or {}).clear()
         self._dispatcher = Dispatcher(self._transport, self, self._transcript)
@@ -150,7 +150,7 @@ class ClientSession:
         log_level: LogLevel | None = None,
     ) -> Raw:
         seconds = self.seconds(timeout)
-        if self._session_over:
+        if self._session_ended:
             await self._renew_session(method, seconds)
         params = self._with_meta(params, log_level)
         return await self.dispatcher.request(
@@ -197,14 +197,14 @@ class ClientSession:
     def session_ended(self, reason: str) -> None:
         """The next request opens a new session; with open change streams it is opened at once."""
         log.info("%s", reason)
-        self._session_over = True
+        self._session_ended = True
         self._invalidate_all()
         if self._streams and (self._renewal is None or self._renewal.done()):
             self._renewal = asyncio.create_task(self._renew_for_streams())
 
     async def _renew_for_streams(self) -> None:
         backoff = self._transport.backoff()
-        while self._session_over and self._streams:
+        while self._session_ended and self._streams:
             await asyncio.sleep(backoff.next_delay())
             try:
                 await self._renew_session("listen", self._timeout)
@@ -216,10 +216,10 @@ class ClientSession:
 
     async def _renew_session(self, method: str, seconds: float | None) -> None:
         async with self.time_limit(seconds, f"{method}: no new session"), self._renewal_lock:
-            if not self._session_over:
+            if not self._session_ended:
                 return
             self._negotiated = await self._negotiation.start_session(self.revision)
-            self._session_over = False
+            self._session_ended = False
             try:
                 if self._session_log_level is not None:
                     with suppress(ServerError):
@@ -227,12 +227,12 @@ class ClientSession:
                 await self._transport.wait_for_stream()
                 await self._streams.renew(self._negotiated.capabilities, self._request_in_session)
             except BaseException:
-                self._session_over = True  # a session without its log level and subscriptions is not used
+                self._session_ended = True  # a session without its log level and subscriptions is not used
                 raise
 
     async def _request_in_session(self, method: str, params: Params) -> Raw:
         """Raises ConnectionLost rather than open a new session."""
-        if self._session_over:
+        if self._session_ended:
             raise ConnectionLost(f"{method}: the session ended")
         return await self.dispatcher.request(method, params, timeout=self._timeout)
 
