@@ -151,7 +151,7 @@ async def over_http(version: str, **options: Any) -> AsyncIterator[Client]:
     async with served(interop_official.make().streamable_http_app()) as origin:
         transport = HttpTransport(HttpClient(ServerUrl.parse(f"{origin}/mcp"), {}))
         async with Client(transport, protocol_version=version, **options) as client:
-            await transport.attend()  # or a question aside would go nowhere
+            await transport.wait_for_stream()  # or a question aside would go nowhere
             yield client
 
 
