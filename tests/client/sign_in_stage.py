@@ -76,8 +76,8 @@ class Realm:
     def _mcp(self, request: ScriptedRequest) -> None:
         self.headers.append(request.headers)
         if request.headers.get("authorization", "").removeprefix("Bearer ") not in self.good:
-            told = self.challenge.format(origin=self.script.origin)
-            request.answer(401, {"error": "invalid_token"}, **({"WWW_Authenticate": told} if told else {}))
+            challenge = self.challenge.format(origin=self.script.origin)
+            request.answer(401, {"error": "invalid_token"}, **({"WWW_Authenticate": challenge} if challenge else {}))
         else:
             request.result({**DISCOVERED, "tools": []})
 

@@ -159,7 +159,9 @@ async def test_progress_goes_to_its_request_alone(
     transport: ScriptedTransport, handler: RecordingHandler, talk: Dispatcher
 ) -> None:
     seen: list[tuple[float, float | None, str | None]] = []
-    task = await begin(talk.request("a", {"_meta": {"k": 1}}, timeout=5, on_progress=lambda *told: seen.append(told)))
+    task = await begin(
+        talk.request("a", {"_meta": {"k": 1}}, timeout=5, on_progress=lambda *report: seen.append(report))
+    )
     meta = transport.sent[0]["params"]["_meta"]
     assert meta["k"] == 1
     token = meta["progressToken"]

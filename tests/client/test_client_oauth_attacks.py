@@ -213,8 +213,8 @@ async def test_scopes_that_do_not_help_are_asked_for_once() -> None:
 
         def never(request: ScriptedRequest) -> None:
             if "authorization" in request.headers:
-                told = 'Bearer error="insufficient_scope", scope="admin"'
-                request.answer(403, {"error": "insufficient_scope"}, WWW_Authenticate=told)
+                challenge = 'Bearer error="insufficient_scope", scope="admin"'
+                request.answer(403, {"error": "insufficient_scope"}, WWW_Authenticate=challenge)
             else:
                 made._mcp(request)
 
@@ -246,7 +246,7 @@ async def test_kept_tokens_are_used_only_by_those_they_are_for() -> None:
         made.change(METADATA, token_endpoint_auth_methods_supported=["client_secret_post"])
         await connect(made, ClientCredentials("app", "app-secret", tokens=tokens))
         assert [form["grant_type"] for form in made.forms] == ["authorization_code", "client_credentials"]
-        assert "app-secret" not in str([(kept.client.secret, kept.client.id) for kept in tokens.items().values()])
+        assert "app-secret" not in str([(stored.client.secret, stored.client.id) for stored in tokens.items().values()])
         made.good = {"another"}
         with pytest.raises(NotSignedIn, match="does not take tokens of"):
             await connect(made, tokens=tokens, client_id="app", issuer="https://pinned.example")
@@ -260,7 +260,7 @@ ADMIN = f"https://{PRIVATE}:8443/admin"
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Addresses that somebody wanted to connect to; nobody ever gets there."""
+    """Addresses that were to be connected to; no connection is ever made."""
     tried: list[str] = []
 
     async def start(addr_infos: Any, socket_factory: Any = None, **options: Any) -> Any:

@@ -61,8 +61,8 @@ CHALLENGES: dict[str, tuple[list[str], ChallengeParams]] = {
 
 @pytest.mark.parametrize("case", CHALLENGES)
 def test_challenges(case: str) -> None:
-    headers, told = CHALLENGES[case]
-    assert read_challenge_params(headers, ("bearer", "dpop")) == told
+    headers, expected = CHALLENGES[case]
+    assert read_challenge_params(headers, ("bearer", "dpop")) == expected
 
 
 OURS = [

@@ -36,7 +36,7 @@ def complete(value: Any = None) -> dict[str, Any]:
 
 
 def script(*results: Any) -> Any:
-    """One result after the other, whatever is asked; the last one stays."""
+    """One result after the other for all requests; the last one stays."""
     left = list(results)
     return lambda message: left.pop(0) if len(left) > 1 else left[0]
 
@@ -111,8 +111,8 @@ async def test_roots_may_change(connect: Any, revision: str) -> None:
     await client.set_roots(["/a"])
     async with client:
         await client.set_roots(["/b"])
-        told = server.methods().count("notifications/roots/list_changed")
-        assert told == (0 if revision == MODERN else 1)
+        notifications = server.methods().count("notifications/roots/list_changed")
+        assert notifications == (0 if revision == MODERN else 1)
         if revision != MODERN:
             server.ask(ROOTS)
             assert (await server.answer())["result"] == {"roots": [{"uri": "file:///b"}]}

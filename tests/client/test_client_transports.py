@@ -58,7 +58,7 @@ async def test_everything_a_server_offers(way: str, version: str | None, witness
         assert client.protocol_version == (version or "2026-07-28")
         assert client.server_info is not None
         assert "add" in [tool.name for tool in await client.list_tools()]
-        result = await client.call_tool("work", {"steps": 2}, progress_handler=lambda *told: heard.append(told[:2]))
+        result = await client.call_tool("work", {"steps": 2}, progress_handler=lambda *report: heard.append(report[:2]))
         assert result.text == "done"
         assert heard == [(1, 2), (2, 2)]
         await until(lambda: logs == ["did 1", "did 2"])
@@ -143,7 +143,7 @@ async def test_each_side_keeps_its_own_context() -> None:
 
     whose.set("the client's")
     async with Client(server) as client:
-        result = await client.call_tool("peek", progress_handler=lambda *told: seen.append(whose.get()))
+        result = await client.call_tool("peek", progress_handler=lambda *report: seen.append(whose.get()))
     assert result.data == "nobody's"
     assert seen == ["the client's"]
 
