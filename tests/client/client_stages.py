@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jsonschema_rs
-from served_http import DISCOVERED, INFO, Visit, until
+from served_http import DISCOVERED, INFO, ScriptedRequest, until
 
 import official
 from dovetail.client.transports.base import OutgoingMessage, Transport
@@ -51,7 +51,7 @@ class ScriptedTransport(Transport):
 
 
 class RecordingHandler:
-    """Hears what is not an answer."""
+    """Records notifications and lost connections."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, Any]] = []
@@ -174,7 +174,7 @@ def modern(tools: list[dict[str, Any]] | None = None) -> Any:
     listed = {"resultType": "complete", "tools": tools or [], "ttlMs": 0, "cacheScope": "private"}
     results = {"server/discover": DISCOVERED, "tools/list": listed, "tools/call": text("called")}
 
-    def behave(visit: Visit) -> None:
-        visit.result(results[visit.method]) if visit.method in results else visit.error(-32601, 404)
+    def behave(request: ScriptedRequest) -> None:
+        request.result(results[request.method]) if request.method in results else request.error(-32601, 404)
 
     return behave

@@ -36,8 +36,8 @@ async def served(app: App, port: int = 0) -> AsyncIterator[str]:
             await asyncio.sleep(0.001)
         yield f"http://127.0.0.1:{port}"
     finally:
-        for listening in server.servers:  # as if the process had died
-            listening.close()
+        for each in server.servers:  # as if the process had died
+            each.close()
         for connection in tuple(server.server_state.connections):
             connection.transport.abort()
         server.should_exit = True
@@ -51,12 +51,12 @@ async def until(happened: Callable[[], Any], seconds: float = 5) -> None:
             await asyncio.sleep(0.003)
 
 
-async def next_of(listening: ChangeStream) -> Change:
-    return await asyncio.wait_for(anext(listening), 5)
+async def next_of(stream: ChangeStream) -> Change:
+    return await asyncio.wait_for(anext(stream), 5)
 
 
-class Visit:
-    """One request to a `Scripted` server, and the means to answer it, rightly or wrongly."""
+class ScriptedRequest:
+    """One HTTP request to a `Scripted` server, with methods for right and wrong responses."""
 
     def __init__(
         self, verb: str, path: str, headers: dict[str, str], body: bytes, writer: asyncio.StreamWriter
@@ -119,11 +119,11 @@ class Visit:
         self._writer.transport.abort()
 
     async def gone(self) -> None:
-        """Wait until the client has left."""
+        """Wait until the client has disconnected."""
         await until(self._writer.transport.is_closing, 60)
 
 
-Behaviour = Callable[[Visit], Awaitable[None] | None]
+Behaviour = Callable[[ScriptedRequest], Awaitable[None] | None]
 INFO = {"name": "scripted", "version": "0"}
 DISCOVERED = {
     "resultType": "complete",
@@ -141,7 +141,7 @@ class Scripted:
         self._behave = behave
         self._port = port
         self._connections: set[asyncio.Task[None]] = set()
-        self.visits: list[Visit] = []
+        self.requests: list[ScriptedRequest] = []
 
     async def __aenter__(self) -> "Scripted":
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
@@ -165,7 +165,7 @@ class Scripted:
 
     def said(self) -> list[str]:
         """The verbs and methods that came, in order."""
-        return [f"{visit.verb} {visit.method or ''}".strip() for visit in self.visits]
+        return [f"{request.verb} {request.method or ''}".strip() for request in self.requests]
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -186,11 +186,11 @@ class Scripted:
         headers = {line.partition(":")[0].lower(): line.partition(":")[2].strip() for line in lines}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         verb, path, _ = first.split(" ", 2)
-        visit = Visit(verb, path, headers, body, writer)
-        self.visits.append(visit)
-        outcome = self._behave(visit)
+        request = ScriptedRequest(verb, path, headers, body, writer)
+        self.requests.append(request)
+        outcome = self._behave(request)
         if outcome is not None:
-            watcher = asyncio.create_task(_until_left(reader, writer))
+            watcher = asyncio.create_task(_until_disconnected(reader, writer))
             try:
                 await outcome
             finally:
@@ -199,23 +199,23 @@ class Scripted:
         return not writer.transport.is_closing()
 
 
-async def _until_left(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _until_disconnected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Nothing more is sent on a connection that waits for an answer, but it may be closed."""
     if not await reader.read(1):
         writer.transport.abort()
 
 
-def handshake(visit: Visit, version: str = "2025-11-25", capabilities: Any = None, **headers: str) -> bool:
+def handshake(request: ScriptedRequest, version: str = "2025-11-25", capabilities: Any = None, **headers: str) -> bool:
     """Answer what every session begins with; False for anything else."""
-    if visit.method == "server/discover":
-        visit.error(-32601)
-    elif visit.method == "initialize":
+    if request.method == "server/discover":
+        request.error(-32601)
+    elif request.method == "initialize":
         offered = {"tools": {}} if capabilities is None else capabilities
-        visit.result({"protocolVersion": version, "capabilities": offered, "serverInfo": INFO}, **headers)
-    elif visit.verb in ("GET", "DELETE"):
-        visit.answer(405)
-    elif isinstance(visit.message, dict) and not {"id", "method"} <= visit.message.keys():
-        visit.answer(202)
+        request.result({"protocolVersion": version, "capabilities": offered, "serverInfo": INFO}, **headers)
+    elif request.verb in ("GET", "DELETE"):
+        request.answer(405)
+    elif isinstance(request.message, dict) and not {"id", "method"} <= request.message.keys():
+        request.answer(202)
     else:
         return False
     return True

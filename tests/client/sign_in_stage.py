@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import aiohttp
-from served_http import DISCOVERED, Scripted, Visit
+from served_http import DISCOVERED, Scripted, ScriptedRequest
 
 from authserver_stage import SCOPES, USERS, hidden_fields, say_yes, served
 from dovetail import Server
@@ -23,7 +23,7 @@ SECRETS = ("good-token", "the-code", "refresh-1", "app-secret")
 
 
 class Realm:
-    """`pages` are answers by path: a document, a status, or a function of the visit."""
+    """`pages` are answers by path: a document, a status, or a function of the request."""
 
     def __init__(self) -> None:
         self.good = {"good-token"}  # tokens that the MCP server takes
@@ -42,7 +42,7 @@ class Realm:
         return self.script.url
 
     def paths(self) -> list[str]:
-        return [visit.path for visit in self.script.visits]
+        return [request.path for request in self.script.requests]
 
     def document(self, path: str) -> Any:
         origin = self.script.origin
@@ -66,31 +66,31 @@ class Realm:
 
     # ── what it does ──
 
-    def _behave(self, visit: Visit) -> Any:
+    def _behave(self, request: ScriptedRequest) -> Any:
         own = {"/mcp": self._mcp, "/token": self._token, "/register": self._register}
-        page = self.pages.get(visit.path) or own.get(visit.path) or self.document(visit.path) or 404
+        page = self.pages.get(request.path) or own.get(request.path) or self.document(request.path) or 404
         if callable(page):
-            return page(visit)
-        return visit.answer(page) if isinstance(page, int) else visit.answer(200, page)
+            return page(request)
+        return request.answer(page) if isinstance(page, int) else request.answer(200, page)
 
-    def _mcp(self, visit: Visit) -> None:
-        self.headers.append(visit.headers)
-        if visit.headers.get("authorization", "").removeprefix("Bearer ") not in self.good:
-            told = self.challenge.format(origin=self.script.origin)
-            visit.answer(401, {"error": "invalid_token"}, **({"WWW_Authenticate": told} if told else {}))
+    def _mcp(self, request: ScriptedRequest) -> None:
+        self.headers.append(request.headers)
+        if request.headers.get("authorization", "").removeprefix("Bearer ") not in self.good:
+            challenge = self.challenge.format(origin=self.script.origin)
+            request.answer(401, {"error": "invalid_token"}, **({"WWW_Authenticate": challenge} if challenge else {}))
         else:
-            visit.result({**DISCOVERED, "tools": []})
+            request.result({**DISCOVERED, "tools": []})
 
-    def _token(self, visit: Visit) -> None:
-        basic = {name: text for name, text in visit.headers.items() if name == "authorization"}
-        self.forms.append({**dict(parse_qsl(visit.body.decode())), **basic})
+    def _token(self, request: ScriptedRequest) -> None:
+        basic = {name: text for name, text in request.headers.items() if name == "authorization"}
+        self.forms.append({**dict(parse_qsl(request.body.decode())), **basic})
         token = self.token(self.forms[-1]) if callable(self.token) else self.token
         status, body = token if isinstance(token, tuple) else (200, token)
-        visit.answer(status, body)
+        request.answer(status, body)
 
-    def _register(self, visit: Visit) -> None:
-        self.registered.append(json.loads(visit.body))
-        visit.answer(201, {"client_id": f"app-{len(self.registered)}", **self.registered[-1]})
+    def _register(self, request: ScriptedRequest) -> None:
+        self.registered.append(json.loads(request.body))
+        request.answer(201, {"client_id": f"app-{len(self.registered)}", **self.registered[-1]})
 
     # ── who signs in ──
 

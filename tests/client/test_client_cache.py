@@ -1,4 +1,4 @@
-"""The response cache, and the tools that a client knows."""
+"""The response cache and the tool cache of a client."""
 
 import asyncio
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from client_stages import AskingServer, ScriptedTransport, error, modern, result
 from msgspec import Raw
-from served_http import Scripted, Visit
+from served_http import Scripted, ScriptedRequest
 
 from dovetail import Change, Client
 from dovetail.client import cache as caching
@@ -51,7 +51,7 @@ NOT_KEPT: dict[str, tuple[str, dict[str, Any], Raw]] = {
     "no ttl": ("tools/list", {}, Raw(b"{}")),
     **{repr(ttl): ("tools/list", {}, answer(ttl)) for ttl in (0, -5, "1000", 0.5, True, [1000])},
     "no object": ("tools/list", {}, Raw(b"[1]")),
-    "an interim result": ("resources/read", {"uri": "a:/"}, answer(resultType="input_required")),
+    "an input_required result": ("resources/read", {"uri": "a:/"}, answer(resultType="input_required")),
     "another kind of result": ("resources/read", {"uri": "a:/"}, answer(resultType="task")),
     "a second round": ("resources/read", {"uri": "a:/", "inputResponses": {}}, answer()),
     "a waiting round": ("resources/read", {"uri": "a:/", "requestState": "x"}, answer()),
@@ -105,7 +105,7 @@ def test_nothing_is_shared_with_another_identity() -> None:
     asked = cache.generation
     cache.set_owner("Bearer of Ada")
     assert not len(cache)
-    cache.store("tools/list", {}, answer(), asked)  # asked for by whoever it was before
+    cache.store("tools/list", {}, answer(), asked)  # requested by another identity
     assert not len(cache)
 
 
@@ -135,8 +135,8 @@ class CachingServer(ScriptedTransport):
             "resources/templates/list": {"resourceTemplates": []},
             "resources/read": {"contents": [{"uri": params.get("uri"), "text": str(len(self.sent))}]},
         }
-        kept = {"resultType": "complete", "ttlMs": 1000, "cacheScope": "private"}
-        return [result(message, {**kept, **found[method]})] if method in found else []
+        cacheable = {"resultType": "complete", "ttlMs": 1000, "cacheScope": "private"}
+        return [result(message, {**cacheable, **found[method]})] if method in found else []
 
     def asked(self, method: str) -> int:
         return self.methods().count(method)
@@ -201,7 +201,7 @@ async def test_a_kept_cursor_that_is_too_old(clock: Clock) -> None:
 
 
 class Changing:
-    """Credentials that change, and do not say so: nothing is kept for them."""
+    """Credentials that change, and do not say so: nothing is cached for them."""
 
     token = "Ada"
 
@@ -221,14 +221,14 @@ class Telling(Changing):
 
 
 @pytest.mark.parametrize(("who", "reads"), [(Changing(), 3), (Telling(), 2)], ids=["unknown", "told"])
-async def test_whoever_signs_in_as_somebody_else_gets_answers_of_their_own(who: Changing, reads: int) -> None:
-    def behave(visit: Visit) -> None:
-        name = visit.headers["authorization"].removeprefix("Bearer ")
-        if visit.method == "resources/read":
+async def test_another_identity_gets_responses_of_its_own(who: Changing, reads: int) -> None:
+    def behave(request: ScriptedRequest) -> None:
+        name = request.headers["authorization"].removeprefix("Bearer ")
+        if request.method == "resources/read":
             contents = [{"uri": "a://1", "text": f"for {name}"}]
-            visit.result({"resultType": "complete", "contents": contents, "ttlMs": 60_000, "cacheScope": "private"})
+            request.result({"resultType": "complete", "contents": contents, "ttlMs": 60_000, "cacheScope": "private"})
         else:
-            modern()(visit)
+            modern()(request)
 
     async with Scripted(behave) as server, Client(server.url, auth=who) as client:
         for name in ("Ada", "Ada", "Bob"):
@@ -282,10 +282,10 @@ async def test_calls_at_once_need_one_listing(version: str) -> None:
     "cursors", [lambda number: "same", lambda number: f"{number % 2}"], ids=["its own", "in a circle"]
 )
 async def test_a_cursor_that_comes_twice(cursors: Any, ttl: int) -> None:
-    kept = {"resultType": "complete", "ttlMs": ttl, "cacheScope": "private"}
+    cacheable = {"resultType": "complete", "ttlMs": ttl, "cacheScope": "private"}
     tools = [{"name": f"t{number}", "inputSchema": OBJECT} for number in range(10)]
     server = AskingServer(
-        MODERN, lambda message: {**kept, "tools": tools, "nextCursor": cursors(len(server.calls("tools/list")))}
+        MODERN, lambda message: {**cacheable, "tools": tools, "nextCursor": cursors(len(server.calls("tools/list")))}
     )
     async with Client(server) as client:
         with pytest.raises(BadResponse, match="tools/list: the server's list does not end: it gave the same cursor"):

@@ -1,4 +1,4 @@
-"""The dispatcher: requests, answers, progress, cancellation, the end."""
+"""The dispatcher: requests, responses, progress, cancellation, closing; and negotiation."""
 
 import asyncio
 import logging
@@ -19,21 +19,21 @@ from dovetail.protocol import revisions
 
 
 @pytest.fixture
-def link() -> ScriptedTransport:
+def transport() -> ScriptedTransport:
     return ScriptedTransport()
 
 
 @pytest.fixture
-def crowd() -> RecordingHandler:
+def handler() -> RecordingHandler:
     return RecordingHandler()
 
 
 @pytest.fixture
-async def talk(link: ScriptedTransport, crowd: RecordingHandler) -> AsyncIterator[Dispatcher]:
-    conversation = Dispatcher(link, crowd)
-    await conversation.open()
-    yield conversation
-    await conversation.close()
+async def talk(transport: ScriptedTransport, handler: RecordingHandler) -> AsyncIterator[Dispatcher]:
+    dispatcher = Dispatcher(transport, handler)
+    await dispatcher.open()
+    yield dispatcher
+    await dispatcher.close()
 
 
 async def begin(work: Any) -> "asyncio.Task[Any]":
@@ -50,34 +50,34 @@ async def turn() -> None:
 
 @pytest.mark.parametrize("is_batch", [False, True])
 async def test_answers_are_matched_by_id_in_any_order(
-    link: ScriptedTransport, talk: Dispatcher, is_batch: bool
+    transport: ScriptedTransport, talk: Dispatcher, is_batch: bool
 ) -> None:
     first = await begin(talk.request("a", {}, timeout=5))
     second = await begin(talk.request("b", {"x": 1}, timeout=5))
-    assert [message["method"] for message in link.sent] == ["a", "b"]
-    assert "params" not in link.sent[0]
-    answers = [result(link.sent[1], {"who": "b"}), 7, result(link.sent[0], {"who": "a"})]
+    assert [message["method"] for message in transport.sent] == ["a", "b"]
+    assert "params" not in transport.sent[0]
+    answers = [result(transport.sent[1], {"who": "b"}), 7, result(transport.sent[0], {"who": "a"})]
     for message in [answers] if is_batch else answers:
-        link.say(message)
+        transport.say(message)
     assert [bytes(await each) for each in (first, second)] == [b'{"who": "a"}', b'{"who": "b"}']
 
 
 @pytest.mark.rule("BASE-6")
-async def test_an_id_of_another_type_is_another_id(link: ScriptedTransport, talk: Dispatcher) -> None:
+async def test_an_id_of_another_type_is_another_id(transport: ScriptedTransport, talk: Dispatcher) -> None:
     task = await begin(talk.request("a", {}, timeout=5))
-    id = link.sent[0]["id"]
+    id = transport.sent[0]["id"]
     for wrong in (str(id), float(id) + 0.5, id + 100, None, True):
-        link.say({"jsonrpc": "2.0", "id": wrong, "result": {"wrong": True}})
+        transport.say({"jsonrpc": "2.0", "id": wrong, "result": {"wrong": True}})
     await turn()
     assert not task.done()
-    link.say(result(link.sent[0], {}))
+    transport.say(result(transport.sent[0], {}))
     assert bytes(await task) == b"{}"
 
 
-async def test_an_error_is_raised_with_code_and_data(link: ScriptedTransport, talk: Dispatcher) -> None:
+async def test_an_error_is_raised_with_code_and_data(transport: ScriptedTransport, talk: Dispatcher) -> None:
     task, other = [await begin(talk.request(method, {}, timeout=5)) for method in "ab"]
-    link.say(error(link.sent[0], -32602, "bad", {"why": 1}))
-    link.say({"jsonrpc": "2.0", "id": link.sent[1]["id"], "error": {"text": "oh"}})
+    transport.say(error(transport.sent[0], -32602, "bad", {"why": 1}))
+    transport.say({"jsonrpc": "2.0", "id": transport.sent[1]["id"], "error": {"text": "oh"}})
     with pytest.raises(ServerError, match="bad") as caught:
         await task
     assert (caught.value.code, caught.value.message, caught.value.data) == (-32602, "bad", {"why": 1})
@@ -88,79 +88,81 @@ async def test_an_error_is_raised_with_code_and_data(link: ScriptedTransport, ta
 @pytest.mark.rule("CAN-6")
 @pytest.mark.parametrize("cancellable", [True, False])
 async def test_a_timeout_names_the_method_and_cancels(
-    link: ScriptedTransport, talk: Dispatcher, cancellable: bool
+    transport: ScriptedTransport, talk: Dispatcher, cancellable: bool
 ) -> None:
     with pytest.raises(TimeoutError, match=r"tools/call: no answer within 0\.01 s"):
         await talk.request("tools/call", {}, timeout=0.01, cancellable=cancellable)
-    assert link.methods() == ["tools/call", *["notifications/cancelled"] * cancellable]
-    assert all(message["params"]["requestId"] == link.sent[0]["id"] for message in link.sent[1:])
-    link.say(result(link.sent[0], {}))  # too late: dropped
+    assert transport.methods() == ["tools/call", *["notifications/cancelled"] * cancellable]
+    assert all(message["params"]["requestId"] == transport.sent[0]["id"] for message in transport.sent[1:])
+    transport.say(result(transport.sent[0], {}))  # too late: dropped
     await turn()
 
 
 @pytest.mark.rule("CAN-1")
-async def test_a_cancelled_task_cancels_its_request_once(link: ScriptedTransport, talk: Dispatcher) -> None:
+async def test_a_cancelled_task_cancels_its_request_once(transport: ScriptedTransport, talk: Dispatcher) -> None:
     task = await begin(talk.request("a", {}, timeout=5))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert link.methods() == ["a", "notifications/cancelled"]
+    assert transport.methods() == ["a", "notifications/cancelled"]
 
 
 @pytest.mark.rule("LIFE-10")
 @pytest.mark.parametrize(("times", "max_timeout"), [(6, 60), (12, 20)], ids=["extends", "not for ever"])
 async def test_progress_extends_the_wait(
-    link: ScriptedTransport, talk: Dispatcher, times: int, max_timeout: float
+    transport: ScriptedTransport, talk: Dispatcher, times: int, max_timeout: float
 ) -> None:
     """A request with 10 s of patience, and progress every 4 s."""
     loop, passed = asyncio.get_running_loop(), 0
     real = loop.time
     loop.time = lambda: real() + passed  # type: ignore[method-assign]
     task = await begin(talk.request("a", {}, timeout=10, max_timeout=max_timeout, on_progress=lambda *_: None))
-    params = {"progressToken": link.sent[-1]["params"]["_meta"]["progressToken"], "progress": 1}
+    params = {"progressToken": transport.sent[-1]["params"]["_meta"]["progressToken"], "progress": 1}
     for _ in range(times):
         passed += 4
         await turn()
-        link.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+        transport.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
         await turn()
-    link.say(result(link.sent[0], {}))
+    transport.say(result(transport.sent[0], {}))
     with nullcontext() if max_timeout == 60 else pytest.raises(TimeoutError, match=r"no answer within 20 s"):
         await task
-    assert link.methods() == ["a", *["notifications/cancelled"] * (max_timeout < 60)]
+    assert transport.methods() == ["a", *["notifications/cancelled"] * (max_timeout < 60)]
 
 
 async def test_the_loss_of_the_server_reaches_everyone(
-    link: ScriptedTransport, crowd: RecordingHandler, talk: Dispatcher
+    transport: ScriptedTransport, handler: RecordingHandler, talk: Dispatcher
 ) -> None:
     tasks = [await begin(talk.request(method, {}, timeout=5)) for method in ("a", "b")]
-    link.die("it exited with code 3")
+    transport.die("it exited with code 3")
     for task, method in zip(tasks, "ab", strict=True):
         with pytest.raises(ConnectionLost, match=f"{method}: it exited with code 3"):
             await task
-    assert crowd.reasons == ["it exited with code 3"]
+    assert handler.reasons == ["it exited with code 3"]
     with pytest.raises(ConnectionLost, match="exited with code 3"):
         await talk.request("c", {}, timeout=5)
 
 
-async def test_closing_ends_what_waits(link: ScriptedTransport, crowd: RecordingHandler) -> None:
-    conversation = Dispatcher(link, crowd)
-    await conversation.open()
-    task = await begin(conversation.request("a", {}, timeout=5))
-    await conversation.close()
+async def test_closing_ends_what_waits(transport: ScriptedTransport, handler: RecordingHandler) -> None:
+    dispatcher = Dispatcher(transport, handler)
+    await dispatcher.open()
+    task = await begin(dispatcher.request("a", {}, timeout=5))
+    await dispatcher.close()
     with pytest.raises(ConnectionLost, match="the client was closed"):
         await task
-    assert link.closed == 1
-    link.say({"jsonrpc": "2.0", "method": "late"})
+    assert transport.closed == 1
+    transport.say({"jsonrpc": "2.0", "method": "late"})
     await turn()
-    assert crowd.heard == []
+    assert handler.heard == []
 
 
 async def test_progress_goes_to_its_request_alone(
-    link: ScriptedTransport, crowd: RecordingHandler, talk: Dispatcher
+    transport: ScriptedTransport, handler: RecordingHandler, talk: Dispatcher
 ) -> None:
     seen: list[tuple[float, float | None, str | None]] = []
-    task = await begin(talk.request("a", {"_meta": {"k": 1}}, timeout=5, on_progress=lambda *told: seen.append(told)))
-    meta = link.sent[0]["params"]["_meta"]
+    task = await begin(
+        talk.request("a", {"_meta": {"k": 1}}, timeout=5, on_progress=lambda *report: seen.append(report))
+    )
+    meta = transport.sent[0]["params"]["_meta"]
     assert meta["k"] == 1
     token = meta["progressToken"]
     for params in (
@@ -169,14 +171,14 @@ async def test_progress_goes_to_its_request_alone(
         {"progressToken": token},
         {"progressToken": token, "progress": 2},
     ):
-        link.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
-    link.say(result(link.sent[0], {}))
+        transport.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+    transport.say(result(transport.sent[0], {}))
     await task
     assert seen == [(1.0, 2.0, "half"), (2.0, None, None)]
-    assert crowd.heard == []
+    assert handler.heard == []
 
 
-async def test_handlers_may_be_async_and_may_fail(link: ScriptedTransport, talk: Dispatcher, caplog: Any) -> None:
+async def test_handlers_may_be_async_and_may_fail(transport: ScriptedTransport, talk: Dispatcher, caplog: Any) -> None:
     seen: list[float] = []
 
     async def handler(progress: float, *_: Any) -> None:
@@ -186,9 +188,9 @@ async def test_handlers_may_be_async_and_may_fail(link: ScriptedTransport, talk:
     with caplog.at_level(logging.ERROR, "dovetail.client"):
         for on_progress in (handler, lambda *_: 1 / 0):
             task = await begin(talk.request("a", {}, timeout=5, on_progress=on_progress))
-            params = {"progressToken": link.sent[-1]["params"]["_meta"]["progressToken"], "progress": 3}
-            link.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
-            link.say(result(link.sent[-1], {}))
+            params = {"progressToken": transport.sent[-1]["params"]["_meta"]["progressToken"], "progress": 3}
+            transport.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+            transport.say(result(transport.sent[-1], {}))
             await task
     assert seen == [3.0]
     assert [record.getMessage() for record in caplog.records] == ["a handler of the client's failed"] * 2
@@ -220,17 +222,17 @@ JUNK = st.one_of(
 @given(messages=st.lists(JUNK, max_size=6))
 def test_whatever_the_server_says_the_next_answer_is_heard(messages: list[Any]) -> None:
     async def scenario() -> None:
-        link = ScriptedTransport()
-        conversation = Dispatcher(link, RecordingHandler(), lambda direction, message: None)
-        await conversation.open()
+        transport = ScriptedTransport()
+        dispatcher = Dispatcher(transport, RecordingHandler(), lambda direction, message: None)
+        await dispatcher.open()
         for message in messages:
-            link.say(message)
+            transport.say(message)
         await turn()
-        task = await begin(conversation.request("a", {}, timeout=5))
-        asked = next(message for message in link.sent if message.get("method") == "a")
-        link.say(result(asked, {"good": True}))
+        task = await begin(dispatcher.request("a", {}, timeout=5))
+        asked = next(message for message in transport.sent if message.get("method") == "a")
+        transport.say(result(asked, {"good": True}))
         assert bytes(await task) == b'{"good": true}'
-        await conversation.close()
+        await dispatcher.close()
 
     asyncio.run(scenario())
 
@@ -263,24 +265,24 @@ def server(discover: Reply = unknown, versions: Any = revisions.HANDSHAKE, refus
     return ScriptedTransport(lambda message: replies.get(message.get("method"), lambda _: [])(message))
 
 
-async def settle(link: ScriptedTransport, pinned: str | None = None, timeout: float = 5) -> NegotiatedProtocol:
-    conversation = Dispatcher(link, RecordingHandler())
-    await conversation.open()
+async def settle(transport: ScriptedTransport, pinned: str | None = None, timeout: float = 5) -> NegotiatedProtocol:
+    dispatcher = Dispatcher(transport, RecordingHandler())
+    await dispatcher.open()
     try:
         revision = None if pinned is None else revisions.BY_NAME[pinned]
-        return await Negotiation(conversation, IDENTITY, revision, timeout).run()
+        return await Negotiation(dispatcher, IDENTITY, revision, timeout).run()
     finally:
-        await conversation.close()
+        await dispatcher.close()
 
 
 async def test_a_modern_server() -> None:
-    link = server(lambda message: [result(message, DISCOVERED)], versions=())
-    agreed = await settle(link)
+    transport = server(lambda message: [result(message, DISCOVERED)], versions=())
+    agreed = await settle(transport)
     assert agreed.revision is revisions.R2026_07_28
     assert (agreed.capabilities, agreed.instructions) == ({"tools": {}}, "Hello.")
     assert agreed.server_info.name == "fake"
-    assert link.methods() == ["server/discover"]
-    assert link.sent[0]["params"]["_meta"] == {
+    assert transport.methods() == ["server/discover"]
+    assert transport.sent[0]["params"]["_meta"] == {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientCapabilities": {"sampling": {}},
         "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
@@ -303,11 +305,11 @@ NOT_MODERN: dict[str, Reply] = {
 
 @pytest.mark.parametrize("reply", NOT_MODERN.values(), ids=NOT_MODERN.keys())
 async def test_anything_else_comes_from_an_old_server(reply: Reply) -> None:
-    link = server(reply)
-    agreed = await settle(link)
+    transport = server(reply)
+    agreed = await settle(transport)
     assert agreed.revision is revisions.R2025_11_25
-    assert link.methods() == ["server/discover", "initialize", "notifications/initialized"]
-    assert link.sent[1]["params"] == {
+    assert transport.methods() == ["server/discover", "initialize", "notifications/initialized"]
+    assert transport.sent[1]["params"] == {
         "protocolVersion": "2025-11-25",
         "capabilities": {"sampling": {}},
         "clientInfo": {"name": "test", "version": "1"},
@@ -317,9 +319,9 @@ async def test_anything_else_comes_from_an_old_server(reply: Reply) -> None:
 @pytest.mark.parametrize("version", revisions.HANDSHAKE)
 async def test_a_pinned_handshake_asks_no_other_question(version: str) -> None:
     assert (await settle(server(versions=(version,)))).revision.name == version  # as the server chooses
-    link = server()
-    assert (await settle(link, version)).revision.name == version
-    assert link.methods() == ["initialize", "notifications/initialized"]
+    transport = server()
+    assert (await settle(transport, version)).revision.name == version
+    assert transport.methods() == ["initialize", "notifications/initialized"]
 
 
 @pytest.mark.parametrize("code", [-32022, -32601])
@@ -331,9 +333,9 @@ async def test_a_modern_server_that_is_slow_to_start(code: int) -> None:
         asked.append(message)
         return [result(message, DISCOVERED)] if len(asked) == 2 else []
 
-    link = server(discover, refusal=code, versions=())
-    assert (await settle(link)).revision.name == "2026-07-28"
-    assert link.methods() == ["server/discover", "initialize", "server/discover"]
+    transport = server(discover, refusal=code, versions=())
+    assert (await settle(transport)).revision.name == "2026-07-28"
+    assert transport.methods() == ["server/discover", "initialize", "server/discover"]
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
@@ -353,16 +355,16 @@ REFUSED: list[tuple[ScriptedTransport, str | None, type[Exception], str, list[st
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("link", "pinned", "kind", "words", "methods"), REFUSED)
+@pytest.mark.parametrize(("transport", "pinned", "kind", "words", "methods"), REFUSED)
 async def test_nothing_that_both_speak(
-    link: ScriptedTransport, pinned: str | None, kind: type[Exception], words: str, methods: list[str]
+    transport: ScriptedTransport, pinned: str | None, kind: type[Exception], words: str, methods: list[str]
 ) -> None:
     with pytest.raises(kind, match=words):
-        await settle(link, pinned)
-    assert link.methods() == methods
+        await settle(transport, pinned)
+    assert transport.methods() == methods
 
 
 async def test_a_server_that_goes_away_at_once() -> None:
-    link = ScriptedTransport(lambda message: link.die("it exited with code 1") or [])
+    transport = ScriptedTransport(lambda message: transport.die("it exited with code 1") or [])
     with pytest.raises(ConnectionLost, match="exited with code 1"):
-        await settle(link)
+        await settle(transport)

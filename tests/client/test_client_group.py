@@ -61,7 +61,7 @@ class Group:
     def config(self) -> dict[str, Any]:
         return {"mcpServers": {name: {"command": name} for name in self.members}}
 
-    def link(self, target: Any, options: dict[str, Any]) -> Member:
+    def transport(self, target: Any, options: dict[str, Any]) -> Member:
         name = target if isinstance(target, str) else target[0]
         self.given[name] = options
         return self.members[name]
@@ -70,7 +70,7 @@ class Group:
 @pytest.fixture
 def group(monkeypatch: pytest.MonkeyPatch) -> Group:
     group = Group()
-    monkeypatch.setattr("dovetail.client.client.make_transport", group.link)
+    monkeypatch.setattr("dovetail.client.client.make_transport", group.transport)
     return group
 
 

@@ -1,4 +1,4 @@
-"""Handlers: what is declared, what a server may ask, what fits a form."""
+"""Handlers: capabilities, requests that a server may send, values that fit a form."""
 
 import asyncio
 import json
@@ -197,8 +197,8 @@ def test_what_a_handler_sees() -> None:
     answering = everything(elicitation_handler=seen.append)
     answered(answering, elicitation("Who?", mode="form", task={"ttl": 1}))
     answered(answering, url_elicitation(elicitationId="e1"), LATEST_HANDSHAKE)
-    visit = ElicitRequest(message="Sign in", mode="url", url="https://example.org/in", elicitation_id="e1")
-    assert seen == [ElicitRequest(message="Who?", schema=FORM), visit]
+    request = ElicitRequest(message="Sign in", mode="url", url="https://example.org/in", elicitation_id="e1")
+    assert seen == [ElicitRequest(message="Who?", schema=FORM), request]
     assert [(each.schema, each.fields) for each in seen] == [(FORM, FORM["properties"]), (None, {})]
 
 

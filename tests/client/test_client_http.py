@@ -1,4 +1,4 @@
-"""Streamable HTTP: headers, answers, refusals, the way to the server."""
+"""Streamable HTTP: headers, responses, refusals, redirects and connections."""
 
 import asyncio
 import gzip
@@ -13,7 +13,7 @@ import pytest
 from client_stages import MODERN, modern
 from hypothesis import given
 from hypothesis import strategies as st
-from served_http import Scripted, Visit, free_port, handshake, until
+from served_http import Scripted, ScriptedRequest, free_port, handshake, until
 
 from dovetail import Client
 from dovetail.client.transports.base import OutgoingMessage, ServerUrl
@@ -36,12 +36,12 @@ async def test_modern_headers() -> None:
         "mcp-protocol-version": MODERN, "authorization": "Bearer x", "content-type": "application/json",
         "accept": "application/json, text/event-stream",
     }  # fmt: skip
-    for visit in server.visits:
-        assert fixed.items() <= visit.headers.items()
-        assert visit.headers["user-agent"].startswith("dovetail/")
-        assert "mcp-session-id" not in visit.headers
-        assert visit.headers["mcp-method"] == visit.method or visit.method == "odd/method\u00e9"
-    assert [visit.headers.get("mcp-name") for visit in server.visits] == [
+    for request in server.requests:
+        assert fixed.items() <= request.headers.items()
+        assert request.headers["user-agent"].startswith("dovetail/")
+        assert "mcp-session-id" not in request.headers
+        assert request.headers["mcp-method"] == request.method or request.method == "odd/method\u00e9"
+    assert [request.headers.get("mcp-name") for request in server.requests] == [
         None, None, "=?base64?Z3LDvMOfZQ==?=", "notes://1", "=?base64?IHBhZGRlZCA=?=",
         "=?base64?PT9iYXNlNjQ/ZUE9PT89?=", None,
     ]  # fmt: skip
@@ -55,8 +55,8 @@ def tool(name: str, **properties: Any) -> dict[str, Any]:
     return {"name": name, "inputSchema": {"type": "object", "properties": properties}}
 
 
-def params_of(visit: Visit) -> dict[str, str]:
-    return {name: value for name, value in visit.headers.items() if name.startswith("mcp-param-")}
+def params_of(request: ScriptedRequest) -> dict[str, str]:
+    return {name: value for name, value in request.headers.items() if name.startswith("mcp-param-")}
 
 
 async def test_arguments_travel_as_headers_where_the_schema_says_so() -> None:
@@ -64,28 +64,28 @@ async def test_arguments_travel_as_headers_where_the_schema_says_so() -> None:
     offered = [tool("deploy", region=REGION, options=NESTED, dry=flag), tool("plain", region={"type": "string"})]
     async with Scripted(modern(offered)) as server, Client(server.url) as client:
         await client.call_tool("deploy", {"region": "Köln", "options": {"retries": 3}, "dry": True})
-        assert params_of(server.visits[-1]) == {
+        assert params_of(server.requests[-1]) == {
             "mcp-param-region": "=?base64?S8O2bG4=?=", "mcp-param-retries": "3", "mcp-param-dry-run": "true",
         }  # fmt: skip
         await client.call_tool("deploy", {"region": None, "options": {"retries": 2.0}})
-        assert params_of(server.visits[-1]) == {"mcp-param-retries": "2"}
+        assert params_of(server.requests[-1]) == {"mcp-param-retries": "2"}
         await client.call_tool("deploy", {"region": ["a", "list"], "options": 7})
-        assert params_of(server.visits[-1]) == {}
+        assert params_of(server.requests[-1]) == {}
         await client.call_tool("plain", {"region": "x"})
-        assert params_of(server.visits[-1]) == {}
+        assert params_of(server.requests[-1]) == {}
         assert server.said().count("POST tools/list") == 1
 
 
 async def test_a_schema_that_changed_is_read_again() -> None:
     schemas = [tool("deploy", region=REGION), tool("deploy", zone={"type": "string", "x-mcp-header": "Zone"})]
 
-    def behave(visit: Visit) -> None:
-        if visit.method == "tools/list":
-            modern([schemas[0] if server.said().count("POST tools/list") == 1 else schemas[1]])(visit)
-        elif visit.method == "tools/call" and "mcp-param-zone" not in visit.headers:
-            visit.error(-32020, 400, "Header mismatch: Mcp-Param-Zone is missing")
+    def behave(request: ScriptedRequest) -> None:
+        if request.method == "tools/list":
+            modern([schemas[0] if server.said().count("POST tools/list") == 1 else schemas[1]])(request)
+        elif request.method == "tools/call" and "mcp-param-zone" not in request.headers:
+            request.error(-32020, 400, "Header mismatch: Mcp-Param-Zone is missing")
         else:
-            modern()(visit)
+            modern()(request)
 
     async with Scripted(behave) as server, Client(server.url) as client:
         assert (await client.call_tool("deploy", {"zone": "b"})).text == "called"
@@ -105,9 +105,9 @@ async def test_tools_with_wrong_marks_are_left_out(caplog: pytest.LogCaptureFixt
         assert [each.name for each in (await client.list_tools_page()).items] == ["fine", "secret"]
         assert "the tool spaced is left out: x-mcp-header on 'x' can't work" in caplog.text
         await client.call_tool("secret", {"key": "s3"})
-        assert params_of(server.visits[-1]) == {"mcp-param-key": "s3"}
+        assert params_of(server.requests[-1]) == {"mcp-param-key": "s3"}
         await client.call_tool("empty", {"x": "y"})  # the server may know better
-        assert params_of(server.visits[-1]) == {}
+        assert params_of(server.requests[-1]) == {}
 
 
 BOMB = gzip.compress(b"[" + b"0," * 8_000_000 + b"0]")  # 16 KB, of 16 MB
@@ -115,11 +115,11 @@ BOMB = gzip.compress(b"[" + b"0," * 8_000_000 + b"0]")  # 16 KB, of 16 MB
 
 @pytest.mark.parametrize("encoding", ["gzip", "GZIP", "deflate", "identity, gzip"])
 async def test_a_compressed_answer_is_refused_unread(encoding: str) -> None:
-    def behave(visit: Visit) -> None:
-        assert visit.headers["accept-encoding"] == "identity"
-        if visit.method == "tools/call":
-            return visit.answer(200, BOMB, Content_Encoding=encoding)
-        return modern()(visit)
+    def behave(request: ScriptedRequest) -> None:
+        assert request.headers["accept-encoding"] == "identity"
+        if request.method == "tools/call":
+            return request.answer(200, BOMB, Content_Encoding=encoding)
+        return modern()(request)
 
     async with Scripted(behave) as server, Client(server.url) as client:
         tracemalloc.start()
@@ -132,14 +132,14 @@ async def test_a_compressed_answer_is_refused_unread(encoding: str) -> None:
 
 
 async def test_a_modern_request_whose_connection_breaks_is_never_repeated() -> None:
-    def behave(visit: Visit) -> None:
-        if visit.method != "tools/call":
-            return modern()(visit)
-        if visit.message["params"]["name"] == "at once":
-            return visit.cut()
-        visit.stream()
-        visit.event(None, id="1")  # an id means nothing in this revision
-        visit.cut() if visit.message["params"]["name"] == "later" else visit.end()
+    def behave(request: ScriptedRequest) -> None:
+        if request.method != "tools/call":
+            return modern()(request)
+        if request.message["params"]["name"] == "at once":
+            return request.cut()
+        request.stream()
+        request.event(None, id="1")  # an id means nothing in this revision
+        request.cut() if request.message["params"]["name"] == "later" else request.end()
         return None
 
     async with Scripted(behave) as server, Client(server.url) as client:
@@ -152,34 +152,34 @@ async def test_a_modern_request_whose_connection_breaks_is_never_repeated() -> N
 
 
 STRANGE: dict[str, tuple[Any, type[Exception], str]] = {
-    "a page": (lambda visit: visit.answer(200, b"<html>", "text/html"), BadResponse, "200 OK with text/html"),
-    "accepted": (lambda visit: visit.answer(202), BadResponse, "202 Accepted .* no answer"),
-    "nothing": (lambda visit: visit.answer(200), BadResponse, "200 OK"),
-    "no JSON": (lambda visit: visit.answer(200, b"oops"), BadResponse, "no answer to the request"),
-    "another": (lambda visit: visit.answer(200, {"jsonrpc": "2.0", "id": 77, "result": {}}), BadResponse, "no answer"),
-    "nameless error": (lambda visit: visit.error(-32700, 200, "what?", id=False), ServerError, "what"),
-    "404": (lambda visit: visit.error(-32601, 404, "Method not found"), ServerError, r"Method not found \(-32601\)"),
-    "401": (lambda visit: visit.answer(401), NotSignedIn, "tools/call: .* 401 Unauthorized: it wants a token"),
-    "401, in words": (lambda visit: visit.error(-32000, 401, "no"), NotSignedIn, "401 Unauthorized: it wants a token"),
-    "403, in words": (lambda visit: visit.error(-32000, 403, "Origin", id=False), ServerError, r"Origin \(-32000\)"),
-    "413": (lambda visit: visit.answer(413, b"<html>", "text/html"), ServerError, "413"),
-    "418": (lambda visit: visit.answer(499), ServerError, "answered the status 499"),
-    "429": (lambda visit: visit.answer(429), TooManyRequests, "tools/call: the server answered 429 Too Many Requests"),
-    "500": (lambda visit: visit.error(-32603, 500, "sorry"), ServerError, r"sorry \(-32603\)"),
-    "503, in words": (lambda visit: visit.error(-32603, 503, "busy"), ConnectionLost, "503 Service Unavailable: busy$"),
-    "no error": (lambda visit: visit.answer(400, {"jsonrpc": "2.0", "error": 7}), BadResponse, "can't be read"),
-    "no message": (lambda visit: (visit.stream(), visit.event("oops"), visit.end()), ConnectionLost, "before the answ"),
-    "bad chunks": (lambda visit: (visit.stream(), visit._writer.write(b"zz\r\n"), None), ConnectionLost, "tools/call"),
-    "bad gzip": (lambda visit: visit.answer(200, b"no gzip", Content_Encoding="gzip"), BadResponse, "tools/call"),
-    "too many headers": (lambda visit: visit.answer(200, b"{}", X="y" * 20_000), ConnectionLost, "HTTP as it should"),
+    "a page": (lambda post: post.answer(200, b"<html>", "text/html"), BadResponse, "200 OK with text/html"),
+    "accepted": (lambda post: post.answer(202), BadResponse, "202 Accepted .* no answer"),
+    "nothing": (lambda post: post.answer(200), BadResponse, "200 OK"),
+    "no JSON": (lambda post: post.answer(200, b"oops"), BadResponse, "no answer to the request"),
+    "another": (lambda post: post.answer(200, {"jsonrpc": "2.0", "id": 77, "result": {}}), BadResponse, "no answer"),
+    "nameless error": (lambda post: post.error(-32700, 200, "what?", id=False), ServerError, "what"),
+    "404": (lambda post: post.error(-32601, 404, "Method not found"), ServerError, r"Method not found \(-32601\)"),
+    "401": (lambda post: post.answer(401), NotSignedIn, "tools/call: .* 401 Unauthorized: it wants a token"),
+    "401, in words": (lambda post: post.error(-32000, 401, "no"), NotSignedIn, "401 Unauthorized: it wants a token"),
+    "403, in words": (lambda post: post.error(-32000, 403, "Origin", id=False), ServerError, r"Origin \(-32000\)"),
+    "413": (lambda post: post.answer(413, b"<html>", "text/html"), ServerError, "413"),
+    "418": (lambda post: post.answer(499), ServerError, "answered the status 499"),
+    "429": (lambda post: post.answer(429), TooManyRequests, "tools/call: the server answered 429 Too Many Requests"),
+    "500": (lambda post: post.error(-32603, 500, "sorry"), ServerError, r"sorry \(-32603\)"),
+    "503, in words": (lambda post: post.error(-32603, 503, "busy"), ConnectionLost, "503 Service Unavailable: busy$"),
+    "no error": (lambda post: post.answer(400, {"jsonrpc": "2.0", "error": 7}), BadResponse, "can't be read"),
+    "no message": (lambda post: (post.stream(), post.event("oops"), post.end()), ConnectionLost, "before the answ"),
+    "bad chunks": (lambda post: (post.stream(), post._writer.write(b"zz\r\n"), None), ConnectionLost, "tools/call"),
+    "bad gzip": (lambda post: post.answer(200, b"no gzip", Content_Encoding="gzip"), BadResponse, "tools/call"),
+    "too many headers": (lambda post: post.answer(200, b"{}", X="y" * 20_000), ConnectionLost, "HTTP as it should"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("reply", "kind", "words"), STRANGE.values(), ids=STRANGE.keys())
 async def test_an_answer_that_is_none(reply: Any, kind: type[Exception], words: str) -> None:
-    def behave(visit: Visit) -> None:
-        is_strange = visit.method == "tools/call" and visit.message["params"]["name"] == "strange"
-        reply(visit) if is_strange else modern()(visit)
+    def behave(request: ScriptedRequest) -> None:
+        is_strange = request.method == "tools/call" and request.message["params"]["name"] == "strange"
+        reply(request) if is_strange else modern()(request)
 
     async with Scripted(behave) as server, Client(server.url) as client:
         with pytest.raises(kind, match=words):
@@ -192,21 +192,21 @@ def _later(seconds: int) -> str:
 
 
 TOO_MANY: dict[str, tuple[Any, int, tuple[float, float] | None]] = {
-    "in seconds": (lambda visit: visit.answer(429, Retry_After="7"), 429, (7, 7)),
-    "at a time": (lambda visit: visit.answer(429, Retry_After=_later(100)), 429, (90, 100)),
-    "in the past": (lambda visit: visit.answer(429, Retry_After=_later(-100)), 429, (0, 0)),
-    "in a hundred years": (lambda visit: visit.answer(429, Retry_After="9" * 400), 429, (86_400, 86_400)),
-    "soon": (lambda visit: visit.answer(429, Retry_After="soon"), 429, None),
-    "never": (lambda visit: visit.answer(429, Retry_After="-7"), 429, None),
-    "not said": (lambda visit: visit.error(-32000, 429, "slow down"), -32000, None),
-    "in the body": (lambda visit: visit.error(-32603, 429, "busy", data={"retryAfter": 3}), -32603, (3, 3)),
-    "in a success": (lambda visit: visit.error(-32603, 200, "busy", data={"retryAfter": 2}), -32603, (2, 2)),
+    "in seconds": (lambda post: post.answer(429, Retry_After="7"), 429, (7, 7)),
+    "at a time": (lambda post: post.answer(429, Retry_After=_later(100)), 429, (90, 100)),
+    "in the past": (lambda post: post.answer(429, Retry_After=_later(-100)), 429, (0, 0)),
+    "in a hundred years": (lambda post: post.answer(429, Retry_After="9" * 400), 429, (86_400, 86_400)),
+    "soon": (lambda post: post.answer(429, Retry_After="soon"), 429, None),
+    "never": (lambda post: post.answer(429, Retry_After="-7"), 429, None),
+    "not said": (lambda post: post.error(-32000, 429, "slow down"), -32000, None),
+    "in the body": (lambda post: post.error(-32603, 429, "busy", data={"retryAfter": 3}), -32603, (3, 3)),
+    "in a success": (lambda post: post.error(-32603, 200, "busy", data={"retryAfter": 2}), -32603, (2, 2)),
 }
 
 
 @pytest.mark.parametrize(("reply", "code", "wait"), TOO_MANY.values(), ids=TOO_MANY.keys())
 async def test_when_to_try_again(reply: Any, code: int, wait: tuple[float, float] | None) -> None:
-    behave: Any = lambda visit: reply(visit) if visit.method == "tools/call" else modern()(visit)  # noqa: E731
+    behave: Any = lambda request: reply(request) if request.method == "tools/call" else modern()(request)  # noqa: E731
     async with Scripted(behave) as server, Client(server.url) as client:
         with pytest.raises(TooManyRequests) as refused:
             await client.call_tool("any")
@@ -216,7 +216,7 @@ async def test_when_to_try_again(reply: Any, code: int, wait: tuple[float, float
 
 
 async def test_a_server_that_is_busy_is_not_taken_for_an_old_one() -> None:
-    async with Scripted(lambda visit: visit.answer(429, Retry_After="1")) as server:
+    async with Scripted(lambda request: request.answer(429, Retry_After="1")) as server:
         with pytest.raises(TooManyRequests, match="server/discover: the server answered 429"):
             async with Client(server.url):
                 pass
@@ -226,14 +226,14 @@ async def test_a_server_that_is_busy_is_not_taken_for_an_old_one() -> None:
 async def test_notifications_stay_in_order() -> None:
     order: list[str] = []
 
-    async def behave(visit: Visit) -> None:
-        if visit.method in ("server/discover", "initialize") or visit.verb != "POST":
-            handshake(visit)
+    async def behave(request: ScriptedRequest) -> None:
+        if request.method in ("server/discover", "initialize") or request.verb != "POST":
+            handshake(request)
             return
-        await asyncio.sleep(0.03 if visit.method == "notifications/initialized" else 0)
-        order.append(visit.method or "")
-        if not handshake(visit):
-            visit.result({})
+        await asyncio.sleep(0.03 if request.method == "notifications/initialized" else 0)
+        order.append(request.method or "")
+        if not handshake(request):
+            request.result({})
 
     async with Scripted(behave) as server, Client(server.url) as client:
         await asyncio.gather(client.notify("notifications/one"), client.notify("notifications/two"))
@@ -246,13 +246,13 @@ async def test_notifications_stay_in_order() -> None:
 async def test_leaving_a_modern_request_closes_its_stream(by: str, opened: bool) -> None:
     left = asyncio.Event()
 
-    async def behave(visit: Visit) -> None:
-        if visit.method != "tools/call":
-            return modern()(visit)
+    async def behave(request: ScriptedRequest) -> None:
+        if request.method != "tools/call":
+            return modern()(request)
         if opened:
-            visit.stream()
-            visit.chunk(": still there\n\n")
-        await visit.gone()
+            request.stream()
+            request.chunk(": still there\n\n")
+        await request.gone()
         left.set()
         return None
 
@@ -280,13 +280,13 @@ async def test_a_server_that_is_not_there() -> None:
 
 @pytest.mark.parametrize("status", [307, 308])
 async def test_a_redirect_within_the_origin_is_followed(status: int) -> None:
-    def behave(visit: Visit) -> None:
-        visit.answer(status, Location="/mcp/") if visit.path == "/mcp" else modern()(visit)
+    def behave(request: ScriptedRequest) -> None:
+        request.answer(status, Location="/mcp/") if request.path == "/mcp" else modern()(request)
 
     async with Scripted(behave) as server, Client(server.url, headers={"Authorization": "x"}) as client:
         assert (await client.call_tool("any")).text == "called"
-        assert {visit.path for visit in server.visits} == {"/mcp", "/mcp/"}
-        assert all(visit.headers["authorization"] == "x" for visit in server.visits)
+        assert {request.path for request in server.requests} == {"/mcp", "/mcp/"}
+        assert all(request.headers["authorization"] == "x" for request in server.requests)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ async def test_a_redirect_within_the_origin_is_followed(status: int) -> None:
 )  # fmt: skip
 async def test_other_redirects_are_not(status: int, location: str | None, words: str) -> None:
     named = {} if location is None else {"Location": location}
-    async with Scripted(lambda visit: visit.answer(status, **named)) as server:
+    async with Scripted(lambda request: request.answer(status, **named)) as server:
         with pytest.raises(ServerError, match=words) as caught:
             async with Client(server.url, protocol_version=MODERN):
                 pass

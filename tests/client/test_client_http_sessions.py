@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from client_stages import ScriptedTransport, result, text
-from served_http import DISCOVERED, INFO, Scripted, Visit, handshake, next_of, until
+from served_http import DISCOVERED, INFO, Scripted, ScriptedRequest, handshake, next_of, until
 from small_server import every_revision, make_server
 
 from dovetail import Client
@@ -23,8 +23,8 @@ CHANGING = {"tools": {"listChanged": True}, "resources": {"subscribe": True, "li
 TOOLS_CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
 
 
-def answer(visit: Visit, value: Any) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": visit.message["id"], "result": value}
+def answer(request: ScriptedRequest, value: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": request.message["id"], "result": value}
 
 
 def updated(uri: str) -> dict[str, Any]:
@@ -35,47 +35,47 @@ def log_message(value: int) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": value}}
 
 
-def progress(visit: Visit, value: float) -> dict[str, Any]:
-    token = visit.message["params"].get("_meta", {}).get("progressToken")
+def progress(request: ScriptedRequest, value: float) -> dict[str, Any]:
+    token = request.message["params"].get("_meta", {}).get("progressToken")
     params = {"progressToken": token, "progress": value}
     return {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
 
 
 class Announcing:
-    """A server whose own stream the test holds in its hand: `streams` has one visit for each time it was opened."""
+    """A server whose own stream the test holds in its hand: `streams` has one request for each time it was opened."""
 
     def __init__(self) -> None:
-        self.streams: list[Visit] = []
+        self.streams: list[ScriptedRequest] = []
         self.session = 0
         self.refuse_stream: int | None = None
         self.forgetful = False
 
-    async def __call__(self, visit: Visit) -> None:
-        known = visit.headers.get("mcp-session-id") == f"s{self.session}" and not self.forgetful
-        if visit.method == "initialize":
+    async def __call__(self, request: ScriptedRequest) -> None:
+        known = request.headers.get("mcp-session-id") == f"s{self.session}" and not self.forgetful
+        if request.method == "initialize":
             self.session += 1
             self.forgetful = False
-            handshake(visit, capabilities=CHANGING, Mcp_Session_Id=f"s{self.session}")
-        elif visit.method == "server/discover":
-            handshake(visit)
+            handshake(request, capabilities=CHANGING, Mcp_Session_Id=f"s{self.session}")
+        elif request.method == "server/discover":
+            handshake(request)
         elif not known:
-            visit.error(-32600, 404, "Session not found", id=False)
-        elif visit.verb == "GET" and self.refuse_stream is None:
-            self.streams.append(visit)
-            visit.stream()
-            await visit.gone()
-        elif visit.verb == "GET":
-            visit.answer(self.refuse_stream or 405)
-        elif not handshake(visit):
-            visit.result({"tools": []} if visit.method == "tools/list" else {})
+            request.error(-32600, 404, "Session not found", id=False)
+        elif request.verb == "GET" and self.refuse_stream is None:
+            self.streams.append(request)
+            request.stream()
+            await request.gone()
+        elif request.verb == "GET":
+            request.answer(self.refuse_stream or 405)
+        elif not handshake(request):
+            request.result({"tools": []} if request.method == "tools/list" else {})
 
 
 async def test_a_session_from_beginning_to_end() -> None:
-    def behave(visit: Visit) -> None:
-        if visit.verb == "DELETE":
-            visit.answer(204)
-        elif not handshake(visit, Mcp_Session_Id="s-!~1"):
-            visit.result(text("done"))
+    def behave(request: ScriptedRequest) -> None:
+        if request.verb == "DELETE":
+            request.answer(204)
+        elif not handshake(request, Mcp_Session_Id="s-!~1"):
+            request.result(text("done"))
 
     async with Scripted(behave) as server:
         async with Client(server.url, protocol_version=VERSION) as client:
@@ -84,31 +84,33 @@ async def test_a_session_from_beginning_to_end() -> None:
         assert server.said()[0] == "POST initialize"
         assert sorted(server.said()[1:4]) == ["GET", "POST notifications/initialized", "POST tools/call"]
         assert server.said()[4:] == ["DELETE"]
-        first, *later = server.visits
+        first, *later = server.requests
         assert "mcp-session-id" not in first.headers
-        for visit in later:
-            assert visit.headers["mcp-session-id"] == "s-!~1"
-            assert visit.headers["mcp-protocol-version"] == VERSION
-        get = next(visit for visit in later if visit.verb == "GET")
+        for request in later:
+            assert request.headers["mcp-session-id"] == "s-!~1"
+            assert request.headers["mcp-protocol-version"] == VERSION
+        get = next(request for request in later if request.verb == "GET")
         assert get.headers["accept"] == "text/event-stream"
         assert "last-event-id" not in get.headers
 
 
 async def test_questions_on_a_stream_are_answered_by_post() -> None:
-    def behave(visit: Visit) -> None:
-        if visit.method == "tools/call":
-            visit.stream()
-            visit.event({"jsonrpc": "2.0", "id": "p", "method": "ping"})
-            visit.event({"jsonrpc": "2.0", "id": "r", "method": "roots/list"})
-            visit.event(answer(visit, text("done")))
-            visit.end()
+    def behave(request: ScriptedRequest) -> None:
+        if request.method == "tools/call":
+            request.stream()
+            request.event({"jsonrpc": "2.0", "id": "p", "method": "ping"})
+            request.event({"jsonrpc": "2.0", "id": "r", "method": "roots/list"})
+            request.event(answer(request, text("done")))
+            request.end()
         else:
-            handshake(visit, Mcp_Session_Id="s")
+            handshake(request, Mcp_Session_Id="s")
 
     async with Scripted(behave) as server, Client(server.url) as client:
         await client.call_tool("any")
-        await until(lambda: sum("id" in (visit.message or {}) and not visit.method for visit in server.visits) == 2)
-        replies = {visit.message["id"]: visit for visit in server.visits if visit.message and not visit.method}
+        await until(lambda: sum("id" in (each.message or {}) and not each.method for each in server.requests) == 2)
+        replies = {
+            request.message["id"]: request for request in server.requests if request.message and not request.method
+        }
         assert replies["p"].message["result"] == {}
         assert replies["r"].message["error"]["code"] == -32601
         assert replies["p"].headers["mcp-session-id"] == "s"
@@ -119,16 +121,16 @@ async def test_the_next_request_opens_a_new_session_where_all_is_agreed_again() 
     async with Scripted(behave) as server, Client(server.url) as client:
         await client.set_log_level("warning")
         async with client.listen(tools=True, uris=["n://1", "n://2"]) as changes:
-            begun = len(server.visits)
+            begun = len(server.requests)
             behave.forgetful = True
             with pytest.raises(ConnectionLost, match="ping: the session ended: the server does not know it any more"):
                 await client.ping()
             await asyncio.gather(*(client.ping() for _ in range(5)))
             assert behave.session == server.said().count("POST notifications/initialized") == 2
             seen = [
-                (visit.method, visit.message["params"].get("uri") or visit.message["params"].get("level"))
-                for visit in server.visits[begun:]
-                if visit.method in ("logging/setLevel", "resources/subscribe")
+                (request.method, request.message["params"].get("uri") or request.message["params"].get("level"))
+                for request in server.requests[begun:]
+                if request.method in ("logging/setLevel", "resources/subscribe")
             ]
             subscribed = [("resources/subscribe", "n://1"), ("resources/subscribe", "n://2")]
             assert seen == [("logging/setLevel", "warning"), *subscribed]
@@ -188,29 +190,29 @@ class Resuming:
 
     def __init__(self, steps: int, *, cut: bool, replay_all: bool) -> None:
         self.steps, self.cut, self.replay_all = steps, cut, replay_all
-        self.call: Visit | None = None
+        self.call: ScriptedRequest | None = None
         self.resumed: list[str] = []
 
-    def __call__(self, visit: Visit) -> None:
-        if visit.method == "tools/call":
-            self.call = visit
-            visit.stream()
-            visit.event(None, id="c-0", retry=2)
-            visit.cut() if self.cut else visit.end()
-        elif visit.verb == "GET" and "last-event-id" in visit.headers:
-            assert "mcp-session-id" in visit.headers
-            self.resumed.append(visit.headers["last-event-id"])
-            visit.stream()
-            self.go_on(visit, int(visit.headers["last-event-id"].removeprefix("c-")) + 1)
-            visit.cut() if self.cut else visit.end()
+    def __call__(self, request: ScriptedRequest) -> None:
+        if request.method == "tools/call":
+            self.call = request
+            request.stream()
+            request.event(None, id="c-0", retry=2)
+            request.cut() if self.cut else request.end()
+        elif request.verb == "GET" and "last-event-id" in request.headers:
+            assert "mcp-session-id" in request.headers
+            self.resumed.append(request.headers["last-event-id"])
+            request.stream()
+            self.go_on(request, int(request.headers["last-event-id"].removeprefix("c-")) + 1)
+            request.cut() if self.cut else request.end()
         else:
-            handshake(visit, Mcp_Session_Id="s")
+            handshake(request, Mcp_Session_Id="s")
 
-    def go_on(self, visit: Visit, number: int) -> None:
+    def go_on(self, request: ScriptedRequest, number: int) -> None:
         assert self.call is not None
         for step in range(1 if self.replay_all else number, number + 1):
             last = answer(self.call, text("finally"))
-            visit.event(last if step == self.steps else progress(self.call, step), id=f"c-{step}")
+            request.event(last if step == self.steps else progress(self.call, step), id=f"c-{step}")
 
 
 @pytest.mark.slow
@@ -228,13 +230,13 @@ async def test_an_answer_is_taken_up_again_as_often_as_it_takes(cut: bool, repla
 
 
 async def test_without_an_event_id_an_answer_is_lost() -> None:
-    def behave(visit: Visit) -> None:
-        if visit.method == "tools/call":
-            visit.stream()
-            visit.event(log_message(1))
-            visit.cut()
+    def behave(request: ScriptedRequest) -> None:
+        if request.method == "tools/call":
+            request.stream()
+            request.event(log_message(1))
+            request.cut()
         else:
-            handshake(visit, Mcp_Session_Id="s")
+            handshake(request, Mcp_Session_Id="s")
 
     async with Scripted(behave) as server, Client(server.url) as client:
         with pytest.raises(ConnectionLost, match=r"tools/call: .*broke before the answer came"):
@@ -246,42 +248,42 @@ CAPABILITIES = {"tools": {"listChanged": True}, "resources": {"subscribe": True}
 
 
 class Old:
-    """A server of the old transport at /sse; `streams` has one visit for each session."""
+    """A server of the old transport at /sse; `streams` has one request for each session."""
 
     def __init__(self, endpoint: str = "/messages?session=1", *, refusal: int = 405) -> None:
         self.endpoint, self.refusal = endpoint, refusal
-        self.streams: list[Visit] = []
+        self.streams: list[ScriptedRequest] = []
         self.known, self.is_down = True, False
 
-    async def __call__(self, visit: Visit) -> None:
+    async def __call__(self, request: ScriptedRequest) -> None:
         if self.is_down:
-            visit.answer(503)
-        elif visit.verb == "GET" and visit.path == "/sse":
+            request.answer(503)
+        elif request.verb == "GET" and request.path == "/sse":
             self.known = True
-            self.streams.append(visit)
-            visit.stream()
-            visit.event(self.endpoint, event="endpoint")
-            await visit.gone()
-        elif visit.path.startswith("/messages") and self.known:
-            visit.answer(202, b"Accepted", "text/plain")
-            self.take(visit)
-        elif visit.path.startswith("/messages"):
-            visit.answer(404)
+            self.streams.append(request)
+            request.stream()
+            request.event(self.endpoint, event="endpoint")
+            await request.gone()
+        elif request.path.startswith("/messages") and self.known:
+            request.answer(202, b"Accepted", "text/plain")
+            self.take(request)
+        elif request.path.startswith("/messages"):
+            request.answer(404)
         else:
-            visit.answer(self.refusal)
+            request.answer(self.refusal)
 
-    def take(self, visit: Visit) -> None:
-        if visit.method == "initialize":
+    def take(self, request: ScriptedRequest) -> None:
+        if request.method == "initialize":
             result = {"protocolVersion": "2024-11-05", "capabilities": CAPABILITIES, "serverInfo": INFO}
-            self.answer(visit, result)
-        elif visit.method == "tools/call":
-            self.say(progress(visit, 1))
-            self.answer(visit, {"content": [{"type": "text", "text": "old"}]})
-        elif visit.method is not None and "id" in visit.message and visit.method != "slow":
-            self.answer(visit, {})
+            self.answer(request, result)
+        elif request.method == "tools/call":
+            self.say(progress(request, 1))
+            self.answer(request, {"content": [{"type": "text", "text": "old"}]})
+        elif request.method is not None and "id" in request.message and request.method != "slow":
+            self.answer(request, {})
 
-    def answer(self, visit: Visit, result: Any) -> None:
-        self.say({"jsonrpc": "2.0", "id": visit.message["id"], "result": result})
+    def answer(self, request: ScriptedRequest, result: Any) -> None:
+        self.say({"jsonrpc": "2.0", "id": request.message["id"], "result": result})
 
     def say(self, message: Any) -> None:
         self.streams[-1].event(message, event="message")
@@ -296,7 +298,7 @@ async def test_an_old_server_is_found_out(refusal: int) -> None:
         result = await client.call_tool("any", progress_handler=lambda value, *_: heard.append(value))
         assert result.text == "old"
         assert heard == [1]
-        assert [(visit.verb, visit.path.partition("?")[0], visit.method) for visit in server.visits] == [
+        assert [(request.verb, request.path.partition("?")[0], request.method) for request in server.requests] == [
             ("POST", "/sse", "server/discover"), ("POST", "/sse", "initialize"), ("GET", "/sse", None),
             ("POST", "/messages", "initialize"), ("POST", "/messages", "notifications/initialized"),
             ("POST", "/messages", "tools/call"),
@@ -304,7 +306,7 @@ async def test_an_old_server_is_found_out(refusal: int) -> None:
 
 
 async def test_neither_transport() -> None:
-    async with Scripted(lambda visit: visit.answer(404)) as server:
+    async with Scripted(lambda request: request.answer(404)) as server:
         with pytest.raises(ServerError, match=r"answered 404 Not Found; and by HTTP\+SSE: .*404 Not Found") as caught:
             async with Client(server.url):
                 pass
@@ -347,9 +349,9 @@ async def test_a_session_that_ends_is_followed_by_another(loss: str) -> None:
         assert (await client.call_tool("any")).text == "old"
 
 
-async def is_quiet(listening: ChangeStream) -> bool:
+async def is_quiet(stream: ChangeStream) -> bool:
     try:
-        await asyncio.wait_for(anext(listening), 0.03)
+        await asyncio.wait_for(anext(stream), 0.03)
     except TimeoutError:
         return True
     return False
@@ -372,11 +374,11 @@ async def test_what_was_asked_for_is_heard(version: str) -> None:
         assert await is_quiet(changes)
 
 
-async def open_feed(link: ScriptedTransport) -> tuple[Dispatcher, ChangeStreams]:
-    feed = ChangeStreams(lambda: None)
-    conversation = Dispatcher(link, feed)  # type: ignore[arg-type]  # it returns what it heard
-    await conversation.open()
-    return conversation, feed
+async def open_streams(transport: ScriptedTransport) -> tuple[Dispatcher, ChangeStreams]:
+    streams = ChangeStreams(lambda: None)
+    dispatcher = Dispatcher(transport, streams)  # type: ignore[arg-type]  # it returns what it heard
+    await dispatcher.open()
+    return dispatcher, streams
 
 
 def notification(method: str, subscription: Any, **params: Any) -> dict[str, Any]:
@@ -395,51 +397,51 @@ WANTED = ListenFilter(tools_list_changed=True)
 
 @pytest.mark.rule("SUB-4")
 async def test_changes_of_another_subscription_are_not_ours() -> None:
-    link = ScriptedTransport(acknowledging)
-    conversation, feed = await open_feed(link)
-    async with feed.on_stream(conversation, WANTED, {}, 5) as changes:
-        id = link.sent[0]["id"]
+    transport = ScriptedTransport(acknowledging)
+    dispatcher, streams = await open_streams(transport)
+    async with streams.on_stream(dispatcher, WANTED, {}, 5) as changes:
+        id = transport.sent[0]["id"]
         for other in (str(id), id + 1, None, True, [id]):
-            link.say(notification("tools/list_changed", other))
-        link.say(notification("prompts/list_changed", id))  # not asked for
-        link.say({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+            transport.say(notification("tools/list_changed", other))
+        transport.say(notification("prompts/list_changed", id))  # not asked for
+        transport.say({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
         assert await is_quiet(changes)
-        link.say(notification("tools/list_changed", id))
+        transport.say(notification("tools/list_changed", id))
         assert await next_of(changes) == Change("tools")
-    await conversation.close()
+    await dispatcher.close()
 
 
 @pytest.mark.rule("SUB-7", "SUB-8")
 @pytest.mark.parametrize("by_result", [True, False])
 async def test_both_ways_to_end_a_stream(by_result: bool) -> None:
-    link = ScriptedTransport(acknowledging)
-    conversation, feed = await open_feed(link)
-    async with feed.on_stream(conversation, WANTED, {}, 5) as changes:
+    transport = ScriptedTransport(acknowledging)
+    dispatcher, streams = await open_streams(transport)
+    async with streams.on_stream(dispatcher, WANTED, {}, 5) as changes:
         if by_result:
-            link.say(result(link.sent[0], {"resultType": "complete"}))
+            transport.say(result(transport.sent[0], {"resultType": "complete"}))
         else:
-            params = {"requestId": link.sent[0]["id"]}
-            link.say({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
+            params = {"requestId": transport.sent[0]["id"]}
+            transport.say({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
         assert [change async for change in changes] == []
-    await conversation.close()
+    await dispatcher.close()
 
 
 async def test_a_stream_that_is_never_acknowledged() -> None:
-    link = ScriptedTransport()
-    conversation, feed = await open_feed(link)
+    transport = ScriptedTransport()
+    dispatcher, streams = await open_streams(transport)
     with pytest.raises(TimeoutError, match="subscriptions/listen: not acknowledged"):
-        await feed.on_stream(conversation, WANTED, {}, 0.02).__aenter__()
-    assert link.methods() == ["subscriptions/listen", "notifications/cancelled"]
-    await conversation.close()
+        await streams.on_stream(dispatcher, WANTED, {}, 0.02).__aenter__()
+    assert transport.methods() == ["subscriptions/listen", "notifications/cancelled"]
+    await dispatcher.close()
 
 
 async def test_a_part_of_a_resource_counts_as_the_resource() -> None:
-    listening = ChangeStream(ListenFilter(resource_subscriptions=["file:///docs/", "n://1"]), None)
+    stream = ChangeStream(ListenFilter(resource_subscriptions=["file:///docs/", "n://1"]), None)
     parts = ["file:///docs/", "file:///docs/a.txt", "n://1", "n://1/x"]
     for uri in (*parts, "file:///docs", "file:///docs2/a", "file:///other/b.txt", "n://10", "n://", "n://1#x"):
-        listening.add(Change("updated", uri))
-    listening.close()
-    assert [change.uri async for change in listening] == parts
+        stream.add(Change("updated", uri))
+    stream.close()
+    assert [change.uri async for change in stream] == parts
 
 
 ALL = {"toolsListChanged": True, "resourceSubscriptions": ["n://1", "n://2"]}
@@ -447,38 +449,38 @@ ALL_CHANGED = [Change("tools"), Change("updated", "n://1"), Change("updated", "n
 
 
 class Listened:
-    """A modern server; `streams` has one visit for each listen request, already acknowledged."""
+    """A modern server; `streams` has one request for each listen request, already acknowledged."""
 
     def __init__(self) -> None:
-        self.streams: list[Visit] = []
-        self.refusal: Callable[[Visit], None] | None = None
+        self.streams: list[ScriptedRequest] = []
+        self.refusal: Callable[[ScriptedRequest], None] | None = None
 
-    async def __call__(self, visit: Visit) -> None:
-        if visit.method == "server/discover":
-            visit.result(DISCOVERED)
-        elif visit.method != "subscriptions/listen":
-            visit.error(-32601, 404)
+    async def __call__(self, request: ScriptedRequest) -> None:
+        if request.method == "server/discover":
+            request.result(DISCOVERED)
+        elif request.method != "subscriptions/listen":
+            request.error(-32601, 404)
         elif self.refusal is not None:
-            self.refusal(visit)
+            self.refusal(request)
         else:
-            self.streams.append(visit)
-            visit.stream()
-            visit.event(notification("subscriptions/acknowledged", visit.message["id"], notifications=ALL))
-            await visit.gone()
+            self.streams.append(request)
+            request.stream()
+            request.event(notification("subscriptions/acknowledged", request.message["id"], notifications=ALL))
+            await request.gone()
 
 
-TRANSIENT_STATUSES: dict[str, Callable[[Visit], None]] = {
-    "no connection": lambda visit: visit.cut(),
-    "busy": lambda visit: visit.answer(503),
-    "draining": lambda visit: visit.error(-32603, 503, "draining", id=False),
-    "a failure": lambda visit: visit.answer(500),
-    "a stream without acknowledgement": lambda visit: (visit.stream(), visit.end())[0],
+TRANSIENT_STATUSES: dict[str, Callable[[ScriptedRequest], None]] = {
+    "no connection": lambda request: request.cut(),
+    "busy": lambda request: request.answer(503),
+    "draining": lambda request: request.error(-32603, 503, "draining", id=False),
+    "a failure": lambda request: request.answer(500),
+    "a stream without acknowledgement": lambda request: (request.stream(), request.end())[0],
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("refusal", [None, *TRANSIENT_STATUSES.values()], ids=["it is there", *TRANSIENT_STATUSES])
-async def test_a_stream_that_breaks_is_opened_again(refusal: Callable[[Visit], None] | None) -> None:
+async def test_a_stream_that_breaks_is_opened_again(refusal: Callable[[ScriptedRequest], None] | None) -> None:
     behave = Listened()
     async with (
         Scripted(behave) as server,
@@ -486,10 +488,10 @@ async def test_a_stream_that_breaks_is_opened_again(refusal: Callable[[Visit], N
         client.listen(tools=True, uris=["n://1", "n://2"]) as changes,
     ):
         for number in range(1, 5):
-            behave.refusal, asked = refusal, len(server.visits)
+            behave.refusal, asked = refusal, len(server.requests)
             behave.streams[-1].cut() if number % 2 else behave.streams[-1].finish()
             if refusal is not None:  # it is away for a while
-                await until(lambda: len(server.visits) > asked + 3)  # noqa: B023
+                await until(lambda: len(server.requests) > asked + 3)  # noqa: B023
                 assert await is_quiet(changes)
                 behave.refusal = None
             assert [await next_of(changes) for _ in ALL_CHANGED] == ALL_CHANGED

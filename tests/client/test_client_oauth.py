@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from joserfc.jwk import ECKey, RSAKey
 from msgspec.structs import replace
-from served_http import Visit, until
+from served_http import ScriptedRequest, until
 from sign_in_stage import METADATA, PRM, Notes, Person, Realm, notes, realm
 
 from authserver_stage import served
@@ -113,9 +113,9 @@ async def test_a_program_that_was_forgotten_registers_again(tmp_path: Path) -> N
     person, file = Person(), TokenFile(tmp_path / "tokens.json")
     async with notes() as served:
         await connect(served, signing_in(person, tokens=file))
-        ((key, kept),) = file._read().items()
+        ((key, stored),) = file._read().items()
         async with file.exclusive(key):
-            await file.save(key, replace(kept, access_token="over", client=replace(kept.client, id="dcr-nobody")))
+            await file.save(key, replace(stored, access_token="over", client=replace(stored.client, id="dcr-nobody")))
         async with Client(served.url, auth=signing_in(person, tokens=file)) as client:
             assert (await client.call_tool("read")).data == "a note"
         assert served.paths.count("/register") == 2
@@ -128,10 +128,10 @@ async def test_no_token_is_ever_shown(caplog: pytest.LogCaptureFixture, capfd: p
     with caplog.at_level(logging.DEBUG):
         async with notes() as served, Client(served.url, auth=auth) as client:
             await client.call_tool("read")
-            (kept,) = tokens.items().values()
-            shown = repr((auth, tokens, kept, kept.client, vars(auth.for_server(served.url))))
+            (stored,) = tokens.items().values()
+            shown = repr((auth, tokens, stored, stored.client, vars(auth.for_server(served.url))))
     printed = capfd.readouterr()
-    for secret in (kept.access_token, kept.refresh_token):
+    for secret in (stored.access_token, stored.refresh_token):
         assert secret not in shown + caplog.text + printed.out + printed.err
 
 
@@ -223,9 +223,9 @@ async def test_who_is_cancelled_in_a_refresh_does_not_lose_what_came_of_it() -> 
             made.good = {"second"}
             go_on = asyncio.Event()
 
-            async def think(visit: Visit) -> None:
+            async def think(request: ScriptedRequest) -> None:
                 await go_on.wait()
-                made._token(visit)
+                made._token(request)
 
             made.pages["/token"] = think
             call = asyncio.create_task(client.discover(fresh=True))
@@ -233,7 +233,7 @@ async def test_who_is_cancelled_in_a_refresh_does_not_lose_what_came_of_it() -> 
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)
             go_on.set()
-            await until(lambda: [kept.refresh_token for kept in tokens.items().values()] == ["refresh-2"])
+            await until(lambda: [stored.refresh_token for stored in tokens.items().values()] == ["refresh-2"])
             await client.discover(fresh=True)
         assert [form["grant_type"] for form in made.forms] == ["authorization_code", "refresh_token"]
 
@@ -319,16 +319,16 @@ class BoundTokens(Realm):
         self.keys: dict[str, str] = {}  # thumbprints by token
         self.pages["/token"] = self._bind
 
-    def _bind(self, visit: Visit) -> None:
-        proof = read_proof(visit.headers["dpop"])
+    def _bind(self, request: ScriptedRequest) -> None:
+        proof = read_proof(request.headers["dpop"])
         said = proof.verified()
         assert (said.htm, said.htu) == ("POST", f"{self.script.origin}/token")
         if said.nonce != "issuer-nonce":
-            visit.answer(400, {"error": "use_dpop_nonce"}, DPoP_Nonce="issuer-nonce")
+            request.answer(400, {"error": "use_dpop_nonce"}, DPoP_Nonce="issuer-nonce")
             return
         token = f"bound-{len(self.keys)}"
         self.keys[token] = proof.thumbprint
-        visit.answer(200, {"access_token": token, "token_type": "DPoP", "expires_in": 600})
+        request.answer(200, {"access_token": token, "token_type": "DPoP", "expires_in": 600})
 
     async def verify(self, token: str) -> Principal | None:
         bound = self.keys.get(token)

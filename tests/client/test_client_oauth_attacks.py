@@ -6,7 +6,7 @@ from typing import Any
 
 import aiohttp.connector
 import pytest
-from served_http import DISCOVERED, Scripted, Visit
+from served_http import DISCOVERED, Scripted, ScriptedRequest
 from sign_in_stage import METADATA, PRM, SECRETS, Realm, realm
 
 from dovetail import Client
@@ -136,41 +136,41 @@ def _filled(value: Any, at: dict[str, str]) -> Any:
 
 async def test_metadata_are_bounded_and_a_registration_may_be_refused() -> None:
     async with realm() as made:
-        made.pages[METADATA] = lambda visit: visit.answer(200, b" " * 300_000)
+        made.pages[METADATA] = lambda request: request.answer(200, b" " * 300_000)
         await refused(made, "more than 262144 bytes")
-        made.pages = {"/register": lambda visit: visit.answer(400, {"error": "invalid_redirect_uri"})}
+        made.pages = {"/register": lambda request: request.answer(400, {"error": "invalid_redirect_uri"})}
         await refused(made, "did not register this program: invalid_redirect_uri; get a client_id")
 
 
 async def test_redirects_of_metadata_stay_at_home() -> None:
-    async with realm() as made, Scripted(lambda visit: visit.answer(200, {})) as other:
-        made.pages[PRM] = lambda visit: visit.answer(307, Location=f"{other.origin}/prm")
+    async with realm() as made, Scripted(lambda request: request.answer(200, {})) as other:
+        made.pages[PRM] = lambda request: request.answer(307, Location=f"{other.origin}/prm")
         made.challenge = ""
         await refused(made, "redirects to another origin")
-        assert not other.visits
+        assert not other.requests
         document = made.document(PRM)
         made.pages["/elsewhere"] = document
-        made.pages[PRM] = lambda visit: visit.answer(307, Location="/elsewhere")
+        made.pages[PRM] = lambda request: request.answer(307, Location="/elsewhere")
         await connect(made)
-        made.pages[PRM] = lambda visit: visit.answer(307, Location=PRM)  # for ever
+        made.pages[PRM] = lambda request: request.answer(307, Location=PRM)  # for ever
         made.good = set()
         with pytest.raises(NotSignedIn):
             await connect(made)
 
 
 async def test_a_token_never_follows_a_redirect_to_another_origin() -> None:
-    async with realm() as made, Scripted(lambda visit: visit.result(DISCOVERED)) as other:
+    async with realm() as made, Scripted(lambda request: request.result(DISCOVERED)) as other:
 
-        def lead_away(visit: Visit) -> None:
-            if "authorization" in visit.headers:
-                visit.answer(307, Location=other.url)
+        def lead_away(request: ScriptedRequest) -> None:
+            if "authorization" in request.headers:
+                request.answer(307, Location=other.url)
             else:
-                made._mcp(visit)
+                made._mcp(request)
 
         made.pages["/mcp"] = lead_away
         with pytest.raises(ServerError, match="another origin"):
             await connect(made)
-        assert not other.visits
+        assert not other.requests
 
 
 async def test_a_server_in_the_open_gets_no_token() -> None:
@@ -211,12 +211,12 @@ async def test_a_good_token_that_is_refused_is_asked_for_once() -> None:
 async def test_scopes_that_do_not_help_are_asked_for_once() -> None:
     async with realm() as made:
 
-        def never(visit: Visit) -> None:
-            if "authorization" in visit.headers:
-                told = 'Bearer error="insufficient_scope", scope="admin"'
-                visit.answer(403, {"error": "insufficient_scope"}, WWW_Authenticate=told)
+        def never(request: ScriptedRequest) -> None:
+            if "authorization" in request.headers:
+                challenge = 'Bearer error="insufficient_scope", scope="admin"'
+                request.answer(403, {"error": "insufficient_scope"}, WWW_Authenticate=challenge)
             else:
-                made._mcp(visit)
+                made._mcp(request)
 
         made.pages["/mcp"] = never
         auth = made.oauth()
@@ -246,7 +246,7 @@ async def test_kept_tokens_are_used_only_by_those_they_are_for() -> None:
         made.change(METADATA, token_endpoint_auth_methods_supported=["client_secret_post"])
         await connect(made, ClientCredentials("app", "app-secret", tokens=tokens))
         assert [form["grant_type"] for form in made.forms] == ["authorization_code", "client_credentials"]
-        assert "app-secret" not in str([(kept.client.secret, kept.client.id) for kept in tokens.items().values()])
+        assert "app-secret" not in str([(stored.client.secret, stored.client.id) for stored in tokens.items().values()])
         made.good = {"another"}
         with pytest.raises(NotSignedIn, match="does not take tokens of"):
             await connect(made, tokens=tokens, client_id="app", issuer="https://pinned.example")
@@ -260,7 +260,7 @@ ADMIN = f"https://{PRIVATE}:8443/admin"
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Addresses that somebody wanted to connect to; nobody ever gets there."""
+    """Addresses that were to be connected to; no connection is ever made."""
     tried: list[str] = []
 
     async def start(addr_infos: Any, socket_factory: Any = None, **options: Any) -> Any:

@@ -61,8 +61,8 @@ CHALLENGES: dict[str, tuple[list[str], ChallengeParams]] = {
 
 @pytest.mark.parametrize("case", CHALLENGES)
 def test_challenges(case: str) -> None:
-    headers, told = CHALLENGES[case]
-    assert read_challenge_params(headers, ("bearer", "dpop")) == told
+    headers, expected = CHALLENGES[case]
+    assert read_challenge_params(headers, ("bearer", "dpop")) == expected
 
 
 OURS = [
@@ -139,7 +139,7 @@ async def get(url: str, method: str = "GET") -> tuple[int, str]:
         return answer.status, await answer.text()
 
 
-VISITS = {
+REQUESTS = {
     "?state=wrong&code=1": 400,
     "?code=1": 400,
     "?state=right&state=right&code=1": 400,
@@ -148,12 +148,12 @@ VISITS = {
 }
 
 
-@pytest.mark.parametrize("visit", VISITS, ids=[str(n) for n in range(len(VISITS))])
-async def test_it_waits_for_the_right_one(visit: str) -> None:
+@pytest.mark.parametrize("target", REQUESTS, ids=[str(n) for n in range(len(REQUESTS))])
+async def test_it_waits_for_the_right_one(target: str) -> None:
     async with waiting() as (uri, coming):
         assert uri.startswith("http://127.0.0.1:")
-        status, page = await get(uri + visit)
-        assert status == VISITS[visit]
+        status, page = await get(uri + target)
+        assert status == REQUESTS[target]
         assert "state" not in page
         assert (await get(uri + "?state=right", "POST"))[0] == 404
         assert not coming.done()

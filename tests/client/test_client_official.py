@@ -100,7 +100,7 @@ async def use_tools_of_everything(client: Client, user: User) -> None:
     content = (await client.call_tool("get-resource-reference", {"resourceType": "Blob", "resourceId": 1})).content
     assert any(isinstance(block, EmbeddedResource) for block in content)
     long = ("trigger-long-running-operation", {"duration": 0.2, "steps": 2})
-    await client.call_tool(*long, progress_handler=lambda *told: user.progress.append(told))
+    await client.call_tool(*long, progress_handler=lambda *report: user.progress.append(report))
     assert user.progress == [(1, 2, None), (2, 2, None)]
 
 
@@ -151,7 +151,7 @@ async def over_http(version: str, **options: Any) -> AsyncIterator[Client]:
     async with served(interop_official.make().streamable_http_app()) as origin:
         transport = HttpTransport(HttpClient(ServerUrl.parse(f"{origin}/mcp"), {}))
         async with Client(transport, protocol_version=version, **options) as client:
-            await transport.attend()  # or a question aside would go nowhere
+            await transport.wait_for_stream()  # or a question aside would go nowhere
             yield client
 
 
@@ -185,7 +185,7 @@ async def test_everything_that_a_server_of_the_sdk_offers(reach: Reach, version:
         for _ in range(2):
             result = await client.call_tool("interview", {"greeting": "Hello"})  # it asks four things
             assert result.text == "Hello Ada, 30, a countess, Fine, said 1., file:///x, file:///y"
-        done = await client.call_tool("work", {"steps": 2}, progress_handler=lambda *told: progress.append(told))
+        done = await client.call_tool("work", {"steps": 2}, progress_handler=lambda *report: progress.append(report))
         assert done.text == "done"
         assert progress == [(1, 2, "step 1"), (2, 2, "step 2")]
         assert any("worked" in str(log.data) for log in logs)

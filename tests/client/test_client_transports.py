@@ -58,7 +58,7 @@ async def test_everything_a_server_offers(way: str, version: str | None, witness
         assert client.protocol_version == (version or "2026-07-28")
         assert client.server_info is not None
         assert "add" in [tool.name for tool in await client.list_tools()]
-        result = await client.call_tool("work", {"steps": 2}, progress_handler=lambda *told: heard.append(told[:2]))
+        result = await client.call_tool("work", {"steps": 2}, progress_handler=lambda *report: heard.append(report[:2]))
         assert result.text == "done"
         assert heard == [(1, 2), (2, 2)]
         await until(lambda: logs == ["did 1", "did 2"])
@@ -84,8 +84,8 @@ async def test_a_server_that_starts_again(version: str | None, transport: Any, g
     async with served(app, port):
         client = Client(url, protocol_version=version, transport=transport, timeout=5)
         await client.__aenter__()
-        listening = client.listen(tools=True)
-        changes = await listening.__aenter__()
+        stream = client.listen(tools=True)
+        changes = await stream.__aenter__()
         assert (await client.call_tool("add", {"a": 1, "b": 1})).text == "2"
         if graceful:
             await app.drain(1)
@@ -98,7 +98,7 @@ async def test_a_server_that_starts_again(version: str | None, transport: Any, g
         assert (await client.call_tool("add", {"a": 2, "b": 2})).text == "4"
         again.add_tool(lambda: "b", name="b")
         assert await next_of(changes) == Change("tools")
-        await listening.__aexit__(None, None, None)
+        await stream.__aexit__(None, None, None)
         await client.close()
 
 
@@ -143,7 +143,7 @@ async def test_each_side_keeps_its_own_context() -> None:
 
     whose.set("the client's")
     async with Client(server) as client:
-        result = await client.call_tool("peek", progress_handler=lambda *told: seen.append(whose.get()))
+        result = await client.call_tool("peek", progress_handler=lambda *report: seen.append(whose.get()))
     assert result.data == "nobody's"
     assert seen == ["the client's"]
 
@@ -353,8 +353,8 @@ async def test_a_child_leaves_when_its_input_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_cancelled", [False, True])
 async def test_a_child_that_does_not_want_to_leave_is_ended(tmp_path: Path, is_cancelled: bool) -> None:
     """Also by a close that is cancelled."""
-    link = StdioTransport(script(tmp_path, STUBBORN), stop_timeout=60 if is_cancelled else 0.05)
-    client = Client(link, protocol_version="2025-06-18")
+    transport = StdioTransport(script(tmp_path, STUBBORN), stop_timeout=60 if is_cancelled else 0.05)
+    client = Client(transport, protocol_version="2025-06-18")
     await client.__aenter__()
     pid = (await client.request("who"))["pid"]
     assert os.getpgid(pid) == pid != os.getpgid(0)  # signals to us are not for it

@@ -1,8 +1,4 @@
-"""Caches of a client: responses with a `ttlMs`, and the tools of its server.
-
-Responses are cached as bytes, so that no caller can change them, for one client and one identity; the least recently
-used ones are evicted.
-"""
+"""Caches of a client: responses with a `ttlMs`, as immutable bytes, and the tools of its server."""
 
 import asyncio
 import logging
@@ -200,10 +196,7 @@ class ToolCache:
         self._missing.add(name)
 
     async def is_wrapped(self, name: str, timeout: "Timeout") -> bool:
-        """Whether the tool wraps a value that is no object as {"result": value}.
-
-        The tool has run, so a failure to list it must not lose its result.
-        """
+        """Whether the tool wraps a value as {"result": value}. It has run, so a failure to list it loses no result."""
         try:
             tool = await self.find(name, timeout=timeout)
         except ServerError:

@@ -171,7 +171,9 @@ def all_servers(source: str | Path | Mapping[str, Any]) -> dict[str, ListedServe
         shown, config, folder = "the configuration", dict(source), Path.cwd()
     else:
         path = Path(source)
-        shown, config, folder = str(path), read_file(path), _workspace(path)
+        shown, config, folder = str(path), read_file(path), path.absolute().parent
+        if folder.name in (".vscode", ".cursor", ".gemini"):
+            folder = folder.parent  # that of the project
     servers = config.get("mcpServers", config.get("servers"))
     if not isinstance(servers, Mapping):
         raise SetupError(f'{shown} names no servers: it needs "mcpServers" (or "servers") with a name for each')
@@ -204,12 +206,6 @@ def _plain_json(content: bytes) -> bytes:
         return found[0] if found[1] is None else _NOT_A_LINE_END.sub(b" ", found[0])
 
     return _TRAILING_COMMA.sub(blank, _COMMENT.sub(blank, content.removeprefix(b"\xef\xbb\xbf")))
-
-
-def _workspace(path: Path) -> Path:
-    """The folder of the project: for `project/.vscode/mcp.json` it is `project`."""
-    folder = path.absolute().parent
-    return folder.parent if folder.name in (".vscode", ".cursor", ".gemini") else folder
 
 
 def _read_entry(name: str, given: Any, folder: Path) -> ListedServer:

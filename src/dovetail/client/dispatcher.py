@@ -1,7 +1,4 @@
-"""JSON-RPC dispatcher of a client: matches responses to requests by id, and runs the server's requests.
-
-Of MCP it knows progress, cancellation and ping, which belong to all requests.
-"""
+"""JSON-RPC dispatcher of a client: matches responses to requests, and runs the server's requests."""
 
 import asyncio
 import contextlib
@@ -16,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dovetail.client.results import describe_error
-from dovetail.client.transports.base import OutgoingMessage, RequestTimeouts, Transport
+from dovetail.client.transports.base import OutgoingMessage, RequestTimeouts, Transport, cancel_and_wait
 from dovetail.errors import BadResponse, ConnectionLost, DovetailError, ProtocolError, ServerError, TooManyRequests
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.jsonrpc import UNREADABLE, BadMessage, Envelope, encode
@@ -111,15 +108,12 @@ class MessageHandler(Protocol):
     def connection_lost(self, reason: str) -> None: ...
 
 
-class PendingRequest:
-    __slots__ = ("extend", "id", "method", "on_progress", "result")
-
-    def __init__(self, id: RequestId, method: str, on_progress: ProgressHandler | None) -> None:
-        self.id = id
-        self.method = method
-        self.on_progress = on_progress
-        self.extend: Callable[[], None] = lambda: None  # restarts the caller's timeout at progress
-        self.result: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
+class PendingRequest(msgspec.Struct, eq=False):
+    id: RequestId
+    method: str
+    on_progress: ProgressHandler | None
+    result: asyncio.Future[Raw]
+    extend: Callable[[], None] = lambda: None  # restarts the caller's timeout at progress
 
 
 class _Progress(msgspec.Struct, frozen=True, rename="camel"):
@@ -157,16 +151,11 @@ class Dispatcher:
     async def close(self) -> None:
         """Pending requests raise ConnectionLost."""
         self.connection_lost("the client was closed")
-        mine = self._handlers - {asyncio.current_task()}
-        for task in mine:
-            task.cancel()
         try:
-            await asyncio.gather(*mine, return_exceptions=True)
+            await cancel_and_wait(*self._handlers - {asyncio.current_task()})
             await self._server_requests.close()
         finally:
             await self.transport.close()  # also if this task is cancelled: it may have a child process
-
-    # ── sending ──
 
     async def request(
         self,
@@ -178,10 +167,7 @@ class Dispatcher:
         on_progress: ProgressHandler | None = None,
         cancellable: bool = True,
     ) -> Raw:
-        """The encoded result. A timeout or the caller's cancellation also cancels the request at the server.
-
-        Progress restarts `timeout`, until `max_timeout` has passed too.
-        """
+        """The raw result. A timeout also cancels the request at the server; progress extends it to `max_timeout`."""
         pending = self.start(method, params, on_progress)
         try:
             async with asyncio.timeout(timeout) as limit:
@@ -204,7 +190,8 @@ class Dispatcher:
 
     def start(self, method: str, params: Params, on_progress: ProgressHandler | None = None) -> PendingRequest:
         """Send a request without waiting for its response."""
-        pending = PendingRequest(next(self._ids), method, on_progress)
+        result = asyncio.get_running_loop().create_future()
+        pending = PendingRequest(next(self._ids), method, on_progress, result)
         if on_progress is not None:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": pending.id}}
         body = jsonrpc.request(pending.id, method, encode(params) if params else None)
@@ -240,8 +227,6 @@ class Dispatcher:
     def set_revision(self, revision: Revision) -> None:
         self.answers_ping = revision.handshake
         self.transport.set_revision(revision)
-
-    # ── receiving ──
 
     def receive(self, message: bytes, request_id: RequestId | None = None) -> None:
         if self._closed is not None:
@@ -331,8 +316,6 @@ class Dispatcher:
             pending.extend()
             self.run_handler(pending.on_progress, report.progress, report.total, report.message)
 
-    # ── closing ──
-
     @property
     def is_closed(self) -> bool:
         return self._closed is not None
@@ -354,8 +337,6 @@ class Dispatcher:
                 pending.result.set_exception(ConnectionLost(f"{pending.method}: {reason}"))
         self._pending.clear()
         self._server_requests.cancel_all()
-
-    # ── the user's handlers ──
 
     def run_handler(self, handler: Callable[..., Any], *arguments: Any) -> None:
         """Call a handler, as a task if it is async; an exception is logged."""

@@ -1,7 +1,4 @@
-"""`Clients`: the servers of an `mcp.json` as open clients, and together as if they were one server.
-
-The names of tools and prompts get the name of their server as a prefix, so that they are unique.
-"""
+"""`Clients`: the servers of an `mcp.json` as open clients, and as one server with prefixed names."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Handlers of the server's requests to its client: elicitation, sampling, roots, and the input_required loop.
+"""Handlers of the server's requests: elicitation, sampling, roots, and the input_required loop.
 
 A request is decoded before its handler runs, so that the user is not asked if another request of the call is malformed.
 """
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from dovetail.client.dispatcher import ClientReply, Params
 from dovetail.client.results import decode, has_flag, result_type_of
-from dovetail.client.transports.base import page_url
+from dovetail.client.transports.base import cancel_and_wait, page_url
 from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, BadResponse, MissingCapability, ProtocolError, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.capabilities import require_capabilities
@@ -406,15 +406,8 @@ async def _answer_all(
         replies = [prepare_reply(request.method, request.params) for request in requests.values()]
     except UnsupportedRequest as unsupported:
         raise BadResponse(f"{method}: {unsupported.advice}") from None
-    return dict(zip(requests, await _run_all(replies), strict=True))
-
-
-async def _run_all(replies: Sequence[ClientReply]) -> list[Mapping[str, Any]]:
-    """The first failure, or a cancellation, cancels them all."""
     tasks = [asyncio.ensure_future(reply()) for reply in replies]
     try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        return dict(zip(requests, await asyncio.gather(*tasks), strict=True))
+    finally:  # the first failure, or a cancellation, cancels them all
+        await cancel_and_wait(*tasks)

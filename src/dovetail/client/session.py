@@ -1,4 +1,4 @@
-"""A client's session with one server: typed requests in the negotiated revision, pages, and new handshakes."""
+"""A client's session with one server: typed requests in the negotiated revision, pages, renewal."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ from dovetail.client.handlers import INPUT_METHODS, ClientHandlers, RootSource, 
 from dovetail.client.negotiation import ClientIdentity, NegotiatedProtocol, Negotiation, pinned_revision
 from dovetail.client.results import ListPage, LogMessage, read_page, read_result
 from dovetail.client.subscriptions import ChangeStream, ChangeStreams
-from dovetail.client.transports.base import ToolHeaders, Transport
+from dovetail.client.transports.base import ToolHeaders, Transport, cancel_and_wait
 from dovetail.engine.subscriptions import Change
 from dovetail.errors import (
     INVALID_PARAMS,
@@ -73,7 +73,7 @@ class ClientSession:
         self._dispatcher: Dispatcher | None = None
         self._negotiated: NegotiatedProtocol | None = None
         self._renewal_lock = asyncio.Lock()
-        self._session_over = False
+        self._session_ended = False
         self._renewal: asyncio.Task[None] | None = None
         self._session_log_level: LogLevel | None = None  # as sent by `logging/setLevel`
         # Since 2026-07-28 a server logs only for requests that name a level.
@@ -82,7 +82,7 @@ class ClientSession:
     async def open(self, seconds: float | None = None) -> None:
         if self._dispatcher is not None:
             raise SetupError("Client: it is open already; make another one for another connection")
-        self._session_over, self._session_log_level = False, None
+        self._session_ended, self._session_log_level = False, None
         self.cache.clear()
         (self._transport.tool_headers or {}).clear()
         self._dispatcher = Dispatcher(self._transport, self, self._transcript)
@@ -100,8 +100,7 @@ class ClientSession:
             return
         try:
             if self._renewal is not None:
-                self._renewal.cancel()
-                await asyncio.gather(self._renewal, return_exceptions=True)
+                await cancel_and_wait(self._renewal)
         finally:
             await dispatcher.close()
 
@@ -125,8 +124,6 @@ class ClientSession:
         if self._dispatcher is None:
             raise ConnectionLost(NOT_OPEN)
         return self._dispatcher
-
-    # ── requests ──
 
     def seconds(self, timeout: Timeout) -> float | None:
         return self._timeout if isinstance(timeout, str) else timeout
@@ -153,7 +150,7 @@ class ClientSession:
         log_level: LogLevel | None = None,
     ) -> Raw:
         seconds = self.seconds(timeout)
-        if self._session_over:
+        if self._session_ended:
             await self._renew_session(method, seconds)
         params = self._with_meta(params, log_level)
         return await self.dispatcher.request(
@@ -197,19 +194,17 @@ class ClientSession:
             await self.send("logging/setLevel", {"level": level})
             self._session_log_level = level
 
-    # ── a new session ──
-
     def session_ended(self, reason: str) -> None:
         """The next request opens a new session; with open change streams it is opened at once."""
         log.info("%s", reason)
-        self._session_over = True
+        self._session_ended = True
         self._invalidate_all()
         if self._streams and (self._renewal is None or self._renewal.done()):
             self._renewal = asyncio.create_task(self._renew_for_streams())
 
     async def _renew_for_streams(self) -> None:
         backoff = self._transport.backoff()
-        while self._session_over and self._streams:
+        while self._session_ended and self._streams:
             await asyncio.sleep(backoff.next_delay())
             try:
                 await self._renew_session("listen", self._timeout)
@@ -221,10 +216,10 @@ class ClientSession:
 
     async def _renew_session(self, method: str, seconds: float | None) -> None:
         async with self.time_limit(seconds, f"{method}: no new session"), self._renewal_lock:
-            if not self._session_over:
+            if not self._session_ended:
                 return
             self._negotiated = await self._negotiation.start_session(self.revision)
-            self._session_over = False
+            self._session_ended = False
             try:
                 if self._session_log_level is not None:
                     with suppress(ServerError):
@@ -232,16 +227,14 @@ class ClientSession:
                 await self._transport.wait_for_stream()
                 await self._streams.renew(self._negotiated.capabilities, self._request_in_session)
             except BaseException:
-                self._session_over = True  # a session without its log level and subscriptions is not used
+                self._session_ended = True  # a session without its log level and subscriptions is not used
                 raise
 
     async def _request_in_session(self, method: str, params: Params) -> Raw:
         """Raises ConnectionLost rather than open a new session."""
-        if self._session_over:
+        if self._session_ended:
             raise ConnectionLost(f"{method}: the session ended")
         return await self.dispatcher.request(method, params, timeout=self._timeout)
-
-    # ── lists ──
 
     async def page(
         self, method: str, key: str, item: type[T], cursor: str | None, *, fresh: bool, timeout: Timeout
@@ -281,8 +274,6 @@ class ClientSession:
     def tool_headers(self) -> ToolHeaders | None:
         return None if self.revision.handshake else self._transport.tool_headers
 
-    # ── requests of the server ──
-
     def prepare_reply(self, method: str, params: Raw) -> ClientReply:
         """Only up to 2025-11-25; later revisions have the input_required result instead."""
         if self._negotiated is None or self.revision.input_required:
@@ -301,8 +292,6 @@ class ClientSession:
         if self.revision.handshake and self._handlers.announces_roots(self.revision):
             self._dispatcher.notify("notifications/roots/list_changed")
             await self._transport.drain()
-
-    # ── notifications of the server ──
 
     @asynccontextmanager
     async def listen(self, requested: ListenFilter) -> AsyncIterator[ChangeStream]:

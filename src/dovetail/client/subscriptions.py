@@ -1,4 +1,4 @@
-"""Change streams of a client: the list changes and resource updates that one `client.listen(...)` asked for.
+"""Change streams of a client: the changes of lists and resources that `client.listen(...)` asked for.
 
 Since 2026-07-28 each one is a `subscriptions/listen` request. Before, a server announces changed lists unasked, and
 updated resources after `resources/subscribe`.
@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from dovetail.client.dispatcher import Dispatcher, Params, PendingRequest
 from dovetail.client.results import has_flag
+from dovetail.client.transports.base import cancel_and_wait
 from dovetail.client.transports.http import LISTEN, is_transient
 from dovetail.engine.subscriptions import LIST_KINDS, Change, ChangeKind
 from dovetail.errors import ConnectionLost, DovetailError, ServerError, TooManyRequests
@@ -169,8 +170,7 @@ class ChangeStreams:
             yield stream
         finally:
             self._streams.discard(stream)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await cancel_and_wait(task)
 
     @asynccontextmanager
     async def in_session(
@@ -204,7 +204,15 @@ async def _keep_open(stream: ChangeStream, request: PendingRequest, params: Para
     clock = asyncio.get_running_loop().time
     while True:
         started = clock()
-        failure = await _wait_for_end(request, dispatcher)
+        failure: DovetailError | None = None
+        try:
+            await request.result
+            dispatcher.cancel(request, "the server cancelled it", notify=False)
+        except asyncio.CancelledError:
+            dispatcher.cancel(request, "the client stopped listening")
+            raise
+        except DovetailError as ended:
+            failure = ended
         may_retry = dispatcher.transport.reconnects and not dispatcher.is_closed and stream.ready.is_set()
         if not may_retry or (failure is not None and not is_transient(failure)):
             return stream.close(failure)
@@ -215,19 +223,6 @@ async def _keep_open(stream: ChangeStream, request: PendingRequest, params: Para
             stream.request = request = dispatcher.start(LISTEN, params)
         except ConnectionLost as lost:
             return stream.close(lost)
-
-
-async def _wait_for_end(request: PendingRequest, dispatcher: Dispatcher) -> DovetailError | None:
-    """Wait until the server ends a listen request; returns the failure, if there is one."""
-    try:
-        await request.result
-    except asyncio.CancelledError:
-        dispatcher.cancel(request, "the client stopped listening")
-        raise
-    except DovetailError as failure:
-        return failure
-    dispatcher.cancel(request, "the server cancelled it", notify=False)
-    return None
 
 
 async def _subscribe(offered: ListenFilter, send: Send) -> ListenFilter:

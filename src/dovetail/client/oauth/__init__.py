@@ -1,4 +1,4 @@
-"""OAuth for the client: sign-in, token refresh and token stores; loaded only by a client that needs tokens."""
+"""OAuth for the client: sign-in, token refresh, token stores; loaded only if a token is needed."""
 
 from dovetail.client.oauth.authorization_code import OAuth
 from dovetail.client.oauth.client_credentials import ClientCredentials, EnterpriseManaged, JwtBearer

@@ -26,6 +26,7 @@ from dovetail.client.handlers import call_maybe_async
 from dovetail.client.oauth.metadata import S256, AuthorizationServer, authorization_url, register
 from dovetail.client.oauth.provider import PerLoopLock, TokenRequest, TokenSource, TokenSourceOptions
 from dovetail.client.oauth.storage import RegisteredClient, TokenSet
+from dovetail.client.transports.base import cancel_and_wait
 from dovetail.errors import DovetailError, NotSignedIn, SetupError
 
 log = logging.getLogger("dovetail.client")
@@ -114,7 +115,9 @@ class RedirectListener:
             yield listener
         finally:
             server.close()
-            await listener._close()
+            if listener._connections:  # a response may still be written
+                await asyncio.wait(listener._connections, timeout=CLOSE_TIMEOUT)
+            await cancel_and_wait(*listener._connections)
 
     async def wait_for_redirect(self, url: str, state: str, open_browser: OpenBrowser, seconds: float) -> str:
         """The URL of the redirect that comes back to this listener."""
@@ -129,8 +132,7 @@ class RedirectListener:
         except TimeoutError:
             raise NotSignedIn(f"There was no sign-in within {seconds:g} s") from None
         finally:
-            opening.cancel()
-            await asyncio.gather(opening, return_exceptions=True)
+            await cancel_and_wait(opening)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -147,15 +149,6 @@ class RedirectListener:
         finally:
             self._connections.discard(task)
             writer.close()
-
-    async def _close(self) -> None:
-        """Give running responses a moment, then cancel them."""
-        if self._connections:
-            await asyncio.wait(self._connections, timeout=CLOSE_TIMEOUT)
-        remaining = tuple(self._connections)
-        for task in remaining:
-            task.cancel()
-        await asyncio.gather(*remaining, return_exceptions=True)
 
     def _respond(self, request_line: str) -> bytes:
         method, _, rest = request_line.partition(" ")

@@ -1,4 +1,4 @@
-"""Tokens without a browser: client credentials (RFC 6749, 4.4), JWT bearer (RFC 7523, 2.1), enterprise-managed."""
+"""Tokens without a browser: client credentials, JWT bearer (RFC 7523), enterprise-managed."""
 
 from collections.abc import Awaitable, Callable
 from typing import Unpack

@@ -134,10 +134,7 @@ def read_challenge_params(headers: Iterable[str], schemes: Sequence[str]) -> Cha
 
 
 class OAuthHttp:
-    """HTTP client for the OAuth servers of one MCP server.
-
-    `allow_private`: they may be in a private network, as the user's issuer may, and those that a private server names.
-    """
+    """HTTP client for the OAuth servers of one MCP server. `allow_private`: they may be in a private network."""
 
     def __init__(self, server_url: str, *, allow_private: bool = False) -> None:
         self.is_local = is_loopback_url(server_url)

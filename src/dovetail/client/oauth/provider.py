@@ -75,8 +75,23 @@ class TokenEndpoint(NamedTuple):
 
     async def request_tokens(self, client: RegisteredClient, form: Mapping[str, str], scopes: Scopes) -> TokenSet:
         """`scopes`: those of the tokens, whether the form repeats them or not."""
+        issuer, token_type = self.auth_server.issuer, "Bearer" if self.proofs is None else "DPoP"
         response = await self.post(client, {**form, "resource": self.auth_server.resource})
-        return self._tokens(response, client, scopes)
+        if response.token_type.lower() != token_type.lower():
+            raise NotSignedIn(f"{shown(issuer)} gave a token that is not of the type {token_type}")
+        if not is_token(response.access_token):
+            raise NotSignedIn(f"{shown(issuer)} gave a token that no header can carry")
+        return TokenSet(
+            access_token=response.access_token,
+            token_type=token_type,
+            issuer=issuer,
+            client=client,
+            requested=scopes,
+            granted=scopes if response.scope is None else tuple(sorted(read_scopes(response.scope))),
+            expires_at=_expires_at(response.expires_in),
+            refresh_token=response.refresh_token or None,
+            proof_key=None if self.proofs is None else self.proofs.key.jwk,
+        )
 
     async def post(self, client: RegisteredClient, form: Mapping[str, str], url: str | None = None) -> TokenResponse:
         url = url or self.auth_server.metadata.token_endpoint
@@ -102,24 +117,6 @@ class TokenEndpoint(NamedTuple):
             signed = {"client_assertion_type": ASSERTION_TYPE, "client_assertion": assertion}
             return {}, {"client_id": client.id, **signed}
         return {}, {"client_id": client.id}
-
-    def _tokens(self, response: TokenResponse, client: RegisteredClient, scopes: Scopes) -> TokenSet:
-        issuer, token_type = self.auth_server.issuer, "Bearer" if self.proofs is None else "DPoP"
-        if response.token_type.lower() != token_type.lower():
-            raise NotSignedIn(f"{shown(issuer)} gave a token that is not of the type {token_type}")
-        if not is_token(response.access_token):
-            raise NotSignedIn(f"{shown(issuer)} gave a token that no header can carry")
-        return TokenSet(
-            access_token=response.access_token,
-            token_type=token_type,
-            issuer=issuer,
-            client=client,
-            requested=scopes,
-            granted=scopes if response.scope is None else tuple(sorted(read_scopes(response.scope))),
-            expires_at=_expires_at(response.expires_in),
-            refresh_token=response.refresh_token or None,
-            proof_key=None if self.proofs is None else self.proofs.key.jwk,
-        )
 
 
 def _read_token_response(response: Fetched, url: str) -> TokenResponse:

@@ -1,10 +1,6 @@
-"""Token stores: in memory, or in a file that only its owner can read.
-
-The file is replaced as a whole, so that no process reads half of it. A file that others can read is not used.
-"""
+"""Token stores: in memory, or in a file that only its owner can read, and that is replaced as a whole."""
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import os
@@ -13,7 +9,7 @@ import stat
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -200,13 +196,13 @@ class TokenFile:
                 opened.flush()
                 os.fsync(opened.fileno())
             for _ in range(25):  # Windows refuses while another process reads the file
-                with contextlib.suppress(PermissionError):
+                with suppress(PermissionError):
                     temporary.replace(self.path)
                     return
                 time.sleep(0.02)
             temporary.replace(self.path)
         except OSError as failure:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 temporary.unlink()
             raise NotSignedIn(f"{self.path}: the tokens can't be kept: {failure.strerror}") from None
 

@@ -1,14 +1,10 @@
-"""HTTP client for one server, on aiohttp, which only this module of the client loads, at the first open.
-
-A network failure is a ConnectionLost. No request goes to another origin than that of the user's URL.
-"""
+"""HTTP client for one server, on aiohttp, which only this module loads, at the first open."""
 
 import asyncio
-import contextlib
 import os
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -67,7 +63,7 @@ class HttpResponse:
 
     async def prefetch(self) -> None:
         """Read a short body if it arrives soon: then the connection can be reused."""
-        with contextlib.suppress(TimeoutError, ConnectionLost, BadResponse):
+        with suppress(TimeoutError, ConnectionLost, BadResponse):
             async with asyncio.timeout(1.0):
                 while len(self._buffer) < 64 * 1024 and (chunk := await self._receive_chunk()):
                     self._buffer += chunk
@@ -145,7 +141,12 @@ class HttpClient:
         self._in_private_network = (
             self._in_private_network and not is_allowed_address(ip) and is_allowed_address(ip, allow_private=True)
         )
-        return _keepalive_socket(address)
+        family, kind, protocol, _, _ = address
+        connection = socket.socket(family=family, type=kind, proto=protocol)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # notices a server that vanished
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+        return connection
 
     async def close(self) -> None:
         session, self._session = self._session, None
@@ -171,7 +172,14 @@ class HttpClient:
         redirects = retries = 0
         while True:
             added = {} if self._credentials is None else await self._credentials.headers(request)
-            raw = await self._request(method, request.url, {**headers, **added}, body)
+            if self._session is None:
+                raise ConnectionLost("the client was closed")
+            try:
+                raw = await self._session.request(
+                    method, request.url, headers={**headers, **added}, data=body, allow_redirects=False
+                )
+            except self.failures as failure:
+                raise self.connection_error(failure) from None
             try:
                 response = HttpResponse(raw, self)
                 is_challenge = response.status in AUTH_STATUSES and retries < 4
@@ -196,14 +204,6 @@ class HttpClient:
         headers, nonce = response.headers("WWW-Authenticate"), response.header("DPoP-Nonce")
         challenge = AuthChallenge(response.status, headers, nonce, added, self._in_private_network)
         return await self._credentials.refused(request, challenge)
-
-    async def _request(self, method: str, url: str, headers: Headers, body: bytes | None) -> "aiohttp.ClientResponse":
-        if self._session is None:
-            raise ConnectionLost("the client was closed")
-        try:
-            return await self._session.request(method, url, headers=headers, data=body, allow_redirects=False)
-        except self.failures as failure:
-            raise self.connection_error(failure) from None
 
     def _redirect_target(self, response: HttpResponse, base: str) -> str | None:
         """The URL to send the same request to; None if the redirect is not followed, with a `detail`."""
@@ -238,13 +238,3 @@ class HttpClient:
         if isinstance(failure, aiohttp.ClientResponseError):
             return "it does not speak HTTP as it should"
         return "the connection broke"
-
-
-def _keepalive_socket(address: Any) -> socket.socket:
-    """TCP keep-alive notices a server that vanished, even on a stream that nothing is sent on."""
-    family, kind, protocol, _, _ = address
-    connection = socket.socket(family=family, type=kind, proto=protocol)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_KEEPIDLE"):
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
-    return connection

@@ -155,6 +155,12 @@ class Receiver(Protocol):
         """The server is gone for good."""
 
 
+async def cancel_and_wait(*tasks: "asyncio.Future[Any]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 def check_unread(receiver: Receiver, responses: int) -> None:
     if responses > MAX_UNREAD:
         receiver.connection_lost("the server asks, and does not read the answers")

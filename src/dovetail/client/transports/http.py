@@ -5,12 +5,11 @@ headers mirror parts of the body, and closing the response stream cancels the re
 """
 
 import asyncio
-import contextlib
 import logging
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -19,8 +18,9 @@ import msgspec
 from msgspec import Raw
 
 from dovetail.client.dispatcher import MAX_RETRY_AFTER, read_server_error
+from dovetail.client.transports import base
 from dovetail.client.transports.aiohttp import EVENT_STREAM, JSON, HttpClient, HttpResponse
-from dovetail.client.transports.base import Backoff, OutgoingMessage, Receiver, ToolHeaders, Transport, check_unread
+from dovetail.client.transports.base import Backoff, OutgoingMessage, Receiver, ToolHeaders, Transport
 from dovetail.errors import (
     BadResponse,
     ConnectionLost,
@@ -98,7 +98,7 @@ def _retry_after(response: HttpResponse) -> float | None:
 async def _read_error(response: HttpResponse) -> tuple[bytes | None, Raw | None]:
     """The body and the JSON-RPC error in it, if there is one."""
     if "json" in response.content_type:
-        with contextlib.suppress(BadMessage, BadResponse, ConnectionLost):
+        with suppress(BadMessage, BadResponse, ConnectionLost):
             body = await response.read()
             envelope = jsonrpc.decode(body)
             if isinstance(envelope, Envelope) and isinstance(envelope.error, Raw):
@@ -229,7 +229,7 @@ class HttpSession:
         headers = {**self.headers, "Accept": EVENT_STREAM}
         if reader.last_id:
             headers["Last-Event-ID"] = reader.last_id
-        with contextlib.suppress(ConnectionLost):
+        with suppress(ConnectionLost):
             async with self._http.send("GET", headers, may_sign_in=False) as response:
                 if response.ok and response.content_type == EVENT_STREAM:
                     if reader.connections and not reader.last_id:
@@ -245,7 +245,7 @@ class HttpSession:
     async def delete(self) -> None:
         """Ask the server to delete the session; it may refuse."""
         if self.id is not None and not self.is_closed:
-            with contextlib.suppress(DovetailError):
+            with suppress(DovetailError):
                 async with self._http.send("DELETE", self.headers, may_sign_in=False):
                     pass
 
@@ -254,10 +254,7 @@ class HttpSession:
 
 
 class PostTransport(Transport):
-    """Base of both HTTP transports: each message is a POST in a task of its own.
-
-    Requests are sent concurrently; a notification is delivered before all messages that are written after it.
-    """
+    """Base of both HTTP transports: each message is a POST in a task, which waits for the notification before it."""
 
     reconnects = True
 
@@ -297,16 +294,13 @@ class PostTransport(Transport):
     async def close(self) -> None:
         self._cancel_all()
         try:
-            with contextlib.suppress(TimeoutError):
+            with suppress(TimeoutError):
                 async with asyncio.timeout(self._http.limits.close_timeout):
                     await asyncio.gather(*self._background, return_exceptions=True)
                     await self._end_session()
         finally:
-            tasks = [*self._posts.values(), *self._background, *self._streams]
-            for task in tasks:
-                task.cancel()
             try:
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await base.cancel_and_wait(*self._posts.values(), *self._background, *self._streams)
             finally:
                 await self._http.close()
 
@@ -335,7 +329,7 @@ class PostTransport(Transport):
         _add_task(task, self._background)
         if message.is_response:
             _add_task(task, self._responses)
-            check_unread(self._receiver, len(self._responses))
+            base.check_unread(self._receiver, len(self._responses))
         elif message.method is not None and message.method != CANCELLED:
             self._last_notification = task
         return task
@@ -353,7 +347,7 @@ class PostTransport(Transport):
             async with asyncio.timeout(seconds if message.id is None else None):
                 if after is not None:
                     await asyncio.wait([after])
-                async with self._response_slots if message.is_response else contextlib.nullcontext():
+                async with self._response_slots if message.is_response else nullcontext():
                     await self._post(message)
         except TimeoutError:
             late = ConnectionLost(f"{message.subject}: not delivered within {seconds:g} s")
@@ -392,7 +386,7 @@ class HttpTransport(PostTransport):
 
     async def wait_for_stream(self) -> None:
         if self._session is not None:
-            with contextlib.suppress(TimeoutError):
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._session.stream_ready.wait(), self._http.limits.endpoint_timeout)
 
     def cancel_request(self, id: RequestId) -> bool:

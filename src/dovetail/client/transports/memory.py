@@ -1,7 +1,4 @@
-"""In-process transport: the same bytes as over a pipe, without a thread or a socket.
-
-Messages cross through the event loop, each side in its own context, so neither runs inside the other's call.
-"""
+"""In-process transport: messages cross through the event loop, each side in its own context."""
 
 import asyncio
 import contextvars

@@ -1,4 +1,4 @@
-"""Requests of a server's, up to 2025-11-25."""
+"""Requests of the server: up to 2025-11-25 as requests, since 2026-07-28 in rounds of a call."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ NEWEST = "2025-11-25"
 every_handshake = pytest.mark.parametrize("revision", tuple(revisions.HANDSHAKE))
 
 
-def interim(requests: Any = None, state: Any = None) -> dict[str, Any]:
+def required(requests: Any = None, state: Any = None) -> dict[str, Any]:
     """A result that asks."""
     parts = {"inputRequests": requests, "requestState": state}
     return {"resultType": "input_required", **{key: value for key, value in parts.items() if value is not None}}
@@ -36,7 +36,7 @@ def complete(value: Any = None) -> dict[str, Any]:
 
 
 def script(*results: Any) -> Any:
-    """One result after the other, whatever is asked; the last one stays."""
+    """One result after the other for all requests; the last one stays."""
     left = list(results)
     return lambda message: left.pop(0) if len(left) > 1 else left[0]
 
@@ -111,8 +111,8 @@ async def test_roots_may_change(connect: Any, revision: str) -> None:
     await client.set_roots(["/a"])
     async with client:
         await client.set_roots(["/b"])
-        told = server.methods().count("notifications/roots/list_changed")
-        assert told == (0 if revision == MODERN else 1)
+        notifications = server.methods().count("notifications/roots/list_changed")
+        assert notifications == (0 if revision == MODERN else 1)
         if revision != MODERN:
             server.ask(ROOTS)
             assert (await server.answer())["result"] == {"roots": [{"uri": "file:///b"}]}
@@ -198,7 +198,9 @@ async def test_time_stands_still_while_somebody_thinks(connect: Any) -> None:
 
 @pytest.mark.rule("MRTR-17")
 async def test_a_call_of_two_rounds(connect: Any) -> None:
-    behave = script(interim({"who": elicitation()}, "s1"), interim({"where": elicitation("Where?")}, "s2"), complete())
+    behave = script(
+        required({"who": elicitation()}, "s1"), required({"where": elicitation("Where?")}, "s2"), complete()
+    )
     client, server = connect(MODERN, behave, elicitation_handler=lambda question: {"name": question.message})
     async with client:
         assert (await client.call_tool("t", {"a": 1})).text == "done"
@@ -224,7 +226,7 @@ ASKS = {
 @pytest.mark.parametrize("method", ASKS)
 async def test_the_three_methods_that_may_ask(connect: Any, method: str) -> None:
     act, params, value = ASKS[method]
-    asked = interim({"e": elicitation(), "u": url_elicitation(), "s": sampling(), "r": ROOTS}, "state")
+    asked = required({"e": elicitation(), "u": url_elicitation(), "s": sampling(), "r": ROOTS}, "state")
     results = script(asked, complete({**value, "ttlMs": 0, "cacheScope": "private"}))
     client, server = connect(MODERN, results, **ANSWERING)
     async with client:
@@ -240,7 +242,7 @@ async def test_the_three_methods_that_may_ask(connect: Any, method: str) -> None
 
 @pytest.mark.parametrize("limit", [0, 1, 5, 32])
 async def test_there_is_an_end_to_the_rounds(connect: Any, limit: int) -> None:
-    asking = script(interim({"who": elicitation()}, "s"))
+    asking = script(required({"who": elicitation()}, "s"))
     client, server = connect(MODERN, asking, elicitation_handler=lambda question: "Ada", max_rounds=limit)
     async with client:
         with pytest.raises(BadResponse, match=f"tools/call: the server still asks for more after {limit} rounds"):
@@ -258,7 +260,7 @@ async def test_a_server_that_only_wants_to_be_asked_again() -> None:
         if not states:
             return Raw(json.dumps(complete()).encode())
         state = states.pop(0)
-        return Raw(json.dumps(interim(state=state) if state else interim({"who": elicitation()}, "3")).encode())
+        return Raw(json.dumps(required(state=state) if state else required({"who": elicitation()}, "3")).encode())
 
     async def answered() -> dict[str, Any]:
         return {"action": "accept"}
@@ -291,7 +293,7 @@ async def test_nobody_is_asked_what_can_not_be_answered_as_a_whole(connect: Any,
     requests, words = CANT[case]
     asked: list[Any] = []
     state = None if words == "asks nothing" else "s"
-    client, server = connect(MODERN, script(interim(requests, state)), elicitation_handler=asked.append)
+    client, server = connect(MODERN, script(required(requests, state)), elicitation_handler=asked.append)
     async with client:
         with pytest.raises(BadResponse, match=words) as caught:
             await client.call_tool("t")
@@ -310,7 +312,7 @@ async def test_a_handler_that_fails_fails_the_call_and_stops_the_others(connect:
         raise ValueError("the dialogue is broken")
 
     requests = {"a": elicitation("good"), "b": elicitation("bad")}
-    client, server = connect(MODERN, script(interim(requests)), elicitation_handler=handler)
+    client, server = connect(MODERN, script(required(requests)), elicitation_handler=handler)
     async with client:
         with pytest.raises(ValueError, match="the dialogue is broken"):
             await client.call_tool("t")
