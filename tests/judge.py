@@ -1,13 +1,7 @@
 """Judges every message that a server in this process emits, over pipes and over HTTP, by the official schemas.
 
 Tests use `watch(monkeypatch.setattr)`; a program that a test starts calls `judge_this_process()` before it serves, and
-<<<<<<< ours
 the test looks for `COMPLAINT` in what it wrote to stderr.
-||||||| base
-whoever started it looks for `COMPLAINT` in what it wrote to stderr.
-=======
-the test that started it looks for `COMPLAINT` in its stderr.
->>>>>>> theirs
 """
 
 import contextlib

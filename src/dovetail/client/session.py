@@ -177,7 +177,7 @@ class ClientSession:
         return read_result(method, raw, shape)
 
     async def finish(self, method: str, params: Params, send: Send) -> Raw:
-        """The result of a request that may take several input_required; `send` makes one of them."""
+        """The result of a request that may take several rounds; `send` makes one of them."""
         if method not in INPUT_METHODS or not self.revision.input_required:
             return await send(params)
         prepare_reply = partial(self._handlers.prepare_reply, self.revision)

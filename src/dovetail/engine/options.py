@@ -154,7 +154,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         secrets = checked_secrets(given["secret"], "Server: secret") if is_given else secrets_from_env(os.environ)
         rates = parse_rates(given["rate_limit"], "Server") if "rate_limit" in given else ()
         auth = None if given.get("auth") is None else lazy_auth.Auth.from_option(given["auth"])
-        parsed = {"secrets": secrets, "rate_limit": rates, "auth": auth}
+        parsed = {"secret": secrets, "rate_limit": rates, "auth": auth}
         return cls(**{**PROFILES[given.get("profile", "spec")], **given, **parsed})
 
     @property
