@@ -85,12 +85,12 @@ class Resources:
             if isinstance(source, registry.resources.Template):
                 if source.access is not None or self._has_rules():
                     chosen = [each for each in self.direct.all() if each.folder is None]
-                    registry.direct.check_overlaps(source, [*chosen, *self.templates.all()], where)
+                    registry.resources.check_overlaps(source, [*chosen, *self.templates.all()], where)
                 self.templates.add(source.uri, source, where=where)
             else:
                 if source.access is not None:
-                    registry.direct.check_overlaps(source, self.templates.all(), where)
-                self.direct.add(registry.direct.normalised(source.uri), source, where=where)
+                    registry.resources.check_overlaps(source, self.templates.all(), where)
+                self.direct.add(registry.resources.normalised(source.uri), source, where=where)
         if source.access is not None:
             self.mark_files_stale()  # a folder may list less now
 
