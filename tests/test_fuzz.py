@@ -228,7 +228,7 @@ async def _settle(wire: Wire) -> None:
             for call in wire.connection._calls.values()
             if call.context is not None and call.context.request.method != "subscriptions/listen"
         ]
-        if not busy and not wire.connection._others:
+        if not busy and not wire.connection._background:
             return
     raise AssertionError(f"requests hang: {[call.context.request for call in busy]}")
 
