@@ -20,7 +20,6 @@ from dovetail.registry.catalog import Catalog
 from dovetail.registry.functions import qualified_name
 from dovetail.registry.registration import checked_options, convert_option
 from dovetail.registry.tools import Tool, ToolOptions, compile_tool
-from dovetail.transports import http
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -194,7 +193,7 @@ class Server:
 
     def asgi(self, **options: "Unpack[AsgiOptions]") -> "HttpApp":
         """The server as an ASGI app: mount it anywhere, no lifespan wiring needed."""
-        return http.app.HttpApp(self.engine, self.http_options(options), owner=self)
+        return transports.http.app.HttpApp(self.engine, self.http_options(options), owner=self)
 
     def well_known(self, **options: "Unpack[AsgiOptions]") -> "App":
         """The app to mount at `/.well-known` of the origin, if the server has `auth=` and is mounted below a path.
@@ -211,7 +210,7 @@ class Server:
         elif transport != "stdio":
             raise SetupError(f'Server.run: transport={transport!r} is unknown; use "stdio" or "http"')
         elif options:
-            checked_options(options, [*http.options.RunOptions.__annotations__, "transport"], "Server.run")
+            checked_options(options, [*transports.http.options.RunOptions.__annotations__, "transport"], "Server.run")
             raise SetupError(f'Server.run: only for transport="http": {", ".join(sorted(options))}')
         else:
             transports.stdio.serve_stdio(self.engine, owner=self)
@@ -220,7 +219,7 @@ class Server:
         """Register an HTTP route of your own beside the MCP endpoint."""
 
         def register(function: F) -> F:
-            http.routes.check_page(function, methods)
+            transports.http.routes.check_page(function, methods)
             if path in self._routes:
                 raise SetupError(f"@server.custom_route: there is already a page at {path}")
             self._routes[path] = (function, methods)
@@ -230,9 +229,9 @@ class Server:
 
     def http_options(self, given: "AsgiOptions", *, running: bool = False) -> "HttpOptions":
         """Checked options, with the routes of `custom_route`; `running` if they are those of `run`."""
-        options = http.options.HttpOptions.from_keywords(given, running=running)
+        options = transports.http.options.HttpOptions.from_keywords(given, running=running)
         route_app = partial(
-            http.routes.route_app,
+            transports.http.routes.route_app,
             max_body_bytes=options.max_body_bytes,
             run_in_thread=self.engine.threads.run,
             body_timeout=options.body_timeout,

@@ -1,6 +1,6 @@
 """JSON Schemas of Python types: generated, checked, explained; and decoders for the values.
 
-`coerce` is loaded with the first value that does not fit.
+`coerce` is loaded with the first value that does not fit, `pydantic` with the first type of pydantic.
 """
 
 from typing import TYPE_CHECKING
@@ -9,5 +9,6 @@ from dovetail._lazy import lazy_modules
 
 if TYPE_CHECKING:
     from dovetail.schema import coerce as coerce
+    from dovetail.schema import pydantic as pydantic
 
-__getattr__ = lazy_modules(__name__, "coerce")
+__getattr__ = lazy_modules(__name__, "coerce", "pydantic")

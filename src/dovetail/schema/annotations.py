@@ -337,6 +337,15 @@ def substitute(hint: Any, variables: Mapping[Any, Any]) -> Any:
     return hint[tuple(variables.get(parameter, parameter) for parameter in parameters)]
 
 
+def is_model(annotation: Any) -> bool:
+    """Whether pydantic defines the type or its validation."""
+    if "pydantic" not in sys.modules:
+        return False
+    if isinstance(annotation, type):
+        return hasattr(annotation, "__get_pydantic_core_schema__") or hasattr(annotation, "__pydantic_validator__")
+    return type(annotation).__name__ == "TypeAliasType" and str(annotation.__module__).startswith("pydantic.")
+
+
 def is_alias(annotation: Any) -> bool:
     """Whether it is `type X = …` or a TypeAliasType, also with arguments."""
     return type(get_origin(annotation) or annotation).__name__ == "TypeAliasType"

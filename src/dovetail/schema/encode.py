@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
+from dovetail import schema as lazy_schema
 from dovetail.protocol.jsonrpc import MAX_DEPTH, check_depth
-from dovetail.schema.pydantic import dump_model, is_model
+from dovetail.schema.annotations import is_model
 
 PLAIN_TYPES: frozenset[type] = frozenset({types.NoneType, bool, int, float, str, list, tuple, dict})
 
@@ -65,7 +66,7 @@ def _simplify(value: Any) -> Any:
     if any(isinstance(value, getattr(sys.modules.get(module), name, ())) for module, name in _AS_TEXT):
         return str(value)
     if is_model(type(value)):
-        return dump_model(value)
+        return lazy_schema.pydantic.dump_model(value)
     raise TypeError(f"objects of type {type(value).__qualname__} are not supported")
 
 

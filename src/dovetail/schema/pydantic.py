@@ -4,7 +4,6 @@ It is imported only when an annotation contains one of its types, that is when t
 """
 
 import functools
-import sys
 from typing import Annotated, Any, get_args
 
 import msgspec
@@ -16,15 +15,6 @@ from dovetail.schema.validate import SchemaDocument, SchemaLimits, Validator
 
 _MAX_UNCHECKED = 8 * 1024  # bytes that pydantic validates without a check against the schema first
 _MAX_ERRORS = 50  # beyond them none is explained
-
-
-def is_model(annotation: Any) -> bool:
-    """Whether pydantic defines the type or its validation."""
-    if "pydantic" not in sys.modules:
-        return False
-    if isinstance(annotation, type):
-        return hasattr(annotation, "__get_pydantic_core_schema__") or hasattr(annotation, "__pydantic_validator__")
-    return type(annotation).__name__ == "TypeAliasType" and str(annotation.__module__).startswith("pydantic.")
 
 
 class PydanticType:

@@ -10,14 +10,16 @@ import sys
 import types
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, NotRequired, Required, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Required, get_args, get_origin
 
 import msgspec
 from msgspec import NODEFAULT, UNSET
 
 from dovetail.errors import SetupError
 from dovetail.schema.annotations import NO_CONSTRAINTS, Constraints, class_hints, is_field
-from dovetail.schema.pydantic import PydanticType
+
+if TYPE_CHECKING:
+    from dovetail.schema.pydantic import PydanticType
 
 
 class RecordField(msgspec.Struct, eq=False):
@@ -240,7 +242,7 @@ class Alternatives(Shape):
 class PydanticShape(Shape):
     """A pydantic type, with its own schema and validation."""
 
-    type: PydanticType
+    type: "PydanticType"
 
 
 class Definition(msgspec.Struct, eq=False):

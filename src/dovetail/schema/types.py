@@ -13,11 +13,11 @@ from typing import Annotated, Any, Final, ForwardRef, Literal, TypeVar, Union, g
 
 import msgspec
 
+from dovetail import schema as lazy_schema
 from dovetail.errors import SetupError
 from dovetail.schema import annotations, shapes
-from dovetail.schema.annotations import NO_CONSTRAINTS, Constraints, alias_value, is_alias
+from dovetail.schema.annotations import NO_CONSTRAINTS, Constraints, alias_value, is_alias, is_model
 from dovetail.schema.encode import OutputError, encode_json
-from dovetail.schema.pydantic import PydanticType, is_model
 from dovetail.schema.shapes import Shape
 from dovetail.schema.validate import Pattern
 
@@ -91,7 +91,7 @@ class ShapeBuilder:
             return _literal(get_args(annotation), where)
         if is_model(annotation):
             is_class = hasattr(annotation, "model_fields")  # for which msgspec calls our hook
-            return shapes.PydanticShape(type=PydanticType(annotation, where), altered=not is_class)
+            return shapes.PydanticShape(type=lazy_schema.pydantic.PydanticType(annotation, where), altered=not is_class)
         if isinstance(annotation, type) and (kind := shapes.scalar_kind(annotation)) is not None:
             return shapes.Scalar(kind=kind)
         if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
@@ -117,7 +117,7 @@ class ShapeBuilder:
             if not _only_models(inner):
                 raise
             # pydantic reads the metadata itself
-            return shapes.PydanticShape(type=PydanticType(annotation, where), altered=True)
+            return shapes.PydanticShape(type=lazy_schema.pydantic.PydanticType(annotation, where), altered=True)
 
     def _indirect(self, annotation: Any, where: str) -> Shape | None:
         """The shape of a type variable, a new type or an alias."""
@@ -146,7 +146,7 @@ class ShapeBuilder:
         arguments = tuple(member for member in get_args(annotation) if member is not msgspec.UnsetType)
         models = [member for member in arguments if is_model(member)]
         if len(models) > 1 and _only_models(annotation):
-            return shapes.PydanticShape(type=PydanticType(annotation, where), altered=True)
+            return shapes.PydanticShape(type=lazy_schema.pydantic.PydanticType(annotation, where), altered=True)
         members = tuple(self.read(member, where) for member in arguments)
         if len(members) == 1:
             return members[0]

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from dovetail._lazy import lazy_modules
 
 if TYPE_CHECKING:
+    from dovetail.transports import http as http
     from dovetail.transports import serve as serve
     from dovetail.transports import stdio as stdio
 
-__getattr__ = lazy_modules(__name__, "serve", "stdio")
+__getattr__ = lazy_modules(__name__, "http", "serve", "stdio")
 
 programs_being_imported: list[str] = []
 
