@@ -24,7 +24,6 @@ LEVELS = {
     "transports": 5,
     "server": 6,
     "toolregistry": 6,
-    "extensions": 6,
     "__init__": 6,
     "client": 7,
     "authserver": 7,
@@ -245,12 +244,3 @@ def test_the_source_names_its_actors_and_things() -> None:
     assert not [module for module, text in texts.items() if VAGUE_CONSTANTS.search(text)]
     names = Counter(path.stem for path in MODULES.values() if not path.stem.startswith("__"))
     assert not {name: count for name, count in names.items() if count > 3}
-
-
-def test_modules_of_tests_have_names_of_their_own() -> None:
-    """Test folders are no packages: of two modules with one name the second is never seen."""
-    found: dict[str, list[str]] = {}
-    for path in Path(__file__).parent.rglob("*.py"):
-        if path.name != "conftest.py" and "node" not in path.parts and "programs" not in path.parts:
-            found.setdefault(path.name, []).append(str(path))
-    assert not {name: paths for name, paths in found.items() if len(paths) > 1}
