@@ -72,9 +72,9 @@ async def test_the_cached_contents_are_bounded_in_number_and_size(size: int, cac
     resources = Resources(server.engine.threads, CacheHint(), print, print, max_cached=3, max_cached_size=100)
     resources.add(server.engine.resources.templates.all()[0])
 
-    async def call(_: Any, values: Any, __: str, shape: Any) -> Any:
+    async def call(_: Any, values: Any, __: str, to_result: Any) -> Any:
         reads.append(values["id"])
-        return shape("x" * size)
+        return to_result("x" * size)
 
     for number in range(cached):
         await resources.read(f"a://{number}", call, call)

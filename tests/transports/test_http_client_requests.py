@@ -200,7 +200,7 @@ async def test_a_client_request_may_end_at_any_moment(way: str) -> None:
             asked = {each["id"] for each in messages if each.get("method") == "roots/list"}
             called_off = {each["params"]["requestId"] for each in messages if each.get("method", "")[:1] == "n"}
             assert len(asked - called_off) == (way == "answer"), (turns, messages)
-            assert not endpoint_of(app).messages.replies.count
+            assert not endpoint_of(app).messages.client_requests.count
 
 
 async def test_a_client_that_disconnected_before_there_was_a_stream_is_not_waited_for(

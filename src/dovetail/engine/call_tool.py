@@ -59,8 +59,8 @@ async def call_tool(engine: "Engine", context: RequestContext) -> Result:
         except BaseException as raised:
             await raise_failure(engine, context, tool.invocation, raised, tool.label)
         if context.client_requests is None and (type(value) in PLAIN_TYPES or not isinstance(value, InputRequired)):
-            return tool.shape(value)
-        result = tool.shape(await final_value(engine, context, tool.invocation, arguments, tool.label, value))
+            return tool.to_result(value)
+        result = tool.to_result(await final_value(engine, context, tool.invocation, arguments, tool.label, value))
         if context.client_requests is not None and not result.is_error:
             context.client_requests.check_replay()
         return result

@@ -1,4 +1,4 @@
-"""Requests to the client up to 2025-11-25: a running call sends one and waits for its response.
+"""Requests to the client: `request_input` for every revision, and `LiveRequests`, which wait, up to 2025-11-25.
 
 A pending request is in the table of its connection, or over HTTP in that of its worker (`PendingRequests`). Where
 workers share a state, it is a key there too: the client may send its response to any of them.

@@ -192,7 +192,7 @@ class FleetLimit(Limit):
                             if not await listener.wait():
                                 raise lazy_state.base.StoreUnavailable  # it was closed
         except lazy_state.base.StoreUnavailable as failure:
-            text = f"{self._subject} can't be called now: its limit is kept in a store that is in trouble"
+            text = f"{self._subject} can't be called now: its limit is kept in an unavailable store"
             log.warning("%s: %s", text, failure)
             raise Busy(f"{text}; try again later", http_status=503) from None
         finally:

@@ -9,7 +9,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from contextvars import Context, copy_context
+from contextvars import Context as ContextVars
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -110,7 +111,7 @@ class Connection:
         self.session: Session | None = None
         self.first_request = asyncio.Event()  # the client has made a valid request
         self._loop = asyncio.get_running_loop()
-        self._received: list[tuple[Call, Context]] = []  # requests that have not started
+        self._received: list[tuple[Call, ContextVars]] = []  # requests that have not started
         self._calls: dict[RequestId, Call] = {}
         self._background: set[asyncio.Task[Any]] = set()  # batches, and cancelled calls that still clean up
         self._subscription: Subscription | None = None
@@ -129,12 +130,12 @@ class Connection:
     def start_calls(self) -> None:
         """Serve the received requests in their order, each until it waits for something."""
         received, self._received = self._received, []
-        for call, context in received:
+        for call, variables in received:
             work = self._serve(call, self.pipe.write)
             if sys.version_info >= (3, 12):  # eager: a call that never waits costs no turn of the loop
-                asyncio.Task(work, loop=self._loop, context=context, eager_start=True)
+                asyncio.Task(work, loop=self._loop, context=variables, eager_start=True)
             else:
-                self._loop.create_task(work, context=context)
+                self._loop.create_task(work, context=variables)
 
     def receive(self, line: bytes | bytearray | memoryview) -> None:
         """Receive one line; its request starts with `start_calls`. Never raises."""
@@ -169,14 +170,14 @@ class Connection:
             raise ProtocolError("A request with this id is still in flight", code=INVALID_REQUEST)
         if len(self._calls) >= limits.in_flight:
             raise Busy(f"This connection has {limits.in_flight} requests in flight; wait for some of them")
-        opened = inbound.parse_request(message)
-        if opened.method == LISTEN and self._listens() >= limits.listens:
+        parsed = inbound.parse_request(message)
+        if parsed.method == LISTEN and self._listens() >= limits.listens:
             raise Busy(f"This connection has {limits.listens} listens open; end some of them")
-        if batched and opened.method == "initialize":
+        if batched and parsed.method == "initialize":
             raise ProtocolError("initialize can't be part of a batch", code=INVALID_REQUEST)
         if self._handshake_only:
-            inbound.refuse_modern(opened)
-        request = inbound.modern(opened) or inbound.on_connection(opened, self.session)
+            inbound.refuse_modern(parsed)
+        request = inbound.modern(parsed) or inbound.on_connection(parsed, self.session)
         if batched:
             inbound.allow_batch(request.revision)
         if request.method == "initialize":
@@ -186,7 +187,7 @@ class Connection:
             request, call.emit, principal=self._principal, locate=self._locate, in_process=self._in_process
         )
         if request.revision.handshake and self.session is not None:
-            call.context.sessions = self
+            call.context.session_access = self
             call.context.channel = call
         self.first_request.set()
         return call
@@ -261,7 +262,7 @@ class Connection:
         except BaseException:  # any failure gets a response while the client waits for one
             if not call.open or asyncio.current_task(self._loop) is not call.task:  # torn down after the loop's end
                 raise
-            log.exception("%s could not be answered properly", request.method)
+            log.exception("%s failed, and its response could not be made", request.method)
             response = jsonrpc.error(request.id, ProtocolError("Internal error", code=INTERNAL_ERROR))
         finally:
             is_wanted = call.open

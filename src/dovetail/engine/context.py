@@ -170,8 +170,8 @@ class Context:
             return None
         if self._context.request.revision.log_on_request:
             return self._context.request.log_level
-        sessions = self._context.sessions
-        level = None if sessions is None else sessions.record.log_level
+        session_access = self._context.session_access
+        level = None if session_access is None else session_access.record.log_level
         return level or self._engine.options.log_level
 
     def debug(self, data: Any, logger: str | None = None) -> Awaitable[None]:

@@ -50,7 +50,7 @@ async def _run_before_response(context: RequestContext) -> None:
         try:
             await callback()
         except Exception:
-            log.exception("%s: something that belongs before the answer failed", context.request.method)
+            log.exception("%s: a callback before the response failed", context.request.method)
 
 
 def _as_protocol_error(engine: "Engine", context: RequestContext, failure: BaseException) -> BaseException:

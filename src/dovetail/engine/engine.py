@@ -149,7 +149,7 @@ class Engine:
 
     def capabilities_for(self, context: RequestContext) -> ServerCapabilities:
         """Fewer where a handshake client has no session."""
-        sessionless = context.sessions is None and context.request.revision.handshake
+        sessionless = context.session_access is None and context.request.revision.handshake
         return self.capabilities.without_sessions() if sessionless else self.capabilities
 
     def announced_kinds(self) -> list[ChangeKind]:

@@ -54,8 +54,8 @@ async def ping(engine: "Engine", context: RequestContext) -> Result:
 
 async def set_level(engine: "Engine", context: RequestContext) -> Result:
     params: methods.SetLevelParams = context.request.params
-    if context.sessions is not None:
-        await context.sessions.change(lambda record: record.replace(log_level=params.level))
+    if context.session_access is not None:
+        await context.session_access.change(lambda record: record.replace(log_level=params.level))
     return EMPTY
 
 
@@ -129,15 +129,19 @@ async def subscribe(engine: "Engine", context: RequestContext) -> Result:
     rule = engine.resources.access_to(params.uri)
     if rule is not None and not await lazy.access.may_use(engine, context, rule):
         raise NotFound(uri=params.uri)
-    if context.sessions is not None:
-        await context.sessions.change(lambda record: record.replace(subscriptions=record.subscriptions | {params.uri}))
+    if context.session_access is not None:
+        await context.session_access.change(
+            lambda record: record.replace(subscriptions=record.subscriptions | {params.uri})
+        )
     return EMPTY
 
 
 async def unsubscribe(engine: "Engine", context: RequestContext) -> Result:
     params: methods.UriParams = context.request.params
-    if context.sessions is not None:
-        await context.sessions.change(lambda record: record.replace(subscriptions=record.subscriptions - {params.uri}))
+    if context.session_access is not None:
+        await context.session_access.change(
+            lambda record: record.replace(subscriptions=record.subscriptions - {params.uri})
+        )
     return EMPTY
 
 
@@ -200,9 +204,9 @@ async def get_prompt(engine: "Engine", context: RequestContext) -> Result:
         arguments = prompt.decode(require_object(params.arguments))
     except ArgumentError as failure:
         raise ProtocolError(str(failure), code=INVALID_PARAMS, data={"errors": failure.problems}) from None
-    shape = partial(registry.prompts.shape_prompt, description=prompt.definition.description)
+    to_result = partial(registry.prompts.to_prompt_result, description=prompt.definition.description)
     label = f"prompt {prompt.name}"
-    result: results.PromptResult = await call_in_slot(engine, context, prompt.invocation, arguments, label, shape)
+    result: results.PromptResult = await call_in_slot(engine, context, prompt.invocation, arguments, label, to_result)
     return result
 
 
@@ -218,11 +222,11 @@ async def call_in_slot(engine: "Engine", context: RequestContext, *call: Any) ->
 
 async def call_function(
     engine: "Engine", context: RequestContext, invocation: Invocation, arguments: dict[str, Any], label: str,
-    shape: Callable[[Any], Any],
+    to_result: Callable[[Any], Any],
 ) -> Any:  # fmt: skip
     """Call an author's function whose failures are JSON-RPC errors. Unexpected ones are logged."""
     try:
-        return shape(await invoke(engine, context, invocation, arguments, label))
+        return to_result(await invoke(engine, context, invocation, arguments, label))
     except ToolError as failure:
         raise ProtocolError(str(failure), code=INTERNAL_ERROR) from None
     except CallTimeout as failure:
@@ -250,8 +254,10 @@ async def complete(engine: "Engine", context: RequestContext) -> Result:
     arguments: dict[str, Any] = {"value": argument.value}
     if completer.takes_arguments:
         arguments["arguments"] = dict(params.context.arguments)
-    label, shape = f"completion of {argument.name}", registry.prompts.shape_completion
-    return results.CompleteResult(await call_in_slot(engine, context, completer.invocation, arguments, label, shape))
+    label, to_result = f"completion of {argument.name}", registry.prompts.to_completion
+    return results.CompleteResult(
+        await call_in_slot(engine, context, completer.invocation, arguments, label, to_result)
+    )
 
 
 HANDLERS: dict[str, Handler] = {

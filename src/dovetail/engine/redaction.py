@@ -44,7 +44,7 @@ _PROSE = (
 )
 
 
-class _Shape(msgspec.Struct, frozen=True):
+class _SecretPattern(msgspec.Struct, frozen=True):
     """What a secret looks like. A text without `sign`, in lower case, has none: that decides for most texts."""
 
     sign: str
@@ -52,19 +52,21 @@ class _Shape(msgspec.Struct, frozen=True):
     replacement: str = REDACTED
 
 
-_SHAPES = (
-    _Shape("private key", r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]{0,20}KEY-----|\Z)"),
-    _Shape("://", r"""(://[^\s/?#:@"'<>]*+:)[^\s/?#"'<>]*@""", rf"\g<1>{REDACTED}@"),
-    _Shape("bearer", rf"(?i)(?<!\w)(bearer\s++)(?!{_PROSE})[\w.~+/=-]++", rf"\g<1>{REDACTED}"),
+_SECRET_PATTERNS = (
+    _SecretPattern(
+        "private key", r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]{0,20}KEY-----|\Z)"
+    ),
+    _SecretPattern("://", r"""(://[^\s/?#:@"'<>]*+:)[^\s/?#"'<>]*@""", rf"\g<1>{REDACTED}@"),
+    _SecretPattern("bearer", rf"(?i)(?<!\w)(bearer\s++)(?!{_PROSE})[\w.~+/=-]++", rf"\g<1>{REDACTED}"),
     # Base64 of `user:password` is long and has a capital or a digit inside; the word after "basic" in prose has not.
-    _Shape(
+    _SecretPattern(
         "basic",
         r"(?<!\w)((?i:basic)\s++)(?=[\w+/=-]{8})[A-Za-z0-9+/][a-z]*+[A-Z0-9+/=][\w+/=-]*+",
         rf"\g<1>{REDACTED}",
     ),
-    _Shape("eyj", r"(?<![\w-])eyJ[\w-]++\.[\w-]*+\.[\w.-]*+"),  # a JWT
+    _SecretPattern("eyj", r"(?<![\w-])eyJ[\w-]++\.[\w-]*+\.[\w.-]*+"),  # a JWT
     # Keys that well-known services mark with a prefix.
-    _Shape("", r"(?<![\w-])(?:gh[pousr]_|github_pat_|glpat-|sk-|xox[abeprs]-|AIza)[\w-]{20,}+"),
+    _SecretPattern("", r"(?<![\w-])(?:gh[pousr]_|github_pat_|glpat-|sk-|xox[abeprs]-|AIza)[\w-]{20,}+"),
 )
 
 # `key = value`, `"key": "value"` and `key: value` inside text. The key is matched first, the value only if the key is
@@ -110,9 +112,9 @@ class Redactor:
         if len(line) > MAX_TEXT:
             line = line[:MAX_TEXT] + CUT
         lowered = line.lower()
-        for shape in _SHAPES:
-            if shape.sign in lowered:
-                line = re.sub(shape.pattern, shape.replacement, line)
+        for secret in _SECRET_PATTERNS:
+            if secret.sign in lowered:
+                line = re.sub(secret.pattern, secret.replacement, line)
         return self._without_keyed_values(line) if ":" in line or "=" in line else line
 
     def is_secret_key(self, key: str) -> bool:

@@ -33,7 +33,7 @@ Emit = Callable[[bytes], Awaitable[None]]
 CloseStream = Callable[[float | None], Awaitable[None]]
 
 
-class SessionStore(Protocol):
+class SessionAccess(Protocol):
     """Where the session of a request lives; each transport has its own."""
 
     @property
@@ -126,7 +126,7 @@ class RequestContext(msgspec.Struct, eq=False):
 
     request: Request
     emit: Emit
-    sessions: SessionStore | None = None
+    session_access: SessionAccess | None = None
     before_response: list[Callable[[], Awaitable[None]]] = []  # callbacks
     progress: "ProgressSender | None" = None  # from the first report on
     close_stream: CloseStream | None = None  # where the client can resume the stream

@@ -166,8 +166,8 @@ class Resources:
         if source.access is not None and not await may_read(source.access):
             raise NotFound(uri=uri)
         try:
-            shape = partial(registry.resources.shape_contents, uri=uri, mime_type=source.mime_type)
-            items = await call(source.invocation, values, f"resource {source.uri}", shape)
+            to_result = partial(registry.resources.to_contents, uri=uri, mime_type=source.mime_type)
+            items = await call(source.invocation, values, f"resource {source.uri}", to_result)
         except NotFound as failure:
             raise NotFound(failure.message, uri=uri) from None
         hint = source.hint or self._hint

@@ -26,7 +26,7 @@ from dovetail.state.base import Codec, Conflict, Entry, StateBackend, StoreFull
 RECENT_USE = 60.0  # seconds; a session that was used since is not evicted for a caller that has as many
 MAX_CHECKS = 8  # of sessions that might be evicted
 MAX_ID = 128
-ENDED_KEY = "cancel/"  # and the id of a session that was ended
+ENDED_PREFIX = "cancel/"  # and the id of a session that was ended
 _codec: Codec[Session] = Codec(Session, "session", version=2)
 
 
@@ -52,7 +52,7 @@ class SessionHandle(msgspec.Struct, eq=False):
 
     async def has_ended(self) -> bool:
         """Whether it was ended. One that is merely gone was not: a store may lose its records."""
-        return await self._sessions.state.get(ENDED_KEY + self.record.id) is not None
+        return await self._sessions.state.get(ENDED_PREFIX + self.record.id) is not None
 
     async def change(self, change: Callable[[Session], Session]) -> None:
         """Raises what `change` raises. A session that has ended meanwhile stays ended."""
@@ -268,7 +268,7 @@ class Sessions:
     async def end(self, id: str) -> None:
         """For all workers, also those that serve a stream or a call of it."""
         with suppress(StoreFull):  # then its calls at other workers go on
-            await self.state.put(ENDED_KEY + id, b"", ttl=30.0)
+            await self.state.put(ENDED_PREFIX + id, b"", ttl=30.0)
         await self.state.delete(_key(id))
         self._forget(id)  # not before: while the backend is unavailable, the session still counts
         await self.state.drop(messages(id))
@@ -321,11 +321,12 @@ _ByLastUse = OrderedDict[str, _Known]  # the longest idle first
 
 
 def topic(id: str) -> str:
-    """Published when a session has changed or ended; also the key of its record."""
+    """Published when a session has changed or ended."""
+    return _key(id)
+
+
+def _key(id: str) -> str:
     return f"session/{id}"
-
-
-_key = topic
 
 
 def messages(id: str) -> str:

@@ -36,7 +36,7 @@ _DECODE_ERRORS = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
 _SEQUENCES = (list, tuple, abc.Sequence, abc.Iterable, abc.Collection)
 
 Decode = Callable[[bytes], Any]
-ResultShape = Callable[[Any], ToolResult]
+ToResult = Callable[[Any], ToolResult]
 
 
 class Output:
@@ -161,7 +161,7 @@ FENCED = (
 )
 
 
-def mark_untrusted(shape: ResultShape, how: UntrustedOutput) -> ResultShape:
+def mark_untrusted(shape: ToResult, how: UntrustedOutput) -> ToResult:
     """`shape`, with the mark of untrusted output on every result, or a fence too."""
 
     def mark(value: Any) -> ToolResult:

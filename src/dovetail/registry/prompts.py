@@ -65,7 +65,7 @@ def compile_prompt(function: Callable[..., Any], options: PromptOptions, *, inje
     )
 
 
-def shape_prompt(value: Any, description: str | None) -> PromptResult:
+def to_prompt_result(value: Any, description: str | None) -> PromptResult:
     """Text, a message, content, or a list of them; text becomes a message of the user."""
     if isinstance(value, PromptResult):
         value, description = value.messages, value.description
@@ -110,7 +110,7 @@ def compile_completer(function: Callable[..., Any], subject: str, *, injectable:
     return Completer(invocation=Invocation.from_info(info, {}), takes_arguments="arguments" in names, where=info.where)
 
 
-def shape_completion(value: Any) -> Completion:
+def to_completion(value: Any) -> Completion:
     if isinstance(value, Completion):
         return msgspec.structs.replace(value, values=[str(item) for item in value.values])
     if isinstance(value, str) or not hasattr(value, "__iter__"):

@@ -274,12 +274,12 @@ def entry_definition(folder: Template, entry: FileEntry) -> ResourceDefinition:
     )
 
 
-def shape_contents(value: Any, uri: str, mime_type: str | None) -> list[ResourceContents]:
+def to_contents(value: Any, uri: str, mime_type: str | None) -> list[ResourceContents]:
     """The contents for a return value: str becomes text, bytes a blob, any other value JSON text."""
     if isinstance(value, ResourceContents):
         return [value]
     if isinstance(value, FileContents):
-        return shape_contents(value.data, uri, mime_type or value.entry.mime_type)
+        return to_contents(value.data, uri, mime_type or value.entry.mime_type)
     if isinstance(value, str):
         return [ResourceContents(uri, mime_type or TEXT, text=value)]
     if isinstance(value, BINARY):

@@ -17,7 +17,7 @@ from dovetail.protocol.types import CONTENT_TYPES, TAGS_KEY, Content, Icon, Text
 from dovetail.registry.arguments import Arguments, RawArguments
 from dovetail.registry.catalog import check_name
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function
-from dovetail.registry.outputs import Output, ResultShape, compile_output, compile_raw_output, mark_untrusted
+from dovetail.registry.outputs import Output, ToResult, compile_output, compile_raw_output, mark_untrusted
 from dovetail.registry.registration import (
     AccessRule,
     CommonOptions,
@@ -59,7 +59,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     definition: ToolDefinition
     invocation: Invocation
     decode: Callable[[bytes | Raw], dict[str, Any]]
-    shape: Callable[[Any], ToolResult]
+    to_result: Callable[[Any], ToolResult]
     label: str  # for the log
     access: AccessRule | None = None  # None: every caller may call it
     requires: frozenset[str] = frozenset()
@@ -127,7 +127,7 @@ def compile_tool(
     except SetupError as problem:
         raise SetupError(f"{info.where}: {problem}") from None
     policy = options.get("output", "text" if options.get("structured_output") is False else output)
-    output_schema, shape = _compile_result(info, policy, options.get("output_schema"))
+    output_schema, to_result = _compile_result(info, policy, options.get("output_schema"))
     rates = parse_rates(options["rate_limit"], info.where) if "rate_limit" in options else ()
     untrusted = options.get("untrusted_output", False)
     return Tool(
@@ -139,7 +139,7 @@ def compile_tool(
         ),
         invocation=Invocation.from_info(info, options, by_name=arguments.by_name),
         decode=arguments.decode,
-        shape=mark_untrusted(shape, untrusted) if untrusted else shape,
+        to_result=mark_untrusted(to_result, untrusted) if untrusted else to_result,
         label=f"tool {name}",
         access=access_rule(options, info.where),
         requires=frozenset(options.get("requires", ())),
@@ -194,7 +194,7 @@ def _choices(schema: Any) -> list[str] | None:
 
 def _compile_result(
     info: FunctionInfo, policy: OutputPolicy, raw: Mapping[str, Any] | None
-) -> tuple[dict[str, Any] | None, ResultShape]:
+) -> tuple[dict[str, Any] | None, ToResult]:
     output = _output_for(info, policy, raw)
     if output is None:
         return None, shape_as_text if policy == "text" else shape_unstructured
@@ -202,7 +202,7 @@ def _compile_result(
     plain = PLAIN_TYPES if raw is None else PLAIN_TYPES - {dict}
     encode = output.encode
 
-    def shape(value: Any) -> ToolResult:
+    def to_result(value: Any) -> ToolResult:
         if type(value) in plain or (whole := explicit(value)) is None:
             return ToolResult(structured=Raw(encode(value)), wrap=wrap, text_copy=text_copy)
         return whole
@@ -222,7 +222,7 @@ def _compile_result(
         structured = Raw(encode(result.structured))
         return msgspec.structs.replace(result, structured=structured, wrap=wrap, text_copy=text_copy)
 
-    return output.schema, shape
+    return output.schema, to_result
 
 
 def _output_for(info: FunctionInfo, policy: OutputPolicy, raw: Mapping[str, Any] | None) -> Output | None:

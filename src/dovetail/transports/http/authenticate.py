@@ -135,7 +135,7 @@ class Authenticator:
         except Unauthorized as refusal:
             if self._audit is not None and refusal.error not in FIRST_STEPS:
                 path = request.scope["path"]  # without the query, which may hold a token
-                principal, address = request.principal, self._urls.proxies.caller(request.scope)
+                principal, address = request.principal, self._urls.proxies.address_of(request.scope)
                 self._audit.record_refusal(
                     refusal, method=request.method, name=path, principal=principal, address=address
                 )

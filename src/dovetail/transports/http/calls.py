@@ -28,7 +28,7 @@ from dovetail.transports.http.asgi import Receive
 from dovetail.transports.http.request import keep_alive
 from dovetail.transports.http.response import HttpResponse, PostResponse
 
-KEEPALIVE_AFTER = 0.05  # seconds; the connection of a quicker call needs no keep-alive
+SLOW_AFTER = 0.05  # seconds of waiting; then a call is primed, known to other workers, and its connection kept alive
 
 log = logging.getLogger("dovetail")
 
@@ -39,7 +39,7 @@ BatchItem = Coroutine[Any, Any, bytes | None]  # serves one message of a batch; 
 def error_outcome(failure: BaseException, id: RequestId, request: Request, response: HttpResponse | None) -> Outcome:
     """The error response to a failed call. `response`: None in a batch, whose calls share the headers."""
     if not isinstance(failure, ProtocolError):
-        log.error("%s could not be answered properly", request.method, exc_info=failure)
+        log.error("%s failed, and its response could not be made", request.method, exc_info=failure)
         failure = ProtocolError("Internal error", code=INTERNAL_ERROR)
     has_status = not request.revision.handshake or isinstance(failure, (RateLimited, Unauthorized))
     if response is not None:
@@ -48,7 +48,7 @@ def error_outcome(failure: BaseException, id: RequestId, request: Request, respo
 
 
 class PostInFlight(msgspec.Struct, eq=False):
-    """One POST that is being served. It is the timer of its own work: if that takes long, it sends keep-alives."""
+    """One POST that is being served; a `Timer` (see `run_with_timer`) that begins keep-alives if the work takes long."""
 
     response: PostResponse
     receive: Receive
@@ -57,7 +57,7 @@ class PostInFlight(msgspec.Struct, eq=False):
     finished: asyncio.Future[None] | None = None  # from the first keep-alive on
 
     def begin(self) -> None:
-        self.timer = asyncio.get_running_loop().call_later(KEEPALIVE_AFTER, self._begin_keep_alive)
+        self.timer = asyncio.get_running_loop().call_later(SLOW_AFTER, self._begin_keep_alive)
 
     def translate_cancellation(self, cancelled: asyncio.CancelledError) -> BaseException:
         return cancelled

@@ -70,7 +70,7 @@ class Endpoint:
 
     def stop_client_requests(self) -> None:
         """Refuse responses of clients from now on; calls that wait for one fail."""
-        self.messages.replies.close()
+        self.messages.client_requests.close()
 
     async def stop(self) -> None:
         self._engine.elicitations.shared = None
@@ -112,10 +112,10 @@ class Endpoint:
     def _request(self, http_request: HttpRequest, message: Envelope) -> Awaitable[object]:
         assert isinstance(message.id, (int, str))
         try:
-            opened = inbound.parse_request(message)
-            request = inbound.modern(opened, http_request.headers)
+            parsed = inbound.parse_request(message)
+            request = inbound.modern(parsed, http_request.headers)
             if request is None:
-                return self._handshake_request(http_request, opened)
+                return self._handshake_request(http_request, parsed)
             return self._modern_request(http_request, request)
         except ProtocolError as failure:
             return http_request.refuse(failure, message.id)
@@ -184,19 +184,19 @@ class Endpoint:
 
     # ── up to 2025-11-25: in sessions, unless the server is stateless ──
 
-    async def _handshake_request(self, http_request: HttpRequest, opened: ParsedRequest) -> None:
+    async def _handshake_request(self, http_request: HttpRequest, parsed: ParsedRequest) -> None:
         try:
             session = http_request.session = await self._find_session(http_request)
             self._in_flight.refuse_if_closing()
             record = None if session is None else session.record
-            request = inbound.on_http(opened, http_request.headers, record, stateless=self._options.stateless)
+            request = inbound.on_http(parsed, http_request.headers, record, stateless=self._options.stateless)
             if request.method == "initialize":
                 http_request.session = await self._create_session(http_request, request)
                 serving = self._initialize(http_request, request)
             else:
                 serving = self._serve_in_session(http_request, request)
         except ProtocolError as failure:
-            await http_request.refuse(failure, opened.id)
+            await http_request.refuse(failure, parsed.id)
         else:
             await serving
 
@@ -251,7 +251,7 @@ class Endpoint:
 
     def _context(self, http_request: HttpRequest, request: Request, response: PostResponse) -> RequestContext:
         session = response.session
-        locate = partial(self._proxies.caller, http_request.scope)  # called by rate limits and the audit alone
+        locate = partial(self._proxies.address_of, http_request.scope)  # called by rate limits and the audit alone
         context = RequestContext(request, response.emit, session, principal=http_request.principal, locate=locate)
         if session is not None:
             context.channel = SessionChannel(self.messages, session, response)
@@ -305,11 +305,11 @@ class Endpoint:
             return self._message_in_batch(http_request, message)
         assert isinstance(message.id, (int, str))
         try:
-            opened = inbound.parse_request(message)
-            if opened.method == "initialize":
+            parsed = inbound.parse_request(message)
+            if parsed.method == "initialize":
                 raise ProtocolError("initialize can't be part of a batch", code=INVALID_REQUEST)
             record, stateless = None if session is None else session.record, self._options.stateless
-            request = inbound.modern(opened, headers) or inbound.on_http(opened, headers, record, stateless=stateless)
+            request = inbound.modern(parsed, headers) or inbound.on_http(parsed, headers, record, stateless=stateless)
             if session is not None:
                 self.calls.refuse_duplicate(session.record.id, request.id)
             context = self._context(http_request, request, batch.response)
@@ -333,14 +333,14 @@ class Endpoint:
         inbound.accept_on_http(message, http_request.headers, record, stateless=self._options.stateless)
         if session is None:
             return
-        session_id, replies = session.record.id, self.messages.replies
+        session_id, client_requests = session.record.id, self.messages.client_requests
         if not message.is_notification:
-            await replies.deliver_anywhere(session_id, message.id, ClientResponse.from_envelope(message))
+            await client_requests.deliver_anywhere(session_id, message.id, ClientResponse.from_envelope(message))
         elif message.method == "notifications/cancelled":
             if (id := inbound.read_cancelled_id(message)) is not None:
                 await self.calls.cancel(session_id, id)
         elif message.method == "notifications/progress":
-            await replies.deliver_anywhere(session_id, inbound.read_progress_token(message))
+            await client_requests.deliver_anywhere(session_id, inbound.read_progress_token(message))
         elif message.method == "notifications/initialized" and not session.record.initialized:
             await session.change(lambda record: record.replace(initialized=True))
 

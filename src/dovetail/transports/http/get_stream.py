@@ -55,9 +55,9 @@ class ServerMessages:
         self._state = state
         self._ttl = max(7 * 86_400.0, 2 * session_timeout)
         self.presence = Presence(state, 3 * beat)
-        self.replies = PendingRequests(state, check_interval=beat)
+        self.client_requests = PendingRequests(state, check_interval=beat)
 
-    async def tell(self, session: SessionHandle, message: bytes) -> None:
+    async def notify(self, session: SessionHandle, message: bytes) -> None:
         """Send a notification on the GET stream of the session, now or when the client opens one."""
         try:
             await self.append(session, message)
@@ -80,7 +80,7 @@ class ServerMessages:
         """Whether it is a client request that is not pending any more."""
         envelope = jsonrpc.decode(message)
         is_request = isinstance(envelope, Envelope) and envelope.is_request
-        return is_request and not await self.replies.is_pending(session_id, str(envelope.id))  # type: ignore[union-attr]
+        return is_request and not await self.client_requests.is_pending(session_id, str(envelope.id))  # type: ignore[union-attr]
 
     # ── URL elicitations: any worker may hear that the user is done ──
 
@@ -98,7 +98,7 @@ class ServerMessages:
 
     async def notify_session(self, id: str, message: bytes) -> None:
         if (session := await self._sessions.load(id)) is not None:
-            await self.tell(session, message)
+            await self.notify(session, message)
 
 
 def _elicitation_key(id: str) -> str:
@@ -136,11 +136,11 @@ class SessionChannel(msgspec.Struct, eq=False):
                 return True
             return response.events is not None and bool(await presence.current(response.events.name))
 
-        return messages.replies.open(session.record.id, timeout, send, is_reachable)
+        return messages.client_requests.open(session.record.id, timeout, send, is_reachable)
 
     async def notify(self, message: bytes) -> None:
         if self._response is None or not await self._response.send_message(message):
-            await self._messages.tell(self._session, message)
+            await self._messages.notify(self._session, message)
 
     def close(self) -> None:
         self._response = None

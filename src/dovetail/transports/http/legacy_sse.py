@@ -144,7 +144,7 @@ class SseEndpoint(msgspec.Struct, eq=False):
         if request.method != "GET":
             await request.refuse_method(b"GET", "GET this path; it answers with the path to POST to")
             return
-        client = SseClient(self._engine, request, self._proxies.caller(request.scope))
+        client = SseClient(self._engine, request, self._proxies.address_of(request.scope))
         self._in_flight.open_stream(client, client.end, client.on_disconnect, quota_key(request, self._proxies))
         self._in_flight.add(client, client.end)
         self._clients[client.id] = client

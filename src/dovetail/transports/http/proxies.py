@@ -51,7 +51,7 @@ class TrustedProxies:
         self._trusts_unix = UNIX in given
         self._cached_hop = lru_cache(maxsize=10_000)(self._parse_hop)
 
-    def caller(self, scope: Scope) -> str | None:
+    def address_of(self, scope: Scope) -> str | None:
         """The address of the caller; None if it is not known."""
         client = scope.get("client")
         peer: str | None = client[0] if client else None
@@ -114,6 +114,6 @@ def _network(entry: str) -> Network:
 
 def quota_key(request: HttpRequest, proxies: TrustedProxies) -> str:
     """The caller in whose quota of sessions and streams a request counts; anonymous if the address is loopback."""
-    address = proxies.caller(request.scope) if request.owner is None else None
+    address = proxies.address_of(request.scope) if request.owner is None else None
     parsed = _address(address or "")
     return caller_of(request.owner, None if parsed is not None and parsed.is_loopback else address, IPV6_SITE_BITS)

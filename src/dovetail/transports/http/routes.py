@@ -61,7 +61,7 @@ class PageRequest:
     def client(self) -> str | None:
         """The address of the client, if known; also behind `trusted_proxies`."""
         proxies: TrustedProxies = self.scope.get(PROXIES, NO_PROXIES)
-        return proxies.caller(self.scope)
+        return proxies.address_of(self.scope)
 
     @cached_property
     def query(self) -> dict[str, list[str]]:

@@ -229,7 +229,7 @@ def log_access(protocol: "HttpProtocol", scope: Scope | None, status: int) -> No
     address = ":".join(map(str, client or ()))
     line = "-"
     if scope is not None:
-        caller = protocol.state.proxies.caller(scope)
+        caller = protocol.state.proxies.address_of(scope)
         if client is None or caller != client[0]:
             address = caller or ""  # behind a proxy, where no port is known
         line = f"{scope['method']} {quote(scope['path'])} HTTP/{scope['http_version']}"
