@@ -48,7 +48,7 @@ def error_outcome(failure: BaseException, id: RequestId, request: Request, respo
 
 
 class PostInFlight(msgspec.Struct, eq=False):
-    """One POST that is being served; a `Timer` (see `run_with_timer`) that begins keep-alives if the work takes long."""
+    """One POST that is being served; a `Timer` (see `run_with_timer`) that begins keep-alives if it takes long."""
 
     response: PostResponse
     receive: Receive
