@@ -20,7 +20,7 @@ async def pack(seconds: float) -> str:
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    async with mcp.lifetime():
+    async with mcp.lifespan():
         yield
 
 

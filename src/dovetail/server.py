@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dovetail.transports.http.asgi import App
     from dovetail.transports.http.options import AsgiOptions, HttpOptions, RunOptions
 
-Transport = Literal["stdio", "http", "streamable-http", "sse"]
+TransportName = Literal["stdio", "http", "streamable-http", "sse"]
 HTTP_NAMES = ("http", "streamable-http", "sse")  # what other frameworks call it; one endpoint serves them all
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -203,7 +203,7 @@ class Server:
         """
         return self.asgi(**options).well_known(has_path="path" in options)
 
-    def run(self, transport: Transport = "stdio", **options: "Unpack[RunOptions]") -> None:
+    def run(self, transport: TransportName = "stdio", **options: "Unpack[RunOptions]") -> None:
         """Serve until stdin closes or a signal arrives. Over HTTP one endpoint serves old and new clients."""
         if transport in HTTP_NAMES:
             transports.serve.serve_http(self.engine, self.http_options(options, running=True), owner=self)

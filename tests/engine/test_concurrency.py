@@ -257,7 +257,7 @@ async def test_a_full_queue_of_a_fleet_is_busy(queue: int) -> None:
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
-async def test_a_store_in_trouble_refuses_these_calls_and_no_longer_than_it_is(is_closed: bool) -> None:
+async def test_an_unavailable_store_refuses_these_calls_and_no_longer_than_it_is(is_closed: bool) -> None:
     async with Fleet(2, 1) as made:
         await made.limits[0].acquire()
         waiting = asyncio.create_task(made.limits[1].acquire())
@@ -266,7 +266,7 @@ async def test_a_store_in_trouble_refuses_these_calls_and_no_longer_than_it_is(i
         if is_closed:
             await made.state.close()
         for call in (waiting, asyncio.create_task(made.limits[1].acquire())):
-            with pytest.raises(Busy, match="a store that is in trouble") as caught:
+            with pytest.raises(Busy, match="unavailable") as caught:
                 await call
             assert not isinstance(caught.value, ToolBusy)  # it is not the model's to read
             assert caught.value.http_status == 503
@@ -295,7 +295,7 @@ async def test_a_call_that_is_cancelled_on_the_way_back_has_it_nevertheless(is_h
         await made.call(0)
 
 
-async def test_in_trouble_a_call_that_is_half_done_goes_on_without_a_slot() -> None:
+async def test_without_a_store_a_call_that_is_half_done_goes_on_without_a_slot() -> None:
     async with Fleet(1, 1) as made:
         made.state.break_down()
         await made.limits[0].reclaim()

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from dovetail.errors import QuestionFailed, SetupError
-from dovetail.protocol.elicitation import ClientRequest, InputRequest
+from dovetail.protocol.elicitation import InputRequest, ServerRequest
 from dovetail.protocol.revisions import BY_NAME, R2025_06_18, R2025_11_25, R2026_07_28, Revision
 from dovetail.registry.elicitation import Elicit, Elicited, ElicitUrl
 from form_judge import REVISIONS, assert_official
@@ -30,12 +30,12 @@ def test_what_is_asked() -> None:
     form: InputRequest[Elicited[int]] = Elicit("How many?", int)
     schema = {"type": "object", "properties": {"value": {"type": "integer"}}, "required": ["value"]}
     asked = {"mode": "form", "message": "How many?", "requestedSchema": schema}
-    assert form.client_request == ClientRequest(
+    assert form.server_request == ServerRequest(
         method="elicitation/create", params=asked, requires=("elicitation.form",)
     )
     page: InputRequest[Elicited[None]] = ElicitUrl("Sign in, please", URL)
     asked = {"mode": "url", "message": "Sign in, please", "url": URL}
-    assert page.client_request == ClientRequest(
+    assert page.server_request == ServerRequest(
         method="elicitation/create", params=asked, requires=("elicitation.url",)
     )
 
@@ -51,7 +51,7 @@ def test_forms_are_official(response_type: Any, revision: Revision) -> None:
 
 def test_what_is_asked_is_spelled_for_the_client() -> None:
     inquiry = Elicit("Which?", {"a": "A"})
-    assert inquiry.params(R2026_07_28) == inquiry.params(R2025_11_25) == inquiry.client_request.params
+    assert inquiry.params(R2026_07_28) == inquiry.params(R2025_11_25) == inquiry.server_request.params
     older = {"type": "string", "enum": ["a"], "enumNames": ["A"]}
     assert inquiry.params(R2025_06_18) == {
         "message": "Which?",
@@ -62,7 +62,7 @@ def test_what_is_asked_is_spelled_for_the_client() -> None:
 def test_a_raw_schema() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "default": 2}, "t": {"type": "string"}}}
     inquiry = Elicit("?", schema=schema)
-    assert inquiry.client_request.params["requestedSchema"] == schema
+    assert inquiry.server_request.params["requestedSchema"] == schema
     assert inquiry.read(answer("accept", content={"t": "x"}), R2026_07_28) == Elicited("accept", {"n": 2, "t": "x"})
     with pytest.raises(SetupError, match=r"keep one of them"):
         Elicit("?", int, schema=schema)
@@ -83,7 +83,7 @@ def test_the_id_of_a_page_is_made_once_and_is_no_part_of_the_question() -> None:
     assert first.params(R2025_11_25) == first.params(R2025_11_25)
     assert first.elicitation_id != second.elicitation_id
     assert len(first.elicitation_id) >= 20
-    assert first.client_request.digest == second.client_request.digest
+    assert first.server_request.digest == second.server_request.digest
     assert ElicitUrl("?", URL, elicitation_id="mine").params(R2025_11_25)["elicitationId"] == "mine"
 
 

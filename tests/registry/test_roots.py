@@ -30,11 +30,11 @@ def answer(*roots: Any) -> bytes:
 @REVISIONS
 def test_the_question(revision: Revision) -> None:
     inquiry: InputRequest[list[Root]] = Roots()
-    assert (inquiry.client_request.method, inquiry.client_request.requires) == ("roots/list", ("roots",))
+    assert (inquiry.server_request.method, inquiry.server_request.requires) == ("roots/list", ("roots",))
     assert inquiry.params(revision) == {}
-    require_client_support(inquiry.client_request, revision, {"roots": {}})
+    require_client_support(inquiry.server_request, revision, {"roots": {}})
     with pytest.raises(MissingCapability):
-        require_client_support(inquiry.client_request, revision, {"sampling": {}})
+        require_client_support(inquiry.server_request, revision, {"sampling": {}})
     official.demand()
     request = {"jsonrpc": "2.0", "id": 1, "method": "roots/list", "params": inquiry.params(revision)}
     official.validator_for(revision.name, "ListRootsRequest").validate(request)

@@ -45,7 +45,7 @@ def add(a: int, b: int = 0) -> int:
 
 
 def messages(*args: Any, **options: Any) -> list[dict[str, Any]]:
-    return Sample(*args, **options).client_request.params["messages"]
+    return Sample(*args, **options).server_request.params["messages"]
 
 
 def check_request(params: dict[str, Any], revision: Revision) -> None:
@@ -68,8 +68,8 @@ def text(words: str) -> dict[str, Any]:
 @EDGES
 def test_a_word(revision: Revision) -> None:
     inquiry: InputRequest[Sampled] = Sample("hi")
-    assert inquiry.client_request.method == "sampling/createMessage"
-    assert inquiry.client_request.requires == ("sampling",)
+    assert inquiry.server_request.method == "sampling/createMessage"
+    assert inquiry.server_request.requires == ("sampling",)
     assert inquiry.params(revision) == {"messages": [HI], "maxTokens": 1024}
     check_request(inquiry.params(revision), revision)
 
@@ -79,7 +79,7 @@ def test_a_word(revision: Revision) -> None:
 )
 def test_other_ways_to_say_it(said: Any) -> None:
     assert messages(said) == [HI]
-    assert Sample(said).client_request.digest == Sample("hi").client_request.digest
+    assert Sample(said).server_request.digest == Sample("hi").server_request.digest
 
 
 def test_a_conversation() -> None:
@@ -172,7 +172,7 @@ def test_models_by_name() -> None:
         ({"hints": "small"}, [{"name": "small"}]),
         ({"hints": [{"x-family": "f"}]}, [{"x-family": "f"}]),
     ):
-        assert Sample("hi", model_preferences=given_models).client_request.params["modelPreferences"] == {
+        assert Sample("hi", model_preferences=given_models).server_request.params["modelPreferences"] == {
             "hints": hints
         }
 
@@ -224,15 +224,15 @@ ADD = {
     "tool", [add, compile_tool(add, {"output": "text"}), compile_tool(add, {"output": "text"}).definition, ADD]
 )
 def test_ways_to_offer_a_tool(tool: Any) -> None:
-    assert Sample("hi", tools=[tool]).client_request.params["tools"] == [ADD]
+    assert Sample("hi", tools=[tool]).server_request.params["tools"] == [ADD]
 
 
 def test_ways_to_choose() -> None:
     for choice in ("required", {"mode": "required"}):
-        assert Sample("hi", tools=[add], tool_choice=choice).client_request.params["toolChoice"] == {"mode": "required"}
+        assert Sample("hi", tools=[add], tool_choice=choice).server_request.params["toolChoice"] == {"mode": "required"}
     none = Sample("hi", tools=[])
-    assert "tools" not in none.client_request.params
-    assert none.client_request.requires == ("sampling",)
+    assert "tools" not in none.server_request.params
+    assert none.server_request.requires == ("sampling",)
 
 
 def test_outcomes_may_be_any_value() -> None:
@@ -274,11 +274,11 @@ ASKABLE: list[tuple[Callable[[], Sample], dict[str, Any], str]] = [  # and since
 def test_who_may_be_asked(make: Callable[[], Sample], declared: dict[str, Any], since: str, revision: Revision) -> None:
     sample = make()
     if revision.name >= since:
-        require_client_support(sample.client_request, revision, declared)
+        require_client_support(sample.server_request, revision, declared)
         check_request(sample.params(revision), revision)
     else:
         with pytest.raises(MissingCapability):
-            require_client_support(sample.client_request, revision, declared)
+            require_client_support(sample.server_request, revision, declared)
 
 
 # What came back

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from dovetail.state.base import Codec, StoreUnavailable, until_answered
+from dovetail.state.base import Codec, StoreUnavailable, retry_while_unavailable
 
 
 @pytest.mark.parametrize("silent", [0, 1, 5])
@@ -20,10 +20,10 @@ async def test_a_store_is_asked_until_it_answers_or_the_answer_is_not_wanted(
         return "answer"
 
     if failure is None:
-        assert await until_answered(ask, lambda: True, retry_delay=0) == "answer"
+        assert await retry_while_unavailable(ask, lambda: True, retry_delay=0) == "answer"
     else:
         with pytest.raises(StoreUnavailable if silent else ValueError):
-            await until_answered(ask, lambda: len(outcomes) != 1, retry_delay=0)
+            await retry_while_unavailable(ask, lambda: len(outcomes) != 1, retry_delay=0)
     assert len(outcomes) == (1 if failure and silent else 0)
 
 

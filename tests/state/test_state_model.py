@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dovetail.state.base import CALLER_FAMILIES, CALLERS_SHARE, Conflict, LogPage, StateBackend, StoreFull
+from dovetail.state.base import CALLER_PREFIXES, CALLER_SHARE, Conflict, LogPage, StateBackend, StoreFull
 from dovetail.state.memory import RECORD_OVERHEAD, MemoryState
 from dovetail.state.sqlite import SqliteState
 
@@ -79,7 +79,7 @@ class NaiveState:
         return self.is_bounded and len(self.keys) + len(self.logs) + 1 > MAX_ENTRIES * self.share(name)
 
     def share(self, name: str) -> float:
-        return CALLERS_SHARE if name.startswith(CALLER_FAMILIES) else 1
+        return CALLER_SHARE if name.startswith(CALLER_PREFIXES) else 1
 
     def version(self, name: str) -> int:
         return self.keys[name].version if name in self.keys else 0

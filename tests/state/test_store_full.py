@@ -10,7 +10,7 @@ import pytest
 from contract import LONG, Clock, attempts, fill
 
 import stores
-from dovetail.state.base import CALLER_FAMILIES, LogPage, StateBackend, StoreFull
+from dovetail.state.base import CALLER_PREFIXES, LogPage, StateBackend, StoreFull
 from dovetail.state.memory import MemoryState
 from dovetail.state.redis import RedisState
 from dovetail.state.sqlite import SqliteState
@@ -135,7 +135,7 @@ async def test_keys_take_no_room_from_logs_nor_records_of_any_size_from_the_file
 
 class TestCallersShare:
     async def test_callers_leave_a_quarter(self, small: StateBackend) -> None:
-        family = CALLER_FAMILIES[0]
+        family = CALLER_PREFIXES[0]
         count = await fill_up(small, family)
         with pytest.raises(StoreFull):
             await small.put("dpop/more", PIECE, ttl=LONG)  # all families together
@@ -144,7 +144,7 @@ class TestCallersShare:
             await small.put(name, b"", ttl=LONG)
         assert count / 5 < await fill_up(small) < count / 2
 
-    @pytest.mark.parametrize("family", CALLER_FAMILIES)
+    @pytest.mark.parametrize("family", CALLER_PREFIXES)
     async def test_callers_leave_a_quarter_of_the_places(self, family: str) -> None:
         state = MemoryState(max_entries=8)
         for n in range(5):

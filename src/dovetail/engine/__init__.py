@@ -7,14 +7,14 @@ from dovetail._lazy import lazy_modules
 if TYPE_CHECKING:
     from dovetail.engine import access as access
     from dovetail.engine import audit as audit
-    from dovetail.engine import client_requests as client_requests
     from dovetail.engine import file_watcher as file_watcher
     from dovetail.engine import input_required as input_required
     from dovetail.engine import progress as progress
     from dovetail.engine import rate_limits as rate_limits
     from dovetail.engine import request_state as request_state
+    from dovetail.engine import server_requests as server_requests
 
 __getattr__ = lazy_modules(
-    __name__, "access", "audit", "client_requests", "file_watcher", "input_required", "progress", "rate_limits",
-    "request_state",
+    __name__, "access", "audit", "file_watcher", "input_required", "progress", "rate_limits",
+    "request_state", "server_requests",
 )  # fmt: skip

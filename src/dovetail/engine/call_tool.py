@@ -14,7 +14,7 @@ from dovetail import engine as lazy
 from dovetail import errors
 from dovetail.engine.concurrency import CallTimeout, HeldSlots, Limit, with_function_timeout, with_timeout
 from dovetail.engine.context import Context
-from dovetail.engine.request_context import Checkpoint, InputNeeded, RequestContext, client_requests_of
+from dovetail.engine.request_context import Checkpoint, InputNeeded, RequestContext, server_requests_of
 from dovetail.protocol import headers, jsonrpc
 from dovetail.protocol.capabilities import require_capabilities
 from dovetail.protocol.elicitation import InputRequired
@@ -28,7 +28,7 @@ from dovetail.schema.encode import PLAIN_TYPES, OutputError, encode_json
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
     from dovetail.engine.rate_limits import RateLimiter
-    from dovetail.engine.request_context import ClientRequests
+    from dovetail.engine.request_context import ServerRequests
 
 EXITS = (SystemExit, KeyboardInterrupt)  # a function that raises one must not end the whole server
 
@@ -58,11 +58,11 @@ async def call_tool(engine: "Engine", context: RequestContext) -> Result:
             value = await start_function(engine, context, tool.invocation, arguments, tool.label)
         except BaseException as raised:
             await raise_failure(engine, context, tool.invocation, raised, tool.label)
-        if context.client_requests is None and (type(value) in PLAIN_TYPES or not isinstance(value, InputRequired)):
+        if context.server_requests is None and (type(value) in PLAIN_TYPES or not isinstance(value, InputRequired)):
             return tool.to_result(value)
         result = tool.to_result(await final_value(engine, context, tool.invocation, arguments, tool.label, value))
-        if context.client_requests is not None and not result.is_error:
-            context.client_requests.check_replay()
+        if context.server_requests is not None and not result.is_error:
+            context.server_requests.check_replay()
         return result
     except InputNeeded:
         return lazy.input_required.input_required_result(context)
@@ -196,12 +196,12 @@ async def invoke(
     engine: "Engine", context: RequestContext, invocation: Invocation, arguments: dict[str, Any], label: str
 ) -> Any:
     """The value that the function returns. `call_tool` does the same by itself, to save a frame."""
-    checkpoint = None if context.client_requests is None else context.client_requests.checkpoint()
+    checkpoint = None if context.server_requests is None else context.server_requests.checkpoint()
     try:
         value = await start_function(engine, context, invocation, arguments, label)
     except BaseException as raised:
         await raise_failure(engine, context, invocation, raised, label)
-    if context.client_requests is None and (type(value) in PLAIN_TYPES or not isinstance(value, InputRequired)):
+    if context.server_requests is None and (type(value) in PLAIN_TYPES or not isinstance(value, InputRequired)):
         return value
     return await final_value(engine, context, invocation, arguments, label, value, checkpoint)
 
@@ -222,20 +222,20 @@ async def final_value(
     engine: "Engine", context: RequestContext, invocation: Invocation, arguments: dict[str, Any], label: str,
     value: Any, checkpoint: Checkpoint | None = None,
 ) -> Any:  # fmt: skip
-    """The value of a function that has made client requests or returned InputRequired; the function may run again."""
+    """The value of a function that has made server requests or returned InputRequired; the function may run again."""
     while True:
-        client_requests = client_requests_of(engine, context)
-        if not client_requests.needs_input and not isinstance(value, InputRequired):
+        server_requests = server_requests_of(engine, context)
+        if not server_requests.needs_input and not isinstance(value, InputRequired):
             return value
-        await _wait_for_steps(engine, client_requests, invocation)
-        if client_requests.needs_input or not isinstance(value, InputRequired):
+        await _wait_for_steps(engine, server_requests, invocation)
+        if server_requests.needs_input or not isinstance(value, InputRequired):
             raise InputNeeded  # the function has returned a value although a response is missing
         try:
             encode_json(None if value.state is UNSET else value.state)
         except OutputError as failure:
             raise errors.SetupError(f"{label}: the state of InputRequired must be JSON: {failure}") from None
-        await client_requests.request_all(value)
-        client_requests.restart(checkpoint)
+        await server_requests.request_all(value)
+        server_requests.restart(checkpoint)
         try:
             value = await start_function(engine, context, invocation, arguments, label)
         except BaseException as raised:
@@ -250,17 +250,17 @@ async def raise_failure(
     try:
         if isinstance(raised, asyncio.CancelledError) and is_cancelled():
             raise raised
-        if context.client_requests is not None and context.client_requests.needs_input:
-            await _wait_for_steps(engine, context.client_requests, invocation)
+        if context.server_requests is not None and context.server_requests.needs_input:
+            await _wait_for_steps(engine, context.server_requests, invocation)
             failure = InputNeeded()
         elif isinstance(raised, asyncio.CancelledError):
             failure = RuntimeError(f"{label} let a cancellation of its own escape")
         elif isinstance(raised, EXITS):
             failure = RuntimeError(f"{label} raised {raised!r}")
         elif isinstance(raised, errors.UrlElicitationRequired):
-            client_requests = client_requests_of(engine, context)
-            await _wait_for_steps(engine, client_requests, invocation)
-            await client_requests.require_urls(raised)
+            server_requests = server_requests_of(engine, context)
+            await _wait_for_steps(engine, server_requests, invocation)
+            await server_requests.require_urls(raised)
         if failure is None:
             raise raised
         raise failure from raised
@@ -274,9 +274,9 @@ def is_cancelled() -> bool:
     return task is None or task.cancelling() > 0
 
 
-async def _wait_for_steps(engine: "Engine", client_requests: "ClientRequests", invocation: Invocation) -> None:
+async def _wait_for_steps(engine: "Engine", server_requests: "ServerRequests", invocation: Invocation) -> None:
     """The function will run again, and the next run must know the results of its steps."""
-    steps = client_requests.wait_for_steps()
+    steps = server_requests.wait_for_steps()
     timeout = engine.options.timeout if invocation.timeout is UNSET else invocation.timeout
     await (steps if timeout is None else with_timeout(steps, timeout))
 

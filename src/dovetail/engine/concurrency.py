@@ -258,12 +258,12 @@ class HeldSlots(msgspec.Struct):
     held: tuple[Limit, ...] = ()  # in the order in which they were taken
     closed: bool = False
     _released: tuple[Limit, ...] = ()
-    _requests: int = 0  # client requests that are pending
-    _reclaiming: asyncio.Lock | None = None  # from the first client request on
+    _requests: int = 0  # server requests that are pending
+    _reclaiming: asyncio.Lock | None = None  # from the first server request on
 
     @asynccontextmanager
     async def released(self) -> AsyncIterator[None]:
-        """Around a client request: the first one releases the slots, the last reclaims them."""
+        """Around a server request: the first one releases the slots, the last reclaims them."""
         self._reclaiming = reclaiming = self._reclaiming or asyncio.Lock()
         self._requests += 1
         if not reclaiming.locked():  # else the request that reclaims them releases them

@@ -1,6 +1,6 @@
 """A duplex connection to one client, in all revisions: stdio, HTTP+SSE and the in-process client.
 
-A transport feeds it lines without their newline and gives it a `Pipe` to write to.
+A transport feeds it lines without their newline and gives it a `MessageWriter` to write to.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from dovetail.protocol.session import Session
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
-    from dovetail.engine.client_requests import PendingRequest, PendingRequests
+    from dovetail.engine.server_requests import PendingRequest, PendingRequests
 
 LISTEN = "subscriptions/listen"
 CLEANUP_TIMEOUT = 1.0  # seconds that cancelled calls get
@@ -43,7 +43,7 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     listens: int = 1_000
 
 
-class Pipe(Protocol):
+class MessageWriter(Protocol):
     """Where a connection writes to."""
 
     def write(self, message: bytes) -> None:
@@ -68,10 +68,10 @@ class Call(msgspec.Struct, eq=False):
     def pending(self, method: str, timeout: float) -> "AbstractAsyncContextManager[PendingRequest]":  # noqa: ARG002
         connection = self.connection
         if not self.open:
-            raise QuestionFailed(lazy.client_requests.CALL_ENDED)
+            raise QuestionFailed(lazy.server_requests.CALL_ENDED)
         if connection.session is None or not connection.session.initialized:
-            raise QuestionFailed(lazy.client_requests.NOT_INITIALIZED)
-        return connection.client_requests().open("", timeout, connection.send)
+            raise QuestionFailed(lazy.server_requests.NOT_INITIALIZED)
+        return connection.server_requests().open("", timeout, connection.send)
 
     async def notify(self, message: bytes) -> None:
         if not self.connection.closed:
@@ -97,12 +97,12 @@ class Connection:
     """One client: its session, if there was a handshake, and its calls in flight."""
 
     def __init__(
-        self, engine: Engine, pipe: Pipe, *, handshake_only: bool = False, principal: "Principal | None" = None,
-        locate: Callable[[], str | None] | None = None, in_process: bool = False,
+        self, engine: Engine, writer: MessageWriter, *, handshake_only: bool = False,
+        principal: "Principal | None" = None, locate: Callable[[], str | None] | None = None, in_process: bool = False,
         limits: ConnectionLimits | None = None,
     ) -> None:  # fmt: skip
         self.engine = engine
-        self.pipe = pipe
+        self.writer = writer
         self._handshake_only = handshake_only  # HTTP+SSE is older than requests that need no session
         self._principal = principal
         self._locate = locate
@@ -131,7 +131,7 @@ class Connection:
         """Serve the received requests in their order, each until it waits for something."""
         received, self._received = self._received, []
         for call, variables in received:
-            work = self._serve(call, self.pipe.write)
+            work = self._serve(call, self.writer.write)
             if sys.version_info >= (3, 12):  # eager: a call that never waits costs no turn of the loop
                 asyncio.Task(work, loop=self._loop, context=variables, eager_start=True)
             else:
@@ -156,7 +156,7 @@ class Connection:
             self._receive_one_way(message)
 
     def reject(self, failure: ProtocolError, id: RequestId | None = None) -> None:
-        self.pipe.write(self._error(id, failure))
+        self.writer.write(self._error(id, failure))
 
     def _error(self, id: RequestId | None, failure: ProtocolError) -> bytes:
         optional = self.session is None or self.session.revision.error_id_optional
@@ -214,7 +214,7 @@ class Connection:
         """A response or a notification. Unknown and malformed ones are ignored."""
         if not message.is_notification:
             if self._client_requests is not None:
-                response = lazy.client_requests.ClientResponse.from_envelope(message)
+                response = lazy.server_requests.ClientResponse.from_envelope(message)
                 self._client_requests.deliver("", message.id, response)
         elif message.method == "notifications/cancelled":
             id = inbound.read_cancelled_id(message)
@@ -243,8 +243,8 @@ class Connection:
     # ── responses ──
 
     async def send(self, message: bytes) -> None:
-        self.pipe.write(message)
-        await self.pipe.drain()
+        self.writer.write(message)
+        await self.writer.drain()
 
     async def _serve(self, call: Call, deliver: Callable[[bytes], None]) -> None:
         """Deliver the encoded response; none if the client has cancelled, for then nothing more may be sent."""
@@ -347,11 +347,11 @@ class Connection:
         async for change in subscription:
             await self.send(change_notification(change))
 
-    def client_requests(self) -> "PendingRequests":
+    def server_requests(self) -> "PendingRequests":
         if self._client_requests is None:
-            self._client_requests = lazy.client_requests.PendingRequests()
+            self._client_requests = lazy.server_requests.PendingRequests()
             if self._is_closing:
-                self._client_requests.close(lazy.client_requests.CONNECTION_CLOSED)
+                self._client_requests.close(lazy.server_requests.CONNECTION_CLOSED)
         return self._client_requests
 
     # ── the end ──
@@ -360,7 +360,7 @@ class Connection:
         """The client has disconnected or the server stops: calls are cancelled after `grace` seconds."""
         self._is_closing = True
         if self._client_requests is not None:
-            self._client_requests.close(lazy.client_requests.CONNECTION_CLOSED)
+            self._client_requests.close(lazy.server_requests.CONNECTION_CLOSED)
         if self._subscription is not None:
             self._subscription.end()
         try:

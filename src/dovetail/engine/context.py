@@ -15,7 +15,7 @@ from msgspec import UNSET
 from dovetail import engine as lazy
 from dovetail import registry
 from dovetail.engine.concurrency import DONE
-from dovetail.engine.request_context import Cancellation, RequestContext, client_requests_of
+from dovetail.engine.request_context import Cancellation, RequestContext, server_requests_of
 from dovetail.engine.subscriptions import Change
 from dovetail.engine.threads import CallEnded, call_has_ended, wait_in_thread
 from dovetail.errors import ToolError, Unauthorized
@@ -281,7 +281,7 @@ class Context:
             self._last_yield = now
             await asyncio.sleep(0)
 
-    # ── client requests, and steps ──
+    # ── server requests, and steps ──
 
     @overload
     def elicit(
@@ -337,7 +337,7 @@ class Context:
         return self._request("list_roots", registry.roots.Roots(), timeout)
 
     def _request(self, name: str, input_request: "InputRequest[T]", timeout: float | None) -> Coro[T]:
-        request_input = lazy.client_requests.request_input
+        request_input = lazy.server_requests.request_input
         return self._named(name, request_input(self._engine, self._context, input_request, timeout))
 
     @overload
@@ -353,19 +353,19 @@ class Context:
         return self._named("step", self._step(name, function, in_thread))
 
     async def _step(self, name: str, function: Callable[[], Any], in_thread: bool) -> Any:
-        return await client_requests_of(self._engine, self._context).step(name, function, in_thread=in_thread)
+        return await server_requests_of(self._engine, self._context).step(name, function, in_thread=in_thread)
 
     @property
     def input_responses(self) -> Mapping[str, Any]:
         """For functions that return `InputRequired`: the client's answers, unchecked, also to what it was not asked."""
-        client_requests = self._context.client_requests
-        return {} if client_requests is None else client_requests.input_responses
+        server_requests = self._context.server_requests
+        return {} if server_requests is None else server_requests.input_responses
 
     @property
     def request_state(self) -> Any:
         """For functions that return `InputRequired`: their own state, which the client can neither read nor change."""
-        client_requests = self._context.client_requests
-        return None if client_requests is None else client_requests.request_state
+        server_requests = self._context.server_requests
+        return None if server_requests is None else server_requests.request_state
 
     def _named(self, name: str, coroutine: Coro[T]) -> Coro[T]:
         """Python names the coroutine in its warning if the author forgets to await it."""

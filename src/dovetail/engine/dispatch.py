@@ -97,8 +97,8 @@ def _wrap(middleware: Middleware, inner: Layer) -> Layer:
     async def layer(context: RequestContext) -> Result:
         async def call_next(request: Request) -> Result:
             context.request = request
-            if context.client_requests is not None:  # the middleware makes the request twice
-                context.client_requests.restart()
+            if context.server_requests is not None:  # the middleware makes the request twice
+                context.server_requests.restart()
             result = await inner(context)
             return result.decoded() if isinstance(result, ToolResult) else result
 

@@ -31,8 +31,8 @@ from dovetail.registry.tools import Tool
 
 if TYPE_CHECKING:
     from dovetail.engine.audit import AuditTrail
-    from dovetail.engine.client_requests import UrlElicitations
     from dovetail.engine.request_state import Sealer
+    from dovetail.engine.server_requests import UrlElicitations
     from dovetail.registry.prompts import Completer, Prompt
     from dovetail.registry.registration import AccessRule
     from dovetail.registry.resources import Template
@@ -188,10 +188,10 @@ class Engine:
             uri,
             partial(call, self, context),
             may_read=lambda rule: lazy.access.may_use(self, context, rule),
-            is_for_all=lambda: context.client_requests is None,
+            is_for_all=lambda: context.server_requests is None,
         )
         # What depends on a user's answer is without a cache hint: it is not for other users, nor for later.
-        return contents if context.client_requests is None else ReadResourceResult(contents.items)
+        return contents if context.server_requests is None else ReadResourceResult(contents.items)
 
     def publish(self, change: Change) -> None:
         """Notify the subscriptions, if changes are announced at all; from any thread."""
@@ -224,7 +224,7 @@ class Engine:
 
     @property
     def elicitations(self) -> "UrlElicitations":
-        self._elicitations = self._elicitations or lazy.client_requests.UrlElicitations()
+        self._elicitations = self._elicitations or lazy.server_requests.UrlElicitations()
         return self._elicitations
 
     def session_ended(self, id: str) -> None:

@@ -100,15 +100,15 @@ def _definitions(items: Sequence[Any]) -> list[Definition]:
 
 
 def _with_input_required(handler: Handler) -> Handler:
-    """A handler whose function may make client requests. `call_tool` does the same by itself."""
+    """A handler whose function may make server requests. `call_tool` does the same by itself."""
 
     async def interactive(engine: "Engine", context: RequestContext) -> Result:
         try:
             result = await handler(engine, context)
         except InputNeeded:
             return lazy.input_required.input_required_result(context)
-        if context.client_requests is not None:
-            context.client_requests.check_replay()
+        if context.server_requests is not None:
+            context.server_requests.check_replay()
         return result
 
     return interactive

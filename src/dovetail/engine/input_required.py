@@ -28,7 +28,7 @@ from dovetail.engine.request_state import BadSeal, TooLarge
 from dovetail.errors import INVALID_PARAMS, ProtocolError, SetupError, ToolError, UrlElicitationRequired
 from dovetail.protocol import jsonrpc, request_state
 from dovetail.protocol.capabilities import require_client_support
-from dovetail.protocol.elicitation import MAX_INPUT_REQUESTS, ClientRequest, InputRequest, InputRequired
+from dovetail.protocol.elicitation import MAX_INPUT_REQUESTS, InputRequest, InputRequired, ServerRequest
 from dovetail.protocol.methods import CallToolParams, GetPromptParams, ReadResourceParams
 from dovetail.protocol.request_state import MAX_ROUNDS, Binding, Round
 from dovetail.protocol.results import InputRequiredResult
@@ -46,7 +46,7 @@ NOT_WILLING = "The user did not want to open the page that this needs"
 BAD_STATE = "The request state can't be used; make the request again without it"
 SUBJECTS = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "resource"}
 CALL_LIFETIME_FACTOR = 4  # times the timeout of its first requests: a claim must outlive every state of its call
-GENERATION_KEY = "life"  # a random name, which disappears when the store loses its records
+GENERATION_KEY = "generation"  # a random name, which disappears when the store loses its records
 CLAIMED = b""  # in place of a result; no JSON is empty
 MAX_NAME = 200
 
@@ -54,12 +54,12 @@ MAX_NAME = 200
 def resume(engine: "Engine", context: RequestContext) -> None:
     """Read the request state and the input responses of a request, or refuse them, before the function runs."""
     params: InteractiveParams = context.request.params
-    if not context.request.revision.input_required or context.client_requests is not None:
+    if not context.request.revision.input_required or context.server_requests is not None:
         return  # the revision does not have these fields, or they were read already
     responses = request_state.read_responses(params.input_responses)
     state = params.request_state
     previous = _open_state(engine, context, state) if isinstance(state, str) else None
-    context.client_requests = ReplayedRequests(engine, context, previous, responses)
+    context.server_requests = ReplayedRequests(engine, context, previous, responses)
 
 
 def _open_state(engine: "Engine", context: RequestContext, token: str) -> Round:
@@ -92,12 +92,12 @@ def _binding(engine: "Engine", context: RequestContext) -> Binding:
 
 
 def input_required_result(context: RequestContext) -> InputRequiredResult:
-    assert isinstance(context.client_requests, ReplayedRequests)
-    return context.client_requests.input_required_result()
+    assert isinstance(context.server_requests, ReplayedRequests)
+    return context.server_requests.input_required_result()
 
 
 class ReplayedRequests:
-    """The client requests of one run: the responses of earlier rounds, and the requests that have none yet.
+    """The server requests of one run: the responses of earlier rounds, and the requests that have none yet.
 
     The run has ended at its first request without a response, even if its function catches `InputNeeded` and goes on:
     it would act on less than it needs to know. From then on it can make no request and take no step.
@@ -149,7 +149,7 @@ class ReplayedRequests:
 
     async def request(self, input_request: InputRequest[Any], timeout: float) -> Raw:
         await self._raise_if_ended()
-        key, response = self._find_response(input_request.client_request)
+        key, response = self._find_response(input_request.server_request)
         if response is not None:
             return response
         self._add_pending({key: input_request}, timeout)
@@ -172,7 +172,7 @@ class ReplayedRequests:
             for _ in range(turns):
                 await asyncio.sleep(0)
 
-    def _find_response(self, request: ClientRequest) -> tuple[str, Raw | None]:
+    def _find_response(self, request: ServerRequest) -> tuple[str, Raw | None]:
         """The key of the request, and the response if there is one."""
         name = f"{request.method.partition('/')[0]}-{request.digest}"
         self._occurrences[name] += 1
@@ -185,11 +185,11 @@ class ReplayedRequests:
         """Adds none of them if the client lacks a capability for one."""
         request = self._context.request
         for each in input_requests.values():
-            require_client_support(each.client_request, request.revision, request.capabilities)
+            require_client_support(each.server_request, request.revision, request.capabilities)
         for key, each in input_requests.items():
             if len(self._pending) < MAX_INPUT_REQUESTS:  # the others go into the next round
                 params = each.params(request.revision)
-                self._pending[key] = {"method": each.client_request.method, **({"params": params} if params else {})}
+                self._pending[key] = {"method": each.server_request.method, **({"params": params} if params else {})}
                 self._timeouts.append(timeout)
 
     async def request_all(self, required: InputRequired) -> None:
@@ -206,7 +206,7 @@ class ReplayedRequests:
         await self._raise_if_ended()
         accepted: list[bool] = []
         for input_request in required.elicitations:
-            key, response = self._find_response(input_request.client_request)
+            key, response = self._find_response(input_request.server_request)
             if response is not None:
                 accepted.append(input_request.read(response, self._context.request.revision).accepted)
             else:

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from dovetail.auth.principal import Principal
-    from dovetail.engine.client_requests import LiveRequests, PendingRequest
     from dovetail.engine.concurrency import HeldSlots
     from dovetail.engine.engine import Engine
     from dovetail.engine.input_required import ReplayedRequests
     from dovetail.engine.progress import ProgressSender
+    from dovetail.engine.server_requests import LiveRequests, PendingRequest
     from dovetail.engine.subscriptions import Subscription
 
-    ClientRequests: TypeAlias = LiveRequests | ReplayedRequests  # and the steps of one call
+    ServerRequests: TypeAlias = LiveRequests | ReplayedRequests  # and the steps of one call
 
 Emit = Callable[[bytes], Awaitable[None]]
 CloseStream = Callable[[float | None], Awaitable[None]]
@@ -57,12 +57,12 @@ class ClientChannel(Protocol):
         """The call has ended: it can make no more requests."""
 
 
-Checkpoint = tuple[Counter[str], Counter[str]]  # occurrences of client requests and of steps, so far in a run
+Checkpoint = tuple[Counter[str], Counter[str]]  # occurrences of server requests and of steps, so far in a run
 NO_CHANNEL = "there is no way to ask this client anything"
 
 
 class InputNeeded(BaseException):  # no error, and not to be caught by `except Exception`
-    """Ends a run of a function at a client request without a response; the function runs again when there is one."""
+    """Ends a run of a function at a server request without a response; the function runs again when there is one."""
 
     def __init__(self) -> None:
         super().__init__("A question to the client has no answer yet; its function runs again when there is one")
@@ -136,7 +136,7 @@ class RequestContext(msgspec.Struct, eq=False):
     in_process: bool = False  # the client runs in the server's own process
     channel: ClientChannel | None = None  # for requests to the client, up to 2025-11-25
     no_channel_reason: str = NO_CHANNEL
-    client_requests: "ClientRequests | None" = None  # from the first client request, step or input response on
+    server_requests: "ServerRequests | None" = None  # from the first server request, step or input response on
     slots: "HeldSlots | None" = None  # of the function that runs for it
     original_params: Any = None  # as they came, once a middleware may have changed those of the request
     _cancellation: Cancellation | None = None
@@ -167,14 +167,14 @@ class RequestContext(msgspec.Struct, eq=False):
         self.cancellation.set()
 
 
-def client_requests_of(engine: "Engine", context: RequestContext) -> "ClientRequests":
-    """The client requests and steps of a call, made if it has none yet."""
-    if context.client_requests is None:
+def server_requests_of(engine: "Engine", context: RequestContext) -> "ServerRequests":
+    """The server requests and steps of a call, made if it has none yet."""
+    if context.server_requests is None:
         request = context.request
         if not request.row.interactive:
             raise RuntimeError(f"{request.method}: only tools, prompts and resources can ask the client or take steps")
         if request.revision.input_required:
-            context.client_requests = lazy.input_required.ReplayedRequests(engine, context)
+            context.server_requests = lazy.input_required.ReplayedRequests(engine, context)
         else:
-            context.client_requests = lazy.client_requests.LiveRequests(engine, context)
-    return context.client_requests
+            context.server_requests = lazy.server_requests.LiveRequests(engine, context)
+    return context.server_requests

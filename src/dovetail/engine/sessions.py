@@ -26,8 +26,8 @@ from dovetail.state.base import Codec, Conflict, Entry, StateBackend, StoreFull
 RECENT_USE = 60.0  # seconds; a session that was used since is not evicted for a caller that has as many
 MAX_CHECKS = 8  # of sessions that might be evicted
 MAX_ID = 128
-ENDED_PREFIX = "cancel/"  # and the id of a session that was ended
-_codec: Codec[Session] = Codec(Session, "session", version=2)
+ENDED_PREFIX = "ended/"  # and the id of a session that was ended
+_codec: Codec[Session] = Codec(Session, "session", version=3)
 
 
 class SessionHandle(msgspec.Struct, eq=False):
@@ -65,14 +65,14 @@ class SessionHandle(msgspec.Struct, eq=False):
                     return
                 continue
             self.record = record
-            await self._sessions.state.publish(topic(record.id))
+            await self._sessions.state.publish(session_topic(record.id))
             return
         raise Busy("This session is being changed by too many requests at once; try again")
 
     async def wake_workers(self) -> None:
         """Have the workers that serve this session read it again."""
         if self._sessions.state.shared:
-            await self._sessions.state.publish(topic(self.record.id))
+            await self._sessions.state.publish(session_topic(self.record.id))
 
 
 class Sessions:
@@ -271,8 +271,8 @@ class Sessions:
             await self.state.put(ENDED_PREFIX + id, b"", ttl=30.0)
         await self.state.delete(_key(id))
         self._forget(id)  # not before: while the backend is unavailable, the session still counts
-        await self.state.drop(messages(id))
-        await self.state.publish(topic(id))
+        await self.state.drop(message_log(id))
+        await self.state.publish(session_topic(id))
 
     def _forget(self, id: str) -> None:
         """It has ended or expired."""
@@ -320,7 +320,7 @@ class _Known(msgspec.Struct, eq=False):
 _ByLastUse = OrderedDict[str, _Known]  # the longest idle first
 
 
-def topic(id: str) -> str:
+def session_topic(id: str) -> str:
     """Published when a session has changed or ended."""
     return _key(id)
 
@@ -329,6 +329,6 @@ def _key(id: str) -> str:
     return f"session/{id}"
 
 
-def messages(id: str) -> str:
+def message_log(id: str) -> str:
     """The log of messages to this session alone."""
     return f"messages/{id}"

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import msgspec
 
 from dovetail.errors import METHOD_NOT_FOUND, MissingCapability, ProtocolError
-from dovetail.protocol.elicitation import ClientRequest
+from dovetail.protocol.elicitation import ServerRequest
 from dovetail.protocol.methods import REQUESTS, LogLevel, Method
 from dovetail.protocol.revisions import Revision
 
@@ -92,7 +92,7 @@ _REVISION_FIELDS = {
 }
 
 
-def require_client_support(request: ClientRequest, revision: Revision, declared: Mapping[str, Any]) -> None:
+def require_client_support(request: ServerRequest, revision: Revision, declared: Mapping[str, Any]) -> None:
     """Raises MissingCapability unless the client can handle the request."""
     needed = request.requires
     if not revision.rich_sampling:  # older clients that sample may always include context

@@ -23,7 +23,7 @@ JsonObject = dict[str, Any]
 Switches = dict[str, str]  # from the name of a switch to its choice
 
 
-class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ServerRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request from the server to its client, the same for every revision."""
 
     method: str
@@ -40,10 +40,10 @@ class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputRequest(Protocol[T_co]):
-    """A client request, its params in each revision, and how its result is read."""
+    """A server request, its params in each revision, and how its result is read."""
 
     @property
-    def client_request(self) -> ClientRequest: ...
+    def server_request(self) -> ServerRequest: ...
 
     def params(self, revision: Revision) -> dict[str, Any]:
         """The params as the client's revision spells them."""
@@ -74,7 +74,7 @@ class InputRequired(msgspec.Struct, frozen=True):
 
 def _is_named(item: tuple[Any, Any]) -> bool:
     key, request = item
-    is_request = isinstance(getattr(request, "client_request", None), ClientRequest)
+    is_request = isinstance(getattr(request, "server_request", None), ServerRequest)
     return is_request and isinstance(key, str) and 0 < len(key) <= MAX_KEY
 
 

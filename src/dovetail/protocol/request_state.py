@@ -58,7 +58,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ends: float = 0.0  # when the call itself expires, however many rounds it takes
     binding: Binding | None = None
     life: str = ""  # id of the store in which the call began; a store that lost its records has a new one
-    asked: list[str] = []  # keys of this round's client requests; only these have responses in the next
+    asked: list[str] = []  # keys of this round's server requests; only these have responses in the next
     answers: dict[str, Raw] = {}  # responses of earlier rounds, by key
     used: list[str] = []  # keys whose responses some run has used
     steps: dict[str, Raw] = {}  # results, by name and occurrence

@@ -246,7 +246,7 @@ class DiscoverResult(msgspec.Struct, frozen=True):
 
 
 class InputRequiredResult(msgspec.Struct, frozen=True):
-    """Not a final result: the client makes the request again, with responses to these client requests."""
+    """Not a final result: the client makes the request again, with responses to these server requests."""
 
     requests: Mapping[str, Any]  # by key: method and params
     state: str  # sealed

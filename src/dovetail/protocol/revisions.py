@@ -34,7 +34,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     resumable: bool = False  # HTTP: priming event, `retry` and `Last-Event-ID`
     log_on_request: bool = False  # log messages only for a request that names a level
     listens: bool = False  # list changes are sent on `subscriptions/listen`; otherwise to the session
-    # how the server sends client requests
+    # how the server sends server requests
     input_required: bool = False  # as an `input_required` result; otherwise as a JSON-RPC request
     elicitation: bool = True
     url_elicitation: bool = True

@@ -1,4 +1,4 @@
-"""Registrations, compiled: tools, and when they are first used resources, prompts and client requests."""
+"""Registrations, compiled: tools, and when they are first used resources, prompts and server requests."""
 
 from typing import TYPE_CHECKING
 

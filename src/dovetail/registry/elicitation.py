@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from dovetail.errors import QuestionFailed, SetupError
-from dovetail.protocol.elicitation import ClientRequest, render_form, restore_content
+from dovetail.protocol.elicitation import ServerRequest, render_form, restore_content
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.revisions import Revision
 from dovetail.protocol.uri_template import valid_uri
@@ -55,10 +55,10 @@ class Elicit(Generic[T]):
             raise SetupError("ctx.elicit: response_type and schema say the same thing; keep one of them")
         self._form = compile_form(response_type) if schema is None else compile_raw_form(schema)
         params = {"mode": "form", "message": _checked_text(message), "requestedSchema": self._form.schema}
-        self.client_request = ClientRequest(method=_METHOD, params=params, requires=("elicitation.form",))
+        self.server_request = ServerRequest(method=_METHOD, params=params, requires=("elicitation.form",))
 
     def params(self, revision: Revision) -> dict[str, Any]:
-        params = self.client_request.params | {"requestedSchema": render_form(self._form.schema, revision)}
+        params = self.server_request.params | {"requestedSchema": render_form(self._form.schema, revision)}
         if not revision.url_elicitation:
             del params["mode"]  # older revisions have only forms, and no such member
         return params
@@ -83,12 +83,12 @@ class ElicitUrl:
     def __init__(self, message: str, url: str, *, elicitation_id: str | None = None) -> None:
         _check_url(url)
         params = {"mode": "url", "message": _checked_text(message), "url": url}
-        self.client_request = ClientRequest(method=_METHOD, params=params, requires=("elicitation.url",))
+        self.server_request = ServerRequest(method=_METHOD, params=params, requires=("elicitation.url",))
         chosen_id = secrets.token_urlsafe(16) if elicitation_id is None else elicitation_id
         self.elicitation_id = _checked_text(chosen_id, "elicitation_id", 256)
 
     def params(self, revision: Revision) -> dict[str, Any]:
-        return self.client_request.params | ({"elicitationId": self.elicitation_id} if revision.elicitation_ids else {})
+        return self.server_request.params | ({"elicitationId": self.elicitation_id} if revision.elicitation_ids else {})
 
     def read(self, result: bytes | Raw, revision: Revision) -> Elicited[None]:  # noqa: ARG002
         return Elicited(_decode_result(result).action)

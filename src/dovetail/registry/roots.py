@@ -9,7 +9,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from dovetail.errors import QuestionFailed
-from dovetail.protocol.elicitation import ClientRequest
+from dovetail.protocol.elicitation import ServerRequest
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.revisions import Revision
 from dovetail.schema.explain import problems_in
@@ -90,7 +90,7 @@ _decode_result = msgspec.json.Decoder(_Result).decode
 class Roots:
     """The request for the client's roots."""
 
-    client_request = ClientRequest(method=METHOD, params={}, requires=("roots",))
+    server_request = ServerRequest(method=METHOD, params={}, requires=("roots",))
 
     def params(self, revision: Revision) -> dict[str, Any]:  # noqa: ARG002
         return {}

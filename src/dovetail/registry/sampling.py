@@ -6,7 +6,7 @@ from typing import Annotated, Any, Generic, TypedDict, TypeVar, Unpack, get_args
 import msgspec
 
 from dovetail.errors import QuestionFailed, SetupError
-from dovetail.protocol.elicitation import ClientRequest
+from dovetail.protocol.elicitation import ServerRequest
 from dovetail.protocol.jsonrpc import UNREADABLE
 from dovetail.protocol.revisions import LATEST, Revision
 from dovetail.protocol.sampling import (
@@ -118,7 +118,7 @@ class Sample:
             params = self.params(LATEST)
         except OutputError as failure:
             raise SetupError(f"sample: the question can't be sent: {failure}") from None
-        self.client_request = ClientRequest(method=METHOD, params=params, requires=self._params.requires)
+        self.server_request = ServerRequest(method=METHOD, params=params, requires=self._params.requires)
 
     def params(self, revision: Revision) -> dict[str, Any]:
         return to_jsonable(shape_sampling(self._params, revision))  # type: ignore[no-any-return]

@@ -258,17 +258,20 @@ class SchemaDocument:
 
     def _refuse_loops(self) -> None:
         """Raises if a part applies itself to the same value: that has no meaning, and can crash the engine."""
-        from graphlib import CycleError, TopologicalSorter  # late: only checked schemas need it
-
-        graph = {
-            id(part): [id(inner) for in_place, inner in self._nested(part) if in_place and isinstance(inner, dict)]
-            for part in self.parts
-        }
-        try:
-            TopologicalSorter(graph).prepare()
-        except CycleError:
-            text = 'a "$ref" comes back to itself without going deeper into the value; break the loop'
-            raise self._refuse(text) from None
+        trail: set[int] = set()
+        done: set[int] = set()
+        stack = [(part, False) for part in self.parts]
+        while stack:
+            part, is_finished = stack.pop()
+            if is_finished:
+                trail.discard(id(part))
+                done.add(id(part))
+            elif id(part) in trail:
+                raise self._refuse('a "$ref" comes back to itself without going deeper into the value; break the loop')
+            elif id(part) not in done:
+                trail.add(id(part))
+                stack.append((part, True))
+                stack += [(inner, False) for here, inner in self._nested(part) if here and isinstance(inner, dict)]
 
     def _count_paths(self) -> int:
         """How many paths return to one of their parts: 0 unless the schema is recursive. Raises for too many paths."""

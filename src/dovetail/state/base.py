@@ -30,15 +30,16 @@ MAX_COUNT = 2**63 - 1  # of a counter, also negative
 
 # Prefixes of keys and logs of which callers can make any number. A new one is refused (`StoreFull`) once three quarters
 # of the store are in use: the last quarter is for sessions, event logs and grants.
-CALLER_FAMILIES = (
+CALLER_PREFIXES = (
     "authserver/",  # tries to sign in, registrations, documents of programs: by address, name and URL
     "cancel/",  # a note for each call that a client says it cancels
     "dpop/",  # a used proof for each request
+    "elicitations/",  # a URL that a user was sent to
+    "ended/",  # a session that its client has ended
     "rate/",  # a counter for each address and principal; without it each worker counts for itself
     "step/",  # the result of a step
-    "visits/",  # a page that a user was sent to
 )
-CALLERS_SHARE = 0.75  # of the store
+CALLER_SHARE = 0.75  # of the store
 
 
 class Entry(NamedTuple):
@@ -286,16 +287,18 @@ def add_to_counter(key: str, value: bytes | None, n: int) -> int:
 
 def max_share(name: str) -> float:
     """The share of the store that may be in use when a new key or log of that name is stored."""
-    return CALLERS_SHARE if name.startswith(CALLER_FAMILIES) else 1.0
+    return CALLER_SHARE if name.startswith(CALLER_PREFIXES) else 1.0
 
 
-async def until_answered(call: Callable[[], Awaitable[T]], still: Callable[[], bool], retry_delay: float = 0.5) -> T:
-    """Retry a call while the store is unavailable and `still()` is true. Only for calls that may happen twice."""
+async def retry_while_unavailable(
+    call: Callable[[], Awaitable[T]], should_retry: Callable[[], bool], retry_delay: float = 0.5
+) -> T:
+    """Retry a call while the store is unavailable and `should_retry()`. Only for calls that may happen twice."""
     while True:
         try:
             return await call()
         except StoreUnavailable:
-            if not still():
+            if not should_retry():
                 raise
         await asyncio.sleep(retry_delay)
 

@@ -86,7 +86,7 @@ class MemoryState(StateBackend):
     """Keys, logs and topics of one process. When full it refuses new keys and logs; logs lose their oldest records.
 
     `max_entries` counts keys and logs together; `max_entry_bytes` is for all keys with their values, `max_log_bytes`
-    for all records, each with `RECORD_OVERHEAD`. `CALLER_FAMILIES` may use `CALLERS_SHARE` of the first two.
+    for all records, each with `RECORD_OVERHEAD`. `CALLER_PREFIXES` may use `CALLER_SHARE` of the first two.
     """
 
     shared = False

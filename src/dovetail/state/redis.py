@@ -25,8 +25,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from dovetail.errors import ProtocolError, SetupError
 from dovetail.state.base import (
-    CALLER_FAMILIES,
-    CALLERS_SHARE,
+    CALLER_PREFIXES,
+    CALLER_SHARE,
     MAX_COUNT,
     Conflict,
     Entry,
@@ -77,7 +77,7 @@ log = logging.getLogger("dovetail.state")
 class RedisState(StateBackend):
     """Keys, logs and topics in a store that all workers share, bounded by its `maxmemory` or the memory of its host.
 
-    A store that evicts records when it is full is refused. `CALLER_FAMILIES` may exceed their share for a moment.
+    A store that evicts records when it is full is refused. `CALLER_PREFIXES` may exceed their share for a moment.
     """
 
     shared = True
@@ -156,7 +156,7 @@ class RedisState(StateBackend):
         if isinstance(value, bytes) and (size := len(value)) > MAX_BYTES:
             raise StoreFull(f"A record of {size} bytes is too large for the state store; {MAX_BYTES} are possible")
         keys = [self._name("l", name)] if script is APPEND else [self._name("k", name), self._prefix + b"n"]
-        is_tight = "1" if name.startswith(CALLER_FAMILIES) and self._connected().is_tight else ""
+        is_tight = "1" if name.startswith(CALLER_PREFIXES) and self._connected().is_tight else ""
         arguments = (*keys, is_tight, math.ceil(ttl * 1000), value, *rest)
         return await self._call("EVAL", script, len(keys), *arguments, once=once)
 
@@ -373,7 +373,7 @@ class _Connection:
         if info.get("role") == "slave":
             raise errors.ConnectionError("it is a replica, which can't be written to")
         max_memory = info.get("maxmemory") or info.get("total_system_memory") or math.inf
-        self.is_tight = info.get("used_memory", 0) > max_memory * CALLERS_SHARE
+        self.is_tight = info.get("used_memory", 0) > max_memory * CALLER_SHARE
         return info
 
     def _mark_up(self) -> None:

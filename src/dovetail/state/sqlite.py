@@ -233,7 +233,7 @@ class SqliteState(StateBackend):
     """Keys, logs and topics in the file at `path`, which is made if need be. Raises SetupError if it can't be used.
 
     The file grows to about `max_bytes`, for all prefixes together. A quarter of that is for records of logs, the oldest
-    of which are dropped. When keys fill the rest new ones are refused, those of `CALLER_FAMILIES` at their share. A
+    of which are dropped. When keys fill the rest new ones are refused, those of `CALLER_PREFIXES` at their share. A
     write waits `timeout` seconds for other processes. A backend may be made before a fork, but not used before it.
     """
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dovetail.auth.principal import Principal
-from dovetail.engine.client_requests import MAX_PENDING_REQUESTS
 from dovetail.engine.engine import Engine
+from dovetail.engine.server_requests import MAX_PENDING_REQUESTS
 from dovetail.errors import SetupError
 from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.session import MAX_CLIENT
@@ -226,7 +226,7 @@ class HttpApp:
             await send({"type": f"lifespan.{stage}.complete"})
 
     @contextlib.asynccontextmanager
-    async def lifetime(self) -> AsyncIterator[None]:
+    async def lifespan(self) -> AsyncIterator[None]:
         """For the lifespan of a host: start now, drain at a signal or at the end.
 
         A host ends its lifespan only after the last response, and open streams would never end.
@@ -358,7 +358,7 @@ class RunningApp:
 
     async def _end(self, timeout: float) -> None:
         self.is_open = False
-        self._endpoint.stop_client_requests()  # when the streams end no response can arrive
+        self._endpoint.stop_server_requests()  # when the streams end no response can arrive
         await self.in_flight.close(timeout)
         self.started.cancel()  # if it still runs, or never began
         await asyncio.wait([self.started])

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from hashlib import blake2b
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -71,12 +71,13 @@ class Verified(msgspec.Struct, frozen=True):
 EXPIRED = Verified(None, -math.inf)  # replaces an outcome that must not be cached: claims are personal data
 
 
-class PresentedToken(msgspec.Struct, eq=False):
+class PresentedToken(NamedTuple):
     digest: bytes
     scheme: bytes  # in lower case
     token: str
 
-    __repr__ = object.__repr__  # no log shows the token
+    def __repr__(self) -> str:
+        return "PresentedToken(…)"  # no log shows the token
 
 
 class Authenticator:

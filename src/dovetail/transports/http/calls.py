@@ -18,7 +18,7 @@ from dovetail.engine.concurrency import run_with_timer
 from dovetail.engine.dispatch import handle
 from dovetail.engine.engine import Engine
 from dovetail.engine.request_context import RequestContext
-from dovetail.engine.sessions import topic
+from dovetail.engine.sessions import session_topic
 from dovetail.errors import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, RateLimited, Unauthorized
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.inbound import Request
@@ -308,12 +308,12 @@ class RunningCalls:
         self.by_id.pop((session_id, call.id), None)
         if self._listener is None:
             return
-        calls = self._announced.get(topic(session_id))
+        calls = self._announced.get(session_topic(session_id))
         if calls is not None:
             calls.discard(call)
             if not calls:
-                del self._announced[topic(session_id)]
-                self._listener.remove(topic(session_id))
+                del self._announced[session_topic(session_id)]
+                self._listener.remove(session_topic(session_id))
 
     async def cancel(self, session_id: str, id: RequestId) -> None:
         """`notifications/cancelled` of a client; `initialize` can't be cancelled."""
@@ -323,7 +323,7 @@ class RunningCalls:
                 call.cancel()
         elif self._listener is not None:  # another worker may run it, or begin it later
             await self._state.put(_cancel_key(session_id, id), b"", ttl=30.0)
-            await self._state.publish(topic(session_id))
+            await self._state.publish(session_topic(session_id))
 
     def cancel_session(self, session_id: str) -> None:
         """The session has ended; other workers are notified by the session itself."""
@@ -336,7 +336,7 @@ class RunningCalls:
         if (session := call.response.session) is None or not call.open:
             return
         if self._listener is not None:
-            name = topic(session.record.id)
+            name = session_topic(session.record.id)
             self._announced.setdefault(name, set()).add(call)
             self._listener.add(name)
         with suppress(StoreUnavailable):

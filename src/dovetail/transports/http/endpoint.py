@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from dovetail.engine.client_requests import ClientResponse
 from dovetail.engine.concurrency import resume_with_timer
 from dovetail.engine.dispatch import handle
 from dovetail.engine.engine import Engine
 from dovetail.engine.request_context import RequestContext
+from dovetail.engine.server_requests import ClientResponse
 from dovetail.engine.sessions import SessionHandle, Sessions
 from dovetail.engine.subscriptions import ChangeLog, ChangesMade
 from dovetail.engine.workers import WorkerLease
@@ -28,7 +28,7 @@ from dovetail.transports.http.in_flight import InFlight
 from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http.proxies import TrustedProxies, quota_key
 from dovetail.transports.http.request import HttpRequest, invalid_request
-from dovetail.transports.http.response import Accepted, PostResponse
+from dovetail.transports.http.response import AcceptedTypes, PostResponse
 
 SESSION_HEADER = b"mcp-session-id"
 ALLOWED_METHODS = b"GET, POST, DELETE, OPTIONS"
@@ -68,9 +68,9 @@ class Endpoint:
         if self._state.shared:
             self._engine.elicitations.shared = self.messages
 
-    def stop_client_requests(self) -> None:
+    def stop_server_requests(self) -> None:
         """Refuse responses of clients from now on; calls that wait for one fail."""
-        self.messages.client_requests.close()
+        self.messages.pending_requests.close()
 
     async def stop(self) -> None:
         self._engine.elicitations.shared = None
@@ -221,7 +221,7 @@ class Endpoint:
         """Serve `initialize`. The client can't resume: it does not know its session yet."""
         accepted, session = http_request.accepted, http_request.session
         # No keep-alive may start a stream before the header with the session is added.
-        accepted = Accepted(accepted.json, accepted.stream and not accepted.json)
+        accepted = AcceptedTypes(accepted.json, accepted.stream and not accepted.json)
         response = PostResponse(http_request.response, accepted, session)
         call = self._track(http_request, request.id, self._context(http_request, request, response), response)
         if session is not None:
@@ -324,7 +324,7 @@ class Endpoint:
         with suppress(ProtocolError):  # a notification has no response
             await self._receive_message(http_request, message)
 
-    # ── notifications, and responses to client requests: only sessions have them ──
+    # ── notifications, and responses to server requests: only sessions have them ──
 
     async def _receive_message(self, http_request: HttpRequest, message: Envelope) -> None:
         """Raises ProtocolError if the headers are wrong. Unknown and malformed notifications are ignored."""
@@ -333,14 +333,14 @@ class Endpoint:
         inbound.accept_on_http(message, http_request.headers, record, stateless=self._options.stateless)
         if session is None:
             return
-        session_id, client_requests = session.record.id, self.messages.client_requests
+        session_id, pending_requests = session.record.id, self.messages.pending_requests
         if not message.is_notification:
-            await client_requests.deliver_anywhere(session_id, message.id, ClientResponse.from_envelope(message))
+            await pending_requests.deliver_anywhere(session_id, message.id, ClientResponse.from_envelope(message))
         elif message.method == "notifications/cancelled":
             if (id := inbound.read_cancelled_id(message)) is not None:
                 await self.calls.cancel(session_id, id)
         elif message.method == "notifications/progress":
-            await client_requests.deliver_anywhere(session_id, inbound.read_progress_token(message))
+            await pending_requests.deliver_anywhere(session_id, inbound.read_progress_token(message))
         elif message.method == "notifications/initialized" and not session.record.initialized:
             await session.change(lambda record: record.replace(initialized=True))
 

@@ -17,7 +17,7 @@ from dovetail.errors import INTERNAL_ERROR, ProtocolError
 from dovetail.protocol import jsonrpc
 from dovetail.protocol.methods import RequestId
 from dovetail.protocol.sse import EventId, encode_event, priming_event, unknown_event
-from dovetail.state.base import Codec, Conflict, StateBackend, StoreFull, StoreUnavailable, until_answered
+from dovetail.state.base import Codec, Conflict, StateBackend, StoreFull, StoreUnavailable, retry_while_unavailable
 
 if TYPE_CHECKING:
     from dovetail.transports.http.response import HttpResponse
@@ -123,7 +123,7 @@ class EventStore:
 
     def end_later(self, stream: "EventStream", response: bytes) -> None:
         """Retry until the end is in the store. If this worker stops before, it counts as lost."""
-        task = asyncio.create_task(until_answered(lambda: stream.write_end(response), lambda: True))
+        task = asyncio.create_task(retry_while_unavailable(lambda: stream.write_end(response), lambda: True))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
@@ -260,7 +260,7 @@ def log_name(session_id: str, stream: str) -> str:
 
 def requests_key(name: str) -> str:
     """The key of the ids of a stream's requests; deleted when the stream has ended."""
-    return f"asked/{name}"
+    return f"stream-request/{name}"
 
 
 def _error(ids: Sequence[RequestId], text: str) -> bytes:

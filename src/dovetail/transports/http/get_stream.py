@@ -14,17 +14,17 @@ from contextlib import AbstractAsyncContextManager, suppress
 
 import msgspec
 
-from dovetail.engine.client_requests import CALL_ENDED, NOT_INITIALIZED, PendingRequest, PendingRequests
 from dovetail.engine.concurrency import CallTimeout, with_timeout
 from dovetail.engine.handlers import change_notification
-from dovetail.engine.sessions import SessionHandle, Sessions, messages, topic
+from dovetail.engine.server_requests import CALL_ENDED, NOT_INITIALIZED, PendingRequest, PendingRequests
+from dovetail.engine.sessions import SessionHandle, Sessions, message_log, session_topic
 from dovetail.engine.subscriptions import LOG as CHANGE_LOG
 from dovetail.engine.subscriptions import ChangeLog
 from dovetail.errors import MissingCapability, ProtocolError, QuestionFailed
 from dovetail.protocol import inbound, jsonrpc, sse
 from dovetail.protocol.jsonrpc import Envelope
 from dovetail.protocol.sse import EventId, encode_event, priming_event
-from dovetail.state.base import Conflict, Listener, StateBackend, StoreFull, StoreUnavailable, until_answered
+from dovetail.state.base import Conflict, Listener, StateBackend, StoreFull, StoreUnavailable, retry_while_unavailable
 from dovetail.transports.http.event_store import END, EventStore, log_name
 from dovetail.transports.http.in_flight import InFlight
 from dovetail.transports.http.request import HttpRequest, keep_alive
@@ -55,7 +55,7 @@ class ServerMessages:
         self._state = state
         self._ttl = max(7 * 86_400.0, 2 * session_timeout)
         self.presence = Presence(state, 3 * beat)
-        self.client_requests = PendingRequests(state, check_interval=beat)
+        self.pending_requests = PendingRequests(state, check_interval=beat)
 
     async def notify(self, session: SessionHandle, message: bytes) -> None:
         """Send a notification on the GET stream of the session, now or when the client opens one."""
@@ -67,20 +67,20 @@ class ServerMessages:
     async def append(self, session: SessionHandle, message: bytes) -> None:
         if await session.reload():  # the log of a session that has ended would never be dropped
             keep = max(1, min(MAX_MESSAGES, MAX_BYTES // len(message)))
-            await self._state.append(messages(session.record.id), message, keep=keep, ttl=self._ttl)
+            await self._state.append(message_log(session.record.id), message, keep=keep, ttl=self._ttl)
 
     async def messages_after(self, session_id: str, after: int) -> list[tuple[int, bytes]]:
         """The messages after a number; all of them if the log has expired since and begun anew."""
-        page = await self._state.read(messages(session_id), after)
+        page = await self._state.read(message_log(session_id), after)
         if page.last < after:
-            page = await self._state.read(messages(session_id), 0)
+            page = await self._state.read(message_log(session_id), 0)
         return [(id, data) for id, data in page.records if not await self._is_resolved(session_id, data)]
 
     async def _is_resolved(self, session_id: str, message: bytes) -> bool:
-        """Whether it is a client request that is not pending any more."""
+        """Whether it is a server request that is not pending any more."""
         envelope = jsonrpc.decode(message)
         is_request = isinstance(envelope, Envelope) and envelope.is_request
-        return is_request and not await self.client_requests.is_pending(session_id, str(envelope.id))  # type: ignore[union-attr]
+        return is_request and not await self.pending_requests.is_pending(session_id, str(envelope.id))  # type: ignore[union-attr]
 
     # ── URL elicitations: any worker may hear that the user is done ──
 
@@ -102,7 +102,7 @@ class ServerMessages:
 
 
 def _elicitation_key(id: str) -> str:
-    return f"visits/{hashlib.sha256(id.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    return f"elicitations/{hashlib.sha256(id.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 class SessionChannel(msgspec.Struct, eq=False):
@@ -113,7 +113,7 @@ class SessionChannel(msgspec.Struct, eq=False):
     _response: PostResponse | None  # while the call runs
 
     def pending(self, method: str, timeout: float) -> AbstractAsyncContextManager[PendingRequest]:
-        """A client request, on the event stream of the call or else on the GET stream."""
+        """A server request, on the event stream of the call or else on the GET stream."""
         if (response := self._response) is None:
             raise QuestionFailed(CALL_ENDED)
         messages, session = self._messages, self._session
@@ -136,7 +136,7 @@ class SessionChannel(msgspec.Struct, eq=False):
                 return True
             return response.events is not None and bool(await presence.current(response.events.name))
 
-        return messages.client_requests.open(session.record.id, timeout, send, is_reachable)
+        return messages.pending_requests.open(session.record.id, timeout, send, is_reachable)
 
     async def notify(self, message: bytes) -> None:
         if self._response is None or not await self._response.send_message(message):
@@ -175,7 +175,7 @@ class Presence(msgspec.Struct, eq=False):
 
 
 def _presence_key(name: str) -> str:
-    return f"hears/{name}"
+    return f"get-stream/{name}"
 
 
 class SessionSource:
@@ -188,7 +188,7 @@ class SessionSource:
     ) -> None:
         self.name = session.record.id
         self.position = last_event_id or _saved_position(session)  # of the client, once all events read are sent
-        self.topics: Sequence[str] = (CHANGE_LOG, messages(self.name))  # published when there are more events
+        self.topics: Sequence[str] = (CHANGE_LOG, message_log(self.name))  # published when there are more events
         self.has_more = False  # after the events that were read last
         self.has_unsaved = last_event_id is not None  # the session does not know the position yet
         self._changes = changes
@@ -301,7 +301,7 @@ class GetStream:
         await self._response.open(priming_event(id, retry=RETRY_MILLISECONDS) if resumable else b"")
         with suppress(StoreUnavailable):  # it was closed meanwhile
             while not self._closed and not self._response.ended:
-                events = await until_answered(self.source.read, lambda: not self._closed)
+                events = await retry_while_unavailable(self.source.read, lambda: not self._closed)
                 if not await self._send(events) or self.source.finished:
                     return
                 if not self.source.has_more and not await self._wait_for_more():
@@ -312,10 +312,10 @@ class GetStream:
         topics = await self._wait_for_topics()
 
         async def goes_on() -> bool:
-            is_current = topic(self._session.record.id) not in topics or await self._is_current()
+            is_current = session_topic(self._session.record.id) not in topics or await self._is_current()
             return is_current and await self._session.reload()
 
-        return bool(topics) and await until_answered(goes_on, lambda: not self._closed)
+        return bool(topics) and await retry_while_unavailable(goes_on, lambda: not self._closed)
 
     async def _is_current(self) -> bool:
         """A client that resumes a call twice gets the events twice."""
@@ -408,7 +408,7 @@ class GetStreams(msgspec.Struct, eq=False):
             if running is not None:  # the client has lost that connection, even if the server does not know yet
                 await running.response.close_now()
             source = CallSource(self._store, session.record.id, event_id)
-        listener = self._store.state.listen([*source.topics, topic(session.record.id)])
+        listener = self._store.state.listen([*source.topics, session_topic(session.record.id)])
         ends_itself = isinstance(source, CallSource) and not source.is_remote  # with the call that runs here
         stream = GetStream(source, session, request.response, listener, self._messages.presence)
         try:

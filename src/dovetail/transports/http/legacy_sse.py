@@ -21,7 +21,7 @@ from dovetail.engine.engine import Engine
 from dovetail.protocol import jsonrpc, sse
 from dovetail.protocol.jsonrpc import BadMessage
 from dovetail.protocol.sse import encode_event
-from dovetail.state.base import StateBackend, StoreFull, StoreUnavailable, until_answered
+from dovetail.state.base import StateBackend, StoreFull, StoreUnavailable, retry_while_unavailable
 from dovetail.transports.http.asgi import is_below
 from dovetail.transports.http.in_flight import FLUSH_TIMEOUT, InFlight
 from dovetail.transports.http.options import HttpOptions
@@ -255,7 +255,7 @@ class SseEndpoint(msgspec.Struct, eq=False):
         listener = self._state.listen([name])
         try:
             while True:
-                page = await until_answered(partial(self._state.read, name, taken), lambda: True)
+                page = await retry_while_unavailable(partial(self._state.read, name, taken), lambda: True)
                 if page.last < taken:  # the log has expired, and begun anew
                     taken = 0
                     continue

@@ -19,7 +19,7 @@ from dovetail.protocol.headers import HeaderError, Headers
 from dovetail.protocol.methods import RequestId
 from dovetail.transports.http.asgi import FAST_PATH, Receive, Scope, Send
 from dovetail.transports.http.in_flight import BodyQuota
-from dovetail.transports.http.response import Accepted, HttpResponse
+from dovetail.transports.http.response import AcceptedTypes, HttpResponse
 
 # Security depends on these headers: if one came twice, a proxy and the server might read different values.
 SINGLE_HEADERS = frozenset({"host", "origin", "content-type", "content-length", "authorization", "last-event-id"})
@@ -27,7 +27,7 @@ JSON = "application/json"
 UNCOUNTED_BYTES = 16 * 1024  # smaller bodies don't count in the quota, so that they are always served
 UTF8_CHARSETS = frozenset({"utf-8", "utf8", "us-ascii"})
 USUAL_ACCEPT = b"application/json, text/event-stream"  # which MCP requires of every client
-ACCEPTS_BOTH = Accepted(True, True)
+ACCEPTS_BOTH = AcceptedTypes(True, True)
 _JSON_KIND = re.compile(r"application/(?:[a-z0-9.\-]+\+)?json")
 _REFUSED = re.compile(r"q=0(\.0*)?")
 
@@ -83,7 +83,7 @@ class HttpRequest(msgspec.Struct, eq=False):
                 raise invalid_request(400, f"The header {name} came more than once")
 
     @property
-    def accepted(self) -> Accepted:
+    def accepted(self) -> AcceptedTypes:
         if self.headers.raw.get(b"accept") == USUAL_ACCEPT and not self.headers.has_repeats:
             return ACCEPTS_BOTH
         return read_accept(",".join(self.headers.all("accept"))[:1000])
@@ -181,14 +181,14 @@ def _too_large(limit: int) -> ProtocolError:
 
 
 @lru_cache(maxsize=256)
-def read_accept(header: str) -> Accepted:
+def read_accept(header: str) -> AcceptedTypes:
     """Lenient: without the header both are accepted, and a client that accepts neither gets JSON."""
     ranges = _media_types(header)
     if not ranges:
         return ACCEPTS_BOTH
     stream = not ranges.isdisjoint({"*/*", "text/*", "text/event-stream"})
     json = not ranges.isdisjoint({"*/*", "application/*", "application/json"})
-    return Accepted(json or not stream, stream)
+    return AcceptedTypes(json or not stream, stream)
 
 
 def _media_types(header: str) -> set[str]:

@@ -30,7 +30,7 @@ STREAM_HEADERS: RawHeaders = [
 log = logging.getLogger("dovetail")
 
 
-class Accepted(NamedTuple):
+class AcceptedTypes(NamedTuple):
     """The media types that a client reads."""
 
     json: bool
@@ -190,7 +190,7 @@ class PostResponse(msgspec.Struct, eq=False):
     """The response to one POST: JSON, or an event stream if other messages come before; resumable in a session."""
 
     http_response: HttpResponse
-    accepted: Accepted
+    accepted: AcceptedTypes
     session: SessionHandle | None = None
     store: EventStore | None = None  # if the client can resume
     primes: bool = False  # whether the stream begins with a priming event

@@ -9,7 +9,7 @@ import pytest
 from http_clients import JSON, answered, ask, finished_call, given, identify, leave, methods, reply
 
 from asking_stage import AskingStage, answer_to, ask_by, progress_on, refusal_of
-from dovetail.engine import client_requests
+from dovetail.engine import server_requests
 from dovetail.engine.request_context import NO_CHANNEL
 from dovetail.errors import AnswerTimeout, QuestionFailed
 from dovetail.state.memory import MEBIBYTE, MemoryState
@@ -96,7 +96,7 @@ async def test_a_client_is_asked_neither_before_initialized_nor_without_a_sessio
     stage: AskingStage, serve: Serve
 ) -> None:
     wire = await unready(await serve())
-    assert text_of((await ask(wire).done()).answer) == client_requests.NOT_INITIALIZED
+    assert text_of((await ask(wire).done()).answer) == server_requests.NOT_INITIALIZED
     await wire.notify("notifications/initialized")
     await finished_call(stage, wire)
     assert text_of((await ask(HttpWire(wire.app)).done()).answer) == NO_CHANNEL
@@ -132,7 +132,7 @@ async def test_the_first_valid_response_counts_if_its_sender_was_asked(stage: As
     await reply(wire, refusal_of(question, 1, "too late"))
 
 
-@pytest.mark.parametrize("id", ["dovetail-1", "dovetail-0123456789abcdef", 1, "", "x" * 100_000, "question/a/b"])
+@pytest.mark.parametrize("id", ["dovetail-1", "dovetail-0123456789abcdef", 1, "", "x" * 100_000, "server-request/a/b"])
 async def test_responses_without_a_request_are_ignored(app: Any, wire: HttpWire, id: Any) -> None:
     before = app._state.held
     await reply(wire, answer_to({"id": id}, {}))
@@ -200,7 +200,7 @@ async def test_a_client_request_may_end_at_any_moment(way: str) -> None:
             asked = {each["id"] for each in messages if each.get("method") == "roots/list"}
             called_off = {each["params"]["requestId"] for each in messages if each.get("method", "")[:1] == "n"}
             assert len(asked - called_off) == (way == "answer"), (turns, messages)
-            assert not endpoint_of(app).messages.client_requests.count
+            assert not endpoint_of(app).messages.pending_requests.count
 
 
 async def test_a_client_that_disconnected_before_there_was_a_stream_is_not_waited_for(
@@ -234,10 +234,10 @@ async def test_a_client_that_does_not_reconnect_is_given_up(
     await call.cut()
     await long()
     await until(lambda: bool(stage.failures) and not endpoint_of(app).calls.by_id)
-    assert [str(each) for each in stage.failures] == [client_requests.CLIENT_DISCONNECTED]
+    assert [str(each) for each in stage.failures] == [server_requests.CLIENT_DISCONNECTED]
     rest = await wire.get(place).done()  # a client that resumes too late learns that no call waits
     assert {each["params"]["requestId"] for each in rest.messages[:-1]} == {each["id"] for each in questions}
-    assert text_of(rest.answer) == client_requests.CLIENT_DISCONNECTED
+    assert text_of(rest.answer) == server_requests.CLIENT_DISCONNECTED
 
 
 @pytest.mark.parametrize("beside", [False, True])
@@ -256,7 +256,7 @@ async def test_a_connected_client_may_take_its_time_and_one_that_disconnects_for
     assert not stage.failures
     await streams[1].cut()
     await long()
-    await until(lambda: [str(each) for each in stage.failures] == [client_requests.CLIENT_DISCONNECTED])
+    await until(lambda: [str(each) for each in stage.failures] == [server_requests.CLIENT_DISCONNECTED])
 
 
 @pytest.mark.parametrize("left", [False, True])
@@ -279,11 +279,11 @@ async def test_a_server_that_stops_waits_for_no_response_and_asks_again_after_a_
         await ask_by(running.context.channel, "roots/list", 600)
     stage.go.set()
     await asyncio.wait_for(draining, 5)
-    assert [str(each) for each in stage.failures] == [client_requests.SERVER_STOPPING]
+    assert [str(each) for each in stage.failures] == [server_requests.SERVER_STOPPING]
     assert text_of((await working.done()).answer) == "done"
     if not left:
         await call.done()
         assert {each["params"]["requestId"] for each in call.messages[3:-1]} == {each["id"] for each in questions}
-        assert text_of(call.answer) == client_requests.SERVER_STOPPING
+        assert text_of(call.answer) == server_requests.SERVER_STOPPING
     await app.start()
     await finished_call(stage, await HttpWire.session(app))

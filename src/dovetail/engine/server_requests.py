@@ -23,8 +23,8 @@ from dovetail.engine.request_context import (
     Checkpoint,
     ClientChannel,
     RequestContext,
-    client_requests_of,
     refuse_in_step,
+    server_requests_of,
 )
 from dovetail.engine.threads import thread_slot_lent, waiting_thread
 from dovetail.protocol import jsonrpc
@@ -67,12 +67,12 @@ async def request_input(engine: "Engine", context: RequestContext, input_request
         timeout = engine.options.answer_timeout
     elif not isinstance(timeout, (int, float)) or not 0 < timeout <= MAX_ANSWER_TIMEOUT:
         raise ValueError(f"timeout={timeout!r} of a question must be a number of seconds, above 0, and a year at most")
-    response = await client_requests_of(engine, context).request(input_request, float(timeout))
+    response = await server_requests_of(engine, context).request(input_request, float(timeout))
     return input_request.read(response, context.request.revision)
 
 
 class LiveRequests:
-    """The client requests of a call that keeps running while it waits for the responses."""
+    """The server requests of a call that keeps running while it waits for the responses."""
 
     needs_input = False
 
@@ -93,7 +93,7 @@ class LiveRequests:
 
     async def request(self, input_request: InputRequest[Any], timeout: float) -> Raw:
         """Sent once, also if the function runs again because it has returned InputRequired."""
-        digest = input_request.client_request.digest
+        digest = input_request.server_request.digest
         self._occurrences[digest] += 1
         key = digest, self._occurrences[digest]
         response = self._responses.get(key)
@@ -105,7 +105,7 @@ class LiveRequests:
         return response
 
     async def _send(self, input_request: InputRequest[Any], timeout: float) -> Raw:
-        channel, method = self._channel_for(input_request), input_request.client_request.method
+        channel, method = self._channel_for(input_request), input_request.server_request.method
         if isinstance(input_request, ElicitUrl):
             await self._register_url(input_request, channel)
         params = encode(input_request.params(self._revision))
@@ -126,7 +126,7 @@ class LiveRequests:
 
     def _channel_for(self, input_request: InputRequest[Any]) -> ClientChannel:
         """Raises unless the client can be reached and has the capabilities that the request needs."""
-        channel, request = self._context.channel, input_request.client_request
+        channel, request = self._context.channel, input_request.server_request
         if channel is None:
             missing: dict[str, Any] = {path.partition(".")[0]: {} for path in request.requires}
             raise errors.MissingCapability(missing, self._context.no_channel_reason)
@@ -230,7 +230,7 @@ class PendingRequest:
         self._updated = asyncio.Event()
         self._failure = ""  # why there will be no response
         self.id = f"dovetail-{os.urandom(8).hex()}"
-        self.key = f"question/{client}/{self.id}"
+        self.key = f"server-request/{client}/{self.id}"
         self.response: ClientResponse | None = None
 
     def deliver(self, response: ClientResponse | None, failure: str = "") -> None:
@@ -408,7 +408,7 @@ class PendingRequests:
         """The same for a request of any worker. A response to no pending request of this client is ignored."""
         if self.deliver(client, id, response) or self._state is None or not _OWN_ID.fullmatch(str(id)):
             return
-        key = f"question/{client}/{id}"
+        key = f"server-request/{client}/{id}"
         entry = await self._state.get(key)
         if entry is None:
             return
@@ -431,7 +431,7 @@ class PendingRequests:
         request = self._requests.get(client, {}).get(id)
         if request is not None or self._state is None:
             return request is not None and request.response is None
-        entry = await self._state.get(f"question/{client}/{id}")
+        entry = await self._state.get(f"server-request/{client}/{id}")
         return entry is not None and entry.value == _PENDING
 
     def close(self, reason: str = SERVER_STOPPING) -> None:

@@ -11,8 +11,10 @@ import pytest
 
 from asking_stage import AskingStage, answer_to, progress_on
 from dovetail import Context, Elicit, InputRequired, Server
-from dovetail.engine import client_requests
-from dovetail.engine.client_requests import (
+from dovetail.engine import server_requests
+from dovetail.engine.connection import Call
+from dovetail.engine.request_context import NO_CHANNEL
+from dovetail.engine.server_requests import (
     MAX_REQUESTS_PER_CALL,
     MAX_REQUESTS_PER_CLIENT,
     MAX_URL_ELICITATIONS,
@@ -20,8 +22,6 @@ from dovetail.engine.client_requests import (
     PendingRequests,
     UrlElicitations,
 )
-from dovetail.engine.connection import Call
-from dovetail.engine.request_context import NO_CHANNEL
 from dovetail.errors import AnswerTimeout, Busy, QuestionFailed
 from dovetail.protocol import jsonrpc
 from dovetail.state.base import StoreUnavailable
@@ -236,7 +236,7 @@ async def test_a_client_that_is_unreachable_for_some_checks_is_given_up(state: A
     with pytest.raises(QuestionFailed, match="has closed its connection"):
         await client.ask(is_reachable=reachable)
     assert reachable.checks == 5 + 4
-    assert client.reason() == client_requests.CLIENT_DISCONNECTED
+    assert client.reason() == server_requests.CLIENT_DISCONNECTED
 
 
 async def test_progress_shows_that_the_client_is_reachable() -> None:
@@ -381,7 +381,7 @@ async def test_a_cancelled_call_cancels_its_requests_and_can_make_no_more(way: s
         assert {each["reason"] for each in cancelled} == {"The call that asked has ended"}
         await stage.cancelled.wait()
         await settle()
-        assert [str(each) for each in stage.failures] == [client_requests.CALL_ENDED]
+        assert [str(each) for each in stage.failures] == [server_requests.CALL_ENDED]
 
 
 @pytest.mark.rule("LIFE-6", "STDIO-4")
@@ -390,7 +390,7 @@ async def test_who_can_be_asked() -> None:
         params = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": CLIENT}
         await wire.ask("initialize", params)
         wire.call()
-        assert await wire.text() == client_requests.NOT_INITIALIZED
+        assert await wire.text() == server_requests.NOT_INITIALIZED
         wire.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         wire.call(id=2)
         await wire.asked("roots/list")
@@ -411,7 +411,7 @@ async def test_when_the_connection_closes_its_pending_requests_fail_at_once() ->
             await wire.receive()
         lines = [json.loads(wire.lines.get_nowait()) for _ in range(wire.lines.qsize())]
         texts = [text_of(each) for each in lines if "result" in each]
-        assert texts == ['[{"n": 1}]', client_requests.CONNECTION_CLOSED]  # the answer came before the end
+        assert texts == ['[{"n": 1}]', server_requests.CONNECTION_CLOSED]  # the answer came before the end
 
 
 # ── URL elicitations ──
