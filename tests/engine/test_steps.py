@@ -217,7 +217,7 @@ async def test_a_step_of_a_dead_worker_is_not_done_a_second_time() -> None:
     effect = Effect()
     effect.go.clear()
     engine = serving(effect.sync).engine
-    previous = Round(call="call", life=await store_generation(engine.state), ends=time.time())
+    previous = Round(call="call", generation=await store_generation(engine.state), ends=time.time())
     dead, alive = Steps(engine, {}, previous), Steps(engine, {}, previous, claim_timeout=0.01)
     first = asyncio.create_task(dead.run("send mail", effect, in_thread=False))  # it will never come to its end
     await effect.started.wait()
@@ -230,7 +230,7 @@ async def test_a_step_of_a_dead_worker_is_not_done_a_second_time() -> None:
 async def test_a_run_may_outlast_its_state_by_hours() -> None:
     effect = Effect()
     engine = serving(effect.sync).engine
-    previous = Round(call="call", life=await store_generation(engine.state), ends=time.time() - 7200)
+    previous = Round(call="call", generation=await store_generation(engine.state), ends=time.time() - 7200)
     assert await Steps(engine, {}, previous).run("send mail", effect, in_thread=False) == 1
 
 

@@ -87,8 +87,8 @@ def test_arguments_are_bound_by_what_they_mean(one: Any, other: Any) -> None:
 
 def test_a_round_survives_encoding() -> None:
     whole = Round(
-        call="c", number=3, expires=1e9, ends=2e9, binding=binding(), asked=["a-1"], wasted=2,
-        answers={"b-1": raw({"action": "decline"})}, steps={"pay#1": raw([1, None])}, state=raw({"own": True}),
+        call="c", number=3, expires=1e9, ends=2e9, binding=binding(), requested=["a-1"], wasted=2,
+        responses={"b-1": raw({"action": "decline"})}, steps={"pay#1": raw([1, None])}, state=raw({"own": True}),
     )  # fmt: skip
     assert decode_round(encode_round(whole)) == whole
 

@@ -85,7 +85,7 @@ class Introspection:
         self._fetch = fetch or make_fetch(allow_private=True, allow_loopback=is_loopback_url(endpoint))
         # Digests of valid tokens, the latest at the end. They have a queue of their own, so that a flood of invalid
         # tokens does not delay them.
-        self._good: dict[bytes, None] = {}
+        self._valid: dict[bytes, None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queues: dict[bool, asyncio.Semaphore] = {}  # of that loop, by whether a token was valid before
         self._has_warned = False
@@ -98,12 +98,12 @@ class Introspection:
         if len(token) > MAX_TOKEN or not _TOKEN.fullmatch(token):
             return None
         digest = hashlib.sha256(token.encode()).digest()
-        principal = self._principal(await self._introspect(token, was_good=digest in self._good))
-        self._good.pop(digest, None)
+        principal = self._principal(await self._introspect(token, was_good=digest in self._valid))
+        self._valid.pop(digest, None)
         if principal is not None:
-            self._good[digest] = None
-            if len(self._good) > MAX_GOOD_TOKENS:
-                del self._good[next(iter(self._good))]
+            self._valid[digest] = None
+            if len(self._valid) > MAX_GOOD_TOKENS:
+                del self._valid[next(iter(self._valid))]
         return principal
 
     def _principal(self, claims: dict[str, Any]) -> Principal | None:

@@ -256,7 +256,7 @@ class Engine:
             self.threads.open()
             self._open_limits()  # a loop that died in mid-call has left slots taken
             self._lifespan = RunningLifespan(partial(self._serving, owner), self._end)
-        await self._lifespan.add_user()
+        await self._lifespan.acquire()
 
     @asynccontextmanager
     async def _serving(self, owner: Any) -> AsyncIterator[Any]:
@@ -297,7 +297,7 @@ class Engine:
     async def stop(self) -> None:
         """Remove a user; after the last all subscriptions and the lifespan end. The engine may be started again."""
         if self._lifespan is not None:
-            await self._lifespan.remove_user()
+            await self._lifespan.release()
 
     async def _end(self) -> None:
         self.hub.end_all()
@@ -335,16 +335,16 @@ class RunningLifespan:
         """False for one that was left behind on a dead loop."""
         return not self.is_on_this_loop and self._loop.is_running() and not self.task.done()
 
-    async def add_user(self) -> None:
+    async def acquire(self) -> None:
         """Returns when the lifespan is entered, raises what it raised."""
         self._users += 1
         try:
             await asyncio.shield(self._started)
         except BaseException:
-            await self.remove_user()
+            await self.release()
             raise
 
-    async def remove_user(self) -> None:
+    async def release(self) -> None:
         """For the last user, wait until the lifespan is exited, and raise what it raised."""
         self._users -= 1
         if self._users:

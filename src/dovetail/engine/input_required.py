@@ -111,9 +111,9 @@ class ReplayedRequests:
         self._context = context
         self._received = responses or {}
         self._previous = previous = previous or Round(call=secrets.token_hex(16))
-        self._new_responses = {key: self._received[key] for key in previous.asked if key in self._received}
-        self._responses = previous.answers | self._new_responses
-        self._generation = previous.life
+        self._new_responses = {key: self._received[key] for key in previous.requested if key in self._received}
+        self._responses = previous.responses | self._new_responses
+        self._generation = previous.generation
         self._steps = Steps(engine, dict(previous.steps), previous if previous.number else None)
         self.restart()
 
@@ -267,9 +267,9 @@ class ReplayedRequests:
             expires=min(now + min(timeouts), ends),
             ends=ends,
             binding=_binding(self._engine, self._context),
-            life=self._generation,
-            asked=[key for key in self._pending if key not in self._author_keys],
-            answers=self._responses,
+            generation=self._generation,
+            requested=[key for key in self._pending if key not in self._author_keys],
+            responses=self._responses,
             used=sorted({*previous.used, *self._used}),
             steps=self._steps.results,
             wasted=wasted,
@@ -343,7 +343,7 @@ class Steps:
             if (result := await self._result_of_other_request(claim, key)) is not None:
                 return result
         try:
-            await self._check_generation(key, previous.life)
+            await self._check_generation(key, previous.generation)
             value = await self._call(key, function, in_thread)
         except (Exception, InputNeeded):  # not CancelledError: the side effect may have happened
             await self._publish_result(claim, key, None, ttl)

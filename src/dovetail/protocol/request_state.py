@@ -57,9 +57,9 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     expires: float = 0.0  # seconds since 1970
     ends: float = 0.0  # when the call itself expires, however many rounds it takes
     binding: Binding | None = None
-    life: str = ""  # id of the store in which the call began; a store that lost its records has a new one
-    asked: list[str] = []  # keys of this round's server requests; only these have responses in the next
-    answers: dict[str, Raw] = {}  # responses of earlier rounds, by key
+    generation: str = ""  # id of the store in which the call began; a store that lost its records has a new one
+    requested: list[str] = []  # keys of this round's server requests; only these have responses in the next
+    responses: dict[str, Raw] = {}  # responses of earlier rounds, by key
     used: list[str] = []  # keys whose responses some run has used
     steps: dict[str, Raw] = {}  # results, by name and occurrence
     wasted: int = 0  # rounds in a row whose responses no run used

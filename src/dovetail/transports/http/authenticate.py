@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
 
 NEEDS_TOKEN = "This server needs a token: send it in the header `Authorization: {} <token>`"
-NOT_GOOD = "The token is not good, or not any more"
+INVALID_TOKEN = "The token is not good, or not any more"
 IN_QUERY = "A token in the URL can be read in logs: send it in the header `Authorization: Bearer <token>`"
 MALFORMED = "The Authorization header is malformed: send `Bearer <token>`, the token without blanks"
 VERIFY_FAILED = {500: "Internal error", 503: "This token can't be verified at the moment; try again later"}
@@ -64,7 +64,7 @@ class TokenLimits(msgspec.Struct, frozen=True):
 
 class Verified(msgspec.Struct, frozen=True):
     principal: Principal | None  # None: the token is bad
-    good_until: float  # in the cache, by the monotonic clock
+    valid_until: float  # in the cache, by the monotonic clock
     is_sufficient: bool = False  # the request needs no other check
 
 
@@ -104,14 +104,14 @@ class Authenticator:
         self._dpop = auth.dpop_check(claim, lambda: engine.secrets)
         self._schemes = (b"bearer",) if self._dpop is None else (b"bearer", DPOP)
         self._digest = partial(blake2b, digest_size=16, key=secrets.token_bytes(32))
-        self._good: OrderedDict[bytes, Verified] = OrderedDict()
-        self._bad: OrderedDict[bytes, Verified] = OrderedDict()  # apart, so that guesses evict no good ones
+        self._valid: OrderedDict[bytes, Verified] = OrderedDict()
+        self._invalid: OrderedDict[bytes, Verified] = OrderedDict()  # apart, so that guesses evict no good ones
         self._verifying: dict[bytes, asyncio.Task[Verified | int]] = {}
         self._next_warning = -math.inf
 
     def protect(self, handler: RequestHandler) -> RequestHandler:
         """A handler that requires a token, and hides it from the given one. A cached token costs no coroutine."""
-        good, digested, watch, clock = self._good, self._digest, self.watch, self._clock
+        good, digested, watch, clock = self._valid, self._digest, self.watch, self._clock
 
         def authenticate(request: HttpRequest) -> Awaitable[None]:
             scope = request.scope
@@ -122,7 +122,7 @@ class Authenticator:
             request.watch_token = partial(watch, header)
             digest = digested(header).digest()
             known = good.get(digest)
-            if known is None or not known.is_sufficient or known.good_until <= clock() or scope.get("query_string"):
+            if known is None or not known.is_sufficient or known.valid_until <= clock() or scope.get("query_string"):
                 return self._verify_and_serve(request, handler, header)
             good.move_to_end(digest)
             request.principal = known.principal
@@ -151,7 +151,7 @@ class Authenticator:
         verified = await self._verified(presented)
         principal = request.principal = verified.principal
         if principal is None:
-            raise Unauthorized(NOT_GOOD, error="invalid_token")
+            raise Unauthorized(INVALID_TOKEN, error="invalid_token")
         if verified.is_sufficient:
             return
         claims, dpop = principal.claims, self._dpop
@@ -184,12 +184,12 @@ class Authenticator:
     async def _verified(self, presented: PresentedToken) -> Verified:
         """Verify a token once for all requests that wait. Raises ProtocolError if the verifiers fail."""
         digest = presented.digest
-        known = self._good.get(digest) or self._bad.get(digest)
-        if known is not None and known.good_until > self._clock():
+        known = self._valid.get(digest) or self._invalid.get(digest)
+        if known is not None and known.valid_until > self._clock():
             return known
         verifying = self._verifying.get(digest)
         if verifying is None:
-            limit = self._limits.max_verifying * (2 if digest in self._good else 1)
+            limit = self._limits.max_verifying * (2 if digest in self._valid else 1)
             if len(self._verifying) >= limit:
                 raise ProtocolError(VERIFY_FAILED[503], code=INTERNAL_ERROR, http_status=503)
             verifying = self._verifying[digest] = asyncio.get_running_loop().create_task(self._verify(presented))
@@ -220,15 +220,15 @@ class Authenticator:
     def _cache(self, presented: PresentedToken, found: "Verification | None") -> Verified:
         limits, now, digest = self._limits, self._clock(), presented.digest
         if found is None:
-            cache, other, verified = self._bad, self._good, Verified(None, now + limits.refusal_ttl)
+            cache, other, verified = self._invalid, self._valid, Verified(None, now + limits.refusal_ttl)
         else:
             principal, ttl = found
             left = _seconds_left(principal)
             seconds = min(left, limits.cache_ttl, ttl) if left > 0 else limits.expired_ttl
             verified = Verified(principal, now + seconds, self._is_sufficient(presented, principal))
-            cache, other = self._good, self._bad
+            cache, other = self._valid, self._invalid
         other.pop(digest, None)
-        cache[digest] = verified if verified.good_until > now else EXPIRED
+        cache[digest] = verified if verified.valid_until > now else EXPIRED
         cache.move_to_end(digest)
         if len(cache) > limits.max_cached:
             cache.popitem(last=False)
@@ -262,7 +262,9 @@ class Authenticator:
                     failures = 0
                     if now.principal is None or _rights(now.principal) != rights:
                         break
-                    pause = max(now.good_until - self._clock(), min(limits.recheck_delay, _seconds_left(now.principal)))
+                    pause = max(
+                        now.valid_until - self._clock(), min(limits.recheck_delay, _seconds_left(now.principal))
+                    )
                 await asyncio.sleep(pause)
         finally:  # also after a failure: no stream goes on unwatched
             end()
