@@ -228,7 +228,7 @@ async def test_a_slot_that_was_lost_is_not_taken_from_the_worker_that_has_it_now
         await made.limits[0].acquire()
         made.now += LEASE + 1  # this worker stood still so long
         await made.limits[1].acquire()
-        await until(lambda: "a call runs on although its slot has expired" in caplog.text)
+        await until(lambda: "a call still runs although its slot has expired" in caplog.text)
         assert [limit.running for limit in made.limits] == [1, 1]
         made.limits[0].release()
         await asyncio.sleep(0.05)
@@ -266,7 +266,7 @@ async def test_a_store_in_trouble_refuses_these_calls_and_no_longer_than_it_is(i
         if is_closed:
             await made.state.close()
         for call in (waiting, asyncio.create_task(made.limits[1].acquire())):
-            with pytest.raises(Busy, match="a store that is in trouble") as caught:
+            with pytest.raises(Busy, match="in the state store, which is unavailable") as caught:
                 await call
             assert not isinstance(caught.value, ToolBusy)  # it is not the model's to read
             assert caught.value.http_status == 503
