@@ -31,7 +31,7 @@ class ServerCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     extensions: Mapping[str, Any] = {}
 
     def without_sessions(self) -> "ServerCapabilities":
-        """For a handshake client without a session: no notifications, no subscriptions, no log level."""
+        """The capabilities for a handshake client without a session: no notifications, subscriptions or log level."""
         return msgspec.structs.replace(self, names=self.names - {"logging"}, list_changed=False, sessions=False)
 
     def for_revision(self, revision: Revision) -> dict[str, Any]:

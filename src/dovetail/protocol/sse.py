@@ -62,7 +62,7 @@ class EventId(NamedTuple):
 
     @classmethod
     def parse(cls, id: str) -> "EventId":
-        """Raises ProtocolError if it can't be one of our ids."""
+        """Parse an event id. Raises ProtocolError if it can't be one of ours."""
         found = _EVENT_ID.fullmatch(id)
         if found is None:
             raise unknown_event()
