@@ -267,11 +267,11 @@ class SchemaDocument:
         try:
             TopologicalSorter(graph).prepare()
         except CycleError:
-            text = 'a "$ref" comes back to itself without going deeper into the value; break the loop'
+            text = 'a "$ref" leads back to itself without going deeper into the value; break the loop'
             raise self._refuse(text) from None
 
     def _count_paths(self) -> int:
-        """How many paths return to one of their parts: 0 unless the schema is recursive. Raises for too many paths."""
+        """The number of paths that return to one of their parts: 0 without recursion. Raises for too many paths."""
         returns = count = 0
         trail: set[int] = set()
         nested = {id(part): self._nested(part) for part in self.parts}
@@ -302,7 +302,7 @@ _LIMITS = SchemaLimits()
 
 
 class Validator:
-    """Checks values against one schema. With `lazy` jsonschema-rs is loaded with the first value."""
+    """Checks values against one schema. With `lazy`, jsonschema-rs is loaded when the first value is checked."""
 
     def __init__(
         self, schema: Mapping[str, Any] | bool, *, where: str, limits: SchemaLimits = _LIMITS, lazy: bool = False
@@ -411,7 +411,7 @@ class SchemaEngine:
             raise SetupError(f"{where}: this schema can't be used: {_fault(error)}") from None
 
     def _guard_patterns(self) -> None:
-        """Checks patterns by `Pattern` from now on, because one is not for the light engine."""
+        """Check patterns by `Pattern` from now on, because one exceeds the size limit of the light engine."""
         where, known = self._document.where, self.pattern
         heavy = [text for text in self._document.patterns if known(text).max_text < sys.maxsize]
         if len(heavy) > _MAX_HEAVY_PATTERNS:
