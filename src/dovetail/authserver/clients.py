@@ -214,7 +214,7 @@ class ClientDirectory(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         client = msgspec.structs.replace(client, secret=secret)  # it holds the digest
         record = msgspec.msgpack.encode(client)
         if len(record) > MAX_RECORD:
-            raise _bad_metadata(f"What is kept of the metadata has more than {MAX_RECORD} bytes")
+            raise _bad_metadata(f"What is stored of the metadata has more than {MAX_RECORD} bytes")
         await self.store.put("client", client.id, record, UNUSED_TTL)
         response: dict[str, object] = {
             "client_id": client.id,

@@ -148,7 +148,7 @@ class TokenIssuer(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             record, version = await self._record(grant.id)
             now = self.keyring.now()
             if record.is_revoked:
-                raise _bad_grant("This was taken back")
+                raise _bad_grant("This grant was revoked")
             if number != record.next:
                 if record.may_reuse(number, now):
                     return

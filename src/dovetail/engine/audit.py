@@ -51,7 +51,7 @@ class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     subject: str | None = None  # the user of the principal
     client: str | None = None  # the program of the principal
     issuer: str | None = None  # the issuer that vouches for both
-    session: str | None = None  # a digest: it tells sessions apart, but is not the id, which would open one
+    session: str | None = None  # a digest: it distinguishes sessions, but is not the id, which would open one
     request_id: int | str | None = None
     address: str | None = None
     revision: str | None = None

@@ -213,7 +213,7 @@ class ThreadPool:
         return None
 
     def _wake_thread(self) -> None:
-        """If a queued job can run, see to it that a thread is on its way."""
+        """Wake a thread if a queued job can run and none is on its way."""
         if self._is_coming or not self._queue or self._next_job() is None:
             return
         if self._idle:

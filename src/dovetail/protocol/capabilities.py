@@ -61,7 +61,7 @@ class ServerCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     def check(self, row: Method, revision: Revision) -> None:
         """Raises unless the server has the capability behind the method, and a session if it needs one."""
         if row.stateful and not self.sessions:
-            text = f"Method not found: {row.name} needs a session, and this server keeps none"
+            text = f"Method not found: {row.name} needs a session, and this server has none"
             raise ProtocolError(text, code=METHOD_NOT_FOUND)
         if row.capability is None or row.capability in self.names:
             return

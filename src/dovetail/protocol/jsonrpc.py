@@ -51,7 +51,7 @@ class Envelope(msgspec.Struct, frozen=True):
 
 
 class BadMessage(ProtocolError):
-    """Not a JSON-RPC message; `id` is the request's if it could be read."""
+    """A text that is no JSON-RPC message; `id` is the request's if it could be read."""
 
     def __init__(self, code: int, message: str, id: RequestId | None = None) -> None:
         super().__init__(message, code=code, http_status=400)
@@ -153,7 +153,7 @@ def _decode_carefully(data: bytes | bytearray | memoryview) -> Envelope | list[E
 
 
 def _id_despite_surrogates(data: bytes | bytearray | memoryview) -> RequestId | None:
-    """The id of a request that is JSON except for an escape like `\ud800`, which programs make by cutting an emoji."""
+    """The id of a request that is JSON except for an escape like `\\ud800`, which programs make by cutting an emoji."""
     import json  # late: such messages are rare
 
     try:

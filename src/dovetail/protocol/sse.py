@@ -73,7 +73,7 @@ class EventId(NamedTuple):
 
 
 def unknown_event() -> ProtocolError:
-    text = "Last-Event-ID names no event that is kept for this session"
+    text = "Last-Event-ID names no event that is stored for this session"
     return ProtocolError(text, code=INVALID_REQUEST, http_status=400)
 
 

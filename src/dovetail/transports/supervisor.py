@@ -33,7 +33,7 @@ RunWorker = Callable[[Callable[[], None], int], None]
 
 
 class RestartPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """When a worker that has ended is replaced. Times are in seconds."""
+    """The rules for replacing a worker that has ended. Times are in seconds."""
 
     min_uptime: float = 1.0  # a worker that ends sooner has failed
     max_failures: int = 5  # in a row, while no worker serves

@@ -28,7 +28,7 @@ class ProcessGroup:
         self._is_gone = False
 
     def is_alive(self) -> bool:
-        return os.name == "posix" and self._signal(0)  # other systems don't tell
+        return os.name == "posix" and self._signal(0)  # other systems don't report it
 
     def terminate(self) -> None:
         self._signal(signal.SIGTERM if os.name == "posix" else signal.CTRL_BREAK_EVENT)  # type: ignore[attr-defined,unused-ignore]

@@ -227,7 +227,7 @@ class HttpApp:
 
     @contextlib.asynccontextmanager
     async def lifetime(self) -> AsyncIterator[None]:
-        """For the lifespan of a host: start now, drain at a signal or at the end.
+        """Serve within the lifespan of a host: start now, drain at a signal or at the end.
 
         A host ends its lifespan only after the last response, and open streams would never end.
         """

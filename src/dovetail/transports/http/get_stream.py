@@ -32,7 +32,7 @@ from dovetail.transports.http.response import RETRY_MILLISECONDS, HttpResponse, 
 
 CHANGES = "changes"  # in event ids: the GET stream of a session; streams of calls have longer names
 MAX_MESSAGES = 100  # in the log of one session; not more than one read of a log gives
-MAX_BYTES = 1024 * 1024  # in the log of one session, about: the larger a message, the fewer are kept with it
+MAX_BYTES = 1024 * 1024  # in the log of one session, about: the larger a message, the fewer are stored with it
 WORKER_CHECK_INTERVAL = 1.0  # seconds between two checks of the worker that writes a resumed stream
 
 STATELESS = (

@@ -34,7 +34,7 @@ NO_SESSION = f"There is no such session; GET {STREAM_ROUTE} opens one"
 BACKPRESSURE_BYTES = 1024 * 1024  # in the queue of a slow client before its calls and its requests have to wait
 MAX_QUEUED_BYTES = 16 * BACKPRESSURE_BYTES  # before it is disconnected; calls that end together can cause that
 MAX_POSTED = 1000  # messages in the log from other workers …
-MAX_POSTED_BYTES = 4 * BACKPRESSURE_BYTES  # … and their size, about: the larger a message, the fewer are kept with it
+MAX_POSTED_BYTES = 4 * BACKPRESSURE_BYTES  # … and their size, about: the larger a message, the fewer are stored with it
 
 log = logging.getLogger("dovetail")
 
