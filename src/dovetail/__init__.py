@@ -133,7 +133,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _load(module: str) -> ModuleType:
-    """An import makes many objects and hardly any garbage: it is quicker without the garbage collector."""
+    """Load a name without the garbage collector: an import makes many objects and hardly any garbage."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

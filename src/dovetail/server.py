@@ -80,7 +80,7 @@ class Server:
         self.engine.tools.add(tool.name, tool, where=qualified_name(function))
 
     def remove_tool(self, name: str) -> bool:
-        """True if there was such a tool."""
+        """Remove a tool; True if there was such a tool."""
         return self.engine.tools.remove(name)
 
     # ── resources ──
@@ -120,7 +120,7 @@ class Server:
         self.engine.resources.add_folder(registry.resources.compile_directory(directory, options))
 
     def remove_resource(self, uri: str) -> bool:
-        """True if there was such a resource or template."""
+        """Remove a resource or template; True if there was one."""
         return self.engine.resources.remove(uri)
 
     # ── prompts and completions ──
@@ -167,7 +167,7 @@ class Server:
         return function
 
     def notify_resource_updated(self, uri: str) -> None:
-        """Notify every client that subscribed; from any thread, also outside of a call."""
+        """Notify every client that subscribed; may be called from any thread, also outside of a call."""
         self.engine.publish(Change("updated", uri))
 
     def on_refresh(self, function: F) -> F:
@@ -183,7 +183,7 @@ class Server:
             await self.engine.refresher.refresh()
 
     async def complete_elicitation(self, elicitation_id: str) -> bool:
-        """The user is done at the URL of a `ctx.elicit_url`: notify its client. False if there is no such client.
+        """Notify the client that the user is done at the URL of a `ctx.elicit_url`. False if there is no such client.
 
         Only 2025-11-25 has such a notification.
         """
@@ -241,7 +241,7 @@ class Server:
 
 
 def _decorate(name: str, add: Callable[..., None], function: Any, options: Any) -> Any:
-    """Both ways to use a decorator: `@server.tool` registers the function, `@server.tool(…)` gives a decorator."""
+    """Support both uses of a decorator: `@server.tool` registers the function, `@server.tool(…)` gives a decorator."""
 
     def register(function: F) -> F:
         add(function, **options)

@@ -45,10 +45,10 @@ ANSWERS: dict[str, tuple[Callable[[dict[str, str]], Any], str]] = {
     "another state": (lambda usual: {**usual, "state": "mine"}, "its state is not ours"),
     "no state": (lambda usual: {"code": "the-code"}, "its state is not ours"),
     "two codes": (lambda usual: [*usual.items(), ("code", "other")], "its state is not ours"),
-    "another issuer": (lambda usual: {**usual, "iss": EVIL}, f"came back from {EVIL}"),
+    "another issuer": (lambda usual: {**usual, "iss": EVIL}, f"returned from {EVIL}"),
     "an error of another issuer": (
         lambda usual: {**state_of(usual), "error": "click_here", "iss": EVIL},
-        "came back from",
+        "returned from",
     ),
     "an error": (lambda usual: {**state_of(usual), "error": "access_denied"}, "let you in: access_denied"),
     "no code": (state_of, "without a code"),
@@ -70,7 +70,7 @@ async def test_an_issuer_that_names_itself_does_so_always(brought: str) -> None:
         made.change(METADATA, authorization_response_iss_parameter_supported=True)
         if brought != "nothing":
             made.answer = lambda usual: {**usual, "iss": f"{made.script.origin}/"}
-        await refused(made, "without the name of the issuer" if brought == "nothing" else "came back from")
+        await refused(made, "without the name of the issuer" if brought == "nothing" else "returned from")
         assert not made.forms
         made.answer = lambda usual: {**usual, "iss": made.script.origin}
         await connect(made)
@@ -80,7 +80,7 @@ DOCUMENTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "another resource": (PRM, {"resource": "https://evil.example/mcp"}, "says that it is 'https://evil.example/mcp'"),
     "a neighbour": (PRM, {"resource": "{origin}/mcp2"}, "a token for that one is not for this"),
     "a folder below": (PRM, {"resource": "{origin}/mcp/more"}, "a token for that one is not for this"),
-    "nobody": (PRM, {"authorization_servers": []}, "does not say where its tokens come from"),
+    "nobody": (PRM, {"authorization_servers": []}, "does not name an authorization server"),
     "a private network": (PRM, {"authorization_servers": ["http://10.0.0.1"]}, "is not https"),
     "a file": (PRM, {"authorization_servers": ["file:///etc"]}, "host"),
     "another issuer": (METADATA, {"issuer": "https://evil.example"}, "are those of another issuer"),

@@ -101,7 +101,7 @@ async def test_a_handler_that_fails(connect: Any, handler: Any, caplog: pytest.L
             server.ask({"method": "ping"}, "p")
             assert (await server.answer(2))["result"] == {}
     assert answer["error"] == {"code": -32603, "message": "The client failed to answer"}
-    assert [record.getMessage() for record in caplog.records] == ["the handler of a question failed"]
+    assert [record.getMessage() for record in caplog.records] == ["the handler of a server request failed"]
     assert caplog.records[0].exc_info
 
 

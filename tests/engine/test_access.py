@@ -162,10 +162,10 @@ async def generates(principal: Any) -> Any:
     ("authorize", "logged"),
     [
         (raises, "no database"),
-        (hangs, "counts as a no"),
-        (generates, "gave async_generator, which counts as a no; return True or False"),
-        (lambda principal: "yes", "gave str, which counts as a no"),
-        (lambda principal: 1, "gave int, which counts as a no"),
+        (hangs, "denies access"),
+        (generates, "gave async_generator, which denies access; return True or False"),
+        (lambda principal: "yes", "gave str, which denies access"),
+        (lambda principal: 1, "gave int, which denies access"),
         (lambda principal: None, ""),
     ],
 )

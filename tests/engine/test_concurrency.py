@@ -228,7 +228,7 @@ async def test_a_slot_that_was_lost_is_not_taken_from_the_worker_that_has_it_now
         await made.limits[0].acquire()
         made.now += LEASE + 1  # this worker stood still so long
         await made.limits[1].acquire()
-        await until(lambda: "a call runs on although its slot has expired" in caplog.text)
+        await until(lambda: "a call still runs although its slot has expired" in caplog.text)
         assert [limit.running for limit in made.limits] == [1, 1]
         made.limits[0].release()
         await asyncio.sleep(0.05)

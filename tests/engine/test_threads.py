@@ -180,7 +180,7 @@ async def test_the_log_names_a_stuck_thread_once_and_its_return(
     assert stuck.name == back.name == "dovetail.threads"
     assert stuck.levelno == back.levelno == logging.WARNING
     assert all(word in stuck.getMessage() for word in ("tool 'thumbnail' is stuck", "dovetail-1", "1 of at most 100"))
-    assert "tool 'thumbnail' came back" in back.getMessage()
+    assert "tool 'thumbnail' has ended" in back.getMessage()
 
 
 async def test_too_many_stuck_threads_refuse_new_calls_and_those_that_wait(gate: threading.Event) -> None:

@@ -190,7 +190,7 @@ async def test_whether_it_drops_records_is_not_told(
     state = RedisState(store.url.replace("//", "//worker:hunter2@"))
     await state.check()
     await state.close()
-    assert "See that maxmemory-policy is noeviction" in caplog.text
+    assert "make sure that it is noeviction" in caplog.text
 
 
 async def test_what_it_says_of_a_command_that_it_lacks_is_logged_without_our_words(

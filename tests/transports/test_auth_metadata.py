@@ -179,5 +179,5 @@ def test_it_has_to_know_where_the_endpoint_is() -> None:
         notes().well_known()
     with pytest.raises(SetupError, match="auth="):
         Server("open").well_known(path="/mcp")
-    with pytest.raises(SetupError, match="nothing to tell"):
+    with pytest.raises(SetupError, match="no metadata to serve"):
         Server("keys", auth=verify).well_known(path="/mcp")

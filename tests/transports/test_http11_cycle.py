@@ -123,7 +123,7 @@ async def test_a_failure_is_a_500_as_long_as_nothing_is_out(case: str, caplog: p
     line = await line_to(FAILURES[case], GET, GET)
     found = [(reply.status, json.loads(reply.body)["error"]["code"]) for reply in replies(line.said, ["GET"] * 2)]
     assert (found, line.ended, b"evil" in line.said) == ([(500, -32603)] * 2, False, False)
-    assert "a request was not answered to its end" in caplog.text
+    assert "the response to a request was not completed" in caplog.text
     assert (case == "a failure") <= ("an evil detail" in caplog.text)
 
 

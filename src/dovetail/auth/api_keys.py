@@ -33,7 +33,7 @@ class ApiKeys:
     """
 
     def __init__(self, keys: Mapping[str, Any], *, scopes: Sequence[str] = ()) -> None:
-        """`keys`: by the name of their owner, one or a list. `scopes`: of keys that have no scopes of their own."""
+        """`keys`: by the name of their owner, one or a list. `scopes` are those of keys without scopes of their own."""
         if not keys or not hasattr(keys, "items"):
             raise SetupError(f"ApiKeys: there are no keys with names, so no caller could get in; write {FIX}")
         self._secret = secrets.token_bytes(32)
@@ -47,7 +47,7 @@ class ApiKeys:
 
     @classmethod
     def from_env(cls, variable: str = "DOVETAIL_API_KEYS", *, scopes: Sequence[str] = ()) -> "ApiKeys":
-        """From an environment variable that holds `alice:key1,bob:key2`."""
+        """Read keys from an environment variable that holds `alice:key1,bob:key2`."""
         keys: dict[str, list[str]] = {}
         for number, pair in enumerate(filter(None, map(str.strip, os.environ.get(variable, "").split(","))), 1):
             name, colon, key = pair.partition(":")
@@ -101,7 +101,7 @@ def _read_keys(name: object, given: object, default: frozenset[str]) -> Iterator
 
 
 def _checked_key(key: object, whose: str) -> str:
-    """Raises SetupError, which does not show the key."""
+    """The key after a check. Raises SetupError, which does not show the key."""
     if isinstance(key, str) and key.startswith(PREFIX):
         raise SetupError(f"ApiKeys: {whose}: after {PREFIX} come 64 digits of 0-9 and a-f, as ApiKeys.hash gives them")
     if not isinstance(key, str) or not _KEY.fullmatch(key):

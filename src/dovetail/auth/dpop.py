@@ -67,7 +67,7 @@ class SignedProof(NamedTuple):
 
     @property
     def thumbprint(self) -> str:
-        """RFC 7638."""
+        """The thumbprint of the key (RFC 7638)."""
         return encode_base64url(hashlib.sha256(msgspec.json.encode(dict(self.key))).digest())
 
     def verified(self) -> Proof:
@@ -95,7 +95,7 @@ def read_proof(text: str) -> SignedProof:
 
 
 def _public_key(jwk: Any, algorithm: str) -> tuple[tuple[str, str], ...]:
-    """The members of the thumbprint; all others are ignored."""
+    """The members of a key that its thumbprint covers; all others are ignored."""
     kind, curve = _KEYS[algorithm]
     if not isinstance(jwk, dict):
         raise _refusal("The DPoP proof carries no key")
@@ -115,7 +115,7 @@ def _import_key(algorithm: str, key: tuple[tuple[str, str], ...]) -> TokenKey | 
 
 
 class UsedProofs:
-    """The `claim` of one process. When it is full, new proofs are refused: none is dropped that could be replayed."""
+    """The `claim` of one process. When it is full it refuses new proofs: dropping one would allow its replay."""
 
     def __init__(self, limit: int = 1_000_000, clock: Clock = time.monotonic) -> None:  # at about 100 bytes each
         self._limit = limit
@@ -125,7 +125,7 @@ class UsedProofs:
         self._older: set[bytes] = set()  # of the window before
 
     async def claim(self, key: str, _: float) -> bool:
-        """A key is stored for one to two times `MAX_PROOF_LIFETIME`."""
+        """Store a key for one to two times `MAX_PROOF_LIFETIME`; False if it was stored already."""
         if (window := int(self._clock() // MAX_PROOF_LIFETIME)) != self._window:
             self._older = self._digests if window == self._window + 1 else set()
             self._window, self._digests = window, set()
@@ -145,7 +145,7 @@ class DpopNonces:
     def __init__(
         self, secrets: Callable[[], Sequence[bytes]], *, seconds: float = 150.0, clock: Clock = time.time
     ) -> None:
-        """Workers with the same secrets accept the same nonces. Each is valid for one to two times `seconds`."""
+        """Workers with the same secrets accept the same nonces. Each nonce is valid for one to two times `seconds`."""
         self._secrets = secrets  # called every time: the secrets of a fleet may change
         self._seconds = seconds
         self._clock = clock
@@ -190,14 +190,14 @@ class DpopCheck:
 
     @staticmethod
     def proof_header(headers: Iterable[tuple[bytes, bytes]]) -> str:
-        """The one `DPoP` header of a request."""
+        """The `DPoP` header of a request, which must have exactly one."""
         found = [value for name, value in headers if name == b"dpop"]
         if len(found) != 1:
             raise _refusal(f"The request has {len(found)} DPoP headers; it needs exactly one")
         return found[0].strip().decode("latin-1")
 
     def check_bearer(self, claims: Mapping[str, Any]) -> None:
-        """For a token sent as `Bearer`, which must not be bound to a key: a thief could send it like that."""
+        """Check a token sent as `Bearer`, which must not be bound to a key: a thief could send it like that."""
         if needs_proof(claims):
             raise _refusal("This token is bound to a key; send it as DPoP, with a proof", "invalid_token")
         if self._required:
@@ -206,7 +206,7 @@ class DpopCheck:
     async def check(
         self, proof: str, *, method: str, url: str, token: str, claims: Mapping[str, Any], caller: str
     ) -> None:
-        """For a token sent as `DPoP`. The signature is verified late, and only for the key of the token.
+        """Check a token sent as `DPoP`. The signature is verified late, and only for the key of the token.
 
         `caller`: whose proofs are counted together.
         """
@@ -274,7 +274,7 @@ def _target(url: str) -> tuple[str, str, int, str] | None:
 
 
 def _normalize_escape(escape: re.Match[str]) -> str:
-    """`%xx` in capitals, or the character itself where it need not be escaped."""
+    """A `%xx` in capitals, or the character itself where it need not be escaped."""
     character = chr(int(escape[1], 16))
     return character if character in _UNRESERVED else escape[0].upper()
 

@@ -81,7 +81,7 @@ class BoundedThreads:
         self._slots = threading.BoundedSemaphore(max_jobs)
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Raises QueueFull."""
+        """Run a job in a thread. Raises QueueFull."""
         if not self._slots.acquire(blocking=False):
             raise QueueFull
         try:
@@ -171,7 +171,7 @@ def plain(text: str) -> str:
 
 
 def _checked_url(library: Any, text: str, *, allow_loopback: bool) -> "URL":
-    """Parsed by the library that makes the connection, so that both see the same host."""
+    """The URL, parsed by the library that makes the connection, so that both see the same host."""
     if len(text) > MAX_URL or not _VISIBLE.fullmatch(text):
         raise FetchFailed("this is not a URL")
     try:

@@ -94,7 +94,7 @@ class Introspection:
         return f"Introspection({shown(self._endpoint)!r})"
 
     async def verify(self, token: str) -> Principal | None:
-        """Raises VerifierUnavailable if the issuer gives no valid response."""
+        """Ask the issuer about a token. Raises VerifierUnavailable if the issuer gives no valid response."""
         if len(token) > MAX_TOKEN or not _TOKEN.fullmatch(token):
             return None
         digest = hashlib.sha256(token.encode()).digest()

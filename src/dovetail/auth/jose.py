@@ -99,7 +99,7 @@ class TokenKey:
 
 
 def read_token(text: str) -> SignedToken | None:
-    """None for a text that is no signed token, or one that can't be verified here."""
+    """Parse a signed token; None for any other text, and for a token that can't be verified here."""
     if len(text) > MAX_TOKEN or not _COMPACT.fullmatch(text):
         return None
     message = text.rpartition(".")[0]
@@ -138,7 +138,7 @@ def pem_key(pem: str | bytes, algorithms: Iterable[str] = ASYMMETRIC) -> TokenKe
 
 
 def private_key(given: str | bytes | Mapping[str, Any], who: str) -> TokenKey:
-    """Of a PEM or a JWK. Raises SetupError."""
+    """A private key from a PEM or a JWK. Raises SetupError."""
     key = _import_key(given.encode() if isinstance(given, str) else given, ASYMMETRIC, f"{who}: private_key=")
     if key is None or not key.is_private:
         words = "a strong private EC, RSA or Ed25519 key, as PEM without a password or as a JWK"
@@ -157,7 +157,7 @@ def _import_key(given: bytes | Mapping[str, Any], algorithms: Iterable[str], who
 
 
 def secret_key(secret: str | bytes, algorithms: Iterable[str] = SYMMETRIC) -> TokenKey:
-    """Raises SetupError."""
+    """A shared secret as a key. Raises SetupError."""
     joserfc_jwk, _ = require_library("Jwt")
     text = secret.encode() if isinstance(secret, str) else secret
     long_enough = [name for name in algorithms if len(text) >= _SECRET_BYTES.get(name, MIN_SECRET)]
@@ -172,7 +172,7 @@ def secret_key(secret: str | bytes, algorithms: Iterable[str] = SYMMETRIC) -> To
 
 
 def strong_key(given: bytes | dict[str, Any], kind: str | None = None) -> "Key":
-    """Of a PEM or a JWK. Raises ValueError for an RSA key too weak or too slow, and errors of joserfc for no key."""
+    """A key from a PEM or a JWK. Raises ValueError for an RSA key too weak or too slow, joserfc's errors for no key."""
     joserfc_jwk, _ = require_library("Jwt")
     if isinstance(given, dict):
         if given.get("kty") == "RSA":  # before the import: joserfc warns of weak keys, and imports large ones slowly
@@ -309,5 +309,5 @@ def _is_signed_by(key: TokenKey, token: SignedToken) -> bool:
 
 
 def _public_part(key: Mapping[str, Any]) -> dict[str, Any]:
-    """Without `use`, `alg` and the like, which are not trusted."""
+    """The public part of a key without `use`, `alg` and the like, which are not trusted."""
     return {name: key[name] for name in PUBLIC_MEMBERS[key["kty"]]}

@@ -111,7 +111,7 @@ async def discover(issuer: str, fetch: Fetch) -> str:
 
 
 def is_secure_url(url: str, issuer: str) -> bool:
-    """https; or http on this machine, if the issuer is on it, too."""
+    """Whether a URL is https; or http on this machine, if the issuer is on it, too."""
     if is_loopback_url(url):
         return is_loopback_url(issuer) and url.lower().startswith(("http://", "https://"))
     return url.lower().startswith("https://")
@@ -187,7 +187,7 @@ class Jwt:
         return f"Jwt({self.issuer!r})"
 
     async def verify(self, token: str) -> Principal | None:
-        """Raises VerifierUnavailable if the keys can't be fetched."""
+        """Verify a token. Raises VerifierUnavailable if the keys can't be fetched."""
         parts = jose.read_token(token)
         if parts is None or not self._has_valid_claims(parts):
             return None
@@ -231,7 +231,7 @@ def _checked_audiences(audience: object) -> frozenset[str]:
 
 
 def _checked_algorithms(algorithms: Sequence[str] | None, shared: bool) -> tuple[str, ...]:
-    """Either symmetric or asymmetric ones, so that a public key is never used as a shared secret."""
+    """Checked algorithms, all symmetric or all asymmetric, so that a public key is never used as a shared secret."""
     possible = jose.SYMMETRIC if shared else jose.ASYMMETRIC
     wanted = possible if algorithms is None else (algorithms,) if isinstance(algorithms, str) else tuple(algorithms)
     wrong = [name for name in wanted if name not in possible]

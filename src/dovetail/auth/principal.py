@@ -48,11 +48,11 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """For people who read a log."""
+        """The name of the caller, for people who read a log."""
         return self.subject or self.client or "unknown"
 
     def may(self, *scopes: str) -> bool:
-        """Whether it has all of these scopes."""
+        """Whether the principal has all of these scopes."""
         return self.scopes.issuperset(scopes)
 
     def with_scopes(self, scopes: frozenset[str]) -> "Principal":
@@ -121,7 +121,7 @@ def has_audience(claims: Mapping[str, Any], audiences: frozenset[str]) -> bool:
 
 
 def normalized_url(audience: str) -> str:
-    """With scheme and host in lower case, without a slash at the end. Other texts than URLs stay as they are."""
+    """The URL with scheme and host in lower case and no slash at the end. Texts that are no URLs stay as they are."""
     url = _URL.fullmatch(audience)
     if url is None:
         return audience
@@ -130,7 +130,7 @@ def normalized_url(audience: str) -> str:
 
 
 def to_principal(claims: dict[str, Any], issuer: str | None, scope_claim: str | None = None) -> Principal | None:
-    """None if the claims name neither a user nor a program, or are of the wrong type."""
+    """The principal in the claims; None if they name neither a user nor a program, or are of the wrong type."""
     subject = claims.get("sub")
     client = next((claims[name] for name in ("client_id", "azp") if claims.get(name) is not None), None)
     if not all(name is None or (isinstance(name, str) and 0 < len(name) <= 1024) for name in (subject, client)):

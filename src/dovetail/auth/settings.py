@@ -106,7 +106,7 @@ class Auth:
         return url
 
     async def verify(self, token: str) -> Principal | None:
-        """By the first verifier that knows the token; the scopes are expanded by the hierarchy."""
+        """The principal, from the first verifier that knows the token; its scopes are expanded by the hierarchy."""
         found = await self.verification(token)
         return None if found is None else found.principal
 
@@ -162,7 +162,7 @@ class Auth:
         return [(b"www-authenticate", self._challenge(scheme, refusal, url)) for scheme in SCHEMES[self.dpop]]
 
     def _challenge(self, scheme: str, refusal: Unauthorized, metadata_url: str | None) -> bytes:
-        """RFC 6750, RFC 9728, RFC 9449."""
+        """A challenge, as in RFC 6750, RFC 9728 and RFC 9449."""
         error = None if scheme == "Bearer" and refusal.error in DPOP_ERRORS else refusal.error
         parts = {
             "error": error,
@@ -210,7 +210,7 @@ class FunctionVerifier:
 
 
 def as_verifier(given: Any) -> Verifier:
-    """Raises SetupError if it is neither a verifier nor a function."""
+    """The value as a verifier. Raises SetupError if it is neither a verifier nor a function."""
     is_class = isinstance(given, type)
     if not is_class and inspect.iscoroutinefunction(getattr(given, "verify", None)):
         return given  # type: ignore[no-any-return]
@@ -228,7 +228,7 @@ def _cache_seconds(verifier: Verifier) -> float:
 
 
 def _attributes(verifiers: Iterable[Verifier], name: str) -> tuple[Any, ...]:
-    """The values of this attribute, of verifiers that have it, each once."""
+    """The distinct values of an attribute of the verifiers that have it."""
     values = (getattr(each, name, None) for each in verifiers)
     return tuple(dict.fromkeys(each for each in values if each is not None))
 
@@ -243,7 +243,7 @@ def checked_url(given: Any, where: str) -> str:
 
 
 def _quoted(value: str) -> str:
-    """Printable ASCII with escaped quotes: a header can't hold line breaks."""
+    """The text as printable ASCII with escaped quotes: a header can't hold line breaks."""
     return "".join(character for character in value if " " <= character <= "~").translate(_QUOTED)
 
 

@@ -111,7 +111,7 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return client, redirect_uri
 
     def _check(self, client: OAuthClient, fields: Mapping[str, str]) -> tuple[frozenset[str], str]:
-        """The scopes and the challenge."""
+        """The checked scopes and the challenge of a request."""
         if fields.get("response_type") != "code":
             raise OAuthError("unsupported_response_type", "response_type must be code")
         if CODE not in client.grant_types:
@@ -194,7 +194,7 @@ Its id is {escape(client)}. The answer goes to {escape(uri)}.</p>"""
     def _redirect(
         self, redirect_uri: str, state: str | None, headers: Mapping[str, str] | None = None, **parameters: str
     ) -> PageResponse:
-        """To the client, with the issuer (RFC 9207)."""
+        """Redirect to the client, with the issuer (RFC 9207)."""
         given = {**parameters, **({} if state is None else {"state": state}), "iss": self.tokens.issuer}
         location = redirect_uri + ("&" if "?" in redirect_uri else "?") + urlencode(given)
         if not self._may_remember(redirect_uri):
@@ -203,7 +203,7 @@ Its id is {escape(client)}. The answer goes to {escape(uri)}.</p>"""
         return PageResponse(b"", 303, {**sent, **(headers or {})})
 
     def _may_remember(self, redirect_uri: str) -> bool:
-        """Not if the program is on this host: cookies ignore ports, so it would get the cookie and could consent."""
+        """Whether to remember a sign-in. Not for a program on this host, which would get the cookie as well."""
         issuer = self.tokens.issuer
         return not is_loopback_url(issuer) and urlsplit(redirect_uri).hostname != urlsplit(issuer).hostname
 
@@ -227,17 +227,17 @@ Its id is {escape(client)}. The answer goes to {escape(uri)}.</p>"""
 
 
 def consent_cookie_name(client_id: str) -> str:
-    """One for each client, so that two consent pages can be open at a time."""
+    """The name of a cookie, one for each client, so that two consent pages can be open at a time."""
     return f"__Host-dovetail-asked-{digest(client_id)[:16]}"
 
 
 def set_cookie(name: str, value: str, seconds: float) -> dict[str, str]:
-    """The prefix `__Host-` makes browsers insist on Secure, on this host and on its whole path."""
+    """A cookie whose prefix `__Host-` makes browsers insist on Secure, on this host and on its whole path."""
     return {"set-cookie": f"{name}={value}; Path=/; Max-Age={int(seconds)}; Secure; HttpOnly; SameSite=Lax"}
 
 
 def read_cookie(request: PageRequest, name: str) -> str | None:
-    """None if there is none, or more than one, because then one may be forged."""
+    """The value of a cookie; None if there is none, or more than one, because then one may be forged."""
     pairs = [part.strip().partition("=") for line in request.headers.all("cookie") for part in line.split(";")]
     found = [value for key, _, value in pairs if key == name]
     return found[0] if len(found) == 1 else None

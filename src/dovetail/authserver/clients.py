@@ -131,7 +131,7 @@ class ClientMetadata(Confidential, frozen=True):
 
     @classmethod
     def read(cls, raw: bytes) -> "ClientMetadata":
-        """Raises OAuthError."""
+        """Read the metadata of a client. Raises OAuthError."""
         try:
             return msgspec.json.decode(raw, type=cls)
         except msgspec.ValidationError as problem:
@@ -187,7 +187,7 @@ class ClientDirectory(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     clock: Callable[[], float]
 
     async def find(self, id: str, address: str) -> OAuthClient | None:
-        """Raises OAuthError if a document is invalid."""
+        """The client of an id. Raises OAuthError if its document is invalid."""
         if len(id) > MAX_ID:
             return None
         if id in self.configured:
@@ -214,7 +214,7 @@ class ClientDirectory(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         client = msgspec.structs.replace(client, secret=secret)  # it holds the digest
         record = msgspec.msgpack.encode(client)
         if len(record) > MAX_RECORD:
-            raise _bad_metadata(f"What is kept of the metadata has more than {MAX_RECORD} bytes")
+            raise _bad_metadata(f"What is stored of the metadata has more than {MAX_RECORD} bytes")
         await self.store.put("client", client.id, record, UNUSED_TTL)
         response: dict[str, object] = {
             "client_id": client.id,
@@ -230,12 +230,12 @@ class ClientDirectory(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return json_response(response, 201)
 
     async def extend_ttl(self, client: OAuthClient) -> None:
-        """For a client that a user has allowed: its registration is stored longer than one without use."""
+        """Extend the registration of a client that a user has allowed; one without use expires sooner."""
         if client.id not in self.configured and not is_url(client.id):
             await self.store.touch("client", client.id, USED_TTL)
 
     async def _find_by_url(self, fetch: Fetch, url: str, address: str) -> OAuthClient:
-        """Any caller can make us fetch a URL, so it has to be public, fetches are limited, and documents short."""
+        """Find a client by URL. Any caller can cause this fetch, so URLs must be public, and fetches are limited."""
         problem = url_problem(url, "a client_id")
         if problem is None and urlsplit(url).path in ("", "/"):
             problem = "a client_id that is a URL has a path"
@@ -278,7 +278,7 @@ class ClientDirectory(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return client
 
     async def _verify_assertion(self, client: OAuthClient, form: Mapping[str, str], address: str) -> bool:
-        """RFC 7523, 3."""
+        """Verify an assertion (RFC 7523, 3)."""
         assertion = form.get("client_assertion")
         if assertion is None or client.jwks is None or form.get("client_assertion_type") != ASSERTION_TYPE:
             return False
@@ -299,7 +299,7 @@ class ClientDirectory(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
 
 async def _fetch_document(fetch: Fetch, url: str) -> bytes:
-    """The reason of a failure is only logged: it would tell callers about the network around us."""
+    """Fetch a document. The reason of a failure is only logged: it would show callers the network around us."""
     try:
         response = await fetch(FetchRequest(url=url, headers={"Accept": "application/json"}))
         media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -311,7 +311,7 @@ async def _fetch_document(fetch: Fetch, url: str) -> bytes:
 
 
 def _basic_credentials(request: PageRequest) -> tuple[str, str] | None:
-    """RFC 6749, 2.3.1: both parts are form-encoded before they are joined."""
+    """Id and secret of a Basic header; both are form-encoded before they are joined (RFC 6749, 2.3.1)."""
     header = request.headers.get("authorization")
     if header is None:
         return None

@@ -49,7 +49,7 @@ class OAuthError(Exception):
 
     @classmethod
     def from_failure(cls, failure: "OAuthError | ProtocolError") -> "OAuthError":
-        """For a body that is too long, or a store that is unavailable; an OAuthError stays as it is."""
+        """The OAuthError for a body that is too long, or a store that is unavailable; an OAuthError stays as it is."""
         if isinstance(failure, OAuthError):
             return failure
         error = "temporarily_unavailable" if failure.http_status >= 500 else "invalid_request"
@@ -94,7 +94,7 @@ async def form_fields(request: PageRequest) -> dict[str, str]:
 
 
 def parse_fields(raw: bytes) -> dict[str, str]:
-    """Each field once; an empty one counts as not given (RFC 6749, 3.1)."""
+    """The fields of a form, each once; an empty one counts as not given (RFC 6749, 3.1)."""
     if len(raw) > MAX_BYTES:
         raise OAuthError("invalid_request", f"More than {MAX_BYTES} bytes", status=413)
     try:
@@ -111,7 +111,7 @@ def parse_fields(raw: bytes) -> dict[str, str]:
 
 
 def url_problem(uri: object, noun: str) -> str | None:
-    """The problem in words. It has to be https, or http to this machine, and to be parsed alike by all programs."""
+    """The problem of a URL, in words. It must be https, or http to this machine, and unambiguous for all parsers."""
     if not isinstance(uri, str) or not 0 < len(uri) <= MAX_URL:
         return f"{noun} is a text of at most {MAX_URL} characters"
     if not _ALLOWED.fullmatch(uri) or "#" in uri:
@@ -133,7 +133,7 @@ def url_problem(uri: object, noun: str) -> str | None:
 
 
 def is_registered(uri: str, registered: Iterable[str]) -> bool:
-    """Compared byte by byte; but clients on the user's own machine may use any port (RFC 8252, 7.3)."""
+    """Whether a URI is registered, byte by byte; clients on the user's machine may use any port (RFC 8252, 7.3)."""
     loopback = _without_port(uri)
     return any(uri == each or (loopback is not None and loopback == _without_port(each)) for each in registered)
 

@@ -79,7 +79,7 @@ class AuthServer:
         self._endpoints: dict[StateBackend, _Endpoints] = {}
 
     def routes(self) -> dict[str, App]:
-        """For `server.asgi(routes=...)` or `server.run("http", routes=...)`."""
+        """The routes for `server.asgi(routes=...)` or `server.run("http", routes=...)`."""
         base = urlsplit(self.issuer).path.rstrip("/")
         pages: dict[str, tuple[PageHandler, list[str]]] = {
             f"{WELL_KNOWN}{base}": (json_endpoint(self._metadata), ["GET", "OPTIONS"]),
@@ -94,7 +94,7 @@ class AuthServer:
         }
 
     def verifier(self) -> Verifier:
-        """For `Server(auth=...)`: verifies tokens of this server without HTTP."""
+        """A verifier for `Server(auth=...)`, which verifies tokens of this server without HTTP."""
         return LocalVerifier(self)
 
     async def close(self) -> None:
@@ -103,7 +103,7 @@ class AuthServer:
         await self._backends.close()
 
     def endpoints(self, app_state: "StateBackend | None") -> "_Endpoints":
-        """With the state of an app, or with the option `state`."""
+        """The endpoints with the state of an app, or with the option `state`."""
         backend = self._backends.select(app_state)
         if backend not in self._endpoints:
             if app_state is not None and app_state.shared and not backend.shared:
@@ -148,7 +148,7 @@ class AuthServer:
         return f"{self.issuer.rstrip('/')}/{name}"
 
     async def _metadata(self, _: PageRequest) -> PageResponse:
-        """RFC 8414."""
+        """The metadata document (RFC 8414)."""
         methods, algorithms = list(AUTH_METHODS), list(ASSERTIONS)
         document = {
             "issuer": self.issuer,
@@ -189,7 +189,7 @@ class LocalVerifier:
     binds_keys = False
 
     def __init__(self, server: AuthServer, state: "StateBackend | None" = None) -> None:
-        """`state`: of the app that it was made for, if any."""
+        """`state` is that of the app that the verifier was made for, if any."""
         self.issuer = server.issuer
         self.resource = server.resource
         self._server = server

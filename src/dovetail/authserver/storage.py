@@ -75,21 +75,21 @@ class AuthStore:
         return await self._backend.add(self._key(kind, name), 1, seconds)
 
     async def remaining(self, kind: str, name: str) -> float:
-        """The ttl in seconds."""
+        """The remaining ttl of a record in seconds."""
         return await self._backend.remaining(self._key(kind, name)) or 0.0
 
     async def get(self, kind: str, name: str) -> bytes | None:
         return (await self.entry(kind, name)).value or None
 
     async def entry(self, kind: str, name: str) -> Entry:
-        """With the version that `replace` needs; empty, with version 0, if there is none."""
+        """A record with the version that `replace` needs; empty, with version 0, if there is none."""
         return await self._backend.get(self._key(kind, name)) or Entry(b"", 0)
 
     async def put(self, kind: str, name: str, value: bytes, seconds: float) -> None:
         await self._backend.put(self._key(kind, name), value, ttl=seconds)
 
     async def replace(self, kind: str, name: str, value: bytes, seconds: float, version: int) -> bool:
-        """False if another request has written since `version`, which is 0 for a new record."""
+        """Replace a record; False if another request has written since `version`, which is 0 for a new record."""
         try:
             await self._backend.put(self._key(kind, name), value, ttl=seconds, if_version=version)
         except Conflict:
@@ -114,7 +114,7 @@ class AttemptLimit(NamedTuple):
     for_all: int
 
     async def take(self, store: AuthStore, name: str) -> None:
-        """Raises OAuthError over a limit. Over that for all, no counter of a new address is stored."""
+        """Count an attempt. Raises OAuthError over a limit; over that of all, no counter of a new address is stored."""
         if int(await store.get(self.kind, "") or 0) >= self.for_all:
             raise OAuthError.too_many(self.words, await store.remaining(self.kind, ""))
         if await store.count(self.kind, name, self.seconds) > self.each:
@@ -157,7 +157,7 @@ class Keyring:
         return (await self._load())[1].seal(msgspec.msgpack.encode(record))
 
     async def open(self, text: str | None, kind: type[S]) -> S | None:
-        """None for a text that is no such record, or has expired."""
+        """Open a sealed record; None for a text that is no such record, or has expired."""
         if not text or not text.isascii():
             return None
         _, sealer = await self._load()
@@ -168,7 +168,7 @@ class Keyring:
         return record if self.now() < record.until else None
 
     async def _load(self) -> tuple[SigningKey, Sealer]:
-        """From the store, once a minute. If the store has lost the keys, this worker writes those that it has."""
+        """Load the keys from the store, once a minute. If the store has lost them, this worker writes its own."""
         now = self.now()
         if self._loaded is not None and abs(now - self._read_at) < KEY_POLL_INTERVAL:
             return self._loaded

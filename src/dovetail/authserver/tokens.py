@@ -50,7 +50,7 @@ class ProtectedResource(msgspec.Struct, frozen=True, eq=False):
     scopes: Mapping[str, str]  # with descriptions
 
     def check(self, resource: str | None) -> None:
-        """The parameter `resource` (RFC 8707), which may be missing."""
+        """Check the parameter `resource` (RFC 8707), which may be missing."""
         if resource is not None and normalized_url(resource) != normalized_url(self.url):
             raise OAuthError("invalid_target", "No tokens are made here for this resource")
 
@@ -98,7 +98,7 @@ class GrantRecord(msgspec.Struct, frozen=True, array_like=True):
     is_revoked: bool = False
 
     def may_reuse(self, number: int, now: float) -> bool:
-        """For parallel calls of a client, and for one that got no response. Never a code."""
+        """Whether a number may be used again: by parallel calls, or by a client that got no response. Never a code."""
         return 0 < number == self.next - 1 and abs(now - self.used_at) <= REUSE_GRACE
 
 
@@ -118,7 +118,7 @@ class TokenIssuer(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return await self.keyring.seal(code)
 
     async def read_code(self, text: str, client: str, redirect_uri: str | None, verifier: str) -> Grant:
-        """Does not use it; raises OAuthError."""
+        """The grant of a code, which is not used up by this. Raises OAuthError."""
         code = await self.keyring.open(text, AuthorizationCode)
         if code is None or code.grant.client != client:
             raise _bad_grant("The code is not valid, or not any more")
@@ -143,12 +143,12 @@ class TokenIssuer(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return (await self._record(id))[0].is_revoked
 
     async def use(self, grant: Grant, number: int) -> None:
-        """Raises OAuthError unless this number is next, or was used a moment ago."""
+        """Use a number of the grant. Raises OAuthError unless it is next, or was used a moment ago."""
         for _ in range(MAX_WRITES):
             record, version = await self._record(grant.id)
             now = self.keyring.now()
             if record.is_revoked:
-                raise _bad_grant("This was taken back")
+                raise _bad_grant("This grant was revoked")
             if number != record.next:
                 if record.may_reuse(number, now):
                     return
@@ -159,18 +159,18 @@ class TokenIssuer(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         raise StoreUnavailable
 
     async def _record(self, id: str) -> tuple[GrantRecord, int]:
-        """With its version; a new one, with version 0, if there is none."""
+        """The record with its version; a new one, with version 0, if there is none."""
         value, version = await self.store.entry("grant", id)
         return (msgspec.msgpack.decode(value, type=GrantRecord) if value else GrantRecord()), version
 
     async def _revoke_reused(self, grant: Grant) -> NoReturn:
-        """Also if the store has lost the record: the grant may have been revoked."""
+        """Revoke a grant whose token was reused, even if the store has lost the record: it may have been revoked."""
         await self.revoke(grant.id, grant.ends)
         log.warning("client %.100r used a code or a refresh token twice; all of that grant is revoked", grant.client)
         raise _bad_grant("This was used before, so everything that was made of it is revoked")
 
     async def access_token(self, client: str, subject: str, scopes: Iterable[str], grant: str | None = None) -> str:
-        """The subject is a user, or a client that acts for itself."""
+        """An access token whose subject is a user, or a client that acts for itself."""
         now = self.keyring.now()
         claims = {
             "iss": self.issuer,
@@ -198,7 +198,7 @@ class TokenIssuer(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return PageResponse({"keys": [(await self.keyring.signing()).public]}, 200, PUBLIC_HEADERS)
 
     async def verify(self, token: str) -> Principal | None:
-        """Raises VerifierUnavailable if the store is unavailable."""
+        """The principal of a token. Raises VerifierUnavailable if the store is unavailable."""
         try:
             claims = await self.read_access_token(token)
             if claims is None or await self.is_revoked(claims[GRANT]):
@@ -209,7 +209,7 @@ class TokenIssuer(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
 
 def matches_challenge(verifier: str, challenge: str) -> bool:
-    """PKCE with S256, the only method here."""
+    """Whether a verifier matches its challenge: PKCE with S256, the only method here."""
     if not _VERIFIER.fullmatch(verifier):
         return False
     computed = encode_base64url(hashlib.sha256(verifier.encode()).digest())
@@ -283,7 +283,7 @@ class TokenEndpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         }
 
     async def revoke(self, request: PageRequest) -> PageResponse:
-        """RFC 7009. All tokens of the same grant are revoked."""
+        """Revoke all tokens of a grant (RFC 7009)."""
         form = await form_fields(request)
         client = await self.clients.authenticate(request, form)
         token = _required_field(form, "token")

@@ -66,7 +66,7 @@ class Users:
         self._hashes = self._check(given) if self._path is None else self._parse(self._path, self._content)
 
     async def sign_in(self, store: AuthStore, name: str, password: str, address: str) -> bool:
-        """Raises OAuthError after too many tries. Each is counted before the password is checked."""
+        """Check the password of a user. Raises OAuthError after too many tries; each is counted before the check."""
         try:
             await SIGN_IN_LIMIT.take(store, address)
             await NAME_SIGN_IN_LIMIT.take(store, name)
@@ -79,7 +79,7 @@ class Users:
         return accepted
 
     async def accepts(self, name: str, password: str) -> bool:
-        """It takes as long for an unknown name."""
+        """Whether the password is right; an unknown name takes as long."""
         if len(password) > MAX_PASSWORD:
             return False
         text = (await self._current()).get(name)
@@ -91,7 +91,7 @@ class Users:
         return hmac.compare_digest(digest, expected.digest) and text is not None
 
     async def fingerprint(self, name: str) -> str | None:
-        """Changes with the password; None if there is no such user."""
+        """A text that changes with the password; None if there is no such user."""
         text = (await self._current()).get(name)
         return None if text is None else hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -148,7 +148,7 @@ def _read_file(path: Path) -> bytes | str:
 
 
 def _parse_hash(text: str) -> _Hash:
-    """Raises ValueError."""
+    """The parts of a hash. Raises ValueError."""
     found = _HASH.fullmatch(text)
     if found is None:
         raise ValueError("no hash of a password")
@@ -159,7 +159,7 @@ def _parse_hash(text: str) -> _Hash:
 
 
 def _scrypt(password: str, like: _Hash) -> bytes:
-    """With the salt and the costs of another hash."""
+    """The scrypt digest with the salt and the costs of another hash."""
     memory = 128 * like.block * (like.cost + like.parallel + 2) + 1024 * 1024
     secret = password.encode("utf-8", "surrogatepass")
     return hashlib.scrypt(secret, salt=like.salt, n=like.cost, r=like.block, p=like.parallel, maxmem=memory, dklen=32)

@@ -226,7 +226,7 @@ def _json_or_text(text: str) -> Any:
 
 
 def _decode_json(text: str) -> Any:
-    """Refuses values that can't be encoded again: NaN, a number that is too large, half of a surrogate pair."""
+    """Decode JSON; refuses values that can't be encoded again: NaN, too large numbers, half of a surrogate pair."""
     try:
         return msgspec.json.decode(text)
     except UnicodeEncodeError:
@@ -236,7 +236,7 @@ def _decode_json(text: str) -> Any:
 
 
 def _parse_as(kind: str, text: str, schema: Schema, root: Schema) -> Any:
-    """Raises InvalidValue, or KeyError for a boolean that is none."""
+    """The text as a value of one type. Raises InvalidValue, or KeyError for a text that is no boolean."""
     if kind == "string":
         return text
     if kind == "boolean":
@@ -302,7 +302,7 @@ def resolve_ref(reference: Any, root: Schema) -> Any:
 
 
 def allowed_types(schema: Schema, root: Schema, *, unlisted: bool = False) -> list[str]:
-    """In the order of TYPES; empty if any type is allowed. `unlisted`: without branches that list their values."""
+    """The allowed types in the order of TYPES; empty if any is allowed. `unlisted`: no branches with listed values."""
     used = (branch for branch in branches(schema, root) if not (unlisted and _enum(branch)))
     found = {name for branch in used for name in _branch_types(branch)}
     return [name for name in TYPES if name in found]
@@ -341,7 +341,7 @@ def item_schema(schema: Schema, root: Schema) -> Schema:
 
 
 def describe_type(schema: Schema, root: Schema) -> str:
-    """In a word or two: `integer`, `S|M|L`, `list of string`, `string or null`."""
+    """The type in a word or two: `integer`, `S|M|L`, `list of string`, `string or null`."""
     if listed := enum_values(schema, root):
         shown = [one_line(str(value), 24) for value in listed[:8]]
         return "|".join(shown) + ("|…" if len(listed) > 8 else "")

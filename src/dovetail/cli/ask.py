@@ -35,7 +35,7 @@ class Dismissed(Exception):
 
 
 async def ask(question: str) -> str | None:
-    """One line from the user; None at end of file, which is Ctrl-D."""
+    """Read one line from the user; None at end of file, which is Ctrl-D."""
     prompt, line = PromptLine(question), b""
     prompt.draw()
     try:
@@ -46,7 +46,7 @@ async def ask(question: str) -> str | None:
 
 
 async def confirm(question: str, *, default: bool = False) -> bool | None:
-    """Asks until the answer is yes or no; None for Ctrl-D."""
+    """Ask until the answer is yes or no; None for Ctrl-D."""
     while True:
         given = await ask(f"{question} [{'Y/n' if default else 'y/N'}] ")
         if not given:
@@ -63,7 +63,7 @@ async def require_yes(question: str) -> None:
 
 
 async def _read_line() -> bytes:
-    """The terminal buffers the line until Enter."""
+    """Read a line from the terminal, which buffers it until Enter."""
     loop = asyncio.get_running_loop()
     received: asyncio.Future[bytes] = loop.create_future()
     keys = cast(io.BufferedReader, sys.stdin.buffer).raw  # without a lock that would delay the end of the process
@@ -96,7 +96,7 @@ class TerminalHandlers:
         self._lock = asyncio.Lock()
 
     async def elicit(self, request: ElicitRequest) -> ElicitResult:
-        """An `elicitation_handler`."""
+        """Ask the user to fill in a form; the `elicitation_handler`."""
         async with self._lock:
             try:
                 with self._progress.paused():
@@ -135,7 +135,7 @@ class TerminalHandlers:
         return ElicitResult("accept")
 
     async def sample(self, request: SamplingRequest) -> str | None:
-        """A `sampling_handler`: the user answers for the model."""
+        """Ask the user to answer for the model; the `sampling_handler`."""
         async with self._lock:
             with self._progress.paused():
                 if not is_interactive():
@@ -237,7 +237,7 @@ class FieldPrompt:
             return []
 
     def _label(self) -> str:
-        """`Name (type) [default]`."""
+        """The label of a field: `Name (type) [default]`."""
         kind = one_line(str(self._schema.get("format") or arguments.describe_type(self._schema, self._root)), 40)
         kind = "yes or no" if kind == "boolean" else kind
         if self._options:

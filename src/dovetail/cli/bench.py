@@ -67,7 +67,7 @@ class Measurement:
         return self.calls / self.seconds if self.seconds else 0.0
 
     def percentiles(self) -> dict[str, float]:
-        """In milliseconds; empty if no call succeeded."""
+        """Percentiles in milliseconds; empty if no call succeeded."""
         if not self.times:
             return {}
         last = len(self.times) - 1

@@ -81,7 +81,7 @@ async def call(
 
 
 async def _confirm_destructive(tool: "ToolDefinition", arguments: dict[str, Any], *, is_quiet: bool) -> None:
-    """A tool whose annotations say "destructive" needs a yes. One without that annotation gets a remark only."""
+    """Ask before a tool that is annotated as destructive is called; without that annotation, only print a remark."""
     name = terminal.one_line(tool.name)
     if tool.annotations is None or not tool.annotations.destructive_hint:
         if tool.hints.destructive and not is_quiet:
@@ -301,7 +301,7 @@ async def list_(server: ServerTarget, kind: str | None, verbose: bool, as_json: 
 
 
 async def fetch_definitions(client: "Client", listed: ListMethod) -> Definitions:
-    """Of all pages; none if the server lacks the capability. A list without an end is cut, with a line on stderr."""
+    """The definitions of all pages; none without the capability. An endless list is cut, with a line on stderr."""
     found = Definitions([], [])
     if listed.capability not in client.capabilities:
         return found

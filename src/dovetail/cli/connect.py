@@ -49,7 +49,7 @@ N = TypeVar("N", ToolDefinition, PromptDefinition)
 
 @asynccontextmanager
 async def connected(server: ServerTarget, **handlers: Any) -> AsyncIterator[Client]:
-    """`handlers` are further options of `Client`. The program shares the stderr of the command."""
+    """Connect; `handlers` are further options of `Client`. The program shares the stderr of the command."""
     with _translated_errors(server):
         try:
             client = client_for(server, handlers)
@@ -91,7 +91,7 @@ def _connection_error(server: ServerTarget, lost: ConnectionLost) -> Exception:
 
 @contextmanager
 def _translated_errors(server: ServerTarget) -> Iterator[None]:
-    """Errors of `Client` name options instead of Python parameters, and repeat no secrets of an mcp.json."""
+    """Reword errors of `Client`: name options instead of Python parameters, and repeat no secrets of an mcp.json."""
     try:
         yield
     except (BadResponse, ConnectionLost, NotSignedIn, SetupError) as failure:
@@ -115,7 +115,7 @@ def _without_address(failure: Exception, server: ServerTarget) -> str:
 
 
 def terminal_sign_in() -> Any:
-    """`OAuth` that asks before it opens the browser. Tokens are stored in the user's token file."""
+    """An `OAuth` that asks before it opens the browser. Tokens are stored in the user's token file."""
 
     class TerminalSignIn(dovetail.client.OAuth):  # here, because OAuth is loaded late
         async def obtain(self, request: "TokenRequest") -> "TokenSet":
@@ -177,7 +177,7 @@ class StartedProcess(Transport):
             await self._input.drain()
 
     async def close(self) -> None:
-        """Close stdin, then SIGTERM, then SIGKILL; at once if this is cancelled."""
+        """Close stdin, then send SIGTERM, then SIGKILL; SIGKILL at once if this is cancelled."""
         try:
             self._input.close()
             await stop_process_group(ProcessGroup(self._process.pid), self._exited, STOP_TIMEOUT)
@@ -222,7 +222,7 @@ def require_capability(client: Client, feature: str, server: ServerTarget) -> No
 
 
 def find_by_name(name: str, known: Iterable[N], kind: str) -> N:
-    """The error for an unknown name suggests a similar one."""
+    """The item with this name; the error for an unknown name suggests a similar one."""
     by_name = {each.name: each for each in known}
     if name in by_name:
         return by_name[name]

@@ -200,7 +200,7 @@ class WatchedFiles:
 
 
 def serve_child(target: str, restarted_at: str, *descriptors: str) -> None:
-    """`restarted_at`: Unix time, empty at the first start. The options are in the environment."""
+    """Serve in the child, with the options in the environment. `restarted_at`: Unix time, empty at the first start."""
     parent = os.fdopen(os.dup(0), "rb")
     with open(os.devnull, "rb") as null:
         os.dup2(null.fileno(), 0)  # the program must not read the pipe of the parent

@@ -113,7 +113,7 @@ def check_packages(version_of: Callable[[str], str | None] = installed_version) 
 
 
 def check_path() -> Iterator[CheckResult]:
-    """Hosts that start `dovetail` by its name get the first one on the PATH."""
+    """Check the PATH: hosts that start `dovetail` by its name get the first one there."""
     found, own = shutil.which("dovetail"), Path(sys.executable).parent
     if found is None:
         fix = f"add {own} to PATH, or write the whole path in the settings of hosts"
@@ -126,7 +126,7 @@ def check_path() -> Iterator[CheckResult]:
 
 
 def check_variables(environ: Mapping[str, str] = os.environ) -> Iterator[CheckResult]:
-    """Values are never shown: some are secrets, and a URL may hold a password."""
+    """Check the variables; values are never shown: some are secrets, and a URL may hold a password."""
     for name in sorted(name for name in environ if name.startswith(PREFIX)):
         yield _check_variable(one_line(name, 100), environ[name])
 

@@ -120,7 +120,7 @@ def remove_command(host: str, scope: str, name: str) -> list[str] | None:
 
 
 def config_path(host: Host, scope: str, platform: str = sys.platform) -> Path:
-    """A packaged app on Windows has a folder of its own, once it has written there."""
+    """The path of the configuration; a packaged app on Windows has a folder of its own, once it has written there."""
     if scope == PROJECT:
         assert host.project is not None
         return Path.cwd() / host.project
@@ -158,7 +158,7 @@ class ConfigFile(NamedTuple):
 
     @classmethod
     def read(cls, path: Path, section: str) -> "ConfigFile":
-        """Raises ConfigFileError, also for comments: a rewritten file would lose them."""
+        """The file as JSON. Raises ConfigFileError, even for comments: a rewritten file would lose them."""
         real = Path(os.path.realpath(path))
         try:
             content = real.read_bytes() if real.exists() else None

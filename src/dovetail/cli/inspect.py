@@ -146,7 +146,7 @@ def _probed(probes: Mapping[str, Mapping[str, Any]], where: str = "") -> str:
 
 
 def _capabilities(capabilities: Mapping[str, Any]) -> str:
-    """`tools, resources (subscribe, listChanged)`."""
+    """The capabilities in a line: `tools, resources (subscribe, listChanged)`."""
     shown = []
     for name, details in capabilities.items():
         on = [str(key) for key, value in details.items() if value] if isinstance(details, Mapping) else []

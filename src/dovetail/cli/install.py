@@ -165,7 +165,7 @@ def _entry(host: hosts.Host, spec: ServerSpec, name: str, scope: str) -> dict[st
 
 
 def _check_url(url: str) -> None:
-    """The error does not repeat the URL: it may hold a secret."""
+    """Check a URL. The error does not repeat it: it may hold a secret."""
     try:
         parts = urlsplit(url)
         is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -227,7 +227,7 @@ def _headers(given: Sequence[str]) -> dict[str, str]:
 
 
 def _warn_of_sharing(spec: ServerSpec, entry: Mapping[str, Any]) -> None:
-    """Secrets and paths of this machine in a file for all who work in this folder."""
+    """Warn of secrets and paths of this machine in a file for all who work in this folder."""
     if mask_secrets(entry) != entry:
         err("All who get this folder get the hidden values too, which may be secrets.", fg="yellow")
     path = next(filter(os.path.isabs, [entry.get("command", ""), *entry.get("args", ())]), None)
@@ -253,7 +253,7 @@ class PlannedChange(NamedTuple):
 
 
 def _plan(host_name: str, scope: str, name: str, entry: dict[str, Any] | None) -> PlannedChange | None:
-    """None if there is nothing to do."""
+    """Plan the change; None if there is nothing to do."""
     host = hosts.HOSTS[host_name]
     path = hosts.config_path(host, scope)
     remover = hosts.remove_command(host_name, scope, name)
@@ -282,7 +282,7 @@ def _plan(host_name: str, scope: str, name: str, entry: dict[str, Any] | None) -
 
 
 def _show(change: PlannedChange, *, is_result: bool) -> None:
-    """The change of the file: the result of a dry run, else a message before the question."""
+    """Show the change of the file: the result of a dry run, else a message before the question."""
     say, stream = (out, sys.stdout) if is_result else (err, sys.stderr)
     quoted = json.dumps(one_line(change.name, 100), ensure_ascii=False)
     say(f"{change.path}, {json.dumps(change.host.section)}:")
@@ -355,7 +355,7 @@ def _apply(change: PlannedChange) -> None:
 
 
 def _run(change: PlannedChange, command: list[str]) -> None:
-    """The host's own command. Other users of this machine may see its arguments while it runs."""
+    """Run the host's own command. Other users of this machine may see its arguments while it runs."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=60, check=False
@@ -399,7 +399,7 @@ def write_file(file: hosts.ConfigFile, text: str, *, is_private: bool) -> Path |
 
 
 def _back_up(path: Path, content: bytes) -> Path:
-    """A private copy, not beside the file: there it would get into the repository of a project."""
+    """Make a private copy, not beside the file: there it would get into the repository of a project."""
     folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "dovetail" / "backups"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     backup = folder / f"{path.name}.{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**9:09}"

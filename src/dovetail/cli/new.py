@@ -127,7 +127,7 @@ def _write_files(folder: Path, files: dict[str, str]) -> None:
 
 
 def project_files(plan: ProjectPlan) -> dict[str, str]:
-    """Path in the project to text."""
+    """The text of each file, by its path in the project."""
     files = {
         "pyproject.toml": _template("pyproject.toml", NAME=plan.name, VERSION=dovetail.__version__),
         "server.py": _server(plan),
@@ -174,7 +174,7 @@ def _readme(plan: ProjectPlan) -> str:
 
 
 def project_name(name: str) -> str:
-    """Normalized as the name of a package."""
+    """The name of the project, normalized as that of a package."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "server"
 
 

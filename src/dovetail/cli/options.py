@@ -110,7 +110,7 @@ def _parse_target(ctx: click.Context, target: str) -> ServerTarget:
 
 
 def _without_query(ctx: click.Context, url: str) -> str:
-    """The query may be secret. A URL with a password is refused."""
+    """The URL without its query, which may be secret. A URL with a password is refused."""
     if "@" in url.partition("://")[2].partition("/")[0]:
         advice = "leave them out, and give --header 'Authorization: Basic …'"
         raise click.UsageError(f"the URL holds a user or a password: {advice}", ctx)
@@ -173,7 +173,7 @@ class ConnectOptions(NamedTuple):
             raise click.UsageError(f"{', '.join(found)}: only for {wanted}, and {server.shown} is {kind}", ctx)
 
     def _headers(self, ctx: click.Context, file_headers: Mapping[str, str]) -> dict[str, str]:
-        """Headers of the command line replace those of a file; --token replaces an Authorization header there."""
+        """The headers; those of the command line replace those of a file, and --token an Authorization header there."""
         given = parse_pairs(self.headers, ":", "--header")
         replaced = {name.lower() for name in given}
         if _is_typed(ctx, "token"):
@@ -198,7 +198,7 @@ def _is_typed(ctx: click.Context, name: str) -> bool:
 
 
 def server_options(command: Function) -> Function:
-    """Gives a `ServerCommand` its TARGET and SERVER_OPTIONS, as the parameter `server`."""
+    """Add TARGET and SERVER_OPTIONS to a `ServerCommand`, as the parameter `server`."""
 
     @click.pass_context
     @wraps(command)
@@ -229,13 +229,13 @@ INTERACTION_OPTIONS = (
     click.option("--root", "roots", multiple=True, metavar="FOLDER",
                  help="Tell the server of this folder, if it asks."),
     click.option("--log-level", type=click.Choice(LOG_LEVELS),
-                 help=f"What to hear of the server's log.  [default: {DEFAULT_LOG_LEVEL}]"),
+                 help=f"Lowest level of the server's log to show.  [default: {DEFAULT_LOG_LEVEL}]"),
     click.option("--quiet", "-q", is_flag=True, help="Show neither progress nor logs."),
 )  # fmt: skip
 
 
 def interaction_options(command: Function) -> Function:
-    """Gives a command INTERACTION_OPTIONS, as the parameter `interaction`."""
+    """Add INTERACTION_OPTIONS to a command, as the parameter `interaction`."""
 
     @wraps(command)
     def with_interaction(
@@ -248,7 +248,7 @@ def interaction_options(command: Function) -> Function:
 
 
 def call_arguments(command: Function) -> Function:
-    """Gives a command the words of `arguments` and `--args`, as the parameter `given`."""
+    """Add the words of `arguments` and `--args` to a command, as the parameter `given`."""
 
     @wraps(command)
     def with_arguments(arguments: tuple[str, ...] = (), document: str | None = None, **given: Any) -> Any:
@@ -258,6 +258,6 @@ def call_arguments(command: Function) -> Function:
 
 
 def read_arguments(words: Iterable[str], document: str | None = None, option: str = "--args") -> "GivenArguments":
-    """Has to run before an event loop: while a loop waits for stdin, signals are not handled."""
+    """Read the arguments, before an event loop runs: while a loop waits for stdin, signals are not handled."""
     with interrupt_on_signals():
         return cli.arguments.GivenArguments.from_words(words, document, option)

@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 def prepare_streams() -> None:
-    """Pipes are UTF-8 unless PYTHONIOENCODING is set; unencodable text is escaped; a closed stream becomes null."""
+    """Make pipes UTF-8 unless PYTHONIOENCODING is set, escape unencodable text, and replace closed streams by null."""
     for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
         stream = getattr(sys, name)
         if stream is None:
@@ -55,14 +55,14 @@ def prepare_streams() -> None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Send its buffer to the null device, so that the flush at exit does not fail."""
+    """Send the buffer of a stream to the null device, so that the flush at exit does not fail."""
     with suppress(OSError, ValueError), open(os.devnull, "wb") as null:
         os.dup2(null.fileno(), stream.fileno())
 
 
 @contextmanager
 def writing_stdout() -> Iterator[None]:
-    """A closed pipe ends the command silently, a full disk with an error."""
+    """End the command silently if the pipe is closed, and with an error if the disk is full."""
     try:
         yield
     except OSError as failure:
@@ -90,7 +90,7 @@ class CommandExit(click.ClickException):
 
 
 def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Expected errors become a `CommandExit`, Ctrl-C the exit code 130."""
+    """Run a command; expected errors become a `CommandExit`, Ctrl-C the exit code 130."""
     import asyncio  # late: `--help` does not need it
 
     with interrupt_on_signals():
@@ -104,7 +104,7 @@ def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def interrupt_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP act as Ctrl-C, so that a child process is ended first."""
+    """Treat SIGTERM and SIGHUP like Ctrl-C, so that a child process is ended first."""
     import signal  # late: `--help` needs neither
     import threading
 
@@ -137,12 +137,12 @@ def sanitize(text: str) -> str:
 
 
 def one_line(text: str, width: int = 500) -> str:
-    """Sanitized, with line breaks as spaces, and truncated to `width` columns."""
+    """The text sanitized, with line breaks as spaces, and truncated to `width` columns."""
     return truncate(" ".join(sanitize(text[: 4 * width]).split()), width)
 
 
 def to_json(value: Any, *, indent: bool) -> str:
-    """Control characters are written as JSON escapes, which mean the same."""
+    """The value as JSON; control characters are written as JSON escapes, which mean the same."""
     import msgspec  # late: `--help` does not need it
 
     encoded = msgspec.json.encode(value)
@@ -155,7 +155,7 @@ def format_milliseconds(value: float) -> str:
 
 
 def display_width(text: str) -> int:
-    """Columns of a terminal, without escape sequences for colours."""
+    """The columns that a text takes in a terminal, without escape sequences for colours."""
     shown = click.unstyle(text)
     return len(shown) if shown.isascii() else sum(map(_columns, shown))
 
@@ -187,7 +187,7 @@ def align(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
 
 
 def has_colours(stream: TextIO) -> bool:
-    """By NO_COLOR and FORCE_COLOR (https://no-color.org), else on a terminal that is not dumb."""
+    """Whether to colour: by NO_COLOR and FORCE_COLOR (https://no-color.org), else on a terminal that is not dumb."""
     if os.environ.get("NO_COLOR") or os.environ.get("FORCE_COLOR"):
         return not os.environ.get("NO_COLOR")
     return stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -200,7 +200,7 @@ def styled(text: str, stream: TextIO | None = None, **style: Any) -> str:
 
 
 def terminal_width() -> int | None:
-    """None if stdout is not a terminal, so that nothing has to be truncated."""
+    """The width of the terminal; None if stdout is none, so that nothing has to be truncated."""
     return _width(sys.stdout) if sys.stdout.isatty() else None
 
 
@@ -233,7 +233,7 @@ def out_bytes(content: bytes) -> None:
 
 
 def out_json(value: Any) -> None:
-    """One line, but indented on a terminal."""
+    """Write JSON to stdout: one line, but indented on a terminal."""
     out(to_json(value, indent=sys.stdout.isatty()))
 
 
@@ -275,7 +275,7 @@ class PromptLine:
         _last_line.clear()
 
     def close(self, *, is_answered: bool) -> None:
-        """After an answer the cursor is on the next line already: the user typed Enter."""
+        """Close the prompt. After an answer the cursor is on the next line already: the user typed Enter."""
         _last_line.clear()
         if not is_answered:
             write_err("\n")
@@ -291,7 +291,7 @@ class ProgressBar:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Nothing is drawn while the user is asked."""
+        """Draw nothing while the user is asked."""
         self.wipe()
         shown, self._is_shown = self._is_shown, False
         try:
@@ -301,7 +301,7 @@ class ProgressBar:
             self.draw()
 
     def show(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """A `progress_handler`; draws ten times a second at most."""
+        """Draw progress, ten times a second at most; the `progress_handler`."""
         self._text = bar(progress, total, message)
         if (total is not None and progress >= total) or time.monotonic() - self._drawn_at >= 0.1:
             self.draw()

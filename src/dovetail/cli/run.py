@@ -65,7 +65,7 @@ Function = Callable[..., Any]
 
 
 def http_options(*names: str) -> Callable[[Function], Function]:
-    """Options for these parameters of `Server.run`."""
+    """The options for these parameters of `Server.run`."""
 
     def decorate(function: Function) -> Function:
         for name in reversed(names):
@@ -148,6 +148,6 @@ def command(
 
 
 def _typed(**switches: bool | None) -> list[str]:
-    """The switches on the command line. An environment variable may be meant for other servers."""
+    """The switches that are on the command line. An environment variable may be meant for other servers."""
     source = click.get_current_context().get_parameter_source
     return [name for name, is_on in switches.items() if is_on and source(name) is ParameterSource.COMMANDLINE]

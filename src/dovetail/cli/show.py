@@ -60,7 +60,7 @@ def format_size(count: int) -> str:
 
 
 def result_pieces(result: "CallToolResult", *, is_whole: bool) -> list[Piece]:
-    """The structured value replaces text that only repeats it. `is_whole`: cells of a table are not truncated."""
+    """The pieces of a result; a structured value replaces text that repeats it. `is_whole`: cells are not truncated."""
     pieces = [content_piece(block) for block in result.content]
     if result.structured is None:
         return pieces
@@ -134,7 +134,7 @@ def show(pieces: Iterable[Piece], output: str | None, *, exact: bool = False) ->
 
 
 def _save(pieces: Sequence[Piece], output: str) -> None:
-    """Into a file, numbered files, or a folder. Text is saved only if there is no binary content."""
+    """Save into a file, numbered files, or a folder. Text is saved only if there is no binary content."""
     binaries = [piece for piece in pieces if isinstance(piece, Binary)]
     if binaries:
         show([piece for piece in pieces if not isinstance(piece, Binary)], None)
@@ -211,7 +211,7 @@ def _hint_label(kind: str, each: Definition, width: int) -> str:
 
 
 def _arguments(kind: str, each: Definition, width: int) -> str:
-    """`a: integer, [b: string]` with optional ones in brackets; names only if that is too long."""
+    """The arguments, `a: integer, [b: string]`, optional ones in brackets; names only if that is too long."""
     if kind == "tools":
         schema = as_object(each.get("inputSchema"))
         typed = terminal.one_line(_joined(schema, typed=True), MAX_SUMMARY)
@@ -233,7 +233,7 @@ def _joined(schema: Schema, *, typed: bool) -> str:
 
 
 def details(kind: str, listed: Sequence[Definition]) -> list[str]:
-    """Whole descriptions and schemas. The terminal wraps long lines."""
+    """The details: whole descriptions and schemas. The terminal wraps long lines."""
     found: list[str] = []
     for each in listed:
         name = terminal.styled(terminal.one_line(_name(kind, each), MAX_DESCRIPTION), fg="cyan", bold=True)

@@ -115,7 +115,7 @@ def _required_parameters(factory: Callable[..., Any]) -> str:
 
 
 def _load_file(path: Path) -> ModuleType:
-    """As `python server.py` does: its folder is on `sys.path`."""
+    """Load a file as `python server.py` does: its folder is on `sys.path`."""
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -133,7 +133,7 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def _load_module(name: str) -> ModuleType:
-    """As `python -m package.module` does."""
+    """Load a module as `python -m package.module` does."""
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -168,7 +168,7 @@ def _named(module: ModuleType, name: str, source: str) -> Any:
 
 
 def traceback_of(failure: BaseException) -> str:
-    """As Python prints it, without the frames of Dovetail and of Python's import system."""
+    """The traceback as Python prints it, without the frames of Dovetail and of Python's import system."""
     from traceback import TracebackException  # late: needed for a broken program only
 
     ours = (str(Path(dovetail.__file__).parent), str(Path(os.__file__).parent / "importlib"), "<frozen ")

@@ -49,7 +49,7 @@ class _Entry(NamedTuple):
 
 
 class ResponseCache:
-    """With `max_entries=0` nothing is cached."""
+    """Cached responses; with `max_entries=0` nothing is cached."""
 
     def __init__(self, max_entries: int = 1_000, max_bytes: int = 16 * 1024 * 1024) -> None:
         self._max_entries = max_entries
@@ -63,7 +63,7 @@ class ResponseCache:
         return len(self._entries)
 
     def set_owner(self, identity: str) -> None:
-        """A new identity, or token, clears the cache: its responses were for another caller."""
+        """Set the caller by identity or token. A new one clears the cache: its responses were for another caller."""
         if identity != self._owner:
             self._owner = identity
             self.clear()
@@ -96,7 +96,7 @@ class ResponseCache:
         self.invalidate_methods(*INVALIDATED_BY[change.kind])
 
     def invalidate_methods(self, *methods: str) -> bool:
-        """Whether there were any."""
+        """Drop the responses of these methods; returns whether there were any."""
         old = [key for key in self._entries if key[0] in methods]
         for key in old:
             self._drop(key)
@@ -118,7 +118,7 @@ class ResponseCache:
 
 
 def _ttl_seconds(raw: Raw) -> float:
-    """0 if the server gives no valid ttl."""
+    """The ttl of a response in seconds; 0 if the server gives no valid one."""
     try:
         hints = msgspec.json.decode(raw, type=_Hints)
     except UNREADABLE:
@@ -176,7 +176,7 @@ class ToolCache:
         return usable, tool_headers
 
     async def find(self, name: str, *, timeout: "Timeout") -> ToolDefinition | None:
-        """As the server lists it now; None if it does not, or if its list changes during each of five readings."""
+        """The tool as the server lists it now; None if it is not listed, or the list changes during five readings."""
         for _ in range(5):
             async with self._session.time_limit(self._session.seconds(timeout), "tools/list: no answer"), self._lock:
                 generation = self._generation
@@ -189,21 +189,21 @@ class ToolCache:
         return None
 
     async def load_headers(self, name: str, timeout: "Timeout") -> None:
-        """Before a call of the tool; a server that refuses to list its tools may still have it."""
+        """Load the headers of a tool before it is called; a server that refuses to list its tools may still have it."""
         with suppress(ServerError):
             await self.find(name, timeout=timeout)
             return
         self._missing.add(name)
 
     async def is_wrapped(self, name: str, timeout: "Timeout") -> bool:
-        """Whether the tool wraps a value as {"result": value}. It has run, so a failure to list it loses no result."""
+        """Whether the tool wraps a value as {"result": value}. If listing it fails, False: the call itself has run."""
         try:
             tool = await self.find(name, timeout=timeout)
         except ServerError:
             self._missing.add(name)
             return False
         except (DovetailError, TimeoutError) as failure:
-            log.info("the result of %s is given as it came: %s", name, failure)
+            log.info("the result of %s is returned as the server sent it: %s", name, failure)
             return False
         if tool is None:
             return False

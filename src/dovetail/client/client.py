@@ -96,7 +96,7 @@ class Client:
         return self._session.negotiated.instructions
 
     async def ping(self, *, timeout: Timeout = "default") -> None:
-        """Up to 2025-11-25."""
+        """Ping the server; up to 2025-11-25."""
         await self.request("ping", timeout=timeout)
 
     async def discover(self, *, fresh: bool = False, timeout: Timeout = "default") -> dict[str, Any]:
@@ -235,7 +235,7 @@ class Client:
         return result.completion
 
     async def set_log_level(self, level: LogLevel) -> None:
-        """The least level of log messages from here on."""
+        """Set the lowest level of log messages from here on."""
         await self._session.set_log_level(level)
 
     @asynccontextmanager

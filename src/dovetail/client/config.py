@@ -69,7 +69,7 @@ ClientTarget = HasEngine | Transport | str | Sequence[str | Path]
 
 
 def make_transport(target: Any, options: ClientOptions) -> Transport:
-    """In process for a `Server`, stdio for a command, HTTP for a URL."""
+    """The transport of a target: in process for a `Server`, stdio for a command, HTTP for a URL."""
     env, cwd, headers = options.get("env"), options.get("cwd"), options.get("headers")
     auth, principal, transport = options.get("auth"), options.get("principal"), options.get("transport")
     pinned = pinned_revision(options.get("protocol_version"))
@@ -200,7 +200,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def _plain_json(content: bytes) -> bytes:
-    """With blanks for comments and trailing commas, so that error positions stay right."""
+    """The text with blanks for comments and trailing commas, so that error positions stay right."""
 
     def blank(found: re.Match[bytes]) -> bytes:
         return found[0] if found[1] is None else _NOT_A_LINE_END.sub(b" ", found[0])
@@ -241,7 +241,7 @@ def _server_from_entry(entry: _Entry, folder: Path) -> ListedServer:
 
 
 def _check(check: Callable[[Any], object], value: Any, problem: str) -> None:
-    """Replaces an error that would show a value of the file."""
+    """Run a check; its error is replaced, because it would show a value of the file."""
     try:
         check(value)
     except SetupError:
@@ -253,7 +253,7 @@ def _as_text(value: str | float | bool) -> str:
 
 
 def _expanded(text: str, folder: Path) -> str:
-    """Replaces `${NAME}`, `${env:NAME}` and `${NAME:-default}`; the values of variables are not expanded again."""
+    """The text with `${NAME}`, `${env:NAME}` and `${NAME:-default}` replaced; the values are not expanded again."""
     return _REFERENCE.sub(lambda reference: _resolve(reference[1], folder), text)
 
 

@@ -42,9 +42,9 @@ class ServerRequests:
         self._running: set[asyncio.Task[None]] = set()  # with cancelled tasks that have not ended
 
     def start(self, id: RequestId, reply: ClientReply) -> None:
-        """Raises ProtocolError if too many are pending."""
+        """Start the handler of a request. Raises ProtocolError if too many are pending."""
         if id in self._tasks:
-            log.warning("the server asks %r again, which is being answered", id)
+            log.warning("the server sent request %r twice; the second one is ignored", id)
             return
         if len(self._running) >= MAX_SERVER_REQUESTS:
             raise ProtocolError(f"Too many questions at once: {MAX_SERVER_REQUESTS} are being answered")
@@ -78,7 +78,7 @@ class ServerRequests:
 
 
 async def _respond(id: RequestId, reply: ClientReply) -> bytes:
-    """The response, also if the handler fails; raises CancelledError only if this task is cancelled."""
+    """The response, even if the handler fails; raises CancelledError only if this task is cancelled."""
     try:
         return jsonrpc.result(id, encode(await reply()))
     except ProtocolError as refusal:
@@ -87,19 +87,19 @@ async def _respond(id: RequestId, reply: ClientReply) -> bytes:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        log.warning("the handler of a question was cancelled")
+        log.warning("the handler of a server request was cancelled")
     except Exception:
-        log.exception("the handler of a question failed")
+        log.exception("the handler of a server request failed")
     return jsonrpc.error(id, ProtocolError("The client failed to answer"))
 
 
 class MessageHandler(Protocol):
-    """Gets the server's notifications and requests; implemented by the session."""
+    """Receives the server's notifications and requests; implemented by the session."""
 
     def handle_notification(self, method: str, params: Raw) -> None: ...
 
     def prepare_reply(self, method: str, params: Raw) -> ClientReply:
-        """Raises ProtocolError if the request can't be answered."""
+        """Prepare the handler's reply. Raises ProtocolError if the request can't be answered."""
 
     def messages_missed(self) -> None: ...
 
@@ -149,7 +149,7 @@ class Dispatcher:
         await self.transport.open(self)
 
     async def close(self) -> None:
-        """Pending requests raise ConnectionLost."""
+        """Close the connection. Pending requests raise ConnectionLost."""
         self.connection_lost("the client was closed")
         try:
             await cancel_and_wait(*self._handlers - {asyncio.current_task()})
@@ -167,7 +167,7 @@ class Dispatcher:
         on_progress: ProgressHandler | None = None,
         cancellable: bool = True,
     ) -> Raw:
-        """The raw result. A timeout also cancels the request at the server; progress extends it to `max_timeout`."""
+        """Send a request and return the raw result. A timeout cancels it; progress extends that up to `max_timeout`."""
         pending = self.start(method, params, on_progress)
         try:
             async with asyncio.timeout(timeout) as limit:
@@ -204,7 +204,7 @@ class Dispatcher:
         return pending
 
     def cancel(self, pending: PendingRequest, reason: str, *, notify: bool = True) -> None:
-        """Forget a request and tell the server to stop, unless the response has arrived."""
+        """Forget a request and have the server stop it, unless the response has arrived."""
         if self._pending.pop(pending.id, None) is None or self._closed is not None:
             return
         stopped = self.transport.cancel_request(pending.id)

@@ -143,7 +143,7 @@ class Clients(Mapping[str, Client]):
     async def call_tool(
         self, name: str, arguments: Mapping[str, Any] | None = None, **options: Unpack[CallOptions]
     ) -> CallToolResult:
-        """As `Client.call_tool`, by the prefixed name. An unknown prefix raises ToolError."""
+        """Call a tool by its prefixed name, like `Client.call_tool`. An unknown prefix raises ToolError."""
         client, own_name = self._resolve(name, "tool")
         return await client.call_tool(own_name, arguments, **options)
 
@@ -152,7 +152,7 @@ class Clients(Mapping[str, Client]):
         return self._prefixed("prompt", await self._collect("prompts", lambda client: client.list_prompts(fresh=fresh)))
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> PromptResult:
-        """As `Client.get_prompt`, by the prefixed name."""
+        """Get a prompt by its prefixed name, like `Client.get_prompt`."""
         client, own_name = self._resolve(name, "prompt")
         return await client.get_prompt(own_name, arguments)
 
@@ -182,7 +182,7 @@ class Clients(Mapping[str, Client]):
         return found
 
     def _prefixed(self, kind: str, found: Iterable[tuple[str, Named]]) -> list[Named]:
-        """With prefixed names; an item whose name is ambiguous is left out, and `failures` says why."""
+        """The items with prefixed names; an item whose name is ambiguous is left out, and `failures` says why."""
         items: dict[str, Named] = {}
         for server, item in found:
             name = f"{self._prefixes[server]}{item.name}"
@@ -202,7 +202,7 @@ class Clients(Mapping[str, Client]):
         return list(items.values())
 
     def _server_of(self, name: str) -> str | None:
-        """The longest prefix counts: with servers `a` and `a_b`, all names that begin with `a_b_` are of the second."""
+        """The server with the longest matching prefix: with servers `a` and `a_b`, `a_b_x` is of the second."""
         servers = [server for server, prefix in self._prefixes.items() if name.startswith(prefix)]
         return max(servers, key=lambda server: len(self._prefixes[server]), default=None)
 
@@ -220,7 +220,7 @@ class Clients(Mapping[str, Client]):
 
 
 def _check_auth(auth: Any) -> None:
-    """Options for all servers must not hold a secret that is meant for one of them."""
+    """Raises SetupError if options for all servers hold a secret that is meant for one of them."""
     if auth is None:
         return
     if not callable(getattr(auth, "for_server", None)):

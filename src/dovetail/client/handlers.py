@@ -295,7 +295,7 @@ class ClientHandlers:
 
     def set_roots(self, roots: RootSource) -> None:
         if self._handlers["roots"] is None:
-            raise SetupError("Client: it has told its server that it has no roots; begin with Client(…, roots=[])")
+            raise SetupError("Client: it did not declare the roots capability; begin with Client(…, roots=[])")
         self._handlers["roots"] = _checked_roots(roots)
 
     def prepare_reply(self, revision: Revision, method: str, params: Raw) -> ClientReply:

@@ -98,7 +98,7 @@ class Negotiation(NamedTuple):
         return self._complete(found)
 
     async def start_session(self, proposed: Revision) -> NegotiatedProtocol:
-        """With a server that is known to want a handshake."""
+        """Start a session with a server that is known to require a handshake."""
         found = await self._initialize(proposed)
         if self.pinned is not None and found.revision is not self.pinned:
             raise BadResponse(f"The server does not speak {self.pinned.name}; it offers {found.revision.name}")

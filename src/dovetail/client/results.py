@@ -65,7 +65,7 @@ class WireCallResult(msgspec.Struct, frozen=True, rename="camel"):
         return isinstance(self.structured_content, dict) and self.structured_content.keys() == {"result"}
 
     def to_result(self, *, wrapped: bool) -> CallToolResult:
-        """`wrapped`: the structured content is {"result": value}, and the value is the data."""
+        """The result of the call. `wrapped`: the structured content is {"result": value}, and the value is the data."""
         structured: Any = None if self.structured_content is UNSET else self.structured_content
         result = CallToolResult(content=self.content, structured=structured, is_error=self.is_error, meta=self.meta)
         data = structured["result"] if wrapped else structured
@@ -83,7 +83,7 @@ def read_object(method: str, raw: Raw) -> dict[str, Any]:
 
 
 def result_type_of(method: str, raw: Raw) -> str:
-    """Older servers do not name the type of a result: it is always complete."""
+    """The type of a result. Older servers do not name it: then the result is complete."""
     return decode(method, raw, _ResultType).result_type
 
 
@@ -117,6 +117,6 @@ def has_flag(capabilities: Mapping[str, Any], feature: str, flag: str) -> bool:
 
 
 def describe_error(failure: Exception) -> str:
-    """Why a result or an error could not be decoded; `describe_decode_error` speaks of params."""
+    """The reason why a result or an error could not be decoded; `describe_decode_error` speaks of params."""
     words = describe_decode_error(failure)
     return "it has an unexpected shape" if words.startswith("the params") else words.replace("params must", "it must")

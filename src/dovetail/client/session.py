@@ -51,7 +51,7 @@ class _ElicitationComplete(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ClientSession:
-    """May be opened again after it was closed."""
+    """A session with one server, which may be opened again after it was closed."""
 
     def __init__(self, transport: Transport, options: SharedOptions, on_change: Callable[[Change], None]) -> None:
         self._transport = transport
@@ -106,7 +106,7 @@ class ClientSession:
 
     @property
     def negotiated(self) -> NegotiatedProtocol:
-        """Stays readable after the client is closed."""
+        """The outcome of the negotiation, which stays readable after the client is closed."""
         if self._negotiated is None:
             raise ConnectionLost(NOT_OPEN)
         return self._negotiated
@@ -158,7 +158,7 @@ class ClientSession:
         )
 
     async def fetch(self, method: str, params: Params, *, fresh: bool = False, timeout: Timeout = "default") -> Raw:
-        """From the cache unless `fresh`, else from the server."""
+        """The result of a request, from the cache unless `fresh`, else from the server."""
         identity = self._transport.identity
         if not self.revision.result_type or identity is None:
             return await self.send(method, params, timeout=timeout)  # without a ttl, or an owner for the cache
@@ -195,7 +195,7 @@ class ClientSession:
             self._session_log_level = level
 
     def session_ended(self, reason: str) -> None:
-        """The next request opens a new session; with open change streams it is opened at once."""
+        """Have the next request open a new session; with open change streams it is opened at once."""
         log.info("%s", reason)
         self._session_ended = True
         self._invalidate_all()
@@ -209,7 +209,7 @@ class ClientSession:
             try:
                 await self._renew_session("listen", self._timeout)
             except NotSignedIn as failure:
-                log.warning("nothing more is heard until the next request: %s", failure)
+                log.warning("no notifications until the next request: %s", failure)
                 return
             except (DovetailError, TimeoutError) as failure:
                 log.info("no new session yet: %s", failure)
@@ -231,7 +231,7 @@ class ClientSession:
                 raise
 
     async def _request_in_session(self, method: str, params: Params) -> Raw:
-        """Raises ConnectionLost rather than open a new session."""
+        """Send a request in this session. Raises ConnectionLost rather than open a new one."""
         if self._session_ended:
             raise ConnectionLost(f"{method}: the session ended")
         return await self.dispatcher.request(method, params, timeout=self._timeout)
@@ -275,7 +275,7 @@ class ClientSession:
         return None if self.revision.handshake else self._transport.tool_headers
 
     def prepare_reply(self, method: str, params: Raw) -> ClientReply:
-        """Only up to 2025-11-25; later revisions have the input_required result instead."""
+        """Prepare a reply; only up to 2025-11-25: later revisions have the input_required result instead."""
         if self._negotiated is None or self.revision.input_required:
             raise ProtocolError(f"Method not found: {method[:100]}", code=METHOD_NOT_FOUND)
         return self._handlers.prepare_reply(self.revision, method, params)

@@ -85,7 +85,7 @@ class ChangeStream:
             self._wake.set()
 
     def acknowledge_again(self, honoured: ListenFilter) -> None:
-        """After a gap, everything may have changed that was or is now served."""
+        """Report everything that was or is now served as changed: after a gap it may have."""
         self.mark_all_changed()
         self.honoured = honoured
         self.mark_all_changed()
@@ -154,7 +154,7 @@ class ChangeStreams:
     async def on_stream(
         self, dispatcher: Dispatcher, requested: ListenFilter, params: Params, timeout: float | None
     ) -> AsyncIterator[ChangeStream]:
-        """Since 2026-07-28: a request that stays open as long as the caller listens."""
+        """A change stream since 2026-07-28: a request that stays open as long as the caller listens."""
         params = {**params, "notifications": requested}
         request = dispatcher.start(LISTEN, params)
         stream = ChangeStream(requested, request)
@@ -176,7 +176,7 @@ class ChangeStreams:
     async def in_session(
         self, requested: ListenFilter, capabilities: Mapping[str, Any], send: Send
     ) -> AsyncIterator[ChangeStream]:
-        """Up to 2025-11-25: notifications of the session, which has these capabilities, and in which `send` sends."""
+        """A change stream up to 2025-11-25: notifications of the session, with its capabilities and its `send`."""
         stream = ChangeStream(requested)
         stream.honoured = _offered(requested, capabilities)
         self._streams.add(stream)  # first, so that no change is missed
@@ -185,7 +185,7 @@ class ChangeStreams:
             yield stream
         finally:
             self._streams.discard(stream)
-            with suppress(DovetailError, TimeoutError):  # the server may be gone
+            with suppress(DovetailError, TimeoutError):  # the server may have ended
                 for uri in stream.honoured.resource_subscriptions:
                     if not any(uri in other.honoured.resource_subscriptions for other in self._streams):
                         await send("resources/unsubscribe", {"uri": uri})
@@ -226,7 +226,7 @@ async def _keep_open(stream: ChangeStream, request: PendingRequest, params: Para
 
 
 async def _subscribe(offered: ListenFilter, send: Send) -> ListenFilter:
-    """What the server honours: resources that it refuses to watch are left out, as in newer revisions."""
+    """Subscribe; returns the part that the server accepts: resources that it refuses to watch are left out."""
     honoured: list[str] = []
     for uri in offered.resource_subscriptions:
         with suppress(ServerError):
@@ -236,7 +236,7 @@ async def _subscribe(offered: ListenFilter, send: Send) -> ListenFilter:
 
 
 def is_sub_resource(changed: str, whole: str) -> bool:
-    """`notes://1/title` is a part of `notes://1`, but `notes://10` is not."""
+    """Whether a URI is below another: `notes://1/title` is a part of `notes://1`, but `notes://10` is not."""
     return changed == whole or changed.startswith(whole if whole.endswith("/") else f"{whole}/")
 
 

@@ -64,14 +64,14 @@ class Asset(NamedTuple):
     etag: str
 
     def response(self, known_etags: str) -> PageResponse:
-        """304 if the browser has the file. It asks each time, because a newer version may be installed."""
+        """The file, or 304 if the browser has it. Browsers ask each time, because a newer version may be installed."""
         headers = {**HEADERS, "etag": self.etag, "cache-control": "no-cache"}
         body, status = (b"", 304) if self.etag in known_etags else (self.body, 200)
         return PageResponse(body, status, headers, self.type)
 
 
 def load_assets() -> dict[str, Asset]:
-    """By name, read once: names in requests are looked up, and never become paths."""
+    """The files by name, read once: names in requests are looked up, and never become paths."""
     assets = {}
     for file in files("dovetail.console").joinpath("static").iterdir():
         kind = TYPES.get(file.name.rpartition(".")[2])
@@ -171,7 +171,7 @@ NOT_THE_PAGE = "This is for the console's own page."
 
 
 def access_problem(request: PageRequest, *, remote: bool) -> str | None:
-    """Why the caller may not use the console."""
+    """The reason why the caller may not use the console."""
     if not remote and not _is_local(request):
         return NOT_LOCAL
     if not remote:

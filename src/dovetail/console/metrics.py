@@ -53,7 +53,7 @@ class Histogram:
         self.count += 1
 
     def percentiles(self) -> dict[str, float] | None:
-        """In milliseconds; None if no request ended."""
+        """Percentiles in milliseconds; None if no request ended."""
         if not self.count:
             return None
         totals = list(accumulate(self._bins))
@@ -100,7 +100,7 @@ class Metrics:
             self._current, self._second = Histogram(), second
 
     def snapshot(self) -> dict[str, Any]:
-        """Rate and latency are those of the last full second."""
+        """The current numbers; rate and latency are those of the last full second."""
         self._advance()
         return {
             "uptime": round(self.clock() - self._began, 3),
@@ -123,7 +123,7 @@ class LiveMetrics:
         self._headers: RawHeaders = [(name.encode(), value.encode()) for name, value in headers.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """An event at once and after every full second, until the viewer disconnects or the server stops."""
+        """Send an event at once and after every full second, until the viewer disconnects or the server stops."""
         if self._viewers >= MAX_VIEWERS:
             raise Busy(f"{MAX_VIEWERS} pages watch this server already; close one of them", http_status=503)
         overview: AppStatus = scope[APP_STATUS]
@@ -166,7 +166,7 @@ class LiveMetrics:
 
 
 def session_summary(seen: ActiveSession) -> dict[str, Any]:
-    """With a prefix of the session id only: a viewer can't use the session."""
+    """A session for viewers, with a prefix of its id only: they can't use the session."""
     record = seen.record
     client = jsonrpc.parse(record.client)
     words = (str(client.get(name) or "") for name in ("name", "version"))

@@ -40,18 +40,18 @@ class Caller:
         return self._authorized[key]
 
     async def _authorize(self, authorize: Authorize) -> bool:
-        """A failure of the author's function is a no."""
+        """Whether the author's function allows it; a failure of the function denies access."""
         try:
             verdict: Any = authorize(self._principal)
             if inspect.isawaitable(verdict):
                 async with asyncio.timeout(self._timeout):
                     verdict = await verdict
         except Exception:
-            log.exception("authorize: %r failed, which counts as a no", authorize)
+            log.exception("authorize: %r failed, which denies access", authorize)
             return False
         if verdict is not None and not isinstance(verdict, bool):
             kind = type(verdict).__name__
-            log.error("authorize: %r gave %s, which counts as a no; return True or False", authorize, kind)
+            log.error("authorize: %r gave %s, which denies access; return True or False", authorize, kind)
         return verdict is True
 
 
@@ -79,7 +79,7 @@ async def readable_uris(engine: "Engine", context: RequestContext, rules: Mappin
 
 
 def visibility(rules: AccessRules, principal: "Principal | None") -> Hashable | None:
-    """A cache key: callers that see the same part of a list have the same. None if that can't be known."""
+    """Cache key: callers that see the same part of a list share it. None if the server can't know that."""
     if not rules.has_keys:
         return None
     try:

@@ -50,14 +50,14 @@ class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str | None = None  # of the tool or prompt, or the URI
     subject: str | None = None  # the user of the principal
     client: str | None = None  # the program of the principal
-    issuer: str | None = None  # which vouches for both
-    session: str | None = None  # a digest: it tells sessions apart, but is not the id, which would open one
+    issuer: str | None = None  # the issuer that vouches for both
+    session: str | None = None  # a digest: it distinguishes sessions, but is not the id, which would open one
     request_id: int | str | None = None
     address: str | None = None
     revision: str | None = None
     outcome: Outcome
-    code: int | None = None  # of the error
-    reason: str | None = None  # OAuth's word for a refusal
+    code: int | None = None  # the code of the error
+    reason: str | None = None  # OAuth's error code of a refusal
     duration_ms: float = 0.0
     arguments: Any = None  # without secrets, and in part if there are many
 
@@ -93,7 +93,7 @@ def _result_outcome(result: Result) -> EventFields:
 
 
 def _failure_outcome(failure: BaseException, request: Request) -> EventFields:
-    """With the code that the client gets: `dispatch` makes errors of the same failures."""
+    """The outcome of a failure, with the code that the client gets: `dispatch` makes errors of the same failures."""
     if isinstance(failure, errors.ToolError) and request.method == "tools/call":
         return {"outcome": "tool_error"}
     if isinstance(failure, (errors.Unauthorized, errors.RateLimited, errors.Busy)):
@@ -112,7 +112,7 @@ def audited(trail: "AuditTrail", inner: "Layer") -> "Layer":
     """The outermost layer of the chain: records the outcome of each request."""
 
     async def layer(context: RequestContext) -> Result:
-        request = context.request  # as it came: a middleware may change it
+        request = context.request  # as the client sent it: a middleware may change it
         if request.method not in SUBJECTS:
             return await inner(context)
         at, began, method, params = time.time(), time.perf_counter(), request.method, request.params
@@ -146,7 +146,7 @@ class AuditTrail:
         self._has_checked_handlers = False
 
     def record(self, context: RequestContext, method: str, params: Any, **outcome: Any) -> None:
-        """The outcome of a request that the engine has served."""
+        """Record the outcome of a request that the engine has served."""
         request, session = context.request, context.request.session
 
         def describe() -> EventFields:
@@ -166,7 +166,7 @@ class AuditTrail:
         self, failure: errors.ProtocolError, *, method: str, name: str | None = None,
         principal: "Principal | None" = None, address: str | None = None,
     ) -> None:  # fmt: skip
-        """A request that a transport has refused before it read the body: `method` and `name` are those of HTTP."""
+        """Record a request that a transport refused before it read the body: `method` and `name` are those of HTTP."""
         reason = failure.error if isinstance(failure, errors.Unauthorized) else None
         outcome = {"time": _timestamp(time.time()), "outcome": "refused", "code": failure.code, "reason": reason}
         self._record(method, lambda: {"name": name}, principal, address, **outcome)
@@ -244,7 +244,7 @@ class AuditQueue:
     def __init__(
         self, function: AuditFunction, engine: "Engine", *, max_queued: int = 2_000, timeout: float = 10.0
     ) -> None:
-        """`timeout` is for one event, in seconds."""
+        """`timeout` bounds one call of the function, in seconds."""
         self._function = function
         self._is_async = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
         self._threads = engine.threads
@@ -262,7 +262,7 @@ class AuditQueue:
             self._log_instead(event, None)
         loop = asyncio.get_running_loop()
         if self._task is None or self._task.done() or self._task.get_loop() is not loop:
-            self._task = loop.create_task(self._drain(), context=contextvars.Context())  # not the context of one call
+            self._task = loop.create_task(self._drain(), context=contextvars.Context())  # no call's context
             self._awaited_at_stop.add(self._task)
             self._task.add_done_callback(self._awaited_at_stop.discard)
 
@@ -292,7 +292,7 @@ class AuditQueue:
             await returned
 
     def _log_instead(self, event: AuditEvent, failure: BaseException | None) -> None:
-        """At WARNING, which is shown even where logging is not configured."""
+        """Log events at WARNING, which is shown even where logging is not configured."""
         _log_event(event, logging.WARNING)
         self._logged += 1
         if time.monotonic() >= self._next_warning:

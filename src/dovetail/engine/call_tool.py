@@ -73,7 +73,7 @@ async def call_tool(engine: "Engine", context: RequestContext) -> Result:
 
 
 async def _wait_for_slots(engine: "Engine", context: RequestContext, tool: Tool, slots: HeldSlots) -> None:
-    """The tool's own before the server's: a call that waits for a busy tool must not hold a slot of the server."""
+    """Take the tool's slot before the server's: a call that waits for a busy tool must not hold one of the server's."""
     limits: tuple[Limit, ...] = engine.limits
     if tool.is_limited:
         own = engine.call_limits.for_tool(tool)
@@ -87,7 +87,7 @@ async def _wait_for_slots(engine: "Engine", context: RequestContext, tool: Tool,
 
 
 async def _check_rate(rates: "RateLimiter", context: RequestContext, tool: Tool) -> None:
-    """The rounds of one call count once."""
+    """Raise if the rate limit refuses the call; all rounds of one call count once."""
     state = context.request.params.request_state
     if isinstance(state, str) and context.request.revision.input_required and await rates.claim_round(state):
         return
@@ -275,7 +275,7 @@ def is_cancelled() -> bool:
 
 
 async def _wait_for_steps(engine: "Engine", server_requests: "ServerRequests", invocation: Invocation) -> None:
-    """The function will run again, and the next run must know the results of its steps."""
+    """Wait for running steps: the function will run again, and the next run must know their results."""
     steps = server_requests.wait_for_steps()
     timeout = engine.options.timeout if invocation.timeout is UNSET else invocation.timeout
     await (steps if timeout is None else with_timeout(steps, timeout))

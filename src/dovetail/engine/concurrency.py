@@ -80,7 +80,7 @@ class Limit:
         return self._busy(f"{self._subject} is busy: {why}; try again in {BUSY_RETRY_AFTER} s.")
 
     async def reclaim(self) -> None:
-        """Take back a released slot, even if the queue is full. A call that is cancelled meanwhile has it too."""
+        """Take back a released slot, even if the queue is full. A call that is cancelled meanwhile gets it too."""
         if Limit.take(self):
             return
         try:
@@ -177,7 +177,7 @@ class FleetLimit(Limit):
             self._start(self._give_up, self._held.popleft()).add_done_callback(lambda _: Limit.release(self))
 
     async def _claim_slot(self, *, may_wait: bool) -> None:
-        """Raises Busy if none is free and the call may not wait, or if the store is unavailable."""
+        """Claim a slot. Raises Busy if none is free and the call may not wait, or if the store is unavailable."""
         listener: Listener | None = None
         try:
             async with self._claiming:
@@ -192,7 +192,7 @@ class FleetLimit(Limit):
                             if not await listener.wait():
                                 raise lazy_state.base.StoreUnavailable  # it was closed
         except lazy_state.base.StoreUnavailable as failure:
-            text = f"{self._subject} can't be called now: its limit is kept in an unavailable store"
+            text = f"{self._subject} can't be called now: its limit is in the state store, which is unavailable"
             log.warning("%s: %s", text, failure)
             raise Busy(f"{text}; try again later", http_status=503) from None
         finally:
@@ -234,7 +234,7 @@ class FleetLimit(Limit):
                     if not is_renewed and slot in self._held:
                         self._held.remove(slot)
                         self._without += 1
-                        log.warning("%s: a call runs on although its slot has expired", self._topic)
+                        log.warning("%s: a call still runs although its slot has expired", self._topic)
 
     def _start(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(work(*arguments))
@@ -253,7 +253,7 @@ class FleetLimit(Limit):
 
 
 class HeldSlots(msgspec.Struct):
-    """The slots that one run of a function has just now; it releases them while its client is asked."""
+    """The slots that one run of a function holds; it releases them while its client is asked."""
 
     held: tuple[Limit, ...] = ()  # in the order in which they were taken
     closed: bool = False
@@ -263,7 +263,7 @@ class HeldSlots(msgspec.Struct):
 
     @asynccontextmanager
     async def released(self) -> AsyncIterator[None]:
-        """Around a server request: the first one releases the slots, the last reclaims them."""
+        """Release the slots around server requests: the first one releases them, the last reclaims them."""
         self._reclaiming = reclaiming = self._reclaiming or asyncio.Lock()
         self._requests += 1
         if not reclaiming.locked():  # else the request that reclaims them releases them
@@ -312,7 +312,7 @@ class HeldSlots(msgspec.Struct):
             self.held += (limit,)
 
     def close(self) -> None:
-        """The function has ended: release its slots."""
+        """Release the slots of a function that has ended."""
         held, self.held, self.closed = self.held, (), True
         for limit in held:
             limit.release()
@@ -326,7 +326,7 @@ class ToolLimits(msgspec.Struct, frozen=True):
 
 
 class CallLimits:
-    """The rate limit of a server and the limits of its tools, for all workers that share `state`. Only on the loop."""
+    """The rate limit of a server and the limits of its tools, for all workers that share `state`; for the loop only."""
 
     def __init__(
         self, tools: "Catalog[Tool]", options: "Options", state: "StateBackend | None", timings: "LeaseTimings"
@@ -368,7 +368,7 @@ class CallLimits:
 
 
 class CallTimeout(TimeoutError):
-    """The time given to `with_timeout` ran out; a `TimeoutError` of the awaited code itself is never this."""
+    """The time of `with_timeout` is over. A `TimeoutError` of the awaited code is never turned into this."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"Timed out after {seconds:g} s")
@@ -381,7 +381,7 @@ class Timer(Protocol):
     def begin(self) -> None: ...
 
     def translate_cancellation(self, cancelled: asyncio.CancelledError) -> BaseException:
-        """The exception to raise for the cancellation that has ended the coroutine: itself, or one of the timer's."""
+        """The exception to raise after a cancellation: the CancelledError itself, or one of the timer's."""
 
     def end(self) -> None: ...
 
@@ -466,7 +466,7 @@ class PausableTimeout:
         self._run()
 
     def expire(self) -> None:
-        """End the time now, also before it is up."""
+        """Let the timeout expire now."""
         if self._task is not None and not self._fired:
             self._fired = True
             self._task.cancel()
@@ -500,7 +500,7 @@ async def with_function_timeout(work: Coroutine[Any, Any, T], seconds: float) ->
 
 @contextmanager
 def paused_timeouts() -> Iterator[None]:
-    """While a client or its user is asked, the timeouts of the functions that wait are paused."""
+    """Pause the timeouts of the waiting functions while a client or its user is asked."""
     timeouts = _timeouts.get()
     for timeout in timeouts:
         timeout.pause()

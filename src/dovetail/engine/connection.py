@@ -88,7 +88,7 @@ class Call(msgspec.Struct, eq=False):
             self.context = None
 
     def close(self) -> None:
-        """The call may live on as the channel of a URL elicitation, which must not keep its request in memory."""
+        """Close the call and drop its request: the call may live on as the channel of a URL elicitation."""
         self.open = False
         self.context = self.task = None
 
@@ -211,7 +211,7 @@ class Connection:
             self._subscription = None
 
     def _receive_one_way(self, message: Envelope) -> None:
-        """A response or a notification. Unknown and malformed ones are ignored."""
+        """Receive a response or a notification. Unknown and malformed ones are ignored."""
         if not message.is_notification:
             if self._client_requests is not None:
                 response = lazy.server_requests.ClientResponse.from_envelope(message)
@@ -247,7 +247,7 @@ class Connection:
         await self.writer.drain()
 
     async def _serve(self, call: Call, deliver: Callable[[bytes], None]) -> None:
-        """Deliver the encoded response; none if the client has cancelled, for then nothing more may be sent."""
+        """Send the encoded response; none if the client has cancelled, for then nothing more may be sent."""
         if call.context is None:  # cancelled before it started
             return
         request = call.context.request
@@ -298,7 +298,7 @@ class Connection:
             self._track(self._loop.create_task(self._serve_batch(tasks, responses)))
 
     async def _serve_batch(self, tasks: Sequence[asyncio.Task[None]], responses: Sequence[list[bytes]]) -> None:
-        """One line with all responses, when the last one is there."""
+        """Serve a batch; one line with all responses is sent when the last one is ready."""
         await asyncio.gather(*tasks, return_exceptions=True)
         if items := [item for response in responses for item in response]:
             await self.send(jsonrpc.batch(items))
@@ -332,7 +332,7 @@ class Connection:
         self._changes_task = self._loop.create_task(self._send_changes(self._subscription))
 
     def forget_principal(self) -> None:
-        """The client's token has expired: it is anonymous from now on, and its subscriptions end."""
+        """Make the client anonymous and end its subscriptions, because its token has expired."""
         self._principal = None
         for call in self._calls.values():
             if call.context is not None and call.context.request.method in (LISTEN, "resources/subscribe"):
@@ -357,7 +357,7 @@ class Connection:
     # ── the end ──
 
     async def close(self, grace: float = 0.0) -> None:
-        """The client has disconnected or the server stops: calls are cancelled after `grace` seconds."""
+        """End the connection after a disconnect or when the server stops: calls are cancelled after `grace` seconds."""
         self._is_closing = True
         if self._client_requests is not None:
             self._client_requests.close(lazy.server_requests.CONNECTION_CLOSED)
@@ -387,7 +387,7 @@ class Connection:
             await asyncio.wait(slow, timeout=CLEANUP_TIMEOUT)
 
     def cancel_calls(self) -> None:
-        """The client does not wait any more; a `close` that runs need not wait for the calls either."""
+        """Cancel all calls of a client that does not wait any more; a running `close` need not wait for them either."""
         for call in self._calls.values():
             call.cancel()
         self._forget_elicitations()

@@ -40,12 +40,12 @@ Coro: TypeAlias = Coroutine[Any, Any, T]
 
 @functools.cache
 def warn_deprecated(feature: str) -> None:
-    """Once in a process."""
+    """Warn once in a process."""
     warnings.warn(capabilities.DEPRECATED[feature], DeprecationWarning, stacklevel=4)
 
 
 class ClientInfo(msgspec.Struct, frozen=True):
-    """Who the client says it is, and what it can do. Not to be trusted for decisions."""
+    """Name and capabilities that the client claims to have. Do not base decisions about access on them."""
 
     info: Mapping[str, Any]
     capabilities: Mapping[str, Any]
@@ -84,7 +84,7 @@ class Context:
 
     @property
     def session_id(self) -> str | None:
-        """None where the revision has no sessions: keep state behind an id that the client passes instead."""
+        """The id of the session; None where the revision has none: there, let the client pass an id of your own."""
         session = self._context.request.session
         return None if session is None else session.id
 
@@ -107,7 +107,7 @@ class Context:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """The request's `_meta`, as it came."""
+        """The request's `_meta`, as the client sent it."""
         return self._context.request.meta
 
     @property
@@ -264,7 +264,7 @@ class Context:
         return DONE
 
     def _no_op(self) -> Awaitable[None]:
-        """Nothing is to be sent, so a thread need not wait for the loop. An `async def` still gets a coroutine."""
+        """Send nothing: a thread need not wait for the loop. An `async def` still gets a coroutine."""
         on_the_loop = threading.get_ident() == self._thread
         return self._yield_to_loop() if on_the_loop and self._can_wait else DONE
 
@@ -357,18 +357,18 @@ class Context:
 
     @property
     def input_responses(self) -> Mapping[str, Any]:
-        """For functions that return `InputRequired`: the client's answers, unchecked, also to what it was not asked."""
+        """The client's unchecked answers, even to what it was not asked; for functions that return `InputRequired`."""
         server_requests = self._context.server_requests
         return {} if server_requests is None else server_requests.input_responses
 
     @property
     def request_state(self) -> Any:
-        """For functions that return `InputRequired`: their own state, which the client can neither read nor change."""
+        """The state of a function that returns `InputRequired`; the client can neither read nor change it."""
         server_requests = self._context.server_requests
         return None if server_requests is None else server_requests.request_state
 
     def _named(self, name: str, coroutine: Coro[T]) -> Coro[T]:
-        """Python names the coroutine in its warning if the author forgets to await it."""
+        """Name the coroutine: Python shows the name in its warning if the author forgets to await it."""
         if not self._can_wait:
             coroutine.close()
             raise RuntimeError(f"ctx.{name}: a def function with thread=False can't wait; leave out thread=False")
@@ -377,7 +377,7 @@ class Context:
 
 
 def _loggable(data: Any) -> Any:
-    """Data that can't be JSON, such as an exception, become text: logging never fails."""
+    """Data for the log; what can't be JSON, such as an exception, becomes text: logging never fails."""
     try:
         return to_jsonable(data)
     except OutputError:

@@ -94,7 +94,7 @@ class Engine:
         return frozenset[str]().union(*(each.scopes for each in rules))
 
     def _catalog_changed(self, kind: ChangeKind, *, by_files: bool = False) -> None:
-        """`by_files`: files have come or gone, which every worker finds by itself."""
+        """`by_files`: files were added or removed; each worker detects that itself."""
         self._forget_capabilities()
         refreshed = None if self.refresher is None else self.refresher.changed
         if refreshed is not None and not by_files:
@@ -120,7 +120,7 @@ class Engine:
 
     @property
     def capabilities(self) -> ServerCapabilities:
-        """Made when it is needed, and again after every change of a catalog."""
+        """The capabilities of the server, computed at first use and again after every change of a catalog."""
         return self._capabilities or self._make_capabilities()
 
     def _make_capabilities(self) -> ServerCapabilities:
@@ -142,13 +142,13 @@ class Engine:
         return made
 
     def _forget_capabilities(self) -> None:
-        """From any thread, when a catalog has changed."""
+        """Drop the computed capabilities after a catalog has changed; may be called from any thread."""
         with self._capabilities_lock:
             self._capability_changes += 1
             self._capabilities, self.unconditional_methods = None, frozenset()
 
     def capabilities_for(self, context: RequestContext) -> ServerCapabilities:
-        """Fewer where a handshake client has no session."""
+        """The capabilities that a client gets: fewer if a handshake client has no session."""
         sessionless = context.session_access is None and context.request.revision.handshake
         return self.capabilities.without_sessions() if sessionless else self.capabilities
 
@@ -164,7 +164,7 @@ class Engine:
         self._forget_capabilities()
 
     def _check_completers(self) -> None:
-        """Raises SetupError if the target of one does not exist when serving begins; later it may be removed."""
+        """Raises SetupError if a completer's target does not exist when serving begins; later it may be removed."""
         catalogs: dict[str, Catalog[Any]]
         catalogs = {"ref/prompt": self.prompts, "ref/resource": self.resources.templates, "ref/tool": self.tools}
         for (kind, name, argument), completer in self.completers.items():
@@ -194,7 +194,7 @@ class Engine:
         return contents if context.server_requests is None else ReadResourceResult(contents.items)
 
     def publish(self, change: Change) -> None:
-        """Notify the subscriptions, if changes are announced at all; from any thread."""
+        """Notify the subscriptions, if changes are announced at all; may be called from any thread."""
         if change.uri or self.options.list_changed:
             self.apply_change(change)
 
@@ -207,7 +207,7 @@ class Engine:
 
     @property
     def state(self) -> "StateBackend":
-        """Step records, and the secret if none is given. Sessions are elsewhere, unless this is shared."""
+        """The state backend of steps, and of the secret if none is given. Sessions use it only if it is shared."""
         if self._state is None:
             memory = lazy_state.memory  # steps can fill no more than three quarters of it: callers make them
             self._state = memory.MemoryState(max_entries=2 * MAX_STEP_RECORDS, max_entry_bytes=128 * memory.MEBIBYTE)
@@ -218,7 +218,7 @@ class Engine:
         self._state = state
 
     def release_state(self, state: "StateBackend") -> None:
-        """Use it no more: it is closed."""
+        """Stop using a state backend that was closed."""
         if self._state is state:
             self._state = None
 
@@ -228,7 +228,7 @@ class Engine:
         return self._elicitations
 
     def session_ended(self, id: str) -> None:
-        """Its client gets no more notifications of elicitations."""
+        """Forget the elicitations of a session that has ended: its client gets no more notifications of them."""
         if self._elicitations is not None:
             self._elicitations.forget_session(id)
 
@@ -273,7 +273,7 @@ class Engine:
 
     @asynccontextmanager
     async def _secrets_shared(self) -> AsyncIterator[None]:
-        """Raises StoreUnavailable after the last try."""
+        """Share the secrets with all workers. Raises StoreUnavailable after the last try."""
         state = self._state
         if self.options.secret or state is None:  # no other worker needs them, or each has them already
             yield
@@ -332,11 +332,11 @@ class RunningLifespan:
 
     @property
     def runs_on_another_loop(self) -> bool:
-        """False for one that was left behind on a dead loop."""
+        """Whether it runs on another loop; False if that loop has died."""
         return not self.is_on_this_loop and self._loop.is_running() and not self.task.done()
 
     async def acquire(self) -> None:
-        """Returns when the lifespan is entered, raises what it raised."""
+        """Add a user and wait until the lifespan is entered; raises its exception."""
         self._users += 1
         try:
             await asyncio.shield(self._started)
@@ -345,14 +345,14 @@ class RunningLifespan:
             raise
 
     async def release(self) -> None:
-        """For the last user, wait until the lifespan is exited, and raise what it raised."""
+        """Remove a user. After the last one, wait for the lifespan to exit; re-raise its exception."""
         self._users -= 1
         if self._users:
             return
         self.ending.set()
         if self._started.done():
             await asyncio.shield(self.task)
-        else:  # all users have gone while it is still being entered
+        else:  # all users were removed while it is still being entered
             self.task.cancel()
             await asyncio.wait([self.task])
 

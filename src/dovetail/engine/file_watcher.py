@@ -69,7 +69,7 @@ class _Watched(msgspec.Struct, eq=False):
 
 
 class Watcher:
-    """Calls `on_change(uri)` when the file at the URI's path changes, is replaced, vanishes or comes back.
+    """Calls `on_change(uri)` when the file at the URI's path changes, is replaced, vanishes or reappears.
 
     A burst is over when nothing changed for `quiet` seconds. One poll walks through `max_entries` of a folder.
     """
@@ -131,7 +131,7 @@ class Watcher:
         return tasks
 
     def _stat_at_once(self, watched: _Watched, seconds: float = 0.5) -> None:
-        """So that no change after `watch` is missed. A disk that hangs for some `seconds` is left to the task."""
+        """Read the state now, so that no change after `watch` is missed; a disk that hangs is left to the task."""
         if self._first_stat is not None and self._first_stat.is_alive():
             return
         found: list[FileStat] = []
@@ -160,11 +160,11 @@ class Watcher:
                         self._notifying.add(task)
                         task.add_done_callback(self._notifying.discard)
             except Exception:
-                log.exception("looking at the watched files failed; trying again")
+                log.exception("polling the watched files failed; trying again")
                 await asyncio.sleep(self._poll_seconds)
 
     async def _poll(self, uris: Iterable[str]) -> set[str]:
-        """Those of the watched URIs that have changed."""
+        """The watched URIs that have changed since the last poll."""
         watched = {uri: self._watched[uri] for uri in uris if uri in self._watched}
 
         def stat_all() -> list[FileStat]:
@@ -177,7 +177,7 @@ class Watcher:
         return {uri for (uri, each), found in zip(watched.items(), stats, strict=True) if self._update(each, found)}
 
     def _update(self, watched: _Watched, found: FileStat) -> bool:
-        """Whether it has changed since the last poll."""
+        """Store the new state; returns whether the path has changed since the last poll."""
         before, watched.stat = watched.stat, found
         if found.is_large and not (before and before.is_large):
             log.warning("%s: only its first %d entries are watched", watched.path, self._max_entries)
@@ -226,4 +226,4 @@ class Watcher:
         except FileNotFoundError:
             self._watchfiles_folders = frozenset()  # a folder vanished meanwhile: the next poll starts it again
         except BaseException as problem:  # a panic in Rust is no Exception
-            log.warning("watchfiles failed (%s); looking at files every %g s instead", problem, self._poll_seconds)
+            log.warning("watchfiles failed (%s); polling the files every %g s instead", problem, self._poll_seconds)

@@ -146,7 +146,7 @@ async def unsubscribe(engine: "Engine", context: RequestContext) -> Result:
 
 
 async def listen(engine: "Engine", context: RequestContext) -> Result:
-    """Runs until the client cancels or the server stops: sends the acknowledgement, then the notifications."""
+    """Send the acknowledgement, then notifications, until the client cancels or the server stops."""
     params: methods.ListenParams = context.request.params
     if memoryview(context.request.raw_params).nbytes + len(encode(context.request.id)) > MAX_LISTEN_BYTES:
         text = f"subscriptions/listen takes {MAX_LISTEN_BYTES} bytes at most; ask for less, or in several listens"

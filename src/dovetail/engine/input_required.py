@@ -63,7 +63,7 @@ def resume(engine: "Engine", context: RequestContext) -> None:
 
 
 def _open_state(engine: "Engine", context: RequestContext, token: str) -> Round:
-    """The client gets one error for every bad state; only the log has the reason."""
+    """Open the request state. The client gets the same error for every bad state; only the log has the reason."""
     try:
         previous = request_state.decode_round(engine.sealer.open(token))
     except BadSeal as bad:
@@ -165,7 +165,7 @@ class ReplayedRequests:
             raise InputNeeded
 
     async def _wait_for_concurrent_requests(self, turns: int = 3) -> None:
-        """Requests that a function makes at once, within some turns of the loop, travel in one round."""
+        """Give the loop some turns, so that requests that a function makes at the same time travel in one round."""
         known = 0
         while known < len(self._pending):
             known = len(self._pending)
@@ -173,7 +173,7 @@ class ReplayedRequests:
                 await asyncio.sleep(0)
 
     def _find_response(self, request: ServerRequest) -> tuple[str, Raw | None]:
-        """The key of the request, and the response if there is one."""
+        """The key of the request, and its response; None if there is none."""
         name = f"{request.method.partition('/')[0]}-{request.digest}"
         self._occurrences[name] += 1
         key = f"{name}-{self._occurrences[name]}"
@@ -182,7 +182,7 @@ class ReplayedRequests:
         return key, self._responses.get(key)
 
     def _add_pending(self, input_requests: Mapping[str, InputRequest[Any]], timeout: float) -> None:
-        """Adds none of them if the client lacks a capability for one."""
+        """Add these requests to the round; none of them if the client lacks a capability for one."""
         request = self._context.request
         for each in input_requests.values():
             require_client_support(each.server_request, request.revision, request.capabilities)
@@ -202,7 +202,7 @@ class ReplayedRequests:
         raise InputNeeded
 
     async def require_urls(self, required: UrlElicitationRequired) -> None:
-        """Each URL is shown once in a call, also if the user declines or is not done when the call comes again."""
+        """Request each URL once in a call, even if the user declines or is not done in the next round."""
         await self._raise_if_ended()
         accepted: list[bool] = []
         for input_request in required.elicitations:
@@ -228,14 +228,14 @@ class ReplayedRequests:
             self._generation = await generation_at_start(self._engine)
 
     def check_replay(self) -> None:
-        """Log that this run did not reach all that earlier ones did. Which of them is right can't be known."""
+        """Log a warning if this run did not make all requests of earlier runs; it can't be known which run is right."""
         previous = self._previous
         steps = {f"{name}#{number + 1}" for name, times in self._steps.occurrences.items() for number in range(times)}
         missed = len({*previous.used} - self._used) + len(previous.steps.keys() - steps)
         if missed:
             text = (
                 "%s has ended without coming to %d questions or steps of its earlier runs: what it reads must be the "
-                "same in every run of a call, or be kept by ctx.step; or else its code has changed meanwhile"
+                "same in every run of a call, or be stored by ctx.step; or its code has changed meanwhile"
             )
             log.error(text, self._subject, missed)
 
@@ -249,12 +249,12 @@ class ReplayedRequests:
         if wasted >= request_state.MAX_WASTED:
             raise self._given_up(
                 f"it asks something else each time it is run again: the answers of {wasted} rounds were of no use. "
-                "A question must not depend on the time, on chance or on what changes; keep such values by ctx.step"
+                "A question must not depend on the time, on chance or on what changes; store such values by ctx.step"
             )
         try:
             state = self._engine.sealer.seal(request_state.encode_round(self._next_round(wasted)))
         except TooLarge as failure:
-            raise self._given_up(f"its answers and steps are too large to be kept: {failure}") from None
+            raise self._given_up(f"its answers and steps are too large for the request state: {failure}") from None
         return InputRequiredResult(self._pending, state)
 
     def _next_round(self, wasted: int) -> Round:
@@ -306,7 +306,7 @@ class Steps:
         self._running: set[asyncio.Task[Raw]] = set()
 
     async def run(self, name: object, function: Callable[[], Any], *, in_thread: bool) -> Any:
-        """The step runs to its end also if its call is cancelled: half a side effect helps no user."""
+        """Run the step to its end, even if its call is cancelled: half a side effect helps no user."""
         if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
             raise SetupError(f"ctx.step: the name {name!r} must be a string of up to {MAX_NAME} characters")
         if not callable(function):
@@ -323,7 +323,7 @@ class Steps:
         return msgspec.json.decode(result)
 
     async def wait(self) -> None:
-        """The next run must know the results of all steps that have begun."""
+        """Wait for all steps that have begun: the next run must know their results."""
         while self._running:
             await asyncio.wait(self._running)
 
@@ -353,7 +353,7 @@ class Steps:
         return result
 
     async def _publish_result(self, claim: str, key: str, result: Raw | None, ttl: float) -> None:
-        """To requests that wait for this step. After a failure (None) they may run it themselves."""
+        """Publish the result to requests that wait for this step. After a failure (None) they may run it themselves."""
         state = self._engine.state
         try:
             if result is None:
@@ -362,10 +362,10 @@ class Steps:
                 await state.put(claim, bytes(result), ttl=ttl)
             await state.publish(claim)
         except Exception as failure:  # this run has its result all the same
-            log.warning("the outcome of the step %r can't be kept: %s", key, failure)
+            log.warning("the outcome of the step %r can't be stored: %s", key, failure)
 
     async def _check_generation(self, key: str, generation: str) -> None:
-        """After the claim: if the generation is the same, the store had all claims of the call when this was made."""
+        """Compare generations after the claim: if they are equal, the store had all claims of the call at that time."""
         if await store_generation(self._engine.state) == generation:
             return
         name = key.rpartition("#")[0]
@@ -376,7 +376,7 @@ class Steps:
         )
 
     async def _result_of_other_request(self, claim: str, key: str) -> Raw | None:
-        """The client has sent the same state twice, and another request has the claim. None if its step failed."""
+        """Wait for the result of another request with the same state, which has the claim. None if its step failed."""
         state = self._engine.state
         listener = state.listen([claim])
         try:
@@ -410,14 +410,14 @@ def _encode_result(key: str, value: Any) -> Raw:
 
 
 async def store_generation(state: StateBackend) -> str:
-    """A random name that is made anew when the store was emptied; an in-memory store has its own in each process."""
+    """Random name that is renewed after the store was emptied; an in-memory store has its own in each process."""
     while (entry := await state.get(GENERATION_KEY)) is None:
         await state.claim(GENERATION_KEY, secrets.token_bytes(8), MAX_TTL)
     return entry.value.hex()
 
 
 async def generation_at_start(engine: "Engine") -> str:
-    """The last known one if the store is unavailable: a new call need not wait, since each step compares it."""
+    """The generation for a new call; the last known one if the store is unavailable, since each step compares it."""
     with suppress(ProtocolError):
         if engine.store_generation != (generation := await store_generation(engine.state)):
             await engine.state.touch(GENERATION_KEY, MAX_TTL)  # once in each process

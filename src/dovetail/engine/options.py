@@ -103,7 +103,7 @@ class ServerOptions(TypedDict, total=False):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The same with all defaults."""
+    """All options of a server, with their defaults."""
 
     version: str = "0.0.0"
     title: str | None = None

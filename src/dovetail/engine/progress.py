@@ -41,7 +41,7 @@ class ProgressSender:
         context.before_response.append(self._finish)
 
     async def report(self, progress: float, total: float | None, message: str | None) -> None:
-        """Send it now or later. A report that does not rise above all earlier ones is dropped."""
+        """Send a report now or later. One that does not rise above all earlier ones is dropped."""
         progress = _number("progress", progress)
         if total is not None:
             total = _number("total", total)
@@ -60,7 +60,7 @@ class ProgressSender:
             self._timer = self._loop.call_later(delay, self._on_timer)
 
     def _on_timer(self) -> None:
-        """The report stays pending until the task runs: if the call ends first, `_finish` sends it."""
+        """Start a task for the pending report: if the call ends before it runs, `_finish` sends the report."""
         self._timer = None
         self._flush_task = self._loop.create_task(self._flush())
 

@@ -100,7 +100,7 @@ class RateLimiter:
         self, subject: str, rates: Sequence[Rate], state: StateBackend | None = None,
         clock: Callable[[], float] | None = None, max_callers: int = 10_000,
     ) -> None:  # fmt: skip
-        """`state` is one that other workers share. Beyond `max_callers` the one that is idle longest is forgotten."""
+        """`state` is shared with other workers. Beyond `max_callers`, the caller that was idle longest is forgotten."""
         self._subject = subject
         self._rates = sorted(rates, key=lambda rate: rate.seconds)
         self._windows: OrderedDict[tuple[int, str], Window] = OrderedDict()  # by rate and caller; last used at the end
@@ -125,7 +125,7 @@ class RateLimiter:
         return window
 
     async def refusal(self, context: RequestContext) -> RateExceeded | None:
-        """Count a call, or refuse it."""
+        """Count a call; returns the rate that refuses it, or None."""
         now = self._clock()
         windows = [self._window(index, context, now) for index in range(len(self._rates))]
         for window in windows:
@@ -138,7 +138,7 @@ class RateLimiter:
         return None
 
     async def _count_in_store(self, state: StateBackend, windows: list[Window], now: float) -> RateExceeded | None:
-        """One rate after the other, the shortest first; if one refuses, the call is subtracted from those before it."""
+        """Count in one rate after the other, the shortest first; if one refuses, the earlier counts are undone."""
         for position, window in enumerate(windows):
             ttl = window.rate.seconds + 2 * STORE_RETRY_DELAY
             number = await self._call_store(state.add, window.key, 1, ttl)
@@ -151,7 +151,7 @@ class RateLimiter:
         return None
 
     async def _call_store(self, method: Callable[..., Awaitable[T]], *arguments: Any) -> T | None:
-        """None if the store is unavailable, or full."""
+        """Call the store; None if it is unavailable or full."""
         if self._is_store_down:
             if self._clock() < self._retry_at:
                 return None

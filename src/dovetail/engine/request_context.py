@@ -38,7 +38,7 @@ class SessionAccess(Protocol):
 
     @property
     def record(self) -> Session:
-        """As it was when the request came, or as this request has changed it."""
+        """The record as it was when the request arrived, or as this request has changed it."""
 
     async def change(self, change: Callable[[Session], Session]) -> None:
         """Replace the record by what `change` returns; called again if another request has changed it meanwhile."""
@@ -48,13 +48,13 @@ class ClientChannel(Protocol):
     """Requests and notifications from a running call to its client; up to 2025-11-25."""
 
     def pending(self, method: str, timeout: float) -> AbstractAsyncContextManager["PendingRequest"]:
-        """A request that is about to be sent, until it is answered. Raises QuestionFailed if the call is over."""
+        """Register a request that is about to be sent, until its response. Raises QuestionFailed after the call."""
 
     async def notify(self, message: bytes) -> None:
         """Send a notification, also after the end of the call, if the client can be reached."""
 
     def close(self) -> None:
-        """The call has ended: it can make no more requests."""
+        """Refuse further requests: the call has ended."""
 
 
 Checkpoint = tuple[Counter[str], Counter[str]]  # occurrences of server requests and of steps, so far in a run
@@ -72,7 +72,7 @@ running_step: ContextVar[str | None] = ContextVar("step", default=None)  # its n
 
 
 def refuse_in_step() -> None:
-    """Raises in a step: it runs once, and a response would make it run again."""
+    """Raise if the call is in a step: a step runs once, but a response would make it run again."""
     if (name := running_step.get()) is not None:
         raise SetupError(f"ctx.step({name!r}): a step can't ask the client, because it runs once; ask before it")
 
@@ -109,7 +109,7 @@ class Cancellation(msgspec.Struct, eq=False):
             self._waiters.remove(waiter)
 
     def set(self) -> None:
-        """From any thread."""
+        """Cancel the call; may be called from any thread."""
         self._is_set = True
         for waiter in tuple(self._waiters):
             with suppress(RuntimeError):  # its loop is closed
@@ -163,7 +163,7 @@ class RequestContext(msgspec.Struct, eq=False):
         return self._cancellation
 
     def mark_cancelled(self) -> None:
-        """The call was cancelled or has timed out: functions that run in threads see it in `ctx.cancelled`."""
+        """Mark a call that was cancelled or has timed out: functions in threads see it in `ctx.cancelled`."""
         self.cancellation.set()
 
 

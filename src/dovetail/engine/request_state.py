@@ -26,7 +26,7 @@ _HEADER = len(VERSION) + 8  # bytes of version and key id
 _SALT, _KEY, _NONCE, _TAG = 16, 32, 12, 16  # bytes
 OVERHEAD = _HEADER + _SALT + _TAG  # bytes that a token has besides its data
 
-NOT_OURS = "it is not of our making: no server of this version writes such a text"
+NOT_OURS = "it is no token of this version of Dovetail"
 TOO_LONG = f"it is longer than {MAX_TOKEN} characters, which none of ours is"
 UNKNOWN_KEY = "it was sealed with a key that this process does not have; is DOVETAIL_SECRET the same on all workers?"
 CHANGED = "it was changed on the way"
@@ -100,7 +100,7 @@ def _derive(secret: Secrets, salt: bytes, purpose: bytes, size: int) -> bytes:
 
 
 def _decode(token: str) -> bytes:
-    """Checks length, Base64 and version."""
+    """Decode a token after checks of its length, Base64 and version."""
     if len(token) > MAX_TOKEN:
         raise BadSeal(TOO_LONG)
     try:

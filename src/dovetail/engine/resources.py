@@ -45,7 +45,7 @@ class CachedContents(msgspec.Struct, frozen=True):
 
 
 class Resources:
-    """All resources. `on_update` is called when a watched file has changed, `on_list` when files have come or gone.
+    """All resources. `on_update` is called when a watched file changed, `on_list` when files were added or removed.
 
     A listing of files is good for `listed` seconds. `max_cached_size` is in characters and bytes together.
     """
@@ -80,7 +80,7 @@ class Resources:
             catalog.on_change(self._clear_cache)  # another function may answer for a URI from now on
 
     def add(self, source: "Resource | Template", *, where: str = "") -> None:
-        """Raises SetupError if its URI is taken, or if it overlaps a resource with another access rule."""
+        """Add a resource. Raises SetupError if its URI is taken, or if it overlaps one with another access rule."""
         with self._adding:
             if isinstance(source, registry.resources.Template):
                 if source.access is not None or self._has_rules():
@@ -117,7 +117,7 @@ class Resources:
         raise NotFound("Resource not found" if problem is None else f"Resource not found. {problem}", uri=uri)
 
     def _ordered(self) -> "list[Template]":
-        """Guarded templates before open ones, then those with more literal characters, then the first."""
+        """Templates in the order of lookup: guarded before open ones, then by literal characters, then by age."""
         snapshot, templates = self._in_order
         if snapshot is not self.templates.snapshot:
             snapshot = self.templates.snapshot
@@ -135,7 +135,7 @@ class Resources:
             return None
 
     def access_to(self, uri: str) -> "AccessRule | None":
-        """None if every caller may read it. Raises NotFound."""
+        """The access rule of a URI; None if every caller may read it. Raises NotFound."""
         return self._find(uri)[0].access
 
     def remove(self, uri: str) -> bool:
@@ -188,7 +188,7 @@ class Resources:
         self._cached[uri] = cached
 
     def forget(self, uri: str) -> None:
-        """The resource has changed: its cached contents are stale."""
+        """Drop the cached contents of a resource that has changed."""
         self._changes += 1
         self._cached.pop(registry.resources.normalised(uri), None)
 
@@ -216,7 +216,7 @@ class Resources:
         return [resource for resource in self.direct.all() if resource.folder == folder]
 
     def _guard_of(self, folder: "Template") -> "FileGuard | None":
-        """None if every caller may read everything. From any thread."""
+        """The access rule of a folder's files; None if every caller may read all. May be called from any thread."""
         if not self._has_rules():
             return None
         snapshots = self.direct.snapshot, self.templates.snapshot
@@ -227,13 +227,13 @@ class Resources:
         return known[2]
 
     async def paths_in(self, template: str) -> list[str]:
-        """Of the files that a folder has now; none if it is not the template of a folder."""
+        """The paths of the files that a folder has now; none if the URI is not the template of a folder."""
         if any(folder.uri == template for folder in self.folders()):
             await self.refresh_files()
         return [file.definition.name for file in self.files_in(template)]
 
     def mark_files_stale(self) -> None:
-        """There is a new folder, or another worker found files: the next request for a list lists them again."""
+        """Have the next request for a list read the folders again: a folder is new, or another worker found files."""
         self._stale_since = time.monotonic()
 
     async def refresh_files(self, timeout: float = 1.0) -> None:
@@ -268,7 +268,7 @@ class Resources:
             self.direct.replace(key, msgspec.structs.replace(resource, definition=definition))
 
     def _entries_of(self, folder: "Template") -> "list[FileEntry]":
-        """The files whose URIs belong to this folder, and to no other template. From any thread: there may be many."""
+        """The files whose URIs belong to this folder and to no other template. From any thread: there may be many."""
         assert folder.directory is not None
         entries = folder.directory.entries()
         return entries if len(self.templates) == 1 else [entry for entry in entries if self.get(entry.uri) is folder]
@@ -290,9 +290,9 @@ class Resources:
     # ── watching ──
 
     def watch(self, uri: str, wanted: bool) -> None:
-        """Files are watched from the first subscription to the last."""
+        """Watch the file of a URI, from the first subscription to the last."""
         if not wanted:
-            if self._watcher is not None:  # without a look at the path: the file may be gone
+            if self._watcher is not None:  # without a look at the path: the file may be deleted
                 self._watcher.unwatch(uri)
         elif (path := self._path(uri)) is not None:
             self._open_watcher().watch(uri, path)
@@ -302,11 +302,11 @@ class Resources:
         return self._watcher
 
     async def _run_in_thread(self, work: Callable[[], Any]) -> Any:
-        """Shielded: it ends soon after its watcher is closed, and no thread has to be abandoned for it."""
+        """Run `work` in a thread, shielded: it ends soon after its watcher is closed, so it is never abandoned."""
         return await asyncio.shield(self._threads.run(work, label="file watching"))
 
     def begin(self, *, watching: bool) -> None:
-        """The server starts, perhaps on another loop than before; folders are watched until `close`."""
+        """Start watching folders until `close`; the loop may differ from that of an earlier start."""
         self._listing, self._is_watching = asyncio.Lock(), watching
         self._watcher, self._watched_folders = None, {}
         self._watch_folders()

@@ -56,7 +56,7 @@ CALL_ENDED = "The client can't be asked any more: the call is over"
 NOT_INITIALIZED = "The client can't be asked yet: it has not sent notifications/initialized"
 CONNECTION_CLOSED = "The client can't answer any more: its connection has closed"
 REQUEST_LOST = "The question to the client was lost: the server's state store has forgotten it"
-CLIENT_DISCONNECTED = "The client can't answer any more: it has closed its connection and did not come back"
+CLIENT_DISCONNECTED = "The client can't answer any more: it has closed its connection and did not reconnect"
 SERVER_STOPPING = "The client can't answer any more: the server is shutting down"
 
 
@@ -92,7 +92,7 @@ class LiveRequests:
         context.before_response.append(self._cancel_pending)
 
     async def request(self, input_request: InputRequest[Any], timeout: float) -> Raw:
-        """Sent once, also if the function runs again because it has returned InputRequired."""
+        """Send the request once, even if the function runs again after InputRequired."""
         digest = input_request.server_request.digest
         self._occurrences[digest] += 1
         key = digest, self._occurrences[digest]
@@ -125,7 +125,7 @@ class LiveRequests:
                     self._pending.discard(task)
 
     def _channel_for(self, input_request: InputRequest[Any]) -> ClientChannel:
-        """Raises unless the client can be reached and has the capabilities that the request needs."""
+        """The channel for a request. Raises unless the client is reachable and has the capabilities that it needs."""
         channel, request = self._context.channel, input_request.server_request
         if channel is None:
             missing: dict[str, Any] = {path.partition(".")[0]: {} for path in request.requires}
@@ -134,13 +134,13 @@ class LiveRequests:
         return channel
 
     async def _register_url(self, input_request: ElicitUrl, channel: ClientChannel) -> None:
-        """Before the request is sent, so that `complete_elicitation` works from then on until the session ends."""
+        """Register a URL before its request is sent: `complete_elicitation` then works until the session ends."""
         session = self._context.request.session
         if self._revision.elicitation_ids and session is not None:
             await self._engine.elicitations.register(session.id, input_request.elicitation_id, channel)
 
     async def _cancel_pending(self) -> None:
-        """The client hears that its answers are not needed before it gets the response to the call."""
+        """Cancel pending requests, so that the client gets the cancellations before the response."""
         pending = self._pending.difference([asyncio.current_task()])
         for task in pending:
             task.cancel()
@@ -157,7 +157,7 @@ class LiveRequests:
             self._steps.occurrences = steps.copy()
 
     async def request_all(self, required: InputRequired) -> None:
-        """Sends all requests at once. The function then runs again, as if the client had made a second round."""
+        """Send all requests at once. The function then runs again, as if the client had made a second round."""
         self._rounds += 1
         if self._rounds > MAX_ROUNDS:
             raise errors.ToolError(f"This call can't go on: it has asked {MAX_ROUNDS} times without coming to an end")
@@ -183,7 +183,7 @@ class LiveRequests:
             await self._steps.wait()
 
     def check_replay(self) -> None:
-        """Nothing to check: the call had one run."""
+        """Check nothing: the call had one run."""
 
     async def step(self, name: str, function: Callable[[], Any], *, in_thread: bool) -> Any:
         if self._steps is None:
@@ -192,7 +192,7 @@ class LiveRequests:
 
 
 def _parse_object(key: str, response: Raw) -> Any:
-    """A response that only the function reads. Since 2026-07-28 it has to be an object too."""
+    """Parse a response that only the function reads. Since 2026-07-28 it has to be an object too."""
     with suppress(BadMessage):
         if isinstance(value := jsonrpc.parse(response), dict):
             return value
@@ -203,7 +203,7 @@ def _parse_object(key: str, response: Raw) -> Any:
 
 
 class ClientResponse(msgspec.Struct, frozen=True, array_like=True):
-    """The client's result or error, as it came."""
+    """The client's result or error, as the client sent it."""
 
     is_result: bool
     body: bytes
@@ -234,7 +234,7 @@ class PendingRequest:
         self.response: ClientResponse | None = None
 
     def deliver(self, response: ClientResponse | None, failure: str = "") -> None:
-        """The first response counts. None is progress, which gives the client more time."""
+        """Take the client's first response; later ones are ignored. None is progress, which extends the timeout."""
         self.response = self.response or response
         self._failure = "" if self.response is not None else self._failure or failure
         self._updated.set()
@@ -260,7 +260,7 @@ class PendingRequest:
         return Raw(self.response.body)
 
     async def _wait_for_response(self, limit: asyncio.Timeout, timeout: float) -> None:
-        """Progress starts the timeout anew, up to `max_extensions` times its length in all."""
+        """Wait for the response. Progress restarts the timeout, up to `max_extensions` times its length in all."""
         loop, table = asyncio.get_running_loop(), self._table
         deadline, missed = loop.time() + timeout * table.max_extensions, 0
         while self.response is None:
@@ -282,7 +282,7 @@ class PendingRequest:
             limit.reschedule(min(loop.time() + timeout, deadline))
 
     async def _cancel(self, reason: str) -> None:
-        """Requests often end together: the first that fails may cancel the tasks of the others while they send this."""
+        """Send a cancellation. Shielded: a failing sibling may cancel this task while the cancellation is sent."""
         params = encode({"requestId": self.id, "reason": reason})
         sending = asyncio.create_task(self._try_to_send(jsonrpc.notification("notifications/cancelled", params)))
         try:
@@ -309,7 +309,7 @@ class _ClientError(msgspec.Struct, frozen=True):
 
 
 def _question_failed(method: str, error: bytes, longest: int = 500) -> errors.QuestionFailed:
-    """A client's error. Its message is cut and cleaned, for a model will read it."""
+    """The failure for an error of the client; its message is cut and cleaned, because a model will read it."""
     try:
         given = msgspec.json.decode(error, type=_ClientError)
     except UNREADABLE:
@@ -340,7 +340,7 @@ class PendingRequests:
         self, state: StateBackend | None = None, *, check_interval: float | None = None, max_missed: int = 4,
         max_extensions: int = 3, cancel_timeout: float = 1.0, max_requests: int = MAX_PENDING_REQUESTS,
     ) -> None:  # fmt: skip
-        """A client that is unreachable at `max_missed` checks in a row, one each `check_interval` s, is given up."""
+        """The client is given up after `max_missed` failed checks in a row, one every `check_interval` seconds."""
         self._state = state if state is not None and state.shared else None
         self._requests: dict[str, dict[object, PendingRequest]] = {}  # by client and id
         self.count = 0
@@ -353,7 +353,7 @@ class PendingRequests:
     async def open(
         self, client: str, timeout: float, send: Send, is_reachable: IsReachable = _always
     ) -> AsyncIterator[PendingRequest]:
-        """A request that is about to be sent; it is pending until the end of the context."""
+        """Register a request that is about to be sent; it is pending until the end of the context."""
         if self._closed:
             raise errors.QuestionFailed(self._closed)
         requests = self._requests.get(client, {})
@@ -378,7 +378,7 @@ class PendingRequests:
 
     @asynccontextmanager
     async def _shared(self, state: StateBackend, request: PendingRequest, timeout: float) -> AsyncIterator[None]:
-        """Other workers find the request in the store. If this one dies, the key expires."""
+        """Put the request into the store, where other workers find it. If this worker dies, the key expires."""
         ttl = min(timeout * self.max_extensions + UNREAD_RESPONSE_TTL, MAX_TTL)
         listener = state.listen([request.key])
         listening = asyncio.create_task(self._listen(request, listener))
@@ -398,14 +398,14 @@ class PendingRequests:
             request.deliver(None)
 
     def deliver(self, client: str, id: object, response: ClientResponse | None = None) -> bool:
-        """A client's response, or its progress if None. False if this process has no such request pending."""
+        """Pass on a client's response, or progress if None. False if this process has no such request pending."""
         request = self._requests.get(client, {}).get(id)
         if request is not None:
             request.deliver(response)
         return request is not None
 
     async def deliver_anywhere(self, client: str, id: object, response: ClientResponse | None = None) -> None:
-        """The same for a request of any worker. A response to no pending request of this client is ignored."""
+        """Pass on a response to a request of any worker; ignored if no request of this client is pending for it."""
         if self.deliver(client, id, response) or self._state is None or not _OWN_ID.fullmatch(str(id)):
             return
         key = f"server-request/{client}/{id}"
@@ -450,7 +450,7 @@ class SharedUrlElicitations(Protocol):
     async def register_elicitation(self, session: str, id: str) -> None: ...
 
     async def unregister_elicitation(self, id: str) -> str | None:
-        """The session to notify, unless another worker has unregistered the elicitation before."""
+        """Unregister; returns the session to notify, or None if another worker was first."""
 
     async def notify_session(self, id: str, message: bytes) -> None: ...
 

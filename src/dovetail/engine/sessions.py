@@ -41,7 +41,7 @@ class SessionHandle(msgspec.Struct, eq=False):
         return await self._sessions.touch(self.record)
 
     async def reload(self) -> bool:
-        """Read its record again; False if it is gone."""
+        """Read the record again; False if the store has none."""
         entry = await self._sessions.state.get(_key(self.record.id))
         if entry is not None and entry.version != self.version:
             record = self._sessions.decode(self.record.id, entry)
@@ -51,11 +51,11 @@ class SessionHandle(msgspec.Struct, eq=False):
         return entry is not None
 
     async def has_ended(self) -> bool:
-        """Whether it was ended. One that is merely gone was not: a store may lose its records."""
+        """Whether a worker has ended the session. A missing record proves nothing: the store may have lost it."""
         return await self._sessions.state.get(ENDED_PREFIX + self.record.id) is not None
 
     async def change(self, change: Callable[[Session], Session]) -> None:
-        """Raises what `change` raises. A session that has ended meanwhile stays ended."""
+        """Replace the record; raises what `change` raises. A session that has ended meanwhile stays ended."""
         for _ in range(100):  # other requests may always be quicker
             record = change(self.record)
             try:
@@ -86,7 +86,7 @@ class Sessions:
         self._engine = engine
         self.state = state
         self._timeout = timeout
-        self._touch_seconds = timeout / 10  # how often the backend is told of use
+        self._touch_seconds = timeout / 10  # seconds between two renewals of the TTL in the store
         self._untold = self._touch_seconds if state.shared else 0.0  # use by other workers that it may not know yet
         self._max_sessions = max_sessions
         self._max_per_caller = max_sessions if max_per_caller is None else max_per_caller
@@ -103,14 +103,14 @@ class Sessions:
         return len(self._known) - len(self._foreign)
 
     def last_used(self, most: int) -> tuple[int, list[tuple[str, float, float]]]:
-        """How many are known here; and of those used last the id, and the seconds since first and last use."""
+        """The number of sessions known here; for those used last, the id and the seconds since first and last use."""
         now, last = self._clock(), islice(reversed(self._known.items()), most)
         return len(self._known), [(id, now - known.met, now - known.used) for id, known in last]
 
     async def open(
         self, params: InitializeParams, revision: Revision, *, owner: str | None, resume_change: int, caller: str = ""
     ) -> SessionHandle:
-        """`caller`: the one whose sessions are counted."""
+        """Open a session. `caller` counts towards `max_per_caller`."""
         id, announced = secrets.token_urlsafe(24), self._engine.announced_kinds()
         record = Session.open(id, params, revision, announced=announced, owner=owner, resume_change=resume_change)
         known = self._add(id, caller, self._clock())  # it counts from now on: other requests may open one meanwhile
@@ -144,7 +144,7 @@ class Sessions:
         return len(known.group) > self._max_per_caller and known.caller != ANONYMOUS
 
     async def _evict(self, newcomer: "_Known") -> None:
-        """End one that was opened here; raises if all that are checked are in use."""
+        """End one session that was opened here; raises if all that are checked are in use."""
         own, is_caller_full = newcomer.group, self._is_caller_full(newcomer)
         for id, each in tuple(islice(self._uninitialized.items(), MAX_CHECKS**2)):
             may_end = each.group is own if is_caller_full else len(each.group) >= len(own)
@@ -167,14 +167,14 @@ class Sessions:
         raise Busy(f"There are {self._opened_here - 1} sessions, all of them in use; try again later", http_status=503)
 
     async def _is_idle(self, id: str) -> bool:
-        """Not used for a while, by any worker, or never `initialized`. True if it is gone."""
+        """Whether no worker has used the session for a while, or it was never `initialized`. True without a record."""
         session, remaining = await self.load(id), await self.state.remaining(_key(id))
         if session is None or not session.record.initialized or remaining is None:
             return True
         return self._timeout - remaining - self._untold >= RECENT_USE
 
     async def _forget_expired(self) -> None:
-        """Sessions that were opened here may be in use at other workers, and then still count."""
+        """Forget expired sessions. Those opened here may be in use at other workers, and then still count."""
         for _ in range(MAX_CHECKS):  # more than one for each that is opened, so that this catches up
             id, known = next(iter(self._known.items()), ("", None))
             if known is None or self._clock() - known.used < self._timeout:
@@ -201,7 +201,7 @@ class Sessions:
         return SessionHandle(self, record, entry.version)
 
     def decode(self, id: str, entry: Entry) -> Session | None:
-        """Decode and cache a record, and watch its subscriptions: the worker that got them may be gone."""
+        """Decode and cache a record, and watch its subscriptions: the worker that received them may have ended."""
         record, known = _codec.decode(entry.value), self._known.get(id)
         if known is not None and record is not None:
             if known.version != entry.version:
@@ -221,11 +221,11 @@ class Sessions:
         return None if entry is None or record is None else SessionHandle(self, record, entry.version)
 
     async def touch(self, record: Session) -> bool:
-        """Start its timeout anew; False if it is gone."""
+        """Restart the timeout of a session; False if the store has no record of it."""
         return not self._needs_touch(record) or await self._touch(record)
 
     def _needs_touch(self, record: Session) -> bool:
-        """Mark it as used here; whether the backend has to be told as well, which is not always needed."""
+        """Mark it as used. True if the TTL in the store must be renewed; at most every `_touch_seconds`."""
         now = self._clock()
         known = self._known.get(record.id) or self._meet(record, now)
         self._mark_used(record.id, known)
@@ -235,9 +235,9 @@ class Sessions:
         return True
 
     def _meet(self, record: Session, now: float) -> "_Known":
-        """A session that another worker has opened, or this one before it was restarted."""
+        """Add a session that was opened by another worker, or by this one before a restart."""
         known = self._add(record.id, None if self.state.shared else caller_of(record.owner, None), now)
-        known.used = known.touched = now - self._timeout  # so that the backend is told
+        known.used = known.touched = now - self._timeout  # so that the TTL in the store is renewed
         known.watch(record.subscriptions)
         if len(self._foreign) > self._max_sessions:
             self._remove(next(iter(self._foreign)))
@@ -266,7 +266,7 @@ class Sessions:
         return version
 
     async def end(self, id: str) -> None:
-        """For all workers, also those that serve a stream or a call of it."""
+        """End the session at every worker: their streams close, their calls are cancelled."""
         with suppress(StoreFull):  # then its calls at other workers go on
             await self.state.put(ENDED_PREFIX + id, b"", ttl=30.0)
         await self.state.delete(_key(id))
@@ -275,7 +275,7 @@ class Sessions:
         await self.state.publish(session_topic(id))
 
     def _forget(self, id: str) -> None:
-        """It has ended or expired."""
+        """Forget a session that has ended or expired."""
         self._engine.session_ended(id)
         self._remove(id)
 
@@ -289,7 +289,7 @@ class Sessions:
                 del self._callers[known.caller]
 
     def forget_all(self) -> None:
-        """The process stops; the records stay where they are."""
+        """Forget all sessions when the process stops; the records stay in the store."""
         for id in tuple(self._known):
             self._remove(id)
 
@@ -321,7 +321,7 @@ _ByLastUse = OrderedDict[str, _Known]  # the longest idle first
 
 
 def session_topic(id: str) -> str:
-    """Published when a session has changed or ended."""
+    """The topic that is published when a session has changed or ended."""
     return _key(id)
 
 

@@ -45,7 +45,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Subscription:
-    """The kinds of lists and the URIs that one client wants to hear of. Read it with `async for`."""
+    """The kinds of lists and the URIs whose changes one client wants. Read it with `async for`."""
 
     def __init__(self, hub: "Hub", kinds: Iterable[ChangeKind], uris: Iterable[str], *, is_log: bool = False) -> None:
         self._hub = hub
@@ -76,7 +76,7 @@ class Subscription:
         return (self.is_log or change.uri in self.uris) if change.uri else change.kind in self.kinds
 
     def offer(self, change: Change) -> None:
-        """From any thread."""
+        """Add a change, if the client wants it; may be called from any thread."""
         if threading.get_ident() == self._thread and not self._loop.is_closed():
             self._put(change)
             return
@@ -142,7 +142,7 @@ class Hub:
         return subscription
 
     def publish(self, change: Change, *, from_other_worker: bool = False) -> None:
-        """Offer it to all subscriptions; from any thread. A change from another worker is in the log already."""
+        """Offer a change to all subscriptions; from any thread. One from another worker is in the log already."""
         for subscription in tuple(self._subscriptions):
             if not (from_other_worker and subscription.is_log):
                 subscription.offer(change)
@@ -212,7 +212,7 @@ class ChangeLog:
         self, engine: "Engine", state: "StateBackend", lease: "WorkerLease",
         *, keep: int = 10_000, retry_delay: float = RETRY_DELAY, write_wait: float = 3.0,
     ) -> None:  # fmt: skip
-        """`keep` changes are kept. A response waits `write_wait` seconds for the changes of its call to be written."""
+        """The log holds `keep` changes. A response waits `write_wait` seconds for the changes of its call."""
         self._keep = keep
         self._retry_delay = retry_delay
         self._write_wait = write_wait
@@ -240,7 +240,7 @@ class ChangeLog:
         self._tasks.append(asyncio.create_task(work(listener)))
 
     async def stop(self) -> None:
-        """Changes that were published before are still written."""
+        """Stop after all changes that were published before are written."""
         for listener in self._listeners:
             listener.close()
         for task in self._tasks[1:]:
@@ -258,7 +258,7 @@ class ChangeLog:
                 await self._state.append(LOG, change_codec().encode(logged), keep=self._keep, ttl=ttl)
                 self._is_failing = False
             except UnicodeEncodeError as failure:
-                log.warning("a change is not told to others, for its URI is not text: %s", failure)
+                log.warning("a change is not sent to other workers: its URI is not valid UTF-8: %s", failure)
             except Exception as failure:  # of any kind: sessions would wait for ever
                 if not self._is_failing:
                     log.warning("a change could not be written and is tried again and again: %s", failure)
@@ -307,7 +307,7 @@ class ChangeLog:
                 return
 
     async def _relay_after(self, position: int, outages: int) -> int:
-        """The position that was reached; the old one if there was another outage."""
+        """Relay changes after a position; returns the new position, or the old one after another outage."""
         while True:
             page = await self._state.read(LOG, position)
             if outages != self._state.outages:
@@ -357,7 +357,7 @@ class ChangeLog:
 
 
 def _is_gap(page: "LogPage", position: int) -> bool:
-    """Whether the records after a position are not kept any more, or it is a position in another log."""
+    """Whether the log has lost records after a position, or the position is in another log."""
     return position > page.last or position < page.first - 1
 
 
@@ -378,7 +378,7 @@ class Refresher:
         self._functions.append(function)
 
     async def refresh(self) -> None:
-        """At every worker; returns when it is done at this one. Raises what a function raises here."""
+        """Have every worker run the functions; return when this worker has. Raises what a function raises here."""
         state = self._engine.state
         count = await state.add(REFRESH, 1, lazy_state.base.MAX_TTL)
         if count <= self.count:  # the store has lost it

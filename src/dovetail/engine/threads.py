@@ -4,7 +4,7 @@ Jobs wait in a queue. At most one thread is on its way to the queue, and a threa
 wakes the next thread before it begins: a function that blocks delays no other, and one thread does many short jobs.
 
 A thread can't be stopped. When its caller is cancelled, the job is abandoned: its slot is free at once, and its result
-is dropped. A thread that only waits for the loop (`wait_in_thread`) comes back at once, by `CallEnded`.
+is dropped. A thread that only waits for the loop (`wait_in_thread`) is released at once, by `CallEnded`.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class ResultQueue(Struct, eq=False):
     _is_woken: bool = False  # and has not come yet
 
     def add(self, future: "asyncio.Future[Any]", result: Any, failure: BaseException | None) -> None:
-        """From any thread."""
+        """Add a result; may be called from any thread."""
         self._results.append((future, result, failure))
         if not self._is_woken:
             self._is_woken = True
@@ -142,7 +142,7 @@ class ThreadPool:
 
     @property
     def stuck(self) -> int:
-        """How many threads still run an abandoned job."""
+        """The number of threads that still run an abandoned job."""
         return len(self._stuck)
 
     async def run(self, function: Callable[[], T], *, label: str) -> T:
@@ -182,7 +182,7 @@ class ThreadPool:
             self._report_stuck(job)
 
     def lend_slot(self, job: Job[Any]) -> None:
-        """Its thread waits for a client, maybe for long: another job may have its slot meanwhile."""
+        """Give the slot to another job while this job's thread waits for a client, maybe for long."""
         with self._lock:
             job.client_waits += 1
             if job.holds_slot and self._waiting < self._max_waiting:
@@ -192,7 +192,7 @@ class ThreadPool:
                 self._wake_thread()
 
     def reclaim_slot(self, job: Job[Any]) -> None:
-        """It runs again, unless it was abandoned; more than `max_threads` may run until one of them is done."""
+        """Take the slot back, unless the job was abandoned; for a while more than `max_threads` may run."""
         with self._lock:
             job.client_waits -= 1
             if job.client_waits or not job.has_lent_slot:
@@ -205,7 +205,7 @@ class ThreadPool:
     # ── under the lock ──
 
     def _next_job(self) -> Job[Any] | None:
-        """If a slot is free, the job that waits longest, of those whose label holds less than its share."""
+        """The job that waits longest, of those whose label holds less than its share; None if no slot is free."""
         if self._running < self._max_threads:
             for job in self._queue:
                 if self._held.get(job.label, 0) < self._share:
@@ -213,7 +213,7 @@ class ThreadPool:
         return None
 
     def _wake_thread(self) -> None:
-        """If a queued job can run, see to it that a thread is on its way."""
+        """Wake a thread if a queued job can run and none is on its way."""
         if self._is_coming or not self._queue or self._next_job() is None:
             return
         if self._idle:
@@ -245,7 +245,7 @@ class ThreadPool:
         return job
 
     def _count(self, job: Job[Any], *, slot: bool, share: bool) -> None:
-        """Whether its thread counts in the pool, and among those of its label."""
+        """Set whether the job's thread counts in the pool (`slot`), and among those of its label (`share`)."""
         self._running += slot - job.holds_slot
         held = self._held.pop(job.label, 0) + share - job.holds_share
         if held:
@@ -253,7 +253,7 @@ class ThreadPool:
         job.holds_slot, job.holds_share = slot, share
 
     def _refusal(self, label: str) -> Busy | None:
-        """If too many jobs are stuck: of all, or of this label alone."""
+        """The error to raise if too many jobs are stuck, of all or of this label; else None."""
         why = "earlier calls were given up but still hold their threads; try again"
         if (stuck := len(self._stuck)) >= self._max_stuck:
             return Busy(f"{label} can't run: {stuck} {why} later")
@@ -328,7 +328,7 @@ class ThreadPool:
     def _finish(
         self, job: Job[T], wakeups: "SimpleQueue[bool]", result: T | None, failure: BaseException | None
     ) -> Job[Any] | None:
-        """Gives the next job of this thread."""
+        """Finish a job; returns the next one of this thread."""
         with self._lock:
             job.finished = True
             self._count(job, slot=False, share=False)
@@ -336,7 +336,7 @@ class ThreadPool:
             following = self._take(wakeups)
         job.deliver(result, failure)  # only now: the caller's next call shall find this thread idle
         if job.reported:
-            logger.warning("%s came back: its thread %s is no longer stuck", job.label, job.thread)
+            logger.warning("%s has ended: its thread %s is no longer stuck", job.label, job.thread)
         return following
 
 
@@ -356,7 +356,7 @@ class WaitingThread(Struct, eq=False):
     _lock: threading.Lock = field(default_factory=threading.Lock)  # no job may follow the None that ends the queue
 
     def accept(self, job: Job[Any]) -> bool:
-        """Whether it runs the job, which holds no slot of the pool then."""
+        """Whether this thread runs the job, which then holds no slot of the pool."""
         with self._lock:
             if self._waits:
                 job.host = self
@@ -411,7 +411,7 @@ def wait_in_thread(start: Callable[[], concurrent.futures.Future[T]]) -> T:
 
 @contextmanager
 def thread_slot_lent() -> Iterator[None]:
-    """On the loop, around a wait for a client: the thread that waits for this holds no slot of its pool."""
+    """Lend the slot of the thread that waits for this code, while a client is asked. Use it on the loop."""
     waiting = waiting_thread.get()
     while waiting is not None and waiting.job is not None and waiting.job.host is not None:
         waiting = waiting.job.host  # it runs on the thread of another job, which waits too

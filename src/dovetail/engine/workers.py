@@ -30,7 +30,7 @@ log = logging.getLogger("dovetail")
 
 
 class Secrets(tuple[bytes, ...]):
-    """The first secret seals and signs, all of them open. Never printed."""
+    """The secrets of a server: the first one seals and signs, all of them open. Never printed."""
 
     __slots__ = ()
 
@@ -102,7 +102,7 @@ class LeaseTimings(msgspec.Struct, frozen=True):
 
 
 class WorkerLease:
-    """One for each process and backend. Where no other process shares the state, no lease is written."""
+    """The lease of one worker, for each process and backend. Not written if no other process shares the state."""
 
     def __init__(self, state: "StateBackend", timings: LeaseTimings | None = None) -> None:
         self.id = os.urandom(6).hex()
@@ -147,7 +147,7 @@ class WorkerLease:
         return worker == self.id or (self._state.shared and await self._state.get(LEASE_KEY + worker) is not None)
 
     async def is_lost(self, worker: str) -> bool:
-        """Whether a worker will not come back: another one may answer for its unfinished calls."""
+        """Whether a worker is lost: another worker may end its streams with an error."""
         return not await self.is_alive(worker) and (not self._state.shared or self._may_declare_lost())
 
     def _may_declare_lost(self) -> bool:

@@ -31,7 +31,7 @@ class ServerCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     extensions: Mapping[str, Any] = {}
 
     def without_sessions(self) -> "ServerCapabilities":
-        """For a handshake client without a session: no notifications, no subscriptions, no log level."""
+        """The capabilities for a handshake client without a session: no notifications, subscriptions or log level."""
         return msgspec.structs.replace(self, names=self.names - {"logging"}, list_changed=False, sessions=False)
 
     def for_revision(self, revision: Revision) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class ServerCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     def check(self, row: Method, revision: Revision) -> None:
         """Raises unless the server has the capability behind the method, and a session if it needs one."""
         if row.stateful and not self.sessions:
-            text = f"Method not found: {row.name} needs a session, and this server keeps none"
+            text = f"Method not found: {row.name} needs a session, and this server has none"
             raise ProtocolError(text, code=METHOD_NOT_FOUND)
         if row.capability is None or row.capability in self.names:
             return

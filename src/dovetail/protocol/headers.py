@@ -84,7 +84,7 @@ def _text(value: bytes) -> str:
 
 
 def decode_value(raw: str, header: str = "a header") -> str:
-    """Trims a header value and undoes its Base64 form. Raises HeaderError."""
+    """The header value, trimmed and decoded if it is in the Base64 form. Raises HeaderError."""
     text = _trim(raw, header)
     if not (text.startswith(_PREFIX) and text.endswith(_SUFFIX) and len(text) >= len(_PREFIX + _SUFFIX)):
         return text

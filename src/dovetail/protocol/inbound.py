@@ -48,7 +48,7 @@ class Request(msgspec.Struct, kw_only=True):
     id: RequestId
     method: str
     row: Method
-    params: Any  # of the type that the row names
+    params: Any  # of the type that the row of the method names
     raw_params: Raw
     revision: Revision
     log_level: LogLevel | None = None  # of this request; a session has its own
@@ -57,7 +57,7 @@ class Request(msgspec.Struct, kw_only=True):
 
     @property
     def capabilities(self) -> dict[str, Any]:
-        """Those of the session, else of the request's `_meta`, which up to 2025-11-25 is not checked."""
+        """The capabilities of the session, else those in the request's `_meta`, unchecked up to 2025-11-25."""
         session = self.session
         found = self.meta.get(CAPABILITIES_KEY) if session is None else jsonrpc.parse(session.capabilities)
         return found if isinstance(found, dict) else {}
@@ -106,7 +106,7 @@ def parse_request(message: Envelope) -> ParsedRequest:
 
 
 def _parse_carefully(message: Envelope, row: Method | None, failure: Exception) -> ParsedRequest:
-    """The params don't fit, but what can be read of `_meta` still decides the revision, and so the right error."""
+    """Parse what can be read of params that don't fit: `_meta` still decides the revision, and so the right error."""
     assert isinstance(message.id, (int, str))
     assert isinstance(message.method, str)
     try:
@@ -130,7 +130,7 @@ def _parse_carefully(message: Envelope, row: Method | None, failure: Exception) 
 
 
 def _without_modern_keys(params: Raw) -> Raw:
-    """Up to 2025-11-25 those keys have no meaning, so any value is allowed."""
+    """The params without the keys of 2026-07-28: up to 2025-11-25 these have no meaning, so any value is allowed."""
     members = jsonrpc.members(params)
     meta = jsonrpc.members(members["_meta"])
     members["_meta"] = Raw(jsonrpc.encode({key: value for key, value in meta.items() if key not in MODERN_KEYS}))
@@ -138,7 +138,7 @@ def _without_modern_keys(params: Raw) -> Raw:
 
 
 def modern(parsed: ParsedRequest, headers: Headers | None = None) -> Request | None:
-    """Rows 3 to 10 of the HTTP table, row 3 of the connection's: None if the request names no version."""
+    """The request, None if it names no version. Checked in order: headers, version, `_meta`, method, params."""
     params = parsed.params
     meta = params.meta
     version = meta.version
@@ -169,7 +169,7 @@ def modern(parsed: ParsedRequest, headers: Headers | None = None) -> Request | N
 
 
 def _refusal(parsed: ParsedRequest, version: str, headers: Headers | None) -> ProtocolError:
-    """The error of a request with an unknown version or method, or bad params; the order of checks matters."""
+    """The error of a request that `modern` refuses; the checks are made in the order that `modern` names."""
     if headers is not None:
         _check_headers(parsed, version, headers)
     if version not in revisions.MODERN:
@@ -183,7 +183,7 @@ def _refusal(parsed: ParsedRequest, version: str, headers: Headers | None) -> Pr
 
 
 def _check_headers(parsed: ParsedRequest, version: str, headers: Headers) -> None:
-    """Raises unless they mirror the body; an unknown version is reported before anything else."""
+    """Raises unless the headers mirror the body; an unknown version is reported before other differences."""
     header_rules.check_version(headers, version)
     if version not in revisions.MODERN:
         raise unsupported(version)
@@ -192,7 +192,7 @@ def _check_headers(parsed: ParsedRequest, version: str, headers: Headers) -> Non
 
 
 def on_connection(parsed: ParsedRequest, session: Session | None) -> Request:
-    """Rows 4 to 10 of the connection's table: a request that names no version."""
+    """Classify a request without a version: `initialize` once, `ping` at any time, other methods after `initialize`."""
     if parsed.method == "initialize":
         if session is not None:
             raise ProtocolError("This connection is already initialised", code=INVALID_REQUEST)
@@ -209,7 +209,7 @@ def on_connection(parsed: ParsedRequest, session: Session | None) -> Request:
 
 
 def on_http(parsed: ParsedRequest, headers: Headers, session: Session | None, *, stateless: bool = False) -> Request:
-    """Rows 12 to 18 of the HTTP table: a request that names no version; `session` is what `Mcp-Session-Id` names."""
+    """Classify an HTTP request without a version, by the version header; all but `initialize` need a session too."""
     exact = revisions.BY_HEADER.get(headers.raw.get(b"mcp-protocol-version", b""))
     revision = exact or _named_revision(headers)
     if not revision.handshake:
@@ -227,10 +227,7 @@ def on_http(parsed: ParsedRequest, headers: Headers, session: Session | None, *,
 def accept_on_http(
     message: Envelope, headers: Headers, session: Session | None, *, stateless: bool = False
 ) -> Session | None:
-    """Rows 19 to 21 of the HTTP table: a notification or response, accepted with 202 unless this raises.
-
-    Returns its session; without one there is nothing to do about the message.
-    """
+    """The session of a notification or response; None: accept and ignore it. Checks the revision, then the session."""
     revision = _named_revision(headers)
     if b"mcp-protocol-version" not in headers.raw:
         revision = _meta_revision(message) or revision
@@ -243,7 +240,7 @@ def accept_on_http(
 
 
 def _named_revision(headers: Headers) -> Revision:
-    """Row 13: the revision that the header names; without the header, the last one that had no such header."""
+    """The revision that the header names, which must be known; without the header, the last one that had none."""
     sent = headers.raw.get(b"mcp-protocol-version")
     if sent is None:
         return revisions.HTTP_DEFAULT
@@ -263,7 +260,7 @@ def _meta_revision(message: Envelope) -> Revision | None:
 
 
 def require_session(headers: Headers, session: Session | None, stateless: bool) -> Session | None:
-    """Rows 15 to 18: the session, or None if the server is stateless. Raises if it is missing or unknown."""
+    """The session, or None if the server is stateless. Raises 404 if the session is unknown, 400 if none is named."""
     if session is not None or stateless:
         return session
     if b"mcp-session-id" in headers.raw:
@@ -272,7 +269,7 @@ def require_session(headers: Headers, session: Session | None, stateless: bool) 
 
 
 def check_get_or_delete(headers: Headers, session: Session | None) -> None:
-    """Raises unless the version (row 13) and the session are known: GET and DELETE exist in sessions only."""
+    """Raises unless the version header and the session are known: GET and DELETE exist in sessions only."""
     named = _named_revision(headers)
     if not named.handshake:
         raise unsupported(named.name)
@@ -280,7 +277,7 @@ def check_get_or_delete(headers: Headers, session: Session | None) -> None:
 
 
 def allow_batch(revision: Revision | None) -> None:
-    """Row 2 of both tables: raises unless the revision has batches."""
+    """Raises unless the revision has batches."""
     if revision is None or not revision.batches:
         raise ProtocolError("Batches are not part of this protocol revision", code=INVALID_REQUEST, http_status=400)
 

@@ -18,7 +18,7 @@ NO_KIND = "A message needs a method, or an id with exactly one of result and err
 
 
 def _as_builtin(value: Any) -> Any:
-    """Instances of subclasses, such as a markup string, are encoded as their builtin type."""
+    """The builtin value of an instance of a subclass, such as a markup string."""
     if isinstance(value, str):
         return str.__str__(value)  # not by a `__str__` of its own
     for builtin in _BUILTINS:
@@ -51,7 +51,7 @@ class Envelope(msgspec.Struct, frozen=True):
 
 
 class BadMessage(ProtocolError):
-    """Not a JSON-RPC message; `id` is the request's if it could be read."""
+    """A text that is no JSON-RPC message; `id` is the request's if it could be read."""
 
     def __init__(self, code: int, message: str, id: RequestId | None = None) -> None:
         super().__init__(message, code=code, http_status=400)
@@ -97,7 +97,7 @@ def decode(data: bytes | bytearray | memoryview) -> Envelope | list[Envelope | B
 
 
 def _check_encoding(data: bytes | bytearray | memoryview) -> None:
-    """Raises UnicodeDecodeError. The decoder does not check what it leaves as `Raw`, but later decoders need it."""
+    """Raises UnicodeDecodeError. The decoder does not check the parts that it leaves as `Raw`; later ones need that."""
     reader = codecs.getincrementaldecoder("utf-8")()
     for start in range(0, len(data), _CHUNK):  # in pieces, so that a large message is not copied as a whole
         reader.decode(data[start : start + _CHUNK])
@@ -132,7 +132,7 @@ def _known_id(id: RequestId | UnsetType) -> RequestId | None:
 
 
 def _decode_carefully(data: bytes | bytearray | memoryview) -> Envelope | list[Envelope | BadMessage]:
-    """The fast decoding failed: it is a batch, or malformed."""
+    """Decode a batch or a malformed message, after the fast decoding has failed."""
     try:
         value = _decode_any(data)
         check_depth(data)
@@ -153,7 +153,7 @@ def _decode_carefully(data: bytes | bytearray | memoryview) -> Envelope | list[E
 
 
 def _id_despite_surrogates(data: bytes | bytearray | memoryview) -> RequestId | None:
-    """The id of a request that is JSON but for an escape like `\\ud800`, which programs make by cutting an emoji."""
+    """The id of a request that is JSON except for an escape like `\\ud800`, which programs make by cutting an emoji."""
     import json  # late: such messages are rare
 
     try:
@@ -192,7 +192,7 @@ def parse(data: bytes | bytearray | memoryview) -> Any:
 
 
 def _is_nameless_error(value: Any) -> bool:
-    """An error with a null id: the peer could not read our message. Refusing it might start an endless exchange."""
+    """Whether it is an error with a null id: the peer could not read our message. A refusal might cause a loop."""
     if not isinstance(value, dict) or value.keys() & _MEMBERS != {"jsonrpc", "id", "error"}:
         return False
     return value["jsonrpc"] == "2.0" and value["id"] is None
@@ -268,7 +268,7 @@ _PLACE = r" - at `([^`]*)`\Z"  # at the end: the text before it may quote the ca
 
 
 def describe_decode_error(failure: Exception) -> str:
-    """Why params could not be decoded, in words for the client, without msgspec's."""
+    """The reason why params could not be decoded, in words for the client instead of msgspec's."""
     text = str(failure)
     if found := re.match(_MISSING, text):
         return f"{_path(found[2], found[1])} is missing"

@@ -27,11 +27,11 @@ class Binding(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_request(cls, method: str, name: str, arguments: Raw, principal: str | None, server: str) -> "Binding":
-        """The order of members makes no difference; absent, null and empty arguments are the same."""
+        """The binding of a request. The order of members does not count; absent, null and empty arguments are equal."""
         return cls(_digest(method), _digest(name), _arguments(arguments), _digest(principal), _digest(server))
 
     def difference(self, other: "Binding | None") -> str | None:
-        """The first field that differs, for the log."""
+        """The name of the first field that differs, for the log."""
         return next((part for part in self.__struct_fields__ if getattr(self, part) != getattr(other, part, "")), None)
 
 

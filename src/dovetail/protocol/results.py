@@ -62,7 +62,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     text_copy: bool = True  # a structured value is also sent as text
 
     def decoded(self) -> "ToolResult":
-        """With the structured value decoded, for code that reads it."""
+        """A copy with the structured value decoded, for code that reads it."""
         if not isinstance(self.structured, Raw):
             return self
         return msgspec.structs.replace(self, structured=msgspec.json.decode(self.structured))
@@ -246,7 +246,7 @@ class DiscoverResult(msgspec.Struct, frozen=True):
 
 
 class InputRequiredResult(msgspec.Struct, frozen=True):
-    """Not a final result: the client makes the request again, with responses to these server requests."""
+    """A result that is not final: the client makes the request again, with responses to these server requests."""
 
     requests: Mapping[str, Any]  # by key: method and params
     state: str  # sealed

@@ -62,7 +62,7 @@ class EventId(NamedTuple):
 
     @classmethod
     def parse(cls, id: str) -> "EventId":
-        """Raises ProtocolError if it can't be one of our ids."""
+        """Parse an event id. Raises ProtocolError if it can't be one of ours."""
         found = _EVENT_ID.fullmatch(id)
         if found is None:
             raise unknown_event()
@@ -73,7 +73,7 @@ class EventId(NamedTuple):
 
 
 def unknown_event() -> ProtocolError:
-    text = "Last-Event-ID names no event that is kept for this session"
+    text = "Last-Event-ID names no event that is stored for this session"
     return ProtocolError(text, code=INVALID_REQUEST, http_status=400)
 
 

@@ -113,7 +113,7 @@ _SUFFIXES |= {"aac": "audio/aac", "webm": "audio/webm", "mp3": "audio/mpeg", "m4
 
 
 def _guessed_type(name: str, data: object, path: object) -> str:
-    """By the first bytes, then by the suffix of the path. Raises ValueError if neither is known."""
+    """The MIME type by the first bytes, else by the suffix of the path. Raises ValueError if neither is known."""
     if not isinstance(data, bytes):
         return ""  # `__post_init__` refuses it
     family = f"{name.lower()}/"
@@ -247,7 +247,7 @@ class ToolHints(NamedTuple):
 
     @classmethod
     def from_values(cls, read_only: object, destructive: object, idempotent: object, open_world: object) -> "ToolHints":
-        """Values other than true and false count as absent."""
+        """Hints from decoded values; any value but true and false counts as absent."""
         is_destructive = destructive is not False and read_only is not True
         return cls(read_only is True, is_destructive, idempotent is True, open_world is not False)
 
@@ -345,7 +345,7 @@ def _shape_tool(tool: ToolDefinition, revision: Revision) -> dict[str, Any]:
 
 
 def _without_boolean_schemas(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Up to 2025-11-25 the schema of a property is an object: strict clients refuse the whole list for a `true`."""
+    """The schema with objects for booleans: up to 2025-11-25 strict clients refuse the whole list for a `true`."""
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or not any(isinstance(value, bool) for value in properties.values()):
         return schema
@@ -373,7 +373,7 @@ _NAMED = ("properties", "patternProperties", "dependentSchemas", "$defs", "defin
 
 
 def _moved(node: Any, *, names: bool = False) -> Any:
-    """A part of a schema, with references from the old root led below `result`."""
+    """A part of a schema whose references to the old root now lead below `result`."""
     if isinstance(node, (list, tuple)):
         return [_moved(item) for item in node]
     if not isinstance(node, Mapping) or ("$id" in node and not names):

@@ -82,7 +82,7 @@ _URI = re.compile(
 
 
 def is_template(text: str) -> bool:
-    """Tell a template from a plain URI: braces are legal in the one only."""
+    """Whether the text is a template: braces are legal in templates only."""
     return "{" in text or "}" in text
 
 
@@ -207,7 +207,7 @@ def _malformed(text: str, reason: str, fix: str) -> SetupError:
 
 
 def normal(uri: str) -> str:
-    """Escapes only where needed, in capitals; also for other scripts and lone surrogates."""
+    """The text with escapes only where needed, in capitals, including other scripts and lone surrogates."""
     if "%" in uri:
         uri = _ESCAPE.sub(_normal_escape, uri)
     return uri if uri.isascii() else _NOT_ASCII.sub(lambda found: quote(found[0], errors="surrogatepass"), uri)
@@ -230,7 +230,7 @@ def normalised(uri: str) -> str:
 
 
 def _with_lowercase_host(text: str) -> str:
-    """The case of scheme and host, also for the beginning of a template, where a variable may continue the host."""
+    """The text, a URI or the beginning of a template, with scheme and host in lower case."""
     found = _START.match(text)
     if found is None:
         return text
@@ -374,7 +374,7 @@ def _positional_cells(expression: Expression, stops: frozenset[str]) -> list[Cel
 
 
 def _unreadable(text: str, expressions: Sequence[Expression]) -> str | None:
-    """Why no URI matches, or why a variable has no unique value even alone; None if neither."""
+    """The reason why no URI matches, or why a variable has no unique value even alone; None if neither applies."""
     if _DOT_SEGMENT.search(_EXPRESSION.sub("x", text)):
         return "a URI has no segments `.` and `..` any more when it is matched; leave them out"
     seen: set[str] = set()

@@ -53,7 +53,7 @@ class _LenientDecoder:
             return _decode_any(raw)
         except RecursionError:
             raise ArgumentError(self.subject, ["arguments: nested too deeply"]) from None
-        except msgspec.ValidationError:  # numbers that are JSON, but too large for Python
+        except msgspec.ValidationError:  # numbers that are valid JSON, but too large for Python
             path, words = ("", "hold too large a number") if error is None else problems_in(error)[0]
             raise ArgumentError(self.subject, [problem_line(path, words, None)]) from None
         except UNREADABLE:
@@ -105,7 +105,7 @@ class Arguments(_LenientDecoder):
         return arguments
 
     def decode_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The same for values that are no JSON text, such as the variables of a URI."""
+        """Keyword arguments from values that are no JSON text, such as the variables of a URI; else like `decode`."""
         return self.decode(msgspec.json.encode(values))
 
     def kinds(self, name: str) -> frozenset[str]:

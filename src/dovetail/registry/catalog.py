@@ -84,14 +84,14 @@ class Catalog(Generic[T]):
         return list(self._items)
 
     def add(self, name: str, item: T, *, where: str = "") -> None:
-        """Raises SetupError for a name that is taken; `where` names the function for the message."""
+        """Add an item. Raises SetupError for a name that is taken; `where` names the function for the message."""
         if not self.swap((), {name: item}):
             taken = f"there is already a {self.noun} {name!r}; remove it first or choose another name"
             raise SetupError(f"{where}: {taken}" if where else taken)
         self._announce()
 
     def replace(self, name: str, item: T) -> None:
-        """Put a new version of an item in its place: its number stays, and no listener is called."""
+        """Replace an item by a new version, which keeps its number; no listener is called."""
         with self._lock:
             if name in self._items:
                 self._items[name] = item
@@ -107,7 +107,7 @@ class Catalog(Generic[T]):
             self._announce()
 
     def swap(self, removed: Iterable[str], new: Mapping[str, T]) -> bool:
-        """Remove items, and add those whose names are free. True if anything changed; no listener is called."""
+        """Remove items, and add those whose names are free. True if something changed; no listener is called."""
         with self._lock:
             found = [name for name in removed if name in self._items]
             for name in found:

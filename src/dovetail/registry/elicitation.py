@@ -133,7 +133,7 @@ def _is_loopback(host: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _warn_of_plain_http(host: str) -> None:
-    """Once for each host, thanks to the cache."""
+    """Warn of a URL without TLS, once for each host, thanks to the cache."""
     log.warning("users are sent to http://%s, where others can read and change the traffic; use https", host)
 
 

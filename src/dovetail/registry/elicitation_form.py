@@ -57,7 +57,7 @@ Options = list[tuple[Any, str | None]]  # the values that may be chosen, with th
 
 
 def _titles(annotation: Any) -> dict[Any, str]:
-    """Names of Enum members whose values are no strings: they serve as titles, which the schema does not have."""
+    """Titles for choices whose values are no strings: the names of Enum members, which the schema does not have."""
     annotation = bare_type(annotation, _TYPE)
     if isinstance(annotation, enum.Enum | enum.EnumType):  # one member in a Literal, or all of them
         members = [annotation] if isinstance(annotation, enum.Enum) else list(annotation)
@@ -166,7 +166,7 @@ def _format(name: str) -> Validator:
 
 
 def _asks_for_secret(name: str, body: JsonSchema) -> bool:
-    """True for `userPassword`, false for `password_hint`."""
+    """Whether a name asks for a secret: true for `userPassword`, false for `password_hint`."""
     if body.get("format") == "password" or body.get("writeOnly") is True:
         return True
     texts = [text for text in (name, body.get("title")) if isinstance(text, str)]

@@ -133,7 +133,7 @@ def open_by_folder(root: Path, path: Path) -> int:
 
 
 def open_and_compare(_root: Path, path: Path) -> int:
-    """For systems where folders can't be opened: open, then check that the path still leads to the same file."""
+    """Open a file where folders can't be opened, then check that the path still leads to the same file."""
     descriptor = os.open(path, _READ)
     try:
         if os.path.realpath(path) != str(path) or not os.path.samestat(os.fstat(descriptor), os.lstat(path)):
@@ -216,7 +216,7 @@ class Directory:
         return uri
 
     def path_of(self, uri: str) -> Path | None:
-        """The path of an offered file, or the root for the directory's own URI; else None."""
+        """The path of an offered file, or the root for the directory's own URI; None for others."""
         if uri in (self.uri, self.prefix):
             return self.root
         relative = uri.removeprefix(self.prefix)
@@ -234,7 +234,7 @@ class Directory:
         return self._admits(parts) and any(_matches(glob, parts) for glob in self._include)
 
     def _admits(self, parts: Sequence[str]) -> bool:
-        """True for a file or folder that is neither hidden nor excluded."""
+        """Whether a file or folder is neither hidden nor excluded."""
         if not self._hidden and any(part.startswith(".") for part in parts):
             return False
         folded = [_fold(part) for part in parts] if self._exclude else []
@@ -333,7 +333,7 @@ def _contents(entry: FileEntry, data: bytes) -> FileContents:
 
 
 def _read_regular(descriptor: int, name: str, max_bytes: int) -> tuple[os.stat_result, bytes]:
-    """Read and close. It reads one byte more than allowed, to notice a file that grows meanwhile."""
+    """Read and close a file. One byte more than allowed is read, to notice a file that grows meanwhile."""
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -349,7 +349,7 @@ def _read_regular(descriptor: int, name: str, max_bytes: int) -> tuple[os.stat_r
 
 @contextmanager
 def _translated_errors(name: str) -> Iterator[None]:
-    """Errors of the operating system become errors for the client, with the file's name and without its path."""
+    """Turn errors of the operating system into errors for the client, with the file's name and without its path."""
     try:
         yield
     except OSError as problem:
@@ -381,7 +381,7 @@ def _compile_glob(pattern: str) -> list[Matcher | None]:
 
 
 def _matches(glob: Sequence[Matcher | None], parts: Sequence[str]) -> bool:
-    """On a mismatch the last `**` takes one part more: quadratic at worst, never exponential."""
+    """Whether the parts of a path match. On a mismatch the last `**` takes one part more: quadratic at worst."""
     at = part = 0
     retry: tuple[int, int] | None = None
     while part < len(parts):

@@ -163,7 +163,7 @@ def inspect_function(
 
 
 def _parameter(declared: inspect.Parameter, annotation: Any, description: str | None, where: str) -> Parameter:
-    """`x: int = Field(5, ge=1)` means the same as `x: Annotated[int, Field(ge=1)] = 5`."""
+    """One parameter; `x: int = Field(5, ge=1)` means the same as `x: Annotated[int, Field(ge=1)] = 5`."""
     annotation = Any if annotation is inspect.Parameter.empty else annotation
     default: Any = NODEFAULT if declared.default is inspect.Parameter.empty else declared.default
     factory = None
@@ -192,7 +192,7 @@ def _outermost(function: Any) -> Any:
 
 
 def _documented(function: Any) -> Any:
-    """A callable object is described by its `__call__`, or else by its class."""
+    """The object whose docstring counts: the function; for a callable object its `__call__`, or else its class."""
     if inspect.isroutine(function):
         return function
     call = type(function).__call__
@@ -287,7 +287,7 @@ class _Namespace:
         return found
 
     def _defining_frame(self) -> Mapping[str, Any]:
-        """The locals of the function that defines this one, if it is still running (a decorator runs inside it)."""
+        """The locals of the function that defines this one, if it still runs (a decorator runs inside it)."""
         enclosing, inside, _ = getattr(self.function, "__qualname__", "").rpartition(".<locals>.")
         frame = sys._getframe() if inside else None
         for _ in range(_MAX_FRAMES):

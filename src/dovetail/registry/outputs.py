@@ -67,7 +67,7 @@ class Output:
         return encoded
 
     def _encode_leniently(self, encoded: bytes, decode: Decode, error: Exception) -> bytes:
-        """The types refuse 2.0 for an integer, JSON Schema accepts it. No budget: the value is the author's own."""
+        """Encode a value that the types refuse and JSON Schema accepts (2.0 for an integer). It needs no budget."""
         value = decode_json(encoded)
         try:
             coerced = lazy_schema.coerce.Coercion(self.schema, Budget(math.inf)).coerce(value, strings=False)
@@ -113,7 +113,7 @@ def compile_output(annotation: Any, *, where: str, unstructured: tuple[type, ...
 
 
 def _refuse_content(value: Any, content: tuple[type, ...]) -> None:
-    """Images, links and so on among plain values would be sent as base64, which a model can't see."""
+    """Raises OutputError for images, links and the like among plain values: a model can't see them as base64."""
     items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
     for kind in set(map(type, items)):
         if issubclass(kind, content):
@@ -122,7 +122,7 @@ def _refuse_content(value: Any, content: tuple[type, ...]) -> None:
 
 
 def compile_raw_output(schema: Mapping[str, Any], *, where: str) -> Output:
-    """A JSON Schema that the author wrote; clients get it unchanged. Raises SetupError."""
+    """The output for a JSON Schema that the author wrote; clients get it unchanged. Raises SetupError."""
     if not isinstance(schema, Mapping):
         raise SetupError(f"{where}: output_schema must be a dict, not {type(schema).__name__}")
     plain = dict(schema)

@@ -66,7 +66,7 @@ def compile_prompt(function: Callable[..., Any], options: PromptOptions, *, inje
 
 
 def to_prompt_result(value: Any, description: str | None) -> PromptResult:
-    """Text, a message, content, or a list of them; text becomes a message of the user."""
+    """The result for text, a message, content, or a list of them; text becomes a message of the user."""
     if isinstance(value, PromptResult):
         value, description = value.messages, value.description
     items = value if isinstance(value, (list, tuple)) else [value]

@@ -78,7 +78,7 @@ def checked_options(options: Given, known: Iterable[str], where: str, kinds: Map
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """For the message about an unknown name: a known one that is similar, if there is one."""
+    """A hint for the message about an unknown name: a similar known one, if there is one."""
     import difflib  # late: names are mostly right
 
     near = difflib.get_close_matches(name, known, n=1)
@@ -199,7 +199,7 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 def parse_rates(given: str | Sequence[str] | None, where: str) -> tuple[Rate, ...]:
-    """One rate, or several that all apply. Raises SetupError."""
+    """The rates of an option: one, or several that all apply. Raises SetupError."""
     if given is None:
         return ()
     if not isinstance(given, (str, list, tuple)):

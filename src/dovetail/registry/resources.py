@@ -182,7 +182,7 @@ def _compile_template(uri: str, info: FunctionInfo, options: ResourceOptions, co
 
 
 def _escapes(value: Any, depth: int = 8) -> bool:
-    """`..` as a segment, an absolute path, a drive letter or NUL, also if it is percent-encoded several times."""
+    """Whether a value escapes: `..` as a segment, an absolute path, a drive letter or NUL, even percent-encoded."""
     if not isinstance(value, (str, PurePath)):
         items = (*value, *value.values()) if isinstance(value, Mapping) else value
         return isinstance(value, Collection) and any(map(_escapes, items))
@@ -358,14 +358,14 @@ class FileGuard(msgspec.Struct, frozen=True, eq=False):
 
 
 def _is_stricter(rule: AccessRule | None, than: AccessRule | None) -> bool:
-    """True if some caller may satisfy the other rule, but not this one."""
+    """Whether some caller may satisfy the other rule, but not this one."""
     if rule is None or than is None:
         return rule is not None
     return not (rule.scopes <= than.scopes and rule.authorize in (None, than.authorize))
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Device and inode."""
+    """Device and inode of a file."""
     try:
         status = os.stat(path)
     except OSError:

@@ -59,7 +59,7 @@ def uri_contains(uri: str, path: str | os.PathLike[str], *, windows: bool) -> bo
 
 
 def is_on_drive(path: PurePath) -> bool:
-    """Checked before the path is resolved. A share or a device has a longer drive than `C:`, POSIX paths have none."""
+    """Whether an unresolved path is no share or device: their drive is longer than `C:`; POSIX paths have none."""
     return len(path.drive) <= len("C:")
 
 

@@ -89,7 +89,7 @@ class Sampled(msgspec.Struct, frozen=True):
 
     @property
     def message(self) -> SamplingMessage:
-        """The same as a message, to continue the conversation."""
+        """The result as a message, to continue the conversation."""
         return SamplingMessage(self.role, self.content)
 
 
@@ -124,7 +124,7 @@ class Sample:
         return to_jsonable(shape_sampling(self._params, revision))  # type: ignore[no-any-return]
 
     def read(self, result: bytes | msgspec.Raw, revision: Revision) -> Sampled:
-        """Raises QuestionFailed if the result does not fit the request."""
+        """The model's checked message. Raises QuestionFailed if the result does not fit the request."""
         try:
             decode = _decode_rich if revision.rich_sampling else _decode_plain if revision.audio else _decode_oldest
             decoded = decode(result)

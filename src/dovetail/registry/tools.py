@@ -265,7 +265,7 @@ def shape_unstructured(value: Any) -> ToolResult:
 
 
 def shape_as_text(value: Any) -> ToolResult:
-    """The same, without structured content even if the function returns some."""
+    """Like `shape_unstructured`, without structured content even if the function returns some."""
     result = shape_unstructured(value)
     if result.structured is UNSET:
         return result

@@ -149,7 +149,7 @@ def only_meta(metadata: Iterable[Any]) -> bool:
 
 
 def merge(first: Constraints, second: Constraints, where: str) -> Constraints:
-    """Both together: the tighter limit, the later note. Raises SetupError if they contradict."""
+    """Both together: the tighter limit and the later note. Raises SetupError if they contradict each other."""
     changes: dict[str, Any] = {}
     for name in Constraints.__struct_fields__:
         old, new = getattr(first, name), getattr(second, name)
@@ -225,7 +225,7 @@ def _from_pydantic_field(field: Any, where: str) -> Constraints:
 
 
 def _from_annotated_types(item: Any, where: str, inside: str) -> Constraints:
-    """Of Ge, MaxLen, pydantic's own metadata …: each attribute is one of our limits, or is refused."""
+    """The limits of Ge, MaxLen, pydantic's own metadata …: each attribute is one of our limits, or is refused."""
     names = vars(item) if hasattr(item, "__dict__") else getattr(item, "__dataclass_fields__", {})
     found: dict[str, Any] = {}
     for name in names:
@@ -347,7 +347,7 @@ def is_model(annotation: Any) -> bool:
 
 
 def is_alias(annotation: Any) -> bool:
-    """Whether it is `type X = …` or a TypeAliasType, also with arguments."""
+    """Whether it is `type X = …` or a TypeAliasType, with or without arguments."""
     return type(get_origin(annotation) or annotation).__name__ == "TypeAliasType"
 
 

@@ -31,7 +31,7 @@ class Coercion:
         self._results: dict[tuple[int, int], tuple[Any, Any]] = {}  # by ids; holds the values, so ids stay unique
 
     def coerce(self, value: Any, *, strings: bool) -> Any:
-        """The coerced value; the same object if nothing changes, or if it would cost too much."""
+        """The coerced value; the same object if nothing changes, or if the budget is spent."""
         try:
             return self._visit(value, self._root, strings)
         except Budget.Spent:

@@ -30,7 +30,7 @@ _ANNOTATION_KEYWORDS = frozenset(  # they constrain nothing
 
 
 class _StandInType(type):
-    """msgspec wants an instance of the class from its hook; any value is one of a stand-in."""
+    """Metaclass of stand-ins: msgspec requires an instance of the class from its hook, so any value counts as one."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return True
@@ -86,7 +86,7 @@ class DecoderBuilder:
         return Any
 
     def convert(self, value: Any, type_: Any) -> Any:
-        """Decodes a value that is no longer JSON text."""
+        """Decode a value that is not JSON text any more."""
         return msgspec.convert(value, type_, dec_hook=self.hook, str_keys=True)
 
     def _run_hook(self, type_: type, value: Any) -> Any:
@@ -289,7 +289,7 @@ def _field_names(shape: Shape) -> frozenset[str] | None:
 
 
 def _likeliest_first(candidates: list[tuple[Any, frozenset[str] | None]], value: Any) -> list[Any]:
-    """The types in declared order, but for an object the class with most of its keys first."""
+    """The types in declared order; for an object, the class that shares most of its keys is first."""
     if isinstance(value, dict):
         candidates = sorted(candidates, key=lambda one: 0 if one[1] is None else len(value.keys() - one[1]))
     return [type_ for type_, _ in candidates]

@@ -41,10 +41,10 @@ INCOMPLETE = "there may be more that is wrong, but it is too large to be explain
 
 
 class Budget:
-    """What coercing and explaining may cost: one for a visit with a part of the schema, its size for a comparison."""
+    """The cost limit of coercing and explaining: a visit with a part of the schema costs one, a comparison its size."""
 
     class Spent(Exception):
-        """Nothing remains."""
+        """The budget is spent."""
 
     def __init__(self, remaining: float = 100_000) -> None:
         self.remaining = remaining
@@ -86,7 +86,7 @@ def is_within_limits(value: Any, max_depth: int, max_name: int) -> bool:
 
 
 def readable(path: Iterable[Step], root: str) -> str:
-    """`filter.tags[2]`"""
+    """The path as text: `filter.tags[2]`."""
     text = ""
     for step in path:
         if isinstance(step, str) and step.replace("-", "_").isidentifier():
@@ -155,7 +155,7 @@ def problems_in(error: Exception) -> list[tuple[str, str]]:
 
 
 def _split(message: str) -> tuple[str, str]:
-    """msgspec ends its messages with "- at `$.path`" or "- at `key` in `$.path`"."""
+    """The path and the text of a message of msgspec, which ends in "- at `$.path`" or "- at `key` in `$.path`"."""
     text, _, place = message.rpartition(" - at `")
     place = place.removeprefix("key` in `")
     if not place.startswith("$"):
@@ -464,7 +464,7 @@ def _choice(path: tuple[Step, ...], types: tuple[str, ...], values: tuple[str, .
 
 
 def _closest(branches: list[list[Problem]], value: Any) -> list[Problem]:
-    """For alternatives that all failed: what they allow together, or the problems of the closest one."""
+    """The problems of a value that fits no alternative: what they allow together, or those of the closest one."""
     choices = [_choice_at((), branch) for branch in branches]
     if all(choices):
         return [_merged((), choices, value)]

@@ -189,12 +189,12 @@ def _described(text: str | None) -> JsonSchema:
 
 
 def _flat(branches: list[JsonSchema]) -> list[JsonSchema]:
-    """The branches, with those of a mere `anyOf` in its place."""
+    """The branches, with those of a nested bare `anyOf` in its place."""
     return [inner for branch in branches for inner in (branch["anyOf"] if branch.keys() == {"anyOf"} else [branch])]
 
 
 def _fixed(items: list[JsonSchema], required: int) -> JsonSchema:
-    """A tuple. Equal items need no `prefixItems`; some hosts insist on `items`."""
+    """The schema of a tuple. Equal items need no `prefixItems`; some hosts insist on `items`."""
     size = {"minItems": required, "maxItems": len(items)}
     if items and all(item == items[0] for item in items):
         return {"type": "array", "items": items[0], **size}
@@ -228,7 +228,7 @@ def _applied(change: Callable[[JsonSchema], JsonSchema], part: Any) -> Any:
 
 
 def inline_references(schema: JsonSchema, where: str) -> JsonSchema:
-    """The schema with each definition in place of its references, unless it contains itself; the root always."""
+    """The schema with definitions in place of their references, unless they contain themselves; the root always."""
     definitions: dict[str, JsonSchema] = schema.get("$defs", {})
     recursive = _recursive(definitions)
     remaining: dict[str, JsonSchema] = {}
@@ -272,7 +272,7 @@ def _recursive(definitions: dict[str, JsonSchema]) -> set[str]:
 
 
 def _without_discriminator(schema: JsonSchema) -> JsonSchema:
-    """OpenAPI's `discriminator` is no JSON Schema, and would point to inlined definitions."""
+    """The schema without OpenAPI's `discriminator`, which is no JSON Schema and would point to inlined definitions."""
     mapping = schema.get("discriminator")
     if isinstance(mapping, dict) and "propertyName" in mapping:
         return {key: value for key, value in schema.items() if key != "discriminator"}

@@ -69,7 +69,7 @@ class PydanticType:
         return Validator(self.schema(for_output=False), where=self.where)
 
     def read(self, value: Any) -> Any:
-        """Validates a JSON value, strictly unless the author's validators coerce. Raises ValidationProblem."""
+        """The validated value, strict unless the author's validators coerce. Raises ValidationProblem."""
         raw = msgspec.json.encode(value)
         if len(raw) > _MAX_UNCHECKED and (lines := self._validator.problems(value, root="")):
             raise ValidationProblem([("", line) for line in lines])  # cheaper: pydantic collects every error
@@ -117,7 +117,7 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 def _words(error: Any) -> str:
-    """The text of the author's exception if a validator raised one, otherwise pydantic's."""
+    """The text of an error: that of the author's exception if a validator raised one, otherwise pydantic's."""
     own = error.get("ctx", {}).get("error")
     text = str(own) if isinstance(own, Exception) and str(own) else str(error["msg"])
     return text[:1].lower() + text[1:] if own is None else text

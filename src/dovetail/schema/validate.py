@@ -267,14 +267,14 @@ class SchemaDocument:
                 trail.discard(id(part))
                 done.add(id(part))
             elif id(part) in trail:
-                raise self._refuse('a "$ref" comes back to itself without going deeper into the value; break the loop')
+                raise self._refuse('a "$ref" leads back to itself without going deeper into the value; break the loop')
             elif id(part) not in done:
                 trail.add(id(part))
                 stack.append((part, True))
                 stack += [(inner, False) for here, inner in self._nested(part) if here and isinstance(inner, dict)]
 
     def _count_paths(self) -> int:
-        """How many paths return to one of their parts: 0 unless the schema is recursive. Raises for too many paths."""
+        """The number of paths that return to one of their parts: 0 without recursion. Raises for too many paths."""
         returns = count = 0
         trail: set[int] = set()
         nested = {id(part): self._nested(part) for part in self.parts}
@@ -305,7 +305,7 @@ _LIMITS = SchemaLimits()
 
 
 class Validator:
-    """Checks values against one schema. With `lazy` jsonschema-rs is loaded with the first value."""
+    """Checks values against one schema. With `lazy`, jsonschema-rs is loaded when the first value is checked."""
 
     def __init__(
         self, schema: Mapping[str, Any] | bool, *, where: str, limits: SchemaLimits = _LIMITS, lazy: bool = False
@@ -414,7 +414,7 @@ class SchemaEngine:
             raise SetupError(f"{where}: this schema can't be used: {_fault(error)}") from None
 
     def _guard_patterns(self) -> None:
-        """Checks patterns by `Pattern` from now on, because one is not for the light engine."""
+        """Check patterns by `Pattern` from now on, because one exceeds the size limit of the light engine."""
         where, known = self._document.where, self.pattern
         heavy = [text for text in self._document.patterns if known(text).max_text < sys.maxsize]
         if len(heavy) > _MAX_HEAVY_PATTERNS:

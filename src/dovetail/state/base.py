@@ -28,7 +28,7 @@ MAX_NAME = 512  # characters
 MAX_TTL = 10 * 366 * 86_400.0  # ten years, in seconds
 MAX_COUNT = 2**63 - 1  # of a counter, also negative
 
-# Prefixes of keys and logs of which callers can make any number. A new one is refused (`StoreFull`) once three quarters
+# Prefixes of keys and logs whose number callers control. A new one is refused (`StoreFull`) once three quarters
 # of the store are in use: the last quarter is for sessions, event logs and grants.
 CALLER_PREFIXES = (
     "authserver/",  # tries to sign in, registrations, documents of programs: by address, name and URL
@@ -43,7 +43,7 @@ CALLER_SHARE = 0.75  # of the store
 
 
 class Entry(NamedTuple):
-    """The value of a key. No two writes of a key get the same version, even if it was gone in between."""
+    """The value of a key. No two writes of a key get the same version, even if it was deleted in between."""
 
     value: bytes
     version: int
@@ -64,7 +64,7 @@ class LogPage(NamedTuple):
     """
 
     records: list[LogRecord]
-    first: int  # the oldest id that is still kept
+    first: int  # the oldest id that is still stored
     last: int  # the newest id; both are 0 if there is no such log
 
 
@@ -80,7 +80,7 @@ class StoreFull(ProtocolError):
 
 
 class StoreUnavailable(ProtocolError):
-    """The store does not answer, or not in time. Whether what was asked for has happened is not known."""
+    """The store does not answer, or not in time. The operation may or may not have happened."""
 
     def __init__(self, message: str = "The server's state store does not answer now; try again later") -> None:
         super().__init__(message, http_status=503)
@@ -90,11 +90,11 @@ class StateBackend(Protocol):
     """Where records live. Every call is atomic, and ends within a bounded time; it may raise `StoreUnavailable`."""
 
     shared: bool  # with other processes
-    outages: int  # how often the store was unavailable and came back; then all topics of every listener are woken
+    outages: int  # how often the store was unavailable and recovered; then all topics of every listener are woken
     _topics: "Topics"
 
     async def check(self) -> None:
-        """Raises StoreUnavailable, or StoreFull if no session could be opened now."""
+        """Check the store. Raises StoreUnavailable, or StoreFull if no session could be opened now."""
 
     async def get(self, key: str) -> Entry | None: ...
 
@@ -108,7 +108,7 @@ class StateBackend(Protocol):
         """The seconds until a key expires; None if it does not exist."""
 
     async def delete(self, key: str) -> bool:
-        """False if it did not exist."""
+        """Delete a key; False if it did not exist."""
 
     async def claim(self, key: str, value: bytes, ttl: float) -> bool:
         """Store a value if the key does not exist. The first caller wins, until the key expires or is deleted."""
@@ -142,7 +142,7 @@ class StateBackend(Protocol):
         """Wake the topic's listeners. A wake-up carries no data: they read a key or a log."""
 
     def listen(self, topics: Iterable[str]) -> "Listener":
-        """The listener is woken for all that is published from now on, and sometimes without need."""
+        """Listen to topics. The listener is woken for all that is published from now on, and sometimes without need."""
         return Listener(self._topics, topics)
 
     async def close(self) -> None:
@@ -150,7 +150,7 @@ class StateBackend(Protocol):
 
 
 class Listener:
-    """Waits for topics, on one event loop at a time. Each is pending once, so a slow listener costs no memory."""
+    """Waits for topics, on one event loop at a time. Each is pending once at most: a slow listener needs no memory."""
 
     __slots__ = ("_names", "_pending", "_topics", "_waiter", "closed")
 
@@ -177,7 +177,7 @@ class Listener:
                 self._topics.changed(topic)
 
     def remove(self, topic: str) -> None:
-        """Also forget it if it is pending."""
+        """Remove a topic, even if it is pending."""
         if topic in self._names:
             self._names.remove(topic)
             self._pending.discard(topic)
@@ -205,7 +205,7 @@ class Listener:
         return pending
 
     def close(self) -> None:
-        """Also end a `wait` that is running."""
+        """Close the listener, and end a `wait` that is running."""
         self.closed = True
         for name in tuple(self._names):
             self.remove(name)
@@ -224,7 +224,7 @@ class Listener:
 
 
 class Topics:
-    """The listeners of this process by topic. Only on the event loop.
+    """The listeners of this process by topic; for the event loop only.
 
     `changed` is called when a topic has got its first listener, or lost its last.
     """
@@ -240,7 +240,7 @@ class Topics:
             listener.notify(name)
 
     def wake_all(self) -> None:
-        """After an outage, when it is not known which topics were published."""
+        """Wake all listeners after an outage, when it is not known which topics were published."""
         for name in tuple(self.names):
             self.wake(name)
 
@@ -276,7 +276,7 @@ def check_new(name: str, ttl: float, keep: int = 1) -> None:
 
 
 def add_to_counter(key: str, value: bytes | None, n: int) -> int:
-    """The total of a counter after `n` is added. Raises ValueError if it is no counter, or would go too far."""
+    """The total of a counter after `n` is added. Raises ValueError if it is no counter, or the total is too large."""
     if value is not None and not re.fullmatch(rb"0|-?[1-9][0-9]{0,18}", value):
         raise ValueError(f"The key {key!r} holds no number that could be counted on")
     total = n + int(value or 0)
@@ -316,13 +316,13 @@ class Codec(Generic[T]):
         return self._version + self._encode(value)
 
     def decode(self, data: bytes) -> T | None:
-        """None, and a warning, if another version wrote it."""
+        """The decoded value; None, and a warning, if another version wrote it."""
         if data[:1] == self._version:
             try:
                 return self._decode(memoryview(data)[1:])
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
                 pass
-        log.warning("the state store holds a %s that this version can't read; it is taken for gone", self._name)
+        log.warning("the state store holds a %s that this version can't read; it is ignored", self._name)
         return None
 
 
@@ -373,7 +373,7 @@ def _take_prefix(rest: str) -> tuple[str, str]:
 
 
 def _path(rest: str) -> str:
-    """From `///absolute/path` or `relative/path`."""
+    """The path of a file, from `///absolute/path` or `relative/path`."""
     path = unquote(re.sub("^///+", "/", rest))
     if sys.platform == "win32" and re.match(r"/[A-Za-z]:", path):
         path = path[1:]

@@ -117,7 +117,7 @@ class MemoryState(StateBackend):
         return self._logs.size
 
     async def check(self) -> None:
-        """It is always available."""
+        """Raise nothing: memory is always available."""
 
     async def get(self, key: str) -> Entry | None:
         row = self._entries.find(key, self._clock())
@@ -200,7 +200,7 @@ class MemoryState(StateBackend):
         self._entries, self._logs = _Table(), _Table()
 
     def _write(self, key: str, row: _Key | None, value: bytes, now: float, expires: float) -> int:
-        """`row` is the one that the key has, if any."""
+        """Write a key; `row` is the one that it has, if any."""
         self._sweep(now)
         entries, size = self._entries, len(key) + len(value)
         growth = size if row is None else size - row.size
@@ -214,7 +214,7 @@ class MemoryState(StateBackend):
         return row.entry.version
 
     def _check_free(self, is_new: bool, growth: int, share: float) -> None:
-        """Raises StoreFull without room for a new key or log, or for `growth` bytes, below a share of the store."""
+        """Raises StoreFull if a new key or log, or `growth` more bytes, would exceed a share of the store."""
         has_slot = not is_new or self.held + 1 <= self._max_entries * share
         if has_slot and (growth <= 0 or self._entries.size + growth <= self._max_entry_bytes * share):
             return
@@ -227,7 +227,7 @@ class MemoryState(StateBackend):
             self._sweep_at = now + 1
 
     def _shrink_logs(self, size: int) -> None:
-        """Drop the oldest records of the logs that were not appended to for longest."""
+        """Drop the oldest records of the logs whose last append was longest ago."""
         while self._logs.size + size > self._max_log_bytes:
             name, log = next(iter(self._logs.rows.items()))
             if log.records:

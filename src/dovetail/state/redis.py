@@ -161,7 +161,7 @@ class RedisState(StateBackend):
         return await self._call("EVAL", script, len(keys), *arguments, once=once)
 
     async def _call(self, *command: Value, once: bool = False) -> Any:
-        """The reply to a command. If the connection is lost, the command is sent again, unless it is for `once`."""
+        """Send a command and return the reply. After a lost connection it is sent again, once, unless `once` is set."""
         connection = self._connected()
         since = connection.loop.time()
         while True:
@@ -186,7 +186,7 @@ class RedisState(StateBackend):
         return self._connection
 
     def _changed(self, topic: str) -> None:
-        """A topic has got its first listener, or lost its last."""
+        """Subscribe to a topic that has got its first listener, or unsubscribe from one that lost its last."""
         with contextlib.suppress(RuntimeError, StoreUnavailable):  # no event loop: the first call on one subscribes
             self._connected().topic_changed(topic)
 
@@ -228,7 +228,7 @@ class _Connection:
         self._task = self.loop.create_task(self._run(), name="dovetail state connection")
 
     async def wait_until_up(self, deadline: float) -> None:
-        """Raises StoreUnavailable."""
+        """Wait until the store is available. Raises StoreUnavailable."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self._up_or_failed.wait()
@@ -238,7 +238,7 @@ class _Connection:
             raise StoreUnavailable(self._error.message)
 
     def send(self, command: tuple[Value, ...], since: float) -> "asyncio.Future[Any]":
-        """The reply, or an exception. Commands that wait for a running pipeline share the next one."""
+        """Send a command; returns the reply or an exception. Commands that wait for a pipeline share the next one."""
         if len(self._queue) + self._in_flight >= self._state.max_waiting:
             raise StoreUnavailable("The server's state store has too much to do now; try again later")
         reply: asyncio.Future[Any] = self.loop.create_future()
@@ -299,7 +299,7 @@ class _Connection:
         """Connect, subscribe and receive, until the connection is lost."""
         async with asyncio.timeout(CALL_TIMEOUT):
             if "maxmemory_policy" not in await self._check_info():
-                log.warning("See that maxmemory-policy is noeviction in %s: it does not tell", self._address.shown)
+                log.warning("%s does not report maxmemory-policy; make sure that it is noeviction", self._address.shown)
             pubsub = self._client.pubsub()
             await pubsub.connect()  # type: ignore[no-untyped-call]
         self._subscribed.clear()
@@ -315,7 +315,7 @@ class _Connection:
             await pubsub.aclose()  # type: ignore[no-untyped-call]
 
     async def _subscribe_and_ping(self, pubsub: PubSub, receiving: "asyncio.Task[None]") -> None:
-        """Until receiving has failed."""
+        """Subscribe to new topics and ping the store, until receiving has failed."""
         ping_at = 0.0
         while not receiving.done():
             self._wakeup.clear()
@@ -343,7 +343,7 @@ class _Connection:
                     await verb(*(self._channel + name.encode() for name in names))
 
     async def _receive(self, pubsub: PubSub) -> None:
-        """A topic is woken too when it is subscribed: it may have been published just before."""
+        """Receive wake-ups. A topic is also woken when it is subscribed: it may have been published just before."""
         while True:
             match await pubsub.get_message(timeout=None):
                 case {"type": "message" | "subscribe", "channel": bytes(channel)}:
@@ -377,7 +377,7 @@ class _Connection:
         return info
 
     def _mark_up(self) -> None:
-        """The store has answered, and all topics are subscribed."""
+        """Mark the store as available: it has answered, and all topics are subscribed."""
         if self.is_up:
             return
         if self._error is not None:
@@ -390,7 +390,7 @@ class _Connection:
             self._topics.wake_all()
 
     def _mark_down(self, failure: Exception) -> None:
-        """The connection was lost (then calls wait, for the store may be back at once), or could not be made."""
+        """Mark the store as down. Calls wait after a lost connection, and fail if none could be made."""
         if self.is_up:
             self.is_up = False
             self._up_or_failed.clear()
@@ -472,7 +472,7 @@ class RedisAddress:
         return f"{scheme}://{user}/{db}{query}"
 
     def connection_pool(self) -> client.ConnectionPool:
-        """Connections without timeouts and retries of their own."""
+        """A pool whose connections have no timeouts and retries of their own."""
         retry = Retry(NoBackoff(), 0)
         options = {**self.options, "protocol": 2, "socket_timeout": None, "socket_connect_timeout": CALL_TIMEOUT}
         for_sentinels = {name: options.pop(f"sentinel_{name}", None) for name in ("username", "password")}

@@ -71,7 +71,7 @@ class _Tables:
         self.woken: dict[str, None] = {}  # topics of this transaction
 
     def begin(self, writes: bool) -> int:
-        """Returns the newest wake. If this writes, no other process does so from now on."""
+        """Begin; returns the newest wake. If this writes, no other process does so from now on."""
         self._now = self._clock()
         if writes:
             self.woken.clear()
@@ -80,7 +80,7 @@ class _Tables:
         return self._wake
 
     def commit(self, calls: int) -> int:
-        """Also free a few expired rows, and write the wakes. Returns the newest wake."""
+        """Commit, after freeing a few expired rows and writing the wakes. Returns the newest wake."""
         self._sweep(4 * calls)  # a call adds one at most, so the sweep always catches up
         for topic in self.woken:
             self._wake += 1
@@ -127,12 +127,12 @@ class _Tables:
         return total
 
     def check(self) -> None:
-        """Whether a session could be opened, by a write that changes no record."""
+        """Check whether a session could be opened, by a write that changes no record."""
         self._check_free(1.0)
         self._tick()
 
     def _write(self, key: str, entry: Entry | None, value: bytes, expires: float) -> int:
-        """`entry` is the one that the key has, if any."""
+        """Write a key; `entry` is the one that it has, if any."""
         if entry is None or len(value) > len(entry.value):
             self._check_size(value)
             self._check_free(max_share(key) if entry is None else 1.0)
@@ -172,7 +172,7 @@ class _Tables:
         self._execute("DELETE FROM logs WHERE name = ?", (self._name(log),))
 
     def _find_log(self, name: bytes) -> tuple[int, int]:
-        """Its id, and that of its newest record; zeros if it does not exist."""
+        """The id of a log, and that of its newest record; zeros if it does not exist."""
         select = "SELECT id, last FROM logs WHERE name = ? AND expires > ?"
         id, last = self._one(select, name, self._now) or (0, 0)
         return id, last
@@ -194,7 +194,7 @@ class _Tables:
             raise StoreFull(f"A record of {len(data)} bytes is too large for max_bytes={self._max_bytes}")
 
     def _check_free(self, most: float) -> None:
-        """Raises StoreFull if more than that share is in use, also without expired rows."""
+        """Raises StoreFull if more than that share is in use even after expired rows are freed."""
         if self._used() >= most and not (self._sweep(1000) and self._used() < most):
             warn_once("The state store is full: max_bytes=%d", self._max_bytes)
             raise StoreFull
@@ -217,7 +217,7 @@ class _Tables:
         return freed
 
     def _name(self, name: str) -> bytes:
-        """In the file. A name that can't be stored, with half a surrogate pair, finds nothing there."""
+        """A name as it is in the file. One that can't be stored, with half a surrogate pair, finds nothing there."""
         return self._prefix + name.encode("utf-8", "surrogatepass")
 
     def _one(self, statement: str, *values: object) -> Any:
@@ -225,7 +225,7 @@ class _Tables:
 
 
 def _in_thread(writes: bool, work: Callable[..., T]) -> Callable[..., Coroutine[Any, Any, T]]:
-    """A method of the backend that its thread runs."""
+    """Make a method of the backend that its thread runs."""
     return lambda state, *args, **options: state.run(writes, lambda tables: work(tables, *args, **options))
 
 
@@ -281,7 +281,7 @@ class SqliteState(StateBackend):
     publish = _in_thread(True, _Tables.publish)
 
     def listen(self, topics: Iterable[str]) -> Listener:
-        """Call it on the event loop on which the listener waits."""
+        """A listener for topics; call this on the event loop on which it waits."""
         with contextlib.suppress(RuntimeError):
             self._move_to(asyncio.get_running_loop())
         return super().listen(topics)
@@ -317,7 +317,7 @@ class SqliteState(StateBackend):
             self._thread.start()
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Calls that were running on another event loop are lost, wake-ups too."""
+        """Move to this event loop. Calls that were running on another one are lost, and so are wake-ups."""
         if loop is not self._loop:
             self._loop = loop
             self._waiting = 0
@@ -369,7 +369,7 @@ class SqliteState(StateBackend):
         return jobs
 
     def _serve(self, jobs: list[_Job], writes: bool, polls: bool) -> list[_Outcome]:
-        """The result or the error of each. They fail together, but a job is refused before it has changed anything."""
+        """Run jobs; returns the result or error of each. They fail together; a refused job has changed nothing."""
         outcomes: list[_Outcome] = []
         try:
             tables = self._current_tables()
@@ -395,7 +395,7 @@ class SqliteState(StateBackend):
         return outcomes
 
     def _read_wakes(self, tables: _Tables) -> None:
-        """The topics that other processes have published. Some of them may be deleted already."""
+        """The topics that other processes have published. Some of them may have been deleted before."""
         for id, topic in tables.wakes_since(self._seen):
             self._missed |= id != self._seen + 1
             self._seen = id
@@ -403,7 +403,7 @@ class SqliteState(StateBackend):
                 self._woken.add(topic[len(self._prefix) :].decode("utf-8", "replace"))
 
     def _current_tables(self) -> _Tables:
-        """A file that was removed or replaced is opened anew."""
+        """The tables of the open file; a file that was removed or replaced is opened again."""
         now = time.monotonic()
         if now >= self._check_file_at:
             self._check_file_at = now + self._timeout / 2
@@ -423,7 +423,7 @@ class SqliteState(StateBackend):
         return self._tables
 
     def _fail(self, failure: Exception, writes: bool) -> None:
-        """Warn once, and close the file, and with it the transaction. The next call opens it again."""
+        """Warn once, and close the file with its transaction. The next call opens it again."""
         if not self._is_damaged and DAMAGE_CODES & {_code(failure), _code(failure.__cause__)}:
             self._is_damaged = True
             log.warning("The state file %s %s", self.path, DAMAGED)
@@ -486,7 +486,7 @@ def _prepare(connection: sqlite3.Connection, path: str) -> None:
 
 
 def _is_ours(connection: sqlite3.Connection, path: str) -> bool:
-    """False if it is empty. Raises SetupError if another program, or another version of this one, made it."""
+    """Whether Dovetail made the file; False if it is empty. Raises SetupError if another program or version made it."""
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application != APPLICATION_ID and (tables or application):

@@ -49,7 +49,7 @@ class LineSplitter:
         return lines
 
     def end(self) -> list[Line]:
-        """The partial line is complete: its newline arrived, or the input has ended."""
+        """End the partial line: its newline arrived, or the input has ended."""
         line, self._partial = self._partial, bytearray()
         discarded, self._discarding = self._discarding, False
         return [] if discarded or not line or line.isspace() else [line]
@@ -310,7 +310,7 @@ class ThreadWriter(_SendBuffer):
         threading.Thread(target=self._write, name="dovetail-stdout", daemon=True).start()
 
     def cork(self) -> None:
-        """Nothing: the thread writes every line by itself."""
+        """Do nothing: the thread writes every line by itself."""
 
     uncork = cork
 

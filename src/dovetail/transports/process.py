@@ -116,11 +116,11 @@ async def _cancel_tasks(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def end_lifespan(work: Coroutine[Any, Any, None], timeout: float, *, drain_timeout: float = 0.0) -> None:
-    """Await `work`, which drains and then ends the lifespan, for `drain_timeout` and `timeout` seconds."""
+    """Await `work`, which drains and then ends the lifespan, for at most `drain_timeout` plus `timeout` seconds."""
     ending = asyncio.ensure_future(work)
     await asyncio.wait({ending}, timeout=drain_timeout + timeout)
     if not ending.done():
-        log.warning("the lifespan did not end within %g s and was left", timeout)
+        log.warning("the lifespan did not end within %g s and was abandoned", timeout)
     elif (failure := ending.exception()) is not None:
         log.error("the lifespan failed at its end", exc_info=failure)
 
@@ -195,7 +195,7 @@ class StopSignal:
 
 @contextlib.contextmanager
 def observed_signals(callback: Callable[[], object]) -> Iterator[None]:
-    """In the process of another ASGI server: call `callback` on the loop at a signal, then that server's handler."""
+    """Call `callback` on the loop at a signal, then the handler of the ASGI server that owns this process."""
     loop = asyncio.get_running_loop()
     handlers: dict[signal.Signals, Any] = {}
 

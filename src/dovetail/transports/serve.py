@@ -92,7 +92,7 @@ def serve_http(
 def _run_worker(
     engine: Engine, make_service: "Callable[[], HttpService]", started: Callable[[], None], parent: int | None
 ) -> None:
-    """One process, as a single one or as a worker of `parent`."""
+    """Run one process: the only one, or a worker of `parent`."""
     log_to_stderr(engine.redactor)
 
     async def run() -> None:

@@ -33,7 +33,7 @@ RunWorker = Callable[[Callable[[], None], int], None]
 
 
 class RestartPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """When a worker that has ended is replaced. Times are in seconds."""
+    """The rules for replacing a worker that has ended. Times are in seconds."""
 
     min_uptime: float = 1.0  # a worker that ends sooner has failed
     max_failures: int = 5  # in a row, while no worker serves
@@ -42,7 +42,7 @@ class RestartPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def watch_parent(descriptor: int, on_end: Callable[[], None]) -> None:
-    """In a worker, on its loop: call `on_end` once the parent has closed its end of the pipe, or was killed."""
+    """Call `on_end` on the worker's loop once the parent has closed its end of the pipe, or was killed."""
     loop = asyncio.get_running_loop()
 
     def ended() -> None:
@@ -115,7 +115,7 @@ class Supervisor:
         return previous
 
     def _signalled(self, number: int, _frame: FrameType | None) -> None:
-        """The first signal ends the workers gracefully, the second kills them."""
+        """Handle a signal: the first one ends the workers gracefully, the second kills them."""
         if not self._ending:
             self._ending = True
             return
@@ -151,7 +151,7 @@ class Supervisor:
                 self._announce = None
 
     def _reap(self) -> list[tuple[int, float, str]]:
-        """The workers that have ended: the pid of each, when it started, and how it ended."""
+        """Collect the workers that have ended: the pid of each, when it started, and how it ended."""
         ended = []
         for worker in list(self._workers):
             pid, status = os.waitpid(worker, os.WNOHANG)
@@ -216,7 +216,7 @@ class Supervisor:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
 
     def _run_forked(self, handled: set[signal.Signals]) -> NoReturn:
-        """Never returns: code after `run()` is for the parent alone."""
+        """Run a worker after the fork. Never returns: code after `run()` is for the parent alone."""
         code = 1
         try:
             self._reset_inherited()
@@ -246,7 +246,7 @@ class Supervisor:
 
 
 def _print_error(line: str) -> None:
-    """The parent does not log: the thread of the log would be missing in workers that it forks later."""
+    """Print an error. The parent does not log: its log thread would be missing in workers that it forks later."""
     with contextlib.suppress(Exception):
         sys.stderr.write(f"dovetail: {line}\n")
         sys.stderr.flush()

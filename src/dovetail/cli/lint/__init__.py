@@ -39,7 +39,7 @@ It ends with 1 if something at or above --fail-on is found. Tokens are an estima
 
 
 class Catalog(NamedTuple):
-    """The definitions of a server, as they came over the wire."""
+    """The definitions of a server, as the server sent them."""
 
     tools: Sequence[rules.Definition] = ()
     resources: Sequence[rules.Definition] = ()
@@ -135,7 +135,7 @@ def _findings(catalog: Catalog) -> Iterator[rules.Finding]:
 
 
 def estimate_tokens(tool: Mapping[str, Any]) -> int:
-    """By the bytes of the JSON that models are shown: English prose and JSON have three to five per token."""
+    """Estimate by the bytes of the JSON that models are shown: English prose and JSON have three to five per token."""
     shown = {key: tool[key] for key in ("name", "description", "inputSchema") if key in tool}
     try:
         text = json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
@@ -145,7 +145,7 @@ def estimate_tokens(tool: Mapping[str, Any]) -> int:
 
 
 def report_lines(findings: Sequence[rules.Finding]) -> list[str]:
-    """Each rule once, with its findings."""
+    """The report: each rule once, with its findings."""
     lines = []
     for name, found in _by_rule(findings).items():
         rule = rules.RULES[name]
@@ -187,7 +187,7 @@ def _place(finding: rules.Finding) -> str:
 
 
 def summary(findings: Sequence[rules.Finding]) -> str:
-    """`2 errors, 1 warning`."""
+    """The counts in words: `2 errors, 1 warning`."""
     counts = Counter(finding.level for finding in findings)
     levels = [level for level in reversed(rules.LEVELS) if counts[level]]
     return (

@@ -57,7 +57,7 @@ class RuleChoice(NamedTuple):
 
     @classmethod
     def parse(cls, word: str) -> "RuleChoice":
-        """`schema-ref`, `schema` for all of `schema-…`, `schema-ref:bake` for one tool. Raises KeyError."""
+        """Parse `schema-ref`, `schema` for all of `schema-…`, or `schema-ref:bake` for one tool. Raises KeyError."""
         rule, _, name = word.partition(":")
         named = {rule} if rule in RULES else {each for each in RULES if each.startswith(f"{rule}-")}
         if not named:
@@ -141,7 +141,7 @@ def check_hints(tools: Sequence[Definition], server: str) -> Iterator[Finding]:
 
 
 def _split(name: str) -> list[str]:
-    """`noteDelete` and `note_delete` have the same words."""
+    """The words of a name; `noteDelete` and `note_delete` have the same."""
     return [word.lower() for word in _WORDS.findall(name)]
 
 
@@ -168,7 +168,7 @@ def _check_tool_hints(tool: Definition, words: Sequence[str]) -> Iterator[Findin
 
 
 def _destructive_verb(words: Sequence[str]) -> str:
-    """Empty if there is none."""
+    """The destructive verb in a name; empty if there is none."""
     if not words:
         return ""
     first, last = words[0], words[-1]

@@ -50,7 +50,7 @@ class Subschema(NamedTuple):
 
     @property
     def place(self) -> str:
-        """`address.street`, `tags[]`."""
+        """The place of the subschema: `address.street`, `tags[]`."""
         shown, names = "", iter(self.path)
         for keyword in names:
             if keyword == "properties":
@@ -64,7 +64,7 @@ class Subschema(NamedTuple):
 
 
 def subschemas(root: Any) -> Iterator[Subschema]:
-    """The schema itself first. Subschemas beyond MAX_SUBSCHEMAS and 128 steps are left out."""
+    """All subschemas, the schema itself first; those beyond MAX_SUBSCHEMAS and 128 steps are left out."""
     pending = [Subschema(root, (), 0)] if isinstance(root, Mapping) else []
     for _ in range(MAX_SUBSCHEMAS):
         if not pending:
@@ -112,7 +112,7 @@ class References:
 
 
 def pattern_problem(pattern: str) -> str:
-    """Empty if the pattern may be valid."""
+    """The problem of a pattern; empty if the pattern may be valid."""
     outside = _ESCAPED.sub("x", pattern)
     if unknown := _UNKNOWN_GROUP.search(outside):
         return f"{unknown[0]} is not for JSON Schema"
@@ -166,7 +166,7 @@ def _check_subschemas(schema: Schema, place: str, prefix: str = "") -> Iterator[
 
 
 def _check_types(part: Subschema) -> Iterator[tuple[str, str]]:
-    """Arrays without items, objects without properties, values without a type."""
+    """Check for arrays without items, objects without properties, values without a type."""
     schema, kinds = part.schema, _types(part.schema)
     if "array" in kinds and part.is_alone and not schema.keys() & (DESCRIBING - {"properties"}):
         yield "schema-items", ""
@@ -184,7 +184,7 @@ def _check_types(part: Subschema) -> Iterator[tuple[str, str]]:
 
 
 def _check_required(part: Subschema) -> Iterator[tuple[str, str]]:
-    """Names in `required` that are no properties. A part without properties may be described elsewhere."""
+    """Check for names in `required` that are no properties. A part without properties may be described elsewhere."""
     known, needed = as_object(part.schema.get("properties")), part.schema.get("required")
     is_whole = part.is_alone and not any(word in part.schema for word in (*UNIONS, *REFERENCES))
     if is_whole and (known or not part.path) and isinstance(needed, list):
@@ -231,7 +231,7 @@ def _check_parameters(schema: Schema, place: str) -> Iterator[Finding]:
 
 
 def _is_described(part: Schema, references: References) -> bool:
-    """By itself, by its `$ref` or by an alternative."""
+    """Whether a subschema is described: by itself, by its `$ref` or by an alternative."""
     inner = part.get("anyOf") or part.get("oneOf") or part.get("allOf")
     candidates = [part, references.resolve(part.get("$ref")), *(inner if isinstance(inner, list) else [])]
     return any(isinstance(each, Mapping) and get_text(each, "description").strip() for each in candidates)

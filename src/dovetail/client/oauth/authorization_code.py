@@ -36,7 +36,7 @@ RedirectHandler = Callable[[str], str | Awaitable[str]]
 
 
 def query_parameters(url: str) -> dict[str, str] | None:
-    """None if they are malformed, or one of them is repeated."""
+    """The parameters of a query; None if they are malformed, or one of them is repeated."""
     try:
         pairs = parse_qsl(urlsplit(url).query, keep_blank_values=True, max_num_fields=50)
     except ValueError:
@@ -46,20 +46,20 @@ def query_parameters(url: str) -> dict[str, str] | None:
 
 
 def read_authorization_code(url: str, auth_server: AuthorizationServer, state: str) -> str:
-    """From the URL of a redirect; its state is checked first (RFC 6749, 4.1.2; RFC 9207, 2.4)."""
+    """The code in the URL of a redirect; its state is checked first (RFC 6749, 4.1.2; RFC 9207, 2.4)."""
     found = query_parameters(url) if len(url) <= MAX_URL_CHARS else None
     if found is None or not hmac.compare_digest(found.get("state", "").encode(), state.encode()):
-        raise NotSignedIn("The browser came back with the answer to another question: its state is not ours")
+        raise NotSignedIn("The browser returned from another sign-in: its state is not ours")
     issuer = found.get("iss")
     if issuer is None and auth_server.metadata.authorization_response_iss_parameter_supported:
-        raise NotSignedIn("The browser came back without the name of the issuer, which should have been there")
+        raise NotSignedIn("The browser returned without the name of the issuer, which should have been there")
     if issuer is not None and issuer != auth_server.issuer:
-        raise NotSignedIn(f"The browser was sent to {shown(auth_server.issuer)}, but came back from {shown(issuer)}")
+        raise NotSignedIn(f"The browser was sent to {shown(auth_server.issuer)}, but returned from {shown(issuer)}")
     if "error" in found:
         words = ": ".join(filter(None, (plain(found["error"]), plain(found.get("error_description", "")))))
         raise NotSignedIn(f"{shown(auth_server.issuer)} did not let you in: {words}")
     if not found.get("code"):
-        raise NotSignedIn("The browser came back without a code")
+        raise NotSignedIn("The browser returned without a code")
     return found["code"]
 
 
@@ -82,7 +82,7 @@ _HEADERS = (
 
 
 def show_and_open(url: str) -> None:
-    """Shows the URL too, for a user without a browser on this machine."""
+    """Open the URL and show it too, for a user without a browser on this machine."""
     sys.stderr.write(f"Sign in with your browser; if it does not open by itself, open\n{url}\n")
     sys.stderr.flush()
     webbrowser.open(url)
@@ -101,14 +101,14 @@ class RedirectListener:
     @classmethod
     @asynccontextmanager
     async def opened(cls, redirect_uri: str | None) -> AsyncIterator["RedirectListener"]:
-        """At this URI; without a port in it, on any free one. Raises NotSignedIn if the port is in use."""
+        """Listen at this URI, or on any free port if it has none. Raises NotSignedIn if the port is in use."""
         parts = urlsplit(redirect_uri or f"http://{LOOPBACK}{CALLBACK_PATH}")
         host = "::1" if parts.hostname == "::1" else LOOPBACK
         listener = cls(parts.path or "/")
         try:
             server = await asyncio.start_server(listener._serve, host, parts.port or 0, limit=MAX_HEAD_BYTES)
         except OSError:
-            raise NotSignedIn(f"Port {parts.port} is in use, where the browser should come back to") from None
+            raise NotSignedIn(f"Port {parts.port} is in use, but the browser has to be sent back there") from None
         port = server.sockets[0].getsockname()[1]
         listener.uri = parts.geturl() if parts.port else f"http://{parts.netloc}:{port}{parts.path}"
         try:
@@ -120,7 +120,7 @@ class RedirectListener:
             await cancel_and_wait(*listener._connections)
 
     async def wait_for_redirect(self, url: str, state: str, open_browser: OpenBrowser, seconds: float) -> str:
-        """The URL of the redirect that comes back to this listener."""
+        """Wait for the redirect to this listener; returns its URL."""
         redirect: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._redirect, self._state = redirect, state
         opening = asyncio.create_task(_open(open_browser, url, redirect))
@@ -178,7 +178,7 @@ async def _open(open_browser: OpenBrowser, url: str, redirect: "asyncio.Future[s
 
 
 async def _run_in_thread(function: OpenBrowser, url: str) -> Any:
-    """A daemon thread: the process may exit while the browser is open."""
+    """Run a function in a daemon thread: the process may exit while the browser is open."""
     done: Future[Any] = Future()
 
     def run() -> None:
@@ -276,7 +276,7 @@ class OAuth(TokenSource):
         return await endpoint.request_tokens(client, form, token_request.scopes)
 
     async def _listener(self, stack: AsyncExitStack, known: RegisteredClient | None) -> RedirectListener:
-        """At the URI of the registration, if its port is free."""
+        """A listener at the URI of the registration, if its port is free."""
         registered = None if known is None else known.redirect_uri
         if self._redirect_uri is None and registered is not None and registered.startswith("http://"):
             try:
@@ -307,7 +307,7 @@ class OAuth(TokenSource):
             log.exception("redirect_handler= failed")
             raise NotSignedIn("redirect_handler= failed; the log says why") from None
         if not isinstance(redirect, str):
-            raise SetupError("OAuth: redirect_handler must return the URL that the browser came back to")
+            raise SetupError("OAuth: redirect_handler must return the URL that the browser was sent back to")
         return redirect
 
 

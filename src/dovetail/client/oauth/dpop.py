@@ -63,7 +63,7 @@ class DpopProofs:
         return {"DPoP": self.key.key.sign({"typ": "dpop+jwt", "alg": OWN_ALGORITHM, "jwk": jwk}, claims)}
 
     def remember_nonce(self, url: str, nonce: str | None) -> bool:
-        """Whether it is valid, so that the request should be sent again with it."""
+        """Store the nonce of a response; True if it is valid, so that the request should be sent again with it."""
         if nonce is None or not _NONCE.fullmatch(nonce):
             return False
         self._nonces[ServerUrl.parse(url).origin] = nonce

@@ -109,7 +109,7 @@ class ChallengeParams(NamedTuple):
 
 
 def read_challenges(headers: Iterable[str]) -> list[tuple[str, dict[str, str]]]:
-    """Lower-case schemes with their parameters; one header may hold several challenges (RFC 9110, 11.6.1)."""
+    """The challenges as lower-case schemes with parameters; one header may hold several (RFC 9110, 11.6.1)."""
     challenges: list[tuple[str, dict[str, str]]] = []
     for header in headers:
         for part in _PART.finditer(header):
@@ -123,7 +123,7 @@ def read_challenges(headers: Iterable[str]) -> list[tuple[str, dict[str, str]]]:
 
 
 def read_challenge_params(headers: Iterable[str], schemes: Sequence[str]) -> ChallengeParams:
-    """From the challenges of these schemes, the first one preferred."""
+    """The parameters of the challenges with these schemes; the first scheme is preferred."""
     challenges = read_challenges(headers)
     known = [params for scheme in schemes for each, params in challenges if each == scheme]
 
@@ -144,7 +144,7 @@ class OAuthHttp:
         self._fetch: Fetch | None = None
 
     async def document(self, url: str, kind: type[T]) -> T | None:
-        """None if there is none of this shape; an HTML page is none."""
+        """Fetch a document; None if there is none of this shape; an HTML page is none."""
         headers = {"MCP-Protocol-Version": LATEST_HANDSHAKE.name}
         for _ in range(4):
             response = await self._request(FetchRequest(url=url, headers=headers))
@@ -175,7 +175,7 @@ class OAuthHttp:
 
 
 def decode_as(body: bytes, kind: type[T]) -> T | None:
-    """None if the body is no JSON object of this shape."""
+    """The decoded body; None if it is no JSON object of this shape."""
     try:
         return msgspec.convert(read_object(body), kind)
     except msgspec.ValidationError:
@@ -192,7 +192,7 @@ def read_error(response: Fetched) -> tuple[str, str]:
 
 
 def _redirect_target(url: str, location: str) -> str:
-    """Raises NotSignedIn if it is of another origin."""
+    """The target of a redirect. Raises NotSignedIn if it is of another origin."""
     try:
         target = urljoin(url, location)
         here, there = urlsplit(url), urlsplit(target)
@@ -236,7 +236,7 @@ async def discover(
         raise NotSignedIn(f"{shown(server_url)} does not take tokens of {required}, but of {listed}")
     issuer = wanted or next(iter(offered), None)
     if issuer is None:
-        raise NotSignedIn(f"{shown(server_url)} does not say where its tokens come from")
+        raise NotSignedIn(f"{shown(server_url)} does not name an authorization server")
     metadata = await _server_metadata(issuer_http, issuer, issuer_urls(issuer), {issuer})
     if metadata is None:
         raise NotSignedIn(f"{shown(issuer)}, where tokens should come from, has no metadata of an authorization server")
@@ -244,7 +244,7 @@ async def discover(
 
 
 async def _resource_metadata(http: OAuthHttp, server_url: str, metadata_url: str | None) -> ResourceMetadata | None:
-    """At the URL of the challenge, else at the well-known ones: behind a proxy a server may not know its own URL."""
+    """The metadata at the URL of the challenge, else at well-known ones: a server may not know its URL (proxies)."""
     origin, path = _origin(server_url), urlsplit(server_url).path.rstrip("/")
     urls = (metadata_url, f"{origin}{RESOURCE_WELL_KNOWN}{path}", f"{origin}{RESOURCE_WELL_KNOWN}")
     failed = None
@@ -262,7 +262,7 @@ async def _resource_metadata(http: OAuthHttp, server_url: str, metadata_url: str
 
 
 async def _own_origin(http: OAuthHttp, server_url: str, required: str | None) -> AuthorizationServer:
-    """As in 2025-03-26: the server is its own authorization server."""
+    """The server as its own authorization server, as in 2025-03-26."""
     origin = _origin(server_url)
     metadata = await _server_metadata(http, origin, [origin + SERVER_WELL_KNOWN], {origin, f"{origin}/"})
     if is_guessed := metadata is None:
@@ -294,7 +294,7 @@ async def _server_metadata(
 
 
 def _checked(metadata: AuthorizationServerMetadata) -> AuthorizationServerMetadata:
-    """Endpoints that get secrets must be valid URLs."""
+    """The metadata after a check: endpoints that get secrets must be valid URLs."""
     for url in filter(None, (metadata.token_endpoint, metadata.registration_endpoint)):
         try:
             ServerUrl.parse(url)

@@ -74,7 +74,7 @@ class TokenEndpoint(NamedTuple):
     proofs: DpopProofs | None = None
 
     async def request_tokens(self, client: RegisteredClient, form: Mapping[str, str], scopes: Scopes) -> TokenSet:
-        """`scopes`: those of the tokens, whether the form repeats them or not."""
+        """Request tokens. `scopes` are those of the tokens, whether the form repeats them or not."""
         issuer, token_type = self.auth_server.issuer, "Bearer" if self.proofs is None else "DPoP"
         response = await self.post(client, {**form, "resource": self.auth_server.resource})
         if response.token_type.lower() != token_type.lower():
@@ -214,7 +214,7 @@ class TokenSource(ABC):
 
     @abstractmethod
     async def obtain(self, token_request: TokenRequest) -> TokenSet:
-        """Raises NotSignedIn."""
+        """Obtain tokens. Raises NotSignedIn."""
 
 
 RETRY_WINDOW = 60.0  # seconds in which a refresh or a sign-in that did not help is not repeated
@@ -246,7 +246,7 @@ class ServerTokens:
 
     @property
     def identity(self) -> str:
-        """Changes with the token, so that responses to another caller are not used from the cache."""
+        """The identity changes with the token, so that cached responses to another caller are not used."""
         return "" if self._tokens is None else self._tokens.authorization
 
     async def headers(self, request: OutgoingRequest) -> Mapping[str, str]:
@@ -268,7 +268,7 @@ class ServerTokens:
 
     @asynccontextmanager
     async def _locked(self, request: OutgoingRequest) -> AsyncIterator[None]:
-        """With the lock; the timeouts of requests that wait for it are paused, as another one may wait for the user."""
+        """Hold the lock. The timeouts of requests that wait for it are paused, as another one may wait for the user."""
         lock = self._lock.current()
         with self._paused(request):
             await lock.acquire()
@@ -281,7 +281,7 @@ class ServerTokens:
         return request.pause_timeouts() if self._source.interactive else nullcontext()
 
     async def _renew(self, request: OutgoingRequest, auth_server: AuthorizationServer, tokens: TokenSet) -> None:
-        """Before the server refuses an expired token, if the user need not sign in for it. It may fail."""
+        """Renew a token before the server refuses it, if that needs no sign-in; a failure is ignored."""
         try:
             if tokens.refresh_token:
                 await self._refresh(auth_server, tokens)
@@ -356,7 +356,7 @@ class ServerTokens:
 
     @property
     def _known_issuer(self) -> str | None:
-        """Credentials of one issuer are for the same one with all servers."""
+        """The issuer of the credentials; if they are bound to one, it is the same for all servers."""
         return self._source.first_issuer if self._source.bound_to_issuer else self._issuer
 
     def _use(self, tokens: TokenSet) -> None:
@@ -382,7 +382,7 @@ class ServerTokens:
         return True
 
     async def _save(self, tokens: TokenSet | None) -> None:
-        """Tokens that can't be stored are used as long as this program runs."""
+        """Store the tokens. If that fails they are used as long as this program runs."""
         if tokens is not None and self._source.bound_to_issuer:  # the user's own secret is not stored
             tokens = replace(tokens, client=replace(tokens.client, secret=None))
         try:
@@ -401,7 +401,7 @@ class ServerTokens:
                     http, issuer_http, self._url, params.resource_metadata, required=required, preferred=preferred
                 )
         except TimeoutError:
-            raise NotSignedIn(f"{shown(self._url)}: where its tokens come from was not to be found in time") from None
+            raise NotSignedIn(f"{shown(self._url)}: its authorization server was not found in time") from None
         known = self._known_issuer  # another server may have set it meanwhile
         if known is not None and known != auth_server.issuer:
             if self._source.bound_to_issuer:
@@ -421,7 +421,7 @@ class ServerTokens:
         return TokenEndpoint(self._http, auth_server, self._source.key, self._proofs)
 
     async def _refresh(self, auth_server: AuthorizationServer, tokens: TokenSet) -> bool:
-        """A cancelled request must not lose the new tokens: the old refresh token is used up."""
+        """Refresh the tokens. A cancelled request must not lose the new ones: the old refresh token is used up."""
         task = asyncio.create_task(self._refresh_locked(auth_server, tokens))
         try:
             return await asyncio.shield(task)
@@ -431,7 +431,7 @@ class ServerTokens:
             raise
 
     async def _refresh_locked(self, auth_server: AuthorizationServer, tokens: TokenSet) -> bool:
-        """Whether there is a valid token now. Tokens that can't be refreshed are dropped."""
+        """Refresh the tokens; returns whether there is a valid one now. Tokens that can't be refreshed are dropped."""
         async with AsyncExitStack() as stack:
             try:
                 await stack.enter_async_context(self._source.store.exclusive(self._key))
@@ -479,7 +479,7 @@ class ServerTokens:
         await self._save(tokens)
 
     def _scopes(self, auth_server: AuthorizationServer, params: ChallengeParams, tokens: TokenSet | None) -> Scopes:
-        """Those of the challenge, else of the user, else of the server's metadata; with the user's and earlier ones."""
+        """The scopes of the challenge, else the user's, else the metadata's; with the user's and earlier ones."""
         named = params.scopes or self._source.scopes or read_scopes(list(auth_server.scopes or ()))
         scopes = named | self._source.scopes | frozenset(() if tokens is None else tokens.requested)
         offered = auth_server.metadata.scopes_supported or ()

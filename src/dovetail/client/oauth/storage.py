@@ -67,10 +67,10 @@ class TokenStore(Protocol):
     async def load(self, key: str) -> TokenSet | None: ...
 
     async def save(self, key: str, tokens: TokenSet | None) -> None:
-        """None removes them. Other processes may save other keys at the same time."""
+        """Save tokens; None removes them. Other processes may save other keys at the same time."""
 
     def exclusive(self, key: str) -> AbstractAsyncContextManager[None]:
-        """A lock for the tokens of this key: a refresh token is good for one use only."""
+        """Lock the tokens of this key: a refresh token can be used only once."""
 
 
 class MemoryTokens:
@@ -147,7 +147,7 @@ class TokenFile:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o600)
         except OSError as failure:
-            raise NotSignedIn(f"{path}: the tokens can't be kept there: {failure.strerror}") from None
+            raise NotSignedIn(f"{path}: the tokens can't be stored there: {failure.strerror}") from None
         try:
             deadline = time.monotonic() + self._lock_seconds
             while not _try_lock(lock):
@@ -159,7 +159,7 @@ class TokenFile:
             os.close(lock)  # releases it
 
     def _read(self) -> dict[str, TokenSet]:
-        """Empty if the file is broken: the next tokens replace it. Raises NotSignedIn if the file is unsafe."""
+        """The tokens in the file; none if it is broken: the next replace it. Raises NotSignedIn if it is unsafe."""
         try:
             file = os.open(self.path, os.O_RDONLY | _NO_LINK | _NO_BLOCK)
         except FileNotFoundError:
@@ -204,7 +204,7 @@ class TokenFile:
         except OSError as failure:
             with suppress(OSError):
                 temporary.unlink()
-            raise NotSignedIn(f"{self.path}: the tokens can't be kept: {failure.strerror}") from None
+            raise NotSignedIn(f"{self.path}: the tokens can't be stored: {failure.strerror}") from None
 
 
 _NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)

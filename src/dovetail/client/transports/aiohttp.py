@@ -48,7 +48,7 @@ class HttpResponse:
 
     @property
     def status_text(self) -> str:
-        """Such as `404 Not Found`, with the detail."""
+        """The status as text, such as `404 Not Found`, with the detail."""
         try:
             phrase = f"{self.status} {HTTPStatus(self.status).phrase}"
         except ValueError:
@@ -69,7 +69,7 @@ class HttpResponse:
                     self._buffer += chunk
 
     async def read_chunk(self) -> bytes:
-        """Empty at the end of the body."""
+        """Read a chunk of the body; empty at its end."""
         buffered, self._buffer = self._buffer, b""
         return buffered or await self._receive_chunk()
 
@@ -136,7 +136,7 @@ class HttpClient:
         )
 
     def _socket(self, address: Any) -> socket.socket:
-        """Checks the address that is connected to: another DNS lookup may lead elsewhere."""
+        """A socket for an address, which is checked here: another DNS lookup may lead elsewhere."""
         ip = str(address[4][0])
         self._in_private_network = (
             self._in_private_network and not is_allowed_address(ip) and is_allowed_address(ip, allow_private=True)
@@ -195,7 +195,7 @@ class HttpClient:
                 raw.release()
 
     async def _answer_challenge(self, request: OutgoingRequest, response: HttpResponse, added: Headers) -> bool:
-        """Whether the request should be sent again."""
+        """Pass a challenge to the credentials; returns whether the request should be sent again."""
         if self._credentials is None:
             if response.status == 401 and not any(name.lower() == AUTHORIZATION.lower() for name in self._headers):
                 response.detail = "it wants a token; give the client auth=OAuth(), or a token as auth="

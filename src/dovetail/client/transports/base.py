@@ -119,7 +119,7 @@ class Backoff:
         self._failures = 0
 
     def ended(self, after: float) -> None:
-        """A connection has ended after so many seconds; one that lasted does not count as a failure."""
+        """Record that a connection has ended after so many seconds; one that lasted does not count as a failure."""
         if after > 0.5:
             self._failures = 0
 
@@ -132,7 +132,7 @@ class Backoff:
 
 
 class Receiver(Protocol):
-    """Gets what a transport receives, and hears of failures; implemented by the dispatcher."""
+    """Receives messages and failures from a transport; implemented by the dispatcher."""
 
     timeouts: RequestTimeouts
 
@@ -143,16 +143,16 @@ class Receiver(Protocol):
         """Whether a caller still waits for the response to a request."""
 
     def request_failed(self, id: RequestId | None, failure: DovetailError, body: bytes | None = None) -> None:
-        """A message was not delivered, or gets no response. `body`: the JSON-RPC error with which it was refused."""
+        """Report a message that was not delivered or gets no response. `body`: the JSON-RPC error that refused it."""
 
     def messages_missed(self) -> None:
-        """Notifications of the server may have been lost, as a stream broke."""
+        """Report that a stream broke, so notifications of the server may have been lost."""
 
     def session_ended(self, reason: str) -> None:
-        """Pending requests get no response any more; another handshake may follow on the same transport."""
+        """Report that pending requests get no response; another handshake may follow on the same transport."""
 
     def connection_lost(self, reason: str) -> None:
-        """The server is gone for good."""
+        """Report that the server has ended, or can't be reached any more."""
 
 
 async def cancel_and_wait(*tasks: "asyncio.Future[Any]") -> None:
@@ -163,7 +163,7 @@ async def cancel_and_wait(*tasks: "asyncio.Future[Any]") -> None:
 
 def check_unread(receiver: Receiver, responses: int) -> None:
     if responses > MAX_UNREAD:
-        receiver.connection_lost("the server asks, and does not read the answers")
+        receiver.connection_lost("the server sends requests, but does not read the responses")
 
 
 class Transport(ABC):
@@ -190,10 +190,10 @@ class Transport(ABC):
         """End the connection in a bounded time."""
 
     def set_revision(self, revision: Revision) -> None:  # noqa: B027
-        """The revision is negotiated."""
+        """Use the negotiated revision."""
 
     def cancel_request(self, id: RequestId) -> bool:  # noqa: ARG002
-        """Stop waiting for a response. True if that alone tells the server to stop."""
+        """Stop waiting for a response. True if the server stops the request because of that."""
         return False
 
     @property
@@ -244,11 +244,11 @@ class ServerUrl(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """Without the query, which may hold secrets."""
+        """The URL without its query, which may hold secrets."""
         return self.url.partition("?")[0][:_MAX_SHOWN_CHARS]
 
     def join(self, reference: str, base: str | None = None) -> str:
-        """An absolute or relative URL that the server names; BadResponse if it is of another origin."""
+        """A URL, absolute or relative, that the server names. Raises BadResponse if it is of another origin."""
         try:
             url = reference if _NOT_IN_A_URL.search(reference) else urljoin(base or self.url, reference)
         except ValueError:
@@ -305,7 +305,7 @@ def _origin(split: SplitResult) -> _Origin:
 
 
 def checked_headers(headers: Mapping[Any, Any]) -> dict[str, str]:
-    """The user's headers for every request; SetupError for one that is malformed or the client's own."""
+    """The user's headers for every request. Raises SetupError for one that is malformed or reserved for the client."""
     for name, value in headers.items():
         if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
             raise SetupError(f"Client: headers={{{name!r}: …}}: that is not the name of a header")

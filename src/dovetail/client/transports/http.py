@@ -86,7 +86,7 @@ async def read_refusal(message: OutgoingMessage, response: HttpResponse) -> tupl
 
 
 def _retry_after(response: HttpResponse) -> float | None:
-    """Seconds, from either form of the header; None if it is missing or malformed."""
+    """The seconds in Retry-After, in either form of the header; None if it is missing or malformed."""
     text = (response.header("Retry-After") or "").strip()
     try:
         seconds = float(text) if text.isdecimal() else (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
@@ -215,9 +215,9 @@ class HttpSession:
                 except (BadResponse, NotSignedIn, ServerError) as bad:
                     if not reader.connections:
                         if not isinstance(bad, ServerError) or bad.code not in NO_GET_STREAM:
-                            log.warning("nothing is heard of what the server says unasked: %s", bad)
+                            log.warning("the GET stream failed, server notifications are lost: %s", bad)
                         return
-                    log.warning("the session's own stream broke: %s", bad)
+                    log.warning("the GET stream broke: %s", bad)
                     reader.last_id = ""  # the server may have refused to replay from there
                 self.stream_ready.set()
                 await asyncio.sleep(reader.backoff.next_delay())

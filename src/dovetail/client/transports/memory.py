@@ -58,10 +58,10 @@ class MemoryTransport(Transport):
                 connection.feed(line)
 
     async def drain(self) -> None:
-        """The engine reads every line at once."""
+        """Return at once: the engine reads every line immediately."""
 
     async def close(self) -> None:
-        """Stops the engine even if it is cancelled."""
+        """Close, and stop the engine even if this is cancelled."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -87,4 +87,4 @@ class _ClientPipe:
         self._loop.call_soon(self._receiver.receive, as_line(message)[:-1], context=self._context)
 
     async def drain(self) -> None:
-        """The client takes every message at once."""
+        """Return at once: the client takes every message immediately."""

@@ -28,7 +28,7 @@ class ProcessGroup:
         self._is_gone = False
 
     def is_alive(self) -> bool:
-        return os.name == "posix" and self._signal(0)  # other systems don't tell
+        return os.name == "posix" and self._signal(0)  # other systems don't report it
 
     def terminate(self) -> None:
         self._signal(signal.SIGTERM if os.name == "posix" else signal.CTRL_BREAK_EVENT)  # type: ignore[attr-defined,unused-ignore]
@@ -42,7 +42,7 @@ class ProcessGroup:
                 subprocess.run(command, capture_output=True, timeout=10, check=False)
 
     def _signal(self, number: int) -> bool:
-        """Whether it reached a process. An empty group gets no more signals: its number may be reused."""
+        """Signal the group; True if it reached a process. An empty group gets no more: its number may be reused."""
         if self._is_gone:
             return False
         send = os.killpg if os.name == "posix" else os.kill
@@ -227,7 +227,7 @@ async def stop_process_group(group: ProcessGroup, exited: asyncio.Event, seconds
 
 
 async def wait_until(event: asyncio.Event, seconds: float) -> bool:
-    """Whether the event was set in time."""
+    """Wait for the event; returns whether it was set in time."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
     return event.is_set()

@@ -145,7 +145,7 @@ class HttpApp:
         request.response.started = request.response.ended = True
 
     async def _health(self, request: HttpRequest) -> None:
-        """Host and Origin are not checked, for a probe may send any; pages of other origins can't read the response."""
+        """Answer a probe. Host and Origin are not checked: a probe may send any, and other origins can't read this."""
         if request.method not in ("GET", "HEAD"):
             await request.refuse_method(b"GET, HEAD", "GET this path")
             return
@@ -154,7 +154,7 @@ class HttpApp:
         await request.response.json(200 if status == OK else 503, body, [(b"cache-control", b"no-store")])
 
     def _readiness(self) -> str:
-        """As this worker knows it: a probe does not query the store."""
+        """Readiness as this worker knows it: a probe does not query the store."""
         if self._draining:
             return "draining"
         failure = self._running.lease.store_error if self._running is not None and self._running.is_open else None
@@ -181,7 +181,7 @@ class HttpApp:
         return False
 
     def _begin_start(self) -> "RunningApp":
-        """In another task and context: a request that disconnects must not cancel the start."""
+        """Start in another task and context: a request that disconnects must not cancel the start."""
         self._running = running = RunningApp(self)
 
         def on_done(started: asyncio.Future[None]) -> None:
@@ -201,7 +201,7 @@ class HttpApp:
         await self._ensure_started()
 
     def begin_drain(self) -> None:
-        """Let `/ready` fail; requests are still served."""
+        """Make `/ready` fail; requests are still served."""
         self._draining = True
 
     async def drain(self, timeout: float | None = None) -> None:
@@ -227,7 +227,7 @@ class HttpApp:
 
     @contextlib.asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        """For the lifespan of a host: start now, drain at a signal or at the end.
+        """Serve within the lifespan of a host: start now, drain at a signal or at the end.
 
         A host ends its lifespan only after the last response, and open streams would never end.
         """
@@ -280,7 +280,7 @@ def route_of(scope: Scope) -> str:
 
 
 def _default_state(options: HttpOptions) -> MemoryState:
-    """Entries: for each session a record and a message log, for each stream its presence, event logs, requests."""
+    """Memory for each session's record and message log, and each stream's presence, event logs and requests."""
     entries = 2 * options.max_sessions + options.max_streams + 2 * MAX_STREAMS + MAX_PENDING_REQUESTS
     entry_bytes = (4_000 + options.max_sessions) * (MAX_CLIENT + 1024)  # also if each `initialize` is at its limit
     return MemoryState(max_entries=entries, max_entry_bytes=entry_bytes)
@@ -323,7 +323,7 @@ class RunningApp:
         raise invalid_request(404, f"There is nothing at this path; the MCP endpoint is {self._options.path}")
 
     async def start(self, owner: Any) -> None:
-        """If it fails, all is undone: the next try opens another state."""
+        """Start the app. If that fails, all is undone, and the next try opens another state."""
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(self._close_state)
             await self._open_handlers()
@@ -351,7 +351,7 @@ class RunningApp:
                 self._engine.release_state(self.state)
 
     async def end(self, timeout: float) -> None:
-        """Drain once, also if several callers wait for it."""
+        """Drain once, even if several callers wait for it."""
         if self._ended is None:
             self._ended = self.loop.create_task(self._end(timeout))
         await asyncio.shield(self._ended)

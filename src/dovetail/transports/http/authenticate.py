@@ -81,7 +81,7 @@ class PresentedToken(NamedTuple):
 
 
 class Authenticator:
-    """Lives as long as the app on one event loop."""
+    """Authenticates requests, as long as the app runs on one event loop."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class Authenticator:
         return self._auth.challenges(refusal, self._urls.metadata(scope, route)) + nonce_header
 
     def _presented(self, header: bytes) -> PresentedToken:
-        """Raises Unauthorized if the header holds no token that could be good."""
+        """The token that a request presents. Raises Unauthorized if the header holds no token that could be valid."""
         scheme, _, rest = header.strip(b" \t").partition(b" ")
         token, scheme = rest.strip(b" \t"), scheme.lower()
         if scheme not in self._schemes or not token:
@@ -200,7 +200,7 @@ class Authenticator:
         return outcome
 
     async def _verify(self, presented: PresentedToken) -> Verified | int:
-        """Call the verifiers; a status if they fail. Their exceptions may hold the token, and are not logged."""
+        """Call the verifiers; a status if they fail. Their exceptions are not logged: these may hold the token."""
         seconds = self._limits.verify_timeout
         try:
             async with asyncio.timeout(seconds):
@@ -266,7 +266,7 @@ class Authenticator:
                         now.valid_until - self._clock(), min(limits.recheck_delay, _seconds_left(now.principal))
                     )
                 await asyncio.sleep(pause)
-        finally:  # also after a failure: no stream goes on unwatched
+        finally:  # even after a failure: no stream stays open unwatched
             end()
 
 

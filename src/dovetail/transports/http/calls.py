@@ -79,7 +79,7 @@ class PostInFlight(msgspec.Struct, eq=False):
         await keep_alive(self.receive, finished, self.keep_alive_interval, self.beat, self.on_disconnect)
 
     async def announce(self) -> None:
-        """Let other workers know of a call that takes long."""
+        """Make a call that takes long known to other workers."""
 
     async def beat(self) -> None:
         """Keep the session and the connection alive; the end of the session ends no call."""
@@ -120,7 +120,7 @@ class HttpCall(PostInFlight, eq=False, kw_only=True):
             self.context.channel.close()
 
     def cancel(self) -> None:
-        """The client wants no response any more."""
+        """Cancel the call: the client wants no response any more."""
         if self.open:
             self.close()
             self.context.mark_cancelled()
@@ -128,7 +128,7 @@ class HttpCall(PostInFlight, eq=False, kw_only=True):
                 self.task.cancel()
 
     def stop(self) -> None:
-        """The server shuts down: the response is an error."""
+        """Stop the call because the server shuts down: the response is an error."""
         if self.open:
             self.stop_error = ProtocolError("The server is shutting down and has stopped this call", http_status=503)
             self.cancel()
@@ -211,7 +211,7 @@ class HttpBatch(PostInFlight, eq=False):
             await call.announce()
 
     def stop(self) -> None:
-        """Its calls are stopped one by one; a client that does not take the response is abandoned."""
+        """Stop the calls one by one; a client that does not take the response is abandoned."""
         if self.is_responding:
             self.response.http_response.abandon()
 
@@ -247,7 +247,7 @@ def _log_failure(task: asyncio.Task[None]) -> None:
 
 
 def detached(post: PostInFlight, work: Coroutine[Any, Any, object]) -> Awaitable[object]:
-    """Work that a disconnect does not cancel. With a fast path, the task of the request goes on anyway."""
+    """Run work that a disconnect does not cancel. With a fast path, the task of the request goes on anyway."""
     return work if post.response.http_response.fast_path is not None else in_own_task(post, work)
 
 
@@ -316,7 +316,7 @@ class RunningCalls:
                 self._listener.remove(session_topic(session_id))
 
     async def cancel(self, session_id: str, id: RequestId) -> None:
-        """`notifications/cancelled` of a client; `initialize` can't be cancelled."""
+        """Cancel the call that a client's `notifications/cancelled` names; `initialize` can't be cancelled."""
         call = self.by_id.get((session_id, id))
         if call is not None:
             if call.context.request.method != "initialize":
@@ -326,7 +326,7 @@ class RunningCalls:
             await self._state.publish(session_topic(session_id))
 
     def cancel_session(self, session_id: str) -> None:
-        """The session has ended; other workers are notified by the session itself."""
+        """Cancel the calls of a session that has ended; the session itself notifies other workers."""
         for (owner, _), call in tuple(self.by_id.items()):
             if owner == session_id:
                 call.cancel()
@@ -348,7 +348,7 @@ class RunningCalls:
                 try:
                     await self._cancel_unwanted(self._announced.get(name, set()))
                 except Exception as failure:  # the calls go on, which does no harm
-                    log.debug("whether calls are still wanted is not known: %s", failure)
+                    log.debug("cancellations by other workers can't be read: %s", failure)
 
     async def _cancel_unwanted(self, calls: set[HttpCall]) -> None:
         for call in tuple(calls):

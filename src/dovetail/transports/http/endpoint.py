@@ -37,7 +37,7 @@ LISTEN = "subscriptions/listen"
 
 
 class Endpoint:
-    """Lives as long as the app on one event loop."""
+    """The MCP endpoint, as long as the app runs on one event loop."""
 
     def __init__(
         self, engine: Engine, options: HttpOptions, state: StateBackend, in_flight: InFlight, proxies: TrustedProxies
@@ -100,7 +100,7 @@ class Endpoint:
                 await self._batch(http_request, message)
             elif message.is_request:
                 serving = self._request(http_request, message)
-                del body, message  # a listen, which may last for days, would keep them
+                del body, message  # a listen, which may last for days, would hold them in memory
                 await serving
             else:
                 http_request.session = await self._find_session(http_request)
@@ -121,7 +121,7 @@ class Endpoint:
             return http_request.refuse(failure, message.id)
 
     def _serve(self, http_request: HttpRequest, context: RequestContext, response: PostResponse) -> Awaitable[object]:
-        """Not a coroutine: most calls never wait. Only one that does can be cancelled, and becomes an HttpCall."""
+        """Serve a call. No coroutine: most calls never wait. Only one that does can be cancelled, as an HttpCall."""
         id = context.request.id  # a middleware may change the request
         made = self._changes.track_changes()
         work = handle(self._engine, context)
@@ -229,7 +229,7 @@ class Endpoint:
         return detached(call, call.serve(self._engine))
 
     async def _send_initialize_response(self, call: HttpCall, message: bytes, status: int) -> None:
-        """A result comes with the header that names the session; after an error there is no session."""
+        """Send a result with the header that names the session; after an error there is no session."""
         assert call.response.session is not None
         session_id = call.response.session.record.id
         if call.failed:
@@ -327,7 +327,7 @@ class Endpoint:
     # ── notifications, and responses to server requests: only sessions have them ──
 
     async def _receive_message(self, http_request: HttpRequest, message: Envelope) -> None:
-        """Raises ProtocolError if the headers are wrong. Unknown and malformed notifications are ignored."""
+        """Receive a message. Raises ProtocolError for wrong headers; ignores unknown and malformed notifications."""
         session = http_request.session
         record = None if session is None else session.record
         inbound.accept_on_http(message, http_request.headers, record, stateless=self._options.stateless)
@@ -376,7 +376,7 @@ class Endpoint:
 
 
 def end_listen(call: HttpCall) -> None:
-    """The server ends a listen: its result is sent, then its stream closes."""
+    """End a listen from the server's side: its result is sent, then its stream closes."""
     if call.context.subscription is not None:
         call.context.subscription.end()
     else:

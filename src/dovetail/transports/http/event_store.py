@@ -26,7 +26,7 @@ MAX_STREAMS = 20_000  # in the memory of one process; a shared store has its own
 MAX_EVENTS = 1000  # of one stream
 MAX_BYTES = 4 * 1024 * 1024  # of one stream, so that a noisy one loses its own events, not those of others
 WORKER_LOST = "The worker that served this call was lost; whether the call had an effect is not known"
-RESPONSE_LOST = "This call has ended, but the server could not keep its answer for a client that comes back"
+RESPONSE_LOST = "This call has ended, but the server could not store its response for a client that resumes"
 END = b"end "  # begins the last record of a stream; the response follows, if there is one
 
 RUNNING_TTL = 7 * 86_400.0  # seconds after the last event of a stream that has not ended
@@ -59,7 +59,7 @@ class EventStore:
         self, state: StateBackend, *, ttl: float, lease: WorkerLease, retry_seconds: float = 10.0,
         max_streams: int = MAX_STREAMS,
     ) -> None:  # fmt: skip
-        """`ttl`: of a stream that has ended. An event waits `retry_seconds` for a store that is unavailable."""
+        """`ttl` is that of a stream that has ended. An event waits `retry_seconds` for a store that is unavailable."""
         self.state = state
         self.ttl = ttl
         self.lease = lease
@@ -106,7 +106,7 @@ class EventStore:
             except (StoreFull, StoreUnavailable) as failure:
                 if isinstance(failure, StoreFull) or now() >= until:
                     if not self._is_unavailable:  # logged once for each outage
-                        log.warning("events can't be kept for clients that come back: %s", failure.message)
+                        log.warning("events can't be stored for resuming clients: %s", failure.message)
                     self._is_unavailable = True
                     raise
             await asyncio.sleep(RETRY_DELAY)
@@ -181,7 +181,7 @@ class EventStream:
         return True
 
     async def end(self) -> None:
-        """End without a response, unless it has ended."""
+        """End the stream without a response, unless it has ended."""
         async with self._lock:
             if self.is_unfinished:
                 await self._end(b"")
@@ -199,7 +199,7 @@ class EventStream:
         self._become(StreamState.RUNNING)
 
     async def append(self, record: bytes, ttl: float) -> int | None:
-        """One try; finds a record that an earlier try has written. None if another worker has ended the stream."""
+        """Try once to append, or find the record of an earlier try. None if another worker has ended the stream."""
         state, size = self._store.state, len(record)
         if self.state is StreamState.NEW:
             await self._announce()
@@ -235,7 +235,7 @@ class EventStream:
             return None
 
     async def write_end(self, response: bytes) -> int | None:
-        """The number of the last record; None if the store is full. Raises StoreUnavailable."""
+        """Write the end; returns the number of the last record, None if the store is full. Raises StoreUnavailable."""
         store, number = self._store, None
         try:
             number = await store.write_with_retries(self.append, END + response, store.ttl)

@@ -32,7 +32,7 @@ from dovetail.transports.http.response import RETRY_MILLISECONDS, HttpResponse, 
 
 CHANGES = "changes"  # in event ids: the GET stream of a session; streams of calls have longer names
 MAX_MESSAGES = 100  # in the log of one session; not more than one read of a log gives
-MAX_BYTES = 1024 * 1024  # in the log of one session, about: the larger a message, the fewer are kept with it
+MAX_BYTES = 1024 * 1024  # in the log of one session, about: the larger a message, the fewer are stored with it
 WORKER_CHECK_INTERVAL = 1.0  # seconds between two checks of the worker that writes a resumed stream
 
 STATELESS = (
@@ -62,7 +62,7 @@ class ServerMessages:
         try:
             await self.append(session, message)
         except StoreFull as failure:
-            log.warning("a message can't be kept for its client: %s", failure.message)
+            log.warning("a message can't be stored for its client: %s", failure.message)
 
     async def append(self, session: SessionHandle, message: bytes) -> None:
         if await session.reload():  # the log of a session that has ended would never be dropped
@@ -82,7 +82,7 @@ class ServerMessages:
         is_request = isinstance(envelope, Envelope) and envelope.is_request
         return is_request and not await self.pending_requests.is_pending(session_id, str(envelope.id))  # type: ignore[union-attr]
 
-    # ── URL elicitations: any worker may hear that the user is done ──
+    # ── URL elicitations: `complete_elicitation` may run at any worker ──
 
     async def register_elicitation(self, session_id: str, id: str) -> None:
         """Remember for a day which session to notify."""
@@ -92,7 +92,7 @@ class ServerMessages:
             log.warning("other workers do not know of an elicitation: %s", failure.message)
 
     async def unregister_elicitation(self, id: str) -> str | None:
-        """The session to notify; None if there is none, or another worker has notified it."""
+        """Unregister; returns the session to notify, or None if there is none or another worker was first."""
         entry = await self._state.get(_elicitation_key(id))
         return entry.value.decode() if entry is not None and await self._state.delete(_elicitation_key(id)) else None
 
@@ -106,14 +106,14 @@ def _elicitation_key(id: str) -> str:
 
 
 class SessionChannel(msgspec.Struct, eq=False):
-    """The `ClientChannel` of a call in a session. Notifications can be sent also after the call."""
+    """The `ClientChannel` of a call in a session. Notifications can also be sent after the call."""
 
     _messages: ServerMessages
     _session: SessionHandle
     _response: PostResponse | None  # while the call runs
 
     def pending(self, method: str, timeout: float) -> AbstractAsyncContextManager[PendingRequest]:
-        """A server request, on the event stream of the call or else on the GET stream."""
+        """Send a server request, on the event stream of the call or else on the GET stream."""
         if (response := self._response) is None:
             raise QuestionFailed(CALL_ENDED)
         messages, session = self._messages, self._session
@@ -169,7 +169,7 @@ class Presence(msgspec.Struct, eq=False):
         return await self.current(name) in (b"", stream)
 
     async def current(self, name: str) -> bytes:
-        """The id of the stream; empty if there is none."""
+        """The id of the current stream; empty if there is none."""
         entry = await self._state.get(_presence_key(name))
         return b"" if entry is None else entry.value
 
@@ -192,12 +192,12 @@ class SessionSource:
         self.has_more = False  # after the events that were read last
         self.has_unsaved = last_event_id is not None  # the session does not know the position yet
         self._changes = changes
-        self._outages = changes.outages  # of the change log; the client need not hear of these any more
+        self._outages = changes.outages  # of the change log, already handled for this client
         self._messages = server_messages
         self._session = session
 
     async def start(self) -> None:
-        """A client without Last-Event-ID goes on at the position that was saved for its older stream."""
+        """Start reading; a client without Last-Event-ID goes on at the position that was saved for its older stream."""
         await self._session.wake_workers()  # ends an older stream at another worker
         if not self.has_unsaved and await self._session.reload():
             self.position = _saved_position(self._session)
@@ -248,7 +248,7 @@ class CallSource:
         self._last = 0  # the newest number in the log
 
     async def has_ended(self) -> bool:
-        """Whether its worker has written the end, or is lost; then this one writes it."""
+        """Whether the stream has ended: its worker has written the end, or is lost; then this one writes it."""
         self._has_writer = await self._store.has_writer(self.name)
         lease, worker = self._store.lease, self.position.worker
         if self._has_writer and (worker == lease.id or await lease.is_lost(worker)):
@@ -308,7 +308,7 @@ class GetStream:
                     return
 
     async def _wait_for_more(self) -> bool:
-        """False if the session has ended, or another GET stream has replaced this one."""
+        """Wait for events. False if the session has ended, or another GET stream has replaced this one."""
         topics = await self._wait_for_topics()
 
         async def goes_on() -> bool:
@@ -318,12 +318,12 @@ class GetStream:
         return bool(topics) and await retry_while_unavailable(goes_on, lambda: not self._closed)
 
     async def _is_current(self) -> bool:
-        """A client that resumes a call twice gets the events twice."""
+        """Whether no newer stream has replaced this one. Two that resume the same call both get its events."""
         source = self.source
         return isinstance(source, CallSource) or await self._presence.is_current(source.name, self._id)
 
     async def _wait_for_topics(self) -> set[str]:
-        """The topics that were published; meanwhile the worker that writes a remote stream is checked."""
+        """Wait for topics and return them; meanwhile the worker that writes a remote stream is checked."""
         source = self.source
         if isinstance(source, SessionSource) or not source.is_remote:
             return await self._listener.wait()
@@ -338,7 +338,7 @@ class GetStream:
                 return await with_timeout(self._listener.wait(), self._next_check - clock())
 
     async def _send(self, events: Sequence[Event]) -> bool:
-        """False if not all of them were sent."""
+        """Send events; False if not all of them were sent."""
         for frame, position in events:
             if self._closed:
                 return False
@@ -354,7 +354,7 @@ class GetStream:
         self._listener.close()
 
     async def close_now(self, retry: float | None = None) -> None:
-        """Close the connection, also if the client takes nothing; the client may resume after `retry` seconds."""
+        """Close the connection, even if the client reads nothing; the client may resume after `retry` seconds."""
         self.close()
         await self._response.close_now(retry_frame(retry))
 
@@ -374,7 +374,7 @@ class GetStream:
                 await self._presence.register(self.source.name, self._id)
             await self._save_position()
         except StoreUnavailable as failure:
-            log.debug("whether a session is still there is not known: %s", failure.message)
+            log.debug("the keep-alive of a session did not reach the state store: %s", failure.message)
         await self._response.event(sse.KEEP_ALIVE)
         if self._response.ended:
             self.on_disconnect()

@@ -1,4 +1,4 @@
-"""Calls, streams and request bodies in flight: limits, drain, and the status for pages."""
+"""Calls, streams and request bodies in flight: limits, drain, and `AppStatus`, which custom routes may show."""
 
 import asyncio
 import time
@@ -64,7 +64,7 @@ class InFlight:
             raise ProtocolError("The server is shutting down", code=INTERNAL_ERROR, http_status=503)
 
     def add(self, call: object, stop: Callable[[], object]) -> None:
-        """A call that has begun is never refused: `refuse_if_closing` is called before it begins."""
+        """Add a call; one that has begun is never refused: `refuse_if_closing` is called before it begins."""
         self.calls[call] = stop
 
     def remove(self, call: object) -> None:
@@ -73,7 +73,7 @@ class InFlight:
             self._removed.set()
 
     def track_sending(self, sending: Awaitable[None], response: HttpResponse) -> Awaitable[None]:
-        """A response that waits for a slow client counts as a call; most are sent at once."""
+        """Count a response that waits for a slow client as a call; most are sent at once."""
         return sending if sending is DONE else self._track_sending(sending, response)
 
     async def _track_sending(self, sending: Awaitable[None], response: HttpResponse) -> None:
@@ -86,7 +86,7 @@ class InFlight:
     def open_stream(
         self, stream: object, end: Callable[[float], object], abandon: Callable[[], object], caller: str
     ) -> None:
-        """Raises ProtocolError if the caller or the server has too many."""
+        """Register a stream. Raises ProtocolError if the caller or the server has too many."""
         self.refuse_if_closing()
         own = self._by_caller.get(caller, {})
         if len(own) >= self._max_per_caller and caller != ANONYMOUS:
@@ -98,7 +98,7 @@ class InFlight:
         self.streams[stream] = OpenStream(end, abandon, caller)
 
     def _evict_stream(self, own: int) -> None:
-        """Abandon the oldest stream of the caller with most, if that one still has as many as the new caller then."""
+        """Abandon the oldest stream of the caller with the most, if it keeps at least as many as the new one gets."""
         largest = max(self._by_caller.values(), key=len)
         if len(largest) <= own + 1:
             text = f"The server holds {self._max_streams} streams open; try again later, or raise max_streams"

@@ -34,7 +34,7 @@ NO_SESSION = f"There is no such session; GET {STREAM_ROUTE} opens one"
 BACKPRESSURE_BYTES = 1024 * 1024  # in the queue of a slow client before its calls and its requests have to wait
 MAX_QUEUED_BYTES = 16 * BACKPRESSURE_BYTES  # before it is disconnected; calls that end together can cause that
 MAX_POSTED = 1000  # messages in the log from other workers …
-MAX_POSTED_BYTES = 4 * BACKPRESSURE_BYTES  # … and their size, about: the larger a message, the fewer are kept with it
+MAX_POSTED_BYTES = 4 * BACKPRESSURE_BYTES  # … and their size, about: the larger a message, the fewer are stored with it
 
 log = logging.getLogger("dovetail")
 
@@ -89,7 +89,7 @@ class SseClient:
                 await self._readable.wait()
 
     async def feed(self, message: bytes) -> bool:
-        """False if the stream is ending."""
+        """Feed a message to the connection; False if the stream is ending."""
         await self.drain()  # a client that does not read can make no more requests
         if self.ending.is_set():
             return False
@@ -117,7 +117,7 @@ class SseClient:
         self._readable.set()
 
     async def close_after_end(self, initialize_timeout: float | None) -> None:
-        """Wait for the end, or for a client that has not sent `initialize` in time; then let the calls finish."""
+        """Wait until the stream ends, or `initialize` did not arrive in time; then let the calls finish."""
         loop = asyncio.get_running_loop()
         timer = None if initialize_timeout is None else loop.call_later(initialize_timeout, self._check_initialized)
         await self.ending.wait()
@@ -230,7 +230,7 @@ class SseEndpoint(msgspec.Struct, eq=False):
             raise invalid_request(404, NO_SESSION)
 
     async def _post(self, id: str, rights: str | None, body: bytes) -> bool:
-        """False if the stream has ended."""
+        """Append a message to the log of the stream; False if the stream has ended."""
         client = self._clients.get(id)
         if not self._state.shared:
             return client is not None and await client.feed(body)
@@ -242,7 +242,7 @@ class SseEndpoint(msgspec.Struct, eq=False):
         await self._state.append(name, body, keep=keep, ttl=3 * self._options.keep_alive)
 
     async def _announce(self, client: SseClient) -> None:
-        """Let other workers know of the stream: an empty record in its log."""
+        """Make the stream known to other workers: an empty record in its log."""
         if self._state.shared:
             with suppress(StoreFull, StoreUnavailable):
                 await self._append(client.log_name, b"")
@@ -279,5 +279,5 @@ def _log_name(id: str, rights: str | None) -> str:
 
 
 def rights_of(principal: Principal | None) -> str | None:
-    """Calls run with the rights of the stream, so a caller that posts must have the same."""
+    """The rights of a caller. Calls run with those of the stream, so a caller that posts must have the same."""
     return None if principal is None else " ".join([principal.key, *sorted(principal.scopes)])

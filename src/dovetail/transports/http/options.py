@@ -121,7 +121,7 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_keywords(cls, given: AsgiOptions, *, running: bool = False) -> "HttpOptions":
-        """An option that is not given may be in the environment: `allowed_hosts` as DOVETAIL_ALLOWED_HOSTS."""
+        """Options from keywords, else from the environment: `allowed_hosts` as DOVETAIL_ALLOWED_HOSTS."""
         known, where = (RunOptions, "Server.run") if running else (AsgiOptions, "Server.asgi")
         names = known.__annotations__.keys()
         backend = {name: value for name, value in given.items() if name == "state" and not isinstance(value, str)}

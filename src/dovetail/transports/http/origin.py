@@ -62,7 +62,7 @@ class AddressPattern(NamedTuple):
     port: int | None  # None: any
 
     def matches(self, name: str, port: int | None) -> bool:
-        """`port`: None in a header means that of http or https."""
+        """Whether name and port match; a header without a port (None) means that of http or https."""
         if self.port is not None and port != self.port and (port is not None or self.port not in (80, 443)):
             return False
         return name.endswith(self.name[1:]) if self.name.startswith("*") else name == self.name
@@ -99,7 +99,7 @@ class OriginPolicy:
                 self._warn_of_unchecked_host(bound_to)
 
     def check(self, headers: Headers, server: tuple[str, int | None] | None) -> None:
-        """Raises ProtocolError, and logs it. `server`: of the ASGI scope, the local socket."""
+        """Check both headers; log a refusal and raise ProtocolError. `server`: the local socket of the ASGI scope."""
         raw = headers.raw
         key = (raw.get(b"host"), raw.get(b"origin"), server[0] if server and self._checks_host is None else None)
         refusal = self._decisions[key] if key in self._decisions else self._decide(headers, key)
@@ -203,7 +203,7 @@ def is_loopback(name: str) -> bool:
 
 
 def parse_address(text: str) -> Address | None:
-    """An IPv6 address that stands for an IPv4 address becomes that one."""
+    """Parse an IP address; an IPv6 address that stands for an IPv4 address becomes that one."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

@@ -104,7 +104,7 @@ def _network(entry: str) -> Network:
     try:
         network = ipaddress.ip_network(entry)
         if "%" in entry or (isinstance(network, ipaddress.IPv6Network) and network.subnet_of(_MAPPED)):
-            raise ValueError("zones are not told apart, and an IPv4 address is written as such")
+            raise ValueError("zones are not supported, and an IPv4 address is not written as IPv6")
     except ValueError:
         raise SetupError(f"{OPTION} holds {entry!r}, which is no address or network; {EXAMPLES}") from None
     if network.prefixlen == 0:

@@ -182,7 +182,7 @@ def _too_large(limit: int) -> ProtocolError:
 
 @lru_cache(maxsize=256)
 def read_accept(header: str) -> AcceptedTypes:
-    """Lenient: without the header both are accepted, and a client that accepts neither gets JSON."""
+    """Read the Accept header leniently: without it both are accepted; a client that accepts neither gets JSON."""
     ranges = _media_types(header)
     if not ranges:
         return ACCEPTS_BOTH
@@ -192,7 +192,7 @@ def read_accept(header: str) -> AcceptedTypes:
 
 
 def _media_types(header: str) -> set[str]:
-    """Of an Accept header, those that it does not refuse with q=0."""
+    """The media types of an Accept header that it does not refuse with q=0."""
     ranges = [[piece.strip().lower() for piece in part.split(";")] for part in header.split(",")]
     return {kind for kind, *parameters in ranges if kind and not any(map(_REFUSED.fullmatch, parameters))}
 

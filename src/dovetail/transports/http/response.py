@@ -53,7 +53,7 @@ class HttpResponse(msgspec.Struct, eq=False):
     __repr__ = object.__repr__  # its fields hold the headers of the request, and the token in them
 
     def error_headers(self, failure: ProtocolError) -> RawHeaders:
-        """When to try again, or with which token."""
+        """Headers of an error: when to try again, or with which token."""
         if isinstance(failure, Unauthorized):
             return [] if self.challenger is None else self.challenger(failure)
         if isinstance(failure, RateLimited):
@@ -126,7 +126,7 @@ class HttpResponse(msgspec.Struct, eq=False):
             self.abandon()
 
     def abandon(self) -> None:
-        """The client has disconnected, or counts as disconnected: send nothing more."""
+        """Send nothing more: the client has disconnected, or counts as disconnected."""
         self._end()
         if self.pending_send is not None:
             self.pending_send.expire()
@@ -149,7 +149,7 @@ class HttpResponse(msgspec.Struct, eq=False):
 
     @types.coroutine
     def _deliver(self, messages: Sequence[Message]) -> Generator[Any, Any, None]:
-        """Each message that is not sent at once has a timeout of its own."""
+        """Send messages; each one that is not sent at once has a timeout of its own."""
         try:
             for message in messages:
                 sending = self.send(message)
@@ -166,7 +166,7 @@ class HttpResponse(msgspec.Struct, eq=False):
                 self._end()
             raise
         except Exception:  # each ASGI server has its own exception for a disconnect
-            log.debug("the client did not take what was sent", exc_info=True)
+            log.debug("sending to the client failed", exc_info=True)
             self._end()
         finally:
             self.pending_send = None
@@ -224,7 +224,7 @@ class PostResponse(msgspec.Struct, eq=False):
         await self.events.open(RETRY_MILLISECONDS if self.primes else None)
 
     async def prime(self) -> None:
-        """Tell a client how to resume while it is connected; for calls that take long."""
+        """Send how to resume while the client is connected; for calls that take long."""
         if self.primes:
             await self._open()
 

@@ -59,7 +59,7 @@ class PageRequest:
 
     @cached_property
     def client(self) -> str | None:
-        """The address of the client, if known; also behind `trusted_proxies`."""
+        """The address of the client, if known, even behind `trusted_proxies`."""
         proxies: TrustedProxies = self.scope.get(PROXIES, NO_PROXIES)
         return proxies.address_of(self.scope)
 
@@ -130,7 +130,7 @@ class PageFunction(NamedTuple):
 
 
 def check_page(function: Page, methods: Any) -> PageFunction:
-    """Raises SetupError, with the function, the parameter and the fix."""
+    """Check a page function. Raises SetupError, with the function, the parameter and the fix."""
     info = inspect_function(function, kind="page", injectable=PageRequest)
     untyped = (each.name for each in info.parameters if each.annotation in (Any, object))
     parameter = next(iter((*info.injected, *untyped)), None)
@@ -241,7 +241,7 @@ class RouteTable:
         self._mounts = sorted(mounts.items(), key=lambda mount: len(mount[0]), reverse=True)
 
     def find(self, path: str) -> App | None:
-        """`path` is relative to the mount path of the server. A mount does not hide reserved paths."""
+        """The app for `path`, relative to the mount path of the server. A mount does not hide reserved paths."""
         bare = path.removesuffix("/")
         if bare in self._exact or bare in self._reserved:
             return self._exact.get(bare)
@@ -264,7 +264,7 @@ def _checked_path(given: Any) -> str:
 
 
 def _mounted(prefix: str, app: App) -> App:
-    """Add the prefix to `root_path`, as ASGI wants it; `path` begins with it."""
+    """The scope of a mounted app, with the prefix added to `root_path`, as ASGI requires; `path` begins with it."""
 
     async def mounted(scope: Scope, receive: Receive, send: Send) -> None:
         outer: str = scope.get("root_path", "").rstrip("/")

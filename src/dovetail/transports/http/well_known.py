@@ -44,7 +44,7 @@ class ResourceUrls(msgspec.Struct, eq=False):
     proxies: TrustedProxies
 
     def origin(self, scope: Scope) -> str:
-        """The Host header was checked before, unless the server checks none."""
+        """The origin as the client sees it. The Host header was checked before, unless the server checks none."""
         host = dict(scope["headers"]).get(b"host", b"").decode("latin-1").strip(" \t")
         if parse_authority(host) is None:
             name, port = (scope.get("server") or ("localhost", None))[:2]
@@ -74,7 +74,7 @@ class ResourceUrls(msgspec.Struct, eq=False):
         return "" if not route and mount_path(scope) else self.path
 
     def _base(self, scope: Scope) -> str | None:
-        """The URL of the mount path; None if it can't be seen from `public_url`."""
+        """The URL of the mount path; None if `public_url` does not reveal it."""
         root = mount_path(scope)
         if self.public_url is None:
             return f"{self.origin(scope)}{root}"
@@ -121,7 +121,7 @@ class ResourceDocuments:
             await request.response.json(200, b"" if request.method == "HEAD" else document, DOCUMENT)
 
     def serve_at_origin(self, request: HttpRequest) -> Awaitable[None]:
-        """`path` or `public_url` holds the full path of the endpoint here, with the mount path."""
+        """Serve the documents at the origin, where `path` or `public_url` holds the full path of the endpoint."""
         url = self.urls.public_url
         full_path = self.urls.path if url is None else public_path(url)
         _, name, endpoint = request.scope["path"].rpartition(NAME)
@@ -136,7 +136,7 @@ class OriginDocuments:
     def __init__(self, documents: ResourceDocuments | None, *, has_path: bool) -> None:
         """`has_path`: the author has given the full path of the endpoint."""
         if documents is None or not documents.routes:
-            raise SetupError("server.well_known: there is nothing to tell; give Server auth=Auth(…) with the issuer")
+            raise SetupError("server.well_known: no metadata to serve; give Server auth=Auth(…) with the issuer")
         if documents.urls.public_url is None and not has_path:
             text = "the endpoint can be anywhere; write public_url= (DOVETAIL_PUBLIC_URL), or its whole path="
             raise SetupError(f'server.well_known: {text}, such as path="/notes/mcp"')

@@ -35,7 +35,7 @@ access_log = logging.getLogger("dovetail.access")
 
 
 class RequestResponseCycle(msgspec.Struct, eq=False):
-    """From the complete headers of a request until the app has returned. It is the `FastPath` of the request, too."""
+    """One request from its complete headers until the app has returned; also the `FastPath` of the request."""
 
     protocol: "HttpProtocol"
     scope: Scope
@@ -80,7 +80,7 @@ class RequestResponseCycle(msgspec.Struct, eq=False):
         self.scope.pop("extensions", None)
 
     async def _fail(self, failure: BaseException | None) -> None:
-        log.error("a request was not answered to its end", exc_info=failure)
+        log.error("the response to a request was not completed", exc_info=failure)
         if self.disconnected or self.response_complete:
             return
         if self.head_written:
@@ -224,7 +224,7 @@ class RequestResponseCycle(msgspec.Struct, eq=False):
 
 
 def log_access(protocol: "HttpProtocol", scope: Scope | None, status: int) -> None:
-    """Logs no query: that of HTTP+SSE holds the session id, which is a secret. `scope`: None if it is not parsed."""
+    """Log a request, without its query: in HTTP+SSE that holds the secret session id. `scope`: None if not parsed."""
     client = protocol.client
     address = ":".join(map(str, client or ()))
     line = "-"
@@ -294,7 +294,7 @@ def unframed_line(name: bytes, value: bytes) -> bytes:
 
 
 def header_line(name: bytes, value: bytes) -> bytes:
-    """Refuses line breaks (header injection): values often hold text that a client has sent."""
+    """Encode a header; line breaks are refused (header injection): values often hold text that a client has sent."""
     if NAME.fullmatch(name) is None:
         raise ValueError(f"{name!r} is not the name of a header")
     if VALUE.fullmatch(value) is None:

@@ -100,7 +100,7 @@ class RequestParser:
 
     @property
     def in_body(self) -> bool:
-        """Whether the body of a request is incomplete to which no response was given yet."""
+        """Whether a request that has no response yet is still missing a part of its body."""
         return self.cycle is not None and self.cycle.more_body and not self.cycle.response_complete
 
     def feed(self, data: bytes) -> None:
@@ -123,7 +123,7 @@ class RequestParser:
         self._decline_upgrade(rest)
 
     def _stopped(self, raised: BaseException | None) -> None:
-        """`raised`: by a callback; None if llhttp itself stopped."""
+        """Handle a parser that has stopped; `raised` by a callback, or None if llhttp itself stopped."""
         if raised is None:
             self._protocol.refuse(BAD_REQUEST)
         elif not isinstance(raised, StopParsing):
@@ -192,7 +192,7 @@ class RequestParser:
         self._headers = TRAILERS
 
     def _check_head(self, is_inexact: bool, version: str) -> None:
-        """`is_inexact`: bytes of a body were counted, too, or not all of the head was. Raises StopParsing."""
+        """Check the size of the head; `is_inexact`: body bytes were counted too, or a part of the head was not."""
         headers = self._headers
         if len(headers) > self._max_headers:
             raise StopParsing(over_limit("max_headers", self._max_headers))

@@ -77,7 +77,7 @@ class ServerState:
 
 
 def http_date(at: time.struct_time) -> bytes:
-    """In English in any locale; the function of the standard library would load all of `email`."""
+    """The date for headers, in English in any locale; the standard library's function would load all of `email`."""
     day, month = DAYS[at.tm_wday], MONTHS[at.tm_mon - 1]
     return f"{day}, {at.tm_mday:02} {month} {at.tm_year} {at.tm_hour:02}:{at.tm_min:02}:{at.tm_sec:02} GMT".encode()
 
@@ -186,7 +186,7 @@ class HttpProtocol(asyncio.Protocol):
     def serve(
         self, scope: Scope, *, keep_alive: bool, expects_continue: bool, is_head: bool, is_1_1: bool
     ) -> RequestResponseCycle:
-        """The headers of a request are complete."""
+        """Serve a request whose headers are complete."""
         cycle = RequestResponseCycle(self, scope, keep_alive, expects_continue, is_head, is_1_1)
         scope["extensions"] = {FAST_PATH: cycle}
         if self._cycle is None or self._cycle.response_complete:
@@ -284,7 +284,7 @@ class HttpProtocol(asyncio.Protocol):
         return min(self.state.options.header_timeout, KEEPALIVE_TIMEOUT)
 
     def head_began(self) -> None:
-        """A part of a head has arrived."""
+        """Start the timeout of a head: a part of it has arrived."""
         if not self.in_unfinished_head:
             self.in_unfinished_head = True
             self._deadline = self.state.loop.time() + self.state.options.header_timeout
