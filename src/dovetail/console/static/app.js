@@ -11,7 +11,7 @@ import { openSettings } from "./settings.js";
 import { setUpTheme } from "./theme.js";
 import { toolSection } from "./tools.js";
 import { jsonTree } from "./tree.js";
-import { milliseconds, shortened, textOf } from "./words.js";
+import { milliseconds, shortened, textOf } from "./format.js";
 
 const $ = (id) => document.getElementById(id);
 const STATES = { connecting: "Connecting…", open: "Connected", waiting: "Reconnecting…", failed: "Not connected" };

@@ -1,12 +1,12 @@
 // What all sections share: the connection to the server, and what is done over it. In: what `api/about` says.
 // Out: an open connection, news of its state, and helpers of the sections: suggestions, copies, replays.
 
-import { addressOf } from "./catalogue.js";
+import { addressOf } from "./catalog.js";
 import { ModernConnection } from "./modern.js";
 import { answerer } from "./questions.js";
 import { SessionConnection } from "./session.js";
 import { Transcript } from "./transcript.js";
-import { isPassing, Wire } from "./wire.js";
+import { isPassing, Wire } from "./transport.js";
 
 const FIRST_MODERN = "2026-07-28";
 const FIRST_WITH_CONTEXT = "2025-06-18"; // of completion

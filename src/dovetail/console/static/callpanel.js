@@ -4,9 +4,9 @@
 import { announce, button, el, show } from "./dom.js";
 import { MessagesView } from "./messages.js";
 import { ResultView } from "./result.js";
-import { onceAFrame, Tail } from "./tail.js";
+import { onceAFrame, Tail } from "./scrollback.js";
 import { Transcript } from "./transcript.js";
-import { isObject, shortened, textOf } from "./words.js";
+import { isObject, shortened, textOf } from "./format.js";
 
 const LOGS_SHOWN = 300;
 const SPEAK_MS = 3000; // how often progress is said aloud

@@ -4,7 +4,7 @@
 import { el } from "./dom.js";
 import { Field, TextField } from "./field.js";
 import { choicesOf, resolved } from "./schema.js";
-import { shortened } from "./words.js";
+import { shortened } from "./format.js";
 
 export class ChoiceField extends TextField {
   makeControl() {

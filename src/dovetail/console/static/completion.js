@@ -3,7 +3,7 @@
 // It has several lines, for prompts take whole texts; so it stays a textbox, and the suggestions are announced.
 
 import { announce, el, fill, freshId, show } from "./dom.js";
-import { plural, shortened, textOf } from "./words.js";
+import { plural, shortened, textOf } from "./format.js";
 
 const QUIET_MS = 120; // after the last key
 const SHOWN = 50;

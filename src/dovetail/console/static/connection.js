@@ -1,10 +1,10 @@
 // What both eras of MCP have in common. In: requests of the page. Out: results; progress, logs and changes on the way.
 // `modern.js` and `session.js` say how a request looks in their revisions.
 
-import { Patience } from "./patience.js";
+import { Patience } from "./idletimeout.js";
 import { Transcript } from "./transcript.js";
-import { CallError, resultOf } from "./wire.js";
-import { isObject } from "./words.js";
+import { CallError, resultOf } from "./transport.js";
+import { isObject } from "./format.js";
 
 export const CLIENT_INFO = { name: "dovetail-console", title: "Dovetail console", version: "1" };
 const QUICK_MS = 30_000; // for requests that nobody can cancel by hand

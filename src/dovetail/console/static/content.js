@@ -3,7 +3,7 @@
 
 import { button, el, moreButton, outsideLink, isWebUrl } from "./dom.js";
 import { jsonTree } from "./tree.js";
-import { bytes, isObject, plural, textOf } from "./words.js";
+import { bytes, isObject, plural, textOf } from "./format.js";
 
 const IMAGES = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/avif"];
 const SOUNDS = [

@@ -5,7 +5,7 @@
 import { el, freshId, show } from "./dom.js";
 import { hintOf, isSecret, simpleTypes, skeleton, typeName, wordsAmong } from "./schema.js";
 import { nouns } from "./validate.js";
-import { pretty, shortened, textOf } from "./words.js";
+import { pretty, shortened, textOf } from "./format.js";
 
 const LONGEST_HELP = 2000; // characters
 

@@ -16,7 +16,7 @@ import {
   TimeField,
 } from "./field.js";
 import { allowsNull, kindOf, resolved } from "./schema.js";
-import { isObject, plural, textOf } from "./words.js";
+import { isObject, plural, textOf } from "./format.js";
 
 const MAX_ENTRIES = 200;
 const MAX_FIELDS = 300; // of a form as it is first drawn: a schema may contain itself many times

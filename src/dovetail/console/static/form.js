@@ -5,7 +5,7 @@ import { announce, button, el, fill, freshId, show } from "./dom.js";
 import { freshBudget, GroupField } from "./fields.js";
 import { resolved } from "./schema.js";
 import { problemsOf } from "./validate.js";
-import { isObject, isSameJson, plural, pretty } from "./words.js";
+import { isObject, isSameJson, plural, pretty } from "./format.js";
 
 const FREE = ["anyOf", "oneOf", "allOf", "additionalProperties", "patternProperties"]; // what has no fields of its own
 

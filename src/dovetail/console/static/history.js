@@ -1,12 +1,12 @@
 // What was called. In: entries {kind, name, arguments, ok, ms, words}. Out: the section "History", and the store of it.
 // Kept in this browser for this server; without tokens and secret fields, and not without end.
 
-import { Catalogue } from "./catalogue.js";
-import { asCommand, copyButtons } from "./copies.js";
+import { Catalogue } from "./catalog.js";
+import { asCommand, copyButtons } from "./snippets.js";
 import { confirmed } from "./dialog.js";
 import { announce, button, el, fill, notice } from "./dom.js";
 import { jsonTree } from "./tree.js";
-import { clock, isObject, milliseconds, moment, plural, shortened } from "./words.js";
+import { clock, isObject, milliseconds, moment, plural, shortened } from "./format.js";
 
 const MAX_ENTRIES = 100;
 const MAX_CHARACTERS = 300_000;

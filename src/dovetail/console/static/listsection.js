@@ -1,10 +1,10 @@
 // A section with a list on the left and one item on the right. In: what the server lists.
 // Out: details of the item that the address names. Details are kept, so that a call goes on while others are looked at.
 
-import { Catalogue } from "./catalogue.js";
+import { Catalogue } from "./catalog.js";
 import { pause } from "./connection.js";
 import { announce, el, fill, notice } from "./dom.js";
-import { shortened } from "./words.js";
+import { shortened } from "./format.js";
 
 const KEPT = 50;
 const SETTLE_MS = 200; // changes that come at once are one

@@ -5,8 +5,8 @@ import { LineChart } from "./chart.js";
 import { el, fill, notice, region, show } from "./dom.js";
 import { MessagesView } from "./messages.js";
 import { eventsOf } from "./sse.js";
-import { onceAFrame } from "./tail.js";
-import { clock, isObject, milliseconds, number, seconds, shortened } from "./words.js";
+import { onceAFrame } from "./scrollback.js";
+import { clock, isObject, milliseconds, number, seconds, shortened } from "./format.js";
 
 const KEPT = 300; // samples
 const SAME_SECOND = 0.5;

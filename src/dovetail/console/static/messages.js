@@ -1,10 +1,10 @@
 // The raw messages of an exchange. In: a Transcript. Out: a region that shows each message with its time, as it comes.
 
 import { button, el, region } from "./dom.js";
-import { Tail } from "./tail.js";
+import { Tail } from "./scrollback.js";
 import { headline } from "./transcript.js";
 import { jsonTree } from "./tree.js";
-import { bytes, clock, milliseconds, plural } from "./words.js";
+import { bytes, clock, milliseconds, plural } from "./format.js";
 
 const SHOWN = 300;
 

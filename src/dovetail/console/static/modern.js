@@ -4,8 +4,8 @@
 import { CLIENT_INFO, Connection, pause } from "./connection.js";
 import { mirroredHeaders } from "./mirror.js";
 import { Transcript } from "./transcript.js";
-import { CallError, isPassing } from "./wire.js";
-import { isObject } from "./words.js";
+import { CallError, isPassing } from "./transport.js";
+import { isObject } from "./format.js";
 
 const META = "io.modelcontextprotocol/";
 const MAX_ROUNDS = 32;

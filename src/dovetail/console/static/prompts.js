@@ -2,11 +2,11 @@
 
 import { CallPanel, summaryOf } from "./callpanel.js";
 import { CompletedField } from "./completion.js";
-import { copyButtons } from "./copies.js";
+import { copyButtons } from "./snippets.js";
 import { el, isGo } from "./dom.js";
 import { problemsNamed } from "./form.js";
 import { detailHead, ListSection } from "./listsection.js";
-import { isObject, textOf } from "./words.js";
+import { isObject, textOf } from "./format.js";
 
 export function promptSection(bench) {
   return new ListSection(bench, {

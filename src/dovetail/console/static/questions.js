@@ -4,8 +4,8 @@ import { drawBlock } from "./content.js";
 import { ask } from "./dialog.js";
 import { el, freshId, isWebUrl, outsideLink } from "./dom.js";
 import { Form } from "./form.js";
-import { CallError } from "./wire.js";
-import { isObject, plural, shortened, textOf } from "./words.js";
+import { CallError } from "./transport.js";
+import { isObject, plural, shortened, textOf } from "./format.js";
 
 const ACTIONS = { Accept: "accept", Decline: "decline", Cancel: "cancel" };
 const BUTTONS = Object.keys(ACTIONS);

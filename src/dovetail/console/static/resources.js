@@ -3,11 +3,11 @@
 import { CallPanel, summaryOf } from "./callpanel.js";
 import { CompletedField } from "./completion.js";
 import { pause } from "./connection.js";
-import { copyButtons } from "./copies.js";
+import { copyButtons } from "./snippets.js";
 import { announce, button, el, isGo, isWebUrl, outsideLink, show, toast } from "./dom.js";
 import { detailHead, ListSection } from "./listsection.js";
 import { expanded, isOptional, variablesOf } from "./templates.js";
-import { bytes, clock, plural, shortened, textOf } from "./words.js";
+import { bytes, clock, plural, shortened, textOf } from "./format.js";
 
 const BUSY_MS = 200;
 

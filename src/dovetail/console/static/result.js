@@ -4,7 +4,7 @@ import { drawBlock, untrustedMark } from "./content.js";
 import { announce, button, el, fill, moreButton, region, show } from "./dom.js";
 import { tableOf } from "./table.js";
 import { jsonTree } from "./tree.js";
-import { isObject, milliseconds, shortened, textOf } from "./words.js";
+import { isObject, milliseconds, shortened, textOf } from "./format.js";
 
 const AT_ONCE = 50; // blocks drawn at a time
 

@@ -1,7 +1,7 @@
 // Reading a JSON Schema for a form. In: a schema, and the whole one that its `$ref`s point into.
 // Out: which kind of field it needs, its choices, its first value. Schemas are untrusted: depth and size are bounded.
 
-import { isObject, textOf } from "./words.js";
+import { isObject, textOf } from "./format.js";
 
 const MAX_HOPS = 30; // from one `$ref` to the next
 const MAX_CHOICES = 1000;

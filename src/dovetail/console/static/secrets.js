@@ -2,7 +2,7 @@
 // wherever they stand: behind `$ref`s, in lists, in one of several forms. What can't be told is not kept either.
 
 import { isSecret, pointed } from "./schema.js";
-import { isObject } from "./words.js";
+import { isObject } from "./format.js";
 
 const DEEPEST_KEPT = 30;
 const MOST_FORMS = 300; // that one value may have

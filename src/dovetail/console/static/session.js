@@ -3,8 +3,8 @@
 
 import { CLIENT_INFO, Connection, isTimeout, pause, unless } from "./connection.js";
 import { Transcript } from "./transcript.js";
-import { BrokenStream, CallError, isPassing } from "./wire.js";
-import { isObject } from "./words.js";
+import { BrokenStream, CallError, isPassing } from "./transport.js";
+import { isObject } from "./format.js";
 
 const RESUMES = 20; // in a row that bring nothing
 const SHORTEST_PAUSE_MS = 100;

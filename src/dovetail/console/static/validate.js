@@ -2,7 +2,7 @@
 // A subset of JSON Schema; what is not understood is left to the server.
 
 import { allowsNull, choicesOf, resolved, typesOf } from "./schema.js";
-import { isObject, plural } from "./words.js";
+import { isObject, plural } from "./format.js";
 
 const MAX_DEPTH = 40;
 const MAX_PROBLEMS = 50;

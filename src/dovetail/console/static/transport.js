@@ -2,7 +2,7 @@
 // goes to `onMessage`. Knows nothing of MCP but its media types.
 
 import { eventsOf, textOfBody } from "./sse.js";
-import { shortened } from "./words.js";
+import { shortened } from "./format.js";
 
 const JSON_TYPE = "application/json";
 const EVENTS_TYPE = "text/event-stream";

@@ -2,7 +2,7 @@
 // Arrows move, typing in the search box narrows; of long lists only the first part is drawn.
 
 import { button, el, fill, notice, show } from "./dom.js";
-import { plural, shortened } from "./words.js";
+import { plural, shortened } from "./format.js";
 
 const AT_ONCE = 200;
 const EDGE = 6; // pixels around the chosen item

@@ -6,7 +6,7 @@ import { button, el, toast } from "./dom.js";
 import { variablesOf } from "./headers.js";
 import { mirroredHeaders } from "./mirror.js";
 import { resolved, typesOf } from "./schema.js";
-import { isObject } from "./words.js";
+import { isObject } from "./format.js";
 
 const VARIABLE = "DOVETAIL_CLIENT_TOKEN";
 const METHODS = { tool: "tools/call", resource: "resources/read", prompt: "prompts/get" };

@@ -3,7 +3,7 @@
 // freeze the page. What is left out is counted.
 
 import { el, fill, show } from "./dom.js";
-import { plural } from "./words.js";
+import { plural } from "./format.js";
 
 const RESTS = 3; // times as long as the work took: the rest of the page needs its time too
 const LONGEST_REST_MS = 300;
