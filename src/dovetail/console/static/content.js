@@ -1,4 +1,4 @@
-// One block of a result: text, image, audio, link, embedded resource. In: a block. Out: an element.
+// The elements for one content block: text, image, audio, link, embedded resource.
 // Only media types that a browser shows harmlessly are shown; the rest can be saved.
 
 import { button, el, moreButton, outsideLink, isWebUrl } from "./dom.js";

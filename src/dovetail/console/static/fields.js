@@ -1,5 +1,4 @@
-// The fields of a form that hold others, and the choice of a field for a schema. In: a schema and a first value.
-// Out: a Field as in `field.js`.
+// The fields of a form that hold others, and the choice of a Field (see `field.js`) for a schema.
 
 import { ChoiceField, ChoicesField, FlagField } from "./choices.js";
 import { add, button, el } from "./dom.js";

@@ -1,5 +1,4 @@
-// The headers that repeat the body of a request, since 2026-07-28. In: a method, its params, a tool's input schema.
-// Out: Mcp-Method, Mcp-Name and Mcp-Param-*.
+// The headers that repeat the body of a request, since 2026-07-28: Mcp-Method, Mcp-Name and Mcp-Param-*.
 
 import { isObject } from "./format.js";
 

@@ -1,4 +1,4 @@
-// The section "Prompts". In: definitions of prompts. Out: fields for their arguments, with completion, and messages.
+// The section "Prompts": fields for their arguments, with completion, and the messages that a prompt gives.
 
 import { CallPanel, summaryOf } from "./callpanel.js";
 import { CompletedField } from "./completion.js";

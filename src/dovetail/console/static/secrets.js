@@ -1,5 +1,5 @@
-// What of a call may be kept. In: a schema and the arguments. Out: the arguments without the values of secret fields,
-// wherever they stand: behind `$ref`s, in lists, in one of several forms. What can't be told is not kept either.
+// The arguments of a call without the values of secret fields, for the history.
+// They are found behind `$ref`s, in lists, in one of several forms. A value that may be secret is not kept either.
 
 import { isSecret, pointed } from "./schema.js";
 import { isObject } from "./format.js";

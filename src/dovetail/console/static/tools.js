@@ -1,4 +1,4 @@
-// The section "Tools". In: definitions of tools. Out: a form for each, and calls.
+// The section "Tools": a form for each tool, and its calls.
 
 import { CallPanel, summaryOf } from "./callpanel.js";
 import { copyButtons } from "./snippets.js";

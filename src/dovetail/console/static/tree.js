@@ -1,4 +1,4 @@
-// JSON as a tree that opens on demand. In: any value. Out: an element. What is closed is not drawn.
+// JSON as a tree that opens on demand. A closed part is not drawn.
 
 import { el, moreButton } from "./dom.js";
 import { isObject, plural } from "./format.js";
