@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 import pytest
-from wire_line import Line, Reply, line_to, replies, wire_to
+from http11_connection import Line, Reply, line_to, replies, wire_to
 
 from dovetail import Context, Server
 from dovetail.transports.http.asgi import FAST_PATH

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
+from http11_connection import Line, Reply, cut, replies, uvicorn_to, wire_to
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_line import Line, Reply, cut, replies, uvicorn_to, wire_to
 
 BODILESS = {"/empty": 204, "/unchanged": 304}
 OWN = {b"date", b"server"}

@@ -7,9 +7,9 @@ import tracemalloc
 from typing import Any
 
 import pytest
+from http11_connection import Line, cut, line_to, replies, wire_to
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_line import Line, cut, line_to, replies, wire_to
 
 import official
 from dovetail.transports.http.asgi import FAST_PATH
