@@ -265,7 +265,7 @@ def test_pages_that_are_none(pages: tuple[Any, ...]) -> None:
 
 
 @every_era
-async def test_a_state_that_is_not_json_is_refused_before_anybody_is_asked(
+async def test_a_state_that_is_not_json_is_refused_before_the_user_is_asked(
     revision: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[str] = []

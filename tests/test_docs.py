@@ -5,8 +5,8 @@ A page marks a shown result with the request it answers, in a comment above the 
     <!-- tools.py 2025-11-25 tools/call {"name": "add", "arguments": {"a": 1, "b": 2}} | structuredContent -->
 
 What follows the bar is the part that is shown. A `json` block shows a result or an error, a `text` block its text.
-With `notified` before the program's name, the block shows the notifications that came before the answer. With `http` the
-block shows the body of an answer over HTTP:
+With `notified` before the program's name, the block shows the notifications that came before the answer. With `http`
+the block shows the body of an answer over HTTP:
 
     <!-- http deploy.py GET /mcp {"Host": "api.example.com"} -->
 """
@@ -133,7 +133,7 @@ def test_everything_public_is_documented(page: str, names: Collection[str]) -> N
     assert set(names) <= quoted, f"undocumented: {sorted(set(names) - quoted)}"
 
 
-def test_the_options_of_http_are_told_with_their_defaults_and_variables() -> None:
+def test_the_options_of_http_are_documented_with_their_defaults_and_variables() -> None:
     text = (ROOT / "docs" / "http.md").read_text()
     told = re.findall(r"^\| `(\w+)` \| `(.*?)` \| (?:`(\w+)`)? *\|", text, re.MULTILINE)
     real = [
@@ -545,7 +545,7 @@ async def test_the_client_that_listens_hears(capsys: pytest.CaptureFixture[str])
 
 
 class Running:
-    """A program that was started, and the URL that it told on stderr."""
+    """A program that was started, and the URL that it printed to stderr."""
 
     def __init__(self, *command: str) -> None:
         self.process = subprocess.Popen(

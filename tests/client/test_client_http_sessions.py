@@ -358,7 +358,7 @@ async def is_quiet(stream: ChangeStream) -> bool:
 
 
 @every_revision
-async def test_what_was_asked_for_is_heard(version: str) -> None:
+async def test_what_was_asked_for_is_notified(version: str) -> None:
     server = make_server()
     async with (
         Client(server, protocol_version=version) as client,

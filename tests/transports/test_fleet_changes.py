@@ -32,7 +32,7 @@ async def test_changes_elsewhere_are_heard_once_and_written_once(fleet: Fleet, v
     await leave(*streams)
 
 
-async def test_each_outage_is_told_once_to_every_listener_of_all_that_it_asked_for(fleet: Fleet) -> None:
+async def test_after_each_outage_every_listener_is_notified_once_of_all_that_it_asked_for(fleet: Fleet) -> None:
     wires = await fleet.session()
     await wires[0].ask("resources/subscribe", {"uri": "test://one"})
     stream = await wires[1].get().started()

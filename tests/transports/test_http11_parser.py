@@ -261,7 +261,7 @@ def test_every_refusal_is_a_valid_error_and_names_the_option(name: str) -> None:
         assert option in KINDS
 
 
-# ── whatever comes ──
+# ── arbitrary bytes ──
 
 
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -159,7 +159,7 @@ async def test_an_incomplete_request_is_refused(case: str, before: bytes) -> Non
 # ── too many connections ──
 
 
-async def test_connections_over_the_limit_are_told_so_and_then_cut() -> None:
+async def test_connections_over_the_limit_are_refused_with_503_and_then_cut() -> None:
     state = server_state(App(), max_connections=2)
     lines = [Line(state.new_protocol()) for _ in range(3 + MAX_REFUSED_CONNECTIONS)]
     statuses = []
