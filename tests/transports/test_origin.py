@@ -221,7 +221,7 @@ def test_the_same_origin_may_come_if_its_host_is_vouched_for_by_a_check() -> Non
         )
 
 
-# ── what is told, and settings that can't be meant ──
+# ── what refusals say, and settings that can't be meant ──
 
 
 @pytest.mark.rule("SH-3", "MH-2")
