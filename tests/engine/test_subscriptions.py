@@ -133,7 +133,7 @@ async def test_a_listen_needs_a_filter_and_its_own_era_and_too_many_uris_are_cut
 
 @pytest.mark.rule("RES-4")
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25"])
-async def test_a_session_hears_of_what_it_subscribed_to(version: str) -> None:
+async def test_a_session_is_notified_of_what_it_subscribed_to(version: str) -> None:
     server = new_server()
     async with Wire(server, version) as wire:
         server.notify_resource_updated("a://1")

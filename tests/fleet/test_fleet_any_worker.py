@@ -46,7 +46,7 @@ async def test_a_session_is_known_everywhere_until_one_ends_it(three: Fleet, ses
         await asyncio.wait_for(stream, PROMPTLY)
 
 
-async def test_a_session_outlives_its_worker_and_hears_of_what_happened_meanwhile(
+async def test_a_session_outlives_its_worker_and_is_notified_of_what_happened_meanwhile(
     three: Fleet, http: aiohttp.ClientSession
 ) -> None:
     session = await RawSession(http, three.urls[2]).open()
@@ -67,7 +67,7 @@ def updates(session: RawSession) -> list[str]:
     return [each["params"]["uri"] for each in session.heard if each["method"] == "notifications/resources/updated"]
 
 
-async def test_streams_of_both_eras_hear_of_what_happens_elsewhere(
+async def test_streams_of_both_eras_are_notified_of_what_happens_elsewhere(
     three: Fleet, http: aiohttp.ClientSession, session: RawSession
 ) -> None:
     uri, touch = "board://elsewhere", "touch_resource"

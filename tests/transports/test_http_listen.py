@@ -134,7 +134,7 @@ async def test_one_caller_keeps_no_other_from_streams(serve: Serve) -> None:
 
 @pytest.mark.parametrize("version", HANDSHAKE)
 @pytest.mark.rule("SH-9", "SH-12", "SH-16", "SH-17", "SH-18", "SH-20")
-async def test_a_session_hears_of_what_has_changed_and_the_stream_of_a_call_does_not(
+async def test_a_session_is_notified_of_what_has_changed_and_the_stream_of_a_call_is_not(
     stage: Stage, app: Any, version: str
 ) -> None:
     stage.server.engine.publish(Change("resources"))  # before the session: it need not hear of that
@@ -202,7 +202,7 @@ async def test_a_stream_that_hangs_is_taken_over(stage: Stage, wire: HttpWire) -
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("state", [MemoryState, PausingState])
-async def test_who_loses_every_connection_hears_of_everything(
+async def test_who_loses_every_connection_is_notified_of_everything(
     stage: Stage, serve: Serve, state: type[MemoryState], seed: int
 ) -> None:
     chance = random.Random(seed)
