@@ -1,1 +1,1 @@
-"""How fast, how small, how quick to start: Dovetail beside its peers and a bare floor, in one run. See __main__.py."""
+"""The benchmarks: speed, memory, start of Dovetail beside its peers and a bare floor, in one run. See __main__.py."""

@@ -1,4 +1,4 @@
-"""Measure Dovetail beside its peers and a bare floor, in one run.
+"""The command that measures Dovetail beside its peers and a bare floor, in one run.
 
     python -m benchmarks                         every question; about 20 minutes on two quiet cores
     python -m benchmarks http_call stdio         some of them, by file or by case; the others stay in the record
@@ -184,7 +184,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _leave(number: int, _frame: object) -> None:
-    """Told to end: leave as after Ctrl-C, through every block that ends a process."""
+    """A signal to end: leave as after Ctrl-C, through every block that ends a process."""
     raise SystemExit(128 + number)
 
 

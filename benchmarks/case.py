@@ -1,4 +1,4 @@
-"""What a benchmark is: one question, put to several contenders in alternation."""
+"""The record of a benchmark: one question, put to several contenders in alternation."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager

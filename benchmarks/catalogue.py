@@ -1,6 +1,6 @@
-"""Does a call cost more where there are more tools? The same call with 50, 500 and 5,000 tools, and with one.
+"""The cost of a call by the number of tools: the same call with 50, 500 and 5,000 tools, and with one.
 
-"mcp-1" is mcp with one tool. Everyone is measured beside himself, so that noise does not pass for a slope.
+"mcp-1" is mcp with one tool. Each contender is measured beside itself, so that noise does not pass for a slope.
 """
 
 from contextlib import AbstractContextManager

@@ -1,4 +1,4 @@
-"""How long from spawn to the answer of `initialize` on stdin and stdout? Beside `python -c pass`, from spawn to end.
+"""The time from spawn to the response to `initialize` on stdio, beside `python -c pass` from spawn to end.
 
 Files are in the system's cache and bytecode is compiled, as after the first start of the day.
 """

@@ -1,5 +1,6 @@
-"""How long does the command line take? `dovetail --help` beside the import of what it cannot do without, and a
-`dovetail call` that starts a server on stdio, beside the cold starts of a server and of a client.
+"""The time that the command line takes: `dovetail --help` beside its imports, `dovetail call` beside cold starts.
+
+The call starts a server on stdio; the cold starts are those of a server and of a client.
 
 "imports" is `python -c 'import dovetail, click'`. "cold-starts" is the time from the spawn of a server to its answer of
 `initialize`, and that of a process which loads the client, one after the other. The command may use every core, for

@@ -1,4 +1,4 @@
-"""Whom we measure, each pinned and in an environment of its own: a name goes in, its Python comes out.
+"""The contenders, each pinned and in an environment of its own, with the Python that runs it.
 
 Environments are made on first use in .cache/bench, and made anew when their requirements change. Dovetail, the floor
 and the bare processes run from the checkout with the Python that runs the benchmarks.

@@ -1,4 +1,4 @@
-"""How long until 1,000 listeners have heard of one change, and what does that cost the server?
+"""The time until 1,000 listeners are notified of one change, and its cost for the server.
 
 Each listener has a `subscriptions/listen` open over HTTP. A call changes the list of tools; the time runs from that
 request until the last listener has read the notification. The CPU is that of the server for one change.
@@ -30,17 +30,17 @@ def one_round(server: HttpServer, them: Listeners, seconds: float) -> Measured:
     with closing(changer), on_core(LOAD_CORE):
         them.change_ms(changer)  # to warm up
         began, before = time.perf_counter(), cpu_seconds(server.process.pid)
-        told: list[float] = []
-        while len(told) < 3 or time.perf_counter() - began < seconds:
-            told.append(them.change_ms(changer))
+        times: list[float] = []
+        while len(times) < 3 or time.perf_counter() - began < seconds:
+            times.append(them.change_ms(changer))
         cpu = cpu_seconds(server.process.pid) - before
-    return Measured(statistics.median(told), cpu / len(told) * 1e6)
+    return Measured(statistics.median(times), cpu / len(times) * 1e6)
 
 
 CASES = (
     Case(
         key="fan-out",
-        title=f"one change told to {LISTENERS:,} listeners",
+        title=f"one change sent to {LISTENERS:,} listeners",
         unit="ms",
         more_is_better=False,
         contenders=("dovetail", "dovetail-asgi", "mcp", "fastmcp"),

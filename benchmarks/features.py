@@ -1,4 +1,4 @@
-"""What does each thing that a tool may use add to the cost of its call? In this process, on a pipe: CPU of one call."""
+"""The CPU that each feature a tool may use adds to one call, in this process, on a pipe."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What does it cost that workers share their state, and what do more workers bring? Rates, on one host.
+"""The cost of state that workers share, and the gain of more workers: rates, on one host.
 
 A plain call of 2026-07-28 must not notice where state lives; a call in a session pays for what others may go on with.
 """
@@ -112,7 +112,7 @@ def _workers(contender: str, settings: Settings) -> Iterator[Round]:
 
 
 def _rate(server: HttpServer, lua: str, seconds: float) -> Measured:
-    """The CPU of several processes is not told."""
+    """The rate alone: the CPU of several processes is not measured."""
     figures = wrk.run(server.url, lua, seconds, CONNECTIONS)
     if figures.errors or not figures.requests:
         raise CannotMeasure(f"{figures.errors} of {figures.requests} requests failed under load")

@@ -1,4 +1,4 @@
-"""How many tool calls a second over HTTP, and how much CPU for each? 2026-07-28, 32 connections, one worker."""
+"""The rate of tool calls over HTTP, and the CPU of each: 2026-07-28, 32 connections, one worker."""
 
 from contextlib import AbstractContextManager
 

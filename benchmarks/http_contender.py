@@ -1,4 +1,4 @@
-"""A contender that serves HTTP: what it shall offer goes in, a running server that was asked and answered comes out."""
+"""A contender that serves HTTP with a given offer, running and checked by a first request."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""How many tool calls a second inside sessions of 2025-11-25? 32 sessions, taken in turn, over 32 connections."""
+"""The rate of tool calls in sessions of 2025-11-25: 32 sessions, taken in turn, over 32 connections."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How long does it take to import a framework and to make a server with it?
+"""The time to import a framework and to make a server with it.
 
 Once by the wall clock inside a fresh process, and once as the sum that `-X importtime` gives, which counts the imports
 alone, and is larger: it costs something to keep that account.

@@ -1,4 +1,4 @@
-"""How many results of a megabyte a second? A text of 1 MiB, and an image that is 1 MiB in base64; 2026-07-28."""
+"""The rate of results of a megabyte: a text of 1 MiB, and an image that is 1 MiB in base64; 2026-07-28."""
 
 from contextlib import AbstractContextManager
 

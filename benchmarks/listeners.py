@@ -12,9 +12,9 @@ from benchmarks.load import allow_descriptors
 
 LISTEN = modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
 CHANGE = call("change", {})
-ACKNOWLEDGED, HEARD, CHANGED = b"acknowledged", b"notifications/tools/list_changed", b'"changed"'
+ACKNOWLEDGED, NOTIFIED, CHANGED = b"acknowledged", b"notifications/tools/list_changed", b'"changed"'
 CHUNK = 1 << 16
-SECONDS = 60.0  # for all of them to hear of something
+SECONDS = 60.0  # for all of them to be notified
 DESCRIPTORS = 4000  # that the driver and the server may have open
 
 
@@ -22,7 +22,7 @@ DESCRIPTORS = 4000  # that the driver and the server may have open
 def changing_server(contender: str) -> Iterator[HttpServer]:
     """A server with a tool that changes the list of tools."""
     allow_descriptors(DESCRIPTORS)  # the server inherits that
-    program = "http" if contender == "fastmcp" else "listen"  # whatever it offers: it is asked whether one can listen
+    program = "http" if contender == "fastmcp" else "listen"  # it is asked whether one can listen
     with serving(contender, Offer(), program) as server:
         yield server
 
@@ -51,33 +51,33 @@ class Listeners:
             self._ready.register(one.fileno(), select.EPOLLIN)
 
     def change_ms(self, changer: socket.socket) -> float:
-        """Change the list once; the time until the last of them has heard."""
+        """Change the list once; the time until the last of them is notified."""
         self._read = dict.fromkeys(self._sockets, b"")
         request = _bytes(CHANGE, self._port)
         began = time.perf_counter()
         changer.sendall(request)
-        self._hear(began + SECONDS)
+        self._wait_for_all(began + SECONDS)
         took = time.perf_counter() - began
         _read_until(changer, CHANGED)
         return took * 1000
 
-    def _hear(self, deadline: float) -> None:
+    def _wait_for_all(self, deadline: float) -> None:
         waiting = len(self)
         while waiting:
             events = self._ready.poll(1.0)
             for descriptor, _ in events:
-                waiting -= self._heard(descriptor)
+                waiting -= self._read_notification(descriptor)
             if not events and time.perf_counter() > deadline:
-                raise CannotMeasure(f"{waiting} of {len(self)} listeners did not hear of the change")
+                raise CannotMeasure(f"{waiting} of {len(self)} listeners were not notified of the change")
 
-    def _heard(self, descriptor: int) -> bool:
-        """Read on; whether it has heard just now."""
+    def _read_notification(self, descriptor: int) -> bool:
+        """Read on; whether the notification is complete just now."""
         chunk = self._sockets[descriptor].recv(CHUNK)
         if not chunk:
             raise CannotMeasure("a stream was ended by the server")
         before = self._read[descriptor]
         self._read[descriptor] = before + chunk
-        return HEARD in self._read[descriptor] and HEARD not in before
+        return NOTIFIED in self._read[descriptor] and NOTIFIED not in before
 
     def close(self) -> None:
         self._ready.close()

@@ -1,4 +1,4 @@
-"""How many whole lists of tools a second? 10, 500 and 5,000 tools, each list in one answer, 2026-07-28.
+"""The rate of whole lists of tools: 10, 500 and 5,000 tools, each list in one response, 2026-07-28.
 
 mcp and FastMCP send whole lists by default; Dovetail's page size is raised, for the 5,000 would be five pages.
 """

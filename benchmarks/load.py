@@ -1,4 +1,4 @@
-"""What does an idle session cost, what an open stream, does it all come back, and does everyone hear of a change?
+"""The memory of idle sessions and open streams, whether it is given back, and the time until all are notified.
 
     python benchmarks/load.py --streams 2000 --sessions 10000 --rounds 10
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 class Figures(NamedTuple):
     session_bytes: float
     stream_bytes: float
-    heard_ms: list[float]  # for each round, until the last stream had heard of the change
+    notified_ms: list[float]  # for each round, until the last stream was notified of the change
     resident: list[int]  # bytes of the server after each round, with no stream open
 
 
@@ -140,7 +140,7 @@ class Stream:
         assert (await side.answer())[0] == 202
         await side.close()
 
-    async def hear(self) -> None:
+    async def read_notification(self) -> None:
         await self.connection.until(b"notifications/tools/list_changed")
 
     async def close(self) -> None:
@@ -215,13 +215,13 @@ async def measure(streams: int, sessions: int, rounds: int, show: Callable[[str]
         session_bytes = await idle_sessions(pid, port, sessions)
         show(f"{sessions} idle sessions: {session_bytes:.0f} bytes each")
         await one_round(pid, port, min(streams, 100), show, "warm-up")
-        told, resident, stream_bytes = [], [], 0.0
+        notified, resident, stream_bytes = [], [], 0.0
         for number in range(1, rounds + 1):
             milliseconds, each = await one_round(pid, port, streams, show, f"round {number} of {rounds}")
             stream_bytes = max(stream_bytes, each)
-            told.append(milliseconds)
+            notified.append(milliseconds)
             resident.append(await settled(pid))
-        return Figures(session_bytes, stream_bytes, told, resident)
+        return Figures(session_bytes, stream_bytes, notified, resident)
 
 
 async def measure_sessions(count: int, capabilities: dict[str, Any]) -> float:
@@ -247,20 +247,20 @@ async def idle_sessions(pid: int, port: int, count: int, capabilities: dict[str,
 
 
 async def one_round(pid: int, port: int, count: int, show: Callable[[str], None], label: str) -> tuple[float, float]:
-    """Open all, let all hear of one change, close all; milliseconds until the last one had heard, bytes of each."""
+    """Open all, change the list once, close all; milliseconds until the last one was notified, bytes of each."""
     before = await settled(pid)
     all_streams = [Stream(port) for _ in range(count)]
     kinds = (Stream.listen, Stream.get, Stream.sse)
     opening = [lambda one=one, kind=kinds[place % 3]: kind(one) for place, one in enumerate(all_streams)]
     await together(opening)
     each = (resident_bytes(pid) - before) / count
-    hearing = asyncio.gather(*(asyncio.wait_for(one.hear(), SECONDS) for one in all_streams))
+    notified = asyncio.gather(*(asyncio.wait_for(one.read_notification(), SECONDS) for one in all_streams))
     began = time.perf_counter()
     await change(port)
-    await hearing
+    await notified
     milliseconds = (time.perf_counter() - began) * 1000
     await together([one.close for one in all_streams])
-    show(f"{label}: {count} streams, {each:.0f} bytes each, all told in {milliseconds:.0f} ms")
+    show(f"{label}: {count} streams, {each:.0f} bytes each, all notified in {milliseconds:.0f} ms")
     return milliseconds, each
 
 

@@ -1,7 +1,7 @@
-"""How much memory: after start and one answered call, for each idle session, for each open listen stream?
+"""The memory after start and one answered call, of each idle session, and of each open listen stream.
 
-Resident memory, as the system tells it. Every round starts a new process: what an old one has freed would hide what the
-next sessions cost.
+Resident memory, as the system reports it. Every round starts a new process: what an old one has freed would hide
+what the next sessions cost.
 """
 
 from collections.abc import Callable, Iterator

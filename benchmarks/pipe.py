@@ -1,4 +1,4 @@
-"""Drives a server on stdin and stdout with bare descriptors: requests go in, checked answers and their number come out.
+"""The driver of a server on stdio, with bare descriptors, which sends requests and counts checked answers.
 
 The driver must cost far less than the fastest server. So the requests are made beforehand, all equally long, and any
 number of them is one slice of bytes; answers are read in big chunks and only counted while the clock runs. That each
@@ -167,7 +167,7 @@ def check_calls(pipe: Pipe, revision: str, in_flight: int) -> None:
             answer = pipe.read_line()
             number = _id_of(answer)
             if number not in wanted:
-                raise WrongAnswer(f"nobody waits for {answer[:500]!r}")
+                raise WrongAnswer(f"no request waits for {answer[:500]!r}")
             check_sum(answer, number)
             del wanted[number]
 
@@ -205,7 +205,7 @@ def pace(pipe: Pipe, ring: Ring, in_flight: int, seconds: float) -> Pace:
 
 @contextmanager
 def opened(command: Sequence[str | Path]) -> Iterator[Pipe]:
-    """A server on stdin and stdout, for the time of the block. If it ends too early, its last words are told."""
+    """A server on stdin and stdout, for the time of the block. If it ends too early, its last words are reported."""
     with tempfile.TemporaryFile() as log:
         try:
             with running(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log) as process:

@@ -1,4 +1,4 @@
-"""The picture for the README: results.json goes in, plot.png and plot.svg beside it come out.
+"""The picture for the README: plot.png and plot.svg beside the results.json that they show.
 
     python -m benchmarks.plot build/bench/results.json     draws it again
 

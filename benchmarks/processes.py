@@ -1,8 +1,8 @@
-"""Processes under test: a command goes in, a running process that is always ended comes out, and what it uses up.
+"""Processes under test, which are always ended, and the CPU and memory that they use.
 
 They run in the root of the checkout, so that `python -m benchmarks.servers.…` works in every environment.
-Whatever is set for Python in this shell stays here: no one is to run without bytecode, unbuffered, or in debug mode.
-The process under test is pinned to one core and whatever drives it to another, where there are two. Each child is in a
+Settings for Python in this shell are not passed on: no contender runs without bytecode, unbuffered, or in debug mode.
+The process under test is pinned to one core and its driver to another, where there are two. Each child is in a
 session of its own, so that Ctrl-C reaches this program alone, which then ends its children one by one.
 """
 
@@ -80,7 +80,7 @@ def listening(
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let signals wait until the block is over: one in the midst of a spawn would leave a process that nobody knows."""
+    """Let signals wait until the block is over: one in the midst of a spawn would leave a process behind."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are the main thread's business
         return

@@ -1,4 +1,4 @@
-"""What does it cost to know who calls? The CPU of an HTTP call with a token that is known, beside an open one.
+"""The cost of authentication: the CPU of an HTTP call with a token that is known, beside an open one.
 
 A token is new once, and then comes with every request for as long as it is good: that is what counts, and what an
 API key or a signed token costs then. How long it takes to verify one for the first time is not in it.

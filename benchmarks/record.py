@@ -1,4 +1,4 @@
-"""The JSON file with all that was measured: outcomes go in, and come out again.
+"""The JSON file of all outcomes that were measured.
 
 It has the newest outcome of every case, so some questions can be asked again without the others. Each case tells when
 it was measured and names its run; each run tells on what: commit, machine, settings, and every installed package.

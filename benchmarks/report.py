@@ -1,4 +1,4 @@
-"""From rounds to a verdict: what was measured goes in; medians, ratios and a table come out."""
+"""The report of a run: medians, ratios and a table, from the rounds that were measured."""
 
 import statistics
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Figures of fresh processes: what takes one goes in, rounds that give the median of several come out."""
+"""Measurements of fresh processes: rounds that each give the median of several."""
 
 import statistics
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""How many calls a second on stdin and stdout, with one call and with 32 calls in flight?
+"""The rate of calls on stdio, with one call and with 32 calls in flight.
 
 The floor is a process that answers every line with a fixed one, as long as Dovetail's answer. Pipes between two cores
 cost far more than its two lines of Python: with one call in flight the figures are mostly about waking up.

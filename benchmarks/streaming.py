@@ -1,4 +1,4 @@
-"""How many calls a second that report progress ten times on the way? 2026-07-28, as event streams, 32 connections."""
+"""The rate of calls that report progress ten times: 2026-07-28, as event streams, 32 connections."""
 
 from contextlib import AbstractContextManager
 

@@ -1,4 +1,4 @@
-"""Drives HTTP with wrk: an address and a Lua script go in, how many requests were answered comes out.
+"""The load of wrk on a URL, by a Lua script, and the number of requests that were answered.
 
 Only answers count. One that is no success, or a connection that fails, is an error, and then the run is worth nothing.
 """

@@ -1,7 +1,7 @@
-"""Finds, and where it may installs, the browser that the console is tested in: a Chromium.
+"""The Chromium that the console is tested in: found, or installed where that is possible.
 
-In: DOVETAIL_BROWSER, the PATH; else Debian's package, if we are root. Out: the path of the executable. What can't be
-had is told in a plain sentence: tests are then skipped, and fail where CI=true.
+DOVETAIL_BROWSER names it, else it is looked for on the PATH, else installed as Debian's package, if we are root.
+Without one a plain sentence says what is missing: tests are then skipped, and fail where CI=true.
 """
 
 import functools
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PATIENCE = 300  # seconds for the package manager: a browser is large
+INSTALL_TIMEOUT = 300  # seconds for the package manager: a browser is large
 APT = ("-qq", "-o", "Acquire::http::Timeout=8", "-o", "Acquire::Retries=0", "-o", "DPkg::Lock::Timeout=60")
 FLAGS = ("--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking", "--no-first-run")
 
@@ -55,7 +55,12 @@ def _run(command: list[str]) -> bool:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     try:
         done = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, check=False
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=INSTALL_TIMEOUT,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return False

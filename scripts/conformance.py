@@ -1,7 +1,7 @@
-"""`make conformance`: runs the official suite against servers/conformance and our client, under a strict rule.
+"""`make conformance`: the official suite against servers/conformance and our client, under a strict rule.
 
-In: the suite in .cache/node, the server, the lists beside it, the client's program. Out: a line for each leg, all
-problems at the end, exit code 1 if there are any. What was written stays in build/conformance/<leg>.
+The suite is the one in .cache/node. It prints a line for each leg and all problems at the end; the exit code is 1 if
+there are any. What the suite has written stays in build/conformance/<leg>.
 """
 
 import argparse

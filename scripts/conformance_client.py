@@ -1,7 +1,8 @@
-"""The client's side of the official suite: it runs our program against its own servers, scenario by scenario.
+"""The client's side of the official suite, which runs our program against its own servers, scenario by scenario.
 
-In: tests/conformance/client_program.py and the list of what it can't do yet. Out: the problems of a leg, in words. The
-suite does not look at how the program ended, so that is judged here: it fails where it has to refuse, and only there.
+The program is tests/conformance/client_program.py, beside a list of what it can't do yet; the problems of a leg are
+returned in words. The suite does not look at how the program ended, so that is judged here: it fails where it has to
+refuse, and only there.
 """
 
 import sys

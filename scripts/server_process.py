@@ -1,7 +1,6 @@
-"""A server in a process of its own: a program that takes `--port N` goes in, the port on which it listens comes out.
+"""A server in a process of its own: a program that takes `--port N`, and the port on which it listens.
 
-The process is ended by its own id. What there is to complain about (it stayed, it failed, it wrote a traceback) is
-found out after its end.
+The process is ended by its own id. Complaints (it stayed, it failed, it wrote a traceback) are collected after its end.
 """
 
 import os

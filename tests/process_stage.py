@@ -42,7 +42,7 @@ def pid_in(folder: Path) -> int:
 
 
 def is_alive(pid: int) -> bool:
-    """And not merely unburied, where nobody buries orphans."""
+    """And not merely unburied, where no process buries orphans."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

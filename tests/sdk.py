@@ -32,7 +32,7 @@ REFERENCE = ("-m", "dovetail.reference")
 GROWING = str(Path(__file__).parent / "programs_sdk" / "growing.py")
 NOTES = "reference://notes.md"
 INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, REQUEST_TIMEOUT = -32602, -32601, -32002, -32001
-PATIENCE = 20  # seconds for a whole conversation; only a failing one needs them
+CONVERSATION_TIMEOUT = 20  # seconds for a whole conversation; only a failing one needs them
 
 # The SDK warns of what 2026-07-28 deprecates or removes; older clients go on using it.
 deprecations_are_expected = [
@@ -146,7 +146,7 @@ class _Conversation:
 
     @asynccontextmanager
     async def _session(self, streams: Any, revision: str, **options: Any) -> AsyncIterator[ClientSession]:
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(CONVERSATION_TIMEOUT):
             async with (
                 streams as (read, write),
                 ClientSession(read, write, logging_callback=self._log, **options) as session,
@@ -178,7 +178,7 @@ class Talk(_Conversation):
         log = self._folder / "stderr.txt"
         server = StdioServerParameters(command=sys.executable, args=[*program])
         try:
-            with no_complaints(), log.open("w") as errlog, anyio.fail_after(PATIENCE):
+            with no_complaints(), log.open("w") as errlog, anyio.fail_after(CONVERSATION_TIMEOUT):
                 async with stdio_client(server, errlog) as (read, write):
                     yield tapped(self.transcript, read, write)
         except Exception as failure:
@@ -223,7 +223,7 @@ class HttpTalk(_Conversation):
             yield tapped(self.transcript, read, write)
 
     def http(self, **options: Any) -> httpx2.AsyncClient:
-        options.setdefault("timeout", httpx2.Timeout(PATIENCE))
+        options.setdefault("timeout", httpx2.Timeout(CONVERSATION_TIMEOUT))
         return httpx2.AsyncClient(event_hooks={"response": [self._note]}, trust_env=False, **options)
 
     async def _note(self, response: httpx2.Response) -> None:

@@ -88,7 +88,7 @@ class StoreServer:
         os.kill(self.pid, signal.SIGCONT)
 
     def stop(self) -> None:
-        """End it in good order: it writes what it is told to keep."""
+        """End it in good order: it writes what it has to keep."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:

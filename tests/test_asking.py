@@ -20,9 +20,9 @@ from dovetail.client import ElicitRequest
 from http_serving import until
 from programs_sdk.asking import PAGE, create_server
 from sdk import (
+    CONVERSATION_TIMEOUT,
     HANDSHAKE,
     MODERN,
-    PATIENCE,
     REVISIONS,
     HttpTalk,
     Talk,
@@ -160,7 +160,10 @@ async def test_everything_with_the_official_client(
         origin, notes = request.getfixturevalue("served")
         talk, options = HttpTalk(origin), {}
     with no_complaints():
-        async with asyncio.timeout(PATIENCE), talk.client(mode=mode, **options, **OfficialUser().callbacks) as client:
+        async with (
+            asyncio.timeout(CONVERSATION_TIMEOUT),
+            talk.client(mode=mode, **options, **OfficialUser().callbacks) as client,
+        ):
             assert client.protocol_version == revision
             await check_everything(lambda name, arguments: ask_officially(client, name, arguments), notes, revision)
     talk.transcript.assert_clean()
@@ -262,7 +265,7 @@ def test_pages_that_are_none(pages: tuple[Any, ...]) -> None:
 
 
 @every_era
-async def test_a_state_that_is_not_json_is_refused_before_anybody_is_asked(
+async def test_a_state_that_is_not_json_is_refused_before_the_user_is_asked(
     revision: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[str] = []

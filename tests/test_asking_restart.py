@@ -121,7 +121,7 @@ async def test_a_call_outlives_its_server(start: Callable[..., AskingProcess], n
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-async def test_two_workers_need_not_be_told_the_secret(start: Callable[..., AskingProcess], notes: Notes) -> None:
+async def test_two_workers_need_not_be_given_the_secret(start: Callable[..., AskingProcess], notes: Notes) -> None:
     server = start("-m", "dovetail.cli", "run", f"{PROGRAM}:judged", "--transport", "http", "--workers", "2")
     met: set[int] = set()
     changed = 0  # calls that began on one worker and ended on the other

@@ -5,8 +5,8 @@ A page marks a shown result with the request it answers, in a comment above the 
     <!-- tools.py 2025-11-25 tools/call {"name": "add", "arguments": {"a": 1, "b": 2}} | structuredContent -->
 
 What follows the bar is the part that is shown. A `json` block shows a result or an error, a `text` block its text.
-With `heard` before the program's name, the block shows the notifications that came before the answer. With `http` the
-block shows the body of an answer over HTTP:
+With `notified` before the program's name, the block shows the notifications that came before the answer. With `http`
+the block shows the body of an answer over HTTP:
 
     <!-- http deploy.py GET /mcp {"Host": "api.example.com"} -->
 """
@@ -65,7 +65,7 @@ _BLOCK = re.compile(
 _LINK = re.compile(r"\]\((?!https?://)(?P<path>[^)#]+)")
 _HTTP_RESULT = re.compile(r"http (?P<program>\w+)\.py (?P<verb>[A-Z]+) (?P<path>\S+) (?P<headers>\{.*\})")
 _RESULT = re.compile(
-    r"(?P<heard>heard )?(?P<program>\w+)\.py (?P<revision>[\d-]+) (?P<method>\S+) (?P<params>\{.*?\})"
+    r"(?P<notified>notified )?(?P<program>\w+)\.py (?P<revision>[\d-]+) (?P<method>\S+) (?P<params>\{.*?\})"
     r"( \| (?P<part>\S+))?"
 )
 
@@ -133,7 +133,7 @@ def test_everything_public_is_documented(page: str, names: Collection[str]) -> N
     assert set(names) <= quoted, f"undocumented: {sorted(set(names) - quoted)}"
 
 
-def test_the_options_of_http_are_told_with_their_defaults_and_variables() -> None:
+def test_the_options_of_http_are_documented_with_their_defaults_and_variables() -> None:
     text = (ROOT / "docs" / "http.md").read_text()
     told = re.findall(r"^\| `(\w+)` \| `(.*?)` \| (?:`(\w+)`)? *\|", text, re.MULTILINE)
     real = [
@@ -256,7 +256,7 @@ BOOKED = "Ada and 0 more, 2 nights from 2026-05-01, board: none"
 BOOKING = {"guests": [{"name": "Ada"}], "arrival": "2026-05-01", "nights": 2}
 ADA = {"name": "Ada", "email": "ada@example.org"}
 
-NOBODY_THERE = ("keys", "introspection", "several", "dpop", "dpop_nonces", "server")
+ANONYMOUS_THERE = ("keys", "introspection", "several", "dpop", "dpop_nonces", "server")
 TRIP = {"city": "Rome", "start": "2026-05-01"}
 # What the users of these programs answer, by how the question begins.
 ANSWERS: dict[str, Any] = {
@@ -363,8 +363,8 @@ SCENARIOS: dict[str, list[Step]] = {
         call("register", person=ADA, gives=ADA),
         fail("register", person=ADA | {"email": "ada"}, says="an e-mail address has an @"),
     ],
-    # Here nobody has a token; tests/test_docs_auth.py has them.
-    **{f"auth_{name}": [call("whoami", gives="nobody")] for name in NOBODY_THERE},
+    # Here no caller has a token; tests/test_docs_auth.py has them.
+    **{f"auth_{name}": [call("whoami", gives="anonymous")] for name in ANONYMOUS_THERE},
     "auth_jwt": [call("whoami", gives={})],
     **{f"auth_{name}": [refuse("tools/call", name="count", says="notes:read")] for name in ("function", "mounted")},
     "auth_scopes": [call("wait", gives="Not yet."), refuse("tools/call", name="plan", says="Unknown tool: plan")],
@@ -456,7 +456,7 @@ async def test_a_shown_result_is_real(block: Block) -> None:
     if block.language == "text":
         assert text_of(answer) == block.body.removesuffix("\n")
         return
-    actual = heard if shown["heard"] else answer
+    actual = heard if shown["notified"] else answer
     for step in (shown["part"] or "").split(".") if shown["part"] else []:
         actual = actual[int(step) if isinstance(actual, list) else step]
     assert actual == json.loads(block.body)
@@ -533,7 +533,7 @@ async def test_the_client_that_listens_hears(capsys: pytest.CaptureFixture[str])
         listening = asyncio.create_task(load("client_listen").main(f"{url}/mcp"))
         heard = ""
         async with asyncio.timeout(10):
-            while not heard:  # nobody is told when it has begun to listen
+            while not heard:  # no message says when it has begun to listen
                 await client.call_tool("count")
                 heard = capsys.readouterr().out
         listening.cancel()
@@ -545,7 +545,7 @@ async def test_the_client_that_listens_hears(capsys: pytest.CaptureFixture[str])
 
 
 class Running:
-    """A program that was started, and the URL that it told on stderr."""
+    """A program that was started, and the URL that it printed to stderr."""
 
     def __init__(self, *command: str) -> None:
         self.process = subprocess.Popen(

@@ -203,7 +203,7 @@ async def test_the_files_that_are_shown_are_those_that_are_read() -> None:
     assert await Users(ROOT / "docs" / "programs" / "auth_users.json").accepts("ann", authserver_stage.PASSWORD)
 
 
-def test_all_that_is_known_of_a_program_is_told() -> None:
+def test_all_that_is_known_of_a_program_is_shown() -> None:
     table = PAGE.partition("each an `OAuthClient`:")[2].partition("\n\nA program")[0]
     assert re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
     told = {name for row in re.findall(r"^\| (.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
@@ -222,7 +222,7 @@ async def proved_call(url: str, **words: Any) -> aiohttp.ClientResponse:
     params = {"name": "whoami", "arguments": {}, "_meta": META}
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     named = {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": "whoami", "accept": BOTH}
-    proof = KEY.headers("POST", AUDIENCE, bound, **words)  # for the URL that clients know, whatever this one is
+    proof = KEY.headers("POST", AUDIENCE, bound, **words)  # for the URL that clients know, not for this one
     async with aiohttp.request("POST", f"{url}/mcp", json=message, headers={**named, **proof}) as answer:
         await answer.read()
         return answer
@@ -241,7 +241,7 @@ async def test_a_token_with_its_proof_says_who_is_calling() -> None:
         assert answer.headers["WWW-Authenticate"].startswith('DPoP error="invalid_dpop_proof"')
 
 
-async def test_a_client_is_told_which_nonce_its_proof_needs() -> None:
+async def test_a_client_is_refused_with_the_nonce_its_proof_needs() -> None:
     async with served("auth_dpop_nonces") as url:
         told = await proved_call(url)
         challenge, nonce = re.escape(told.headers["WWW-Authenticate"]), told.headers["DPoP-Nonce"]

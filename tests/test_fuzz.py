@@ -1,6 +1,6 @@
 """Throws mutated messages at a server and checks the rules for bad input.
 
-Whatever comes in: every request whose id can be read is answered once, with that id; what is no JSON is answered with
+Every request whose id can be read is answered once, with that id; what is no JSON is answered with
 -32700 and what is no message with -32600; notifications and answers are met with silence; no error says anything about
 our insides; and afterwards a good request works.
 """
@@ -158,16 +158,16 @@ class Mutator:
         return bytes(mutable).replace(b"\n", b" ")
 
 
-NOBODY = "nobody"  # an answer without an id
+NO_ID = "without an id"  # an answer to a message whose id can't be read
 SILENCE = "silence"
 
 
 def expected(data: bytes) -> Any:
-    """Whom a message must be answered to: an id with its type, nobody, silence; None where the oracle does not know."""
+    """The id that a message must be answered with: one with its type, none, silence; None if unknown."""
     try:
         value = json.loads(data.decode())
     except (ValueError, RecursionError):
-        return SILENCE if not data.strip() else NOBODY
+        return SILENCE if not data.strip() else NO_ID
     if b"\\ud" in data.lower() or b"NaN" in data or b"Infinity" in data or b"e3" in data or b"E3" in data:
         return None  # Python's reader accepts what JSON does not
     if isinstance(value, list):
@@ -177,17 +177,17 @@ def expected(data: bytes) -> Any:
 
 def _expected_of(value: Any) -> Any:
     if not isinstance(value, dict):
-        return NOBODY
+        return NO_ID
     method, id = value.get("method"), value.get("id")
     good_id = isinstance(id, str | int) and not isinstance(id, bool)
     if "method" not in value:
         return None  # an answer of the client's, good or bad: never answered by id
     if "id" in value and not good_id:
-        return NOBODY
+        return NO_ID
     if "id" in value:
         return (type(id).__name__, id)
     wrong = value.get("jsonrpc") != "2.0" or not isinstance(method, str) or "result" in value or "error" in value
-    return NOBODY if wrong else SILENCE
+    return NO_ID if wrong else SILENCE
 
 
 async def fuzz(count: int, seed: int) -> None:
@@ -246,14 +246,14 @@ def _check_answer(answer: Any) -> None:
 
 def _check_counts(messages: list[bytes], wanted: list[Any], answers: list[Any]) -> None:
     got = Counter(
-        (type(answer["id"]).__name__, answer["id"]) if answer.get("id") is not None else NOBODY for answer in answers
+        (type(answer["id"]).__name__, answer["id"]) if answer.get("id") is not None else NO_ID for answer in answers
     )
     if None in wanted:  # something the oracle can't judge was among them: only demand that all others are answered
         floor = Counter(want for want in wanted if want not in (None, SILENCE))
     else:
         floor = Counter(want for want in wanted if want is not SILENCE)
         surplus = got - floor
-        assert not surplus, f"answers to nobody's question: {surplus}"
+        assert not surplus, f"answers without a request: {surplus}"
     excused = _cancelled(messages) | _listening(messages, wanted)
     lost = {want: number for want, number in (floor - got).items() if want not in excused}
     assert not lost, f"not answered: {lost}"
@@ -276,7 +276,7 @@ def _cancelled(messages: list[bytes]) -> set[Any]:
 
 def _listening(messages: list[bytes], wanted: list[Any]) -> set[Any]:
     """A listen is answered only when it ends."""
-    return {want for want, message in zip(wanted, messages, strict=True) if b"listen" in message} - {NOBODY, SILENCE}
+    return {want for want, message in zip(wanted, messages, strict=True) if b"listen" in message} - {NO_ID, SILENCE}
 
 
 @pytest.mark.seed("S2-74", "S2-75")

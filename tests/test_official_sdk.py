@@ -389,7 +389,7 @@ async def test_a_modern_client_listens_to_a_file(talk: Talk, notes: Path) -> Non
 
 
 @oldest_and_newest
-async def test_a_session_hears_that_lists_have_changed(talk: Talk, notes: Path, revision: str) -> None:
+async def test_a_session_is_notified_that_lists_have_changed(talk: Talk, notes: Path, revision: str) -> None:
     async with talk(revision, (GROWING, str(notes))) as session:
         await session.call_tool("grow", {"name": "fern"})
         for kind in ("tools", "prompts", "resources"):
@@ -402,10 +402,10 @@ async def test_a_session_hears_that_lists_have_changed(talk: Talk, notes: Path, 
 
 
 @pytest.mark.rule("SUB-1")
-async def test_a_modern_client_hears_of_the_lists_it_asked_for(talk: Talk, notes: Path) -> None:
+async def test_a_modern_client_is_notified_of_the_lists_it_asked_for(talk: Talk, notes: Path) -> None:
     async with talk(MODERN, (GROWING, str(notes))) as session:
         await session.list_tools()
-        await session.call_tool("grow", {"name": "moss"})  # nobody listens yet
+        await session.call_tool("grow", {"name": "moss"})  # no client listens yet
         async with listen(session, tools_list_changed=True, resources_list_changed=True) as changes:
             await session.call_tool("grow", {"name": "fern"})
             assert {await anext(changes), await anext(changes)} == {ToolsListChanged(), ResourcesListChanged()}

@@ -78,7 +78,7 @@ class Served:
 
 
 class Wire:
-    """A TCP proxy: bytes pass both ways until somebody cuts the wire."""
+    """A TCP proxy: bytes pass both ways until a test cuts the wire."""
 
     def __init__(self, root: str) -> None:
         self._target = int(root.rpartition(":")[2])
@@ -166,7 +166,7 @@ async def test_the_high_level_client_finds_out_what_to_speak(
     talk.transcript.assert_clean()
 
 
-# ── told on the way ──
+# ── notifications of a call ──
 
 
 @each_way
@@ -185,7 +185,7 @@ async def test_progress_streams(talk: HttpTalk, transport: str, revision: str) -
         assert "text/event-stream" in [asked.kind for asked in talk.asked if asked.method == "POST"]
 
 
-# ── told unasked ──
+# ── notifications outside of calls ──
 
 
 async def _heard(talk: HttpTalk, method: str) -> dict[str, Any]:
@@ -295,7 +295,7 @@ async def test_a_session_comes_back_for_its_answer(wire: Wire) -> None:
     assert {asked.status for asked in resumed} == {200}
 
 
-async def test_what_changed_meanwhile_is_told_afterwards(served: Served, wire: Wire) -> None:
+async def test_changes_made_meanwhile_are_notified_afterwards(served: Served, wire: Wire) -> None:
     talk = HttpTalk(wire.root)
     heard = talk.transcript.heard
     async with talk(HANDSHAKE) as session:

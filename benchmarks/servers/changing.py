@@ -1,4 +1,4 @@
-"""What changes in the servers that tell of changes: a tool comes, goes, and comes again."""
+"""The changes in the servers that notify of changes: a tool comes, goes, and comes again."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Dovetail over HTTP for those who have a key or a token; for everybody, where BENCH_AUTH says neither."""
+"""Dovetail over HTTP for callers with a key or a token; for every caller, where BENCH_AUTH says neither."""
 
 import json
 import os

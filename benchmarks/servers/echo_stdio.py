@@ -1,4 +1,4 @@
-"""The floor of stdio: every line in is answered with one fixed line, as long as Dovetail's answer to the same call."""
+"""The floor of stdio: a fixed line for every line, as long as Dovetail's response to the same call."""
 
 import sys
 

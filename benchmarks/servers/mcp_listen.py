@@ -14,5 +14,5 @@ async def change(ctx: Context) -> str:
     return "changed"
 
 
-# Not as JSON, which can't carry what listeners hear.
+# Not as JSON, which can't carry notifications.
 app = server.streamable_http_app(stateless_http=True)

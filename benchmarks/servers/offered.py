@@ -1,4 +1,4 @@
-"""What every server under test offers: the same functions, whoever serves them.
+"""The functions that every server under test offers.
 
 BENCH_TOOL names the tool that is called, BENCH_TOOLS says how many there are in all: the rest is there to be listed.
 Neither imports a framework; what needs one (progress, images) each server adds itself.

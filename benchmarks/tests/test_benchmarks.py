@@ -1,4 +1,4 @@
-"""The benchmarks count rightly, treat everyone alike, and leave no process behind. Speed itself is not tested."""
+"""Tests of the benchmarks: they count rightly, treat all alike, and leave no process behind. Speed is not tested."""
 
 import http.client
 import shutil

@@ -1,4 +1,4 @@
-"""The benchmarks on stdin and stdout: the driver counts right answers only, and the arithmetic is right."""
+"""Tests of the benchmarks on stdio: the driver counts right answers only, and the arithmetic is right."""
 
 import sys
 from collections.abc import Iterator

@@ -4,7 +4,7 @@ from dovetail import Context, ElicitUrl, PageRequest, Server, UrlElicitationRequ
 
 server = Server("mail", version="1.0.0")
 signed_in: set[str] = set()
-visits: dict[str, str] = {}  # which account is to be signed in; nobody can guess which visit is whose
+visits: dict[str, str] = {}  # which account is to be signed in; the ids can't be guessed
 
 
 def sign_in_url(visit: str) -> str:

@@ -9,7 +9,7 @@ server = Server("notes", version="1.0.0", auth=auth)
 @server.tool
 async def whoami(ctx: Context) -> str:
     """Tell who is calling."""
-    return "nobody" if ctx.principal is None else ctx.principal.name
+    return "anonymous" if ctx.principal is None else ctx.principal.name
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ TICKETS = {"ticket-of-ada": ("ada", 3600.0)}  # yours are in a database
 
 
 async def by_ticket(token: str) -> Principal | None:
-    """Whoever the token stands for. None: it is not good."""
+    """The principal of the token. None: it is not good."""
     found = TICKETS.get(token)
     if found is None:
         return None
@@ -21,7 +21,7 @@ server = Server("notes", version="1.0.0", auth=by_ticket)
 @server.tool(scopes=["notes:read"])
 async def count(ctx: Context) -> str:
     """Count your notes."""
-    return "nobody" if ctx.principal is None else f"{ctx.principal.name} has 3"
+    return "anonymous" if ctx.principal is None else f"{ctx.principal.name} has 3"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ server = Server("notes", version="1.0.0", auth=ApiKeys(KEYS), rate_limit="60/min
 @server.tool
 async def whoami(ctx: Context) -> str:
     """Tell who is calling."""
-    return "nobody" if ctx.principal is None else ctx.principal.name
+    return "anonymous" if ctx.principal is None else ctx.principal.name
 
 
 if __name__ == "__main__":

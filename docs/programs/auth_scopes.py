@@ -31,7 +31,7 @@ async def tidy() -> str:
 @server.tool(scopes=["notes:write"])
 async def write(name: str, text: str, ctx: Context) -> str:
     """Write a note."""
-    assert ctx.principal is not None  # nobody else has scopes
+    assert ctx.principal is not None  # only a principal has scopes
     notes[name] = text
     return f"{ctx.principal.name} wrote {name}."
 

@@ -32,7 +32,7 @@ server = Server("notes", version="1.0.0", auth=Auth(auth_server.verifier(), scop
 @server.tool
 async def whoami(ctx: Context) -> str:
     """Tell who is calling."""
-    return "nobody" if ctx.principal is None else ctx.principal.name
+    return "anonymous" if ctx.principal is None else ctx.principal.name
 
 
 @server.tool(scopes=["notes:write"])

@@ -6,7 +6,7 @@ from dovetail import Context, Server
 
 @asynccontextmanager
 async def greeting(server: Server) -> AsyncIterator[str]:
-    yield "Hello"  # whatever is opened here is closed after the last call
+    yield "Hello"  # what is opened here is closed after the last call
 
 
 server = Server("greeter", version="1.0.0", lifespan=greeting)
@@ -14,7 +14,7 @@ server = Server("greeter", version="1.0.0", lifespan=greeting)
 
 @server.tool
 async def greet(name: str, ctx: Context) -> str:
-    """Greet somebody."""
+    """Greet a person."""
     return f"{ctx.lifespan}, {name}!"
 
 

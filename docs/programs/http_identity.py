@@ -9,7 +9,7 @@ server = Server("desk", version="1.0.0")
 @server.tool
 async def whoami(ctx: Context) -> str:
     """Tell who is calling."""
-    return (ctx.headers or {}).get("x-user", "somebody")
+    return (ctx.headers or {}).get("x-user", "anonymous")
 
 
 def caller(scope: MutableMapping[str, Any]) -> str | None:

@@ -11,7 +11,7 @@ def find(title: str) -> str:
 
 @server.tool(rate_limit="2/day per principal")
 def order(title: str) -> str:
-    """Costs money, so nobody orders more than two books in a day."""
+    """Costs money, so no caller orders more than two books in a day."""
     return f"{title} is ordered."
 
 

@@ -1,6 +1,6 @@
 from dovetail import Context, ResourceLink, Server
 
-server = Server("stars", version="1.0.0", title="A catalogue of stars")
+server = Server("stars", version="1.0.0", title="A catalog of stars")
 
 
 @server.tool(title="Nearest stars")

@@ -22,11 +22,11 @@ async def test_a_key(revision: str) -> None:
 
 async def test_a_wrong_key() -> None:
     with pytest.raises(NotSignedIn):
-        async with Client(server, auth="key-of-nobody"):
+        async with Client(server, auth="unknown-key"):
             pass
 
 
-async def test_somebody_without_the_scope() -> None:
+async def test_a_caller_without_the_scope() -> None:
     reader = Principal(subject="bob", scopes=frozenset({"notes:read"}))
     async with Client(server, principal=reader) as client:
         with pytest.raises(ServerError, match="This needs the scopes: notes:write"):

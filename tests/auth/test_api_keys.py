@@ -35,7 +35,7 @@ async def test_each_key_is_of_one() -> None:
     "token",
     ["", "x", ALICE[:-1], ALICE + "x", ALICE.upper(), " " + ALICE, ALICE + "\n", "alice", "a" * 10_000_000, "\udc80é"],
 )
-async def test_anything_else_is_of_nobody(token: str) -> None:
+async def test_anything_else_is_no_key(token: str) -> None:
     assert await ApiKeys({"alice": ALICE}).verify(token) is None
 
 
@@ -122,7 +122,7 @@ def test_no_key_is_kept_or_shown() -> None:
 
 
 async def test_every_look_makes_the_same_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Structural: whatever comes, one HMAC, one look, one comparison in constant time of equally long digests."""
+    """Structural: for every token one HMAC, one look, one comparison in constant time of equally long digests."""
     compared: list[tuple[int, int]] = []
 
     def compare(one: bytes, other: bytes) -> bool:

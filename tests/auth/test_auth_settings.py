@@ -193,7 +193,7 @@ async def test_a_verifier_may_have_one_of_the_two() -> None:
 
     class OnlyEnds(StubVerifier):
         async def close(self) -> None:
-            raise AssertionError("nobody has come")
+            raise AssertionError("no request has come")
 
     class Plain(StubVerifier):
         left = 0
@@ -210,7 +210,7 @@ async def test_a_verifier_may_have_one_of_the_two() -> None:
     assert plain.left == 1
 
 
-# ── what clients are told ──
+# ── challenges and metadata ──
 
 
 def test_the_challenges_of_a_refusal_and_the_metadata() -> None:

@@ -314,7 +314,7 @@ async def test_another_signature_of_the_same_jti_is_the_same_proof() -> None:
 
 
 async def test_a_jti_belongs_to_its_key() -> None:
-    """Nobody can use up the proofs of somebody else."""
+    """No caller can use up the proofs of another."""
     same = checker()
     await check(proof(said={"jti": "1"}, key=OTHER), same, claims=bound(OTHER))
     await check(proof(said={"jti": "1"}), same)

@@ -129,7 +129,7 @@ async def test_proofs_do_not_take_the_room_of_sessions() -> None:
     await refused(app, headers, "invalid_dpop_proof")
 
 
-async def test_with_nonces_a_client_is_told_which_one_to_take() -> None:
+async def test_with_nonces_a_client_is_refused_with_the_one_to_take() -> None:
     """RFC 9449, 9: any worker with the same secret takes it."""
     app, other = app_of("required", nonces=True), app_of("required", nonces=True)
     told = await HttpWire(app, headers=proved()).call("who")
@@ -164,7 +164,7 @@ async def test_who_has_no_token_learns_which_ones_are_taken(dpop: str, schemes: 
 
 
 class LegacyClient(NamedTuple):
-    """Somebody with a session and a stream of HTTP+SSE, who can go every way in."""
+    """A caller with a session and a stream of HTTP+SSE, who can go every way in."""
 
     wire: HttpWire
     session: HttpWire

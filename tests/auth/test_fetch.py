@@ -158,10 +158,10 @@ async def test_what_is_no_http(fetch: Fetch) -> None:
     ],
 )  # fmt: skip
 async def test_urls_that_are_refused_before_anything_is_asked(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nobody(*_: Any) -> Any:
+    async def no_address(*_: Any) -> Any:
         raise AssertionError("asked for an address")
 
-    monkeypatch.setattr(module, "_resolve", nobody)
+    monkeypatch.setattr(module, "_resolve", no_address)
     for each in (make_fetch(), make_fetch(allow_loopback=True)):
         with pytest.raises(FetchFailed) as caught:
             await each(FetchRequest(url=url))

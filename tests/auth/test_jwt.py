@@ -361,7 +361,7 @@ async def test_old_keys_are_asked_for_while_they_are_used(served: Site, keys: Re
     assert len(served.asked) == 1
     served.pages["/jwks"] = jwks(OTHER_RSA)
     clock.now += 2
-    assert await kids(keys, "rsa") == ["rsa"]  # nobody waits
+    assert await kids(keys, "rsa") == ["rsa"]  # no caller waits
     await settled(keys)
     assert len(served.asked) == 2
     assert await kids(keys, "rsa") == []
@@ -377,7 +377,7 @@ async def test_keys_stay_good_for_a_while_when_the_issuer_is_away(served: Site, 
     assert await kids(keys, "rsa") == ["rsa"]
     await settled(keys)
     assert len(served.asked) == 3
-    with pytest.raises(VerifierUnavailable):  # it may be good, but nobody can say
+    with pytest.raises(VerifierUnavailable):  # it may be good, but it can't be verified
         await kids(keys, "rsa-2")
     clock.now += EXPIRE_AFTER
     with pytest.raises(VerifierUnavailable):
@@ -419,4 +419,4 @@ async def test_if_an_authors_own_fetch_fails_the_verifier_is_unavailable(clock: 
     with pytest.raises(VerifierUnavailable, match="RuntimeError") as caught:
         await kids(keys, "rsa")
     assert "secret" not in str(caught.value)
-    gc.collect()  # nobody complains of an exception that was never looked at
+    gc.collect()  # asyncio does not complain of an exception that was never looked at

@@ -21,14 +21,14 @@ from dovetail.errors import SetupError
 from stable_ids import stable
 
 
-def test_the_same_user_and_program_have_one_key_whatever_the_token() -> None:
+def test_the_same_user_and_program_have_one_key_with_every_token() -> None:
     one = Principal(subject="alice", client="editor", issuer="https://a", scopes=frozenset({"x"}), expires_at=1.0)
     two = Principal(subject="alice", client="editor", issuer="https://a", claims={"jti": "2"})
     assert one.key == two.key
     assert one.with_scopes(frozenset()).key == one.key
 
 
-def test_nobody_else_has_that_key() -> None:
+def test_no_other_principal_has_that_key() -> None:
     seen = {
         Principal(**given).key
         for given in (
@@ -82,7 +82,7 @@ def test_who_is_named(claims: dict[str, Any], subject: str | None, client: str |
 @pytest.mark.parametrize(
     "claims", [{}, {"sub": ""}, {"sub": 7}, {"sub": ["alice"]}, {"sub": "a" * 1025}, {"sub": "alice", "client_id": {}}]
 )
-def test_nobody_is_named(claims: dict[str, Any]) -> None:
+def test_claims_without_a_name_give_no_principal(claims: dict[str, Any]) -> None:
     assert to_principal(claims, None) is None
 
 

@@ -1,4 +1,4 @@
-"""Tokens that try to get in: each is the work of somebody who knows everything but the private key."""
+"""Forged tokens, each the work of an attacker who knows everything but the private key."""
 
 import base64
 import hmac
@@ -28,7 +28,7 @@ def unsigned(alg: Any, signature: bytes = b"") -> str:
 
 
 def hs_confusion(secret: bytes) -> str:
-    """Signed with the public key, which everybody has, as if it were a shared secret."""
+    """Signed with the public key, which every client has, as if it were a shared secret."""
     return craft({"alg": "HS256", "kid": "rsa"}, claims(), lambda message: hmac.digest(secret, message, "sha256"))
 
 
@@ -75,7 +75,7 @@ ATTACKS = {
     "made in the future": token(claims(iat=NOW + DAY)),
     "nobody": token(claims(sub=..., client_id=...)),
     "another key under our kid": token(key=OTHER_RSA, kid="rsa"),
-    "foreign kid": token(kid="of somebody else"),
+    "foreign kid": token(kid="of another issuer"),
     "kid of another key": token(kid="ec"),
     "kid a number": token(kid=7),
     "kid a list": token(kid=["rsa"]),
@@ -166,12 +166,12 @@ async def test_keys_that_are_tried_are_few() -> None:
     st.text(max_size=80)
     | st.lists(st.binary(max_size=30), min_size=3, max_size=3).map(lambda p: ".".join(map(encode, p)))
 )
-async def test_any_text_is_a_token_of_nobody(text: str) -> None:
+async def test_arbitrary_text_is_no_good_token(text: str) -> None:
     assert await JWT.verify(text) is None
 
 
 @given(st.data())
-async def test_a_token_with_one_other_character_is_of_nobody(data: st.DataObject) -> None:
+async def test_a_token_with_one_other_character_is_not_good(data: st.DataObject) -> None:
     good = token()
     place = data.draw(st.integers(0, len(good) - 1))
     other = data.draw(st.characters(codec="ascii").filter(lambda character: character != good[place]))

@@ -1,7 +1,7 @@
 """The reference server behind its own authorization server: `python oauth_program.py --port N`.
 
-Every request needs `reference:use`. Two more tools need a scope each that nobody asks for at first. A POST to `/later`
-lets all access tokens end.
+Every request needs `reference:use`. Two more tools need a scope each that no client asks for at first. A POST to
+`/later` lets all access tokens end.
 What the server says is judged; if anything was malformed, that is on stderr, and the exit code is 1.
 """
 
@@ -69,13 +69,13 @@ def protected(auth_server: AuthServer) -> Server:
 
     @server.tool(scopes=[MAY_READ])
     def read_note(ctx: Context) -> str:
-        """Read the note of whoever asks."""
+        """Read the note of the caller."""
         assert ctx.principal is not None
         return f"the note of {ctx.principal.subject}"
 
     @server.tool(scopes=[MAY_WRITE])
     def write_note(text: str, ctx: Context) -> str:
-        """Change the note of whoever asks."""
+        """Change the note of the caller."""
         assert ctx.principal is not None
         return f"{ctx.principal.subject} wrote {text}"
 

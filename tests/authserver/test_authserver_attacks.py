@@ -102,7 +102,7 @@ async def test_a_program_on_this_machine_takes_any_port(port: str, stage: Stage)
 
 
 @given(st.text(max_size=60), st.sampled_from([CALLBACK, NATIVE, "http://[::1]:1/x?y=z"]))
-def test_whatever_matches_is_registered_but_for_its_port(more: str, registered: str) -> None:
+def test_a_matching_uri_is_registered_but_for_its_port(more: str, registered: str) -> None:
     for uri in (registered + more, more + registered, registered[:12] + more + registered[12:], more):
         if uri != registered and is_registered(uri, [registered]):
             assert re.sub(r":\d{1,5}(?=[/?]|$)", "", uri) == re.sub(r":\d{1,5}(?=[/?]|$)", "", registered)
@@ -135,7 +135,7 @@ def test_any_text_is_judged(text: str) -> None:
         ),
     ],
 )
-async def test_a_wrong_request_is_told_to_the_program(changed: dict[str, Any], error: str, stage: Stage) -> None:
+async def test_a_wrong_request_is_reported_to_the_program(changed: dict[str, Any], error: str, stage: Stage) -> None:
     told = (await Browser(stage).open(Program(stage).url(**changed))).sent_to
     assert (told["error"], told["iss"], told["state"]) == (error, ISSUER, "st&te=1 é")
     assert "code" not in told
@@ -268,7 +268,7 @@ async def test_a_question_is_answered_once_and_soon(stage: Stage, browser: Brows
     assert (await browser.sign_in(late)).status == 403
 
 
-# ── who is told ──
+# ── which program gets the error ──
 
 WRONG = [
     ({"response_type": "token"}, "unsupported_response_type"),
@@ -279,7 +279,7 @@ WRONG = [
 
 @pytest.mark.rule("SEC-5")
 @pytest.mark.parametrize(
-    ("redirect_uri", "is_told"),
+    ("redirect_uri", "is_reported"),
     [
         ("http://127.0.0.1:5555/callback", True),
         ("http://localhost:5555/callback", True),
@@ -290,18 +290,18 @@ WRONG = [
 )
 @pytest.mark.parametrize(("wrong", "error"), WRONG)
 async def test_who_registers_can_only_send_people_to_their_own_machine(
-    redirect_uri: str, is_told: bool, wrong: dict[str, Any], error: str, stage: Stage
+    redirect_uri: str, is_reported: bool, wrong: dict[str, Any], error: str, stage: Stage
 ) -> None:
     registered = await stage.register(redirect_uris=[redirect_uri], token_endpoint_auth_method="none")
     program, browser = Program(stage, registered.json["client_id"], redirect_uri), Browser(stage)
     reply = await browser.open(program.url(**wrong))
-    if is_told:
+    if is_reported:
         assert reply.headers["location"].startswith(redirect_uri + "?")
         assert (reply.sent_to["error"], reply.sent_to["iss"]) == (error, ISSUER)
     else:
         assert (reply.status, "location" in reply.headers, "<a " in reply.text) == (400, False, False)
     denied = await browser.answer(await browser.open(program.url()), "deny")
-    assert denied.sent_to["error"] == "access_denied", "after a look at the page everybody is told"
+    assert denied.sent_to["error"] == "access_denied", "after a look at the page the program gets the error"
 
 
 # ── the browser ──

@@ -81,7 +81,7 @@ async def test_what_is_no_metadata(body: bytes) -> None:
     assert (reply.status, reply.json["error"]) == (400, "invalid_client_metadata")
 
 
-async def test_a_program_that_nobody_uses_is_forgotten(stage: Stage) -> None:
+async def test_an_unused_program_is_forgotten(stage: Stage) -> None:
     known = (await stage.register(redirect_uris=[CALLBACK], token_endpoint_auth_method="none")).json["client_id"]
     unused = (await stage.register(redirect_uris=[CALLBACK], token_endpoint_auth_method="none")).json["client_id"]
     assert await Program(stage, known).tokens()
@@ -282,7 +282,7 @@ def test_what_a_key_has_signed_is_read_by_its_type_only() -> None:
     assert "d" not in key.public
 
 
-async def test_nobody_learns_which_names_there_are_inside(
+async def test_clients_do_not_learn_which_names_there_are_inside(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def getaddrinfo(host: str, port: int, **_: Any) -> Any:

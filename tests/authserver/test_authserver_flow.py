@@ -444,7 +444,7 @@ async def test_a_revocation_meets_a_use() -> None:
 
 @pytest.mark.parametrize("shop", ["memory", "sqlite"])
 async def test_strangers_cannot_fill_what_grants_need(tmp_path: Path, shop: str) -> None:
-    """Codes are changed for tokens, and tokens taken back, whatever was registered or tried meanwhile."""
+    """Codes are changed for tokens, and tokens taken back, also if much was registered or tried meanwhile."""
     state = MemoryState(max_entries=60) if shop == "memory" else SqliteState(tmp_path / "state.db", max_bytes=400_000)
     stage = Stage(state=state)
     program = Program(stage)

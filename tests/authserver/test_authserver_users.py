@@ -40,7 +40,7 @@ BROKEN = {"gone": None, "half": '{"ann": ', "a list": "[]", "a password": '{"ann
 
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
-async def test_a_file_that_breaks_while_serving_changes_nothing_and_is_told_once(
+async def test_a_file_that_breaks_while_serving_changes_nothing_and_is_reported_once(
     broken: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "users.json"
@@ -106,7 +106,7 @@ def test_the_command_makes_a_hash(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 @pytest.mark.parametrize(
     ("name", "password"), [("ann", PASSWORD), ("ann", PASSWORD[:-1]), ("ann", ""), ("nobody", PASSWORD), ("", "")]
 )
-async def test_a_name_that_nobody_has_costs_as_much(name: str, password: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_name_costs_as_much(name: str, password: str, monkeypatch: pytest.MonkeyPatch) -> None:
     costs: list[tuple[Any, ...]] = []
     compared: list[tuple[int, int]] = []
     scrypt = users_module._scrypt
@@ -152,7 +152,7 @@ async def test_a_limit_is_of_each_and_of_all() -> None:
     assert await taken(store, ["a"]) == [200]
 
 
-async def test_a_wrong_password_is_told_without_saying_which_part(stage: Stage, browser: Browser) -> None:
+async def test_a_wrong_password_is_refused_without_saying_which_part(stage: Stage, browser: Browser) -> None:
     page = await browser.open(Program(stage).url())
     known, unknown = await browser.sign_in(page, "ann", "wrong"), await browser.sign_in(page, "nobody", "wrong")
     assert known.status == unknown.status == 403
@@ -163,7 +163,7 @@ async def test_a_wrong_password_is_told_without_saying_which_part(stage: Stage, 
 
 @pytest.mark.parametrize("address", ["198.51.100.{}", "2001:db8:1:{:x}::1"])
 async def test_guessing_is_slowed_down_for_the_guesser_only(address: str, stage: Stage) -> None:
-    """Whatever the names are; and of one name from many addresses."""
+    """With any names; and of one name from many addresses."""
     browser = Browser(stage)
     page = await browser.open(Program(stage).url())
     for number in range(30):

@@ -140,7 +140,7 @@ async def test_a_key_of_before_gives_way_to_that_of_the_fleet(sqlite: str) -> No
         assert await first.may_call(await second.own_token())
 
 
-async def test_a_memory_of_its_own_in_a_fleet_is_told(sqlite: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_memory_of_its_own_in_a_fleet_is_reported(sqlite: str, caplog: pytest.LogCaptureFixture) -> None:
     async with started(notes(Stage().server.verifier()).asgi(state=sqlite)):
         assert "AuthServer: state=" in caplog.text
 
@@ -157,11 +157,11 @@ async def test_other_servers_take_its_tokens_by_the_published_key(stage: Stage) 
     own = await stage.server.verifier().verify(token)
     assert own is not None
     assert (principal.subject, principal.client, principal.scopes) == ("ann", "app", {"notes:read"})
-    assert principal.key == own.key, "the same caller, whoever verified the token"
+    assert principal.key == own.key, "the same caller, at every worker that verifies the token"
     assert await Jwt(ISSUER, "https://other.example.com/mcp", jwks=keys).verify(token) is None
 
 
-async def test_a_store_that_does_not_answer_refuses_nobody_for_good() -> None:
+async def test_a_store_that_does_not_answer_refuses_no_caller_for_good() -> None:
     state = FarState()
     stage = Stage(state=state)
     token = (await Program(stage).tokens())["access_token"]

@@ -28,7 +28,7 @@ from sdk import HttpTalk, only_text
 pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).parent / "oauth_program.py"
-CALLBACK = "http://127.0.0.1:9/callback"  # nobody listens there: the browser of the tests only looks where it is sent
+CALLBACK = "http://127.0.0.1:9/callback"  # no server there: the browser of the tests only looks where it is sent
 METADATA = {
     "client_name": "The official client",
     "redirect_uris": [CALLBACK],
@@ -214,11 +214,11 @@ def test_the_whole_way_in_typescript(protected: str, revision: str) -> None:
     assert said["first"]["steps"][: len(begun) + 2] == [*begun, BY_CODE, *noted(ANSWERED)]
     assert '"result":5' in said["first"]["text"]
     assert said["first"]["tools"] == OPEN_TOOLS
-    assert said["renewed"]["steps"] == [*noted(REFUSED), BY_REFRESH, *noted(ANSWERED)], "nobody was asked again"
+    assert said["renewed"]["steps"] == [*noted(REFUSED), BY_REFRESH, *noted(ANSWERED)], "the user was not asked again"
     assert '"result":5' in said["renewed"]["text"]
     check_step_up(said)
     assert ['"result":5' in text for text in said["together"]] == [True] * 3, "calls at once renew the same token"
-    challenges = {int(status): told for status, told in said["challenges"].items()}
+    challenges = {int(status): challenge for status, challenge in said["challenges"].items()}
     check_challenges(challenges, f"{protected}{PRM}")
     without, expired = challenges[401]
     assert ("error=" in without, 'error="invalid_token"' in expired) == (False, True)

@@ -186,7 +186,7 @@ def days(value: str, arguments: dict[str, str]) -> Completion:
 
 @server.prompt
 def greet(name: str, language: str = "English") -> str:
-    """Greet somebody."""
+    """Greet a person."""
     return f"Greet {name} in {language}."
 
 

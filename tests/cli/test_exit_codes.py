@@ -167,7 +167,7 @@ EXAMPLE = {"command": "python", "args": ["server.py"]}
         ("mcp.json:zzz", "Error: mcp.json has no server zzz; say which:\n  mcp.json:shop\n"),
         ("mcp.json", "Error: mcp.json has several servers; say which:\n  mcp.json:shop\n  'mcp.json:the weather'\n"),
         ("mcp.json:wrong", "Error: The server 'wrong' can't be read: `args` has the wrong type"),
-        ("mcp.json:unset", "the variable NOBODY_HAS_SET_IT is not set"),
+        ("mcp.json:unset", "the variable NOT_SET_ANYWHERE is not set"),
         ("mcp.json:steer", "has no server"),
         ("mcp.json:off", "Error: mcp.json:off is switched off"),
         ("mcp.json:nul", "hold what no system takes, such as NUL"),
@@ -177,7 +177,7 @@ EXAMPLE = {"command": "python", "args": ["server.py"]}
     ],
 )
 def test_what_can_not_be_used(folder: Path, target: str, message: str) -> None:
-    headers = {"Authorization": "${NOBODY_HAS_SET_IT}" + SECRET}
+    headers = {"Authorization": "${NOT_SET_ANYWHERE}" + SECRET}
     servers = {
         "shop": EXAMPLE,
         "the weather": EXAMPLE,
@@ -212,7 +212,7 @@ def test_a_program_gets_what_the_file_says_and_what_was_typed(folder: Path) -> N
 
 
 class Hearing(BaseHTTPRequestHandler):
-    """Keeps the headers that came, and answers nothing that anybody could use."""
+    """Keeps the headers that came, and answers nothing that a client could use."""
 
     def do_POST(self) -> None:
         self.server.heard.append((self.path, {name.lower(): text for name, text in self.headers.items()}))

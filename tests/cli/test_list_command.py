@@ -35,7 +35,7 @@ def test_everything_by_default(run: Run) -> None:
     assert titles == ["Tools", "Resources", "Templates", "Prompts"]
     assert re.search(r"^  add  +a: integer, b: integer {10,}\[read-only, open-world\] Add two", done.stdout, re.M)
     shown = ("[destructive, open-world] Forget a note for good.", "  Look for articles: Search the shop.",
-             "  greet  name, [language]  Greet somebody.")  # fmt: skip
+             "  greet  name, [language]  Greet a person.")  # fmt: skip
     assert [words in done.stdout for words in (*shown, "They may be negative")] == [True, True, True, False]
     assert done.stderr == ""
 

@@ -160,7 +160,7 @@ ASKS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("method", ASKS)
-async def test_the_second_time_nobody_is_asked(clock: Clock, method: str) -> None:
+async def test_the_second_time_the_server_is_not_asked(clock: Clock, method: str) -> None:
     server, ask = CachingServer(), ASKS[method]
     async with Client(server) as client:
         begun = server.asked(method)
@@ -176,7 +176,7 @@ async def test_the_second_time_nobody_is_asked(clock: Clock, method: str) -> Non
         assert server.asked(method) == begun + 3 * once
 
 
-async def test_a_change_is_heard_before_anybody_reads_again(clock: Clock) -> None:
+async def test_a_change_is_noticed_before_the_next_read(clock: Clock) -> None:
     server = CachingServer()
     async with Client(server) as client:
         await client.read_resource("a://1")
@@ -220,7 +220,7 @@ class Telling(Changing):
         return self.token
 
 
-@pytest.mark.parametrize(("who", "reads"), [(Changing(), 3), (Telling(), 2)], ids=["unknown", "told"])
+@pytest.mark.parametrize(("who", "reads"), [(Changing(), 3), (Telling(), 2)], ids=["unknown", "notified"])
 async def test_another_identity_gets_responses_of_its_own(who: Changing, reads: int) -> None:
     def behave(request: ScriptedRequest) -> None:
         name = request.headers["authorization"].removeprefix("Bearer ")

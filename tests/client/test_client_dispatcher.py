@@ -220,7 +220,7 @@ JUNK = st.one_of(
 
 @settings(max_examples=30, deadline=None)
 @given(messages=st.lists(JUNK, max_size=6))
-def test_whatever_the_server_says_the_next_answer_is_heard(messages: list[Any]) -> None:
+def test_the_next_response_is_received_after_any_messages(messages: list[Any]) -> None:
     async def scenario() -> None:
         transport = ScriptedTransport()
         dispatcher = Dispatcher(transport, RecordingHandler(), lambda direction, message: None)
@@ -252,7 +252,7 @@ def unknown(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def server(discover: Reply = unknown, versions: Any = revisions.HANDSHAKE, refusal: int = -32601) -> ScriptedTransport:
-    """A server that answers `server/discover` as told, and speaks the given revisions behind a handshake."""
+    """A server that answers `server/discover` as given, and speaks the given revisions behind a handshake."""
 
     def shake(message: dict[str, Any]) -> list[dict[str, Any]]:
         if not versions:
@@ -299,7 +299,7 @@ NOT_MODERN: dict[str, Reply] = {
     "a result that is no object": lambda message: [result(message, [1])],
     "an error without code": lambda message: [{"jsonrpc": "2.0", "id": message["id"], "error": {}}],
     "silence": lambda message: [],
-    "an answer to nobody": lambda message: [{"jsonrpc": "2.0", "id": 77, "result": DISCOVERED}],
+    "an answer without a request": lambda message: [{"jsonrpc": "2.0", "id": 77, "result": DISCOVERED}],
 }
 
 

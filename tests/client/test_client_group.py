@@ -174,7 +174,7 @@ def test_one_secret_is_shown_only_where_it_belongs(kind: str) -> None:
     Clients({"mcpServers": {}}, auth=MACHINES[kind](issuer="https://login.example.com"))
 
 
-async def test_one_that_does_not_answer_stops_nobody(group: Group) -> None:
+async def test_one_that_does_not_answer_stops_no_other(group: Group) -> None:
     group.add("good", "work")
     group.add("late").silent = True
     config = group.config

@@ -209,7 +209,7 @@ def test_what_a_handler_sees() -> None:
         *(({"name": each}, "^elicitation_handler: what it returned ") for each in (object(), "\ud800", 1 << 70)),
     ],
 )
-def test_what_can_not_be_sent_is_told_with_the_name_of_the_handler(returned: Any, words: str) -> None:
+def test_what_can_not_be_sent_is_reported_with_the_name_of_the_handler(returned: Any, words: str) -> None:
     with pytest.raises(SetupError, match=words):
         answered(everything(elicitation_handler=lambda question: returned), elicitation(schema=TWO))
 

@@ -358,7 +358,7 @@ async def is_quiet(stream: ChangeStream) -> bool:
 
 
 @every_revision
-async def test_what_was_asked_for_is_heard(version: str) -> None:
+async def test_what_was_asked_for_is_notified(version: str) -> None:
     server = make_server()
     async with (
         Client(server, protocol_version=version) as client,
@@ -376,7 +376,7 @@ async def test_what_was_asked_for_is_heard(version: str) -> None:
 
 async def open_streams(transport: ScriptedTransport) -> tuple[Dispatcher, ChangeStreams]:
     streams = ChangeStreams(lambda: None)
-    dispatcher = Dispatcher(transport, streams)  # type: ignore[arg-type]  # it returns what it heard
+    dispatcher = Dispatcher(transport, streams)  # type: ignore[arg-type]  # it returns what it received
     await dispatcher.open()
     return dispatcher, streams
 

@@ -49,7 +49,7 @@ async def test_the_whole_way(revision: str) -> None:
         assert all("That is all" in page for page in person.pages)
 
 
-async def test_somebody_who_says_no_is_asked_once() -> None:
+async def test_a_user_who_says_no_is_asked_once() -> None:
     person = Person(says_yes=False)
     async with notes() as served:
         with pytest.raises(NotSignedIn, match="did not let you in: access_denied"):
@@ -66,7 +66,7 @@ async def test_many_at_once_wait_for_one_sign_in() -> None:
 
 
 @pytest.mark.slow
-async def test_time_stands_still_while_somebody_signs_in() -> None:
+async def test_the_timeout_stands_still_while_the_user_signs_in() -> None:
     person = Person(thinks=1.0)
     async with notes() as served, Client(served.url, auth=signing_in(person), timeout=0.9) as client:
         assert (await client.call_tool("write", {"text": "new"})).data == "new"

@@ -274,7 +274,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("pinned", [None, "https://192.168.1.1"])
-async def test_a_server_in_the_internet_sends_nobody_inside(tried: list[str], pinned: str | None) -> None:
+async def test_a_server_in_the_internet_sends_no_client_inside(tried: list[str], pinned: str | None) -> None:
     """Not even if the user names an issuer that is inside: that is one place, and no other."""
     mine: Any = OAuth(issuer=pinned).for_server(SERVER)
     with pytest.raises(NotSignedIn):

@@ -90,7 +90,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "two answers": (lambda: Client("http://a.example/", auth="a", headers={"authorization": "b"}), "keep one of them"),
     "for a command": (lambda: Client(["python"], auth="a"), "are for a URL"),
     "for a server": (lambda: Client(Server("a"), auth=OAuth()), "a token as text"),
-    "a secret of nobody": (lambda: OAuth(client_secret="a"), "belong to a client_id="),
+    "a secret without a client": (lambda: OAuth(client_secret="a"), "belong to a client_id="),
     "a handler without a place": (lambda: OAuth(redirect_handler=str), "needs the redirect_uri="),
     "a place elsewhere": (lambda: OAuth(redirect_uri="https://a.example/back"), "must be on this machine"),
     "an open place": (lambda: OAuth(redirect_uri="http://a.example/", redirect_handler=str), "must be https"),

@@ -53,7 +53,7 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 class User:
-    """Answers what is asked, and notes what is heard."""
+    """Answers what is asked, and notes the notifications."""
 
     def __init__(self) -> None:
         self.asked: list[ElicitRequest] = []

@@ -183,7 +183,7 @@ async def test_what_the_server_takes_back_is_stopped_and_not_answered(connect: A
         assert "result" in await server.answer()
 
 
-async def test_time_stands_still_while_somebody_thinks(connect: Any) -> None:
+async def test_the_timeout_stands_still_while_the_user_thinks(connect: Any) -> None:
     async def think(question: Any) -> str:
         await asyncio.sleep(0.4)
         return "Ada"
@@ -289,7 +289,7 @@ CANT: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", CANT)
-async def test_nobody_is_asked_what_can_not_be_answered_as_a_whole(connect: Any, case: str) -> None:
+async def test_the_user_is_not_asked_what_can_not_be_answered_as_a_whole(connect: Any, case: str) -> None:
     requests, words = CANT[case]
     asked: list[Any] = []
     state = None if words == "asks nothing" else "s"

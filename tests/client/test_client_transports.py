@@ -369,7 +369,7 @@ async def test_a_child_that_does_not_want_to_leave_is_ended(tmp_path: Path, is_c
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="who is there is read from /proc")
 @pytest.mark.parametrize("helper", HELPERS)
-async def test_whatever_it_has_started_ends_with_it(tmp_path: Path, helper: str) -> None:
+async def test_every_process_it_has_started_ends_with_it(tmp_path: Path, helper: str) -> None:
     async with Client(StdioTransport(shell(tmp_path, helper), stop_timeout=0.3), protocol_version="2025-06-18"):
         helping = pid_in(tmp_path)
         assert is_alive(helping)

@@ -84,7 +84,7 @@ async def use_everything(url: str) -> None:
             await client.get_prompt(prompt.name)
 
 
-async def call_as_told(url: str) -> None:
+async def call_as_instructed(url: str) -> None:
     async with connect(url) as client:
         for call in CONTEXT["toolCalls"]:
             await client.call_tool(call["name"], call["arguments"])
@@ -148,7 +148,7 @@ PLAYS: dict[str, Play] = {
     "request-metadata": declare_everything,
     "sep-2322-client-request-state": keep_state_apart,
     "http-standard-headers": use_everything,
-    "http-custom-headers": call_as_told,
+    "http-custom-headers": call_as_instructed,
     "http-invalid-tool-headers": call_all,
     "json-schema-ref-no-deref": list_only,
     "json-schema-2020-12-preservation": echo_schema,

@@ -83,7 +83,7 @@ def test_one_scenario(output: Output, checks: dict[str, str], failing: list[str]
     assert output.judge(LATER, **dict.fromkeys(failing, "later")) == problems
 
 
-def test_scenarios_that_threw_or_that_nobody_asked_for(output: Output) -> None:
+def test_scenarios_that_threw_or_that_were_not_asked_for(output: Output) -> None:
     output.write("ping", a="SUCCESS")
     (output.folder / f"server-{LATER}-{TIME}").mkdir()  # it threw
     assert output.judge("ping", LATER) == [NOTHING]

@@ -100,7 +100,7 @@ class ConsolePage:
         return self.page.get_by_role("button", name=name, exact=True)
 
     def field(self, name: str, within: Any = None) -> Any:
-        """Whatever takes a value, by the name that is read aloud."""
+        """The control that takes a value, by the name that is read aloud."""
         place = self.page if within is None else within
         first, *others = (
             place.get_by_role(role, name=name, exact=True) for role in ("textbox", "combobox", "checkbox")

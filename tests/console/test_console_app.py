@@ -90,7 +90,7 @@ async def test_nothing_else_can_be_reached(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/console/", "/console", "/console/none", "/console/api/none"])
-async def test_whatever_is_answered_may_load_and_do_nothing_unforeseen(path: str) -> None:
+async def test_every_response_may_load_and_do_nothing_unforeseen(path: str) -> None:
     response = await ask(console_app(), path)
     assert response.headers.keys() >= HEADERS
     policy = response.headers["content-security-policy"]

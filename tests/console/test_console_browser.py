@@ -135,7 +135,7 @@ def test_what_a_server_says_stays_text(tab: ConsolePage) -> None:
 
 
 def count_up(stage: str) -> Request:
-    """Somebody else calls a tool, which changes the resource."""
+    """Another client calls a tool, which changes the resource."""
     meta = {f"io.modelcontextprotocol/{key}": value for key, value in
             {"protocolVersion": MODERN, "clientCapabilities": {}}.items()}  # fmt: skip
     call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "count_up", "_meta": meta}}

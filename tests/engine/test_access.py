@@ -169,7 +169,7 @@ async def generates(principal: Any) -> Any:
         (lambda principal: None, ""),
     ],
 )
-async def test_whatever_goes_wrong_is_a_no(authorize: Any, logged: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_every_failure_is_a_no(authorize: Any, logged: str, caplog: pytest.LogCaptureFixture) -> None:
     server = Server("f", version="1.0.0", timeout=0.05)
     server.add_tool(lambda: "", name="t", authorize=authorize)
     async with CallerWire(server, MODERN, ADMIN) as wire:
@@ -353,7 +353,7 @@ async def test_rules_are_looked_at_once_for_all_who_see_the_same() -> None:
         server.add_tool(lambda: "", name=f"t{number}", scopes=[f"s{number % 3}"])
     for _ in range(3):
         for user in ("ann", "bob"):
-            scopes = frozenset(["s0", f"{user}:own"])  # of which no rule has heard
+            scopes = frozenset(["s0", f"{user}:own"])  # which no rule names
             assert len(await lists(server, Principal(subject=user, scopes=scopes))) == 167
         assert len(await lists(server, caller("s0", "s1"))) == 334
         assert await lists(server, None) == await lists(server, caller("other")) == []

@@ -380,7 +380,7 @@ def test_what_waits_when_the_loop_ends_is_in_the_log(caplog: pytest.LogCaptureFi
     assert [event["name"] for event in kept(caplog)] == ["/0", "/1"]
 
 
-async def test_an_event_that_can_t_be_made_harms_nobody(
+async def test_an_event_that_can_t_be_made_harms_no_call(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = offering(audit=True)

@@ -73,7 +73,7 @@ async def still_fine(wire: Wire) -> None:
     ("tool", "id", "event"), [("slow", 7, "cleaned up"), ("stubborn", "seven", "went on"), ("threaded", 7, "saw it")]
 )
 @BOTH
-async def test_a_tool_stops_or_goes_on_unheard(version: str, tool: str, id: Any, event: str) -> None:
+async def test_a_tool_stops_or_goes_on_without_a_response(version: str, tool: str, id: Any, event: str) -> None:
     bench = Bench()
     async with Wire(bench.server, version) as wire:
         wire.send(calling(wire, tool, id))

@@ -223,7 +223,7 @@ async def test_waiting_ends_with_the_call(timeout: float | None, caplog: pytest.
                 ctx.wait(forever())
             except Exception as error:
                 raised.append(type(error).__name__)
-            ctx.info("nobody hears this, and that is no failure")
+            ctx.info("no client gets this, and that is no failure")
             ctx.report_progress(1)
         ended.set()
         return "dropped"
@@ -286,7 +286,7 @@ async def test_a_resource_that_is_missing_or_too_slow_does_not_end_the_call() ->
 TELLING: dict[str, Callable[[Context, int], Awaitable[None]]] = {
     "progress": lambda ctx, count: ctx.report_progress(count),
     "log": lambda ctx, count: ctx.info(f"row {count}"),
-    "log that nobody wants": lambda ctx, count: ctx.debug(f"row {count}"),
+    "log below the level": lambda ctx, count: ctx.debug(f"row {count}"),
 }
 
 

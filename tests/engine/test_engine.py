@@ -90,7 +90,7 @@ async def test_a_cursor_stays_right_while_the_list_changes() -> None:
 
 
 @pytest.mark.rule("TOOL-5", "PR-3", "RES-3", "LIFE-6")
-async def test_a_session_hears_of_the_kinds_that_were_declared_and_only_when_it_operates() -> None:
+async def test_a_session_is_notified_of_the_kinds_that_were_declared_and_only_when_it_operates() -> None:
     server = new_server(1)
     server.add_resource("a://b", lambda: "", name="r")
     async with Wire(server) as wire:

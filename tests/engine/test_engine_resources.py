@@ -192,7 +192,7 @@ def _quick_watching(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_quick_watching")
-async def test_a_watched_file_is_told_of_in_both_eras(tmp_path: Path) -> None:
+async def test_clients_of_both_eras_are_notified_of_a_watched_file(tmp_path: Path) -> None:
     path = tmp_path / "notes.md"
     path.write_text("one")
     (tmp_path / "folder").mkdir()

@@ -184,7 +184,7 @@ async def test_neither_a_failing_listener_nor_a_failing_poll_ends_the_watching(
 
     def report(uri: str) -> None:
         changes(uri)
-        raise ValueError("not told")
+        raise ValueError("not shown")
 
     async def run(work: Callable[[], Any]) -> Any:
         nonlocal calls
@@ -201,7 +201,7 @@ async def test_neither_a_failing_listener_nor_a_failing_poll_ends_the_watching(
     await watcher.close()
     await watcher.close()
     assert "no thread is free" in caplog.text
-    assert "not told" in caplog.text
+    assert "not shown" in caplog.text
 
 
 class Panic(BaseException):

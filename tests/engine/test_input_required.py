@@ -240,7 +240,7 @@ async def test_keys_are_the_functions_own_and_the_state_comes_back() -> None:
 
 
 @pytest.mark.rule("MRTR-13", "MRTR-15")
-async def test_the_answers_are_raw_whoever_sent_them() -> None:
+async def test_the_answers_are_raw_from_every_client() -> None:
     async with asking_client(low_level()) as client:
         unasked = {"user_name": accepted("Eve"), "other": {"x": [1.5, None]}}
         assert text_of(await call(client, "greet", inputResponses=unasked)) == "Eve after None"
@@ -321,7 +321,7 @@ PAGES = ["https://example.com/in", "https://example.com/pay"]
         (["accept"], False, None),  # the other one is asked for again
     ],
 )
-async def test_nobody_is_sent_to_a_page_twice(actions: list[str], is_done: bool, words: str | None) -> None:
+async def test_no_user_is_sent_to_a_page_twice(actions: list[str], is_done: bool, words: str | None) -> None:
     server = Server("mail")
 
     @server.tool

@@ -1,4 +1,4 @@
-"""Rate limits: how many calls get through, for whom, in whose count, and what a caller that comes too often is told."""
+"""Rate limits: how many calls get through, for whom, in whose count, and the error of a caller that comes too often."""
 
 import asyncio
 import logging
@@ -250,7 +250,7 @@ async def test_which_requests_count() -> None:
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", MODERN])
-async def test_what_a_caller_that_comes_too_often_is_told(version: str) -> None:
+async def test_a_caller_that_comes_too_often_is_refused_with_the_reason(version: str) -> None:
     server = offering(rate_limit="3/day")
     server.add_tool(work, name="rare", rate_limit="1/hour per principal")
     async with Wire(server, version) as wire:

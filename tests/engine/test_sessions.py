@@ -347,7 +347,7 @@ async def test_a_change_does_not_bring_back_what_has_ended() -> None:
 # ── two workers ──
 
 
-async def test_one_whose_use_elsewhere_the_backend_has_not_heard_of_stays() -> None:
+async def test_one_whose_use_elsewhere_is_not_yet_stored_stays() -> None:
     pair = Pair(most=1)
     held = await pair.here.initialized()
     await pair.there.find(held)

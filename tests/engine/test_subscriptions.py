@@ -1,4 +1,4 @@
-"""Subscriptions: what is told to whom in both eras, the hub of a process, and the log that all workers share."""
+"""Subscriptions: who is notified of what in both eras, the hub of a process, and the log that all workers share."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -107,7 +107,7 @@ async def test_the_end_of_the_server_is_the_result_and_a_cancelled_listen_is_sil
         assert server.engine.hub.uri_subscriptions == 0
         server.add_tool(lambda: "", name="u")
         await server.engine.stop()
-        assert mark(await wire.receive()) == "l"  # what was pending is told
+        assert mark(await wire.receive()) == "l"  # what was pending is sent
         answer = await wire.receive()
         assert (answer["id"], answer["result"]["resultType"]) == ("l", "complete")
         assert answer["result"]["_meta"][SUBSCRIPTION] == "l"
@@ -133,7 +133,7 @@ async def test_a_listen_needs_a_filter_and_its_own_era_and_too_many_uris_are_cut
 
 @pytest.mark.rule("RES-4")
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25"])
-async def test_a_session_hears_of_what_it_subscribed_to(version: str) -> None:
+async def test_a_session_is_notified_of_what_it_subscribed_to(version: str) -> None:
     server = new_server()
     async with Wire(server, version) as wire:
         server.notify_resource_updated("a://1")
@@ -143,7 +143,7 @@ async def test_a_session_hears_of_what_it_subscribed_to(version: str) -> None:
         assert await wire.ask("resources/subscribe", {"uri": "n://5"}) == {}
         server.notify_resource_updated("a://2")
         server.notify_resource_updated("a://1")
-        server.notify_resource_updated("a://1")  # told once
+        server.notify_resource_updated("a://1")  # notified once
         server.notify_resource_updated("n://5")
         for uri in ("a://1", "n://5"):
             message = await wire.receive()
@@ -242,7 +242,7 @@ async def step(listener: Listener, name: str, uri: str) -> None:
         listener.subscription.remove_uri(uri)
 
 
-async def test_after_an_outage_everything_that_was_asked_for_is_told() -> None:
+async def test_after_an_outage_everything_that_was_asked_for_is_notified() -> None:
     hub = Hub()
     one, log = hub.subscribe(["resources", "tools"], [TWO.uri, ONE.uri]), hub.subscribe(LIST_KINDS, is_log=True)
     hub.publish_all()

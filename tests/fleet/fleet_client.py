@@ -25,7 +25,7 @@ BROKEN = (aiohttp.ClientError, ConnectionError)
 
 
 class Loud(Exception):
-    """A call failed, and its caller was told so: by an error or a status, not by silence."""
+    """A call failed, and its caller knows so: by an error or a status, not by silence."""
 
 
 class SessionLost(Exception):
@@ -113,7 +113,7 @@ async def modern(http: aiohttp.ClientSession, url: str, tool: str, **arguments: 
 
 
 class RawListening:
-    """One `subscriptions/listen` of 2026-07-28, and all that is told on it; `wanted` is what it asks for."""
+    """One `subscriptions/listen` of 2026-07-28, and all notifications on it; `wanted` is what it asks for."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str, **wanted: Any) -> None:
         self._http = http

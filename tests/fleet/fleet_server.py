@@ -96,7 +96,7 @@ def board(name: str) -> int:
 
 @server.tool
 async def touch_resource(name: str, version: int, ctx: Context) -> int:
-    """Write a number on a board; when this is answered, the change has been told."""
+    """Write a number on a board; when this is answered, the change has been published."""
     fresh = FOLDER / f"{name}.{os.getpid()}"
     fresh.write_text(str(version))
     fresh.replace(board_file(name))

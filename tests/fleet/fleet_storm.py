@@ -20,7 +20,7 @@ Weather = Callable[["Storm"], Coroutine[Any, Any, None]]
 BOARDS = 5
 OLDER = ("2025-11-25", "2025-06-18")  # what our own client speaks in the handshake era
 LAST_TRIES = 100
-HEARD_SECONDS = 25.0  # for a change to be heard of by a client whose stream has just been broken
+NOTIFIED_SECONDS = 25.0  # for a change to reach a client whose stream has just been broken
 
 
 class Call(NamedTuple):
@@ -41,7 +41,7 @@ class Ledger(Notes):
     def __init__(self) -> None:
         self.made = 0
         self.answered = 0
-        self.told = 0  # changes that everyone who should has heard of
+        self.notified = 0  # changes that reached every watcher
         self.loud: collections.Counter[str] = collections.Counter()
         self.wrong: list[str] = []
 
@@ -54,7 +54,7 @@ class Ledger(Notes):
             self.wrong.append(f"{call}: of {call.steps} events came {heard}")
 
     def fail(self, call: Call, why: str, heard: list[float]) -> None:
-        """Told that it failed; even then no event is missing before the end, and none came twice."""
+        """An error says that it failed; even then no event is missing before the end, and none came twice."""
         self.made += 1
         self.loud[why[:100]] += 1
         if heard != list(range(1, len(heard) + 1)):
@@ -67,7 +67,7 @@ class Ledger(Notes):
         reasons = "".join(f"\n  {times:>5}  {why}" for why, times in self.loud.most_common(12))
         return (
             f"{self.made} calls, {self.answered} answered, {self.loud.total()} failed loudly, "
-            f"{self.resumed} streams resumed, {self.told} changes heard by all, {len(self.wrong)} wrong{reasons}"
+            f"{self.resumed} streams resumed, {self.notified} changes notified to all, {len(self.wrong)} wrong{reasons}"
         )
 
     def assert_right(self, calls: int) -> None:
@@ -199,14 +199,14 @@ class Storm:
         self._revision = revision
         self._calls = calls
         self._visitors = visitors = 16 if is_short else 50
-        # seconds of a client between two calls, at most, and after one that has failed: "try again later", it is told
+        # seconds of a client between two calls, at most, and after one that has failed with "try again later"
         self._pause, self._refused_pause = (0.1, 1.0) if is_short else (0.4, 2.0)
         self._places = iter(range(calls))
         self._weather = weather
         self._watchers: dict[str, list[Watcher]] = {str(board): [] for board in range(BOARDS)}
         self._inside = asyncio.Barrier(visitors + 1)
         self._done = asyncio.Barrier(visitors + 1)
-        self._over = asyncio.Event()  # all workers live, and everything has been told
+        self._over = asyncio.Event()  # all workers live, and every change has been notified
 
     @property
     def share_made(self) -> float:
@@ -286,8 +286,8 @@ class Storm:
     # ── changes ──
 
     async def _tell(self, board: str) -> None:
-        """Write on one board, again and again. Each number is heard of before the next is written: changes may come
-        together in one notification, and a lost one shows only if there is never more than one on its way.
+        """Write on one board, again and again. Each number reaches its watchers before the next is written: changes may
+        come together in one notification, and a lost one shows only if there is never more than one on its way.
         """
         version, last_tries = 0, LAST_TRIES
         while last_tries:
@@ -295,16 +295,16 @@ class Storm:
             version += 1
             try:
                 await modern(self._http, self.fleet.url, "touch_resource", name=board, version=version)
-            except Loud:  # it may not have been told
+            except Loud:  # it may not have been published
                 await asyncio.sleep(0.1)
                 continue
             for watcher in self._watchers[board]:
                 try:
-                    await asyncio.wait_for(watcher.sees(version), HEARD_SECONDS)
+                    await asyncio.wait_for(watcher.sees(version), NOTIFIED_SECONDS)
                 except TimeoutError:
                     heard = f"it knows {watcher.seen}"
-                    self.ledger.accuse(f"{watcher.name} did not hear of {version} on {watcher.uri}; {heard}")
-            self.ledger.told += 1
+                    self.ledger.accuse(f"{watcher.name} was not notified of {version} on {watcher.uri}; {heard}")
+            self.ledger.notified += 1
             if last_tries < LAST_TRIES:
                 return
             await asyncio.sleep(0.3)

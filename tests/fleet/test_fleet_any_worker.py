@@ -46,7 +46,7 @@ async def test_a_session_is_known_everywhere_until_one_ends_it(three: Fleet, ses
         await asyncio.wait_for(stream, PROMPTLY)
 
 
-async def test_a_session_outlives_its_worker_and_hears_of_what_happened_meanwhile(
+async def test_a_session_outlives_its_worker_and_is_notified_of_what_happened_meanwhile(
     three: Fleet, http: aiohttp.ClientSession
 ) -> None:
     session = await RawSession(http, three.urls[2]).open()
@@ -67,7 +67,7 @@ def updates(session: RawSession) -> list[str]:
     return [each["params"]["uri"] for each in session.heard if each["method"] == "notifications/resources/updated"]
 
 
-async def test_streams_of_both_eras_hear_of_what_happens_elsewhere(
+async def test_streams_of_both_eras_are_notified_of_what_happens_elsewhere(
     three: Fleet, http: aiohttp.ClientSession, session: RawSession
 ) -> None:
     uri, touch = "board://elsewhere", "touch_resource"
@@ -90,7 +90,7 @@ async def test_streams_of_both_eras_hear_of_what_happens_elsewhere(
 
 @pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
 async def test_a_refresh_reaches_every_worker(three: Fleet, http: aiohttp.ClientSession, revision: str) -> None:
-    """A client that is notified finds the new tool at the worker that told, and then at all of them."""
+    """A client that is notified finds the new tool at the worker that notified it, and then at all of them."""
     name = f"brought-{revision}"
     async with (
         Client(three.urls[0], protocol_version=revision) as client,
@@ -139,8 +139,8 @@ async def test_an_old_client_posts_to_any_worker(three: Fleet) -> None:
     assert answers == [f"{number}" for number in range(8)]
 
 
-async def test_a_call_whose_worker_dies_is_told_so_once(three: Fleet, http: aiohttp.ClientSession) -> None:
-    """Everyone who comes back for it, wherever, hears the same: what was told, and one error."""
+async def test_a_call_whose_worker_dies_ends_in_one_error(three: Fleet, http: aiohttp.ClientSession) -> None:
+    """Every client that resumes it, at any worker, gets the same: the events before, and one error."""
     session = await RawSession(http, three.urls[1]).open()
     message = {"name": "count", "arguments": {"nonce": "n", "steps": 500, "pause": 0.05}, "_meta": {"progressToken": 1}}
     async with http.post(three.urls[1], json=session.request("tools/call", message), headers=session._headers) as post:

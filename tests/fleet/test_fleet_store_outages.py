@@ -94,7 +94,7 @@ async def test_refusals_are_bounded_and_plain_calls_go_on(
 async def test_a_store_that_has_forgotten_everything(
     two: Fleet, http: aiohttp.ClientSession, redis: FleetProcess
 ) -> None:
-    """Sessions are gone, and their clients are told so in the words that make them begin anew."""
+    """Sessions are gone, and their clients get the error that makes them begin anew."""
     session = await RawSession(http, two.url).open()
     async with running(session.hear()):
         await asyncio.wait_for(session.hears.wait(), RECOVERED_SECONDS)
@@ -179,7 +179,7 @@ async def listeners(two: Fleet, http: aiohttp.ClientSession) -> AsyncIterator[li
         assert [session.streams for session in sessions] == [1, 1]  # neither of them broke
 
 
-async def all_are_told(listeners: list[Listener], expected: Counter[tuple[str, str]]) -> None:
+async def all_are_notified(listeners: list[Listener], expected: Counter[tuple[str, str]]) -> None:
     def told(listener: Listener) -> Counter[tuple[str, str]]:
         return Counter((each["method"], each.get("params", {}).get("uri", "")) for each in listener.heard)
 
@@ -189,23 +189,23 @@ async def all_are_told(listeners: list[Listener], expected: Counter[tuple[str, s
     assert [told(listener) for listener in listeners] == [expected] * len(listeners)
 
 
-async def test_after_each_outage_all_are_told_of_everything_once(
+async def test_after_each_outage_all_are_notified_of_everything_once(
     two: Fleet, http: aiohttp.ClientSession, redis: FleetProcess, listeners: list[Listener]
 ) -> None:
-    """A change may have gone unheard meanwhile, so each listener is told of all that it asked for."""
+    """A change may have been missed meanwhile, so each listener is notified of all that it asked for."""
     await asyncio.to_thread(redis.kill)
     await asyncio.sleep(1.0)
     await asyncio.to_thread(redis.start)
-    await all_are_told(listeners, Counter(dict.fromkeys(EVERYTHING, 1)))
+    await all_are_notified(listeners, Counter(dict.fromkeys(EVERYTHING, 1)))
     redis.pause()
     await asyncio.sleep(4.5)  # longer than any command waits, and than it takes to notice
     redis.go_on()
-    await all_are_told(listeners, Counter(dict.fromkeys(EVERYTHING, 2)))
+    await all_are_notified(listeners, Counter(dict.fromkeys(EVERYTHING, 2)))
     async with Redis(port=redis.port) as asker:  # cut lines are no better: what was published meanwhile is lost
         for kind in ("pubsub", "normal"):
             await asker.client_kill_filter(_type=kind, skipme=True)
-    await all_are_told(listeners, Counter(dict.fromkeys(EVERYTHING, 3)))
+    await all_are_notified(listeners, Counter(dict.fromkeys(EVERYTHING, 3)))
     for listener in listeners:
         listener.heard.clear()
     await modern(http, two.urls[1], "touch_resource", name="a", version=1)  # one by one, as ever
-    await all_are_told(listeners, Counter([("notifications/resources/updated", URIS[0])]))
+    await all_are_notified(listeners, Counter([("notifications/resources/updated", URIS[0])]))

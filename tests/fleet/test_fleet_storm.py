@@ -40,7 +40,7 @@ async def weathered(folder: Path, revision: str, store: str, calls: int, weather
 
 @storms((HANDSHAKE, "redis", 150), (MODERN, "sqlite", 150), long=10_000, stores=STORES)
 async def test_nothing_is_lost_while_workers_die(tmp_path: Path, revision: str, store: str, calls: int) -> None:
-    haste = {"FLEET_HASTE": "3"} if calls < 1_000 else {}  # so that calls of the dead are told of soon
+    haste = {"FLEET_HASTE": "3"} if calls < 1_000 else {}  # so that calls of the dead fail soon
     storm = await weathered(tmp_path, revision, store, calls, deaths, **haste)
     assert storm.incidents
 

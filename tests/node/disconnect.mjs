@@ -12,7 +12,7 @@ await transport.terminateSession();
 const deleted = traffic.requests.find((request) => request.method === "DELETE")?.status ?? null;
 await client.close();
 
-// Nobody may go on in that session.
+// No client may go on in that session.
 async function statusOf(method) {
   const headers = {
     "content-type": "application/json",

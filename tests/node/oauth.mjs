@@ -87,7 +87,7 @@ async function noted(target, init) {
   return response;
 }
 
-// The client says when somebody has to sign in; whoever uses it then lets them, and tries again.
+// The client says when the user has to sign in; its host then lets the user do so, and tries again.
 async function signingIn(transport, attempt) {
   try {
     return await attempt();

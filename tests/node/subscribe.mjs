@@ -28,6 +28,6 @@ const { contents } = await client.readResource({ uri });
 const ended = await end();
 const before = heard.length;
 await appendFile(notes, "changed twice\n");
-await new Promise((resolve) => setTimeout(resolve, 700)); // longer than a change takes to be told
+await new Promise((resolve) => setTimeout(resolve, 700)); // longer than the notification of a change takes
 await client.close();
 print({ negotiated, filter, heard: heard.slice(0, before), afterwards: heard.length - before, text: contents[0].text, ended });

@@ -95,7 +95,7 @@ def add_tools(server: Server, ledger: Ledger) -> None:
 
     @server.tool
     async def inbox(visit: str, ctx: Context) -> str:
-        """Nothing goes without signing in, which whoever calls again has done."""
+        """Nothing goes without signing in, which a user who calls again has done."""
         if not ctx.input_responses:
             raise UrlElicitationRequired(ElicitUrl("Sign in", PAGE, elicitation_id=visit))
         return "empty"

@@ -193,7 +193,7 @@ async def test_tell_fortune(category: str, mood: str) -> None:
 
 
 @pytest.mark.seed("S4-11", "S4-12", "S4-14", "S4-34")
-async def test_the_mood_is_mysterious_unless_told() -> None:
+async def test_the_mood_is_mysterious_by_default() -> None:
     assert (await value_of("tell_fortune", category="love"))["mood"] == "mysterious"
     assert "Financial opportunities are heading your way." in FORTUNES["wealth"]["optimistic"]
     for arguments in ({}, {"category": "luck"}, {"category": "love", "mood": "grim"}, {"category": "love", "x": 1}):

@@ -26,7 +26,7 @@ agree, keyed = agreeing(), agreeing(key=lambda principal: "all")
 
 
 def function() -> str:
-    """Whatever is registered."""
+    """Everything that is registered."""
     return ""
 
 
@@ -51,7 +51,7 @@ def test_a_rule(options: Any, scopes: set[str], authorize: Any, has_key: bool) -
 
 
 @pytest.mark.parametrize("options", [{}, {"scopes": []}, {"scopes": None}, {"authorize": None}])
-def test_what_everybody_may_use_has_no_rule(options: Any) -> None:
+def test_what_every_caller_may_use_has_no_rule(options: Any) -> None:
     server = Server("open", version="1.0.0")
     server.add_tool(function, **options)
     tool = server.engine.tools.get("function")
@@ -125,7 +125,7 @@ def test_wrong_options_name_the_function_and_the_fix(options: Any, words: str) -
     assert "function" in str(refused.value)
 
 
-def test_what_not_everybody_may_read_is_not_for_public_caches(tmp_path: Path) -> None:
+def test_what_not_every_caller_may_read_is_not_for_public_caches(tmp_path: Path) -> None:
     server = Server("wrong", version="1.0.0")
     (tmp_path / "a").write_text("")
     options: Any = {"scopes": ["s"], "cache_scope": "public"}

@@ -77,7 +77,7 @@ def test_a_page_points_to_the_next_only_if_there_is_one(count: int, size: int, s
 
 
 class WalkWhileItChanges(RuleBasedStateMachine):
-    """Somebody pages through while others register and remove: nothing twice, and nothing that stayed is missed."""
+    """A client pages through while tools are added and removed: nothing twice, and nothing that stayed is missed."""
 
     @initialize(count=st.integers(0, 12), size=st.integers(1, 4))
     def begin(self, count: int, size: int) -> None:

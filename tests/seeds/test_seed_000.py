@@ -85,7 +85,7 @@ async def test_a_server_that_announces_nothing_does_not_say_that_it_would() -> N
 
 
 @pytest.mark.seed("S0-26")
-async def test_a_client_that_hears_of_a_change_lists_again() -> None:
+async def test_a_client_that_is_notified_of_a_change_lists_again() -> None:
     seen: list[str] = []
 
     def note(direction: str, message: bytes) -> None:

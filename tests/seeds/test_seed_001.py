@@ -240,7 +240,7 @@ async def test_a_client_confirms_and_times_out_and_notes_everything() -> None:
 
     @stuck.tool
     def forbidden() -> str:
-        """Nobody should say yes to this."""
+        """No user should say yes to this."""
         raise AssertionError
 
     def note(direction: str, message: bytes) -> None:
@@ -279,7 +279,7 @@ async def test_a_changed_list_is_announced() -> None:
 
 @pytest.mark.seed("S1-22")
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer dovetail_example_key_of_nobody"}], ids=str)
-async def test_nobody_gets_in_without_the_key(headers: dict[str, str | None]) -> None:
+async def test_no_caller_gets_in_without_the_key(headers: dict[str, str | None]) -> None:
     async with session() as wire:
         for stranger in (HttpWire(wire.app, REVISION, headers=headers), HttpWire(wire.app, headers=headers)):
             stranger.session_id = wire.session_id

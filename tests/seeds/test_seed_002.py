@@ -625,7 +625,9 @@ async def test_the_contents_of_a_resource_are_kept() -> None:
 
 
 @pytest.mark.seed("S2-90", "S2-94", "S3-27")
-async def test_whatever_a_tool_does_the_client_is_told_and_the_log_knows_why(caplog: pytest.LogCaptureFixture) -> None:
+async def test_for_every_failure_of_a_tool_the_client_gets_an_error_and_the_log_the_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     fragile = Server("fragile")
 
     @fragile.tool

@@ -262,7 +262,7 @@ class LogsContract:
         await fill(backend, "log", 8, keep=5)
         assert await backend.read("log", after, limit) == LogPage([record(id) for id in ids], 4, 8)
 
-    async def test_a_page_has_a_hundred_records_at_most_unless_told(self, backend: StateBackend) -> None:
+    async def test_a_page_has_a_hundred_records_at_most_by_default(self, backend: StateBackend) -> None:
         await fill(backend, "log", 120, keep=200)
         assert len((await backend.read("log", 0)).records) == 100
         assert len((await backend.read("log", 0, 200)).records) == 120
@@ -317,7 +317,7 @@ class LogsContract:
 
 
 async def subscribed(backend: StateBackend, *topics: str) -> Listener:
-    """A listener at a store far away, after the wake-ups that it gets when the store has been told of new topics."""
+    """A listener at a store far away, after the wake-ups that it gets when the store has got its new topics."""
     listener, left = backend.listen(topics), set(topics)
     while left:
         left -= await heard(listener)
@@ -330,7 +330,7 @@ class ListenersContract:
     async def listening(self, backend: StateBackend, *topics: str) -> Listener:
         return await subscribed(backend, *topics) if self.wakes_at_first else backend.listen(topics)
 
-    async def test_each_topic_is_told_once(self, backend: StateBackend) -> None:
+    async def test_each_topic_is_notified_once(self, backend: StateBackend) -> None:
         with contextlib.closing(await self.listening(backend, "a", "end")) as listener:
             for _ in range(200):
                 await backend.publish("a")
@@ -341,7 +341,7 @@ class ListenersContract:
             assert rounds < 200
             assert await hears_nothing(listener)
 
-    async def test_only_who_listens_is_told(self, backend: StateBackend) -> None:
+    async def test_only_listeners_are_notified(self, backend: StateBackend) -> None:
         two = await self.listening(backend, "a", "b")
         with contextlib.closing(backend.listen(["a"])) as one, contextlib.closing(two):
             await backend.publish("b")

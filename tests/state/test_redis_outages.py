@@ -35,7 +35,7 @@ async def backend(store: stores.StoreServer) -> AsyncIterator[RedisState]:
 
 
 async def heard_of_return(state: RedisState, listener: Listener, topics: set[str]) -> None:
-    """All are told at once, after the outage was counted. A wake-up without need may come before."""
+    """All are notified at once, after the outage was counted. A wake-up without need may come before."""
     while (told := await heard(listener)) and state.outages == 0:
         pass
     assert told == topics
@@ -81,7 +81,7 @@ async def test_it_is_paused_and_nothing_piles_up(backend: RedisState, store: sto
         store.pause()
         calls = [asyncio.create_task(backend.put(f"key {n}", b"", ttl=LONG)) for n in range(1500)]
         await asyncio.sleep(0)
-        assert sum(call.done() for call in calls) == 500  # those that came too late were told so at once
+        assert sum(call.done() for call in calls) == 500  # those that came too late were refused at once
         async with asyncio.timeout(2 * BOUND):  # fifteen hundred calls cost some time by themselves
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
@@ -183,7 +183,7 @@ async def test_it_drops_records_when_it_is_full(store: stores.StoreServer, caplo
     await state.close()
 
 
-async def test_whether_it_drops_records_is_not_told(
+async def test_whether_it_drops_records_is_not_known(
     store: stores.StoreServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.command("ACL", "SETUSER", "worker", "on", ">hunter2", "~*", "&*", "+@all", "-info")

@@ -144,7 +144,7 @@ class TestWakeUps:
             assert await heard(listener) == {"b"}
         assert (backend.outages, other.outages) == (0, 0)
 
-    async def test_a_sleeper_is_told_of_everything_and_wakes_do_not_pile_up(
+    async def test_a_sleeper_is_notified_of_everything_and_wakes_do_not_pile_up(
         self, path: Path, backend: SqliteState, other: SqliteState, held: threading.Lock
     ) -> None:
         with contextlib.closing(backend.listen(["a", "b"])) as listener:
@@ -259,7 +259,7 @@ class TestTrouble:
         await state.close()
 
     @pytest.mark.parametrize("part", ["middle", "all"])
-    async def test_a_damaged_file_is_told_of_once_and_counts_as_out_of_reach_until_it_is_replaced(
+    async def test_a_damaged_file_is_reported_once_and_counts_as_out_of_reach_until_it_is_replaced(
         self, path: Path, backend: SqliteState, caplog: pytest.LogCaptureFixture, part: str
     ) -> None:
         caplog.set_level(logging.INFO, "dovetail.state")

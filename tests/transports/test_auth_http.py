@@ -56,10 +56,10 @@ REQUESTS: dict[str, Ask] = {
 async def test_every_kind_of_request_needs_a_token() -> None:
     async with serving(notes()) as app:
         for name, ask in REQUESTS.items():
-            nobody = await ask(HttpWire(app)).done()
-            assert (nobody.status, nobody.json["error"]["code"]) == (401, -32600), name
-            about = challenge_of(nobody)
-            metadata = METADATA if nobody.scope["path"] in ("/mcp", "/") else METADATA.replace("/mcp", "/sse")
+            refused = await ask(HttpWire(app)).done()
+            assert (refused.status, refused.json["error"]["code"]) == (401, -32600), name
+            about = challenge_of(refused)
+            metadata = METADATA if refused.scope["path"] in ("/mcp", "/") else METADATA.replace("/mcp", "/sse")
             assert about == {"scope": "notes:read", "resource_metadata": metadata}, name
             stranger = await ask(HttpWire(app, headers=bearer("guessed"))).done()
             told = challenge_of(stranger)
@@ -191,7 +191,7 @@ NEEDING = {
 
 @pytest.mark.rule("AUTH-6", "AUTH-11", "AUTH-12", "SEC-10", "SEC-11")
 @pytest.mark.parametrize("version", REVISIONS)
-async def test_a_client_asks_for_little_first_and_is_told_at_once_all_that_it_needs(version: str) -> None:
+async def test_a_client_asks_for_little_first_and_is_refused_with_all_that_it_needs(version: str) -> None:
     async with serving(notes()) as app:
         first = await HttpWire(app, version).post("tools/list")
         assert challenge_of(first)["scope"] == "notes:read"  # not the whole catalogue

@@ -82,7 +82,7 @@ async def test_without_first_scopes_nothing_is_said_of_others() -> None:
             assert "scope=" not in (await get(app, "/mcp", method="POST")).headers["www-authenticate"]
 
 
-async def test_everybody_may_read_it() -> None:
+async def test_every_client_may_read_it() -> None:
     async with serving(notes()) as app:
         found = await get(app, ROOT, headers={"origin": "https://anywhere.example"})
         assert (found.status, found.headers["access-control-allow-origin"]) == (200, "*")

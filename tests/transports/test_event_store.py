@@ -87,7 +87,7 @@ async def staged(script: Sequence[str] = (), **options: Any) -> AsyncIterator[St
 
 
 class Hasty(selectors.SelectSelector):
-    """Time passes at once while everybody waits for it: the pauses between two questions to a store."""
+    """Time passes at once while all tasks wait for it: the pauses between two questions to a store."""
 
     def __init__(self) -> None:
         super().__init__()

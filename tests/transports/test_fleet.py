@@ -78,7 +78,7 @@ async def test_the_end_of_a_url_elicitation_reaches_the_session_from_any_worker(
 
 
 async def test_at_another_worker_it_misses_nothing(on_any_store: Fleet) -> None:
-    """What was told since the last beat may be told once more."""
+    """What was sent since the last beat may be sent once more."""
     fleet = on_any_store
     wires = await fleet.session()
     streams = [await wires[0].get().started()]
@@ -105,7 +105,7 @@ async def test_of_streams_that_come_at_once_one_is_left(on_any_store: Fleet) -> 
     await leave(left)
 
 
-async def test_what_was_told_before_the_last_beat_is_not_told_again(fleet_of: FleetOf) -> None:
+async def test_what_was_sent_before_the_last_beat_is_not_sent_again(fleet_of: FleetOf) -> None:
     fleet = await fleet_of(Stage, keep_alive=0.05)
     wires = await fleet.session()
     older = await wires[0].get().started()
@@ -138,7 +138,7 @@ async def test_only_an_open_question_is_asked_again(asking_fleet: Fleet, is_answ
     await leave(again, stream)
 
 
-async def test_whoever_waits_for_a_lost_worker_is_told_once(fleet: Fleet) -> None:
+async def test_clients_that_wait_for_a_lost_worker_are_notified_once(fleet: Fleet) -> None:
     wires, rest = await fleet.resumed_elsewhere()
     primed = rest.events[0].id
     other = wires[2].get(primed)

@@ -16,7 +16,7 @@ BOTH = {"toolsListChanged": True, "resourceSubscriptions": ["test://one"]}
 
 
 @pytest.mark.parametrize("version", HANDSHAKE)
-async def test_changes_elsewhere_are_heard_once_and_written_once(fleet: Fleet, version: str) -> None:
+async def test_changes_elsewhere_are_notified_once_and_written_once(fleet: Fleet, version: str) -> None:
     wires = await fleet.session(version)
     await wires[2].ask("resources/subscribe", {"uri": "test://one"})
     streams = [await wires[0].get().started(), *[await fleet.listens(at, **BOTH) for at in range(3)]]
@@ -32,7 +32,7 @@ async def test_changes_elsewhere_are_heard_once_and_written_once(fleet: Fleet, v
     await leave(*streams)
 
 
-async def test_each_outage_is_told_once_to_every_listener_of_all_that_it_asked_for(fleet: Fleet) -> None:
+async def test_after_each_outage_every_listener_is_notified_once_of_all_that_it_asked_for(fleet: Fleet) -> None:
     wires = await fleet.session()
     await wires[0].ask("resources/subscribe", {"uri": "test://one"})
     stream = await wires[1].get().started()
@@ -130,7 +130,7 @@ class Refreshing(Stage):
             self.server.add_tool(self.add, name=name)
 
 
-async def test_every_worker_refreshes_and_each_client_hears_of_it() -> None:
+async def test_every_worker_refreshes_and_each_client_is_notified_of_it() -> None:
     fleet = Fleet(Refreshing)
     for stage in fleet.stages:
         stage.loads = stage.offer

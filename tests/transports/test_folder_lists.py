@@ -13,7 +13,7 @@ from http_wire import HttpWire
 from wire import MODERN, Wire
 
 pytestmark = pytest.mark.slow  # a folder is listed at most once a second
-PATIENCE = 20.0  # only ever used up by a failing test
+NOTIFICATION_TIMEOUT = 20.0  # seconds, only ever used up by a failing test
 
 
 def server_of(folder: Path, **options: Any) -> Server:
@@ -27,9 +27,9 @@ async def test_a_file_that_comes_or_goes_is_announced_over_http(tmp_path: Path) 
     async with serving(server_of(tmp_path)) as app:
         stream = await (await HttpWire.session(app)).get().started()
         (tmp_path / "b.txt").write_text("b")
-        assert (await stream.message(PATIENCE))["method"] == RESOURCES
+        assert (await stream.message(NOTIFICATION_TIMEOUT))["method"] == RESOURCES
         (tmp_path / "a.txt").unlink()
-        assert (await stream.message(PATIENCE))["method"] == RESOURCES
+        assert (await stream.message(NOTIFICATION_TIMEOUT))["method"] == RESOURCES
         await leave(stream)
 
 
@@ -46,14 +46,14 @@ async def test_a_burst_is_one_announcement_and_changed_contents_are_none(tmp_pat
     async with Wire(server_of(tmp_path), "2025-11-25") as wire:
         for number in range(100):
             (tmp_path / f"{number:03}.txt").write_text("new")
-        await wire.receive(PATIENCE)
+        await wire.receive(NOTIFICATION_TIMEOUT)
         assert len(await names(wire)) == 101
         await wire.ask("resources/subscribe", {"uri": "docs://all/old.txt"})
         (tmp_path / ".hidden").write_text("not offered")
         (tmp_path / "old.txt").write_text("changed")
-        assert (await wire.receive(PATIENCE))["method"] == UPDATED
+        assert (await wire.receive(NOTIFICATION_TIMEOUT))["method"] == UPDATED
         (tmp_path / "last.txt").write_text("last")
-        await wire.receive(PATIENCE)
+        await wire.receive(NOTIFICATION_TIMEOUT)
         assert announcements(wire) == 2
         assert "last.txt" in await names(wire)
 

@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 import pytest
-from wire_line import Line, Reply, line_to, replies, wire_to
+from http11_connection import Line, Reply, line_to, replies, wire_to
 
 from dovetail import Context, Server
 from dovetail.transports.http.asgi import FAST_PATH
@@ -153,7 +153,7 @@ async def test_a_whole_response_is_one_write(app: Any) -> None:
 
 
 @pytest.mark.parametrize("framed", [True, False])
-async def test_an_old_client_is_told_by_the_end_of_the_connection(framed: bool) -> None:
+async def test_an_old_client_sees_the_end_of_a_body_by_the_end_of_the_connection(framed: bool) -> None:
     messages = [start(200, *([length(7)] if framed else [])), body(b"begun", more=True), body(b"ok")]
     reply, line = await reply_to(saying(*messages), OLD)
     assert (reply.body, line.ended, reply.header(b"connection")) == (b"begunok", True, b"close")
@@ -210,7 +210,7 @@ async def test_a_body_that_is_not_all_here_is_received(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("app", [saying(start(413, length(2)), body(b"no")), answering(413)])
-async def test_a_body_that_nobody_asked_for_ends_the_connection(app: Any) -> None:
+async def test_a_body_that_was_not_asked_for_ends_the_connection(app: Any) -> None:
     """It may come or not; what comes may not be taken for the next request, nor the next request for it."""
     line = await line_to(app, EXPECTING)
     assert (line.half_closed, line.closed) == (True, False)

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
+from http11_connection import Line, Reply, cut, replies, uvicorn_to, wire_to
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_line import Line, Reply, cut, replies, uvicorn_to, wire_to
 
 BODILESS = {"/empty": 204, "/unchanged": 304}
 OWN = {b"date", b"server"}
@@ -103,7 +103,7 @@ async def converse(line: Line, pieces: list[bytes], methods: list[str], pause: b
 
 
 def comparable(reply: Reply) -> list[tuple[bytes, bytes]]:
-    """How the end of a body is told to HTTP/1.0 is the one thing that we do differently, and rightly so."""
+    """How HTTP/1.0 sees the end of a body is the one thing that we do differently, and rightly so."""
     framing = {b"transfer-encoding"} if b'"http_version": "1.0"' in reply.body else set()
     return sorted(each for each in reply.headers if each[0] not in OWN | framing)
 

@@ -7,9 +7,9 @@ import tracemalloc
 from typing import Any
 
 import pytest
+from http11_connection import Line, cut, line_to, replies, wire_to
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_line import Line, cut, line_to, replies, wire_to
 
 import official
 from dovetail.transports.http.asgi import FAST_PATH
@@ -261,7 +261,7 @@ def test_every_refusal_is_a_valid_error_and_names_the_option(name: str) -> None:
         assert option in KINDS
 
 
-# ── whatever comes ──
+# ── arbitrary bytes ──
 
 
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"

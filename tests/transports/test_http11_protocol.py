@@ -7,9 +7,9 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import http11_connection
 import pytest
-import wire_line
-from wire_line import Line, Reply, replies, server_state
+from http11_connection import Line, Reply, replies, server_state
 
 from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http11.protocol import MAX_PIPELINED, MAX_REFUSED_CONNECTIONS, HttpProtocol
@@ -58,7 +58,7 @@ class App:
 
 async def line_to(*pieces: bytes, **options: Any) -> tuple[Line, App]:
     app = App()
-    return await wire_line.line_to(app, *pieces, **options), app
+    return await http11_connection.line_to(app, *pieces, **options), app
 
 
 def answers(line: Line) -> list[Reply]:
@@ -159,7 +159,7 @@ async def test_an_incomplete_request_is_refused(case: str, before: bytes) -> Non
 # ── too many connections ──
 
 
-async def test_connections_over_the_limit_are_told_so_and_then_cut() -> None:
+async def test_connections_over_the_limit_are_refused_with_503_and_then_cut() -> None:
     state = server_state(App(), max_connections=2)
     lines = [Line(state.new_protocol()) for _ in range(3 + MAX_REFUSED_CONNECTIONS)]
     statuses = []

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from wire_line import Line
+from http11_connection import Line
 
 from costs import PACKAGE, functions_called, own_frames, places_visited, tasks_made
 from dovetail import Context, Server

@@ -77,7 +77,7 @@ async def test_nothing_is_said_after_a_cancellation(stage: Stage, serve: Serve) 
 
 @pytest.mark.parametrize("id", [0, "", 1, "1"])
 @pytest.mark.rule("CAN-1", "CAN-3", "CAN-4")
-async def test_whatever_its_id_a_call_is_cancelled_by_that_alone(stage: Stage, wire: HttpWire, id: int | str) -> None:
+async def test_a_call_is_cancelled_by_its_id_alone(stage: Stage, wire: HttpWire, id: int | str) -> None:
     assert text_of((await wire.call("add", {"a": 1, "b": 2}, id=id)).answer) == "3"
     await cancel(wire, id)  # too late
     calls = [wire.start_call("work", id=each) for each in (id, "other")]

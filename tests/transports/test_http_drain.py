@@ -67,7 +67,7 @@ async def test_it_is_alive_but_not_ready_and_new_requests_are_refused_in_json(ap
         assert [each.status for each in others] == [503] * 3
 
 
-@pytest.mark.parametrize("reads", ["all", "nothing", "nothing, but is told"])
+@pytest.mark.parametrize("reads", ["all", "nothing", "nothing, but is notified"])
 async def test_open_streams_end_at_once_and_properly(stage: Alive, app: Any, reads: str) -> None:
     """Also those of clients that read nothing."""
     old = [await OldClient(app).open() for _ in range(2)]
@@ -80,7 +80,7 @@ async def test_open_streams_end_at_once_and_properly(stage: Alive, app: Any, rea
     if reads != "all":
         for stream in streams:
             stream.stall()
-    if reads == "nothing, but is told":
+    if reads == "nothing, but is notified":
         stage.change_tools()
         await settle()
     await asyncio.wait_for(app.drain(30), 5)
@@ -94,7 +94,7 @@ async def test_open_streams_end_at_once_and_properly(stage: Alive, app: Any, rea
 
 @pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("version", REVISIONS)
-async def test_calls_finish_before_the_lifespan_is_left_or_are_stopped_and_their_clients_told(
+async def test_calls_finish_before_the_lifespan_is_left_or_are_stopped_with_an_error(
     stage: Alive, app: Any, version: str, is_late: bool
 ) -> None:
     call = (await open_wire(app, version)).start_call("work", id=4)
@@ -204,7 +204,7 @@ class Host:
         return await asyncio.wait_for(self.outbox.get(), 2)
 
 
-async def test_a_host_may_begin_and_end_it_and_is_told_of_a_start_that_fails(stage: Alive) -> None:
+async def test_a_host_may_begin_and_end_it_and_gets_the_error_of_a_start_that_fails(stage: Alive) -> None:
     app = stage.server.asgi()
     host = Host(app)
     assert await host.say("startup") == {"type": "lifespan.startup.complete"}

@@ -27,7 +27,7 @@ def on(*uris: str) -> dict[str, Any]:
 
 @pytest.mark.rule("SUB-1", "SUB-2", "SUB-3", "SUB-4", "SUB-7", "SUB-9", "SUB-11", "PROG-10", "MH-8", "MH-11", "MH-30")
 @pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
-async def test_only_what_was_asked_for_is_told_and_neither_logs_nor_progress(stage: Stage, app: Any) -> None:
+async def test_only_what_was_asked_for_is_notified_and_neither_logs_nor_progress(stage: Stage, app: Any) -> None:
     """The acknowledgement comes first, and says what is honoured."""
     wants = {0: {"toolsListChanged": True}, "1": on("test://one", "test://nowhere"), "": {}}
     streams = [
@@ -57,7 +57,7 @@ async def test_only_what_was_asked_for_is_told_and_neither_logs_nor_progress(sta
     assert [len(again.messages), *(stream.raw.count(b"id: ") for stream in (again, *streams))] == [1, 0, 0, 0, 0]
     await leave(again)
     stage.change_tools()
-    await asyncio.wait_for(app.drain(), 5)  # the server ends it with its result, and what was said before is told
+    await asyncio.wait_for(app.drain(), 5)  # the server ends it with its result, and what was notified before is sent
     assert methods(await streams[0].done())[-2:] == [TOOLS, "answer"]
     for id, stream in zip(wants, streams, strict=True):
         last = (await stream.done()).answer
@@ -113,7 +113,7 @@ async def test_silent_streams_are_kept_alive_and_there_are_only_so_many(serve: S
     await leave(streams[1], third)
 
 
-async def test_one_caller_keeps_nobody_from_streams(serve: Serve) -> None:
+async def test_one_caller_keeps_no_other_from_streams(serve: Serve) -> None:
     """The one that holds most gives up its oldest, of any kind, to one that holds less; and has a cap besides."""
     app = await serve(max_streams=4, max_per_caller=3, identify=identify)
     bob, ann = {"x-user": "bob"}, {"x-user": "ann"}
@@ -134,7 +134,7 @@ async def test_one_caller_keeps_nobody_from_streams(serve: Serve) -> None:
 
 @pytest.mark.parametrize("version", HANDSHAKE)
 @pytest.mark.rule("SH-9", "SH-12", "SH-16", "SH-17", "SH-18", "SH-20")
-async def test_a_session_hears_of_what_has_changed_and_the_stream_of_a_call_does_not(
+async def test_a_session_is_notified_of_what_has_changed_and_the_stream_of_a_call_is_not(
     stage: Stage, app: Any, version: str
 ) -> None:
     stage.server.engine.publish(Change("resources"))  # before the session: it need not hear of that
@@ -202,7 +202,7 @@ async def test_a_stream_that_hangs_is_taken_over(stage: Stage, wire: HttpWire) -
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("state", [MemoryState, PausingState])
-async def test_who_loses_every_connection_hears_of_everything(
+async def test_who_loses_every_connection_is_notified_of_everything(
     stage: Stage, serve: Serve, state: type[MemoryState], seed: int
 ) -> None:
     chance = random.Random(seed)

@@ -62,7 +62,7 @@ async def test_coming_back_gives_what_was_missed_of_both_once(stage: AskingStage
         await settle()
         heard = [each.get("params", {}).get("data") for each in again.messages]
         assert [each for each in heard if each is not None] == [each for each in wanted if each is not None]
-        assert heard.count(None) == min(1, wanted.count(None))  # changes are told once, however many there were
+        assert heard.count(None) == min(1, wanted.count(None))  # changes are notified once, however many there were
         await leave(again)
 
 
@@ -86,7 +86,7 @@ async def test_messages_end_with_their_session(stage: AskingStage, app: Any, wir
     channel = await finished_call(stage, wire)
     await channel.notify(note("kept"))
     await wire.delete()
-    await channel.notify(note("for nobody"))
+    await channel.notify(note("for no client"))
     assert app._state.held == 2  # the log of the call, and for a while that its session was ended
 
 
@@ -103,7 +103,7 @@ async def test_places_of_before_there_were_messages_and_beyond_the_log_are_some_
         await leave(again)
 
 
-async def test_messages_that_can_not_be_kept_hurt_nobody(
+async def test_messages_that_can_not_be_stored_hurt_no_call(
     stage: AskingStage, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     wire = await HttpWire.session(await serve(state=MemoryState(max_log_bytes=10000)))

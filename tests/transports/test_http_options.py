@@ -120,7 +120,7 @@ async def test_a_lifespan_that_is_not_entered_leaves_no_store_open_and_is_tried_
         await app.drain(1)
 
 
-async def test_a_store_of_somebody_else_stays_open() -> None:
+async def test_a_store_that_the_author_opened_stays_open() -> None:
     state = PausingState()
     await state.put("key", b"value", ttl=60)
     app = Stage(lifespan=lambda _: 1 / 0).server.asgi(state=state)

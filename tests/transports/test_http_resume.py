@@ -157,10 +157,10 @@ async def test_resuming_a_stream_that_has_expired_is_refused(stage: Talking, ser
     app = await serve(state=MemoryState(max_log_bytes=100_000))
     ann, bob = await HttpWire.session(app), await HttpWire.session(app)
     call = await ann.call("tell")
-    for _ in range(11):  # which needs room for what it is told
+    for _ in range(11):  # which needs room for its events
         await bob.call("say", {"size": 5000})
     statuses = [(await ann.get(event.id).done()).status for event in call.events]
-    assert statuses == [*[400] * (len(statuses) - 1), 200]  # who has everything is told that there is no more
+    assert statuses == [*[400] * (len(statuses) - 1), 200]  # a client that has everything gets 200 and no more
 
 
 @pytest.mark.parametrize(("tool", "retry"), [("poll", None), ("poll", 0), ("poll", 0.25), ("poll_in_thread", 0.5)])

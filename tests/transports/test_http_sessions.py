@@ -130,7 +130,7 @@ async def test_a_session_with_an_open_stream_is_in_use(clock: Clock, serve: Serv
     ],
     ids=["principal", "address", "network"],
 )
-async def test_one_user_keeps_nobody_from_opening_sessions_nor_ends_theirs(
+async def test_one_user_keeps_no_other_from_opening_sessions_nor_ends_theirs(
     clock: Clock, serve: Serve, options: dict[str, Any], greedy: dict[str, str | None], other: dict[str, str | None]
 ) -> None:
     app = await serve(clock=clock, max_sessions=4, max_per_caller=4, **options)
@@ -154,7 +154,7 @@ async def test_a_caller_has_only_so_many_sessions(serve: Serve) -> None:
     assert (await initialize(app, **{"x-user": "ann"})).status == 200
 
 
-async def test_nobody_else_can_use_a_session(stage: Stage, serve: Serve) -> None:
+async def test_no_other_caller_can_use_a_session(stage: Stage, serve: Serve) -> None:
     app = await serve(identify=identify)
     mine = await HttpWire.session(app, headers={"x-user": "ann"})
     stage.go.set()

@@ -253,7 +253,7 @@ async def test_lists_are_the_same_on_every_connection_and_all_pages_of_one_have_
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have one loopback address")
 @pytest.mark.rule("SH-4", "MH-3", "SSE-2")
-async def test_it_listens_on_localhost_alone_unless_told_otherwise() -> None:
+async def test_it_listens_on_localhost_alone_by_default() -> None:
     app = HttpApp(busy_server().engine, HttpOptions())
     async with listening(app, HttpOptions(port=0)) as root:
         host, _, port = root.removeprefix("http://").partition(":")

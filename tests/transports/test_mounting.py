@@ -300,7 +300,7 @@ PROGRESS = {"meta": {"progressToken": "t"}, "headers": ZIPPED}
 @pytest.mark.parametrize("add", [lambda host: None, all_of_them], ids=["bare", "all"])
 @pytest.mark.rule("MH-13", "SH-15")
 async def test_streams_through_middleware(stage: Stage, add: Callable[[FastAPI], None]) -> None:
-    """What is told comes at once; a client of today that leaves cancels its call, one of a session may come back."""
+    """Notifications come at once; a modern client that disconnects cancels its call, one of a session may come back."""
     host = wired(stage.app, add)
     modern = HttpWire(host, path="/x", headers=HEADERS)
     session = await HttpWire.session(host, path="/x", headers=HEADERS)

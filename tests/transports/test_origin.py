@@ -221,7 +221,7 @@ def test_the_same_origin_may_come_if_its_host_is_vouched_for_by_a_check() -> Non
         )
 
 
-# ── what is told, and settings that can't be meant ──
+# ── what refusals say, and settings that can't be meant ──
 
 
 @pytest.mark.rule("SH-3", "MH-2")
@@ -414,7 +414,7 @@ async def test_a_page_can_ask_call_and_read_why_it_was_refused(allowed: list[str
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null"])
-async def test_an_unknown_page_is_told_nothing(origin: str) -> None:
+async def test_an_unknown_page_learns_nothing(origin: str) -> None:
     """Not even why: a page that reads that may know what runs on a visitor's machine. The log tells."""
     async with serving(Server("browsed", version="1.0.0"), allowed_origins=[APP]) as app:
         wire = HttpWire(app, headers={"origin": origin, **ASKING})

@@ -131,7 +131,7 @@ async def test_a_writer_without_a_reader_is_broken(pipe: Ends, open_writer: Any)
     await asyncio.wait_for(changed.wait(), 10)
     await asyncio.wait_for(draining, 10)
     assert writer.broken
-    writer.write(b"to nobody")
+    writer.write(b"to no reader")
     assert not await writer.flush(1)
     writer.close()
 
@@ -170,7 +170,7 @@ def split(*chunks: bytes, limit: int = 20) -> list[Line]:
     ],
 )
 @pytest.mark.rule("STDIO-1")
-def test_lines_whatever_the_chunks_and_none_for_one_that_is_too_long(chunks: list[bytes], lines: list[Line]) -> None:
+def test_lines_in_chunks_of_any_size_and_none_for_one_that_is_too_long(chunks: list[bytes], lines: list[Line]) -> None:
     assert split(*chunks, limit=5) == lines
 
 

@@ -90,7 +90,7 @@ OTHERS = ANY_ADDRESS.filter(lambda address: not is_named(address))
 
 
 @given(OTHERS, ANY_LINES, st.booleans(), st.lists(st.sampled_from(["10.0.0.2", "192.0.2.1", "fd00::7"]), max_size=3))
-def test_nobody_else_can_change_its_address(client: str, lines: list[bytes], joins: bool, more: list[str]) -> None:
+def test_no_other_peer_can_change_its_address(client: str, lines: list[bytes], joins: bool, more: list[str]) -> None:
     """Proxies write the address that they see behind what is there, on the same line or on one of its own."""
     address: Any = ipaddress.ip_address(client)
     plain = str(getattr(address, "ipv4_mapped", None) or address)

@@ -135,7 +135,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize("make", FAILURES)
-async def test_a_failure_is_told_in_the_log_and_nowhere_else(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_is_reported_in_the_log_and_nowhere_else(make: Any, caplog: pytest.LogCaptureFixture) -> None:
     got = await ask(page_of(make))
     assert (got.status, error_of(got)) == (500, {"code": -32603, "message": "Internal error"})
     (record,) = caplog.records
@@ -219,7 +219,7 @@ def test_paths_are_found_with_and_without_a_slash() -> None:
         assert table.find(path) is None
 
 
-async def test_a_mount_is_told_where_it_is() -> None:
+async def test_a_mount_gets_its_root_path() -> None:
     table = RouteTable({"/files/*": named, "/files/deep/*": named, "/files/exact": page_app(read_body)}, RESERVED)
     found = {path: (await ask(table.find(path), path=path)).raw for path in ("/files", "/files/", "/files/a/b")}
     assert found == {"/files": b"/files|/files", "/files/": b"/files|/files/", "/files/a/b": b"/files|/files/a/b"}

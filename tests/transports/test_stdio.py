@@ -38,7 +38,7 @@ def program() -> Iterator[Program]:
 
 @pytest.mark.seed("S2-66", "S2-67")
 @pytest.mark.rule("STDIO-2", "STDIO-3")
-def test_only_messages_reach_stdout_and_nobody_else_reads_stdin(start: Start) -> None:
+def test_only_messages_reach_stdout_and_no_tool_reads_stdin(start: Start) -> None:
     program = start()
     result = program.call("noisy")
     assert result["structuredContent"] == {"input": "end of file", "child": "''"}
@@ -54,7 +54,7 @@ def test_children_do_not_have_our_pipes(program: Program) -> None:
     assert not ours & set(json.loads(text(result)))
 
 
-# ── both eras, and whatever comes in ──
+# ── both eras, and arbitrary messages ──
 
 
 @pytest.mark.rule("STDIO-1", "STDIO-4")
@@ -170,7 +170,7 @@ def test_a_terminal() -> None:
 
 
 def until_full(file: Any) -> None:
-    """Wait until a program can write no more to a pipe that nobody reads."""
+    """Wait until a program can write no more to a pipe that is not read."""
     deadline = time.monotonic() + PROMPTLY
     size = array.array("i", [0])
     while size[0] < 60_000:
@@ -196,7 +196,7 @@ def test_a_client_that_does_not_read_costs_no_memory(start: Start) -> None:
 
 
 @pytest.mark.slow
-def test_nobody_reads_stderr(start: Start) -> None:
+def test_stderr_is_not_read(start: Start) -> None:
     program = start(listen=False)
     program.read_stdout()
     assert text(program.call("shout", lines=5000)) == "shouted"

@@ -91,7 +91,7 @@ def stuck() -> str:
 
 @server.tool
 def flood(target: str) -> str:
-    """Writes to stderr until it is full, and holds whatever lock that takes."""
+    """Writes to stderr until it is full, and holds the lock that this takes."""
     say("flood runs")
     while True:
         if target == "print":

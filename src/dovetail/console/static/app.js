@@ -1,4 +1,4 @@
-// The page. In: `api/about`, the address, keys and buttons. Out: the sections, the one that the address names in view.
+// The console's page: its sections, chosen by the fragment of the address, with the keys and buttons that all share.
 
 import { Bench } from "./bench.js";
 import { ask } from "./dialog.js";
@@ -11,7 +11,7 @@ import { openSettings } from "./settings.js";
 import { setUpTheme } from "./theme.js";
 import { toolSection } from "./tools.js";
 import { jsonTree } from "./tree.js";
-import { milliseconds, shortened, textOf } from "./words.js";
+import { milliseconds, shortened, textOf } from "./format.js";
 
 const $ = (id) => document.getElementById(id);
 const STATES = { connecting: "Connecting…", open: "Connected", waiting: "Reconnecting…", failed: "Not connected" };
@@ -164,14 +164,14 @@ async function openAbout(bench) {
 }
 
 function pingLine(bench) {
-  const told = el("span", { class: "muted", role: "status" });
+  const status = el("span", { class: "muted", role: "status" });
   const ping = async () => {
     const began = performance.now();
-    told.textContent = "Waiting for the answer…";
+    status.textContent = "Waiting for the answer…";
     const words = () => `It answered in ${milliseconds(performance.now() - began)}.`;
-    told.textContent = await bench.connection.ping().then(words, (failure) => failure.message);
+    status.textContent = await bench.connection.ping().then(words, (failure) => failure.message);
   };
-  return el("p", {}, button("Ping", ping, { class: "small" }), " ", told);
+  return el("p", {}, button("Ping", ping, { class: "small" }), " ", status);
 }
 
 function setUpKeys() {

@@ -1,12 +1,11 @@
-// What all sections share: the connection to the server, and what is done over it. In: what `api/about` says.
-// Out: an open connection, news of its state, and helpers of the sections: suggestions, copies, replays.
+// The connection that all sections share, with its state, and what they do over it: suggestions, snippets, replays.
 
-import { addressOf } from "./catalogue.js";
+import { addressOf } from "./catalog.js";
 import { ModernConnection } from "./modern.js";
 import { answerer } from "./questions.js";
 import { SessionConnection } from "./session.js";
 import { Transcript } from "./transcript.js";
-import { isPassing, Wire } from "./wire.js";
+import { HttpTransport, isPassing } from "./transport.js";
 
 const FIRST_MODERN = "2026-07-28";
 const FIRST_WITH_CONTEXT = "2025-06-18"; // of completion
@@ -42,8 +41,8 @@ export class Bench extends EventTarget {
     const watched = this.sections.resources.watched();
     this.connection?.close();
     const kind = this.isModern ? ModernConnection : SessionConnection;
-    const wire = new Wire(this.url, this.token, this.settings.headers);
-    const parts = { wire, revision: this.revision, settings: this.settings, traffic: this.traffic };
+    const transport = new HttpTransport(this.url, this.token, this.settings.headers);
+    const parts = { transport, revision: this.revision, settings: this.settings, traffic: this.traffic };
     const connection = new kind({ ...parts, answer: answerer(this.settings) });
     if (this.connection) connection.server = this.connection.server; // until it says who it is
     this.connection = connection;
@@ -79,7 +78,7 @@ export class Bench extends EventTarget {
   /** What may pass is tried again, after pauses that grow. */
   async refused(failure, wait) {
     const { connection } = this;
-    for (const section of this.listed()) section.catalogue.fail(failure, () => this.connect());
+    for (const section of this.listed()) section.catalog.fail(failure, () => this.connect());
     if (failure.status === 401) this.needToken(failure);
     else this.say(isPassing(failure) ? "waiting" : "failed", failure.message);
     if (!isPassing(failure)) return;

@@ -1,12 +1,12 @@
-// One call at a time, and all there is to see of it: buttons, progress, logs, result, messages.
-// In: a request. Out: its result is shown; who asked for it gets the outcome too.
+// The panel of one call at a time: buttons, progress, logs, result and messages.
+// The section that started the call gets the outcome too.
 
 import { announce, button, el, show } from "./dom.js";
 import { MessagesView } from "./messages.js";
 import { ResultView } from "./result.js";
-import { onceAFrame, Tail } from "./tail.js";
+import { onceAFrame, Scrollback } from "./scrollback.js";
 import { Transcript } from "./transcript.js";
-import { isObject, shortened, textOf } from "./words.js";
+import { isObject, shortened, textOf } from "./format.js";
 
 const LOGS_SHOWN = 300;
 const SPEAK_MS = 3000; // how often progress is said aloud
@@ -26,7 +26,7 @@ export class CallPanel {
     this.words = el("span", { class: "muted" });
     this.progress = el("div", { class: "progress", hidden: true }, this.bar, this.words);
     this.drawProgress = onceAFrame(() => this.running && this.news && this.advance(this.news));
-    this.logs = new Tail({
+    this.logs = new Scrollback({
       ...{ class: "logs", role: "log", "aria-label": "Logs", tabindex: "0" },
       ...{ shown: LOGS_SHOWN, noun: "line", draw: drawLog },
     });
@@ -55,11 +55,11 @@ export class CallPanel {
     const transcript = new Transcript(this.bench.traffic);
     this.begin(transcript, quiet);
     const options = { signal: this.running.signal, transcript, inputSchema };
-    const hearing = { onProgress: (news) => this.hear(news), onLog: (line) => this.log(line) };
+    const handlers = { onProgress: (news) => this.onProgress(news), onLog: (line) => this.log(line) };
     let outcome;
     const { revision } = this.bench.connection; // of the call; another may be spoken when it ends
     try {
-      outcome = { result: await this.bench.connection.request(method, params, { ...options, ...hearing }) };
+      outcome = { result: await this.bench.connection.request(method, params, { ...options, ...handlers }) };
     } catch (failure) {
       outcome = { failure };
     }
@@ -96,12 +96,12 @@ export class CallPanel {
     show(this.logPane, false);
     if (!quiet) this.result.wait();
     if (!quiet && SMALL.matches) this.start.scrollIntoView({ behavior: CALM.matches ? "instant" : "smooth" });
-    this.patience = setTimeout(() => show(this.progress, true), 250); // quick calls need no bar
+    this.progressDelay = setTimeout(() => show(this.progress, true), 250); // quick calls need no bar
   }
 
   end() {
     const wasOnCancel = document.activeElement === this.stop;
-    clearTimeout(this.patience);
+    clearTimeout(this.progressDelay);
     this.running = null;
     this.start.removeAttribute("aria-disabled");
     show(this.stop, false);
@@ -113,8 +113,8 @@ export class CallPanel {
     this.running?.abort(new DOMException("The user cancelled it.", "AbortError"));
   }
 
-  /** Only the newest is drawn: some servers tell of every byte. */
-  hear(news) {
+  /** Only the newest is drawn: some servers report every byte. */
+  onProgress(news) {
     if (!Number.isFinite(news.progress)) return;
     this.news = news;
     this.drawProgress();

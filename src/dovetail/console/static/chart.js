@@ -1,4 +1,4 @@
-// A line chart of the last minutes. In: samples [{time, values}]. Out: an SVG with its words for those who can't see it.
+// A line chart of the last minutes as SVG, from samples [{time, values}], with a description for screen readers.
 
 import { el, fill, svg } from "./dom.js";
 

@@ -1,10 +1,9 @@
-// The fields of a form in which something is chosen or ticked. In: a schema and where it stands.
-// Out: a Field as in `field.js`.
+// The fields of a form for values that are chosen or ticked; each is a Field as in `field.js`.
 
 import { el } from "./dom.js";
 import { Field, TextField } from "./field.js";
 import { choicesOf, resolved } from "./schema.js";
-import { shortened } from "./words.js";
+import { shortened } from "./format.js";
 
 export class ChoiceField extends TextField {
   makeControl() {
@@ -25,7 +24,7 @@ export class ChoiceField extends TextField {
   }
 }
 
-/** Left out as long as nobody touched it, unless it is required or has a value to begin with. */
+/** Left out as long as the user has not touched it, unless it is required or has a value to begin with. */
 export class FlagField extends Field {
   constructor(place) {
     super(place);

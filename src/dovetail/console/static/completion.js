@@ -1,9 +1,9 @@
-// A text field with suggestions of the server. In: `suggest(value)`, which promises a list of texts.
-// Out: a field as in `fields.js`, and a list under it: arrows choose, Enter takes, Escape closes.
+// A text field with suggestions of the server, from `suggest(value)`, which promises a list of texts.
+// Arrows choose in the list under it, Enter takes, Escape closes.
 // It has several lines, for prompts take whole texts; so it stays a textbox, and the suggestions are announced.
 
 import { announce, el, fill, freshId, show } from "./dom.js";
-import { plural, shortened, textOf } from "./words.js";
+import { plural, shortened, textOf } from "./format.js";
 
 const QUIET_MS = 120; // after the last key
 const SHOWN = 50;

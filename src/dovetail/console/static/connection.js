@@ -1,13 +1,13 @@
-// What both eras of MCP have in common. In: requests of the page. Out: results; progress, logs and changes on the way.
+// The base of the connections of both eras: requests and their results, with progress, logs and changes on the way.
 // `modern.js` and `session.js` say how a request looks in their revisions.
 
-import { Patience } from "./patience.js";
+import { IdleTimeout } from "./idletimeout.js";
 import { Transcript } from "./transcript.js";
-import { CallError, resultOf } from "./wire.js";
-import { isObject } from "./words.js";
+import { CallError, resultOf } from "./transport.js";
+import { isObject } from "./format.js";
 
 export const CLIENT_INFO = { name: "dovetail-console", title: "Dovetail console", version: "1" };
-const QUICK_MS = 30_000; // for requests that nobody can cancel by hand
+const QUICK_MS = 30_000; // for requests that have no cancel button
 const MAX_PAGES = 1000;
 const MAX_ITEMS = 100_000;
 
@@ -18,9 +18,9 @@ export function callWith({ signal, seconds = 0, transcript, onProgress, onLog, i
 
 export class Connection extends EventTarget {
   /** `answer(method, params, {signal})` gives the user's answer to a question of the server's. */
-  constructor({ wire, revision, settings, traffic, answer }) {
+  constructor({ transport, revision, settings, traffic, answer }) {
     super();
-    this.wire = wire;
+    this.transport = transport;
     this.revision = revision;
     this.settings = settings;
     this.traffic = traffic;
@@ -69,39 +69,39 @@ export class Connection extends EventTarget {
     const meta = { ...params._meta, ...(call.onProgress ? { progressToken: id } : {}) };
     const shaped = Object.keys(meta).length ? { ...params, _meta: meta } : params;
     const message = { jsonrpc: "2.0", id, method, params: shaped };
-    call.patience = new Patience(call.seconds ?? 0, call.signal);
-    const { signal } = call.patience;
+    call.idleTimeout = new IdleTimeout(call.seconds ?? 0, call.signal);
+    const { signal } = call.idleTimeout;
     this.running.set(id, call);
     try {
-      const onMessage = (part) => (call.patience.restart(), this.hear(part, call));
+      const onMessage = (part) => (call.idleTimeout.restart(), this.receive(part, call));
       const options = { signal, transcript: call.transcript, onMessage, onResponse };
       return resultOf(await this.answered(message, headers, options));
     } catch (failure) {
       if (signal.aborted) this.abandon(id, signal.reason);
       throw readable(failure, signal);
     } finally {
-      call.patience.end(new DOMException("The call has ended.", "AbortError")); // and with it what was asked within it
+      call.idleTimeout.end(new DOMException("The call has ended.", "AbortError")); // with the questions within it
       this.running.delete(id);
     }
   }
 
   /** A session takes a broken stream up again; others can't. */
   async answered(message, headers, options) {
-    return this.wire.ask(message, headers, options);
+    return this.transport.request(message, headers, options);
   }
 
-  /** Where closing the connection is not enough, the server is told. */
+  /** Where closing the connection is not enough, the server is notified. */
   abandon() {}
 
   /** A message that is not the answer: a notification, or in a session a question. */
-  hear(message, call) {
+  receive(message, call) {
     if (!isObject(message) || typeof message.method !== "string") return;
     if (message.id !== undefined) return this.asked(message, call);
     const params = isObject(message.params) ? message.params : {};
     if (message.method === "notifications/progress") {
       this.running.get(params.progressToken)?.onProgress?.(params);
     } else if (message.method === "notifications/message") {
-      for (const hearer of call ? [call] : this.running.values()) hearer.onLog?.(params);
+      for (const receiver of call ? [call] : this.running.values()) receiver.onLog?.(params);
     } else {
       this.dispatchEvent(new CustomEvent("notification", { detail: { method: message.method, params } }));
     }
@@ -119,7 +119,7 @@ function readable(failure, signal) {
   return signal.aborted && isTimeout(signal.reason) ? new CallError("The server did not answer in time.") : failure;
 }
 
-/** Whether a call ended because its time was over, not because somebody wanted its end. */
+/** Whether a call ended because its time was over, not because the user cancelled it. */
 export function isTimeout(reason) {
   return reason?.name === "TimeoutError";
 }

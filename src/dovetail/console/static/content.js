@@ -1,9 +1,9 @@
-// One block of a result: text, image, audio, link, embedded resource. In: a block. Out: an element.
+// The elements for one content block: text, image, audio, link, embedded resource.
 // Only media types that a browser shows harmlessly are shown; the rest can be saved.
 
 import { button, el, moreButton, outsideLink, isWebUrl } from "./dom.js";
 import { jsonTree } from "./tree.js";
-import { bytes, isObject, plural, textOf } from "./words.js";
+import { bytes, isObject, plural, textOf } from "./format.js";
 
 const IMAGES = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/avif"];
 const SOUNDS = [

@@ -1,4 +1,4 @@
-// Dialogs. In: what to show and which buttons. Out: a promise of the name of the button; Escape is the last one.
+// Dialogs, each a promise of the name of the button that was pressed; Escape is the last one.
 // One at a time: others wait. The focus goes back where it was. Where there is nothing to fill in, it begins on the last
 // button, which changes nothing: a key that was meant for the page before must not say yes.
 

@@ -1,4 +1,4 @@
-// Elements of the page. In: a tag, attributes, children. Out: an element.
+// Functions that make elements of the page.
 // Text always becomes a text node: nothing that a server says is ever read as markup.
 
 let counter = 0;

@@ -1,11 +1,11 @@
-// The fields of a form that hold one value that is typed, one class for each kind. In: a schema and where it stands.
-// Out: a Field: `element` to show, `read(wrong)` for its value (undefined: left out), `write(value)`, and
+// The fields of a form for one typed value, one class for each kind.
+// A Field has its `element`, `read(wrong)` for its value (undefined: left out), `write(value)`, and
 // `complain(path, words)`. What was typed but is no value at all is added to `wrong`, as {path, message}.
 
 import { el, freshId, show } from "./dom.js";
 import { hintOf, isSecret, simpleTypes, skeleton, typeName, wordsAmong } from "./schema.js";
 import { nouns } from "./validate.js";
-import { pretty, shortened, textOf } from "./words.js";
+import { pretty, shortened, textOf } from "./format.js";
 
 const LONGEST_HELP = 2000; // characters
 
@@ -33,8 +33,8 @@ export class Field {
   }
 
   get describedBy() {
-    const told = [this.description, this.note].filter((each) => each.textContent);
-    return [...told, this.error].map((each) => each.id).join(" ");
+    const described = [this.description, this.note].filter((each) => each.textContent);
+    return [...described, this.error].map((each) => each.id).join(" ");
   }
 
   /** Ties a control to its label, help and error. */

@@ -1,5 +1,4 @@
-// The fields of a form that hold others, and the choice of a field for a schema. In: a schema and a first value.
-// Out: a Field as in `field.js`.
+// The fields of a form that hold others, and the choice of a Field (see `field.js`) for a schema.
 
 import { ChoiceField, ChoicesField, FlagField } from "./choices.js";
 import { add, button, el } from "./dom.js";
@@ -16,7 +15,7 @@ import {
   TimeField,
 } from "./field.js";
 import { allowsNull, kindOf, resolved } from "./schema.js";
-import { isObject, plural, textOf } from "./words.js";
+import { isObject, plural, textOf } from "./format.js";
 
 const MAX_ENTRIES = 200;
 const MAX_FIELDS = 300; // of a form as it is first drawn: a schema may contain itself many times

@@ -1,11 +1,11 @@
-// A form made from a JSON Schema, as fields or as JSON. In: a schema, first values, problems that a server found.
-// Out: `read()`, the values, or null after every problem was written beside its field.
+// A form made from a JSON Schema, as fields or as JSON, with the problems that a server found beside them.
+// `read()` gives the values, or null after every problem was written beside its field.
 
 import { announce, button, el, fill, freshId, show } from "./dom.js";
 import { freshBudget, GroupField } from "./fields.js";
 import { resolved } from "./schema.js";
 import { problemsOf } from "./validate.js";
-import { isObject, isSameJson, plural, pretty } from "./words.js";
+import { isObject, isSameJson, plural, pretty } from "./format.js";
 
 const FREE = ["anyOf", "oneOf", "allOf", "additionalProperties", "patternProperties"]; // what has no fields of its own
 

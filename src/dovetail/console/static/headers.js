@@ -1,4 +1,4 @@
-// Headers that the user wants every request to have. In: lines as `Name: value`. Out: [name, value], or what is wrong.
+// The user's own headers for every request, read from lines as `Name: value`.
 // Their values are secrets like the token: kept by the page alone, and named but never written in what is copied.
 
 const MOST = 50;

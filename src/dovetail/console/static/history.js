@@ -1,12 +1,12 @@
-// What was called. In: entries {kind, name, arguments, ok, ms, words}. Out: the section "History", and the store of it.
+// The section "History" and its store: entries {kind, name, arguments, ok, ms, words} of earlier calls.
 // Kept in this browser for this server; without tokens and secret fields, and not without end.
 
-import { Catalogue } from "./catalogue.js";
-import { asCommand, copyButtons } from "./copies.js";
+import { Catalog } from "./catalog.js";
+import { asCommand, copyButtons } from "./snippets.js";
 import { confirmed } from "./dialog.js";
 import { announce, button, el, fill, notice } from "./dom.js";
 import { jsonTree } from "./tree.js";
-import { clock, isObject, milliseconds, moment, plural, shortened } from "./words.js";
+import { clock, isObject, milliseconds, moment, plural, shortened } from "./format.js";
 
 const MAX_ENTRIES = 100;
 const MAX_CHARACTERS = 300_000;
@@ -52,13 +52,13 @@ export class HistorySection {
     this.bench = bench;
     this.entries = [];
     this.key = null; // of the entry that is shown
-    this.catalogue = new Catalogue({
+    this.catalog = new Catalog({
       section: "history",
       noun: "calls",
       empty: ["No calls yet.", "What you call, read or get is kept here."],
     });
     this.place = el("div", { class: "detail", tabindex: "-1" });
-    this.element = el("div", { class: "section", hidden: true }, this.catalogue.element, this.place);
+    this.element = el("div", { class: "section", hidden: true }, this.catalog.element, this.place);
   }
 
   open(server) {
@@ -102,16 +102,16 @@ export class HistorySection {
 
   draw() {
     this.bench.counted("history", this.entries.length);
-    this.catalogue.set(this.entries.map(item));
+    this.catalog.set(this.entries.map(item));
     const isThere = this.key !== null && this.entries.some((each) => String(each.time) === this.key);
-    if (isThere) this.catalogue.select(this.key); // what is in use stays as it is
+    if (isThere) this.catalog.select(this.key); // what is in use stays as it is
     else this.select(null);
   }
 
   select(key) {
     const entry = this.entries.find((each) => String(each.time) === key) ?? this.entries[0];
     this.key = entry ? String(entry.time) : null;
-    this.catalogue.select(this.key);
+    this.catalog.select(this.key);
     fill(
       this.place,
       entry

@@ -1,10 +1,10 @@
-// A section with a list on the left and one item on the right. In: what the server lists.
-// Out: details of the item that the address names. Details are kept, so that a call goes on while others are looked at.
+// A section with a list on the left and, on the right, the details of the item that the address names.
+// Details are kept, so that a call goes on while others are looked at.
 
-import { Catalogue } from "./catalogue.js";
+import { Catalog } from "./catalog.js";
 import { pause } from "./connection.js";
 import { announce, el, fill, notice } from "./dom.js";
-import { shortened } from "./words.js";
+import { shortened } from "./format.js";
 
 const KEPT = 50;
 const SETTLE_MS = 200; // changes that come at once are one
@@ -13,11 +13,11 @@ export class ListSection {
   /** `lists`: rows of [method, member, group]; `entry(definition)` an item of the list; `makeDetail(definition)`. */
   constructor(bench, { name, noun, lists, feature, entry, makeDetail, empty, welcome }) {
     Object.assign(this, { bench, name, noun, lists, feature, entry, makeDetail, welcome });
-    this.catalogue = new Catalogue({ section: name, noun, empty });
+    this.catalog = new Catalog({ section: name, noun, empty });
     this.definitions = new Map();
     this.details = new Map(); // key: {definition, detail}
     this.place = el("div", { class: "detail" });
-    this.element = el("div", { class: "section", hidden: true }, this.catalogue.element, this.place);
+    this.element = el("div", { class: "section", hidden: true }, this.catalog.element, this.place);
     this.key = null;
     this.isLoaded = false;
     this.loads = 0; // begun so far: an answer that was overtaken is not shown
@@ -25,7 +25,7 @@ export class ListSection {
 
   /** A new connection is being made. What is there stays until the new list has come, and forms keep their values. */
   wait() {
-    if (!this.definitions.size) this.catalogue.wait();
+    if (!this.definitions.size) this.catalog.wait();
   }
 
   async load() {
@@ -39,11 +39,11 @@ export class ListSection {
       this.definitions = new Map(found.map((item) => [item.entry.key, item]));
       this.isLoaded = true;
       for (const { detail } of this.details.values()) detail.connected?.();
-      this.catalogue.set([...this.definitions.values()].map((item) => item.entry));
+      this.catalog.set([...this.definitions.values()].map((item) => item.entry));
       this.bench.counted(this.name, this.definitions.size);
       this.select(this.key);
     } catch (failure) {
-      if (isLatest()) this.catalogue.fail(failure, () => this.load());
+      if (isLatest()) this.catalog.fail(failure, () => this.load());
     }
   }
 
@@ -81,8 +81,8 @@ export class ListSection {
   select(key) {
     this.key = key?.toWellFormed() ?? null;
     if (!this.isLoaded) return null; // it is shown as soon as the list is there
-    const chosen = this.key ?? this.catalogue.items[0]?.key ?? null;
-    this.catalogue.select(chosen);
+    const chosen = this.key ?? this.catalog.items[0]?.key ?? null;
+    this.catalog.select(chosen);
     const detail = chosen === null ? null : this.detailOf(chosen);
     const isThere = detail !== null && this.place.firstChild === detail.element;
     if (!isThere) fill(this.place, detail ? detail.element : this.nothing(chosen)); // else the focus would be lost

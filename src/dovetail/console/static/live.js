@@ -1,12 +1,12 @@
-// The section "Live". In: the stream `api/live`, one event a second. Out: figures, charts, sessions, all messages.
+// The section "Live": figures, charts, sessions and all messages, from `api/live`, which sends one event a second.
 // The stream is open only while the section is seen: a browser has few connections to one server.
 
 import { LineChart } from "./chart.js";
 import { el, fill, notice, region, show } from "./dom.js";
 import { MessagesView } from "./messages.js";
 import { eventsOf } from "./sse.js";
-import { onceAFrame } from "./tail.js";
-import { clock, isObject, milliseconds, number, seconds, shortened } from "./words.js";
+import { onceAFrame } from "./scrollback.js";
+import { clock, isObject, milliseconds, number, seconds, shortened } from "./format.js";
 
 const KEPT = 300; // samples
 const SAME_SECOND = 0.5;
@@ -102,7 +102,7 @@ export class LiveSection {
   take(event) {
     show(this.trouble, false);
     const latency = isObject(event.latency) ? event.latency : {};
-    if (event.time - this.samples.at(-1)?.time < SAME_SECOND) this.samples.pop(); // told twice
+    if (event.time - this.samples.at(-1)?.time < SAME_SECOND) this.samples.pop(); // the same sample, sent twice
     this.samples.push({
       time: event.time,
       values: { requests: event.rate, p50: latency.p50, p90: latency.p90, p99: latency.p99 },

@@ -1,10 +1,10 @@
-// The raw messages of an exchange. In: a Transcript. Out: a region that shows each message with its time, as it comes.
+// The region with the raw messages of a Transcript, each with its time, as they arrive.
 
 import { button, el, region } from "./dom.js";
-import { Tail } from "./tail.js";
+import { Scrollback } from "./scrollback.js";
 import { headline } from "./transcript.js";
 import { jsonTree } from "./tree.js";
-import { bytes, clock, milliseconds, plural } from "./words.js";
+import { bytes, clock, milliseconds, plural } from "./format.js";
 
 const SHOWN = 300;
 
@@ -12,33 +12,33 @@ export class MessagesView {
   constructor(name, idle) {
     this.idle = idle;
     this.count = el("span", { class: "muted" });
-    this.tail = new Tail({
+    this.scrollback = new Scrollback({
       ...{ class: "messages", shown: SHOWN, noun: "message", draw: drawRecord },
       onDrawn: (total) => (this.count.textContent = plural(total, "message")),
     });
     const clear = button("Clear", () => this.follow(this.transcript), { class: "small quiet" });
     const head = el("header", { class: "bar" }, el("h3", {}, name), this.count, el("span", { class: "push" }), clear);
-    this.element = region(name, "pane messages-pane", head, this.tail.element);
-    this.onRecord = (event) => this.tail.add(event.detail);
+    this.element = region(name, "pane messages-pane", head, this.scrollback.element);
+    this.onRecord = (event) => this.scrollback.add(event.detail);
     this.clear();
   }
 
-  /** Show what this transcript hears from now on, and `past` what it has heard. */
+  /** Show the new records of this transcript, after the `past` ones. */
   follow(transcript, past = []) {
     this.transcript?.removeEventListener("record", this.onRecord);
     this.transcript = transcript;
     this.clear();
-    for (const record of past) this.tail.add(record);
+    for (const record of past) this.scrollback.add(record);
     transcript?.addEventListener("record", this.onRecord);
   }
 
   clear() {
     this.count.textContent = "";
-    this.tail.clear(el("li", { class: "muted idle" }, this.idle));
+    this.scrollback.clear(el("li", { class: "muted idle" }, this.idle));
   }
 
   showLast() {
-    this.tail.showLast();
+    this.scrollback.showLast();
   }
 }
 

@@ -1,7 +1,6 @@
-// The headers that repeat the body of a request, since 2026-07-28. In: a method, its params, a tool's input schema.
-// Out: Mcp-Method, Mcp-Name and Mcp-Param-*.
+// The headers that repeat the body of a request, since 2026-07-28: Mcp-Method, Mcp-Name and Mcp-Param-*.
 
-import { isObject } from "./words.js";
+import { isObject } from "./format.js";
 
 const NAMED_BY = { "tools/call": "name", "prompts/get": "name", "resources/read": "uri" };
 const TOKEN = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,100}$/;

@@ -1,11 +1,11 @@
-// MCP since 2026-07-28: no session, every request says all about itself, questions come as results, changes come on the
-// stream of `subscriptions/listen`. In: requests. Out: results.
+// The connection of MCP since 2026-07-28: no session, every request says all about itself, questions come as results,
+// changes come on the stream of `subscriptions/listen`.
 
 import { CLIENT_INFO, Connection, pause } from "./connection.js";
 import { mirroredHeaders } from "./mirror.js";
 import { Transcript } from "./transcript.js";
-import { CallError, isPassing } from "./wire.js";
-import { isObject } from "./words.js";
+import { CallError, isPassing } from "./transport.js";
+import { isObject } from "./format.js";
 
 const META = "io.modelcontextprotocol/";
 const MAX_ROUNDS = 32;
@@ -13,7 +13,7 @@ const MAX_QUESTIONS = 100;
 const LONGEST_PAUSE_MS = 5000;
 
 export class ModernConnection extends Connection {
-  turn = Promise.resolve(); // of whoever changes what is listened to
+  turn = Promise.resolve(); // of the changes of what is listened to, one after the other
 
   async open() {
     const found = await this.request("server/discover");
@@ -22,7 +22,7 @@ export class ModernConnection extends Connection {
       capabilities: found.capabilities ?? {},
       instructions: found.instructions ?? "",
     };
-    this.inTurn(() => this.listen()).catch(() => {}); // lists can be loaded without being told of changes
+    this.inTurn(() => this.listen()).catch(() => {}); // lists can be loaded without notifications of changes
   }
 
   stamp() {
@@ -40,7 +40,7 @@ export class ModernConnection extends Connection {
   }
 
   ping() {
-    return this.request("server/discover"); // there is no other way to hear whether it is there
+    return this.request("server/discover"); // this revision has no ping
   }
 
   async complete(method, params, call) {
@@ -73,7 +73,7 @@ export class ModernConnection extends Connection {
 
   // ── changes ──
 
-  /** Fails unless the server agrees to tell of this very resource. */
+  /** Fails unless the server agrees to notify of changes of this very resource. */
   watch(uri) {
     return this.inTurn(async () => {
       await this.listen(uri);
@@ -107,8 +107,8 @@ export class ModernConnection extends Connection {
     const notifications = this.wanted(new Set(more === null ? this.watched : [...this.watched, more]));
     const fresh = new AbortController();
     const agreed = Object.keys(notifications).length ? await this.keepListening(notifications, fresh.signal) : {};
-    const told = Array.isArray(agreed?.resourceSubscriptions) ? agreed.resourceSubscriptions : [];
-    if (more !== null && !told.includes(more)) {
+    const agreedUris = Array.isArray(agreed?.resourceSubscriptions) ? agreed.resourceSubscriptions : [];
+    if (more !== null && !agreedUris.includes(more)) {
       fresh.abort();
       throw new CallError(
         this.closed ? "The connection was closed." : "The server does not tell of changes of this resource.",
@@ -156,9 +156,9 @@ export class ModernConnection extends Connection {
     await this.exchange("subscriptions/listen", params, call, this.headers("subscriptions/listen", params));
   }
 
-  hear(message, call) {
+  receive(message, call) {
     if (message?.method === "notifications/subscriptions/acknowledged") call.onReady?.(message.params?.notifications);
-    else super.hear(message, call);
+    else super.receive(message, call);
   }
 
   close() {

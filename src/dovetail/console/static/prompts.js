@@ -1,12 +1,12 @@
-// The section "Prompts". In: definitions of prompts. Out: fields for their arguments, with completion, and messages.
+// The section "Prompts": fields for their arguments, with completion, and the messages that a prompt gives.
 
 import { CallPanel, summaryOf } from "./callpanel.js";
 import { CompletedField } from "./completion.js";
-import { copyButtons } from "./copies.js";
+import { copyButtons } from "./snippets.js";
 import { el, isGo } from "./dom.js";
 import { problemsNamed } from "./form.js";
 import { detailHead, ListSection } from "./listsection.js";
-import { isObject, textOf } from "./words.js";
+import { isObject, textOf } from "./format.js";
 
 export function promptSection(bench) {
   return new ListSection(bench, {

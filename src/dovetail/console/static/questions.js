@@ -1,11 +1,12 @@
-// What a server asks the user. In: a method and its params. Out: the result to answer with; a refusal is thrown.
+// The dialogs for the requests of a server (elicitation, sampling, roots), which give the result to answer with.
+// A refusal is thrown.
 
 import { drawBlock } from "./content.js";
 import { ask } from "./dialog.js";
 import { el, freshId, isWebUrl, outsideLink } from "./dom.js";
 import { Form } from "./form.js";
-import { CallError } from "./wire.js";
-import { isObject, plural, shortened, textOf } from "./words.js";
+import { CallError } from "./transport.js";
+import { isObject, plural, shortened, textOf } from "./format.js";
 
 const ACTIONS = { Accept: "accept", Decline: "decline", Cancel: "cancel" };
 const BUTTONS = Object.keys(ACTIONS);
@@ -13,7 +14,7 @@ const REJECTED = -1;
 const INVALID = -32602;
 const LONGEST = 4000; // characters of a question
 
-/** `settings.roots` are the folders that a server is told. */
+/** `settings.roots` are the folders that a server gets when it asks for roots. */
 export function answerer(settings) {
   const answers = {
     "elicitation/create": elicit,

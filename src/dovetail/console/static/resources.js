@@ -1,13 +1,13 @@
-// The section "Resources". In: resources and templates that the server lists. Out: what is in them, and what changes.
+// The section "Resources": the resources and templates that the server lists, their contents and their changes.
 
 import { CallPanel, summaryOf } from "./callpanel.js";
 import { CompletedField } from "./completion.js";
 import { pause } from "./connection.js";
-import { copyButtons } from "./copies.js";
+import { copyButtons } from "./snippets.js";
 import { announce, button, el, isGo, isWebUrl, outsideLink, show, toast } from "./dom.js";
 import { detailHead, ListSection } from "./listsection.js";
 import { expanded, isOptional, variablesOf } from "./templates.js";
-import { bytes, clock, plural, shortened, textOf } from "./words.js";
+import { bytes, clock, plural, shortened, textOf } from "./format.js";
 
 const BUSY_MS = 200;
 
@@ -47,14 +47,14 @@ export class ResourceSection extends ListSection {
     return [...this.details.values()].map(({ detail }) => detail.watchedUri).filter(Boolean);
   }
 
-  /** After a new connection, the server no longer tells of this one. */
+  /** After a new connection, the server no longer notifies of this one. */
   lost(uri, failure) {
     for (const { detail } of this.details.values()) if (detail.watchedUri === uri) detail.forsaken(failure);
   }
 
   /** The server says that a resource has changed. */
   updated(uri) {
-    for (const { detail } of this.details.values()) detail.heardOf?.(uri);
+    for (const { detail } of this.details.values()) detail.onUpdated?.(uri);
   }
 }
 
@@ -128,7 +128,7 @@ class Reading {
   }
 
   /** A change of the resource, or of a part of it, is read at once. */
-  async heardOf(uri) {
+  async onUpdated(uri) {
     const mine = this.watchedUri;
     if (!mine || (uri !== mine && !uri.startsWith(mine.endsWith("/") ? mine : `${mine}/`))) return;
     this.updates += 1;

@@ -1,10 +1,10 @@
-// The region "Result". In: the outcome of a call. Out: it is shown, as it is meant or as JSON.
+// The region "Result": the outcome of a call, drawn by its kind or as JSON.
 
 import { drawBlock, untrustedMark } from "./content.js";
 import { announce, button, el, fill, moreButton, region, show } from "./dom.js";
 import { tableOf } from "./table.js";
 import { jsonTree } from "./tree.js";
-import { isObject, milliseconds, shortened, textOf } from "./words.js";
+import { isObject, milliseconds, shortened, textOf } from "./format.js";
 
 const AT_ONCE = 50; // blocks drawn at a time
 
@@ -89,13 +89,13 @@ const DRAWERS = { tool: drawToolResult, resource: drawContents, prompt: drawProm
 function drawToolResult(result, openResource) {
   const structured = unwrapped(result.structuredContent);
   const blocks = Array.isArray(result.content) ? result.content : [];
-  const told = structured === undefined ? blocks : blocks.filter((block) => !repeats(block, result.structuredContent));
+  const shown = structured === undefined ? blocks : blocks.filter((block) => !repeats(block, result.structuredContent));
   const mark = untrustedMark(result._meta);
   return [
     mark && el("p", { class: "chips" }, mark),
     structured !== undefined && drawStructured(structured),
-    drawMany(told, (block) => drawText(block) ?? drawBlock(block, openResource)),
-    !told.length && structured === undefined && el("p", { class: "muted" }, "The tool returned nothing."),
+    drawMany(shown, (block) => drawText(block) ?? drawBlock(block, openResource)),
+    !shown.length && structured === undefined && el("p", { class: "muted" }, "The tool returned nothing."),
   ];
 }
 

@@ -1,7 +1,7 @@
-// Reading a JSON Schema for a form. In: a schema, and the whole one that its `$ref`s point into.
-// Out: which kind of field it needs, its choices, its first value. Schemas are untrusted: depth and size are bounded.
+// The reading of a JSON Schema for a form: which kind of field it needs, its choices, its first value.
+// Schemas are untrusted: depth and size are bounded.
 
-import { isObject, textOf } from "./words.js";
+import { isObject, textOf } from "./format.js";
 
 const MAX_HOPS = 30; // from one `$ref` to the next
 const MAX_CHOICES = 1000;
@@ -184,7 +184,7 @@ function within(least, most, noun) {
 const SAMPLES = { string: "text", number: 1.5, integer: 1, boolean: true, array: [] };
 const DEEPEST_SAMPLE = 3;
 
-/** A value of about the right shape, to be seen where somebody has to write JSON. */
+/** A value of about the right shape, to be seen where the user has to write JSON. */
 export function skeleton(given, root, depth = 0) {
   const schema = resolved(given, root);
   const choices = choicesOf(schema);

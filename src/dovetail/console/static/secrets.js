@@ -1,8 +1,8 @@
-// What of a call may be kept. In: a schema and the arguments. Out: the arguments without the values of secret fields,
-// wherever they stand: behind `$ref`s, in lists, in one of several forms. What can't be told is not kept either.
+// The arguments of a call without the values of secret fields, for the history.
+// They are found behind `$ref`s, in lists, in one of several forms. A value that may be secret is not kept either.
 
 import { isSecret, pointed } from "./schema.js";
-import { isObject } from "./words.js";
+import { isObject } from "./format.js";
 
 const DEEPEST_KEPT = 30;
 const MOST_FORMS = 300; // that one value may have

@@ -1,10 +1,10 @@
-// MCP up to 2025-11-25: a handshake begins a session, in which the server may ask and tell at any time.
-// In: requests. Out: results; questions of the server are answered by requests of their own.
+// The connection of MCP up to 2025-11-25: a handshake begins a session, in which the server may send requests and
+// notifications at any time. Its requests are answered by POSTs of their own.
 
 import { CLIENT_INFO, Connection, isTimeout, pause, unless } from "./connection.js";
 import { Transcript } from "./transcript.js";
-import { BrokenStream, CallError, isPassing } from "./wire.js";
-import { isObject } from "./words.js";
+import { BrokenStream, CallError, isPassing } from "./transport.js";
+import { isObject } from "./format.js";
 
 const RESUMES = 20; // in a row that bring nothing
 const SHORTEST_PAUSE_MS = 100;
@@ -51,7 +51,7 @@ export class SessionConnection extends Connection {
       capabilities: found.capabilities ?? {},
       instructions: found.instructions ?? "",
     };
-    await this.tell("notifications/initialized");
+    await this.notify("notifications/initialized");
     this.listen();
     if (this.offers("logging") && this.settings.logLevel) {
       await super.request("logging/setLevel", { level: this.settings.logLevel }).catch(() => {});
@@ -94,7 +94,7 @@ export class SessionConnection extends Connection {
   /** A stream that breaks before its answer is taken up again where it broke. */
   async answered(message, headers, options) {
     try {
-      return await this.wire.ask(message, headers, options);
+      return await this.transport.request(message, headers, options);
     } catch (failure) {
       if (!(failure instanceof BrokenStream) || !failure.lastId || !this.id) throw failure;
       return this.resume(failure, message.id, options);
@@ -106,8 +106,8 @@ export class SessionConnection extends Connection {
       await pause(Math.min(Math.max(broken.retry ?? 500, SHORTEST_PAUSE_MS), LONGEST_PAUSE_MS), options.signal);
       try {
         const headers = { ...this.headers(), Accept: "text/event-stream", "Last-Event-ID": broken.lastId };
-        const response = await this.wire.send("GET", headers, options);
-        return await this.wire.follow(response, { ...options, id });
+        const response = await this.transport.send("GET", headers, options);
+        return await this.transport.follow(response, { ...options, id });
       } catch (failure) {
         if (options.signal.aborted || failure.status) throw failure;
         if (failure.lastId) attempt = -1; // it gets on
@@ -117,34 +117,34 @@ export class SessionConnection extends Connection {
     throw new CallError("The connection broke too often before the answer came. Try again.");
   }
 
-  async tell(method, params, transcript = new Transcript(this.traffic)) {
+  async notify(method, params, transcript = new Transcript(this.traffic)) {
     const message = { jsonrpc: "2.0", method, ...(params ? { params } : {}) };
-    await this.wire.tell(message, this.headers(), { signal: AbortSignal.timeout(30_000), transcript });
+    await this.transport.post(message, this.headers(), { signal: AbortSignal.timeout(30_000), transcript });
   }
 
   abandon(id, why) {
     if (this.closed) return; // the whole session ends
     const transcript = this.running.get(id)?.transcript;
     const reason = isTimeout(why) ? "no answer came in time" : "the user cancelled it";
-    this.tell("notifications/cancelled", { requestId: id, reason }, transcript).catch(() => {});
+    this.notify("notifications/cancelled", { requestId: id, reason }, transcript).catch(() => {});
   }
 
-  // ── what the server says unasked ──
+  // ── messages of the server outside of calls ──
 
   async listen() {
     const transcript = new Transcript(this.traffic);
-    const options = { signal: this.closing.signal, transcript, onMessage: (message) => this.hear(message, null) };
+    const options = { signal: this.closing.signal, transcript, onMessage: (message) => this.receive(message, null) };
     let lastId = null;
     let wasThere = false; // or is hoped for
     for (let wait = 500; !this.closed; wait = Math.min(wait * 2, 15_000)) {
       try {
         const resumed = lastId ? { "Last-Event-ID": lastId } : {};
         const headers = { ...this.headers(), Accept: "text/event-stream", ...resumed };
-        const response = await this.wire.send("GET", headers, options);
+        const response = await this.transport.send("GET", headers, options);
         this.say("open");
         wasThere = true;
         wait = 500;
-        await this.wire.follow(response, options);
+        await this.transport.follow(response, options);
       } catch (failure) {
         if (this.closed) return;
         if (failure.status && !isPassing(failure)) {
@@ -159,28 +159,28 @@ export class SessionConnection extends Connection {
     }
   }
 
-  hear(message, call) {
+  receive(message, call) {
     if (message?.method === "notifications/cancelled" && message.id === undefined) {
       this.questions.get(message.params?.requestId)?.abort();
     } else {
-      super.hear(message, call);
+      super.receive(message, call);
     }
   }
 
   async asked(message, call) {
     const withdrawal = new AbortController();
     this.questions.set(message.id, withdrawal);
-    const waiting = (call ? [call] : [...this.running.values()]).map(({ patience }) => patience);
-    const ends = call ? [call.patience.signal] : [];
+    const waiting = (call ? [call] : [...this.running.values()]).map(({ idleTimeout }) => idleTimeout);
+    const ends = call ? [call.idleTimeout.signal] : [];
     const signal = AbortSignal.any([withdrawal.signal, this.closing.signal, ...ends]);
-    for (const patience of waiting) patience.hold();
+    for (const idleTimeout of waiting) idleTimeout.hold();
     const reply = await this.replyTo(message, signal);
-    for (const patience of waiting) patience.release();
+    for (const idleTimeout of waiting) idleTimeout.release();
     this.questions.delete(message.id);
     if (signal.aborted || !reply) return;
     const transcript = call?.transcript ?? new Transcript(this.traffic);
     const envelope = { jsonrpc: "2.0", id: message.id, ...reply };
-    await this.wire.tell(envelope, this.headers(), { signal: this.closing.signal, transcript }).catch(() => {});
+    await this.transport.post(envelope, this.headers(), { signal: this.closing.signal, transcript }).catch(() => {});
   }
 
   async replyTo({ method, params }, signal) {
@@ -208,8 +208,8 @@ export class SessionConnection extends Connection {
   close() {
     const leaving = { signal: AbortSignal.timeout(2000), transcript: new Transcript(this.traffic) };
     this.closing.abort();
-    for (const { patience } of this.running.values()) patience.end(new CallError(CLOSED));
-    if (this.id) this.wire.send("DELETE", this.headers(), leaving).catch(() => {});
+    for (const { idleTimeout } of this.running.values()) idleTimeout.end(new CallError(CLOSED));
+    if (this.id) this.transport.send("DELETE", this.headers(), leaving).catch(() => {});
     this.say("closed");
   }
 }

@@ -1,4 +1,4 @@
-// The settings of the page, which last as long as it does. In: the bench. Out: its settings, changed, and used.
+// The settings of the page, which last as long as it does, and the dialog that changes them.
 
 import { ask } from "./dialog.js";
 import { el, freshId, show } from "./dom.js";

@@ -1,4 +1,4 @@
-// Server-sent events out of a fetch body. In: a Response. Out: events as {id, event, data, retry}, one by one.
+// A reader of server-sent events in the body of a Response; yields {id, event, data, retry}.
 // A server may send what it likes: an event longer than the limit ends the reading.
 
 const MAX_EVENT = 32 * 1024 * 1024; // characters
@@ -34,7 +34,7 @@ export async function* eventsOf(response) {
       }
     }
   } finally {
-    reader.cancel().catch(() => {}); // whoever stops reading does not want the rest
+    reader.cancel().catch(() => {}); // a caller that stops reading does not want the rest
   }
 }
 

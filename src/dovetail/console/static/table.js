@@ -1,7 +1,7 @@
-// A list of flat objects as a table. In: rows. Out: an element, or null if a table would not suit them.
+// A list of flat objects as a table; null if a table would not suit them.
 
 import { el, moreButton } from "./dom.js";
-import { isObject, plural, shortened } from "./words.js";
+import { isObject, plural, shortened } from "./format.js";
 
 const AT_ONCE = 100;
 const MAX_COLUMNS = 40;

@@ -1,4 +1,4 @@
-// URI templates (RFC 6570). In: a template and values of its variables. Out: the variables, and the expanded URI.
+// URI templates (RFC 6570): their variables, and the URI for given values.
 
 const PART = /\{([+#./;?&]?)([^{}]+)\}/g;
 // operator: [what comes first, what stands between, whether the name is written, whether reserved characters stay]

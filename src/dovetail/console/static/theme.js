@@ -1,4 +1,4 @@
-// Light and dark. In: the system's wish and the user's choice, which is kept. Out: `data-theme` on the root element.
+// The light or dark theme: the system's, or the user's choice, which is kept; `data-theme` on the root element.
 
 const KEY = "dovetail.console.theme";
 const dark = matchMedia("(prefers-color-scheme: dark)");

@@ -1,14 +1,14 @@
-// The section "Tools". In: definitions of tools. Out: a form for each, and calls.
+// The section "Tools": a form for each tool, and its calls.
 
 import { CallPanel, summaryOf } from "./callpanel.js";
-import { copyButtons } from "./copies.js";
+import { copyButtons } from "./snippets.js";
 import { confirmed } from "./dialog.js";
 import { el, isGo } from "./dom.js";
 import { Form, problemsNamed } from "./form.js";
 import { detailHead, ListSection } from "./listsection.js";
 import { withoutSecrets } from "./secrets.js";
 import { jsonTree } from "./tree.js";
-import { shortened, textOf } from "./words.js";
+import { shortened, textOf } from "./format.js";
 
 const ASSUMED = { text: "destructive", title: "It may destroy something: it does not say that it does not." };
 const MARKED = { ...ASSUMED, kind: "bad", title: "It may destroy something. You are asked before it is called." };

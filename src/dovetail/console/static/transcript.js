@@ -1,4 +1,4 @@
-// What was said on the wire. In: messages, as they are sent and received. Out: records, and news of each new one.
+// The record of the messages that were sent and received, with an event for each new one.
 // The token is never recorded. Old records go when there are too many.
 
 const MAX_RECORDS = 500;
@@ -8,7 +8,7 @@ const HIDDEN = ["authorization", "cookie"];
 export class Transcript extends EventTarget {
   constructor(parent = null) {
     super();
-    this.parent = parent; // hears everything too
+    this.parent = parent; // gets every record too
     this.records = [];
     this.started = performance.now();
   }
@@ -28,7 +28,7 @@ export class Transcript extends EventTarget {
   }
 
   keep(record) {
-    if (!this.parent) this.records.push(record); // those of one call are kept by whoever shows them
+    if (!this.parent) this.records.push(record); // those of one call are kept by the view that shows them
     if (this.records.length > MAX_RECORDS) this.records.shift();
     this.dispatchEvent(new CustomEvent("record", { detail: record }));
   }

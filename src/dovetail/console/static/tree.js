@@ -1,7 +1,7 @@
-// JSON as a tree that opens on demand. In: any value. Out: an element. What is closed is not drawn.
+// JSON as a tree that opens on demand. A closed part is not drawn.
 
 import { el, moreButton } from "./dom.js";
-import { isObject, plural } from "./words.js";
+import { isObject, plural } from "./format.js";
 
 const AT_ONCE = 100; // children drawn at a time
 const LONGEST_TEXT = 2000;

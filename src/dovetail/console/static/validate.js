@@ -1,8 +1,8 @@
-// Does a value fit a schema? In: value and schema. Out: problems as [{path, message}], in words for whoever fills in a form.
+// The check of a value against a schema: problems as [{path, message}], in words for the user who fills in a form.
 // A subset of JSON Schema; what is not understood is left to the server.
 
 import { allowsNull, choicesOf, resolved, typesOf } from "./schema.js";
-import { isObject, plural } from "./words.js";
+import { isObject, plural } from "./format.js";
 
 const MAX_DEPTH = 40;
 const MAX_PROBLEMS = 50;

@@ -1,4 +1,4 @@
-"""A connection without a socket: bytes go in piece by piece, and what was written can be read as answers."""
+"""A connection of HTTP/1.1 without a socket: sends bytes piece by piece, and reads what was written as responses."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ TURNS = 12  # of the loop, after which an app that waits for nothing has answere
 
 
 class ManualClock:
-    """An event loop whose time goes on only when it is told to."""
+    """An event loop whose time goes on only by `advance()`."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

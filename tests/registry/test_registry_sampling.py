@@ -377,7 +377,7 @@ def test_official_answers(name: str) -> None:
     assert messages(["hi", sampled.message, *outcomes])[1]["content"] == content
 
 
-# Whatever clients think of
+# Results that clients may send
 
 
 @given(st.binary(max_size=40))

@@ -1,7 +1,7 @@
-// How long to wait for a server that says nothing. In: seconds (0: for ever), the user's signal, news of the server.
-// Out: a signal that ends the call, because the user wants it or the time is over, and what was asked within it.
+// The time that a call may go without a message of the server, as a signal that ends the call.
+// The user's signal ends it too; 0 seconds are no limit.
 
-export class Patience {
+export class IdleTimeout {
   constructor(seconds, signal) {
     this.ms = seconds * 1000;
     this.questions = 0; // which the user has not answered yet
@@ -10,7 +10,7 @@ export class Patience {
     this.restart();
   }
 
-  /** Something was heard. The time of the server does not run while the user is asked. */
+  /** A message arrived. The time of the server does not run while the user is asked. */
   restart() {
     clearTimeout(this.timer);
     if (!this.ms || this.questions || this.signal.aborted) return;

@@ -96,7 +96,7 @@ async def test_post_does_not_accept(app: Any, data: bytes, headers: dict[str, st
 
 
 @pytest.mark.rule("LIFE-11", "LIFE-14", "LIFE-17", "LIFE-19", "MH-29")
-async def test_who_lacks_a_capability_is_told_which_and_may_have_others(app: Any) -> None:
+async def test_a_client_that_lacks_a_capability_is_refused_with_its_name_and_may_have_others(app: Any) -> None:
     capable = {"elicitation": {}, "extensions": {"com.example/x": {}}}
     for meta in ({}, {"client": ..., "capabilities": capable}):
         call = modern("tools/call", {"name": "asking"}, **meta)

@@ -1,12 +1,11 @@
-// A call as something to paste. In: an entry {kind, name, arguments}, and how the console is connected.
-// Out: a curl command, a Python program, a `dovetail` command. A token and the values of headers are never written,
-// only the names of their variables.
+// A call as text to paste: a curl command, a Python program, a `dovetail` command, from {kind, name, arguments}.
+// A token and the values of headers are never written, only the names of their variables.
 
 import { button, el, toast } from "./dom.js";
 import { variablesOf } from "./headers.js";
 import { mirroredHeaders } from "./mirror.js";
 import { resolved, typesOf } from "./schema.js";
-import { isObject } from "./words.js";
+import { isObject } from "./format.js";
 
 const VARIABLE = "DOVETAIL_CLIENT_TOKEN";
 const METHODS = { tool: "tools/call", resource: "resources/read", prompt: "prompts/get" };

@@ -1,4 +1,4 @@
-// Values as people read them. In: numbers, times, texts, JSON. Out: short texts.
+// Short texts for people, from numbers, times, texts and JSON.
 
 const TIMES = new Intl.DateTimeFormat([], { timeStyle: "medium", hourCycle: "h23" }); // slow to make, quick to use
 const MOMENTS = new Intl.DateTimeFormat([], { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });

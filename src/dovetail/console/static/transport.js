@@ -1,13 +1,13 @@
-// HTTP to the endpoint. In: one message and its headers. Out: the answer to it; what else the server says on the way
-// goes to `onMessage`. Knows nothing of MCP but its media types.
+// The HTTP transport to the endpoint: sends one message, returns its response, and gives the other messages of the
+// server on the way to `onMessage`. Knows nothing of MCP but its media types.
 
 import { eventsOf, textOfBody } from "./sse.js";
-import { shortened } from "./words.js";
+import { shortened } from "./format.js";
 
 const JSON_TYPE = "application/json";
 const EVENTS_TYPE = "text/event-stream";
 const TOO_MANY = 429;
-const NOT_HEARD = { onMessage() {} };
+const NO_RECEIVER = { onMessage() {} };
 
 /** What the server refused, or why nothing came back. `code` is that of JSON-RPC, `status` that of HTTP. */
 export class CallError extends Error {
@@ -27,7 +27,7 @@ export class BrokenStream extends CallError {
   }
 }
 
-/** Nobody answers at that address. */
+/** No server answers at that address. */
 class Unreachable extends CallError {}
 
 /** Whether it may go well a moment later: the server is not there, or has troubles of its own. */
@@ -36,7 +36,7 @@ export function isPassing(failure) {
   return isGone || failure.status >= 500 || failure.status === TOO_MANY;
 }
 
-export class Wire {
+export class HttpTransport {
   /** `extra`: [name, value] of headers that go out with everything, but are not shown with their values. */
   constructor(endpoint, token, extra = []) {
     this.endpoint = endpoint;
@@ -71,7 +71,7 @@ export class Wire {
   }
 
   /** Send a message that has no answer. */
-  async tell(message, headers, { signal, transcript }) {
+  async post(message, headers, { signal, transcript }) {
     const accept = { Accept: `${JSON_TYPE}, ${EVENTS_TYPE}` };
     const response = await this.send("POST", { ...accept, ...headers }, { message, signal, transcript });
     transcript.note("received", null, { http: statusOf(response), headers: response.headers, size: 0 });
@@ -79,7 +79,7 @@ export class Wire {
   }
 
   /** Send a request and read until its answer comes. `onResponse` sees the head of the response first. */
-  async ask(message, headers, { signal, transcript, onMessage, onResponse }) {
+  async request(message, headers, { signal, transcript, onMessage, onResponse }) {
     const accept = { Accept: `${JSON_TYPE}, ${EVENTS_TYPE}` };
     const response = await this.send("POST", { ...accept, ...headers }, { message, signal, transcript });
     onResponse?.(response);
@@ -94,7 +94,7 @@ export class Wire {
   }
 
   /** Read a stream until the answer with this id; without an id, until it ends. */
-  async follow(response, { id, transcript, onMessage } = NOT_HEARD) {
+  async follow(response, { id, transcript, onMessage } = NO_RECEIVER) {
     if (typeOf(response) !== EVENTS_TYPE) throw new CallError("The server answered with something that is no stream.");
     const progress = { lastId: null, retry: null };
     let head = { http: statusOf(response), headers: response.headers };

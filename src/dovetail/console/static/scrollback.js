@@ -1,9 +1,9 @@
-// The end of something that grows: logs, messages. In: items, however quick they come. Out: a list of the last ones.
-// It is drawn once a frame, with one look at where it is scrolled to, so that a server that never stops talking does not
-// freeze the page. What is left out is counted.
+// A scrolling list of the last items of something that grows: logs, messages.
+// It is drawn once a frame, with one look at where it is scrolled to, so that a server that never stops sending does not
+// freeze the page. Items that are left out are counted.
 
 import { el, fill, show } from "./dom.js";
-import { plural } from "./words.js";
+import { plural } from "./format.js";
 
 const RESTS = 3; // times as long as the work took: the rest of the page needs its time too
 const LONGEST_REST_MS = 300;
@@ -26,9 +26,9 @@ export function onceAFrame(work) {
   };
 }
 
-const NEAR = 40; // pixels from the end: whoever is there follows it
+const NEAR = 40; // pixels from the end: a reader this near follows it
 
-export class Tail {
+export class Scrollback {
   /** `draw(item)` gives a list item; `noun`: what one is called; `box`: attributes of what can be scrolled. */
   constructor({ shown, noun, draw, onDrawn = () => {}, ...box }) {
     Object.assign(this, { shown, noun, draw, onDrawn });
@@ -56,7 +56,7 @@ export class Tail {
     this.refresh();
   }
 
-  /** What nobody can see waits until somebody can. */
+  /** Items wait while the list is not visible. */
   drawWaiting() {
     if (!this.waiting.length || !this.element.checkVisibility()) return;
     const fresh = this.waiting.splice(0).slice(-this.shown);
@@ -66,7 +66,7 @@ export class Tail {
     this.isIdle = false;
     this.makeRoom(fresh.length);
     this.list.append(...fresh.map((item) => this.drawn(item)));
-    this.tellLeftOut();
+    this.showLeftOut();
     this.onDrawn(this.total);
     if (isAtEnd) this.showLast();
   }
@@ -86,7 +86,7 @@ export class Tail {
     for (const item of free.slice(0, Math.max(0, excess))) item.remove();
   }
 
-  tellLeftOut() {
+  showLeftOut() {
     const count = this.total - this.list.children.length;
     show(this.left, count > 0);
     if (count) this.left.textContent = `${plural(count, `earlier ${this.noun}`)} not shown`;
@@ -97,7 +97,7 @@ export class Tail {
   }
 }
 
-/** Whether somebody reads it: it was opened, or has the focus. */
+/** Whether the user reads it: it was opened, or has the focus. */
 function isInUse(item) {
   return item.contains(document.activeElement) || item.querySelector(":scope > details[open]") !== null;
 }

@@ -1,8 +1,8 @@
-// A list to search and choose from. In: items as [{key, title, about, group, chips}]. Out: links `#section/key`.
+// A searchable list of links `#section/key`, made from items [{key, title, about, group, chips}].
 // Arrows move, typing in the search box narrows; of long lists only the first part is drawn.
 
 import { button, el, fill, notice, show } from "./dom.js";
-import { plural, shortened } from "./words.js";
+import { plural, shortened } from "./format.js";
 
 const AT_ONCE = 200;
 const EDGE = 6; // pixels around the chosen item
@@ -12,7 +12,7 @@ export function addressOf(section, key) {
   return `#${section}/${encodeURIComponent(key.toWellFormed())}`;
 }
 
-export class Catalogue {
+export class Catalog {
   /** `empty`: [title, advice] for a list without items. `noun`: what the items are called. */
   constructor({ section, noun, empty }) {
     this.section = section;
@@ -28,13 +28,13 @@ export class Catalogue {
     });
     this.count = el("p", { class: "muted count", role: "status" });
     this.place = el("div", {
-      class: "catalogue-items",
+      class: "catalog-items",
       onkeydown: (event) => this.itemKey(event),
       onfocusin: (event) => this.focused(event),
     });
     this.element = el(
       "section",
-      { class: "catalogue", "aria-label": `All ${noun}` },
+      { class: "catalog", "aria-label": `All ${noun}` },
       this.search,
       this.place,
       this.count,

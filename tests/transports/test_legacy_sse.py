@@ -83,7 +83,7 @@ async def test_2026_07_28_is_not_served(app: Any) -> None:
 
 
 @pytest.mark.seed("S2-71")
-async def test_several_clients_hear_of_changes_and_of_their_own_calls_alone(stage: Large, app: Any) -> None:
+async def test_several_clients_are_notified_of_changes_and_of_their_own_calls_alone(stage: Large, app: Any) -> None:
     async with connected(app) as one, connected(app, "2025-11-25") as two:
         assert await asyncio.gather(one.call("add", a=1, b=0), two.call("add", a=2, b=0)) == ["1", "2"]
         stage.server.remove_tool("large")
