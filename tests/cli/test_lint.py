@@ -103,7 +103,7 @@ BROKEN = [
     ("tool-count", tools(*(tool(f"a{n}x") for n in range(41))), "41 tools"),
     ("tool-count-limit", tools(*(tool(f"a{n}x") for n in range(129))), "129 tools"),
     ("tool-tokens", tools(one(type="string", title="x" * 4_000)), "about 10"),
-    ("catalogue-tokens", tools(*(tool(f"a{n}x", description="x" * 1_000) for n in range(40))), "about 1"),
+    ("catalog-tokens", tools(*(tool(f"a{n}x", description="x" * 1_000) for n in range(40))), "about 1"),
 ]  # fmt: skip
 
 
@@ -121,7 +121,7 @@ def test_a_rule_finds_what_it_is_for(rule: str, catalog: Catalog, detail: str) -
 EXPECTED_WITH = {  # what breaks one rule may break another
     "name-duplicate": {"name-characters"},
     "schema-type": {"schema-properties"},
-    "schema-size": {"tool-tokens", "catalogue-tokens"},
+    "schema-size": {"tool-tokens", "catalog-tokens"},
 }
 
 

@@ -129,7 +129,7 @@ def _findings(catalog: Catalog) -> Iterator[rules.Finding]:
     if (count := len(catalog.tools)) > 40:
         yield rules.Finding("tool-count-limit" if count > 128 else "tool-count", "all tools", f"{count} tools")
     if (tokens := sum(map(estimate_tokens, catalog.tools))) > 10_000:
-        yield rules.Finding("catalogue-tokens", "all tools", f"about {tokens} tokens")
+        yield rules.Finding("catalog-tokens", "all tools", f"about {tokens} tokens")
     yield from rules.check_resources(catalog.resources, catalog.templates)
     yield from rules.check_prompts(catalog.prompts)
 
