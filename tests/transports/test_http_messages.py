@@ -108,4 +108,4 @@ async def test_messages_that_can_not_be_stored_hurt_no_call(
 ) -> None:
     wire = await HttpWire.session(await serve(state=MemoryState(max_log_bytes=10000)))
     await (await finished_call(stage, wire)).notify(note("x" * 20_000))
-    assert "kept" in caplog.text
+    assert "stored" in caplog.text
