@@ -65,7 +65,7 @@ def new_server(**options: Any) -> Server:
         region: Annotated[str, Field(header="Region")] = "here",
         days: Annotated[int, Field(header="Days")] = 1,
         brief: Annotated[bool, Field(header="Brief")] = False,
-        place: Place = Place("nowhere"),  # noqa: B008
+        place: Place = Place("nowhere"),
         unmarked: str | None = None,
     ) -> str:
         return json.dumps([region, days, brief, place.zone, unmarked])
