@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from dovetail.registry.roots import Roots as Roots
     from dovetail.registry.sampling import Sample as Sample
     from dovetail.registry.sampling import Sampled as Sampled
-    from dovetail.schema.annotations import Field as Field
+    from dovetail.schema.constraints import Field as Field
     from dovetail.server import Server as Server
     from dovetail.toolregistry import ToolPage as ToolPage
     from dovetail.toolregistry import ToolRegistry as ToolRegistry
@@ -114,7 +114,7 @@ _NAMES = {
     "registry.elicitation": ["Elicit", "ElicitUrl", "Elicited"],
     "registry.roots": ["Root", "Roots"],
     "registry.sampling": ["Sample", "Sampled"],
-    "schema.annotations": ["Field"],
+    "schema.constraints": ["Field"],
     "server": ["Server"],
     "toolregistry": ["ToolPage", "ToolRegistry"],
     "transports.http.app": ["HttpApp"],
