@@ -15,9 +15,9 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from dovetail.auth.fetch import is_loopback_url
+from dovetail.authserver.auth_store import AttemptLimit, Sealed
 from dovetail.authserver.clients import CODE, REFRESH, ClientDirectory, OAuthClient, is_url
-from dovetail.authserver.endpoints import OAuthError, address_of, digest, form_fields, is_registered, parse_fields
-from dovetail.authserver.storage import AttemptLimit, Sealed
+from dovetail.authserver.oauth_http import OAuthError, address_of, digest, form_fields, is_registered, parse_fields
 from dovetail.authserver.tokens import Grant, TokenIssuer
 from dovetail.authserver.users import Users
 from dovetail.errors import ProtocolError

@@ -14,8 +14,8 @@ import msgspec
 from dovetail.auth.fetch import Fetch, FetchFailed, FetchRequest, plain
 from dovetail.auth.jose import check_public_keys, read_assertion, unverified_subject
 from dovetail.auth.principal import Confidential, is_in_lifetime
-from dovetail.authserver.endpoints import OAuthError, address_of, digest, json_response, url_problem
-from dovetail.authserver.storage import AttemptLimit, AuthStore
+from dovetail.authserver.auth_store import AttemptLimit, AuthStore
+from dovetail.authserver.oauth_http import OAuthError, address_of, digest, json_response, url_problem
 from dovetail.authserver.users import REGISTERED
 from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes

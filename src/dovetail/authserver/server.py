@@ -11,10 +11,10 @@ from dovetail.auth.fetch import make_fetch
 from dovetail.auth.jose import ASSERTIONS, require_library
 from dovetail.auth.principal import Principal, Verifier
 from dovetail.auth.settings import checked_url
+from dovetail.authserver.auth_store import AuthStore, BackendSelector, Keyring
 from dovetail.authserver.authorize import Authorization
 from dovetail.authserver.clients import AUTH_METHODS, GRANTS, MAX_METADATA, ClientDirectory, OAuthClient, check_clients
-from dovetail.authserver.endpoints import MAX_BYTES, PUBLIC_HEADERS, PageHandler, json_endpoint, url_problem
-from dovetail.authserver.storage import AuthStore, BackendSelector, Keyring
+from dovetail.authserver.oauth_http import MAX_BYTES, PUBLIC_HEADERS, PageHandler, json_endpoint, url_problem
 from dovetail.authserver.tokens import ProtectedResource, TokenEndpoint, TokenIssuer
 from dovetail.authserver.users import Users
 from dovetail.engine.workers import secrets_from_env

@@ -20,9 +20,9 @@ import msgspec
 
 from dovetail.auth.principal import Principal, VerifierUnavailable, normalized_url, to_principal
 from dovetail.auth.settings import OFFLINE_ACCESS
+from dovetail.authserver.auth_store import AuthStore, Keyring, Sealed
 from dovetail.authserver.clients import CODE, CREDENTIALS, REFRESH, ClientDirectory, OAuthClient
-from dovetail.authserver.endpoints import PUBLIC_HEADERS, OAuthError, digest, form_fields, json_response
-from dovetail.authserver.storage import AuthStore, Keyring, Sealed
+from dovetail.authserver.oauth_http import PUBLIC_HEADERS, OAuthError, digest, form_fields, json_response
 from dovetail.authserver.users import Users
 from dovetail.errors import ProtocolError
 from dovetail.protocol.pagination import encode_base64url

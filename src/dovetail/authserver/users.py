@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dovetail.auth.fetch import BoundedThreads, QueueFull
-from dovetail.authserver.endpoints import OAuthError
-from dovetail.authserver.storage import AttemptLimit, AuthStore
+from dovetail.authserver.auth_store import AttemptLimit, AuthStore
+from dovetail.authserver.oauth_http import OAuthError
 from dovetail.errors import SetupError
 from dovetail.protocol.pagination import decode_base64url, encode_base64url
 

@@ -14,7 +14,7 @@ import msgspec
 
 from dovetail.auth.jose import SigningKey
 from dovetail.auth.principal import Confidential
-from dovetail.authserver.endpoints import OAuthError, digest
+from dovetail.authserver.oauth_http import OAuthError, digest
 from dovetail.engine.request_state import BadSeal, Sealer
 from dovetail.engine.workers import Secrets
 from dovetail.errors import ProtocolError
