@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
-from dovetail.cli import arguments
+from dovetail.cli import given_arguments as arguments
 from dovetail.cli.output import CommandExit, ProgressBar, PromptLine, err, is_interactive, one_line, sanitize
 from dovetail.client import ElicitRequest, ElicitResult, SamplingRequest
 from dovetail.errors import SetupError

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from dovetail.cli import output as terminal
-from dovetail.cli.arguments import MAX_PARAMETERS, Schema, as_object, describe_type, get_text, properties, required
+from dovetail.cli.given_arguments import (
+    MAX_PARAMETERS,
+    Schema,
+    as_object,
+    describe_type,
+    get_text,
+    properties,
+    required,
+)
 from dovetail.protocol import types
 
 if TYPE_CHECKING:
