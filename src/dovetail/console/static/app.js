@@ -1,6 +1,6 @@
 // The console's page: its sections, chosen by the fragment of the address, with the keys and buttons that all share.
 
-import { Bench } from "./bench.js";
+import { Bench } from "./client.js";
 import { ask } from "./dialog.js";
 import { button, el, fill, isHeld, notice, show, toast } from "./dom.js";
 import { HistorySection } from "./history.js";
