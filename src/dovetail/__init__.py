@@ -79,8 +79,8 @@ if TYPE_CHECKING:
     from dovetail.toolregistry import ToolPage as ToolPage
     from dovetail.toolregistry import ToolRegistry as ToolRegistry
     from dovetail.transports.http.app import HttpApp as HttpApp
-    from dovetail.transports.http.routes import PageRequest as PageRequest
-    from dovetail.transports.http.routes import PageResponse as PageResponse
+    from dovetail.transports.http.routes import RouteRequest as RouteRequest
+    from dovetail.transports.http.routes import RouteResponse as RouteResponse
 
 __version__ = "0.1.0"
 
@@ -118,7 +118,7 @@ _NAMES = {
     "server": ["Server"],
     "toolregistry": ["ToolPage", "ToolRegistry"],
     "transports.http.app": ["HttpApp"],
-    "transports.http.routes": ["PageRequest", "PageResponse"],
+    "transports.http.routes": ["RouteRequest", "RouteResponse"],
 }  # fmt: skip
 _MODULES = {name: f"dovetail.{module}" for module, names in _NAMES.items() for name in names}
 __all__ = sorted(_MODULES)
