@@ -183,7 +183,7 @@ class AppStatus:
         held = await asyncio.gather(*(self._sessions.load(id) for id, _, _ in last))
         now = time.time()
         seen = zip(held, last, strict=True)
-        return total, [ActiveSession(each.record, now - met, idle) for each, (_, met, idle) in seen if each is not None]
+        return total, [ActiveSession(each.record, now - age, idle) for each, (_, age, idle) in seen if each is not None]
 
     @contextmanager
     def stream(self, end: Callable[[], object]) -> Iterator[None]:
