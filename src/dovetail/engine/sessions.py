@@ -25,7 +25,7 @@ from dovetail.state.base import Codec, Conflict, Entry, StateBackend, StoreFull
 
 RECENT_USE = 60.0  # seconds; a session that was used since is not evicted for a caller that has as many
 MAX_CHECKS = 8  # of sessions that might be evicted
-MAX_ID = 128
+MAX_ID = 128  # characters
 ENDED_PREFIX = "ended/"  # and the id of a session that was ended
 _codec: Codec[Session] = Codec(Session, "session", version=3)
 

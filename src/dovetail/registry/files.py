@@ -74,7 +74,7 @@ def guess_mime_type(name: str) -> str:
 
 log = logging.getLogger("dovetail.files")
 MAX_BYTES = 10_000_000
-MAX_PATH = 4096
+MAX_PATH = 4096  # characters, relative to the folder
 NAMES_PER_FILE = 10  # a listing scans at most this many names for each file that it may return
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
