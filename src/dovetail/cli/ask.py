@@ -21,8 +21,8 @@ from dovetail.schema.validate import SchemaLimits, Validator
 
 MAX_LINE_BYTES = 64 * 1024
 MAX_TEXT = 4_000  # characters of a request that are shown
-MAX_MESSAGES = 20
-MAX_OPTIONS = 200
+MAX_MESSAGES = 20  # of a sampling request that are shown
+MAX_OPTIONS = 200  # of a field that are shown
 YES, NO = ("y", "yes"), ("n", "no")
 
 

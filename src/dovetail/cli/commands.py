@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dovetail.client import CallToolResult, Client
     from dovetail.protocol.types import ToolDefinition
 
-MAX_PAGES = 1_000
+MAX_PAGES = 1_000  # of a list
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
 output_option = click.option(

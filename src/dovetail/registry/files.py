@@ -73,7 +73,7 @@ def guess_mime_type(name: str) -> str:
 
 
 log = logging.getLogger("dovetail.files")
-MAX_BYTES = 10_000_000
+MAX_BYTES = 10_000_000  # of one file, unless max_bytes= says otherwise
 MAX_PATH = 4096  # characters, relative to the folder
 NAMES_PER_FILE = 10  # a listing scans at most this many names for each file that it may return
 

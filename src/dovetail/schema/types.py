@@ -32,7 +32,7 @@ from dovetail.schema.encode import OutputError, encode_json
 from dovetail.schema.shapes import Shape
 from dovetail.schema.validate import Pattern
 
-_MAX_DEFINITIONS = 500
+_MAX_DEFINITIONS = 500  # types in one schema
 _MAX_NESTING = 50  # of classes: stops a generic class that contains ever new variants of itself
 
 _ARRAYS: dict[Any, Callable[[Any], Any]] = {

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dovetail.client import Client
 
 NEVER = "never"
-TOOL_TOKENS = 1_000
+TOOL_TOKENS = 1_000  # estimated; a definition with more is reported
 MAX_SHOWN = 10  # findings of a rule, and rules that `inspect` shows
 COLOURS = {rules.ERROR: "red", rules.WARNING: "yellow", rules.NOTE: "blue"}
 
