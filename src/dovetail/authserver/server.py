@@ -17,7 +17,7 @@ from dovetail.authserver.clients import AUTH_METHODS, GRANTS, MAX_METADATA, Clie
 from dovetail.authserver.oauth_http import MAX_BYTES, PUBLIC_HEADERS, RouteHandler, json_endpoint, url_problem
 from dovetail.authserver.tokens import ProtectedResource, TokenEndpoint, TokenIssuer
 from dovetail.authserver.users import Users
-from dovetail.engine.workers import secrets_from_env
+from dovetail.engine.options import secrets_from_env
 from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes
 from dovetail.transports.http.asgi import App
