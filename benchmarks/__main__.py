@@ -32,7 +32,7 @@ QUESTIONS = (
     "http_session",
     "streaming",
     "lists",
-    "catalogue",
+    "catalog",
     "stdio",
     "large_results",
     "cold_start",

@@ -25,7 +25,7 @@ QUESTIONS = (
     ("http-progress", "HTTP call, 10 progress reports", "{:,.0f} calls/s"),
     ("stdio-32", "stdio, 32 calls in flight", "{:,.0f} calls/s"),
     ("list-500", "List of 500 tools", "{:,.0f} lists/s"),
-    ("catalogue-500", "HTTP call among 500 tools", "{:,.0f} calls/s"),
+    ("catalog-500", "HTTP call among 500 tools", "{:,.0f} calls/s"),
     ("cold-start", "Start to first answer", "{:,.0f} ms"),
     ("memory-stdio", "Memory after start", "{:,.0f} MB"),
 )

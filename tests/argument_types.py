@@ -22,7 +22,7 @@ from typing_extensions import TypeAliasType
 from dovetail.errors import ArgumentError
 from dovetail.registry.arguments import Arguments, RawArguments
 from dovetail.registry.functions import inspect_function
-from dovetail.schema.annotations import Field
+from dovetail.schema.constraints import Field
 from dovetail.schema.generate import SchemaWriter
 from dovetail.schema.types import ShapeBuilder
 from stable_ids import stable

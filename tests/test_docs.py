@@ -380,7 +380,7 @@ SCENARIOS: dict[str, list[Step]] = {
     # These are in processes or over HTTP, below.
     **{name: [] for name in PROGRAMS if name.startswith(("http_", "mounting_", "deploy", "stdio"))},
     "deploy_refresh": [call("hello", gives="Hello!"), call("reload", gives="reloaded")],
-    "http_pages": [call("count_books", gives=2)],
+    "http_routes": [call("count_books", gives=2)],
 }
 
 
@@ -488,7 +488,7 @@ async def ask(url: str, verb: str = "GET", **options: Any) -> aiohttp.ClientResp
 
 
 async def test_pages_are_beside_the_endpoint() -> None:
-    async with served("http_pages") as url:
+    async with served("http_routes") as url:
         assert (await ask(url)).content_type == "text/html"
         assert await (await ask(f"{url}/books?start=D")).json() == ["Dune"]
         assert (await ask(f"{url}/books?start=X")).status == 404

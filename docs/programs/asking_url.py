@@ -1,6 +1,6 @@
 import secrets
 
-from dovetail import Context, ElicitUrl, PageRequest, Server, UrlElicitationRequired
+from dovetail import Context, ElicitUrl, RouteRequest, Server, UrlElicitationRequired
 
 server = Server("mail", version="1.0.0")
 signed_in: set[str] = set()
@@ -31,7 +31,7 @@ async def unread(account: str, ctx: Context) -> str:
 
 
 @server.custom_route("/signed-in")
-async def done(request: PageRequest) -> str:
+async def done(request: RouteRequest) -> str:
     """Where the provider sends the user's browser in the end; a visit is a secret, and good for one time."""
     visit = request.query["visit"][0]
     account = visits.pop(visit, None)

@@ -74,13 +74,13 @@ if TYPE_CHECKING:
     from dovetail.registry.roots import Roots as Roots
     from dovetail.registry.sampling import Sample as Sample
     from dovetail.registry.sampling import Sampled as Sampled
-    from dovetail.schema.annotations import Field as Field
+    from dovetail.schema.constraints import Field as Field
     from dovetail.server import Server as Server
     from dovetail.toolregistry import ToolPage as ToolPage
     from dovetail.toolregistry import ToolRegistry as ToolRegistry
     from dovetail.transports.http.app import HttpApp as HttpApp
-    from dovetail.transports.http.routes import PageRequest as PageRequest
-    from dovetail.transports.http.routes import PageResponse as PageResponse
+    from dovetail.transports.http.routes import RouteRequest as RouteRequest
+    from dovetail.transports.http.routes import RouteResponse as RouteResponse
 
 __version__ = "0.1.0"
 
@@ -114,11 +114,11 @@ _NAMES = {
     "registry.elicitation": ["Elicit", "ElicitUrl", "Elicited"],
     "registry.roots": ["Root", "Roots"],
     "registry.sampling": ["Sample", "Sampled"],
-    "schema.annotations": ["Field"],
+    "schema.constraints": ["Field"],
     "server": ["Server"],
     "toolregistry": ["ToolPage", "ToolRegistry"],
     "transports.http.app": ["HttpApp"],
-    "transports.http.routes": ["PageRequest", "PageResponse"],
+    "transports.http.routes": ["RouteRequest", "RouteResponse"],
 }  # fmt: skip
 _MODULES = {name: f"dovetail.{module}" for module, names in _NAMES.items() for name in names}
 __all__ = sorted(_MODULES)

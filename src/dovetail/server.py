@@ -219,9 +219,9 @@ class Server:
         """Register an HTTP route of your own beside the MCP endpoint."""
 
         def register(function: F) -> F:
-            transports.http.routes.check_page(function, methods)
+            transports.http.routes.check_route(function, methods)
             if path in self._routes:
-                raise SetupError(f"@server.custom_route: there is already a page at {path}")
+                raise SetupError(f"@server.custom_route: there is already a route at {path}")
             self._routes[path] = (function, methods)
             return function
 

@@ -13,7 +13,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from dovetail import Context, PageRequest, Server, reference
+from dovetail import Context, RouteRequest, Server, reference
 from dovetail.auth import Auth
 from dovetail.authserver import AuthServer, hash_password
 from judge import judge_this_process
@@ -80,7 +80,7 @@ def protected(auth_server: AuthServer) -> Server:
         return f"{ctx.principal.subject} wrote {text}"
 
     @server.custom_route("/later", methods=["POST"])
-    def later(request: PageRequest) -> str:
+    def later(request: RouteRequest) -> str:
         CLOCK.ahead += ACCESS_SECONDS + 1
         return "later"
 

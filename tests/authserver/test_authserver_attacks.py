@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from authserver_stage import CALLBACK, FORM, ISSUER, NATIVE, SECRET, Browser, Program, Stage, basic, hidden_fields
 from dovetail.authserver import OAuthClient
-from dovetail.authserver.endpoints import is_registered, url_problem
+from dovetail.authserver.oauth_http import is_registered, url_problem
 
 SIGNED_IN = "__Host-dovetail-user"
 

@@ -26,10 +26,10 @@ from authserver_stage import (
     payload,
 )  # fmt: skip
 from dovetail.authserver import AuthServer, OAuthClient, hash_password
-from dovetail.authserver.endpoints import OAuthError
-from dovetail.authserver.storage import AuthStore, Keyring
+from dovetail.authserver.auth_store import AuthStore, Keyring
+from dovetail.authserver.oauth_http import OAuthError
 from dovetail.authserver.tokens import REUSE_GRACE, Grant, ProtectedResource, TokenIssuer
-from dovetail.engine.workers import Secrets
+from dovetail.engine.options import Secrets
 from dovetail.errors import SetupError
 from dovetail.state.base import StoreFull, StoreUnavailable
 from dovetail.state.memory import MemoryState

@@ -15,8 +15,8 @@ from authserver_stage import CALLBACK, ISSUER, PASSWORD, RESOURCE, USERS, Browse
 from dovetail.authserver import AuthServer, OAuthClient, hash_password, users
 from dovetail.authserver import users as users_module
 from dovetail.authserver.__main__ import main
-from dovetail.authserver.endpoints import OAuthError
-from dovetail.authserver.storage import AttemptLimit, AuthStore
+from dovetail.authserver.auth_store import AttemptLimit, AuthStore
+from dovetail.authserver.oauth_http import OAuthError
 from dovetail.authserver.users import Users
 from dovetail.errors import SetupError
 from dovetail.state.memory import MemoryState

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from dovetail import Client, Server
 from dovetail.cli import connect
 from dovetail.cli.main import main
-from dovetail.cli.options import ServerTarget
+from dovetail.cli.shared_options import ServerTarget
 
 PROGRAM = Path(__file__).parent / "example_server.py"
 BIN = Path(sys.executable).parent

@@ -10,8 +10,8 @@ import pytest
 from command_stage import Run, running
 
 from dovetail import Context, Server
-from dovetail.cli.arguments import GivenArguments
 from dovetail.cli.connect import find_by_name
+from dovetail.cli.given_arguments import GivenArguments
 from dovetail.cli.output import DECLINED, FAILED, USAGE_ERROR, CommandExit
 from dovetail.protocol.types import ToolDefinition
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.cli.arguments import GivenArguments, describe_type
+from dovetail.cli.given_arguments import GivenArguments, describe_type
 from dovetail.cli.output import USAGE_ERROR, CommandExit
 from stable_ids import stable
 

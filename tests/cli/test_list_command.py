@@ -15,8 +15,8 @@ from server_process import serving
 from costs import functions_called
 from documented import load
 from dovetail import Client, Server
-from dovetail.cli.arguments import Argument, GivenArguments, parameter_lines
 from dovetail.cli.commands import MAX_PAGES
+from dovetail.cli.given_arguments import Argument, GivenArguments, parameter_lines
 from dovetail.cli.lint import Catalog, check_catalog
 from dovetail.cli.output import CommandExit
 from dovetail.cli.show import details, lines

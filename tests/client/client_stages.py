@@ -60,7 +60,7 @@ class RecordingHandler:
     def handle_notification(self, method: str, params: Any) -> None:
         self.heard.append((method, json.loads(bytes(params))))
 
-    def prepare_reply(self, method: str, params: Any) -> Any:
+    def prepare_handler(self, method: str, params: Any) -> Any:
         raise ProtocolError(f"Method not found: {method}", code=-32601)
 
     def connection_lost(self, reason: str) -> None:

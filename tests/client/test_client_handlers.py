@@ -27,7 +27,7 @@ def everything(**options: Any) -> ClientHandlers:
 
 def prepared(answering: ClientHandlers, question: dict[str, Any], revision: str = MODERN) -> Any:
     params = Raw(json.dumps(question.get("params", {})).encode())
-    return answering.prepare_reply(revisions.BY_NAME[revision], question["method"], params)
+    return answering.prepare_handler(revisions.BY_NAME[revision], question["method"], params)
 
 
 def answered(answering: ClientHandlers, question: dict[str, Any], revision: str = MODERN) -> Any:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from access_stage import ADMIN, ANONYMOUS, READER, WRITER, CallerWire, is_admin
 from dovetail import Context, Server, SetupError
-from dovetail.protocol.uri_template import UriTemplate, is_template, normalised
+from dovetail.protocol.uri_template import UriTemplate, is_template, normalize_uri
 from wire import MODERN
 
 RULE: dict[str, Any] = {"scopes": ["notes:write"]}
@@ -214,7 +214,7 @@ def test_all_that_fits_a_uri_has_the_same_rule(templates: list[list[str]], piece
     found = resources.get(uri)
     if found is not None and is_template(found.uri):
         fitting = [
-            each for each in resources.templates.all() if each.template.match_normal(normalised(uri)) is not None
+            each for each in resources.templates.all() if each.template.match_normal(normalize_uri(uri)) is not None
         ]
         assert {each.access is None for each in fitting} == {found.access is None}
 

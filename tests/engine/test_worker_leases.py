@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 
 from dovetail import Server, SetupError
-from dovetail.engine.options import Options
+from dovetail.engine.options import Options, Secrets, checked_secrets
 from dovetail.engine.request_state import BadSeal
 from dovetail.engine.workers import (
     SECRET_KEY,
     LeaseTimings,
-    Secrets,
     WorkerLease,
-    checked_secrets,
     keep_secrets_shared,
     shared_secrets,
 )

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from stduritemplate import StdUriTemplate
 
 from dovetail.errors import SetupError
-from dovetail.protocol.uri_template import OPERATORS, UriTemplate, is_template, normalised, valid_uri
+from dovetail.protocol.uri_template import OPERATORS, UriTemplate, is_template, normalize_uri, valid_uri
 
 
 def match(template: str, uri: str) -> dict[str, Any] | None:
-    return UriTemplate(template).match_normal(normalised(uri))
+    return UriTemplate(template).match_normal(normalize_uri(uri))
 
 
 FOUND: list[tuple[str, str, dict[str, Any]]] = [
@@ -286,13 +286,13 @@ def test_an_invalid_uri(text: str):
     ],
 )
 def test_normalised(text: str, expected: str):
-    assert normalised(text) == expected
-    assert normalised(expected) == expected
+    assert normalize_uri(text) == expected
+    assert normalize_uri(expected) == expected
 
 
 @given(st.text("aA%7e2.F/:?#é", max_size=30))
 def test_what_is_normalised_stays_as_it_is(text: str):
-    assert normalised(normalised("n://h/" + text)) == normalised("n://h/" + text)
+    assert normalize_uri(normalize_uri("n://h/" + text)) == normalize_uri("n://h/" + text)
 
 
 @pytest.mark.rule("RES-9")

@@ -7,7 +7,7 @@ import pytest
 
 from dovetail import reference
 from dovetail.reference import create_server
-from dovetail.reference.tools import FORTUNES, SIDES, dice_text, number_text, parse_dice, plain_number
+from dovetail.reference.tool_functions import FORTUNES, SIDES, dice_text, number_text, parse_dice, plain_number
 from seeds.golden import TELL_FORTUNE
 from wire import MODERN, Wire
 

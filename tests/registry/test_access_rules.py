@@ -72,10 +72,10 @@ def test_every_kind_takes_a_rule(tmp_path: Path) -> None:
     server.add_file(tmp_path / "a.txt", uri="file:///one", **options)
     server.add_directory(tmp_path, uri="docs://d", **options)
     resources = server.engine.resources
-    catalogues: list[Catalog[Any]] = [
+    catalogs: list[Catalog[Any]] = [
         registry.catalog, server.engine.tools, server.engine.prompts, resources.direct, resources.templates,
     ]  # fmt: skip
-    things = [item for catalog in catalogues for item in catalog.all()]
+    things = [item for catalog in catalogs for item in catalog.all()]
     assert len(things) == 8, "with the file that the directory lists"
     assert all((thing.access.scopes, thing.access.authorize) == ({"s"}, agree) for thing in things)
 

@@ -39,7 +39,7 @@ from argument_types import (
 from dovetail.errors import ArgumentError, SetupError
 from dovetail.registry.arguments import Arguments
 from dovetail.registry.functions import inspect_function
-from dovetail.schema.annotations import Field
+from dovetail.schema.constraints import Field
 from dovetail.schema.encode import encode_json
 from dovetail.schema.validate import Validator
 from stable_ids import stable

@@ -14,7 +14,7 @@ from msgspec import NODEFAULT
 
 from dovetail.errors import SetupError
 from dovetail.registry.functions import Parameter, inspect_function, split_docstring
-from dovetail.schema.annotations import Field
+from dovetail.schema.constraints import Field
 from stable_ids import stable
 
 if TYPE_CHECKING:

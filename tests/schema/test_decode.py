@@ -16,7 +16,7 @@ from typing_extensions import TypeAliasType
 
 from argument_types import Bounded, Colour, Dog, Level, Limit, Model, Point, compiled
 from dovetail.errors import SetupError
-from dovetail.schema.annotations import Field
+from dovetail.schema.constraints import Field
 from dovetail.schema.encode import to_jsonable
 from stable_ids import stable
 

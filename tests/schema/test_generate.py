@@ -17,7 +17,7 @@ from typing_extensions import Doc, TypeAliasType
 
 from argument_types import Json, Node, Place, schema_for
 from dovetail.errors import SetupError
-from dovetail.schema.annotations import Constraints, Field, default_of, read_metadata
+from dovetail.schema.constraints import Constraints, Field, default_of, read_metadata
 from stable_ids import stable
 
 T = TypeVar("T")
@@ -383,7 +383,7 @@ def test_other_libraries_are_not_imported() -> None:
     program = (
         "import sys; from typing import Annotated, Literal; from dovetail.registry.arguments import Arguments;"
         "from dovetail.registry.elicitation_form import compile_form;"
-        "from dovetail.schema.annotations import Field; from dovetail.registry.functions import inspect_function\n"
+        "from dovetail.schema.constraints import Field; from dovetail.registry.functions import inspect_function\n"
         "def tool(x: Annotated[int, Field(ge=1), object()], y: list[str] | None = None, z: int = 5): ...\n"
         'Arguments(inspect_function(tool)).decode(b\'{"x": "5"}\');'
         'compile_form(["a"]); [compile_form(a).decode({"value": 1}) for a in (int, float)];'

@@ -194,7 +194,7 @@ NEEDING = {
 async def test_a_client_asks_for_little_first_and_is_refused_with_all_that_it_needs(version: str) -> None:
     async with serving(notes()) as app:
         first = await HttpWire(app, version).post("tools/list")
-        assert challenge_of(first)["scope"] == "notes:read"  # not the whole catalogue
+        assert challenge_of(first)["scope"] == "notes:read"  # not the whole catalog
         wire = await open_wire(app, version, headers=bearer("ann-other"))
         assert text_of((await wire.call("whoami")).answer) == "ann"  # less than everything is enough
         for method, params in NEEDING.items():

@@ -74,7 +74,7 @@ async def test_what_is_given_counts() -> None:
 
 @pytest.mark.rule("SEC-11")
 async def test_without_first_scopes_nothing_is_said_of_others() -> None:
-    """A client that finds none in the challenge asks for all that the document names: the whole catalogue."""
+    """A client that finds none in the challenge asks for all that the document names: the whole catalog."""
     bare = Server("bare", auth=Auth(verify, authorization_servers=[ISSUER]))
     for server in (bare, notes()):
         async with serving(server) as app:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from http_clients import connected
 
-from dovetail import PageRequest, Server
+from dovetail import RouteRequest, Server
 from dovetail.protocol.session import MAX_CLIENT, MAX_RECORD, MAX_SUBSCRIPTIONS
 from http_serving import Serve, Stage, until
 from http_wire import CAPABILITIES_KEY, CLIENT, CLIENT_KEY, MODERN, Exchange, HttpWire, hello, open_wire, post, text_of
@@ -21,7 +21,7 @@ async def app(serve: Serve) -> AsyncIterator[Any]:
     server = Server("bounded", version="1.0.0")
 
     @server.custom_route("/page", methods=["POST"])
-    async def page(request: PageRequest) -> str:
+    async def page(request: RouteRequest) -> str:
         return str(len(await request.body()))
 
     @server.tool

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail import PageRequest, Server, SetupError
+from dovetail import RouteRequest, Server, SetupError
 from dovetail.transports.http.proxies import MAX_HOPS, TrustedProxies
 from http_serving import serving
 from http_wire import REVISIONS, HttpWire, open_wire
@@ -129,7 +129,7 @@ async def test_callers_behind_a_proxy_are_counted_each_and_pages_see_them(versio
     server.add_tool(lambda: "done", name="free")
 
     @server.custom_route("/me")
-    def me(request: PageRequest) -> str:
+    def me(request: RouteRequest) -> str:
         return str(request.client)
 
     async with serving(server, trusted_proxies=["127.0.0.1", "unix"]) as app:

@@ -13,7 +13,7 @@ from dovetail import Server
 from dovetail.auth import ApiKeys, Auth
 from dovetail.errors import Busy, ProtocolError, SetupError
 from dovetail.transports.http.asgi import App
-from dovetail.transports.http.routes import PageRequest, PageResponse, RouteTable, route_app
+from dovetail.transports.http.routes import RouteRequest, RouteResponse, RouteTable, route_app
 from http_serving import Serve, settle
 from http_wire import Exchange, HttpWire
 
@@ -29,7 +29,7 @@ def error_of(got: Exchange) -> dict[str, Any]:
     return got.json["error"]
 
 
-def page_app(function: Any, methods: Any = ("GET", "POST"), **options: Any) -> App:
+def route_app_of(function: Any, methods: Any = ("GET", "POST"), **options: Any) -> App:
     async def directly(function: Any, *, label: str) -> Any:
         return function()
 
@@ -39,13 +39,13 @@ def page_app(function: Any, methods: Any = ("GET", "POST"), **options: Any) -> A
 def page_of(make: Any) -> App:
     """Of an async page that does this."""
 
-    async def page(request: PageRequest) -> Any:
+    async def page(request: RouteRequest) -> Any:
         return make()
 
-    return page_app(page)
+    return route_app_of(page)
 
 
-async def read_body(request: PageRequest) -> str:
+async def read_body(request: RouteRequest) -> str:
     return str(len(await request.body()))
 
 
@@ -54,35 +54,35 @@ RETURNED = [
     (b"\x00\xff", 200, "application/octet-stream", b"\x00\xff"),
     ({"a": [1, None]}, 200, "application/json", b'{"a":[1,null]}'),
     ([], 200, "application/json", b"[]"),
-    (PageResponse("<p>", media_type="text/html"), 200, "text/html; charset=utf-8", b"<p>"),
-    (PageResponse("<p>", headers={"Content-Type": "text/html"}), 200, "text/html; charset=utf-8", b"<p>"),
-    (PageResponse({"ok": False}, 503), 503, "application/json", b'{"ok":false}'),
-    (PageResponse("a", media_type="image/svg+xml"), 200, "image/svg+xml", b"a"),
+    (RouteResponse("<p>", media_type="text/html"), 200, "text/html; charset=utf-8", b"<p>"),
+    (RouteResponse("<p>", headers={"Content-Type": "text/html"}), 200, "text/html; charset=utf-8", b"<p>"),
+    (RouteResponse({"ok": False}, 503), 503, "application/json", b'{"ok":false}'),
+    (RouteResponse("a", media_type="image/svg+xml"), 200, "image/svg+xml", b"a"),
     (HTMLResponse("<p>"), 200, "text/html; charset=utf-8", b"<p>"),
 ]
 
 
 @pytest.mark.parametrize(("value", "status", "kind", "body"), RETURNED)
 async def test_what_a_page_may_return(value: Any, status: int, kind: str, body: bytes) -> None:
-    def blocking_page(request: PageRequest) -> Any:
+    def blocking_page(request: RouteRequest) -> Any:
         return value
 
-    for app in (page_of(lambda: value), page_app(blocking_page)):
+    for app in (page_of(lambda: value), route_app_of(blocking_page)):
         got = await ask(app)
         assert (got.status, got.headers["content-type"], got.raw) == (status, kind, body)
         assert got.headers["content-length"] == str(len(body))
 
 
 async def test_the_request() -> None:
-    seen: list[PageRequest] = []
+    seen: list[RouteRequest] = []
 
-    async def page(request: PageRequest) -> dict[str, Any]:
+    async def page(request: RouteRequest) -> dict[str, Any]:
         seen.append(request)
         assert await request.body() is await request.body()
         return {"json": await request.json()}
 
     twice = [(b"x-a", b"1"), (b"x-a", b"2")]
-    got = await ask(page_app(page), "POST", [b'{"a"', b":1}"], query="a=1&b=%C3%A9&a=&c", more=twice)
+    got = await ask(route_app_of(page), "POST", [b'{"a"', b":1}"], query="a=1&b=%C3%A9&a=&c", more=twice)
     assert got.raw == b'{"json":{"a":1}}'
     (request,) = seen
     assert (request.method, request.path, request.client) == ("POST", "/page", "127.0.0.1")
@@ -90,11 +90,11 @@ async def test_the_request() -> None:
     assert request.headers.all("x-a") == ["1", "2"]
 
 
-async def read_query(request: PageRequest) -> str:
+async def read_query(request: RouteRequest) -> str:
     return str(len(request.query))
 
 
-async def read_json(request: PageRequest) -> list[Any]:
+async def read_json(request: RouteRequest) -> list[Any]:
     return [await request.json()]
 
 
@@ -108,10 +108,10 @@ BAD_REQUESTS = [
 
 async def test_bad_requests() -> None:
     for function, request_parts, status in BAD_REQUESTS:
-        got = await ask(page_app(function), "POST", **request_parts)
+        got = await ask(route_app_of(function), "POST", **request_parts)
         assert got.status == status
         assert status == 200 or error_of(got)["message"]
-    got = await ask(page_app(read_body, ["GET", "POST"]), "NONSENSE" * 100)
+    got = await ask(route_app_of(read_body, ["GET", "POST"]), "NONSENSE" * 100)
     assert (got.status, got.headers["allow"]) == (405, "GET, POST, HEAD")
     assert "NONSENSE" * 100 not in error_of(got)["message"]
 
@@ -126,11 +126,11 @@ def fail(failure: BaseException) -> None:
 FAILURES = [
     *(lambda: fail(ValueError("the secret")), lambda: fail(SystemExit(3)), lambda: fail(asyncio.CancelledError())),
     *(lambda: None, lambda: 7, lambda: {"a": object()}),
-    lambda: PageResponse("x", headers={"x": "a\r\nset-cookie: b"}),
-    lambda: PageResponse("x", headers={"x y": "a"}),
-    lambda: PageResponse("x", headers={"Content-Length": "1"}),
-    lambda: PageResponse("x", media_type="text/html\r\nx: y"),
-    lambda: PageResponse("x", status=99),
+    lambda: RouteResponse("x", headers={"x": "a\r\nset-cookie: b"}),
+    lambda: RouteResponse("x", headers={"x y": "a"}),
+    lambda: RouteResponse("x", headers={"Content-Length": "1"}),
+    lambda: RouteResponse("x", media_type="text/html\r\nx: y"),
+    lambda: RouteResponse("x", status=99),
 ]
 
 
@@ -140,20 +140,20 @@ async def test_a_failure_is_reported_in_the_log_and_nowhere_else(make: Any, capl
     assert (got.status, error_of(got)) == (500, {"code": -32603, "message": "Internal error"})
     (record,) = caplog.records
     assert (record.levelno, record.exc_info is None) == (logging.ERROR, False)
-    assert "page page (" in record.getMessage()
+    assert "route page (" in record.getMessage()
 
 
 async def test_refusals_of_the_pages_own_keep_their_words(caplog: pytest.LogCaptureFixture) -> None:
     async def busy(*_: Any, label: str) -> None:
         raise Busy(f"{label} can't run")
 
-    def blocking(request: PageRequest) -> str:
+    def blocking(request: RouteRequest) -> str:
         return ""
 
     refusal = ProtocolError("There is no such thing", code=-32600, http_status=404)
     got = await ask(page_of(lambda: fail(refusal)))
     assert (got.status, error_of(got)["message"]) == (404, "There is no such thing")
-    got = await ask(page_app(blocking, run_in_thread=busy))
+    got = await ask(route_app_of(blocking, run_in_thread=busy))
     assert (got.status, got.headers["retry-after"]) == (503, "1")
     assert "can't run" in error_of(got)["message"]
     assert not caplog.records
@@ -176,13 +176,13 @@ def no_parameter() -> str:
     return ""
 
 
-def two(request: PageRequest, other: int) -> str:
+def two(request: RouteRequest, other: int) -> str:
     return ""
 
 
 BAD_PAGES = [
-    (no_parameter, ["GET"], "write no_parameter(request: PageRequest)"),
-    (two, ["GET"], "parameter other: a page gets the request and nothing else"),
+    (no_parameter, ["GET"], "write no_parameter(request: RouteRequest)"),
+    (two, ["GET"], "parameter other: a route gets the request and nothing else"),
     (7, ["GET"], "can't be called"),
     (read_body, [], "methods=[]"),
     (read_body, "GET", "methods='GET'"),
@@ -193,8 +193,8 @@ BAD_PAGES = [
 
 def test_what_can_be_no_page_is_refused_at_once() -> None:
     for function, methods, words in BAD_PAGES:
-        with pytest.raises(SetupError, match="page ") as refused:
-            page_app(function, methods)
+        with pytest.raises(SetupError, match="route ") as refused:
+            route_app_of(function, methods)
         assert words in str(refused.value)
 
 
@@ -205,7 +205,7 @@ RESERVED = ["/mcp", "/sse", "/messages", "/health", "/health/live"]
 
 
 async def named(scope: Any, receive: Any, send: Any) -> None:
-    await PageResponse(f"{scope['root_path']}|{scope['path']}")(scope, receive, send)
+    await RouteResponse(f"{scope['root_path']}|{scope['path']}")(scope, receive, send)
 
 
 def test_paths_are_found_with_and_without_a_slash() -> None:
@@ -220,13 +220,13 @@ def test_paths_are_found_with_and_without_a_slash() -> None:
 
 
 async def test_a_mount_gets_its_root_path() -> None:
-    table = RouteTable({"/files/*": named, "/files/deep/*": named, "/files/exact": page_app(read_body)}, RESERVED)
+    table = RouteTable({"/files/*": named, "/files/deep/*": named, "/files/exact": route_app_of(read_body)}, RESERVED)
     found = {path: (await ask(table.find(path), path=path)).raw for path in ("/files", "/files/", "/files/a/b")}
     assert found == {"/files": b"/files|/files", "/files/": b"/files|/files/", "/files/a/b": b"/files|/files/a/b"}
     assert (await ask(table.find("/files/deep/x"), path="/files/deep/x")).raw == b"/files/deep|/files/deep/x"
     assert (await ask(table.find("/files/exact"), path="/files/exact")).raw == b"0"
     assert table.find("/filesystem") is None
-    rest = RouteTable({"/*": named, "/about": page_app(read_body)}, RESERVED)
+    rest = RouteTable({"/*": named, "/about": route_app_of(read_body)}, RESERVED)
     assert rest.find("/anything/else") is rest.find("/") is not None
     assert rest.find("/about") is not rest.find("/")
     assert [rest.find(path) for path in ("/mcp", "/mcp/", "/health/live")] == [None] * 3

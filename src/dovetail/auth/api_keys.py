@@ -17,7 +17,7 @@ from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes
 
 MIN_KEY = 16  # characters
-MAX_KEY = 1024
+MAX_KEY = 1024  # characters
 PREFIX = "sha256:"
 _KEY = re.compile(rf"[!-~]{{{MIN_KEY},{MAX_KEY}}}")
 _HASHED = re.compile(rf"{PREFIX}([0-9a-f]{{64}})")

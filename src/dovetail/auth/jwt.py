@@ -25,7 +25,7 @@ from dovetail.auth.principal import (
 from dovetail.errors import SetupError
 
 LEEWAY = 60.0  # seconds that clocks may differ
-MAX_LEEWAY = 600.0
+MAX_LEEWAY = 600.0  # seconds
 REFRESH_AFTER = 600.0  # seconds after which keys are fetched again
 EXPIRE_AFTER = 3600.0  # seconds after which they are not used any more
 REFRESH_COOLDOWN = 30.0  # seconds between two requests for keys, if the first succeeded

@@ -15,13 +15,13 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from dovetail.auth.fetch import is_loopback_url
+from dovetail.authserver.auth_store import AttemptLimit, Sealed
 from dovetail.authserver.clients import CODE, REFRESH, ClientDirectory, OAuthClient, is_url
-from dovetail.authserver.endpoints import OAuthError, address_of, digest, form_fields, is_registered, parse_fields
-from dovetail.authserver.storage import AttemptLimit, Sealed
+from dovetail.authserver.oauth_http import OAuthError, address_of, digest, form_fields, is_registered, parse_fields
 from dovetail.authserver.tokens import Grant, TokenIssuer
 from dovetail.authserver.users import Users
 from dovetail.errors import ProtocolError
-from dovetail.transports.http.routes import PageRequest, PageResponse
+from dovetail.transports.http.routes import RouteRequest, RouteResponse
 
 CONSENT_TIMEOUT = 600.0  # seconds for the user to answer
 SIGN_IN_LIFETIME = 3600.0  # seconds
@@ -70,7 +70,7 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     users: Users
     tokens: TokenIssuer
 
-    async def page(self, request: PageRequest) -> PageResponse:
+    async def page(self, request: RouteRequest) -> RouteResponse:
         try:
             return await (self._post(request) if request.method == "POST" else self._get(request))
         except (OAuthError, ProtocolError) as failure:
@@ -78,7 +78,7 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             body = f"<h1>{escape(ERROR_TITLE)}</h1><p>{escape(refusal.description)}</p>"
             return html_response(ERROR_TITLE, body, refusal.status, refusal.headers)
 
-    async def _get(self, request: PageRequest) -> PageResponse:
+    async def _get(self, request: RouteRequest) -> RouteResponse:
         fields = parse_fields(request.scope.get("query_string", b""))
         client, redirect_uri = await self._client_and_redirect_uri(fields, address_of(request))
         state = fields.get("state")
@@ -128,7 +128,7 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     async def _consent_response(
         self, consent: ConsentRequest, user: str | None, headers: dict[str, str], problem: str | None = None
-    ) -> PageResponse:
+    ) -> RouteResponse:
         client, uri = consent.client, consent.redirect_uri
         name = escape(consent.name or (urlsplit(client).netloc if is_url(client) else "") or client)
         words = (self.tokens.resource.scopes[scope] or scope for scope in consent.scopes)
@@ -149,7 +149,7 @@ class Authorization(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 Its id is {escape(client)}. The answer goes to {escape(uri)}.</p>"""
         return html_response("Allow access?", body, 403 if problem else 200, headers)
 
-    async def _post(self, request: PageRequest) -> PageResponse:
+    async def _post(self, request: RouteRequest) -> RouteResponse:
         form = await form_fields(request)
         consent = await self._consent_request(request, form)
         answer, redirect_uri, state = form.get("answer"), consent.redirect_uri, consent.state
@@ -170,7 +170,7 @@ Its id is {escape(client)}. The answer goes to {escape(uri)}.</p>"""
             raise OAuthError("invalid_request", OLD_PAGE)
         return self._redirect(redirect_uri, state, headers, code=await self._code(consent, user))
 
-    async def _consent_request(self, request: PageRequest, form: Mapping[str, str]) -> ConsentRequest:
+    async def _consent_request(self, request: RouteRequest, form: Mapping[str, str]) -> ConsentRequest:
         """The request of the form. Its cookie must be there, or another site has sent the form (CSRF)."""
         keyring = self.tokens.keyring
         consent = await keyring.open(form.get("form"), ConsentRequest)
@@ -193,21 +193,21 @@ Its id is {escape(client)}. The answer goes to {escape(uri)}.</p>"""
 
     def _redirect(
         self, redirect_uri: str, state: str | None, headers: Mapping[str, str] | None = None, **parameters: str
-    ) -> PageResponse:
+    ) -> RouteResponse:
         """Redirect to the client, with the issuer (RFC 9207)."""
         given = {**parameters, **({} if state is None else {"state": state}), "iss": self.tokens.issuer}
         location = redirect_uri + ("&" if "?" in redirect_uri else "?") + urlencode(given)
         if not self._may_remember(redirect_uri):
             headers = set_cookie(SIGN_IN_COOKIE, "", 0)
         sent = {"cache-control": "no-store", "referrer-policy": "no-referrer", "location": location}
-        return PageResponse(b"", 303, {**sent, **(headers or {})})
+        return RouteResponse(b"", 303, {**sent, **(headers or {})})
 
     def _may_remember(self, redirect_uri: str) -> bool:
         """Whether to remember a sign-in. Not for a program on this host, which would get the cookie as well."""
         issuer = self.tokens.issuer
         return not is_loopback_url(issuer) and urlsplit(redirect_uri).hostname != urlsplit(issuer).hostname
 
-    async def _signed_in(self, request: PageRequest, redirect_uri: str) -> str | None:
+    async def _signed_in(self, request: RouteRequest, redirect_uri: str) -> str | None:
         if not self._may_remember(redirect_uri):
             return None
         known = await self.tokens.keyring.open(read_cookie(request, SIGN_IN_COOKIE), SignInCookie)
@@ -236,7 +236,7 @@ def set_cookie(name: str, value: str, seconds: float) -> dict[str, str]:
     return {"set-cookie": f"{name}={value}; Path=/; Max-Age={int(seconds)}; Secure; HttpOnly; SameSite=Lax"}
 
 
-def read_cookie(request: PageRequest, name: str) -> str | None:
+def read_cookie(request: RouteRequest, name: str) -> str | None:
     """The value of a cookie; None if there is none, or more than one, because then one may be forged."""
     pairs = [part.strip().partition("=") for line in request.headers.all("cookie") for part in line.split(";")]
     found = [value for key, _, value in pairs if key == name]
@@ -276,10 +276,10 @@ SIGNED_IN = (
 ERROR_TITLE = "This can't go on"
 
 
-def html_response(title: str, body: str, status: int, headers: dict[str, str]) -> PageResponse:
+def html_response(title: str, body: str, status: int, headers: dict[str, str]) -> RouteResponse:
     html = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="robots" content="noindex">'
         f"<style>{STYLE}</style></head><body>{body}</body></html>"
     )
-    return PageResponse(html, status, {**HTML_HEADERS, **headers}, "text/html")
+    return RouteResponse(html, status, {**HTML_HEADERS, **headers}, "text/html")

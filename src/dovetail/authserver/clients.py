@@ -14,12 +14,12 @@ import msgspec
 from dovetail.auth.fetch import Fetch, FetchFailed, FetchRequest, plain
 from dovetail.auth.jose import check_public_keys, read_assertion, unverified_subject
 from dovetail.auth.principal import Confidential, is_in_lifetime
-from dovetail.authserver.endpoints import OAuthError, address_of, digest, json_response, url_problem
-from dovetail.authserver.storage import AttemptLimit, AuthStore
+from dovetail.authserver.auth_store import AttemptLimit, AuthStore
+from dovetail.authserver.oauth_http import OAuthError, address_of, digest, json_response, url_problem
 from dovetail.authserver.users import REGISTERED
 from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes
-from dovetail.transports.http.routes import PageRequest, PageResponse
+from dovetail.transports.http.routes import RouteRequest, RouteResponse
 
 CODE = "authorization_code"
 REFRESH = "refresh_token"
@@ -200,7 +200,7 @@ class ClientDirectory(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         except msgspec.MsgspecError:  # written by a worker of another version
             return None
 
-    async def register(self, request: PageRequest) -> PageResponse:
+    async def register(self, request: RouteRequest) -> RouteResponse:
         """The endpoint `/register` (RFC 7591)."""
         body = await request.body()
         if len(body) > MAX_METADATA:
@@ -252,7 +252,7 @@ class ClientDirectory(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     # ── client authentication ──
 
-    async def authenticate(self, request: PageRequest, form: Mapping[str, str]) -> OAuthClient:
+    async def authenticate(self, request: RouteRequest, form: Mapping[str, str]) -> OAuthClient:
         """The client of a request, by its secret or assertion if it has one. Raises OAuthError."""
         basic = _basic_credentials(request)
         assertion = form.get("client_assertion")
@@ -310,7 +310,7 @@ async def _fetch_document(fetch: Fetch, url: str) -> bytes:
     raise OAuthError("invalid_client", "client_id: no JSON document could be fetched from this URL")
 
 
-def _basic_credentials(request: PageRequest) -> tuple[str, str] | None:
+def _basic_credentials(request: RouteRequest) -> tuple[str, str] | None:
     """Id and secret of a Basic header; both are form-encoded before they are joined (RFC 6749, 2.3.1)."""
     header = request.headers.get("authorization")
     if header is None:
@@ -326,7 +326,7 @@ def _basic_credentials(request: PageRequest) -> tuple[str, str] | None:
     return unquote_plus(id), unquote_plus(secret)
 
 
-def _invalid_client(request: PageRequest) -> OAuthError:
+def _invalid_client(request: RouteRequest) -> OAuthError:
     headers = {"www-authenticate": 'Basic realm="token"'} if "authorization" in request.headers else None
     text = "The client is not known, or did not prove who it is"
     return OAuthError("invalid_client", text, status=401, headers=headers)

@@ -11,17 +11,17 @@ from dovetail.auth.fetch import make_fetch
 from dovetail.auth.jose import ASSERTIONS, require_library
 from dovetail.auth.principal import Principal, Verifier
 from dovetail.auth.settings import checked_url
+from dovetail.authserver.auth_store import AuthStore, BackendSelector, Keyring
 from dovetail.authserver.authorize import Authorization
 from dovetail.authserver.clients import AUTH_METHODS, GRANTS, MAX_METADATA, ClientDirectory, OAuthClient, check_clients
-from dovetail.authserver.endpoints import MAX_BYTES, PUBLIC_HEADERS, PageHandler, json_endpoint, url_problem
-from dovetail.authserver.storage import AuthStore, BackendSelector, Keyring
+from dovetail.authserver.oauth_http import MAX_BYTES, PUBLIC_HEADERS, RouteHandler, json_endpoint, url_problem
 from dovetail.authserver.tokens import ProtectedResource, TokenEndpoint, TokenIssuer
 from dovetail.authserver.users import Users
-from dovetail.engine.workers import secrets_from_env
+from dovetail.engine.options import secrets_from_env
 from dovetail.errors import SetupError
 from dovetail.protocol.scopes import checked_scopes
 from dovetail.transports.http.asgi import App
-from dovetail.transports.http.routes import STATE, PageRequest, PageResponse, route_app
+from dovetail.transports.http.routes import STATE, RouteRequest, RouteResponse, route_app
 
 if TYPE_CHECKING:
     from dovetail.state.base import StateBackend
@@ -81,16 +81,16 @@ class AuthServer:
     def routes(self) -> dict[str, App]:
         """The routes for `server.asgi(routes=...)` or `server.run("http", routes=...)`."""
         base = urlsplit(self.issuer).path.rstrip("/")
-        pages: dict[str, tuple[PageHandler, list[str]]] = {
+        routes: dict[str, tuple[RouteHandler, list[str]]] = {
             f"{WELL_KNOWN}{base}": (json_endpoint(self._metadata), ["GET", "OPTIONS"]),
-            f"{base}/authorize": (self._page("authorize"), ["GET", "POST"]),
+            f"{base}/authorize": (self._route("authorize"), ["GET", "POST"]),
         }
         methods = {"jwks": "GET", "token": "POST", "revoke": "POST"}
         for name, method in (methods | ({"register": "POST"} if self._registration else {})).items():
-            pages[f"{base}/{name}"] = (json_endpoint(self._page(name)), [method, "OPTIONS"])
+            routes[f"{base}/{name}"] = (json_endpoint(self._route(name)), [method, "OPTIONS"])
         return {
-            path: route_app(page, methods, max_body_bytes=MAX_BYTES, run_in_thread=_no_thread)
-            for path, (page, methods) in pages.items()
+            path: route_app(route, methods, max_body_bytes=MAX_BYTES, run_in_thread=_no_thread)
+            for path, (route, methods) in routes.items()
         }
 
     def verifier(self) -> Verifier:
@@ -134,20 +134,20 @@ class AuthServer:
         endpoint = TokenEndpoint(clients=clients, issuer=tokens, users=self._users)
         return _Endpoints(page, endpoint.token, endpoint.revoke, clients.register, tokens.jwks, tokens.verify)
 
-    def _page(self, name: str) -> PageHandler:
+    def _route(self, name: str) -> RouteHandler:
         """The endpoint of this name, with the state of the app that it is mounted in."""
 
-        async def page(request: PageRequest) -> PageResponse:
-            endpoint: PageHandler = getattr(self.endpoints(request.scope.get(STATE)), name)
+        async def route(request: RouteRequest) -> RouteResponse:
+            endpoint: RouteHandler = getattr(self.endpoints(request.scope.get(STATE)), name)
             return await endpoint(request)
 
-        page.__name__ = page.__qualname__ = name  # for the log
-        return page
+        route.__name__ = route.__qualname__ = name  # for the log
+        return route
 
     def _url(self, name: str) -> str:
         return f"{self.issuer.rstrip('/')}/{name}"
 
-    async def _metadata(self, _: PageRequest) -> PageResponse:
+    async def _metadata(self, _: RouteRequest) -> RouteResponse:
         """The metadata document (RFC 8414)."""
         methods, algorithms = list(AUTH_METHODS), list(ASSERTIONS)
         document = {
@@ -169,17 +169,17 @@ class AuthServer:
             "authorization_response_iss_parameter_supported": True,
             "client_id_metadata_document_supported": self._fetch is not None,
         }
-        return PageResponse(document, 200, PUBLIC_HEADERS)
+        return RouteResponse(document, 200, PUBLIC_HEADERS)
 
 
 class _Endpoints(NamedTuple):
     """The endpoints and the verifier with one state backend."""
 
-    authorize: PageHandler
-    token: PageHandler
-    revoke: PageHandler
-    register: PageHandler
-    jwks: PageHandler
+    authorize: RouteHandler
+    token: RouteHandler
+    revoke: RouteHandler
+    register: RouteHandler
+    jwks: RouteHandler
     verify: Callable[[str], Awaitable[Principal | None]]
 
 

@@ -20,14 +20,14 @@ import msgspec
 
 from dovetail.auth.principal import Principal, VerifierUnavailable, normalized_url, to_principal
 from dovetail.auth.settings import OFFLINE_ACCESS
+from dovetail.authserver.auth_store import AuthStore, Keyring, Sealed
 from dovetail.authserver.clients import CODE, CREDENTIALS, REFRESH, ClientDirectory, OAuthClient
-from dovetail.authserver.endpoints import PUBLIC_HEADERS, OAuthError, digest, form_fields, json_response
-from dovetail.authserver.storage import AuthStore, Keyring, Sealed
+from dovetail.authserver.oauth_http import PUBLIC_HEADERS, OAuthError, digest, form_fields, json_response
 from dovetail.authserver.users import Users
 from dovetail.errors import ProtocolError
 from dovetail.protocol.pagination import encode_base64url
 from dovetail.state.base import StoreFull, StoreUnavailable
-from dovetail.transports.http.routes import PageRequest, PageResponse
+from dovetail.transports.http.routes import RouteRequest, RouteResponse
 
 CODE_LIFETIME = 60.0  # seconds
 REUSE_GRACE = 10.0  # seconds in which a refresh token may be used again: clients do that in parallel calls
@@ -193,9 +193,9 @@ class TokenIssuer(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         exp = claims.get("exp")
         return claims if isinstance(exp, int) and self.keyring.now() < exp else None
 
-    async def jwks(self, _: PageRequest) -> PageResponse:
+    async def jwks(self, _: RouteRequest) -> RouteResponse:
         """The endpoint `/jwks`: the public key, for resource servers elsewhere."""
-        return PageResponse({"keys": [(await self.keyring.signing()).public]}, 200, PUBLIC_HEADERS)
+        return RouteResponse({"keys": [(await self.keyring.signing()).public]}, 200, PUBLIC_HEADERS)
 
     async def verify(self, token: str) -> Principal | None:
         """The principal of a token. Raises VerifierUnavailable if the store is unavailable."""
@@ -230,7 +230,7 @@ class TokenEndpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     issuer: TokenIssuer
     users: Users
 
-    async def token(self, request: PageRequest) -> PageResponse:
+    async def token(self, request: RouteRequest) -> RouteResponse:
         form = await form_fields(request)
         client = await self.clients.authenticate(request, form)
         grant_type = form.get("grant_type", "")
@@ -282,7 +282,7 @@ class TokenEndpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             "scope": " ".join(scopes),
         }
 
-    async def revoke(self, request: PageRequest) -> PageResponse:
+    async def revoke(self, request: RouteRequest) -> RouteResponse:
         """Revoke all tokens of a grant (RFC 7009)."""
         form = await form_fields(request)
         client = await self.clients.authenticate(request, form)

@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dovetail.auth.fetch import BoundedThreads, QueueFull
-from dovetail.authserver.endpoints import OAuthError
-from dovetail.authserver.storage import AttemptLimit, AuthStore
+from dovetail.authserver.auth_store import AttemptLimit, AuthStore
+from dovetail.authserver.oauth_http import OAuthError
 from dovetail.errors import SetupError
 from dovetail.protocol.pagination import decode_base64url, encode_base64url
 
 COST, BLOCK, PARALLEL = 2**15, 8, 3  # of scrypt, as OWASP recommends for 32 MiB
 SALT = 16  # bytes
 MAX_PASSWORD = 1000  # characters
-MAX_NAME = 200
+MAX_NAME = 200  # characters
 REGISTERED = "dcr-"  # prefix of the ids of clients that have registered themselves
 HASH = "python -m dovetail.authserver hash"
 HOW_TO_BEGIN = f'Write {{}} into it for no users, or {{"ann": "scrypt:..."}}, with what this prints: {HASH}'

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from dovetail._lazy import lazy_modules
 
 if TYPE_CHECKING:
-    from dovetail.cli import arguments as arguments
     from dovetail.cli import ask as ask
     from dovetail.cli import bench as bench
     from dovetail.cli import commands as commands
     from dovetail.cli import connect as connect
     from dovetail.cli import dev as dev
     from dovetail.cli import doctor as doctor
+    from dovetail.cli import given_arguments as given_arguments
     from dovetail.cli import inspect as inspect
     from dovetail.cli import install as install
     from dovetail.cli import lint as lint
@@ -20,6 +20,6 @@ if TYPE_CHECKING:
     from dovetail.cli import show as show
 
 __getattr__ = lazy_modules(
-    __name__, "arguments", "ask", "bench", "commands", "connect", "dev", "doctor", "inspect", "install", "lint", "new",
-    "run", "show",
+    __name__, "ask", "bench", "commands", "connect", "dev", "doctor", "given_arguments", "inspect", "install", "lint",
+    "new", "run", "show",
 )  # fmt: skip

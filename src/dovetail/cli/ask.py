@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
-from dovetail.cli import arguments
+from dovetail.cli import given_arguments as arguments
 from dovetail.cli.output import CommandExit, ProgressBar, PromptLine, err, is_interactive, one_line, sanitize
 from dovetail.client import ElicitRequest, ElicitResult, SamplingRequest
 from dovetail.errors import SetupError
@@ -21,8 +21,8 @@ from dovetail.schema.validate import SchemaLimits, Validator
 
 MAX_LINE_BYTES = 64 * 1024
 MAX_TEXT = 4_000  # characters of a request that are shown
-MAX_MESSAGES = 20
-MAX_OPTIONS = 200
+MAX_MESSAGES = 20  # of a sampling request that are shown
+MAX_OPTIONS = 200  # of a field that are shown
 YES, NO = ("y", "yes"), ("n", "no")
 
 

@@ -13,12 +13,12 @@ import click
 
 from dovetail import cli
 from dovetail.cli import output as terminal
-from dovetail.cli.options import ServerCommand, ServerTarget, call_arguments, server_options
+from dovetail.cli.shared_options import ServerCommand, ServerTarget, call_arguments, server_options
 from dovetail.errors import DovetailError
 from dovetail.transports.http.origin import is_loopback
 
 if TYPE_CHECKING:
-    from dovetail.cli.arguments import GivenArguments
+    from dovetail.cli.given_arguments import GivenArguments
     from dovetail.client import Client
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from dovetail import cli
-from dovetail.cli import options
 from dovetail.cli import output as terminal
-from dovetail.cli.options import InteractionOptions, ServerCommand, ServerTarget
+from dovetail.cli import shared_options as options
+from dovetail.cli.shared_options import InteractionOptions, ServerCommand, ServerTarget
 from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, URL_ELICITATION_REQUIRED, ServerError
 
 if TYPE_CHECKING:
-    from dovetail.cli.arguments import GivenArguments
+    from dovetail.cli.given_arguments import GivenArguments
     from dovetail.client import CallToolResult, Client
     from dovetail.protocol.types import ToolDefinition
 
-MAX_PAGES = 1_000
+MAX_PAGES = 1_000  # of a list
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
 output_option = click.option(
@@ -322,7 +322,7 @@ async def fetch_definitions(client: "Client", listed: ListMethod) -> Definitions
 
 
 def _add_page(items: Any, found: Definitions) -> None:
-    json_type = cli.arguments.json_type
+    json_type = cli.given_arguments.json_type
     if not isinstance(items, list):
         found.malformed.append(f"{json_type(items)} in the place of the list")
         return

@@ -15,7 +15,7 @@ import click
 import dovetail.client
 from dovetail.cli import output as terminal
 from dovetail.cli.ask import TerminalHandlers, confirm
-from dovetail.cli.options import DEFAULT_LOG_LEVEL, InteractionOptions, ServerTarget
+from dovetail.cli.shared_options import DEFAULT_LOG_LEVEL, InteractionOptions, ServerTarget
 from dovetail.cli.target import LOAD_FAILED, NOT_FOUND, stdio_command
 from dovetail.client import Client, LogMessage
 from dovetail.client.config import ListedServer, all_servers

@@ -16,8 +16,8 @@ import msgspec
 from dovetail import cli
 from dovetail.cli.commands import KINDS
 from dovetail.cli.lint import Catalog, brief_lines, check_catalog, fetch_catalog, report, summary, token_summary
-from dovetail.cli.options import ServerCommand, ServerTarget, server_options
 from dovetail.cli.output import align, format_milliseconds, one_line, out, out_json, sanitize, styled
+from dovetail.cli.shared_options import ServerCommand, ServerTarget, server_options
 from dovetail.cli.show import tool_hints
 from dovetail.errors import DovetailError
 from dovetail.protocol.revisions import BY_NAME, SUPPORTED

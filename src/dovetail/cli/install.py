@@ -19,8 +19,8 @@ import click
 
 from dovetail import cli
 from dovetail.cli import hosts
-from dovetail.cli.options import COMMAND_WORDS, ServerCommand, parse_pairs
 from dovetail.cli.output import DECLINED, CommandExit, err, is_interactive, one_line, out, run_async, sanitize, styled
+from dovetail.cli.shared_options import COMMAND_WORDS, ServerCommand, parse_pairs
 from dovetail.cli.target import target_problem
 
 GENERIC_STEMS = ("server", "main", "app", "mcp", "__init__", "__main__")

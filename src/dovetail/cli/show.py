@@ -14,16 +14,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from dovetail.cli import output as terminal
-from dovetail.cli.arguments import MAX_PARAMETERS, Schema, as_object, describe_type, get_text, properties, required
+from dovetail.cli.given_arguments import (
+    MAX_PARAMETERS,
+    Schema,
+    as_object,
+    describe_type,
+    get_text,
+    properties,
+    required,
+)
 from dovetail.protocol import types
 
 if TYPE_CHECKING:
     from dovetail.client import CallToolResult
 
-MAX_COLUMNS = 12
+MAX_COLUMNS = 12  # of a table; a wider one is shown as JSON
 EXTENSIONS = {"audio/wav": ".wav", "image/webp": ".webp", "image/jpeg": ".jpg"}  # not the same on all systems
-MAX_SUMMARY = 500
-MAX_DESCRIPTION = 20_000
+MAX_SUMMARY = 500  # characters of one line
+MAX_DESCRIPTION = 20_000  # characters
 NAME_KEYS = {"resources": "uri", "templates": "uriTemplate"}  # for all others it is `name`
 DETAIL_KEYS = {"resources": ("name", "mimeType", "size"), "templates": ("name", "mimeType")}  # shown in a line each
 HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")

@@ -22,8 +22,8 @@ from dovetail.client.results import LogHandler
 from dovetail.client.transports.aiohttp import HttpClient
 from dovetail.client.transports.base import ServerUrl, Transport, checked_headers
 from dovetail.client.transports.http import HttpTransport
+from dovetail.client.transports.legacy_sse import AutoTransport, SseTransport
 from dovetail.client.transports.memory import MemoryTransport
-from dovetail.client.transports.sse import AutoTransport, SseTransport
 from dovetail.client.transports.stdio import StdioTransport
 from dovetail.engine.engine import Engine
 from dovetail.errors import SetupError

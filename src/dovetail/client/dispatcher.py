@@ -26,7 +26,7 @@ Params = Mapping[str, Any]
 Direction = Literal["sent", "received"]
 Transcript = Callable[[Direction, bytes], Any]
 ProgressHandler = Callable[[float, float | None, str | None], Awaitable[None] | None]
-ClientReply = Callable[[], Awaitable[Mapping[str, Any]]]  # runs the handler of a server's request
+RunHandler = Callable[[], Awaitable[Mapping[str, Any]]]  # runs the handler of a server's request
 
 MAX_SERVER_REQUESTS = 100  # that run at once
 MAX_RETRY_AFTER = 24 * 3600.0  # seconds that a server may ask a client to wait
@@ -41,20 +41,20 @@ class ServerRequests:
         self._tasks: dict[RequestId, asyncio.Task[None]] = {}
         self._running: set[asyncio.Task[None]] = set()  # with cancelled tasks that have not ended
 
-    def start(self, id: RequestId, reply: ClientReply) -> None:
+    def start(self, id: RequestId, run_handler: RunHandler) -> None:
         """Start the handler of a request. Raises ProtocolError if too many are pending."""
         if id in self._tasks:
             log.warning("the server sent request %r twice; the second one is ignored", id)
             return
         if len(self._running) >= MAX_SERVER_REQUESTS:
             raise ProtocolError(f"Too many questions at once: {MAX_SERVER_REQUESTS} are being answered")
-        self._tasks[id] = task = asyncio.get_running_loop().create_task(self._run(id, reply))
+        self._tasks[id] = task = asyncio.get_running_loop().create_task(self._run(id, run_handler))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _run(self, id: RequestId, reply: ClientReply) -> None:
+    async def _run(self, id: RequestId, run_handler: RunHandler) -> None:
         with self._timeouts.paused():
-            response = await _respond(id, reply)
+            response = await _respond(id, run_handler)
         if self._tasks.get(id) is not asyncio.current_task():
             return  # cancelled, but the handler went on
         del self._tasks[id]
@@ -77,10 +77,10 @@ class ServerRequests:
         await asyncio.gather(*self._running - {asyncio.current_task()}, return_exceptions=True)
 
 
-async def _respond(id: RequestId, reply: ClientReply) -> bytes:
+async def _respond(id: RequestId, run_handler: RunHandler) -> bytes:
     """The response, even if the handler fails; raises CancelledError only if this task is cancelled."""
     try:
-        return jsonrpc.result(id, encode(await reply()))
+        return jsonrpc.result(id, encode(await run_handler()))
     except ProtocolError as refusal:
         return jsonrpc.error(id, refusal)
     except asyncio.CancelledError:
@@ -98,8 +98,8 @@ class MessageHandler(Protocol):
 
     def handle_notification(self, method: str, params: Raw) -> None: ...
 
-    def prepare_reply(self, method: str, params: Raw) -> ClientReply:
-        """Prepare the handler's reply. Raises ProtocolError if the request can't be answered."""
+    def prepare_handler(self, method: str, params: Raw) -> RunHandler:
+        """Prepare the run of the handler. Raises ProtocolError if the request can't be answered."""
 
     def messages_missed(self) -> None: ...
 
@@ -296,7 +296,7 @@ class Dispatcher:
             return
         assert isinstance(message.method, str)
         try:
-            self._server_requests.start(message.id, self._handler.prepare_reply(message.method, message.params))
+            self._server_requests.start(message.id, self._handler.prepare_handler(message.method, message.params))
         except ProtocolError as refusal:
             self._send_response(jsonrpc.error(message.id, refusal))
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from dovetail.client.dispatcher import ClientReply, Params
+from dovetail.client.dispatcher import Params, RunHandler
 from dovetail.client.results import decode, has_flag, result_type_of
 from dovetail.client.transports.base import cancel_and_wait, page_url
 from dovetail.errors import INVALID_PARAMS, METHOD_NOT_FOUND, BadResponse, MissingCapability, ProtocolError, SetupError
@@ -93,11 +93,11 @@ def read_elicitation(params: Raw) -> ElicitRequest:
 
 
 async def elicit(handler: ElicitationHandler, request: ElicitRequest) -> dict[str, Any]:
-    reply = _as_result(request, await call_maybe_async(handler, request))
-    if reply.action != "accept" or request.mode == "url":
-        return {"action": reply.action}
+    answer = _as_result(request, await call_maybe_async(handler, request))
+    if answer.action != "accept" or request.mode == "url":
+        return {"action": answer.action}
     defaults = {name: field["default"] for name, field in request.fields.items() if _has_default(field)}
-    content = {**defaults, **(reply.content or {})}
+    content = {**defaults, **(answer.content or {})}
     try:
         sent = msgspec.json.decode(encode(content))
     except (TypeError, ValueError, OverflowError, RecursionError) as failure:
@@ -298,8 +298,8 @@ class ClientHandlers:
             raise SetupError("Client: it did not declare the roots capability; begin with Client(…, roots=[])")
         self._handlers["roots"] = _checked_roots(roots)
 
-    def prepare_reply(self, revision: Revision, method: str, params: Raw) -> ClientReply:
-        """The handler's call for a request. Raises UnsupportedRequest."""
+    def prepare_handler(self, revision: Revision, method: str, params: Raw) -> RunHandler:
+        """The run of the handler for a request. Raises UnsupportedRequest."""
         kind = _KINDS.get(method)
         if kind is None:
             raise _not_found(method, "which this client does not know")
@@ -339,7 +339,7 @@ def _read_request(method: str, read: Callable[[Raw], ServerRequest], params: Raw
 # ── the input_required loop, since 2026-07-28 ──
 
 Send = Callable[[Params], Awaitable[Raw]]
-PrepareReply = Callable[[str, Raw], ClientReply]
+PrepareHandler = Callable[[str, Raw], RunHandler]
 
 INPUT_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})  # that may have such a result
 
@@ -358,7 +358,7 @@ async def run_rounds(
     method: str,
     params: Params,
     send: Send,
-    prepare_reply: PrepareReply,
+    prepare_handler: PrepareHandler,
     max_rounds: int,
     *,
     first_delay: float = 0.1,
@@ -379,7 +379,7 @@ async def run_rounds(
         result = _read_input_required(method, raw)
         added = {}
         if result.input_requests:
-            added["inputResponses"] = await _answer_all(method, result.input_requests, prepare_reply)
+            added["inputResponses"] = await _answer_all(method, result.input_requests, prepare_handler)
             delay = first_delay
         else:
             await asyncio.sleep(delay)
@@ -399,14 +399,14 @@ def _read_input_required(method: str, raw: Raw) -> _InputRequiredResult:
 
 
 async def _answer_all(
-    method: str, requests: Mapping[str, _InputRequest], prepare_reply: PrepareReply
+    method: str, requests: Mapping[str, _InputRequest], prepare_handler: PrepareHandler
 ) -> dict[str, Any]:
     """The user's input for all requests; no handler runs if one of them is not supported."""
     try:
-        replies = [prepare_reply(request.method, request.params) for request in requests.values()]
+        handlers = [prepare_handler(request.method, request.params) for request in requests.values()]
     except UnsupportedRequest as unsupported:
         raise BadResponse(f"{method}: {unsupported.advice}") from None
-    tasks = [asyncio.ensure_future(reply()) for reply in replies]
+    tasks = [asyncio.ensure_future(run_handler()) for run_handler in handlers]
     try:
         return dict(zip(requests, await asyncio.gather(*tasks), strict=True))
     finally:  # the first failure, or a cancellation, cancels them all

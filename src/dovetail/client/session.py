@@ -13,7 +13,7 @@ from msgspec import Raw
 from dovetail import __version__
 from dovetail.client.cache import ResponseCache
 from dovetail.client.config import SharedOptions
-from dovetail.client.dispatcher import ClientReply, Dispatcher, Params, ProgressHandler
+from dovetail.client.dispatcher import Dispatcher, Params, ProgressHandler, RunHandler
 from dovetail.client.handlers import INPUT_METHODS, ClientHandlers, RootSource, Send, run_rounds
 from dovetail.client.negotiation import ClientIdentity, NegotiatedProtocol, Negotiation, pinned_revision
 from dovetail.client.results import ListPage, LogMessage, read_page, read_result
@@ -180,8 +180,8 @@ class ClientSession:
         """The result of a request that may take several rounds; `send` makes one of them."""
         if method not in INPUT_METHODS or not self.revision.input_required:
             return await send(params)
-        prepare_reply = partial(self._handlers.prepare_reply, self.revision)
-        return await run_rounds(method, params, send, prepare_reply, self._max_rounds)
+        prepare_handler = partial(self._handlers.prepare_handler, self.revision)
+        return await run_rounds(method, params, send, prepare_handler, self._max_rounds)
 
     def _with_meta(self, params: Params, log_level: LogLevel | None = None) -> Params:
         meta = self._identity.request_meta(self.revision, log_level or self.log_level)
@@ -274,11 +274,11 @@ class ClientSession:
     def tool_headers(self) -> ToolHeaders | None:
         return None if self.revision.handshake else self._transport.tool_headers
 
-    def prepare_reply(self, method: str, params: Raw) -> ClientReply:
-        """Prepare a reply; only up to 2025-11-25: later revisions have the input_required result instead."""
+    def prepare_handler(self, method: str, params: Raw) -> RunHandler:
+        """Only up to 2025-11-25: later revisions have the input_required result instead."""
         if self._negotiated is None or self.revision.input_required:
             raise ProtocolError(f"Method not found: {method[:100]}", code=METHOD_NOT_FOUND)
-        return self._handlers.prepare_reply(self.revision, method, params)
+        return self._handlers.prepare_handler(self.revision, method, params)
 
     @property
     def hears_all_changes(self) -> bool:

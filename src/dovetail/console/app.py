@@ -29,8 +29,8 @@ from dovetail.transports.http.routes import (
     MOUNT,
     PROXIES,
     AnnouncedApp,
-    PageRequest,
-    PageResponse,
+    RouteRequest,
+    RouteResponse,
     route_app,
 )
 
@@ -53,7 +53,7 @@ TYPES = {
 }
 _PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
 
-Response = PageResponse | App
+Response = RouteResponse | App
 
 
 class Asset(NamedTuple):
@@ -63,11 +63,11 @@ class Asset(NamedTuple):
     type: str
     etag: str
 
-    def response(self, known_etags: str) -> PageResponse:
+    def response(self, known_etags: str) -> RouteResponse:
         """The file, or 304 if the browser has it. Browsers ask each time, because a newer version may be installed."""
         headers = {**HEADERS, "etag": self.etag, "cache-control": "no-cache"}
         body, status = (b"", 304) if self.etag in known_etags else (self.body, 200)
-        return PageResponse(body, status, headers, self.type)
+        return RouteResponse(body, status, headers, self.type)
 
 
 def load_assets() -> dict[str, Asset]:
@@ -107,12 +107,12 @@ class Console:
         app = route_app(self._respond, ["GET"], max_body_bytes=0, run_in_thread=_no_thread)
         return {self._path + MOUNT: AnnouncedApp("console", app)}
 
-    async def _respond(self, request: PageRequest) -> Response:
+    async def _respond(self, request: RouteRequest) -> Response:
         if (problem := access_problem(request, remote=self._remote)) is not None:
             return _error(403, problem)
         path = request.path.removeprefix(request.scope["root_path"])
         if not path:
-            return PageResponse(b"", 308, {**HEADERS, "location": self._path.rpartition("/")[2] + "/"})
+            return RouteResponse(b"", 308, {**HEADERS, "location": self._path.rpartition("/")[2] + "/"})
         if path.startswith("/api/"):
             return self._api(path.removeprefix("/api/"), request)
         name = path.removeprefix("/static/") if path.startswith("/static/") else "index.html" if path == "/" else ""
@@ -120,16 +120,16 @@ class Console:
             return _error(404, f"There is nothing here; the console is at {self._path}/")
         return asset.response(request.headers.get("if-none-match", ""))
 
-    def _api(self, name: str, request: PageRequest) -> Response:
+    def _api(self, name: str, request: RouteRequest) -> Response:
         if not is_from_page(request):
             return _error(403, NOT_THE_PAGE)
         if name == "about":
             return self._about(request)
         if name != "live":
             return _error(404, "There is nothing here")
-        return PageResponse(b"", 200, HEADERS, "text/event-stream") if request.method == "HEAD" else self._live
+        return RouteResponse(b"", 200, HEADERS, "text/event-stream") if request.method == "HEAD" else self._live
 
-    def _about(self, request: PageRequest) -> PageResponse:
+    def _about(self, request: RouteRequest) -> RouteResponse:
         engine = self._server.engine
         overview: AppStatus = request.scope[APP_STATUS]
         about: dict[str, Any] = {
@@ -143,11 +143,11 @@ class Console:
             "dovetail": __version__,
             "target": self._target,
         }
-        return PageResponse(about, 200, HEADERS)
+        return RouteResponse(about, 200, HEADERS)
 
 
-def _error(status: int, problem: str) -> PageResponse:
-    return PageResponse(problem + "\n", status, HEADERS)
+def _error(status: int, problem: str) -> RouteResponse:
+    return RouteResponse(problem + "\n", status, HEADERS)
 
 
 async def _no_thread(function: Callable[[], Any], *, label: str) -> NoReturn:
@@ -170,7 +170,7 @@ NO_HOSTS = "A remote console needs allowed_hosts (DOVETAIL_ALLOWED_HOSTS): the n
 NOT_THE_PAGE = "This is for the console's own page."
 
 
-def access_problem(request: PageRequest, *, remote: bool) -> str | None:
+def access_problem(request: RouteRequest, *, remote: bool) -> str | None:
     """The reason why the caller may not use the console."""
     if not remote and not _is_local(request):
         return NOT_LOCAL
@@ -180,7 +180,7 @@ def access_problem(request: PageRequest, *, remote: bool) -> str | None:
     return None if overview.knows_its_hosts or _has_local_host(request) else NO_HOSTS
 
 
-def is_from_page(request: PageRequest) -> bool:
+def is_from_page(request: RouteRequest) -> bool:
     """Whether a script of the console's own page sent the request."""
     headers = request.headers
     if headers.get(PAGE_HEADER) != "1" or headers.get("sec-fetch-site", "same-origin") != "same-origin":
@@ -194,7 +194,7 @@ def is_from_page(request: PageRequest) -> bool:
     return (origin.name, origin.port) == (authority.name, port)
 
 
-def _is_local(request: PageRequest) -> bool:
+def _is_local(request: RouteRequest) -> bool:
     client = request.scope.get("client")
     if client is None or not is_loopback(client[0]):
         return False
@@ -205,6 +205,6 @@ def _is_local(request: PageRequest) -> bool:
     return proxies.is_enabled and proxies.trusts(client[0]) and all(is_loopback(hop.strip()) for hop in hops)
 
 
-def _has_local_host(request: PageRequest) -> bool:
+def _has_local_host(request: RouteRequest) -> bool:
     authority = parse_authority(request.headers.get("host", ""))
     return authority is not None and is_loopback(authority.name)

@@ -132,7 +132,7 @@ class FleetLimit(Limit):
         self._timeout = timeout  # seconds that a call may wait
         self._timings = timings
         self._held: deque[Slot] = deque()  # any call may release any of them
-        self._without = 0  # calls that go on without one
+        self._calls_without_slot = 0  # they go on after theirs expired, or could not be claimed again
         self._claiming = asyncio.Lock()  # held by the call that waits longest
         self._next = int.from_bytes(os.urandom(4)) % slots  # the slot to try first
         self._renewing: asyncio.Task[None] | None = None
@@ -160,17 +160,17 @@ class FleetLimit(Limit):
         try:
             await self._claim_slot(may_wait=True)
         except BaseException as failure:
-            self._without += 1
+            self._calls_without_slot += 1
             if not isinstance(failure, Busy):  # else the store is unavailable, but this call is half done
                 raise
 
     def overdraw(self) -> None:
         super().overdraw()
-        self._without += 1
+        self._calls_without_slot += 1
 
     def release(self) -> None:
-        if self._without:
-            self._without -= 1
+        if self._calls_without_slot:
+            self._calls_without_slot -= 1
             super().release()
             return
         with suppress(RuntimeError):  # a loop that died in mid-call is torn down from elsewhere
@@ -233,7 +233,7 @@ class FleetLimit(Limit):
                     is_renewed = await self._is_ours(slot) and await self._state.touch(slot[0], self._timings.lease)
                     if not is_renewed and slot in self._held:
                         self._held.remove(slot)
-                        self._without += 1
+                        self._calls_without_slot += 1
                         log.warning("%s: a call still runs although its slot has expired", self._topic)
 
     def _start(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> "asyncio.Task[None]":

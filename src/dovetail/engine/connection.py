@@ -71,7 +71,7 @@ class Call(msgspec.Struct, eq=False):
             raise QuestionFailed(lazy.server_requests.CALL_ENDED)
         if connection.session is None or not connection.session.initialized:
             raise QuestionFailed(lazy.server_requests.NOT_INITIALIZED)
-        return connection.server_requests().open("", timeout, connection.send)
+        return connection.pending_requests().open("", timeout, connection.send)
 
     async def notify(self, message: bytes) -> None:
         if not self.connection.closed:
@@ -117,7 +117,7 @@ class Connection:
         self._subscription: Subscription | None = None
         self._changes_task: asyncio.Task[None] | None = None
         self._is_closing = self.closed = False
-        self._client_requests: PendingRequests | None = None  # from the first one on
+        self._pending_requests: PendingRequests | None = None  # from the first one on
 
     # ── incoming messages ──
 
@@ -213,16 +213,16 @@ class Connection:
     def _receive_one_way(self, message: Envelope) -> None:
         """Receive a response or a notification. Unknown and malformed ones are ignored."""
         if not message.is_notification:
-            if self._client_requests is not None:
+            if self._pending_requests is not None:
                 response = lazy.server_requests.ClientResponse.from_envelope(message)
-                self._client_requests.deliver("", message.id, response)
+                self._pending_requests.deliver("", message.id, response)
         elif message.method == "notifications/cancelled":
             id = inbound.read_cancelled_id(message)
             if id is not None:
                 self._cancel(id)
         elif message.method == "notifications/progress":
-            if self._client_requests is not None:
-                self._client_requests.deliver("", inbound.read_progress_token(message))
+            if self._pending_requests is not None:
+                self._pending_requests.deliver("", inbound.read_progress_token(message))
         elif message.method == "notifications/initialized" and self.session is not None:
             self._on_initialized()
 
@@ -347,20 +347,20 @@ class Connection:
         async for change in subscription:
             await self.send(change_notification(change))
 
-    def server_requests(self) -> "PendingRequests":
-        if self._client_requests is None:
-            self._client_requests = lazy.server_requests.PendingRequests()
+    def pending_requests(self) -> "PendingRequests":
+        if self._pending_requests is None:
+            self._pending_requests = lazy.server_requests.PendingRequests()
             if self._is_closing:
-                self._client_requests.close(lazy.server_requests.CONNECTION_CLOSED)
-        return self._client_requests
+                self._pending_requests.close(lazy.server_requests.CONNECTION_CLOSED)
+        return self._pending_requests
 
     # ── the end ──
 
     async def close(self, grace: float = 0.0) -> None:
         """End the connection after a disconnect or when the server stops: calls are cancelled after `grace` seconds."""
         self._is_closing = True
-        if self._client_requests is not None:
-            self._client_requests.close(lazy.server_requests.CONNECTION_CLOSED)
+        if self._pending_requests is not None:
+            self._pending_requests.close(lazy.server_requests.CONNECTION_CLOSED)
         if self._subscription is not None:
             self._subscription.end()
         try:

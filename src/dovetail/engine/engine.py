@@ -14,13 +14,13 @@ from dovetail import state as lazy_state
 from dovetail.engine.concurrency import CallLimits, Limit
 from dovetail.engine.dispatch import Layer, Middleware, compile_chain
 from dovetail.engine.handlers import call_function
-from dovetail.engine.options import Options
+from dovetail.engine.options import Options, random_secrets
 from dovetail.engine.redaction import Redactor, guard_loggers
 from dovetail.engine.request_context import RequestContext
 from dovetail.engine.resources import Resources
 from dovetail.engine.subscriptions import LIST_KINDS, Change, ChangeKind, Hub, Refresher
 from dovetail.engine.threads import ThreadPool
-from dovetail.engine.workers import LeaseTimings, keep_secrets_shared, random_secrets, shared_secrets
+from dovetail.engine.workers import LeaseTimings, keep_secrets_shared, shared_secrets
 from dovetail.errors import ConnectionLost, SetupError
 from dovetail.protocol import revisions
 from dovetail.protocol.capabilities import ServerCapabilities

@@ -48,7 +48,7 @@ SUBJECTS = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "re
 CALL_LIFETIME_FACTOR = 4  # times the timeout of its first requests: a claim must outlive every state of its call
 GENERATION_KEY = "generation"  # a random name, which disappears when the store loses its records
 CLAIMED = b""  # in place of a result; no JSON is empty
-MAX_NAME = 200
+MAX_NAME = 200  # characters of the name of a step
 
 
 def resume(engine: "Engine", context: RequestContext) -> None:

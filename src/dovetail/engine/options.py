@@ -9,7 +9,6 @@ import msgspec
 from msgspec import Meta
 
 from dovetail import auth as lazy_auth
-from dovetail.engine.workers import Secrets, checked_secrets, secrets_from_env
 from dovetail.errors import SetupError
 from dovetail.protocol.methods import LogLevel
 from dovetail.protocol.results import CacheHint, Style
@@ -35,6 +34,9 @@ PROFILES: dict[str, dict[str, Any]] = {
 }
 
 MAX_ANSWER_TIMEOUT = 366 * 86_400.0  # seconds
+SECRET_VARIABLE = "DOVETAIL_SECRET"
+MIN_SECRET_BYTES = 16
+_SECRET_HINT = """python -c "import secrets; print(secrets.token_urlsafe(32))" makes a good one"""
 Feature = Literal["tools", "resources", "prompts", "completions", "logging"]
 
 KINDS = {
@@ -55,6 +57,47 @@ KINDS = {
     "experimental": Kind(dict[str, dict[str, Any]], "a dict of dicts"),
     "redact": kinds.NAMES,
 }
+
+
+class Secrets(tuple[bytes, ...]):
+    """The secrets of a server: the first one seals and signs, all of them open. Never printed."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} hidden>"
+
+
+def checked_secrets(given: object, where: str) -> Secrets:
+    """One secret or a sequence of them. Raises SetupError if one is no secret, or too short."""
+    several = given if isinstance(given, Sequence) and not isinstance(given, str | bytes) else [given]
+    secrets = Secrets(dict.fromkeys(_checked_secret(each, where) for each in several))
+    if not secrets:
+        raise SetupError(f"{where} must be one secret at least; {_SECRET_HINT}")
+    return secrets
+
+
+def _checked_secret(given: object, where: str) -> bytes:
+    # Neither the message nor a chained exception may show the secret: hence `from None`.
+    try:
+        secret = given.encode() if isinstance(given, str) else given
+    except UnicodeEncodeError:
+        raise SetupError(f"{where} is not text: it holds half a surrogate pair; {_SECRET_HINT}") from None
+    if not isinstance(secret, bytes):
+        raise SetupError(f"{where} must be a string or bytes, or a list of them, the first of which seals")
+    if len(secret) < MIN_SECRET_BYTES:
+        raise SetupError(f"{where} must be at least {MIN_SECRET_BYTES} bytes long (each of them); {_SECRET_HINT}")
+    return secret
+
+
+def secrets_from_env(environ: Mapping[str, str]) -> Secrets:
+    """The secrets in DOVETAIL_SECRET, separated by commas or blanks; none if it is not set, or empty."""
+    text = environ.get(SECRET_VARIABLE)
+    return checked_secrets(text.replace(",", " ").split(), SECRET_VARIABLE) if text else Secrets()
+
+
+def random_secrets() -> Secrets:
+    return Secrets([os.urandom(32)])
 
 
 class ServerOptions(TypedDict, total=False):

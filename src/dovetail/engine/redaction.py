@@ -17,9 +17,9 @@ import msgspec
 
 REDACTED = "[redacted]"
 CUT = "[cut]"
-MAX_DEPTH = 32
-MAX_VALUES = 20_000
-MAX_TEXT = 256 * 1024
+MAX_DEPTH = 32  # levels of nested data; the rest is cut
+MAX_VALUES = 20_000  # of one document; the rest is cut
+MAX_TEXT = 256 * 1024  # characters of a line
 CHARACTERS_PER_VALUE = 100  # of a text: it counts as one value more for each
 
 # A key is secret if, without case, dashes, underscores, dots and spaces, it ends in one of these. The end decides:

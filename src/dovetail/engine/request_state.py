@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from dovetail.engine.workers import Secrets
+from dovetail.engine.options import Secrets
 from dovetail.protocol.pagination import decode_base64url, encode_base64url
 
 if TYPE_CHECKING:

@@ -90,7 +90,7 @@ class Resources:
             else:
                 if source.access is not None:
                     registry.resources.check_overlaps(source, self.templates.all(), where)
-                self.direct.add(registry.resources.normalised(source.uri), source, where=where)
+                self.direct.add(registry.resources.normalize_uri(source.uri), source, where=where)
         if source.access is not None:
             self.mark_files_stale()  # a folder may list less now
 
@@ -98,9 +98,9 @@ class Resources:
         """The resource of a URI, a direct one before templates, and the values of the URI. Raises NotFound."""
         if len(uri) > MAX_URI_LENGTH:  # without an echo of it
             raise NotFound(f"Resource not found: its URI is longer than {MAX_URI_LENGTH:,} characters")
-        resource, text = self.direct.get(uri), uri  # its names are normalised
+        resource, text = self.direct.get(uri), uri  # its names are normalized
         if resource is None:
-            text = registry.resources.normalised(uri)
+            text = registry.resources.normalize_uri(uri)
             resource = self.direct.get(text)
         if resource is not None and resource.folder is None:
             return resource, {}
@@ -141,7 +141,7 @@ class Resources:
     def remove(self, uri: str) -> bool:
         """Remove a resource, or a template and, if it is a folder, the files it listed."""
         if not self.templates.remove(uri):
-            return self.direct.remove(registry.resources.normalised(uri))
+            return self.direct.remove(registry.resources.normalize_uri(uri))
         self._file_guards.pop(uri, None)
         self._swap([resource.uri for resource in self.files_in(uri)], {})
         return True
@@ -175,7 +175,7 @@ class Resources:
             hint = msgspec.structs.replace(hint, scope="private")
         contents = ReadResourceResult(items, hint)
         is_new = changes == self._changes  # else it may be out of date already
-        if source.cache is not None and is_new and is_for_all() and uri == registry.resources.normalised(uri):
+        if source.cache is not None and is_new and is_for_all() and uri == registry.resources.normalize_uri(uri):
             self._cache(uri, CachedContents(contents, time.monotonic() + source.cache, source.access))
         return contents
 
@@ -190,7 +190,7 @@ class Resources:
     def forget(self, uri: str) -> None:
         """Drop the cached contents of a resource that has changed."""
         self._changes += 1
-        self._cached.pop(registry.resources.normalised(uri), None)
+        self._cached.pop(registry.resources.normalize_uri(uri), None)
 
     def _clear_cache(self) -> None:
         self._changes += 1
@@ -263,7 +263,7 @@ class Resources:
         self._files_listed, self._listing_took = began, time.monotonic() - began
 
     def _update(self, resource: "Resource", definition: ResourceDefinition) -> None:
-        key = registry.resources.normalised(resource.uri)
+        key = registry.resources.normalize_uri(resource.uri)
         if definition != resource.definition and self.direct.get(key) is resource:
             self.direct.replace(key, msgspec.structs.replace(resource, definition=definition))
 
@@ -335,7 +335,7 @@ class Resources:
     def _path(self, uri: str) -> "Path | None":
         source = self.get(uri)
         if isinstance(source, registry.resources.Template):
-            return source.path_of(registry.resources.normalised(uri))
+            return source.path_of(registry.resources.normalize_uri(uri))
         return None if source is None else source.path
 
     async def close(self) -> None:

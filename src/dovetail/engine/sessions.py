@@ -25,7 +25,7 @@ from dovetail.state.base import Codec, Conflict, Entry, StateBackend, StoreFull
 
 RECENT_USE = 60.0  # seconds; a session that was used since is not evicted for a caller that has as many
 MAX_CHECKS = 8  # of sessions that might be evicted
-MAX_ID = 128
+MAX_ID = 128  # characters
 ENDED_PREFIX = "ended/"  # and the id of a session that was ended
 _codec: Codec[Session] = Codec(Session, "session", version=3)
 
@@ -87,7 +87,9 @@ class Sessions:
         self.state = state
         self._timeout = timeout
         self._touch_seconds = timeout / 10  # seconds between two renewals of the TTL in the store
-        self._untold = self._touch_seconds if state.shared else 0.0  # use by other workers that it may not know yet
+        self._unseen_use_seconds = (
+            self._touch_seconds if state.shared else 0.0
+        )  # of use by others that the store may not show
         self._max_sessions = max_sessions
         self._max_per_caller = max_sessions if max_per_caller is None else max_per_caller
         self._clock = clock
@@ -105,7 +107,7 @@ class Sessions:
     def last_used(self, most: int) -> tuple[int, list[tuple[str, float, float]]]:
         """The number of sessions known here; for those used last, the id and the seconds since first and last use."""
         now, last = self._clock(), islice(reversed(self._known.items()), most)
-        return len(self._known), [(id, now - known.met, now - known.used) for id, known in last]
+        return len(self._known), [(id, now - known.first_used, now - known.used) for id, known in last]
 
     async def open(
         self, params: InitializeParams, revision: Revision, *, owner: str | None, resume_change: int, caller: str = ""
@@ -171,7 +173,7 @@ class Sessions:
         session, remaining = await self.load(id), await self.state.remaining(_key(id))
         if session is None or not session.record.initialized or remaining is None:
             return True
-        return self._timeout - remaining - self._untold >= RECENT_USE
+        return self._timeout - remaining - self._unseen_use_seconds >= RECENT_USE
 
     async def _forget_expired(self) -> None:
         """Forget expired sessions. Those opened here may be in use at other workers, and then still count."""
@@ -300,7 +302,7 @@ class _Known(msgspec.Struct, eq=False):
     _hub: Hub
     caller: str | None  # that has opened it; None if that was at another worker
     group: "_ByLastUse"  # all sessions of that caller
-    met: float
+    first_used: float
     used: float
     touched: float
     record: Session | None = None  # if it is cached

@@ -1,6 +1,6 @@
-"""Workers that share a state: the secrets of their server, and the lease of each worker.
+"""Workers that share a state: the secret of their server, and the lease of each worker.
 
-Random secrets of the first worker are used by all. A worker without a lease is lost, with its unfinished calls. After
+The random secret of the first worker is used by all. A worker without a lease is lost, with its unfinished calls. After
 an outage, in which no lease could be renewed, a worker declares no other lost until one lease has passed.
 """
 
@@ -8,66 +8,22 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from dovetail import state as lazy_state
+from dovetail.engine.options import MIN_SECRET_BYTES, SECRET_VARIABLE, Secrets
 from dovetail.errors import SetupError
 
 if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
     from dovetail.state.base import StateBackend
 
-SECRET_VARIABLE = "DOVETAIL_SECRET"
-MIN_SECRET_BYTES = 16
 SECRET_KEY = "server-secret"  # in a shared state
 LEASE_KEY = "worker/"  # and the id of the worker
-_HINT = """python -c "import secrets; print(secrets.token_urlsafe(32))" makes a good one"""
 
 log = logging.getLogger("dovetail")
-
-
-class Secrets(tuple[bytes, ...]):
-    """The secrets of a server: the first one seals and signs, all of them open. Never printed."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} hidden>"
-
-
-def checked_secrets(given: object, where: str) -> Secrets:
-    """One secret or a sequence of them. Raises SetupError if one is no secret, or too short."""
-    several = given if isinstance(given, Sequence) and not isinstance(given, str | bytes) else [given]
-    secrets = Secrets(dict.fromkeys(_checked(each, where) for each in several))
-    if not secrets:
-        raise SetupError(f"{where} must be one secret at least; {_HINT}")
-    return secrets
-
-
-def _checked(given: object, where: str) -> bytes:
-    # Neither the message nor a chained exception may show the secret: hence `from None`.
-    try:
-        secret = given.encode() if isinstance(given, str) else given
-    except UnicodeEncodeError:
-        raise SetupError(f"{where} is not text: it holds half a surrogate pair; {_HINT}") from None
-    if not isinstance(secret, bytes):
-        raise SetupError(f"{where} must be a string or bytes, or a list of them, the first of which seals")
-    if len(secret) < MIN_SECRET_BYTES:
-        raise SetupError(f"{where} must be at least {MIN_SECRET_BYTES} bytes long (each of them); {_HINT}")
-    return secret
-
-
-def secrets_from_env(environ: Mapping[str, str]) -> Secrets:
-    """The secrets in DOVETAIL_SECRET, separated by commas or blanks; none if it is not set, or empty."""
-    text = environ.get(SECRET_VARIABLE)
-    return checked_secrets(text.replace(",", " ").split(), SECRET_VARIABLE) if text else Secrets()
-
-
-def random_secrets() -> Secrets:
-    return Secrets([os.urandom(32)])
 
 
 async def shared_secrets(state: "StateBackend", own: Secrets) -> Secrets:

@@ -13,7 +13,7 @@ from dovetail.errors import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, Protoc
 from dovetail.protocol.methods import CHOICES, RequestId
 
 NO_PARAMS = Raw(b"{}")
-MAX_BATCH = 100
+MAX_BATCH = 100  # messages
 NO_KIND = "A message needs a method, or an id with exactly one of result and error"
 
 
@@ -69,7 +69,7 @@ _decode_batch = msgspec.json.Decoder(list[Raw]).decode
 _decode_any = msgspec.json.Decoder(float_hook=float).decode  # 1e999 is JSON too
 _CHUNK = 1 << 20
 TOO_DEEP = "The JSON is nested too deeply"
-MAX_DEPTH = 500
+MAX_DEPTH = 500  # levels of arrays and objects in a message
 _SHALLOW = 2 * MAX_DEPTH  # bytes; a shorter message is never too deep: each level needs two
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _DEPTH_STEPS = tuple({91: 1, 123: 1, 93: -1, 125: -1}.get(byte, 0) for byte in range(256))  # of [ { ] and }

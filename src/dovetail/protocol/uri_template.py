@@ -1,4 +1,4 @@
-"""URI templates (RFC 6570, all levels) and how they match URIs; valid and normalised URIs (RFC 3986).
+"""URI templates (RFC 6570, all levels) and how they match URIs; valid and normalized URIs (RFC 3986).
 
 A URI matches if it is an expansion of the template, but for the spelling of escapes and the order of named parameters:
 
@@ -109,9 +109,11 @@ class UriTemplate:
         self.text = text
         self._parts = tuple(_parse(text))
         self.lead = (
-            _with_lowercase_host(normal(first)) if self._parts and isinstance(first := self._parts[0], str) else ""
+            _with_lowercase_host(normalize_escapes(first))
+            if self._parts and isinstance(first := self._parts[0], str)
+            else ""
         )
-        self.literal_length = sum(len(normal(part)) for part in self._parts if isinstance(part, str))
+        self.literal_length = sum(len(normalize_escapes(part)) for part in self._parts if isinstance(part, str))
         expressions = [part for part in self._parts if isinstance(part, Expression)]
         found = [(variable, part.operator.named) for part in expressions for variable in part.variables]
         self.variables = tuple(dict.fromkeys(variable.name for variable, _ in found))
@@ -122,7 +124,7 @@ class UriTemplate:
         return f"UriTemplate({self.text!r})"
 
     def match_normal(self, text: str) -> dict[str, Value] | None:
-        """The values in a URI that is `normalised` already, or None; takes linear time."""
+        """The values in a URI that is normalized already, or None; takes linear time."""
         if not text.startswith(self.lead):
             return None
         pattern, readers = self._matcher
@@ -206,23 +208,23 @@ def _malformed(text: str, reason: str, fix: str) -> SetupError:
     return SetupError(f"The URI template {text!r} is malformed: {reason}; {fix}.")
 
 
-def normal(uri: str) -> str:
+def normalize_escapes(uri: str) -> str:
     """The text with escapes only where needed, in capitals, including other scripts and lone surrogates."""
     if "%" in uri:
-        uri = _ESCAPE.sub(_normal_escape, uri)
+        uri = _ESCAPE.sub(_normalize_escape, uri)
     return uri if uri.isascii() else _NOT_ASCII.sub(lambda found: quote(found[0], errors="surrogatepass"), uri)
 
 
-def _normal_escape(found: re.Match[str]) -> str:
+def _normalize_escape(found: re.Match[str]) -> str:
     character = chr(int(found[0][1:], 16))
     return character if character in UNRESERVED else found[0].upper()
 
 
-def normalised(uri: str) -> str:
+def normalize_uri(uri: str) -> str:
     """The one spelling of equal URIs (RFC 3986, 6.2.2): case of scheme and host, escapes, dot segments."""
     if "/." not in uri and _PLAIN.fullmatch(uri) and not uri.startswith(HOST_SCHEMES):  # nearly always
         return uri
-    uri = _with_lowercase_host(normal(uri))
+    uri = _with_lowercase_host(normalize_escapes(uri))
     found = _START.match(uri)
     if found is None or "/." not in found[3]:
         return uri
@@ -237,7 +239,7 @@ def _with_lowercase_host(text: str) -> str:
     scheme, authority = found[1].lower(), found[2] or ""
     if scheme in HOST_SCHEMES:
         user, at, host = authority.rpartition("@")
-        authority = user + at + normal(host.lower())
+        authority = user + at + normalize_escapes(host.lower())
     return scheme + authority + text[found.start(3) :]
 
 
@@ -347,7 +349,7 @@ def _row(parts: Sequence[str | Expression]) -> list[Cell]:
     stops: frozenset[str] = frozenset()
     for part in reversed(parts):
         if isinstance(part, str):
-            cells = _literal(normal(part))
+            cells = _literal(normalize_escapes(part))
             stops |= RESERVED.intersection(part)
         elif part.operator.named:
             operator, owner = part.operator, ", ".join(variable.name for variable in part.variables)
@@ -413,7 +415,7 @@ def _ambiguous(row: Sequence[Cell]) -> str | None:
 def _readers(expression: Expression) -> Iterator[_Positional | _Named]:
     operator, variables = expression
     if operator.named:
-        yield _Named(operator, {normal(variable.name): variable for variable in variables})
+        yield _Named(operator, {normalize_escapes(variable.name): variable for variable in variables})
         return
     for name, _, is_list in variables:
         takes_slash = operator.keeps_reserved or (operator.first == "/" and is_list)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, get_args
 
 from dovetail import Context, Field, Server, ToolError
-from dovetail.reference.tools import (
+from dovetail.reference.tool_functions import (
     FORTUNES,
     OPERATIONS,
     Category,

@@ -19,7 +19,7 @@ from msgspec import NODEFAULT
 from dovetail.errors import ArgumentError, QuestionFailed, SetupError
 from dovetail.registry.arguments import Arguments
 from dovetail.registry.functions import FunctionInfo, Parameter, bare_type
-from dovetail.schema.annotations import default_of
+from dovetail.schema.constraints import default_of
 from dovetail.schema.encode import OutputError, decode_json, encode_json
 from dovetail.schema.explain import described, excerpt, listed
 from dovetail.schema.generate import JsonSchema

@@ -25,7 +25,7 @@ import msgspec
 
 from dovetail.errors import NotFound, ProtocolError, SetupError
 from dovetail.protocol.types import MAX_URI_LENGTH
-from dovetail.protocol.uri_template import normalised
+from dovetail.protocol.uri_template import normalize_uri
 
 if TYPE_CHECKING:
     from dovetail.registry.resources import FileGuard
@@ -73,8 +73,8 @@ def guess_mime_type(name: str) -> str:
 
 
 log = logging.getLogger("dovetail.files")
-MAX_BYTES = 10_000_000
-MAX_PATH = 4096
+MAX_BYTES = 10_000_000  # of one file, unless max_bytes= says otherwise
+MAX_PATH = 4096  # characters, relative to the folder
 NAMES_PER_FILE = 10  # a listing scans at most this many names for each file that it may return
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -167,7 +167,7 @@ class Directory:
             raise SetupError(f"There is no directory {str(root)!r}: create it first, or name one that exists")
         _require_positive(max_bytes=max_bytes, max_files=max_files)
         self.root = Path(os.path.realpath(root))
-        self.uri = normalised(_checked_uri(self.root.as_uri() if uri is None else uri))
+        self.uri = normalize_uri(_checked_uri(self.root.as_uri() if uri is None else uri))
         self.prefix = self.uri if self.uri.endswith("/") else f"{self.uri}/"
         self.template = f"{self.prefix}{{+path}}"
         self.max_bytes = max_bytes

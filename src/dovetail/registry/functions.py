@@ -13,7 +13,7 @@ import msgspec
 from msgspec import NODEFAULT, UNSET, UnsetType
 
 from dovetail.errors import SetupError
-from dovetail.schema.annotations import alias_value, default_of, evaluate, is_alias, is_field
+from dovetail.schema.constraints import alias_value, default_of, evaluate, is_alias, is_field
 
 _ARGUMENTS = ("args", "arguments", "parameters", "params", "keyword args", "keyword arguments", "other parameters")
 _DROPPED = ("returns", "return", "yields", "yield", "raises", "raise", "except", "exceptions")

@@ -23,7 +23,7 @@ from dovetail.protocol.types import (
     TemplateDefinition,
 )
 from dovetail.protocol.uri_template import UriTemplate, Value, is_template, valid_uri
-from dovetail.protocol.uri_template import normalised as normalised
+from dovetail.protocol.uri_template import normalize_uri as normalize_uri
 from dovetail.registry.arguments import Arguments
 from dovetail.registry.files import Directory, File, FileContents, FileEntry, type_of_uri
 from dovetail.registry.functions import FunctionInfo, Invocation, inspect_function, members
@@ -98,7 +98,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
         return self.template.variables
 
     def match(self, text: str) -> dict[str, Value] | None:
-        """The values of the variables in a normalised URI, as text; None if it does not match."""
+        """The values of the variables in a normalized URI, as text; None if it does not match."""
         texts = self.template.match_normal(text)
         if texts is None or self.directory is None:
             return texts
@@ -289,7 +289,7 @@ def to_contents(value: Any, uri: str, mime_type: str | None) -> list[ResourceCon
     return [ResourceContents(uri, mime_type or JSON, text=encode_json(value).decode())]
 
 
-# Overlaps of access rules, as docs/authorization.md says: a URI is normalised once on arrival; an exact URI goes before
+# Overlaps of access rules, as docs/authorization.md says: a URI is normalized once on arrival; an exact URI goes before
 # templates, a template with a rule before those without, then the one with most literal characters; a template that
 # overlaps another under another rule is refused. Files and folders may overlap: files have an identity.
 
@@ -310,7 +310,9 @@ def _conflicts(one: Resource | Template, other: Resource | Template) -> bool:
         return False
     if isinstance(other, Resource):  # a URI without a rule in a template with one: the author wants it open
         is_file = one.directory is not None and other.path is not None
-        return other.access is not None and not is_file and one.template.match_normal(normalised(other.uri)) is not None
+        return (
+            other.access is not None and not is_file and one.template.match_normal(normalize_uri(other.uri)) is not None
+        )
     if not one.template.overlaps(other.template):
         return False
     if one.directory is None or other.directory is None:

@@ -18,7 +18,7 @@ from msgspec import UNSET
 
 from dovetail.errors import SetupError
 from dovetail.schema import shapes
-from dovetail.schema.annotations import NO_CONSTRAINTS, Constraints
+from dovetail.schema.constraints import NO_CONSTRAINTS, Constraints
 from dovetail.schema.explain import UNEXPLAINED, ValidationProblem, problems_in
 from dovetail.schema.shapes import Shape
 

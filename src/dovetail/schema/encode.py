@@ -15,7 +15,7 @@ import msgspec
 
 from dovetail import schema as lazy_schema
 from dovetail.protocol.jsonrpc import MAX_DEPTH, check_depth
-from dovetail.schema.annotations import is_model
+from dovetail.schema.constraints import is_model
 
 PLAIN_TYPES: frozenset[type] = frozenset({types.NoneType, bool, int, float, str, list, tuple, dict})
 

@@ -12,7 +12,7 @@ from msgspec import NODEFAULT, UNSET
 
 from dovetail.errors import SetupError
 from dovetail.schema import shapes
-from dovetail.schema.annotations import Constraints
+from dovetail.schema.constraints import Constraints
 from dovetail.schema.encode import OutputError, encode_json, to_jsonable
 from dovetail.schema.shapes import Shape
 

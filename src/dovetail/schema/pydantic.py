@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args
 import msgspec
 
 from dovetail.errors import SetupError
-from dovetail.schema.annotations import Constraints, class_hints
+from dovetail.schema.constraints import Constraints, class_hints
 from dovetail.schema.explain import UNEXPLAINED, ValidationProblem
 from dovetail.schema.validate import SchemaDocument, SchemaLimits, Validator
 

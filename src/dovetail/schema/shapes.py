@@ -16,7 +16,7 @@ import msgspec
 from msgspec import NODEFAULT, UNSET
 
 from dovetail.errors import SetupError
-from dovetail.schema.annotations import NO_CONSTRAINTS, Constraints, class_hints, is_field
+from dovetail.schema.constraints import NO_CONSTRAINTS, Constraints, class_hints, is_field
 
 if TYPE_CHECKING:
     from dovetail.schema.pydantic import PydanticType

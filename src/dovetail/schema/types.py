@@ -15,13 +15,24 @@ import msgspec
 
 from dovetail import schema as lazy_schema
 from dovetail.errors import SetupError
-from dovetail.schema import annotations, shapes
-from dovetail.schema.annotations import NO_CONSTRAINTS, Constraints, alias_value, is_alias, is_model
+from dovetail.schema import shapes
+from dovetail.schema.constraints import (
+    LABELS,
+    LIMITS,
+    NO_CONSTRAINTS,
+    Constraints,
+    alias_value,
+    is_alias,
+    is_model,
+    merge,
+    only_meta,
+    read_metadata,
+)
 from dovetail.schema.encode import OutputError, encode_json
 from dovetail.schema.shapes import Shape
 from dovetail.schema.validate import Pattern
 
-_MAX_DEFINITIONS = 500
+_MAX_DEFINITIONS = 500  # types in one schema
 _MAX_NESTING = 50  # of classes: stops a generic class that contains ever new variants of itself
 
 _ARRAYS: dict[Any, Callable[[Any], Any]] = {
@@ -51,10 +62,10 @@ def constrain(shape: Shape, constraints: Constraints, where: str, *, native: boo
         own = [constraints.only(limits & _applicable(member)) for member in shape.members]
         members = tuple(constrain(member, each, where) for member, each in zip(shape.members, own, strict=True))
         shape = shapes.Alternatives(members=members, constraints=shape.constraints, altered=True)
-        constraints = constraints.without(annotations.LIMITS)
+        constraints = constraints.without(LIMITS)
     changed = bool(limits) and not (native and constraints.pattern is None and constraints.multiple_of is None)
     return msgspec.structs.replace(
-        shape, constraints=annotations.merge(shape.constraints, constraints, where), altered=shape.altered or changed
+        shape, constraints=merge(shape.constraints, constraints, where), altered=shape.altered or changed
     )
 
 
@@ -108,11 +119,11 @@ class ShapeBuilder:
     def _annotated(self, annotation: Any, where: str) -> Shape:
         inner, metadata = annotation.__origin__, annotation.__metadata__
         try:
-            constraints = annotations.read_metadata(metadata, where)
+            constraints = read_metadata(metadata, where)
             if constraints.limits():
                 while is_alias(inner):  # limits constrain the type behind it
                     inner = alias_value(inner, where)
-            return constrain(self.read(inner, where), constraints, where, native=annotations.only_meta(metadata))
+            return constrain(self.read(inner, where), constraints, where, native=only_meta(metadata))
         except SetupError:
             if not _only_models(inner):
                 raise
@@ -216,9 +227,9 @@ def nullable(shape: Shape) -> Shape:
 def _alternatives(members: tuple[Shape, ...]) -> Shape:
     """A union. If it is one shape or null, it takes over the labels of that shape."""
     solid = [member for member in members if not shapes.is_null(member)]
-    labels = solid[0].constraints.only(annotations.LABELS) if len(solid) == 1 else NO_CONSTRAINTS
+    labels = solid[0].constraints.only(LABELS) if len(solid) == 1 else NO_CONSTRAINTS
     if labels != NO_CONSTRAINTS:
-        bare = msgspec.structs.replace(solid[0], constraints=solid[0].constraints.without(annotations.LABELS))
+        bare = msgspec.structs.replace(solid[0], constraints=solid[0].constraints.without(LABELS))
         members = tuple(bare if member is solid[0] else member for member in members)
     return shapes.Alternatives(members=members, altered=shapes.needs_trial(members), constraints=labels)
 

@@ -358,7 +358,7 @@ class Pattern:
             return False
 
 
-_BACKTRACKS = 2_000
+_BACKTRACKS = 2_000  # steps of one match; then it fails
 _MAX_HEAVY_PATTERNS = 20  # in one schema
 _MAX_NAME = 300  # characters, where patternProperties need the backtracking engine
 _LIGHT, _MIDDLE, _LARGE = 1 << 15, 1 << 18, 1 << 21  # bytes of a compiled pattern

@@ -207,7 +207,7 @@ class _Connection:
     def __init__(self, state: RedisState, address: "RedisAddress", topics: Topics, channel: bytes) -> None:
         self.loop = asyncio.get_running_loop()
         self.is_up = False
-        self.is_tight = False  # no room for new records of CALLER_FAMILIES
+        self.is_tight = False  # no room for new records of CALLER_PREFIXES
         self._state = state
         self._address = address
         self._pool = address.connection_pool()

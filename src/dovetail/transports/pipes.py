@@ -18,7 +18,7 @@ STDIN, STDOUT, STDERR = range(3)
 READ_SIZE = 64 * 1024  # bytes; all that fits into a pipe, and larger buffers are costly to allocate for each read
 HIGH_WATER = 4 * 1024 * 1024  # bytes that may be pending for a client that does not read
 LOW_WATER = 1024 * 1024  # pending bytes at which a full writer accepts messages again
-LINES_PER_WRITE = 64
+LINES_PER_WRITE = 64  # of one writev
 
 _LINE_BREAKS = bytes.maketrans(b"\r\n", b"  ")
 

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from dovetail import cli
-from dovetail.cli.arguments import get_text
 from dovetail.cli.commands import KINDS, fetch_definitions
+from dovetail.cli.given_arguments import get_text
 from dovetail.cli.lint import rules
 from dovetail.cli.lint.schemas import check_schemas
-from dovetail.cli.options import ServerCommand, ServerTarget, server_options
 from dovetail.cli.output import FAILED, align, err, one_line, out, out_json, styled
+from dovetail.cli.shared_options import ServerCommand, ServerTarget, server_options
 from dovetail.protocol.revisions import BY_NAME
 
 if TYPE_CHECKING:
     from dovetail.client import Client
 
 NEVER = "never"
-TOOL_TOKENS = 1_000
+TOOL_TOKENS = 1_000  # estimated; a definition with more is reported
 MAX_SHOWN = 10  # findings of a rule, and rules that `inspect` shows
 COLOURS = {rules.ERROR: "red", rules.WARNING: "yellow", rules.NOTE: "blue"}
 

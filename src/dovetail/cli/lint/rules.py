@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dovetail.cli.arguments import as_object, get_text
+from dovetail.cli.given_arguments import as_object, get_text
 from dovetail.errors import SetupError
 from dovetail.protocol.types import UNSAFE_KEY
 from dovetail.protocol.uri_template import UriTemplate, valid_uri

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dovetail.cli.arguments import Schema, as_object, get_text, resolve_ref
+from dovetail.cli.given_arguments import Schema, as_object, get_text, resolve_ref
 from dovetail.cli.lint.rules import Finding
 
 MAX_SUBSCHEMAS = 20_000

@@ -1,6 +1,6 @@
 // The console's page: its sections, chosen by the fragment of the address, with the keys and buttons that all share.
 
-import { Bench } from "./bench.js";
+import { Client } from "./client.js";
 import { ask } from "./dialog.js";
 import { button, el, fill, isHeld, notice, show, toast } from "./dom.js";
 import { HistorySection } from "./history.js";
@@ -25,9 +25,9 @@ async function about() {
 async function start() {
   setUpTheme();
   try {
-    const bench = new Bench(await about());
-    furnish(bench);
-    await bench.connect();
+    const client = new Client(await about());
+    furnish(client);
+    await client.connect();
   } catch (failure) {
     const again = button("Try again", () => location.reload());
     fill($("main"), notice("The console can't reach its server.", `${failure.message} Is it still running?`, again));
@@ -35,49 +35,49 @@ async function start() {
   }
 }
 
-function furnish(bench) {
-  bench.sections = {
-    tools: toolSection(bench),
-    resources: new ResourceSection(bench),
-    prompts: promptSection(bench),
-    live: new LiveSection(bench),
-    history: new HistorySection(bench),
+function furnish(client) {
+  client.sections = {
+    tools: toolSection(client),
+    resources: new ResourceSection(client),
+    prompts: promptSection(client),
+    live: new LiveSection(client),
+    history: new HistorySection(client),
   };
   fill(
     $("main"),
-    Object.values(bench.sections).map((section) => section.element),
+    Object.values(client.sections).map((section) => section.element),
   );
-  const { name, title, version } = bench.about;
+  const { name, title, version } = client.about;
   $("server-name").textContent = title || name;
   $("server-version").textContent = version ?? "";
   document.title = `${title || name} – Dovetail console`;
-  bench.addEventListener("state", (event) => showState(event.detail));
-  bench.addEventListener("count", (event) => showCount(event.detail));
-  setUpRevision(bench);
-  setUpToken(bench);
-  $("settings").addEventListener("click", () => openSettings(bench));
-  $("about").addEventListener("click", () => openAbout(bench));
+  client.addEventListener("state", (event) => showState(event.detail));
+  client.addEventListener("count", (event) => showCount(event.detail));
+  setUpRevision(client);
+  setUpToken(client);
+  $("settings").addEventListener("click", () => openSettings(client));
+  $("about").addEventListener("click", () => openAbout(client));
   setUpKeys();
-  bench.history.open(`${name}@${bench.url}`);
-  window.addEventListener("hashchange", () => follow(bench));
-  bench.addEventListener("moved", () => follow(bench));
-  window.addEventListener("pagehide", () => bench.connection?.close());
-  window.addEventListener("pageshow", (event) => event.persisted && bench.connect()); // by the button Back
-  follow(bench);
+  client.history.open(`${name}@${client.url}`);
+  window.addEventListener("hashchange", () => follow(client));
+  client.addEventListener("moved", () => follow(client));
+  window.addEventListener("pagehide", () => client.connection?.close());
+  window.addEventListener("pageshow", (event) => event.persisted && client.connect()); // by the button Back
+  follow(client);
 }
 
 // ── the address ──
 
-function follow(bench) {
+function follow(client) {
   const [name, ...rest] = location.hash.slice(1).split("/");
-  const current = Object.hasOwn(bench.sections, name) ? name : "tools";
-  for (const [each, section] of Object.entries(bench.sections)) show(section.element, each === current);
+  const current = Object.hasOwn(client.sections, name) ? name : "tools";
+  for (const [each, section] of Object.entries(client.sections)) show(section.element, each === current);
   for (const link of document.querySelectorAll("nav a")) {
     if (link.hash === `#${current}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  bench.sections.live.attend(current === "live");
-  bench.sections[current].select?.(rest.length ? decoded(rest.join("/")) : null);
+  client.sections.live.attend(current === "live");
+  client.sections[current].select?.(rest.length ? decoded(rest.join("/")) : null);
 }
 
 function decoded(text) {
@@ -103,46 +103,46 @@ function showState({ state, words }) {
 
 // ── the controls ──
 
-function setUpRevision(bench) {
+function setUpRevision(client) {
   const picker = $("revision");
   fill(
     picker,
-    bench.revisions.map((name) => el("option", { value: name }, name)),
+    client.revisions.map((name) => el("option", { value: name }, name)),
   );
-  picker.value = bench.revision;
+  picker.value = client.revision;
   picker.addEventListener("change", () => {
-    bench.revision = picker.value;
-    bench.connect();
+    client.revision = picker.value;
+    client.connect();
   });
 }
 
-function setUpToken(bench) {
+function setUpToken(client) {
   const bar = $("token-bar");
   const open = () => {
     show(bar, true);
     $("token").focus();
   };
-  show($("token-toggle"), Boolean(bench.about.auth));
+  show($("token-toggle"), Boolean(client.about.auth));
   $("token-toggle").addEventListener("click", () => (bar.hidden ? open() : show(bar, false)));
-  bench.addEventListener("token", () => (show($("token-toggle"), true), open()));
+  client.addEventListener("token", () => (show($("token-toggle"), true), open()));
   bar.addEventListener("submit", (event) => {
     event.preventDefault();
     const token = $("token").value.trim();
     if (/[^\x21-\x7e]/.test(token)) return toast("That is no token: it has spaces or letters that no token has.");
-    bench.token = token;
+    client.token = token;
     show(bar, false);
     $("token-toggle").focus();
-    bench.connect();
+    client.connect();
   });
 }
 
-async function openAbout(bench) {
-  const { info, capabilities, instructions } = bench.connection.server;
+async function openAbout(client) {
+  const { info, capabilities, instructions } = client.connection.server;
   const rows = [
-    ["Server", `${textOf(info.name) || bench.about.name} ${textOf(info.version) || bench.about.version || ""}`],
-    ["Endpoint", bench.url],
-    ["Revision", `${bench.connection.revision}; it speaks ${bench.revisions.join(", ")}`],
-    ["Runs on", `Dovetail ${bench.about.dovetail}, Python ${bench.about.python}`],
+    ["Server", `${textOf(info.name) || client.about.name} ${textOf(info.version) || client.about.version || ""}`],
+    ["Endpoint", client.url],
+    ["Revision", `${client.connection.revision}; it speaks ${client.revisions.join(", ")}`],
+    ["Runs on", `Dovetail ${client.about.dovetail}, Python ${client.about.python}`],
   ];
   await ask({
     title: "About this server",
@@ -153,7 +153,7 @@ async function openAbout(bench) {
         rows.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]),
       ),
       instructions && [el("h3", {}, "Instructions"), el("p", { class: "description" }, shortened(instructions, 4000))],
-      pingLine(bench),
+      pingLine(client),
       el("h3", {}, "Capabilities"),
       jsonTree(capabilities),
       el("h3", {}, "Keys"),
@@ -163,13 +163,13 @@ async function openAbout(bench) {
   });
 }
 
-function pingLine(bench) {
+function pingLine(client) {
   const status = el("span", { class: "muted", role: "status" });
   const ping = async () => {
     const began = performance.now();
     status.textContent = "Waiting for the answer…";
     const words = () => `It answered in ${milliseconds(performance.now() - began)}.`;
-    status.textContent = await bench.connection.ping().then(words, (failure) => failure.message);
+    status.textContent = await client.connection.ping().then(words, (failure) => failure.message);
   };
   return el("p", {}, button("Ping", ping, { class: "small" }), " ", status);
 }

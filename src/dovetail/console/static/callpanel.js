@@ -16,8 +16,8 @@ const LEVELS = ["debug", "info", "notice", "warning", "error", "critical", "aler
 
 export class CallPanel {
   /** `kind`: tool, resource or prompt. `label`: of the button. `submit()` is what it does. */
-  constructor(bench, { kind, label, submit, idle }) {
-    this.bench = bench;
+  constructor(client, { kind, label, submit, idle }) {
+    this.client = client;
     this.kind = kind;
     this.running = null;
     this.start = button(label, submit, { class: "primary", title: "Ctrl+Enter" });
@@ -36,7 +36,7 @@ export class CallPanel {
       el("summary", {}, "Logs"),
       this.logs.element,
     );
-    this.result = new ResultView((uri) => bench.openResource(uri), idle);
+    this.result = new ResultView((uri) => client.openResource(uri), idle);
     this.messages = new MessagesView("Messages", "The raw messages of the call will be here.");
     this.output = el(
       "div",
@@ -52,14 +52,14 @@ export class CallPanel {
   async run({ method, params, inputSchema, quiet = false }) {
     if (this.running) return undefined;
     const started = performance.now();
-    const transcript = new Transcript(this.bench.traffic);
+    const transcript = new Transcript(this.client.traffic);
     this.begin(transcript, quiet);
     const options = { signal: this.running.signal, transcript, inputSchema };
     const handlers = { onProgress: (news) => this.onProgress(news), onLog: (line) => this.log(line) };
     let outcome;
-    const { revision } = this.bench.connection; // of the call; another may be spoken when it ends
+    const { revision } = this.client.connection; // of the call; another may be spoken when it ends
     try {
-      outcome = { result: await this.bench.connection.request(method, params, { ...options, ...handlers }) };
+      outcome = { result: await this.client.connection.request(method, params, { ...options, ...handlers }) };
     } catch (failure) {
       outcome = { failure };
     }
@@ -73,7 +73,7 @@ export class CallPanel {
     if (failure) {
       this.result.fail(failure, ms);
       show(this.result.toggle, false); // it would show the result before
-      if (failure.status === 401) this.bench.needToken(failure);
+      if (failure.status === 401) this.client.needToken(failure);
       return;
     }
     try {

@@ -48,8 +48,8 @@ function isEntry(entry) {
 }
 
 export class HistorySection {
-  constructor(bench) {
-    this.bench = bench;
+  constructor(client) {
+    this.client = client;
     this.entries = [];
     this.key = null; // of the entry that is shown
     this.catalog = new Catalog({
@@ -78,7 +78,7 @@ export class HistorySection {
     this.entries = this.store.read(); // another tab may have called too
     const values = JSON.stringify(entry.arguments ?? {}).length > LONGEST_ENTRY ? null : entry.arguments;
     const time = Math.max(Date.now(), (this.entries[0]?.time ?? 0) + 1); // also its key
-    const revision = entry.revision ?? this.bench.connection.revision;
+    const revision = entry.revision ?? this.client.connection.revision;
     this.entries.unshift({ kind, name, ok, ms, words, time, revision, arguments: values });
     this.trim();
     this.store.write(this.entries);
@@ -101,7 +101,7 @@ export class HistorySection {
   }
 
   draw() {
-    this.bench.counted("history", this.entries.length);
+    this.client.counted("history", this.entries.length);
     this.catalog.set(this.entries.map(item));
     const isThere = this.key !== null && this.entries.some((each) => String(each.time) === this.key);
     if (isThere) this.catalog.select(this.key); // what is in use stays as it is
@@ -127,14 +127,14 @@ export class HistorySection {
     const preview = el(
       "pre",
       { class: "text preview", role: "group", "aria-label": "What was copied" },
-      entry.arguments ? (asCommand(entry, this.bench.copyContext(entry)) ?? "") : "",
+      entry.arguments ? (asCommand(entry, this.client.copyContext(entry)) ?? "") : "",
     );
     const tooLong = el("p", { class: "muted" }, "Its arguments were too long to be kept.");
-    const replay = button("Replay", () => this.bench.replay(entry, true), { class: "primary" });
-    const edit = button("Edit", () => this.bench.replay(entry, false));
+    const replay = button("Replay", () => this.client.replay(entry, true), { class: "primary" });
+    const edit = button("Edit", () => this.client.replay(entry, false));
     const clear = button("Clear history", () => this.clear(), { class: "quiet" });
     const copies = copyButtons(
-      this.bench,
+      this.client,
       () => entry,
       (text) => (preview.textContent = text),
     );

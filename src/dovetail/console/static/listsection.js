@@ -11,8 +11,8 @@ const SETTLE_MS = 200; // changes that come at once are one
 
 export class ListSection {
   /** `lists`: rows of [method, member, group]; `entry(definition)` an item of the list; `makeDetail(definition)`. */
-  constructor(bench, { name, noun, lists, feature, entry, makeDetail, empty, welcome }) {
-    Object.assign(this, { bench, name, noun, lists, feature, entry, makeDetail, welcome });
+  constructor(client, { name, noun, lists, feature, entry, makeDetail, empty, welcome }) {
+    Object.assign(this, { client, name, noun, lists, feature, entry, makeDetail, welcome });
     this.catalog = new Catalog({ section: name, noun, empty });
     this.definitions = new Map();
     this.details = new Map(); // key: {definition, detail}
@@ -29,10 +29,10 @@ export class ListSection {
   }
 
   async load() {
-    const connection = this.bench.connection;
+    const connection = this.client.connection;
     this.loads += 1;
     const number = this.loads;
-    const isLatest = () => number === this.loads && connection === this.bench.connection;
+    const isLatest = () => number === this.loads && connection === this.client.connection;
     try {
       const found = await this.fetchAll(connection);
       if (!isLatest()) return;
@@ -40,7 +40,7 @@ export class ListSection {
       this.isLoaded = true;
       for (const { detail } of this.details.values()) detail.connected?.();
       this.catalog.set([...this.definitions.values()].map((item) => item.entry));
-      this.bench.counted(this.name, this.definitions.size);
+      this.client.counted(this.name, this.definitions.size);
       this.select(this.key);
     } catch (failure) {
       if (isLatest()) this.catalog.fail(failure, () => this.load());

@@ -24,8 +24,8 @@ const FIGURES = [
 ];
 
 export class LiveSection {
-  constructor(bench) {
-    this.bench = bench;
+  constructor(client) {
+    this.client = client;
     this.samples = [];
     this.refresh = onceAFrame(() => this.draw(this.latest));
     this.values = FIGURES.map(() => el("dd", {}, "–"));
@@ -56,7 +56,7 @@ export class LiveSection {
       ),
       this.traffic.element,
     );
-    this.traffic.follow(bench.traffic, bench.traffic.records);
+    this.traffic.follow(client.traffic, client.traffic.records);
     document.addEventListener("visibilitychange", () => this.attend(this.seen));
   }
 

@@ -8,8 +8,8 @@ import { problemsNamed } from "./form.js";
 import { detailHead, ListSection } from "./listsection.js";
 import { isObject, textOf } from "./format.js";
 
-export function promptSection(bench) {
-  return new ListSection(bench, {
+export function promptSection(client) {
+  return new ListSection(client, {
     name: "prompts",
     noun: "prompts",
     feature: "prompts",
@@ -19,17 +19,17 @@ export function promptSection(bench) {
       title: textOf(prompt.name),
       about: textOf(prompt.description) || textOf(prompt.title),
     }),
-    makeDetail: (prompt) => new PromptDetail(bench, prompt),
+    makeDetail: (prompt) => new PromptDetail(client, prompt),
     empty: ["No prompts.", "This server offers none."],
     welcome: ["No prompts here.", "Add one to the server with @server.prompt; the list follows by itself."],
   });
 }
 
 class PromptDetail {
-  constructor(bench, prompt) {
-    this.bench = bench;
+  constructor(client, prompt) {
+    this.client = client;
     this.prompt = prompt;
-    this.panel = new CallPanel(bench, {
+    this.panel = new CallPanel(client, {
       kind: "prompt",
       label: "Get prompt",
       submit: () => this.submit(),
@@ -45,7 +45,7 @@ class PromptDetail {
     });
     const fields = [...this.fields.values()].map((field) => field.element);
     const actions = el("div", { class: "actions" }, this.panel.start, this.panel.stop);
-    const copies = copyButtons(bench, () => this.entry());
+    const copies = copyButtons(client, () => this.entry());
     const onkeydown = (event) => isGo(event) && this.submit();
     this.element = el(
       "article",
@@ -63,7 +63,7 @@ class PromptDetail {
   }
 
   field({ name, title, description, required }) {
-    const suggest = this.bench.suggester({ type: "ref/prompt", name: this.prompt.name }, name, () => this.values());
+    const suggest = this.client.suggester({ type: "ref/prompt", name: this.prompt.name }, name, () => this.values());
     return new CompletedField({ name: textOf(name), title, description, required: required === true, suggest });
   }
 
@@ -93,6 +93,6 @@ class PromptDetail {
     for (const { path, message } of problemsNamed(outcome.failure?.message, outcome.failure?.data)) {
       this.fields.get(path[0])?.complain(`The server says: ${message}`);
     }
-    this.bench.history.add({ ...entry, ...summaryOf(outcome) });
+    this.client.history.add({ ...entry, ...summaryOf(outcome) });
   }
 }

@@ -12,8 +12,8 @@ import { bytes, clock, plural, shortened, textOf } from "./format.js";
 const BUSY_MS = 200;
 
 export class ResourceSection extends ListSection {
-  constructor(bench) {
-    super(bench, {
+  constructor(client) {
+    super(client, {
       name: "resources",
       noun: "resources",
       feature: "resources",
@@ -27,7 +27,7 @@ export class ResourceSection extends ListSection {
         about: textOf(definition.uri) || textOf(definition.uriTemplate),
       }),
       makeDetail: (definition) =>
-        definition.uriTemplate ? new TemplateDetail(bench, definition) : new ResourceDetail(bench, definition),
+        definition.uriTemplate ? new TemplateDetail(client, definition) : new ResourceDetail(client, definition),
       empty: ["No resources.", "This server offers none."],
       welcome: ["No resources here.", "Add one to the server with @server.resource; the list follows by itself."],
     });
@@ -60,10 +60,10 @@ export class ResourceSection extends ListSection {
 
 /** Reading one URI, which may be watched. */
 class Reading {
-  constructor(bench) {
-    this.bench = bench;
+  constructor(client) {
+    this.client = client;
     this.updates = 0;
-    this.panel = new CallPanel(bench, {
+    this.panel = new CallPanel(client, {
       kind: "resource",
       label: "Read",
       submit: () => this.submit(),
@@ -77,7 +77,7 @@ class Reading {
 
   /** What the server offers is known by now. */
   connected() {
-    show(this.watcher, this.bench.connection.offers("resources", "subscribe"));
+    show(this.watcher, this.client.connection.offers("resources", "subscribe"));
   }
 
   actions() {
@@ -85,7 +85,7 @@ class Reading {
   }
 
   copies() {
-    return copyButtons(this.bench, () => this.entry());
+    return copyButtons(this.client, () => this.entry());
   }
 
   entry() {
@@ -97,11 +97,11 @@ class Reading {
     const entry = this.entry(); // before the fields change
     if (!entry) return;
     const outcome = await this.panel.run({ method: "resources/read", params: { uri: entry.name } });
-    if (outcome) this.bench.history.add({ ...entry, ...summaryOf(outcome) });
+    if (outcome) this.client.history.add({ ...entry, ...summaryOf(outcome) });
   }
 
   async toggleWatch() {
-    const { connection } = this.bench;
+    const { connection } = this.client;
     const uri = this.watchedUri ?? this.uri();
     if (!uri || this.watcher.getAttribute("aria-disabled")) return;
     this.watcher.setAttribute("aria-disabled", "true");
@@ -157,8 +157,8 @@ class Reading {
 }
 
 class ResourceDetail extends Reading {
-  constructor(bench, resource) {
-    super(bench);
+  constructor(client, resource) {
+    super(client);
     this.resource = resource;
     const chips = [resource.mimeType, Number.isFinite(resource.size) ? bytes(resource.size) : ""]
       .filter(Boolean)
@@ -188,8 +188,8 @@ class ResourceDetail extends Reading {
 }
 
 class TemplateDetail extends Reading {
-  constructor(bench, template) {
-    super(bench);
+  constructor(client, template) {
+    super(client);
     this.template = textOf(template.uriTemplate);
     const chips = template.mimeType ? [{ text: textOf(template.mimeType) }] : [];
     const head = detailHead({
@@ -222,7 +222,7 @@ class TemplateDetail extends Reading {
 
   field(name) {
     const ref = { type: "ref/resource", uri: this.template };
-    const suggest = this.bench.suggester(ref, name, () => this.values());
+    const suggest = this.client.suggester(ref, name, () => this.values());
     const field = new CompletedField({ name, required: !isOptional(this.template, name), suggest });
     field.onChange(() => this.drawUri());
     return field;

@@ -93,8 +93,8 @@ function rootsIn(text) {
   return { value, problems: value.length > MOST_ROOTS ? [`No more than ${MOST_ROOTS} roots.`] : problems };
 }
 
-export async function openSettings(bench) {
-  const { logLevel, timeout, roots, headers } = bench.settings;
+export async function openSettings(client) {
+  const { logLevel, timeout, roots, headers } = client.settings;
   const settings = {
     logLevel: levelSetting(logLevel),
     timeout: timeoutSetting(timeout),
@@ -109,8 +109,8 @@ export async function openSettings(bench) {
     onPress: (name) => name !== "Save" || readAll(settings, chosen),
   });
   if (pressed !== "Save") return;
-  Object.assign(bench.settings, chosen);
-  await bench.connect();
+  Object.assign(client.settings, chosen);
+  await client.connect();
 }
 
 /** Whether all could be read; otherwise every problem is beside its control, and the first has the focus. */

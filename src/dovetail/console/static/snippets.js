@@ -184,11 +184,11 @@ function isPlainText(text) {
 const FORMS = { "Copy as curl": asCurl, "Copy as Python": asPython, "Copy as command": asCommand };
 
 /** `read()` gives the entry, or null if there is none now. `onCopied(text)` sees what was copied. */
-export function copyButtons(bench, read, onCopied = () => {}) {
+export function copyButtons(client, read, onCopied = () => {}) {
   const copy = async (name) => {
     const entry = read();
     if (!entry) return;
-    const text = FORMS[name](entry, bench.copyContext(entry));
+    const text = FORMS[name](entry, client.copyContext(entry));
     if (text === null) return toast("There is no command for a name that begins with a dash or has other signs.");
     onCopied(text);
     toast((await copied(text)) ? `${name.replace("Copy", "Copied")}.` : "The browser does not let the page copy.");

@@ -25,8 +25,8 @@ function hintsOf(tool) {
   return [...all, openWorldHint !== false && OPEN_WORLD].filter(Boolean);
 }
 
-export function toolSection(bench) {
-  return new ListSection(bench, {
+export function toolSection(client) {
+  return new ListSection(client, {
     name: "tools",
     noun: "tools",
     feature: "tools",
@@ -37,7 +37,7 @@ export function toolSection(bench) {
       about: textOf(tool.description) || titleOf(tool),
       chips: hintsOf(tool).filter(({ text }) => text === "destructive"),
     }),
-    makeDetail: (tool) => new ToolDetail(bench, tool),
+    makeDetail: (tool) => new ToolDetail(client, tool),
     empty: ["No tools.", "This server offers none."],
     welcome: ["No tools here.", "Add one to the server with @server.tool; the list follows by itself."],
   });
@@ -53,11 +53,11 @@ function isDestructive(tool) {
 }
 
 class ToolDetail {
-  constructor(bench, tool) {
-    this.bench = bench;
+  constructor(client, tool) {
+    this.client = client;
     this.tool = tool;
     this.form = new Form(tool.inputSchema);
-    this.panel = new CallPanel(bench, {
+    this.panel = new CallPanel(client, {
       kind: "tool",
       label: "Call",
       submit: () => this.submit(),
@@ -69,7 +69,7 @@ class ToolDetail {
       description: shortened(textOf(tool.description), 4000),
       chips: hintsOf(tool),
     });
-    const copies = copyButtons(bench, () => this.entry(this.form.read()));
+    const copies = copyButtons(client, () => this.entry(this.form.read()));
     const actions = el(
       "div",
       { class: "actions" },
@@ -106,7 +106,7 @@ class ToolDetail {
     const outcome = await this.panel.run({ method: "tools/call", params: { name, arguments: values }, inputSchema });
     if (!outcome) return;
     this.explain(outcome);
-    this.bench.history.add({ ...this.entry(values), ...summaryOf(outcome) });
+    this.client.history.add({ ...this.entry(values), ...summaryOf(outcome) });
   }
 
   isMeant() {

@@ -90,20 +90,20 @@ class HttpApp:
             await request.send_failure(failure, f"{request.method} {request.route[:200]!r}")
 
     def _route(self, request: HttpRequest) -> Awaitable[None]:
-        """Check Host and Origin, and route to a public path, a page or the MCP endpoint. Not a coroutine."""
+        """Check Host and Origin, and route to a public path, a custom route or the MCP endpoint. Not a coroutine."""
         if (handler := self._public_handlers.get(request.route)) is not None:
             return handler(request)
         if request.headers.has_repeats:
             request.refuse_repeated_headers()
         self._origin_policy.check(request.headers, request.scope.get("server"))
         is_mount_point = not request.route and request.scope.get("root_path")
-        page = self._routes.find(request.route) if self._options.routes and not is_mount_point else None
-        if page is not None:
-            return self._serve_page(page, request)
+        route = self._routes.find(request.route) if self._options.routes and not is_mount_point else None
+        if route is not None:
+            return self._serve_route(route, request)
         if request.method in ("GET", "HEAD") and request.route in ("", self._options.path) and request.is_from_browser:
             url, root = self._urls.resource(request.scope, request.route), mount_path(request.scope)
-            page = self._routes.find(request.route) or front_page(self._engine, self._options, url, root)
-            return self._serve_page(page, request)
+            route = self._routes.find(request.route) or front_page(self._engine, self._options, url, root)
+            return self._serve_route(route, request)
         if b"origin" in request.headers.raw:
             if request.method == "OPTIONS" and (allowed := self._cors.preflight(request.headers)) is not None:
                 return request.response.empty(204, allowed)
@@ -127,11 +127,11 @@ class HttpApp:
             running.in_flight.refuse_if_closing()  # a drain may have begun meanwhile
         await handler(request)
 
-    async def _serve_page(self, page: App, request: HttpRequest) -> None:
+    async def _serve_route(self, route: App, request: HttpRequest) -> None:
         """Serve a custom route, after the lifespan of the server has started; a drain waits for it as for a call."""
         running = await self._ensure_started()
         in_flight = running.in_flight
-        # The fast path would bypass the page's own middleware.
+        # The fast path would bypass the route's own middleware.
         extensions = {name: each for name, each in (request.scope.get("extensions") or {}).items() if name != FAST_PATH}
         ours = {BODIES: in_flight.bodies, PROXIES: self._proxies, STATE: running.state, APP_STATUS: running.status}
         scope = {**request.scope, "extensions": extensions, **ours}
@@ -139,7 +139,7 @@ class HttpApp:
         assert task is not None
         in_flight.add(task, task.cancel)
         try:
-            await page(scope, request.receive, request.send)
+            await route(scope, request.receive, request.send)
         finally:
             in_flight.remove(task)
         request.response.started = request.response.ended = True

@@ -154,7 +154,7 @@ class ActiveSession(NamedTuple):
 
 
 class AppStatus:
-    """What pages may show of their app; `APP_STATUS` in their scope. A worker knows only what it serves itself."""
+    """What custom routes may show of their app; `APP_STATUS` in their scope. A worker knows what it serves itself."""
 
     def __init__(
         self, engine: Engine, options: HttpOptions, state: StateBackend, in_flight: InFlight, sessions: Sessions
@@ -183,13 +183,13 @@ class AppStatus:
         held = await asyncio.gather(*(self._sessions.load(id) for id, _, _ in last))
         now = time.time()
         seen = zip(held, last, strict=True)
-        return total, [ActiveSession(each.record, now - met, idle) for each, (_, met, idle) in seen if each is not None]
+        return total, [ActiveSession(each.record, now - age, idle) for each, (_, age, idle) in seen if each is not None]
 
     @contextmanager
     def stream(self, end: Callable[[], object]) -> Iterator[None]:
-        """Count a page that does not end as a stream; a drain calls `end`."""
+        """Count an endless response of a custom route as a stream; a drain calls `end`."""
         key = object()
-        self._in_flight.open_stream(key, lambda _: end(), end, "pages")
+        self._in_flight.open_stream(key, lambda _: end(), end, "routes")
         try:
             yield
         finally:

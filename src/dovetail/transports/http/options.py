@@ -90,7 +90,7 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     path: str = "/mcp"
     sse: bool = True  # HTTP+SSE of 2024-11-05, at /sse and /messages
     stateless: bool = False  # handshake clients without sessions
-    routes: Mapping[str, App] = {}  # custom pages
+    routes: Mapping[str, App] = {}  # custom routes
     identify: Identify | None = None  # gives the caller that the host has authenticated; sessions belong to callers
     state: "str | StateBackend | None" = None  # where sessions are stored; None: in memory, or shared by its workers
     allowed_hosts: Sequence[str] | None = None

@@ -1,6 +1,6 @@
 """Custom routes beside the endpoint: functions and ASGI apps at paths of their own.
 
-`page(request: PageRequest)` returns text, bytes, a dict or a list (sent as JSON), a `PageResponse`, or any ASGI
+`route(request: RouteRequest)` returns text, bytes, a dict or a list (sent as JSON), a `RouteResponse`, or any ASGI
 callable, such as a response of Starlette. A failure becomes a JSON response; its cause is only logged.
 """
 
@@ -31,13 +31,13 @@ from dovetail.transports.http.response import SEND_TIMEOUT, as_coroutine
 
 MAX_QUERY_FIELDS = 1_000
 MOUNT = "/*"  # ends a path that stands for everything below it
-# Keys in the scope of a page:
-BODIES = "dovetail.bodies"  # BodyQuota; without it a page has one of its own
+# Keys in the scope of a route:
+BODIES = "dovetail.bodies"  # BodyQuota; without it a route has one of its own
 PROXIES = "dovetail.proxies"  # TrustedProxies
 STATE = "dovetail.state"  # StateBackend
 APP_STATUS = "dovetail.app_status"  # AppStatus
 
-Page = Callable[..., Any]
+Function = Callable[..., Any]
 Runner = Callable[..., Awaitable[Any]]  # as `ThreadPool.run` is: (function, *, label)
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -46,8 +46,8 @@ _SERVER_HEADERS = frozenset({"content-length", "transfer-encoding", "connection"
 _PATH = re.compile(r"(?:/[^/\s?#%*{}\\]+)*")
 
 
-class PageRequest:
-    """One request for a page. `scope` is that of ASGI; `path` includes the mount path."""
+class RouteRequest:
+    """One request for a route. `scope` is that of ASGI; `path` includes the mount path."""
 
     def __init__(self, request: HttpRequest, quota: BodyQuota, *, max_body_bytes: int, body_timeout: float) -> None:
         self.scope = request.scope
@@ -83,7 +83,7 @@ class PageRequest:
         return jsonrpc.parse(await self.body())
 
 
-class PageResponse:
+class RouteResponse:
     """A response with a status, headers or a media type of its own. A dict or a list is sent as JSON."""
 
     def __init__(
@@ -121,64 +121,71 @@ class AnnouncedApp(msgspec.Struct, eq=False):
         return self.app(scope, receive, send)
 
 
-class PageFunction(NamedTuple):
-    function: Page
+class RouteFunction(NamedTuple):
+    function: Function
     label: str
     parameter: str  # the one that takes the request
     is_async: bool
     methods: tuple[str, ...]
 
 
-def check_page(function: Page, methods: Any) -> PageFunction:
-    """Check a page function. Raises SetupError, with the function, the parameter and the fix."""
-    info = inspect_function(function, kind="page", injectable=PageRequest)
+def check_route(function: Function, methods: Any) -> RouteFunction:
+    """Check the function of a route. Raises SetupError, with the function, the parameter and the fix."""
+    info = inspect_function(function, kind="route", injectable=RouteRequest)
     untyped = (each.name for each in info.parameters if each.annotation in (Any, object))
     parameter = next(iter((*info.injected, *untyped)), None)
     others = [each.name for each in info.parameters if each.required and each.name != parameter]
     if parameter is None or others:
         where = f"{info.where}, parameter {others[0]}" if others else info.where
-        raise SetupError(f"{where}: a page gets the request and nothing else; write {info.name}(request: PageRequest)")
+        raise SetupError(
+            f"{where}: a route gets the request and nothing else; write {info.name}(request: RouteRequest)"
+        )
     is_list = isinstance(methods, list | tuple | set | frozenset) and len(methods) > 0
     if not is_list or not all(isinstance(each, str) and _TOKEN.fullmatch(each) for each in methods):
         raise SetupError(f'{info.where}: methods={methods!r} is not possible; it must be a list like ["GET", "POST"]')
     names = dict.fromkeys(each.upper() for each in methods)
     if "GET" in names:
         names["HEAD"] = None
-    return PageFunction(function, info.where, parameter, info.is_async, tuple(names))
+    return RouteFunction(function, info.where, parameter, info.is_async, tuple(names))
 
 
 def route_app(
-    function: Page, methods: Sequence[str], *, max_body_bytes: int, run_in_thread: Runner, body_timeout: float = 30.0
+    function: Function,
+    methods: Sequence[str],
+    *,
+    max_body_bytes: int,
+    run_in_thread: Runner,
+    body_timeout: float = 30.0,
 ) -> App:
-    """An ASGI app that calls a page function; a `def` runs in a thread."""
-    page = check_page(function, methods)
+    """An ASGI app that calls the function of a route; a `def` runs in a thread."""
+    route = check_route(function, methods)
     own_quota = BodyQuota(max_body_bytes)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        page_send = _PageSend(send)
-        http_request = HttpRequest.from_scope(scope, receive, page_send, scope["path"])
+        route_send = _RouteSend(send)
+        http_request = HttpRequest.from_scope(scope, receive, route_send, scope["path"])
         quota: BodyQuota = scope.get(BODIES, own_quota)
-        request = PageRequest(http_request, quota, max_body_bytes=max_body_bytes, body_timeout=body_timeout)
+        request = RouteRequest(http_request, quota, max_body_bytes=max_body_bytes, body_timeout=body_timeout)
         try:
-            if http_request.method not in page.methods:
-                allowed = ", ".join(page.methods)
+            if http_request.method not in route.methods:
+                allowed = ", ".join(route.methods)
                 problem = f"{http_request.method[:20]} is not possible here; possible are {allowed}"
                 return await http_request.refuse_method(allowed.encode(), problem)
-            response = await _call_page(page, request, run_in_thread)
-            await response(scope, receive, page_send)
+            response = await _call_route(route, request, run_in_thread)
+            await response(scope, receive, route_send)
         except (Exception, asyncio.CancelledError, *EXITS) as failure:
             if isinstance(failure, asyncio.CancelledError) and is_cancelled():
                 raise
             if isinstance(failure, Busy) and failure.http_status < 400:
                 failure.http_status = 503
-            http_request.response.started = page_send.has_started  # then the server closes the connection
+            http_request.response.started = route_send.has_started  # then the server closes the connection
             is_refusal = isinstance(failure, ProtocolError) and failure.http_status >= 400
-            await http_request.send_failure(failure, page.label, is_refusal=is_refusal)
+            await http_request.send_failure(failure, route.label, is_refusal=is_refusal)
 
     return app
 
 
-class _PageSend(msgspec.Struct, eq=False):
+class _RouteSend(msgspec.Struct, eq=False):
     _send: Send
     has_started: bool = False
 
@@ -190,14 +197,14 @@ class _PageSend(msgspec.Struct, eq=False):
             raise ClientDisconnect from None
 
 
-async def _call_page(page: PageFunction, request: PageRequest, run_in_thread: Runner) -> App:
-    call = partial(page.function, **{page.parameter: request})
-    value = call() if page.is_async else await run_in_thread(call, label=page.label)
+async def _call_route(route: RouteFunction, request: RouteRequest, run_in_thread: Runner) -> App:
+    call = partial(route.function, **{route.parameter: request})
+    value = call() if route.is_async else await run_in_thread(call, label=route.label)
     if isawaitable(value):
         value = await value
     if callable(value) and not isinstance(value, type):
         return value  # type: ignore[no-any-return]
-    return PageResponse(value)
+    return RouteResponse(value)
 
 
 def _encoded(body: Any) -> tuple[bytes, str]:
@@ -207,8 +214,8 @@ def _encoded(body: Any) -> tuple[bytes, str]:
         return bytes(body), "application/octet-stream"
     if isinstance(body, dict | list):
         return jsonrpc.encode(body), JSON
-    must_be = "it must be str, bytes, dict, list, PageResponse or an ASGI callable"
-    raise TypeError(f"a page returned {type(body).__name__}; {must_be}")
+    must_be = "it must be str, bytes, dict, list, RouteResponse or an ASGI callable"
+    raise TypeError(f"a route returned {type(body).__name__}; {must_be}")
 
 
 def _raw_headers(headers: Mapping[str, str]) -> RawHeaders:
@@ -293,7 +300,7 @@ _HEADERS = {
 }
 
 
-def front_page(engine: Engine, options: HttpOptions, url: str, root: str) -> PageResponse:
+def front_page(engine: Engine, options: HttpOptions, url: str, root: str) -> RouteResponse:
     """How to connect to the endpoint at `url`, and links to pages below `root`.
 
     It loads and runs nothing. If callers need a token it shows only the server's name.
@@ -316,4 +323,4 @@ def front_page(engine: Engine, options: HttpOptions, url: str, root: str) -> Pag
 <meta name="viewport" content="width=device-width"><style>{_STYLE}</style><h1>{title} {about}
 <p>This is an MCP server: Claude, Cursor, VS Code and other hosts connect to it at <pre>{escape(url)}</pre>
 <p>Many of them take it from a file with settings: <pre>{escape(settings)}</pre>{"".join(links)}"""
-    return PageResponse(html, 200, _HEADERS, "text/html")
+    return RouteResponse(html, 200, _HEADERS, "text/html")

@@ -1,4 +1,4 @@
-from dovetail import PageRequest, PageResponse, Server
+from dovetail import RouteRequest, RouteResponse, Server
 
 server = Server("library", version="1.0.0")
 BOOKS = ["Dune", "Emma"]
@@ -11,15 +11,15 @@ def count_books() -> int:
 
 
 @server.custom_route("/")
-def home(request: PageRequest) -> PageResponse:
-    return PageResponse("<h1>Library</h1>", media_type="text/html")
+def home(request: RouteRequest) -> RouteResponse:
+    return RouteResponse("<h1>Library</h1>", media_type="text/html")
 
 
 @server.custom_route("/books", methods=["GET"])
-async def find_books(request: PageRequest) -> list[str] | PageResponse:
+async def find_books(request: RouteRequest) -> list[str] | RouteResponse:
     start = request.query.get("start", [""])[0]
     found = [book for book in BOOKS if book.startswith(start)]
-    return found or PageResponse({"error": f"no book starts with {start}"}, status=404)
+    return found or RouteResponse({"error": f"no book starts with {start}"}, status=404)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ const CALM_MS = 20_000;
 const LONGEST_PAUSE_MS = 15_000;
 const NO_CAPABILITY_YET = "2024-11-05"; // every server may complete
 
-export class Bench extends EventTarget {
+export class Client extends EventTarget {
   constructor(about) {
     super();
     this.about = about;

@@ -21,7 +21,7 @@ from dovetail.cli.target import split_config_target, stdio_command, target_probl
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
-    from dovetail.cli.arguments import GivenArguments
+    from dovetail.cli.given_arguments import GivenArguments
 
 DEFAULT_TIMEOUT = 30.0  # seconds
 LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
@@ -260,4 +260,4 @@ def call_arguments(command: Function) -> Function:
 def read_arguments(words: Iterable[str], document: str | None = None, option: str = "--args") -> "GivenArguments":
     """Read the arguments, before an event loop runs: while a loop waits for stdin, signals are not handled."""
     with interrupt_on_signals():
-        return cli.arguments.GivenArguments.from_words(words, document, option)
+        return cli.given_arguments.GivenArguments.from_words(words, document, option)

@@ -1,4 +1,4 @@
-"""Helpers of the OAuth endpoints: errors, JSON responses, form fields, rules for redirect URIs."""
+"""OAuth errors, JSON responses, form fields, and the rules for redirect URIs."""
 
 import hashlib
 import re
@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from dovetail.engine.rate_limits import network_of
 from dovetail.errors import ProtocolError
-from dovetail.transports.http.routes import PageRequest, PageResponse
+from dovetail.transports.http.routes import RouteRequest, RouteResponse
 
 FORM = "application/x-www-form-urlencoded"
 MAX_BYTES = 32 * 1024  # of a form or a query
@@ -26,7 +26,7 @@ PREFLIGHT = {
 _ALLOWED = re.compile(r"[!#$%&'()*+,\-./0-9:;=?@A-Z\[\]_a-z~]+")  # no spaces, quotes, backslashes, angle brackets
 _LOOPBACK_URI = re.compile(r"(http://(?:127\.0\.0\.1|localhost|\[::1\]))(?::[0-9]{1,5})?((?:[/?].*)?)")
 
-PageHandler = Callable[[PageRequest], Awaitable[PageResponse]]
+RouteHandler = Callable[[RouteRequest], Awaitable[RouteResponse]]
 
 
 class OAuthError(Exception):
@@ -56,12 +56,12 @@ class OAuthError(Exception):
         return cls(error, failure.message, status=max(failure.http_status, 400))
 
 
-def json_endpoint(handler: PageHandler) -> PageHandler:
+def json_endpoint(handler: RouteHandler) -> RouteHandler:
     """An endpoint that clients call: errors are JSON, too."""
 
-    async def page(request: PageRequest) -> PageResponse:
+    async def route(request: RouteRequest) -> RouteResponse:
         if request.method == "OPTIONS":
-            return PageResponse(b"", 204, PREFLIGHT)
+            return RouteResponse(b"", 204, PREFLIGHT)
         try:
             return await handler(request)
         except (OAuthError, ProtocolError) as failure:
@@ -69,24 +69,26 @@ def json_endpoint(handler: PageHandler) -> PageHandler:
         body: dict[str, object] = {"error": refusal.error, "error_description": refusal.description}
         return json_response(body, refusal.status, refusal.headers)
 
-    page.__name__, page.__qualname__ = handler.__name__, handler.__qualname__  # for the log
-    return page
+    route.__name__, route.__qualname__ = handler.__name__, handler.__qualname__  # for the log
+    return route
 
 
-def json_response(body: dict[str, object], status: int = 200, headers: Mapping[str, str] | None = None) -> PageResponse:
-    return PageResponse(body, status, {**NO_STORE, **ANY_ORIGIN, **(headers or {})})
+def json_response(
+    body: dict[str, object], status: int = 200, headers: Mapping[str, str] | None = None
+) -> RouteResponse:
+    return RouteResponse(body, status, {**NO_STORE, **ANY_ORIGIN, **(headers or {})})
 
 
 def digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def address_of(request: PageRequest) -> str:
+def address_of(request: RouteRequest) -> str:
     """The network that limits count: an IPv4 address, or the /64 of an IPv6 address."""
     return network_of(request.client or "") or "unknown"
 
 
-async def form_fields(request: PageRequest) -> dict[str, str]:
+async def form_fields(request: RouteRequest) -> dict[str, str]:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != FORM:
         raise OAuthError("invalid_request", f"The body must be {FORM}", status=415)

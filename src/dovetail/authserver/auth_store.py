@@ -14,9 +14,9 @@ import msgspec
 
 from dovetail.auth.jose import SigningKey
 from dovetail.auth.principal import Confidential
-from dovetail.authserver.endpoints import OAuthError, digest
+from dovetail.authserver.oauth_http import OAuthError, digest
+from dovetail.engine.options import Secrets
 from dovetail.engine.request_state import BadSeal, Sealer
-from dovetail.engine.workers import Secrets
 from dovetail.errors import ProtocolError
 from dovetail.state.base import MAX_TTL, Conflict, Entry, StateBackend, open_state
 from dovetail.state.memory import MemoryState

@@ -18,7 +18,7 @@ def _case(tools: int, targets: dict[str, float]) -> Case:
         offer = Offer(tools=1 if contender.endswith(ALONE) else tools)
         return loaded(contender.removesuffix(ALONE), settings, offer, call("add", ARGUMENTS), check_sum)
 
-    return Case(f"catalogue-{tools}", f"HTTP call with {tools:,} tools", "calls/s", True, CONTENDERS, opened, targets)
+    return Case(f"catalog-{tools}", f"HTTP call with {tools:,} tools", "calls/s", True, CONTENDERS, opened, targets)
 
 
 CASES = [_case(50, {}), _case(500, {}), _case(5_000, {"dovetail-1": 0.95})]
