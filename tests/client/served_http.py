@@ -9,11 +9,22 @@ from typing import Any
 
 import uvicorn
 
+from dovetail import Client
+from dovetail.client.config import make_transport
 from dovetail.client.subscriptions import ChangeStream
+from dovetail.client.transports.aiohttp import HttpLimits
 from dovetail.engine.subscriptions import Change
 from hosting import UvicornHost, listening_at
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
+BRISK = HttpLimits(first_retry_delay=0.01, max_retry_delay=0.05)
+OF_TRANSPORT = {"headers", "auth", "transport"}
+
+
+def brisk_client(target: Any, **options: Any) -> Client:
+    """A client that opens broken streams again at once."""
+    rest = {name: value for name, value in options.items() if name not in OF_TRANSPORT}
+    return Client(make_transport(target, options, BRISK), **rest)  # type: ignore[arg-type]
 
 
 def free_port() -> int:

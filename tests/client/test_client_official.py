@@ -9,7 +9,7 @@ from typing import Any
 import interop_official
 import node_tools
 import pytest
-from served_http import served, until
+from served_http import brisk_client, served, until
 from server_process import serving
 
 import nodejs
@@ -20,7 +20,6 @@ from dovetail.client.transports.http import HttpTransport
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.usefixtures("brisk"),
     pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
@@ -65,7 +64,7 @@ class User:
         return {"name": "Ada", "check": True} if question.mode == "form" else True
 
     def connect(self, target: Any) -> Client:
-        return Client(
+        return brisk_client(
             target,
             timeout=30,
             elicitation_handler=self.fill_in,
@@ -159,7 +158,7 @@ async def over_http(version: str, **options: Any) -> AsyncIterator[Client]:
 async def over_sse(version: str, **options: Any) -> AsyncIterator[Client]:
     async with (
         served(interop_official.make().sse_app()) as origin,
-        Client(f"{origin}/sse", transport="sse", protocol_version=version, **options) as client,
+        brisk_client(f"{origin}/sse", transport="sse", protocol_version=version, **options) as client,
     ):
         yield client
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import small_server
-from served_http import free_port, next_of, served, until
+from served_http import brisk_client, free_port, next_of, served, until
 from small_server import EVERY, every_revision, make_server
 
 from dovetail.auth import ApiKeys, Auth, Principal
@@ -27,7 +27,6 @@ from process_stage import HELPERS, is_alive, pid_in, shell
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.usefixtures("brisk"),
     pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging"),
 ]
 
@@ -46,7 +45,7 @@ async def connected(way: str, **options: Any) -> AsyncIterator[Client]:
         if way in ("http", "sse"):
             origin = await held.enter_async_context(served(make_server().asgi()))
             target, options["transport"] = f"{origin}/{'mcp' if way == 'http' else 'sse'}", way
-        yield await held.enter_async_context(Client(target, **options))
+        yield await held.enter_async_context(brisk_client(target, **options))
 
 
 @pytest.mark.parametrize(("way", "version"), WAYS)
@@ -82,7 +81,7 @@ async def test_a_server_that_starts_again(version: str | None, transport: Any, g
     url = f"http://127.0.0.1:{port}/{'sse' if transport else 'mcp'}"
     app = make_server().asgi()
     async with served(app, port):
-        client = Client(url, protocol_version=version, transport=transport, timeout=5)
+        client = brisk_client(url, protocol_version=version, transport=transport, timeout=5)
         await client.__aenter__()
         stream = client.listen(tools=True)
         changes = await stream.__aenter__()
@@ -206,7 +205,7 @@ async def test_a_token_means_in_process_what_it_means_over_http(token: str, vers
     server = guarded_server()
     here = await experience(Client(server, auth=token, protocol_version=version))
     async with served(server.asgi()) as origin:
-        there = await experience(Client(f"{origin}/mcp", auth=token, protocol_version=version))
+        there = await experience(brisk_client(f"{origin}/mcp", auth=token, protocol_version=version))
     assert here == there
     assert ("write" in here[0]) is (token == ALICE)
 
