@@ -174,16 +174,16 @@ def test_what_is_published_was_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for suffix in (".png", ".svg"):
         (tmp_path / f"plot{suffix}").write_text("drawn")
     monkeypatch.setattr("benchmarks.plot.draw", lambda file: None)
-    monkeypatch.setattr("benchmarks.__main__.PUBLISHED", tmp_path / "published")
+    published = tmp_path / "published"
     monkeypatch.setattr(sys, "argv", ["benchmarks", "--show", "--out", str(tmp_path)])
-    assert main() == 0
+    assert main(published) == 0
     assert not list(tmp_path.glob("published*"))
     monkeypatch.setattr(sys, "argv", [*sys.argv, "--publish"])
-    assert main() == 0
+    assert main(published) == 0
     assert {path.name for path in tmp_path.glob("published*")} == {"published.png", "published.svg"}
     monkeypatch.setattr(sys, "argv", [*sys.argv, "--quick"])
     with pytest.raises(SystemExit, match="a trial"):
-        main()
+        main(published)
 
 
 # ── wrk ──

@@ -86,8 +86,8 @@ class Process:
 class Program(Process):
     """Write lines, read lines. All that it has written is checked in the end."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__([sys.executable, str(PROGRAM), json.dumps(options)])
+    def __init__(self, path: Path, **options: Any) -> None:
+        super().__init__([sys.executable, str(path), json.dumps(options)])
         self.witness = official.Witness()
         self.lines: queue.Queue[bytes] = queue.Queue()
         self.ids = itertools.count(1)
@@ -157,8 +157,8 @@ def programs() -> Iterator[Start]:
     """Gives a function that starts programs, and ends and judges them all."""
     with contextlib.ExitStack() as stack:
 
-        def start(*, listen: bool = True, **options: Any) -> Program:
-            program = Program(**options)
+        def start(path: Path = PROGRAM, *, listen: bool = True, **options: Any) -> Program:
+            program = Program(path, **options)
             stack.callback(program.close)
             if listen:
                 program.read_stdout()

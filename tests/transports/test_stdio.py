@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import served
 from served import ENVIRONMENT, HELLO, META, PROGRAM, PROMPTLY, Program, Start, modern_call, programs, request, text
 
 from dovetail.errors import SetupError
@@ -252,13 +251,12 @@ def test_open_streams_get_their_final_result(start: Start, by: int | None) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize(("tool", "by"), [("print", signal.SIGTERM), ("logging", None), ("", None)])
 def test_a_client_that_does_not_read_does_not_delay_the_end(
-    start: Start, by: int | None, tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, by: int | None, tool: str, tmp_path: Path
 ) -> None:
     """Neither a thread that waits for stderr, nor answers that wait for stdout."""
-    source = f"import runpy; runpy.run_path({str(served.PROGRAM)!r})['server'].run()"
-    monkeypatch.setattr(served, "PROGRAM", tmp_path / "quiet.py")  # one that does not itself print after `run`
-    served.PROGRAM.write_text(source)
-    program = start(listen=False)
+    quiet = tmp_path / "quiet.py"  # one that does not itself print after `run`
+    quiet.write_text(f"import runpy; runpy.run_path({str(PROGRAM)!r})['server'].run()")
+    program = start(quiet, listen=False)
     if tool:
         program.send(modern_call(1, "flood", target=tool))
     else:
