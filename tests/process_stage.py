@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 SERVER = """
@@ -34,11 +35,15 @@ def shell(folder: Path, helper: str) -> list[str]:
 def pid_in(folder: Path) -> int:
     """Of the helper, as soon as it runs."""
     written = folder / "helper.pid"
-    deadline = time.monotonic() + 20
-    while not (written.exists() and written.read_text().endswith(" ")):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: written.exists() and written.read_text().endswith(" "))
     return int(written.read_text())
+
+
+def wait_until(is_so: Callable[[], bool], otherwise: Callable[[], str] = str) -> None:
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline, otherwise()
+        time.sleep(0.02)
 
 
 def is_alive(pid: int) -> bool:

@@ -16,7 +16,7 @@ from mcp.client.subscriptions import ResourceUpdated, SubscriptionLost, ToolsLis
 from dovetail import Context
 from dovetail.reference import create_server
 from dovetail.transports.http.options import HttpOptions
-from http_serving import listening
+from http_serving import endpoint_of, listening, until
 from sdk import (
     HANDSHAKE,
     HANDSHAKES,
@@ -57,6 +57,7 @@ class Served:
         self.interrupted = asyncio.Event()
         self.server = create_server(diagnostics=True, notes=notes)
         self.server.add_tool(self.linger)
+        self.app = self.server.asgi()
         self.root = ""
 
     async def linger(self, ctx: Context) -> None:
@@ -73,7 +74,7 @@ class Served:
 
     @asynccontextmanager
     async def live(self) -> AsyncIterator["Served"]:
-        async with listening(self.server.asgi(), HttpOptions(port=0)) as self.root:
+        async with listening(self.app, HttpOptions(port=0)) as self.root:
             yield self
 
 
@@ -303,7 +304,7 @@ async def test_changes_made_meanwhile_are_notified_afterwards(served: Served, wi
         served.grow("fern")
         await _heard(talk, LIST_CHANGED)
         wire.cut()
-        await anyio.sleep(0.1)
+        await until(lambda: not endpoint_of(served.app).streams.current)
         served.grow("moss")
         await talk.transcript.until(lambda _: [each.get("method") for each in heard].count(LIST_CHANGED) == 2)
         assert (await session.list_tools()).tools[-1].name == "moss"

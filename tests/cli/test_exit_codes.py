@@ -6,7 +6,6 @@ import shlex
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,7 +18,7 @@ import pytest
 from command_stage import BIN, PROMPTLY, environment, serve_in_process, spawned, typed
 
 from dovetail.cli.output import BROKEN_PIPE, FAILED, USAGE_ERROR
-from process_stage import is_alive, pid_in, shell
+from process_stage import is_alive, pid_in, shell, wait_until
 
 pytestmark = pytest.mark.long
 
@@ -338,15 +337,15 @@ def reset_signals() -> None:
 def test_signals(tmp_path: Path, numbers: list[int], code: int) -> None:
     program = shell(tmp_path, "deaf")
     program[-1] = program[-1].replace("server.py;", "silent.py;")
-    (tmp_path / "silent.py").write_text("import sys; sys.stdin.read()")
+    (tmp_path / "silent.py").write_text("import sys; open('asked', 'w'); sys.stdin.read(); open('closed', 'w')")
     command = subprocess.Popen(
         [BIN / "dovetail", "list", "--", *program], cwd=tmp_path, env=environment(), stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=reset_signals,
     )  # fmt: skip
     try:
         pid = pid_in(tmp_path)
-        for number in numbers:
-            time.sleep(0.5)  # nothing tells what it waits for
+        for number, sign in zip(numbers, ("asked", "closed"), strict=False):  # it waits for a response, for the end
+            wait_until((tmp_path / sign).exists)
             command.send_signal(number)
         assert command.wait(PROMPTLY) == code
         assert not is_alive(pid)

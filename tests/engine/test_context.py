@@ -294,7 +294,8 @@ TELLING: dict[str, Callable[[Context, int], Awaitable[None]]] = {
 @pytest.mark.parametrize("listens", [True, False])
 @pytest.mark.parametrize("tell", TELLING.values(), ids=TELLING)
 async def test_others_are_served_meanwhile(tell: Any, listens: bool) -> None:
-    server, stopped = Server("rows", version="1", log_level="info"), asyncio.Event()
+    server = Server("rows", version="1", log_level="info")
+    begun, stopped = asyncio.Event(), asyncio.Event()
     server.add_tool(lambda: "hello", name="hello")
 
     @server.tool
@@ -302,13 +303,14 @@ async def test_others_are_served_meanwhile(tell: Any, listens: bool) -> None:
         try:
             for count in itertools.count(1):
                 await tell(ctx, count)
+                begun.set()
         finally:
             stopped.set()
 
     handlers: dict[str, Any] = {"progress_handler": lambda *_: None, "log_handler": lambda _: None} if listens else {}
     async with asyncio.timeout(20), Client(server, protocol_version="2025-11-25", **handlers) as client:
         endless = asyncio.create_task(client.call_tool("work"))
-        await asyncio.sleep(0.05)
+        await begun.wait()
         assert (await client.call_tool("hello")).data == "hello"
         endless.cancel()
         await stopped.wait()

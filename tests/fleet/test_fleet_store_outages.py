@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -42,6 +42,16 @@ async def ready(http: aiohttp.ClientSession, workers: Sequence[FleetProcess], st
                 async with http.get(f"{worker.origin}/ready") as reply:
                     if reply.status == status and words in (await reply.json())["status"]:
                         break
+                await asyncio.sleep(0.05)
+
+
+async def noticed(workers: Sequence[FleetProcess], outage: Callable[[], None]) -> None:
+    """Begin an outage of the store, and wait until each worker has lost its connection."""
+    known = [worker.said.count("is out of reach") for worker in workers]
+    await asyncio.to_thread(outage)
+    async with asyncio.timeout(RECOVERED_SECONDS):
+        for worker, before in zip(workers, known, strict=True):
+            while worker.said.count("is out of reach") == before:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
 
@@ -193,12 +203,10 @@ async def test_after_each_outage_all_are_notified_of_everything_once(
     two: Fleet, http: aiohttp.ClientSession, redis: FleetProcess, listeners: list[Listener]
 ) -> None:
     """A change may have been missed meanwhile, so each listener is notified of all that it asked for."""
-    await asyncio.to_thread(redis.kill)
-    await asyncio.sleep(1.0)
+    await noticed(two.workers, redis.kill)
     await asyncio.to_thread(redis.start)
     await all_are_notified(listeners, Counter(dict.fromkeys(EVERYTHING, 1)))
-    redis.pause()
-    await asyncio.sleep(4.5)  # longer than any command waits, and than it takes to notice
+    await noticed(two.workers, redis.pause)
     redis.go_on()
     await all_are_notified(listeners, Counter(dict.fromkeys(EVERYTHING, 2)))
     async with Redis(port=redis.port) as asker:  # cut lines are no better: what was published meanwhile is lost

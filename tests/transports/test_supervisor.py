@@ -15,6 +15,8 @@ from served import HELLO, SIGNALS, HttpProgram, StartHttp, children_of, http_pro
 from dovetail import Server, SetupError
 from dovetail.transports.supervisor import RestartPolicy
 
+NONE_FAILS = {"restarts": {"min_uptime": 0.0}}  # however soon a worker ends, it does not count as one that can't start
+
 pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"), pytest.mark.slow]
 
 
@@ -65,9 +67,8 @@ def who(program: HttpProgram) -> int:
 
 
 def test_a_worker_that_is_killed_is_replaced(start: StartHttp) -> None:
-    program, pids = started(start)
+    program, pids = started(start, timings=NONE_FAILS)
     for _ in range(2):
-        time.sleep(RestartPolicy().min_uptime)  # or else it would count as one that can't start
         victim = children_of(program.process.pid)[0]
         os.kill(victim, signal.SIGKILL)
         program.hears(f"worker {victim} ended by signal 9 (Killed) and is replaced")
@@ -113,8 +114,7 @@ def test_a_worker_that_does_not_end_is_killed(start: StartHttp) -> None:
 
 
 def test_the_workers_end_when_their_parent_is_killed(start: StartHttp) -> None:
-    program, pids = started(start)
-    time.sleep(RestartPolicy().min_uptime)
+    program, pids = started(start, timings=NONE_FAILS)
     os.kill(pids[0], signal.SIGKILL)  # the replacement must not hold the other one's lifeline
     program.hears("lifespan entered", 3)
     pids = children_of(program.process.pid)
