@@ -13,8 +13,8 @@ from dovetail import Server
 from dovetail.engine.concurrency import CallTimeout, FleetLimit, Limit, with_timeout
 from dovetail.engine.workers import LeaseTimings
 from dovetail.errors import Busy, ServerBusy, ToolBusy
-from far_state import FarState
 from http_serving import until
+from remote_state import RemoteState
 from wire import MODERN, Wire
 
 
@@ -157,7 +157,7 @@ class Fleet:
 
     def __init__(self, workers: int, slots: int, queue: int = 100) -> None:
         self.now = 0.0
-        self.state = FarState(clock=lambda: self.now)
+        self.state = RemoteState(clock=lambda: self.now)
         self.limits = [
             FleetLimit(self.state, "press", slots, queue, None, LeaseTimings(LEASE, 0.02)) for _ in range(workers)
         ]
@@ -329,7 +329,7 @@ async def test_never_more_than_its_slots_and_cancellations_lose_none(workers: in
 
 
 async def test_a_tool_runs_once_in_all_workers() -> None:
-    state, go, running, most = FarState(), asyncio.Event(), list[int](), list[int]()
+    state, go, running, most = RemoteState(), asyncio.Event(), list[int](), list[int]()
 
     async def press() -> str:
         running.append(1)
@@ -338,7 +338,7 @@ async def test_a_tool_runs_once_in_all_workers() -> None:
         running.pop()
         return "pressed"
 
-    def worker(state: FarState | None, **options: Any) -> Wire:
+    def worker(state: RemoteState | None, **options: Any) -> Wire:
         server = Server("factory", **options)
         server.add_tool(press, max_concurrency=1)
         server.engine.state = state or server.engine.state

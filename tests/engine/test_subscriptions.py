@@ -17,8 +17,8 @@ from dovetail.engine.workers import WorkerLease
 from dovetail.protocol.session import MAX_SUBSCRIPTIONS, Session
 from dovetail.state.base import StoreUnavailable
 from dovetail.state.memory import MemoryState
-from far_state import FarState
 from http_serving import settle, until
+from remote_state import RemoteState
 from wire import MODERN, Wire
 
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
@@ -469,7 +469,7 @@ class RefreshingWorker:
 
 
 async def test_a_refresh_runs_at_every_worker_and_each_announces_it() -> None:
-    state = FarState()
+    state = RemoteState()
     workers = [RefreshingWorker(state) for _ in range(3)]
     listeners = [state.listen(["refresh"]) for _ in workers]
     pairs = zip(workers[:2], listeners, strict=False)
@@ -493,7 +493,7 @@ async def test_a_refresh_runs_at_every_worker_and_each_announces_it() -> None:
 async def test_a_function_that_fails_is_raised_here_and_what_it_changed_is_announced(
     shared: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    state = FarState() if shared else MemoryState()
+    state = RemoteState() if shared else MemoryState()
     worker, other = RefreshingWorker(state, fails=True), RefreshingWorker(state, fails=True)
     for number in (1, 2):
         with pytest.raises(ValueError, match="no database"):
