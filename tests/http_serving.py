@@ -25,7 +25,7 @@ class Stage:
         self.go = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.ran: list[str] = []
-        for tool in (self.work, self.tell, self.add):
+        for tool in (self.work, self.warn, self.add):
             self.server.add_tool(tool)
         for name in ("one", "two"):
             self.server.add_resource(f"test://{name}", lambda: "1", name=name)
@@ -44,14 +44,14 @@ class Stage:
             raise
         return "done"
 
-    async def tell(self, ctx: Context, times: int = 1) -> str:
+    async def warn(self, ctx: Context, times: int = 1) -> str:
         """Notifies, waits, and notifies again."""
         for _ in range(times):
             await ctx.warning("first")
         self.entered.set()
         await self.go.wait()
         await ctx.warning("second")
-        return "told"
+        return "warned"
 
     async def add(self, a: int, b: int) -> int:
         return a + b

@@ -173,7 +173,7 @@ async def test_everything_with_the_official_client(
 
 
 @pytest.mark.parametrize("way", ["in process", "stdio", "http", "sse"])
-async def test_the_client_hears_when_the_user_is_done(reached: Any, way: str) -> None:
+async def test_the_client_is_notified_when_the_user_is_done(reached: Any, way: str) -> None:
     seen: list[ElicitRequest] = []
     done: list[str] = []
 
@@ -239,11 +239,11 @@ async def test_an_author_who_does_not_or_can_not_wait_gets_a_clear_error(
         getattr(ctx, name)(*arguments)
         return "done"
 
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as received:
         warnings.simplefilter("always")
         assert await call(forgets, "2025-11-25") == "done"
         gc.collect()
-    assert f"coroutine 'ctx.{name}' was never awaited" in [str(each.message) for each in heard]
+    assert f"coroutine 'ctx.{name}' was never awaited" in [str(each.message) for each in received]
     assert "failed" in await call(can_not, "2026-07-28", thread=False)
     assert reason(caplog).startswith(f"ctx.{name}: a def function with thread=False can't wait")
 

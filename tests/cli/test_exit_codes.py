@@ -214,7 +214,7 @@ class Hearing(BaseHTTPRequestHandler):
     """Keeps the headers that came, and answers nothing that a client could use."""
 
     def do_POST(self) -> None:
-        self.server.heard.append((self.path, {name.lower(): text for name, text in self.headers.items()}))
+        self.server.received.append((self.path, {name.lower(): text for name, text in self.headers.items()}))
         self.rfile.read(int(self.headers.get("content-length", 0)))
         self.send_response(self.server.status)
         self.send_header("content-length", "0")
@@ -228,7 +228,7 @@ class Hearing(BaseHTTPRequestHandler):
 @pytest.fixture
 def ear() -> Iterator[Any]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Hearing) as server:
-        server.heard, server.status = [], 404
+        server.received, server.status = [], 404
         Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}).start()
         yield server
         server.shutdown()
@@ -257,9 +257,9 @@ def test_headers(
     done = typed(folder, "list", "mcp.json:far", *words, **env)
     assert done.returncode != 0
     assert SECRET not in done.stderr.decode()
-    path, heard = ear.heard[0]
+    path, received = ear.received[0]
     assert path == f"/{SECRET}/mcp?key={SECRET}"
-    assert (heard.get("authorization"), heard.get("x-tenant")) == (authorization, tenant)
+    assert (received.get("authorization"), received.get("x-tenant")) == (authorization, tenant)
 
 
 def test_a_page_that_is_no_mcp_server(folder: Path, ear: Any) -> None:

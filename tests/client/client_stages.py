@@ -54,11 +54,11 @@ class RecordingHandler:
     """Records notifications and lost connections."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[str, Any]] = []
+        self.received: list[tuple[str, Any]] = []
         self.reasons: list[str] = []
 
     def handle_notification(self, method: str, params: Any) -> None:
-        self.heard.append((method, json.loads(bytes(params))))
+        self.received.append((method, json.loads(bytes(params))))
 
     def prepare_reply(self, method: str, params: Any) -> Any:
         raise ProtocolError(f"Method not found: {method}", code=-32601)

@@ -152,7 +152,7 @@ async def test_closing_ends_what_waits(transport: ScriptedTransport, handler: Re
     assert transport.closed == 1
     transport.say({"jsonrpc": "2.0", "method": "late"})
     await turn()
-    assert handler.heard == []
+    assert handler.received == []
 
 
 async def test_progress_goes_to_its_request_alone(
@@ -175,7 +175,7 @@ async def test_progress_goes_to_its_request_alone(
     transport.say(result(transport.sent[0], {}))
     await task
     assert seen == [(1.0, 2.0, "half"), (2.0, None, None)]
-    assert handler.heard == []
+    assert handler.received == []
 
 
 async def test_handlers_may_be_async_and_may_fail(transport: ScriptedTransport, talk: Dispatcher, caplog: Any) -> None:

@@ -152,11 +152,11 @@ async def test_a_listener_does_not_wait_for_a_request() -> None:
 
 
 async def test_the_stream_is_opened_again_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[Any] = []
+    received: list[Any] = []
     behave = Announcing()
     async with (
         Scripted(behave) as server,
-        brisk_client(server.url, log_handler=lambda message: heard.append(message.data)) as client,
+        brisk_client(server.url, log_handler=lambda message: received.append(message.data)) as client,
     ):
         for number in range(1, 8):
             await until(lambda: len(behave.streams) == number)  # noqa: B023
@@ -165,9 +165,9 @@ async def test_the_stream_is_opened_again_for_ever(monkeypatch: pytest.MonkeyPat
             if number > 1:
                 stream.event(log_message(number - 1), id=f"g-{number - 1}")  # a replay of what has come already
             stream.event(log_message(number), id=f"g-{number}", retry=1)
-            await until(lambda: len(heard) == number)  # noqa: B023
+            await until(lambda: len(received) == number)  # noqa: B023
             stream.cut() if number % 2 else stream.finish()
-        assert heard == [1, 2, 3, 4, 5, 6, 7]
+        assert received == [1, 2, 3, 4, 5, 6, 7]
         await client.ping()
         assert behave.session == 1
 
@@ -220,11 +220,11 @@ class Resuming:
 @pytest.mark.parametrize("replay_all", [True, False])
 async def test_an_answer_is_taken_up_again_as_often_as_it_takes(cut: bool, replay_all: bool) -> None:
     behave = Resuming(12, cut=cut, replay_all=replay_all)
-    heard: list[float] = []
+    received: list[float] = []
     async with Scripted(behave) as server, brisk_client(server.url) as client:
-        result = await client.call_tool("any", progress_handler=lambda value, *_: heard.append(value))
+        result = await client.call_tool("any", progress_handler=lambda value, *_: received.append(value))
         assert result.text == "finally"
-        assert heard == list(range(1, 12))  # each once
+        assert received == list(range(1, 12))  # each once
         assert behave.resumed == [f"c-{number}" for number in range(12)]
         assert server.said().count("POST tools/call") == 1
 
@@ -294,10 +294,10 @@ async def test_an_old_server_is_found_out(refusal: int) -> None:
     behave = Old(refusal=refusal)
     async with Scripted(behave) as server, brisk_client(f"{server.origin}/sse") as client:
         assert client.protocol_version == "2024-11-05"
-        heard: list[float] = []
-        result = await client.call_tool("any", progress_handler=lambda value, *_: heard.append(value))
+        received: list[float] = []
+        result = await client.call_tool("any", progress_handler=lambda value, *_: received.append(value))
         assert result.text == "old"
-        assert heard == [1]
+        assert received == [1]
         assert [(request.verb, request.path.partition("?")[0], request.method) for request in server.requests] == [
             ("POST", "/sse", "server/discover"), ("POST", "/sse", "initialize"), ("GET", "/sse", None),
             ("POST", "/messages", "initialize"), ("POST", "/messages", "notifications/initialized"),

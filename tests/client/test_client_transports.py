@@ -51,15 +51,17 @@ async def connected(way: str, **options: Any) -> AsyncIterator[Client]:
 @pytest.mark.parametrize(("way", "version"), WAYS)
 async def test_everything_a_server_offers(way: str, version: str | None, witness: Witness) -> None:
     logs: list[Any] = []
-    heard: list[Any] = []
+    reports: list[Any] = []
     options = {"transcript": witness.see, "log_handler": lambda message: logs.append(message.data)}
     async with connected(way, protocol_version=version, **options) as client:
         assert client.protocol_version == (version or "2026-07-28")
         assert client.server_info is not None
         assert "add" in [tool.name for tool in await client.list_tools()]
-        result = await client.call_tool("work", {"steps": 2}, progress_handler=lambda *report: heard.append(report[:2]))
+        result = await client.call_tool(
+            "work", {"steps": 2}, progress_handler=lambda *report: reports.append(report[:2])
+        )
         assert result.text == "done"
-        assert heard == [(1, 2), (2, 2)]
+        assert reports == [(1, 2), (2, 2)]
         await until(lambda: logs == ["did 1", "did 2"])
         with pytest.raises(ToolError, match="The cupboard is bare"):
             await client.call_tool("fail")
@@ -180,7 +182,7 @@ def guarded_server(**options: Any) -> Server:
     return server
 
 
-async def heard_of(work: Awaitable[Any]) -> Any:
+async def changes_of(work: Awaitable[Any]) -> Any:
     try:
         found = await work
         return found.data if isinstance(found, CallToolResult) else found
@@ -194,8 +196,8 @@ async def experience(client: Client) -> list[Any]:
         return [
             [tool.name for tool in await client.list_tools()],
             [resource.uri for resource in await client.list_resources()],
-            [await heard_of(client.call_tool(name)) for name in ("whoami", "write", "rule")],
-            await heard_of(client.read_resource("notes://all")),
+            [await changes_of(client.call_tool(name)) for name in ("whoami", "write", "rule")],
+            await changes_of(client.read_resource("notes://all")),
         ]
 
 

@@ -224,8 +224,8 @@ async def test_a_file_that_is_gone_is_no_longer_watched_after_the_last_subscript
     async with Wire(server, "2025-11-25") as wire:
         await wire.ask("resources/subscribe", {"uri": "docs://f/a"})
         (tmp_path / "a").unlink()
-        told = {message["method"]: message.get("params") for message in (await wire.receive(), await wire.receive())}
-        assert told == {
+        found = {message["method"]: message.get("params") for message in (await wire.receive(), await wire.receive())}
+        assert found == {
             "notifications/resources/updated": {"uri": "docs://f/a"},
             "notifications/resources/list_changed": None,
         }

@@ -435,7 +435,7 @@ async def test_middleware_sees_questions_as_results_and_may_make_the_request_twi
 @pytest.mark.rule("SA-8")
 @pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates sampling")  # a warning once in a process
 async def test_nothing_said_to_a_model_is_kept_for_the_next_question() -> None:
-    server, heard = Server("models"), list[Any]()
+    server, received = Server("models"), list[Any]()
 
     @server.tool
     async def think(ctx: Context) -> str:
@@ -443,12 +443,12 @@ async def test_nothing_said_to_a_model_is_kept_for_the_next_question() -> None:
         return (await ctx.sample("Second")).text
 
     def answer(request: Any) -> str:
-        heard.append([block["text"] for message in request.messages for block in message["content"]])
+        received.append([block["text"] for message in request.messages for block in message["content"]])
         return "Yes."
 
     async with Client(server, sampling_handler=answer) as client:
         await client.call_tool("think")
-    assert heard == [["First"], ["Second"]]
+    assert received == [["First"], ["Second"]]
 
 
 @pytest.mark.rule("EL-19")

@@ -256,14 +256,14 @@ async def test_a_caller_that_comes_too_often_is_refused_with_the_reason(version:
     async with Wire(server, version) as wire:
         served, refused = [await wire.ask("tools/call", {"name": "rare"}) for _ in range(2)]
         assert (served["isError"], refused["isError"]) == (False, True)
-        told = "The tool rare takes 1 call per hour from each caller; try again in "  # for the model
-        assert refused["content"][0]["text"].startswith(told)
+        text = "The tool rare takes 1 call per hour from each caller; try again in "  # for the model
+        assert refused["content"][0]["text"].startswith(text)
         assert (await wire.ask("tools/call", {"name": "work"}))["isError"] is False
         error = await wire.refusal("tools/call", {"name": "work"})
     seconds = error["data"]["retryAfter"]
     assert 0 < seconds <= 86_400
-    told = f"This server takes 3 requests per day from all callers together; try again in {seconds} s."
-    assert (error["code"], error["message"]) == (INTERNAL_ERROR, told)
+    text = f"This server takes 3 requests per day from all callers together; try again in {seconds} s."
+    assert (error["code"], error["message"]) == (INTERNAL_ERROR, text)
 
 
 @pytest.mark.parametrize("is_shared", [False, True])

@@ -55,7 +55,7 @@ def test_round_trip(data: bytes, secrets: list[bytes]) -> None:
     assert Sealer(secrets).open(token) == data
 
 
-def test_a_seal_tells_nothing_and_is_never_the_same() -> None:
+def test_a_seal_reveals_nothing_and_is_never_the_same() -> None:
     tokens = {sealer.seal(DATA) for _ in range(100)}
     assert len(tokens) == len({raw(token)[SALT] for token in tokens}) == 100
     assert not any(word in raw(token) for token in tokens for word in (b"answers", OURS[:8]))

@@ -293,8 +293,8 @@ async def opened_by_rule(worker: Worker, rule: Rule, caller: str) -> None:
     if isinstance(expected, type):
         with pytest.raises(expected) as refusal:
             await worker.open(caller=caller)
-        told = (refusal.value.http_status, getattr(refusal.value, "retry_after", None))
-        assert told == ((429, RECENT_USE) if expected is RateLimited else (503, told[1]))
+        given = (refusal.value.http_status, getattr(refusal.value, "retry_after", None))
+        assert given == ((429, RECENT_USE) if expected is RateLimited else (503, given[1]))
         return
     if expected is not None:
         rule.remove(expected)

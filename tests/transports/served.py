@@ -54,7 +54,7 @@ class Process:
     def said(self) -> str:
         return self.errors.decode()
 
-    def hears(self, text: str, times: int = 1) -> None:
+    def until_logged(self, text: str, times: int = 1) -> None:
         self.until(lambda: self.said.count(text) >= times)
 
     def until(self, is_so: Callable[[], Any]) -> None:
@@ -126,7 +126,7 @@ class Program(Process):
     def begin(self, tool: str) -> None:
         """Call a tool that says so on stderr, and wait until it does."""
         self.send(modern_call("begun", tool))
-        self.hears(f"{tool} runs")
+        self.until_logged(f"{tool} runs")
 
     def end_input(self) -> None:
         self.process.stdin.close()
@@ -235,7 +235,7 @@ class HttpProgram(Process):
     def begin(self, tool: str, **arguments: Any) -> http.client.HTTPConnection:
         """A call that says so on stderr, under way."""
         connection = self._send("tools/call", {"name": tool, "arguments": arguments, "_meta": META}, {})
-        self.hears(f"{tool} runs")
+        self.until_logged(f"{tool} runs")
         return connection
 
     def listen(self) -> http.client.HTTPResponse:

@@ -31,7 +31,7 @@ def test_what_a_program_says_is_judged(options: dict[str, int]) -> None:
         assert program.ready().call("echo", text="well formed")["content"]
         assert COMPLAINT not in program.said
         assert program.post("tools/list", {"_meta": META}).read()
-        program.hears(COMPLAINT)
+        program.until_logged(COMPLAINT)
     finally:
         with pytest.raises(AssertionError, match=COMPLAINT):
             program.close()

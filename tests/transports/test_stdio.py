@@ -92,7 +92,7 @@ def test_after_bad_input_the_next_request_works(program: Program) -> None:
 def test_long_blank_and_unended_lines_and_a_cancelled_call_which_is_silent(start: Start) -> None:
     program = start(max_message_bytes=100_000)
     program.send(modern_call("gone", "nap", seconds=600))
-    program.hears("nap runs")
+    program.until_logged("nap runs")
     program.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "gone"}})
     hidden, first, last = (json.dumps(modern_call(id, "echo", text=id)).encode() for id in ("hidden", "first", "last"))
     program.write(b'"' + b"x" * 200_000 + hidden + b"\n")  # one line that is too long
@@ -302,7 +302,7 @@ def test_the_program_goes_on_after_the_end_of_a_server_with_a_stuck_thread(rest:
 @pytest.mark.slow
 def test_a_signal_while_the_lifespan_begins(start: Start) -> None:
     program = start(lifespan="hangs at the start")
-    program.hears("lifespan entered")
+    program.until_logged("lifespan entered")
     program.ends(by=signal.SIGTERM)
 
 
