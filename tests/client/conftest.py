@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
-from client_stages import AskingServer, Behave
+from scripted import AskingServer, Behave
 
 from dovetail import Client
 

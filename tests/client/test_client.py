@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from client_stages import AskingServer, ScriptedTransport, result
 from msgspec import Raw
+from scripted import AskingServer, ScriptedTransport, result
 from sign_in_stage import Person, notes
 from small_server import every_revision, make_server
 

@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from client_stages import AskingServer, ScriptedTransport, error, modern, result
 from msgspec import Raw
+from scripted import AskingServer, ScriptedTransport, error, modern, result
 from served_http import Scripted, ScriptedRequest
 
 from dovetail import Change, Client

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import served_http
-from client_stages import RecordingHandler, ScriptedTransport, error, result
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted import RecordingHandler, ScriptedTransport, error, result
 
 from dovetail.client.dispatcher import Dispatcher
 from dovetail.client.negotiation import ClientIdentity, NegotiatedProtocol, Negotiation

@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from client_stages import MODERN, modern
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted import MODERN, modern
 from served_http import Scripted, ScriptedRequest, brisk_client, free_port, handshake, until
 
 from dovetail import Client

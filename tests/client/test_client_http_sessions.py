@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from client_stages import ScriptedTransport, result, text
+from scripted import ScriptedTransport, result, text
 from served_http import DISCOVERED, INFO, Scripted, ScriptedRequest, brisk_client, handshake, next_of, until
 from small_server import every_revision, make_server
 

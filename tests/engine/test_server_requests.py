@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from asking_stage import AskingStage, answer_to, progress_on
 from dovetail import Context, Elicit, InputRequired, Server
 from dovetail.engine import server_requests
 from dovetail.engine.connection import Call
@@ -28,6 +27,7 @@ from dovetail.state.base import StoreUnavailable
 from http_serving import settle, until
 from http_wire import text_of
 from remote_state import RemoteState
+from server_requests import AskingStage, answer_to, progress_on
 from wire import CLIENT, MODERN, Wire
 
 LEGACY = "2025-11-25"

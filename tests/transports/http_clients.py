@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from asking_stage import AskingStage, answer_to
 from dovetail import Context, Field, Server
 from dovetail.protocol import jsonrpc
 from dovetail.state.base import StateBackend, StoreUnavailable
 from http_serving import PausingState, Stage, endpoint_of, nothing_left, settle
 from http_wire import LOG_KEY, HttpExchange, HttpWire, hello, message, post, text_of
+from server_requests import AskingStage, answer_to
 
 LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 PARSE_ERROR, INVALID_REQUEST, NOT_FOUND, MISMATCH, UNSUPPORTED = -32700, -32600, -32601, -32020, -32022

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from http_clients import TOOLS, ask, finished_call, leave, note, reply
 
-from asking_stage import AskingStage, answer_to
 from dovetail.errors import QuestionFailed
 from dovetail.state.memory import MemoryState
 from dovetail.transports.http import get_stream
 from http_serving import Serve, settle
 from http_wire import HANDSHAKE, HttpWire
+from server_requests import AskingStage, answer_to
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from http_clients import TOOLS, Fleet, FleetOf, OldClient, ask, given, leave, no_answer, reply
 
-from asking_stage import AskingStage, answer_to
 from dovetail import Context
 from dovetail.auth import Principal
 from dovetail.state.sqlite import SqliteState
 from dovetail.transports.http.event_store import WORKER_LOST
 from http_serving import Stage, settle, until
 from http_wire import HANDSHAKE, HttpWire, text_of
+from server_requests import AskingStage, answer_to
 
 
 @pytest.fixture

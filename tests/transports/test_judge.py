@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from served import META, PROGRAM, HttpProgram
 
 import official
 from judge import COMPLAINT
+from processes import META, PROGRAM, HttpProgram
 
 TESTS = Path(__file__).parent.parent
 STRICTER = f"""

@@ -11,7 +11,6 @@ import pytest
 from fastapi import APIRouter, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from litestar import Litestar, asgi
-from served import PROMPTLY
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
@@ -22,6 +21,7 @@ from dovetail.transports.http.app import HttpApp
 from hosting import hosted
 from http_serving import settle
 from http_wire import MODERN, HttpWire, hello, text_of
+from processes import PROMPTLY
 
 
 def make(name: str = "mounted", **options: Any) -> Server:

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from unittest.mock import Mock
 
 import pytest
-from served import HELLO, SIGNALS, StartHttp, http_programs, text
 
 from dovetail import Server, SetupError
 from dovetail.transports import serve
 from dovetail.transports.http.app import HttpApp
 from dovetail.transports.http.options import HttpOptions
 from http_serving import listening
+from processes import HELLO, SIGNALS, StartHttp, http_programs, text
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform == "win32", reason="signals and /proc")]
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served import ENVIRONMENT, HELLO, META, PROGRAM, PROMPTLY, Program, Start, modern_call, programs, request, text
 
 from dovetail.errors import SetupError
 from dovetail.server import Server
+from processes import ENVIRONMENT, HELLO, META, PROGRAM, PROMPTLY, Program, Start, modern_call, programs, request, text
 
 fcntl = pytest.importorskip("fcntl")
 termios = pytest.importorskip("termios")

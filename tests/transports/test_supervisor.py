@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from served import HELLO, SIGNALS, HttpProgram, StartHttp, children_of, http_programs, is_alive
 
 from dovetail import Server, SetupError
 from dovetail.transports.supervisor import RestartPolicy
+from processes import HELLO, SIGNALS, HttpProgram, StartHttp, children_of, http_programs, is_alive
 
 NONE_FAILS = {"restarts": {"min_uptime": 0.0}}  # however soon a worker ends, it does not count as one that can't start
 

@@ -20,7 +20,7 @@ from typing import Any
 import official
 from judge import COMPLAINT
 
-PROGRAM = Path(__file__).parent / "programs" / "everything.py"
+PROGRAM = Path(__file__).parent / "transports" / "programs" / "everything.py"
 META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
 HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
 PROMPTLY = 15.0  # seconds; much more than anything takes, but far less than the tools that never end
