@@ -18,7 +18,7 @@ from subprocess import PIPE
 from typing import Any
 
 import official
-from judge import COMPLAINT
+from official import COMPLAINT
 
 PROGRAM = Path(__file__).parent / "transports" / "programs" / "everything.py"
 META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from asking_program import ANSWERS, PLANNED, PROGRAM, ROOT, SAMPLED, Notes, accepted, new_call
-from judge import COMPLAINT
+from official import COMPLAINT
 from replaying import asking_client, is_input_required
 from sdk import deprecations_are_expected
 

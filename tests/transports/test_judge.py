@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import official
-from judge import COMPLAINT
+from official import COMPLAINT
 from processes import META, PROGRAM, HttpProgram
 
 TESTS = Path(__file__).parent.parent
