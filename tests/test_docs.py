@@ -40,7 +40,7 @@ from dovetail.registry.resources import ResourceOptions
 from dovetail.registry.tools import ToolOptions
 from dovetail.schema.validate import DIALECTS
 from dovetail.transports.http.options import KINDS, HttpOptions
-from hosting import hosted
+from http_serving import hosted
 from official import Witness
 from stable_ids import stable
 

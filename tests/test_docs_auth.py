@@ -18,7 +18,7 @@ from dovetail.auth import ApiKeys, fetch, introspection, jwt
 from dovetail.authserver import OAuthClient
 from dovetail.authserver.users import Users
 from dovetail.transports.http.routes import RouteTable
-from hosting import hosted
+from http_serving import hosted
 from http_wire import BOTH, META, MODERN
 from issuer_stage import AUDIENCE, ISSUER, Prover, claims, jwks, token
 

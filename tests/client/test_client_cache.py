@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 from msgspec import Raw
-from scripted import AskingServer, ScriptedTransport, error, modern, result
-from served_http import Scripted, ScriptedRequest
+from scripted import AskingServer, Scripted, ScriptedRequest, ScriptedTransport, error, modern, result
 
 from dovetail import Change, Client
 from dovetail.client import cache as caching

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-import served_http
+import scripted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import RecordingHandler, ScriptedTransport, error, result
@@ -241,7 +241,7 @@ IDENTITY = ClientIdentity({"name": "test", "version": "1"}, lambda revision: {"s
 INFO = {"name": "fake", "version": "0"}
 
 DISCOVERED = {
-    **served_http.DISCOVERED, "instructions": "Hello.", "_meta": {"io.modelcontextprotocol/serverInfo": INFO},
+    **scripted.DISCOVERED, "instructions": "Hello.", "_meta": {"io.modelcontextprotocol/serverInfo": INFO},
 }  # fmt: skip
 
 Reply = Callable[[dict[str, Any]], list[dict[str, Any]]]

@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import MODERN, modern
-from served_http import Scripted, ScriptedRequest, brisk_client, free_port, handshake, until
+from scripted import MODERN, Scripted, ScriptedRequest, brisk_client, free_port, handshake, modern, until
 
 from dovetail import Client
 from dovetail.client.transports.base import OutgoingMessage, ServerUrl

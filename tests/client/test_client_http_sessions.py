@@ -6,8 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scripted import ScriptedTransport, result, text
-from served_http import DISCOVERED, INFO, Scripted, ScriptedRequest, brisk_client, handshake, next_of, until
+from scripted import (
+    DISCOVERED,
+    INFO,
+    Scripted,
+    ScriptedRequest,
+    ScriptedTransport,
+    brisk_client,
+    handshake,
+    next_of,
+    result,
+    text,
+    until,
+)
 from small_server import every_revision, make_server
 
 from dovetail import Client

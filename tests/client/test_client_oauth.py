@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from joserfc.jwk import ECKey, RSAKey
 from msgspec.structs import replace
-from served_http import ScriptedRequest, until
+from scripted import ScriptedRequest, until
 from sign_in_stage import METADATA, PRM, Notes, Person, Realm, notes, realm
 
 from authserver_stage import served

@@ -9,7 +9,7 @@ from typing import Any
 import interop_official
 import node_tools
 import pytest
-from served_http import brisk_client, served, until
+from scripted import brisk_client, served, until
 from server_process import serving
 
 import nodejs

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import small_server
-from served_http import brisk_client, free_port, next_of, served, until
+from scripted import brisk_client, free_port, next_of, served, until
 from small_server import EVERY, every_revision, make_server
 
 from dovetail.auth import ApiKeys, Auth, Principal

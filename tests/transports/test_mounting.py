@@ -18,8 +18,7 @@ import http_serving
 from dovetail import Context, Server
 from dovetail.errors import SetupError
 from dovetail.transports.http.app import HttpApp
-from hosting import hosted
-from http_serving import settle
+from http_serving import hosted, settle
 from http_wire import MODERN, HttpWire, hello, text_of
 from processes import PROMPTLY
 
