@@ -30,6 +30,13 @@ START = re.compile(r"serves MCP at http://(?P<host>\S+):(?P<port>\d+)(?P<path>/\
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
+def wait_until(is_so: Callable[[], Any], otherwise: Callable[[], str] = str) -> None:
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline, otherwise()
+        time.sleep(0.01)
+
+
 class Process:
     """A server process and what it writes to stderr."""
 
@@ -58,10 +65,7 @@ class Process:
         self.until(lambda: self.said.count(text) >= times)
 
     def until(self, is_so: Callable[[], Any]) -> None:
-        deadline = time.monotonic() + PROMPTLY
-        while not is_so():
-            assert time.monotonic() < deadline, self.said
-            time.sleep(0.01)
+        wait_until(is_so, lambda: self.said)
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
@@ -273,9 +277,45 @@ def is_alive(pid: int) -> bool:
     """Neither gone nor a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except OSError:
         return False
 
 
 def children_of(pid: int) -> list[int]:
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+# ── a server that a shell has started, with a helper of its own: for tests of who is left behind ──
+
+SERVER = """
+import json, os, sys
+INIT = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "fake", "version": "0"}}
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" in message:
+        result = {"initialize": INIT, "tools/list": {"tools": []}}.get(message["method"], {"pid": os.getpid()})
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+"""
+
+# How a helper takes it that it should end, and whether the server waits for it.
+HELPERS = {"idle": "", "deaf": "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"}
+WAITS = {"idle": "", "deaf": "; wait"}
+
+
+def shell(folder: Path, helper: str) -> list[str]:
+    """A command that starts the helper in the background, and then the server: a quick client could end both before."""
+    (folder / "server.py").write_text(SERVER)
+    (folder / "helper.py").write_text(
+        f"{HELPERS[helper]}\nimport os, time\nopen('helper.pid', 'w').write(f'{{os.getpid()}} ')\ntime.sleep(60)\n"
+    )
+    python = sys.executable
+    begin = f"cd {folder}; {python} helper.py </dev/null >/dev/null & cd {folder}"
+    begun = "while [ ! -s helper.pid ]; do sleep 0.02; done"
+    return ["sh", "-c", f"{begin}; {begun}; {python} server.py{WAITS[helper]}"]
+
+
+def pid_in(folder: Path) -> int:
+    """Of the helper, as soon as it runs."""
+    written = folder / "helper.pid"
+    wait_until(lambda: written.exists() and written.read_text().endswith(" "))
+    return int(written.read_text())

@@ -14,7 +14,6 @@ import pytest
 from mcp import types
 
 import official
-from asking_program import ANSWERS, MODEL_SAYS, ROOT, Notes, asking_server, check_everything, new_call
 from dovetail import Client, Context, Elicit, ElicitUrl, InputRequired, Server, SetupError, UrlElicitationRequired
 from dovetail.client import ElicitRequest
 from http_serving import until
@@ -30,6 +29,7 @@ from sdk import (
     no_complaints,
     only_text,
 )
+from server_requests import ANSWERS, MODEL_SAYS, ROOT, Notes, asking_server, check_everything, new_call
 
 pytestmark = [
     pytest.mark.long,

@@ -10,7 +10,7 @@ import pytest
 from server_process import serving
 
 import nodejs
-from asking_program import ANSWERS, EVERYTHING, ROOT, SAMPLED, Notes, accepted, asking_server, new_call
+from server_requests import ANSWERS, EVERYTHING, ROOT, SAMPLED, Notes, accepted, asking_server, new_call
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from command_stage import BIN, PROMPTLY, environment
 
 from dovetail import Client
 from dovetail.cli.dev import WatchedFiles
-from process_stage import is_alive, wait_until
+from processes import is_alive, wait_until
 
 pytestmark = pytest.mark.long
 

@@ -18,7 +18,7 @@ import pytest
 from command_stage import BIN, PROMPTLY, environment, serve_in_process, spawned, typed
 
 from dovetail.cli.output import BROKEN_PIPE, FAILED, USAGE_ERROR
-from process_stage import is_alive, pid_in, shell, wait_until
+from processes import is_alive, pid_in, shell, wait_until
 
 pytestmark = pytest.mark.long
 

@@ -23,7 +23,7 @@ from dovetail.errors import ConnectionLost, NotSignedIn, ServerError, SetupError
 from dovetail.protocol import revisions
 from dovetail.server import Server
 from official import Witness
-from process_stage import HELPERS, is_alive, pid_in, shell
+from processes import HELPERS, is_alive, pid_in, shell
 
 pytestmark = [
     pytest.mark.long,

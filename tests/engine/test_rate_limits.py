@@ -16,7 +16,7 @@ from dovetail.errors import INTERNAL_ERROR, SetupError
 from dovetail.registry.registration import Rate, parse_rates
 from http_serving import Clock
 from remote_state import RemoteState
-from replaying import asking_client, retry
+from server_requests import asking_client, retry
 from wire import MODERN, Wire
 
 NOTHING: Any = None

@@ -21,7 +21,7 @@ from dovetail.state.base import StateBackend, StoreFull
 from dovetail.state.memory import MemoryState
 from http_serving import settle
 from remote_state import RemoteState
-from replaying import MODERN, asking_client, is_input_required, messages, play, retry
+from server_requests import MODERN, asking_client, is_input_required, messages, play, retry
 
 SURE = {"Sure?": "yes", "Really?": "yes", "Name?": "Ada"}
 Body = Callable[[Context], Any]

@@ -29,7 +29,7 @@ from dovetail.transports.http.request import HttpRequest
 from dovetail.transports.http.response import HttpResponse, PostResponse
 from http_serving import Stage, serving, until
 from http_wire import HANDSHAKE, MODERN, REVISIONS, HttpExchange, HttpWire, open_wire, text_of
-from replaying import EVERYTHING, retry
+from server_requests import CAPABILITIES, retry
 
 # ── who gets in ──
 
@@ -394,7 +394,7 @@ async def test_who_has_a_handle_is_not_who_it_was_made_for() -> None:
         return HttpWire(app, headers=bearer(token)).start("tools/call", params)
 
     async with serving(bank) as app:
-        capable = {"_meta": {"io.modelcontextprotocol/clientCapabilities": EVERYTHING}}
+        capable = {"_meta": {"io.modelcontextprotocol/clientCapabilities": CAPABILITIES}}
         params: dict[str, Any] = {"name": "pay", "arguments": {"amount": 100}, **capable}
         asked = (await ask("ann", params).done()).answer["result"]
         again = {**params, **retry(asked, {"Sure?": "yes"})}
