@@ -363,7 +363,7 @@ async def test_a_session_subscribes_to_a_file(talk: Talk, notes: Path, revision:
 
         await session.unsubscribe_resource(NOTES)
         before = len(talk.transcript.notifications(UPDATED))
-        await session.discover()  # the other era, on the same pipe, still hears of the next change
+        await session.discover()  # the other era, on the same pipe, is still notified of the next change
         async with listen(session, resource_subscriptions=[NOTES]) as changes:
             rewrite(notes, "the third and last edition\n")
             assert await anext(changes) == ResourceUpdated(NOTES)

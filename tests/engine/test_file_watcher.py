@@ -236,7 +236,7 @@ async def test_watchfiles_notifies_at_once_of_folders_also_of_those_that_come_ba
     for _ in range(2):
         deep.mkdir(parents=True)
         watcher.watch(URI, folder)
-        await keep_writing(deep / "x", changes)  # it takes a moment until it hears
+        await keep_writing(deep / "x", changes)  # it takes a moment until it is notified
         shutil.rmtree(folder)
         watcher.unwatch(URI)
         changes.uris.clear()

@@ -371,7 +371,7 @@ async def test_more_than_a_page_is_read_page_by_page(stage: LogStage) -> None:
 
 
 async def test_changes_are_notified_that_were_asked_for_before(stage: LogStage) -> None:
-    """Even if the stream has not seen yet that it was asked for; a session that is gone hears nothing."""
+    """Even if the stream has not seen yet that it was asked for; a session that is gone receives nothing."""
     await stage.publish(ONE)
     assert await stage.log.changes_for(Held(session(), session(uris=(ONE.uri,))), 0, 0) == SessionChanges(
         [(ONE, 1)], 1, 0

@@ -137,7 +137,7 @@ async def test_one_caller_keeps_no_other_from_streams(serve: Serve) -> None:
 async def test_a_session_is_notified_of_what_has_changed_and_the_stream_of_a_call_is_not(
     stage: Stage, app: Any, version: str
 ) -> None:
-    stage.server.engine.publish(Change("resources"))  # before the session: it need not hear of that
+    stage.server.engine.publish(Change("resources"))  # before the session: it need not be notified
     await settle()
     wire = await HttpWire.session(app, version)
     for uri in ("test://one", "test://two"):

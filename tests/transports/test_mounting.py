@@ -347,7 +347,7 @@ async def test_the_hosts_cors_and_ours_do_not_add_up(stage: Stage) -> None:
 
 
 def call_of(tool: str) -> dict[str, Any]:
-    """What aiohttp has to be given for a modern call that wants to hear of its progress."""
+    """What aiohttp has to be given for a modern call that asks for its progress."""
     message = HttpWire(None).message("tools/call", {"name": tool, "arguments": {}, "_meta": {"progressToken": "t"}})
     names = {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": tool}
     headers = {"content-type": "application/json", "accept": "application/json, text/event-stream", **names}
