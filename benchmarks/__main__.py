@@ -50,7 +50,7 @@ TRIALS = OUT / "trials"  # of runs whose figures must not stand beside the other
 PUBLISHED = ROOT / "docs" / "images" / "benchmarks"
 
 
-def main() -> int:
+def main(published: Path = PUBLISHED) -> int:
     given = _arguments()
     trial = given.quick or bool(given.contenders)
     out = given.out or (TRIALS if trial else OUT)
@@ -65,7 +65,7 @@ def main() -> int:
         if given.quick:
             print("\nA smoke test of one short round: the figures mean nothing.")
         if _draw(out) and given.publish:
-            _publish(out, trial=trial or any(run["settings"]["quick"] for run in kept.runs.values()))
+            _publish(out, published, trial=trial or any(run["settings"]["quick"] for run in kept.runs.values()))
     return code
 
 
@@ -145,12 +145,12 @@ def _draw(out: Path) -> bool:
     return True
 
 
-def _publish(out: Path, *, trial: bool) -> None:
+def _publish(out: Path, published: Path, *, trial: bool) -> None:
     if trial:
         raise SystemExit("a trial is not for publishing")
     for suffix in (".png", ".svg"):
-        shutil.copyfile(out / f"plot{suffix}", PUBLISHED.with_suffix(suffix))
-        _say(f"published: {PUBLISHED.with_suffix(suffix)}")
+        shutil.copyfile(out / f"plot{suffix}", published.with_suffix(suffix))
+        _say(f"published: {published.with_suffix(suffix)}")
 
 
 def chosen(questions: Sequence[str], contenders: Sequence[str]) -> list[Case]:

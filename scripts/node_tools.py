@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 WANTED = ROOT / "tests" / "node"
 TARGET = ROOT / ".cache" / "node"
-STAMP = TARGET / ".installed"
+STAMP = ".installed"  # the file that an installation ends with
 MANIFESTS = ("package.json", "package-lock.json")
 OLDEST_NODE = 22  # the conformance suite does not start on an older one
 PAUSES = (5, 20, 60, 0)  # seconds between tries: registries refuse bursts
@@ -26,14 +26,14 @@ class NodeMissing(Exception):
     """Why nothing that needs Node can run, in words."""
 
 
-def node() -> Path:
+def node(target: Path = TARGET) -> Path:
     """A Node that is new enough: the one from npm, else the machine's own."""
-    for path in (TARGET / "node_modules").glob("node-*/bin/node"):
+    for path in (target / "node_modules").glob("node-*/bin/node"):
         return path
     own = shutil.which("node")
     if own is not None and _major_version(own) >= OLDEST_NODE:
         return Path(own)
-    raise NodeMissing(f"there is no Node {OLDEST_NODE} in {TARGET}, and the machine has none either")
+    raise NodeMissing(f"there is no Node {OLDEST_NODE} in {target}, and the machine has none either")
 
 
 def _major_version(executable: str) -> int:
@@ -48,51 +48,52 @@ def conformance() -> list[str]:
     return [str(node()), str(TARGET / "node_modules" / "@modelcontextprotocol" / "conformance" / "dist" / "index.js")]
 
 
-def require() -> None:
+def require(target: Path = TARGET) -> None:
     """Raises NodeMissing unless exactly what the lock file names is installed."""
-    if not is_current():
+    if not is_current(target):
         raise NodeMissing("the parts for Node are not installed: run `python scripts/node_tools.py`, which needs npm")
 
 
-def is_current() -> bool:
-    return STAMP.exists() and all((WANTED / name).read_bytes() == (TARGET / name).read_bytes() for name in MANIFESTS)
+def is_current(target: Path) -> bool:
+    stamp = target / STAMP
+    return stamp.exists() and all((WANTED / name).read_bytes() == (target / name).read_bytes() for name in MANIFESTS)
 
 
-def install() -> None:
+def install(target: Path = TARGET) -> None:
     """Does nothing if all is there. Raises NodeMissing."""
-    if is_current():
+    if is_current(target):
         return
     npm = shutil.which("npm")
     if npm is None:
         raise NodeMissing("npm is not on the PATH: the conformance suite and the TypeScript client can't be installed")
-    TARGET.mkdir(parents=True, exist_ok=True)
-    STAMP.unlink(missing_ok=True)
+    target.mkdir(parents=True, exist_ok=True)
+    (target / STAMP).unlink(missing_ok=True)
     for name in MANIFESTS:
-        shutil.copy(WANTED / name, TARGET / name)
+        shutil.copy(WANTED / name, target / name)
     for pause in PAUSES:
-        if subprocess.run([npm, *NPM_CI], cwd=TARGET, check=False).returncode == 0 and _has_node():
-            STAMP.touch()
+        if subprocess.run([npm, *NPM_CI], cwd=target, check=False).returncode == 0 and _has_node(target):
+            (target / STAMP).touch()
             return
         time.sleep(pause)
     raise NodeMissing(f"npm could not install the parts for Node, {len(PAUSES)} times")
 
 
-def _has_node() -> bool:
+def _has_node(target: Path) -> bool:
     """npm passes over an optional package that it can't fetch, so success is not enough."""
     try:
-        node()
+        node(target)
     except NodeMissing:
         return False
     return True
 
 
-def main() -> int:
+def main(target: Path = TARGET) -> int:
     try:
-        install()
+        install(target)
     except NodeMissing as missing:
         print(f"! {missing}", file=sys.stderr)
         return 1 if os.environ.get("CI") == "true" else 0
-    print(f"Node is at {node()}")
+    print(f"Node is at {node(target)}")
     return 0
 
 

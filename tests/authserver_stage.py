@@ -16,7 +16,7 @@ import aiohttp
 from dovetail.authserver import AuthServer, OAuthClient, hash_password
 from dovetail.state.memory import MemoryState
 from dovetail.transports.http.routes import RouteTable
-from hosting import hosted
+from http_serving import hosted
 from issuer_stage import Clock
 
 ISSUER = "https://login.example.com"

@@ -15,7 +15,7 @@ import browser
 import nodejs
 import official
 import stores
-from judge import Watch
+from official import Watch
 
 settings.register_profile("dovetail", deadline=None)  # two busy cores make any single example slow
 settings.register_profile("quick", deadline=None, max_examples=10)  # of `make check`

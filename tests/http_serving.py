@@ -1,9 +1,13 @@
 """HTTP apps for tests: a server whose tools stop where a test wants to look, and the proof that nothing is left."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
+
+import uvicorn
+import uvicorn.server
 
 from dovetail import Context, Server
 from dovetail.engine.subscriptions import Change
@@ -25,7 +29,7 @@ class Stage:
         self.go = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.ran: list[str] = []
-        for tool in (self.work, self.tell, self.add):
+        for tool in (self.work, self.warn, self.add):
             self.server.add_tool(tool)
         for name in ("one", "two"):
             self.server.add_resource(f"test://{name}", lambda: "1", name=name)
@@ -44,14 +48,14 @@ class Stage:
             raise
         return "done"
 
-    async def tell(self, ctx: Context, times: int = 1) -> str:
+    async def warn(self, ctx: Context, times: int = 1) -> str:
         """Notifies, waits, and notifies again."""
         for _ in range(times):
             await ctx.warning("first")
         self.entered.set()
         await self.go.wait()
         await ctx.warning("second")
-        return "told"
+        return "warned"
 
     async def add(self, a: int, b: int) -> int:
         return a + b
@@ -150,3 +154,62 @@ async def until(holds: Callable[[], bool], seconds: float = 5.0) -> None:
     async with asyncio.timeout(seconds):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0)
+
+
+# ── any ASGI app on a loopback socket, by plain uvicorn on this event loop ──
+
+EXIT_POLL = 0.005  # seconds
+HOST_TIMEOUT = 10.0  # seconds to start, and to end
+
+
+class _Hasty:
+    """asyncio as uvicorn's server sees it, which looks every 100 ms whether it is to end, and then waits as long."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    @staticmethod
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(min(seconds, EXIT_POLL))
+
+
+uvicorn.server.asyncio = _Hasty()  # type: ignore[assignment]
+
+
+class UvicornHost(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """They belong to the process that runs the tests."""
+        yield
+
+
+def listening_at(port: int = 0) -> socket.socket:
+    """Bound to loopback, and named TCP: only then does asyncio send small pieces at once, without 40 ms between."""
+    one = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    one.bind(("127.0.0.1", port))
+    one.listen()
+    return one
+
+
+@asynccontextmanager
+async def hosted(app: Any, port: int = 0, *, is_killed: bool = False, **options: Any) -> AsyncIterator[str]:
+    """Gives the URL of its root; `options` are uvicorn's. `is_killed`: in the end it breaks off, as if it had died."""
+    listening = listening_at(port)
+    server = UvicornHost(uvicorn.Config(app, log_config=None, **{"timeout_graceful_shutdown": 1, **options}))
+    serving = asyncio.create_task(server.serve([listening]))
+    try:
+        async with asyncio.timeout(HOST_TIMEOUT):
+            while not server.started:
+                assert not serving.done(), "the host could not start"
+                await asyncio.sleep(0.001)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        if is_killed:
+            for each in server.servers:
+                each.close()
+            for connection in tuple(server.server_state.connections):
+                connection.transport.abort()
+        server.should_exit = True
+        await asyncio.wait_for(serving, HOST_TIMEOUT)
+        listening.close()

@@ -23,7 +23,7 @@ NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"
 BOTH = "application/json, text/event-stream"
 
 
-class Exchange:
+class HttpExchange:
     """One HTTP request on its way: what has come back so far, and the means to leave early."""
 
     def __init__(self, app: Any, scope: dict[str, Any], pieces: list[bytes], *, complete: bool = True) -> None:
@@ -110,12 +110,12 @@ class Exchange:
         """The last message: the answer to the request."""
         return self.messages[-1]
 
-    async def done(self, timeout: float = 10) -> "Exchange":
+    async def done(self, timeout: float = 10) -> "HttpExchange":
         """Wait until the app has returned."""
         await asyncio.wait_for(asyncio.shield(self.task), timeout)
         return self
 
-    async def started(self, timeout: float = 10) -> "Exchange":
+    async def started(self, timeout: float = 10) -> "HttpExchange":
         await self.until(lambda: bool(self.sent), timeout)
         return self
 
@@ -198,7 +198,7 @@ class HttpWire:
         assert (await wire.notify("notifications/initialized")).status == 202
         return wire
 
-    async def until_ready(self, status: int) -> Exchange:
+    async def until_ready(self, status: int) -> HttpExchange:
         """Wait until `/ready` answers so: a worker looks after its store by itself, every second."""
         async with asyncio.timeout(10):
             while (answer := await self.raw("GET", path="/ready").done()).status != status:  # noqa: ASYNC110
@@ -218,7 +218,7 @@ class HttpWire:
         more: list[tuple[bytes, bytes]] | None = None,
         server: tuple[str, int] | None = ("127.0.0.1", 8000),
         complete: bool = True,
-    ) -> Exchange:
+    ) -> HttpExchange:
         """Begin any request. A header given as None is left out; `more` are added as they are.
 
         `complete=False`: the body stops after the pieces that are given, and its end does not come.
@@ -248,7 +248,7 @@ class HttpWire:
             "client": ("127.0.0.1", 50000),
             "server": server,
         }
-        return Exchange(self.app, scope, body if isinstance(body, list) else [body], complete=complete)
+        return HttpExchange(self.app, scope, body if isinstance(body, list) else [body], complete=complete)
 
     def message(self, method: str, params: dict[str, Any] | None = None, *, id: Any = None) -> dict[str, Any]:
         params = dict(params or {})
@@ -263,7 +263,7 @@ class HttpWire:
         *,
         id: Any = None,
         headers: dict[str, str | None] | None = None,
-    ) -> Exchange:
+    ) -> HttpExchange:
         """Begin a request and do not wait for its answer."""
         message = self.message(method, params, id=id)
         standard: dict[str, str | None] = {}
@@ -273,7 +273,7 @@ class HttpWire:
                 standard["mcp-name"] = message["params"][NAMED_BY[method]]
         return self.raw("POST", json.dumps(message).encode(), {**standard, **(headers or {})})
 
-    async def post(self, method: str, params: dict[str, Any] | None = None, **options: Any) -> Exchange:
+    async def post(self, method: str, params: dict[str, Any] | None = None, **options: Any) -> HttpExchange:
         return await self.start(method, params, **options).done()
 
     async def ask(self, method: str, params: dict[str, Any] | None = None, **options: Any) -> Any:
@@ -282,21 +282,21 @@ class HttpWire:
         assert "result" in answer, answer
         return answer["result"]
 
-    async def call(self, name: str, arguments: dict[str, Any] | None = None, **options: Any) -> Exchange:
+    async def call(self, name: str, arguments: dict[str, Any] | None = None, **options: Any) -> HttpExchange:
         return await self.post("tools/call", {"name": name, "arguments": arguments or {}}, **options)
 
-    def start_call(self, name: str, arguments: dict[str, Any] | None = None, **options: Any) -> Exchange:
+    def start_call(self, name: str, arguments: dict[str, Any] | None = None, **options: Any) -> HttpExchange:
         meta = {"_meta": options.pop("meta")} if "meta" in options else {}
         return self.start("tools/call", {"name": name, "arguments": arguments or {}, **meta}, **options)
 
-    async def notify(self, method: str, params: dict[str, Any] | None = None) -> Exchange:
+    async def notify(self, method: str, params: dict[str, Any] | None = None) -> HttpExchange:
         return await post(self, message(method, ... if params is None else params, id=None))
 
-    def get(self, last_event_id: str | None = None, headers: dict[str, str | None] | None = None) -> Exchange:
+    def get(self, last_event_id: str | None = None, headers: dict[str, str | None] | None = None) -> HttpExchange:
         extra = {} if last_event_id is None else {"last-event-id": last_event_id}
         return self.raw("GET", b"", {**extra, **(headers or {})})
 
-    async def delete(self) -> Exchange:
+    async def delete(self) -> HttpExchange:
         return await self.raw("DELETE").done()
 
 
@@ -343,12 +343,12 @@ def H(version: str) -> dict[str, str]:  # as the table calls it
     return {"mcp-protocol-version": version}
 
 
-async def post(wire: HttpWire, body: Any, headers: dict[str, str | None] | None = None) -> Exchange:
+async def post(wire: HttpWire, body: Any, headers: dict[str, str | None] | None = None) -> HttpExchange:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return await wire.raw("POST", data, headers).done()
 
 
-async def initialize(app: Any, version: str = "2025-11-25", **headers: str | None) -> Exchange:
+async def initialize(app: Any, version: str = "2025-11-25", **headers: str | None) -> HttpExchange:
     return await post(HttpWire(app), hello(version), headers)
 
 

@@ -13,18 +13,18 @@ PROGRAMS = Path(__file__).parent / "node"
 PROGRAM_TIMEOUT = 60  # seconds for one program; only a hanging one needs them
 
 
-def why_missing() -> str | None:
+def why_missing(target: Path = node_tools.TARGET) -> str | None:
     """What keeps the programs from running, in words."""
     try:
-        node_tools.require()
+        node_tools.require(target)
     except node_tools.NodeMissing as missing:
         return str(missing)
     return None
 
 
-def demand() -> None:
+def demand(target: Path = node_tools.TARGET) -> None:
     """Skip loudly where the parts for Node are absent; in CI their absence is a failure."""
-    reason = why_missing()
+    reason = why_missing(target)
     if reason is None:
         return
     if os.environ.get("CI") == "true":

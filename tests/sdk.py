@@ -46,7 +46,7 @@ class Transcript:
 
     def __init__(self) -> None:
         self.said: list[dict[str, Any]] = []
-        self.heard: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
         self._witness = official.Witness()
         self._news = anyio.Event()
 
@@ -54,24 +54,24 @@ class Transcript:
         self.said.append(_json(item))
         self._witness.sent(json.dumps(self.said[-1]).encode())
 
-    def note_heard(self, item: Any) -> None:
+    def note_received(self, item: Any) -> None:
         assert not isinstance(item, Exception), f"the SDK can't read a line: {item}"
-        self.heard.append(_json(item))
-        if official.available() and self.heard[-1].get("error") != MADE_UP:
-            self._witness.received(json.dumps(self.heard[-1]).encode())
+        self.received.append(_json(item))
+        if official.available() and self.received[-1].get("error") != MADE_UP:
+            self._witness.received(json.dumps(self.received[-1]).encode())
         self._news.set()
         self._news = anyio.Event()
 
     async def until(self, find: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The first message of the server that fits, as soon as it has come."""
         while True:
-            for message in self.heard:
+            for message in self.received:
                 if find(message):
                     return message
             await self._news.wait()
 
     def notifications(self, method: str) -> list[dict[str, Any]]:
-        return [message["params"] for message in self.heard if message.get("method") == method]
+        return [message["params"] for message in self.received if message.get("method") == method]
 
     def assert_clean(self) -> None:
         self._witness.assert_clean()
@@ -117,7 +117,7 @@ class _Tapped:
 
 
 def tapped(transcript: Transcript, read: Any, write: Any) -> tuple[Any, Any]:
-    return _Tapped(read, transcript.note_heard), _Tapped(write, transcript.note_said)
+    return _Tapped(read, transcript.note_received), _Tapped(write, transcript.note_said)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ LEVELS = {
     "cli": 8,
     "console": 8,
 }
-STRANGERS = {"registry", "state", "auth"}  # on one level, but they do not know each other
+SAME_LEVEL = {"registry", "state", "auth"}  # they do not import each other
 PURE_STDLIB = {
     "base64", "binascii", "bisect", "codecs", "collections", "datetime", "enum", "functools", "hashlib", "hmac",
     "itertools", "json", "math", "operator", "re", "string", "struct", "types", "typing", "unicodedata", "urllib.parse",
@@ -65,7 +65,7 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def room(module: str) -> str:
+def folder_of(module: str) -> str:
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else "__init__"
 
@@ -108,11 +108,11 @@ def own_imports() -> list[tuple[str, str, bool, bool]]:
 
 def is_wrong(module: str, target: str, inside: bool, typing_only: bool) -> bool:
     """Folders import downward only, neighbours do not know each other, and nothing is imported inside a function."""
-    here, there = room(module), room(target)
+    here, there = folder_of(module), folder_of(target)
     if inside or (here == "reference" and target != "dovetail" and there != "reference"):  # which uses public names
         return True
     is_up = not typing_only and LEVELS[there] >= LEVELS[here] and not LEVELS[there] == LEVELS["server"] == LEVELS[here]
-    return here != there and (is_up or {here, there} <= STRANGERS)
+    return here != there and (is_up or {here, there} <= SAME_LEVEL)
 
 
 def test_folders_import_downward_only() -> None:
@@ -135,7 +135,7 @@ def lazy_by_folder() -> dict[str, list[str]]:
     return {module: lazily_offered(module) for module, target, _, _ in own_imports() if target == "dovetail._lazy"}
 
 
-def test_only_folders_load_late_and_only_their_own_modules() -> None:
+def test_only_folders_have_lazy_modules() -> None:
     """So the staircase holds: a module that may import the folder may import its lazy modules."""
     assert {"dovetail.registry", "dovetail.engine", "dovetail.transports"} <= lazy_by_folder().keys()
     for folder, offered in lazy_by_folder().items():
@@ -145,11 +145,11 @@ def test_only_folders_load_late_and_only_their_own_modules() -> None:
         seen = {target for target, _, typing_only in imports(MODULES[folder]) if typing_only}
         assert set(offered) == seen, f"{folder}: the type checker sees something else"
     loaders = {module for module, target, _, _ in all_imports() if target == "importlib"}
-    # of public names, of rooms, of the user's program
+    # of public names, of folders, of the user's program
     assert loaders <= {"dovetail", "dovetail.auth", "dovetail.client", "dovetail._lazy", "dovetail.cli.target"}
 
 
-def test_what_is_late_is_not_loaded_with_a_server() -> None:
+def test_lazy_modules_are_not_loaded_with_a_server() -> None:
     """One ordinary import on the way would load it early again, without any other sign."""
     edges: dict[str, set[str]] = {}
     for module, target, _, typing_only in own_imports():
@@ -162,8 +162,8 @@ def test_what_is_late_is_not_loaded_with_a_server() -> None:
         if module not in reached:
             reached.add(module)
             waiting += edges.get(module, ())
-    late = {module for offered in lazy_by_folder().values() for module in offered} - {"dovetail.transports.stdio"}
-    assert not reached & late
+    lazy = {module for offered in lazy_by_folder().values() for module in offered} - {"dovetail.transports.stdio"}
+    assert not reached & lazy
 
 
 def test_no_cycles_among_modules() -> None:
@@ -187,7 +187,7 @@ def test_no_cycles_among_modules() -> None:
 def test_the_floor_is_pure() -> None:
     wrong = []
     for module, target, _, _ in all_imports():
-        if room(module) != "protocol":
+        if folder_of(module) != "protocol":
             continue
         top = target.split(".")[0]
         fine = top in {"dovetail", "msgspec"} or top in PURE_STDLIB or target in PURE_STDLIB
@@ -195,7 +195,7 @@ def test_the_floor_is_pure() -> None:
             wrong.append(f"{module} imports {target}")
     assert not wrong
     for module, path in MODULES.items():
-        if room(module) == "protocol":
+        if folder_of(module) == "protocol":
             kinds = {type(node) for node in ast.walk(ast.parse(path.read_text()))}
             assert not kinds & {ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith}, module
 
@@ -207,10 +207,10 @@ def test_third_party_packages_are_imported_late_and_in_one_place() -> None:
         if top in sys.stdlib_module_names or top in {"dovetail", "msgspec"} or typing_only:
             continue
         if top in OPTIONAL_TYPES:
-            allowed = inside and room(module) == "schema"
+            allowed = inside and folder_of(module) == "schema"
         else:
             allowed = ((inside or module in LAZY_AS_A_WHOLE) and module in WRAPPED.get(top, ())) or (
-                top == "click" and room(module) == "cli"
+                top == "click" and folder_of(module) == "cli"
             )
         if not allowed:
             wrong.append(f"{module} imports {target}")

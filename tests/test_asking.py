@@ -14,7 +14,6 @@ import pytest
 from mcp import types
 
 import official
-from asking_program import ANSWERS, MODEL_SAYS, ROOT, Notes, asking_server, check_everything, new_call
 from dovetail import Client, Context, Elicit, ElicitUrl, InputRequired, Server, SetupError, UrlElicitationRequired
 from dovetail.client import ElicitRequest
 from http_serving import until
@@ -30,6 +29,7 @@ from sdk import (
     no_complaints,
     only_text,
 )
+from server_requests import ANSWERS, MODEL_SAYS, ROOT, Notes, asking_server, check_everything, new_call
 
 pytestmark = [
     pytest.mark.long,
@@ -173,7 +173,7 @@ async def test_everything_with_the_official_client(
 
 
 @pytest.mark.parametrize("way", ["in process", "stdio", "http", "sse"])
-async def test_the_client_hears_when_the_user_is_done(reached: Any, way: str) -> None:
+async def test_the_client_is_notified_when_the_user_is_done(reached: Any, way: str) -> None:
     seen: list[ElicitRequest] = []
     done: list[str] = []
 
@@ -239,11 +239,11 @@ async def test_an_author_who_does_not_or_can_not_wait_gets_a_clear_error(
         getattr(ctx, name)(*arguments)
         return "done"
 
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as received:
         warnings.simplefilter("always")
         assert await call(forgets, "2025-11-25") == "done"
         gc.collect()
-    assert f"coroutine 'ctx.{name}' was never awaited" in [str(each.message) for each in heard]
+    assert f"coroutine 'ctx.{name}' was never awaited" in [str(each.message) for each in received]
     assert "failed" in await call(can_not, "2026-07-28", thread=False)
     assert reason(caplog).startswith(f"ctx.{name}: a def function with thread=False can't wait")
 

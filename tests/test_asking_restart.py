@@ -15,10 +15,20 @@ from typing import Any
 
 import pytest
 
-from asking_program import ANSWERS, PLANNED, PROGRAM, ROOT, SAMPLED, Notes, accepted, new_call
-from judge import COMPLAINT
-from replaying import asking_client, is_input_required
+from official import COMPLAINT
 from sdk import deprecations_are_expected
+from server_requests import (
+    ANSWERS,
+    PLANNED,
+    PROGRAM,
+    ROOT,
+    SAMPLED,
+    Notes,
+    accepted,
+    asking_client,
+    is_input_required,
+    new_call,
+)
 
 pytestmark = [*deprecations_are_expected, pytest.mark.slow]
 

@@ -40,7 +40,7 @@ from dovetail.registry.resources import ResourceOptions
 from dovetail.registry.tools import ToolOptions
 from dovetail.schema.validate import DIALECTS
 from dovetail.transports.http.options import KINDS, HttpOptions
-from hosting import hosted
+from http_serving import hosted
 from official import Witness
 from stable_ids import stable
 
@@ -135,12 +135,12 @@ def test_everything_public_is_documented(page: str, names: Collection[str]) -> N
 
 def test_the_options_of_http_are_documented_with_their_defaults_and_variables() -> None:
     text = (ROOT / "docs" / "http.md").read_text()
-    told = re.findall(r"^\| `(\w+)` \| `(.*?)` \| (?:`(\w+)`)? *\|", text, re.MULTILINE)
+    documented = re.findall(r"^\| `(\w+)` \| `(.*?)` \| (?:`(\w+)`)? *\|", text, re.MULTILINE)
     real = [
         (name, default, f"DOVETAIL_{name.upper()}" if name in KINDS else "")
         for name, default in msgspec.structs.asdict(HttpOptions()).items()
     ]
-    assert [(name, ast.literal_eval(default), variable) for name, default, variable in told] == real
+    assert [(name, ast.literal_eval(default), variable) for name, default, variable in documented] == real
 
 
 # ── programs ──
@@ -221,10 +221,10 @@ async def listen_for_updates(client: Client) -> None:
 
 
 async def use_the_context(client: Client) -> None:
-    heard: list[tuple[float, float | None, str | None]] = []
-    result = await client.call_tool("bake", {"minutes": 2}, progress_handler=lambda *report: heard.append(report))
+    received: list[tuple[float, float | None, str | None]] = []
+    result = await client.call_tool("bake", {"minutes": 2}, progress_handler=lambda *report: received.append(report))
     assert result.data == "A cake."
-    assert heard == [(0, 2, "baking"), (1, 2, "baking"), (2, 2, "done")]
+    assert received == [(0, 2, "baking"), (1, 2, "baking"), (2, 2, "done")]
     assert (await client.call_tool("who")).data == {"client": "dovetail", "revision": client.protocol_version}
 
 
@@ -414,16 +414,16 @@ def test_the_page_on_testing_passes_its_own_tests(program: str) -> None:
 # ── results that pages show ──
 
 
-async def answer_to(shown: re.Match[str], heard: list[Any]) -> Any:
+async def answer_to(shown: re.Match[str], received: list[Any]) -> Any:
     def listen(direction: str, message: bytes) -> None:
         decoded = json.loads(message)
         if direction == "received" and "method" in decoded:
-            heard.append(decoded)
+            received.append(decoded)
 
     server = load(shown["program"]).server
     server.engine.masks_errors = True  # pages show what clients see over stdio and HTTP
     async with Client(server, protocol_version=shown["revision"], transcript=listen) as client:
-        heard.clear()
+        received.clear()
         try:
             answer = await client.request(shown["method"], json.loads(shown["params"]))
         except ServerError as refusal:
@@ -446,17 +446,17 @@ async def test_a_shown_result_is_real(block: Block) -> None:
         return
     if over_http := _HTTP_RESULT.fullmatch(block.mark):
         async with served(over_http["program"]) as url:
-            told = await ask(url + over_http["path"], over_http["verb"], headers=json.loads(over_http["headers"]))
-        assert await told.json() == json.loads(block.body)
+            response = await ask(url + over_http["path"], over_http["verb"], headers=json.loads(over_http["headers"]))
+        assert await response.json() == json.loads(block.body)
         return
     shown = _RESULT.fullmatch(block.mark)
     assert shown, f"{block.page.name}: this result does not say what it answers:\n{block.body}"
-    heard: list[Any] = []
-    answer = await answer_to(shown, heard)
+    received: list[Any] = []
+    answer = await answer_to(shown, received)
     if block.language == "text":
         assert text_of(answer) == block.body.removesuffix("\n")
         return
-    actual = heard if shown["notified"] else answer
+    actual = received if shown["notified"] else answer
     for step in (shown["part"] or "").split(".") if shown["part"] else []:
         actual = actual[int(step) if isinstance(actual, list) else step]
     assert actual == json.loads(block.body)
@@ -527,18 +527,18 @@ async def test_the_client_of_its_page_works(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == "2026-07-28\n1.0 2.0 asking the stations\nSun in Rome.\n"
 
 
-async def test_the_client_that_listens_hears(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_client_that_listens_is_notified(capsys: pytest.CaptureFixture[str]) -> None:
     app = load("resources_updates").server.asgi()
     async with hosted(app) as url, Client(f"{url}/mcp") as client:
         listening = asyncio.create_task(load("client_listen").main(f"{url}/mcp"))
-        heard = ""
+        received = ""
         async with asyncio.timeout(10):
-            while not heard:  # no message says when it has begun to listen
+            while not received:  # no message says when it has begun to listen
                 await client.call_tool("count")
-                heard = capsys.readouterr().out
+                received = capsys.readouterr().out
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
-    assert heard.startswith("updated counter://value\n")
+    assert received.startswith("updated counter://value\n")
 
 
 # ── programs as processes: what they say, and how they end ──

@@ -18,7 +18,7 @@ from dovetail.auth import ApiKeys, fetch, introspection, jwt
 from dovetail.authserver import OAuthClient
 from dovetail.authserver.users import Users
 from dovetail.transports.http.routes import RouteTable
-from hosting import hosted
+from http_serving import hosted
 from http_wire import BOTH, META, MODERN
 from issuer_stage import AUDIENCE, ISSUER, Prover, claims, jwks, token
 
@@ -206,8 +206,8 @@ async def test_the_files_that_are_shown_are_those_that_are_read() -> None:
 def test_all_that_is_known_of_a_program_is_shown() -> None:
     table = PAGE.partition("each an `OAuthClient`:")[2].partition("\n\nA program")[0]
     assert re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
-    told = {name for row in re.findall(r"^\| (.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
-    assert told == set(OAuthClient.__struct_fields__)
+    names = {name for row in re.findall(r"^\| (.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    assert names == set(OAuthClient.__struct_fields__)
     assert "`client_assertion_type` is `urn:ietf:params:oauth:client-assertion-type:jwt-bearer`" in PAGE
     secret = SECRETS["NIGHTLY_SECRET"]
     assert OAuthClient(id="a", secret=ApiKeys.hash(secret)) == OAuthClient(id="a", secret=secret)
@@ -243,10 +243,10 @@ async def test_a_token_with_its_proof_says_who_is_calling() -> None:
 
 async def test_a_client_is_refused_with_the_nonce_its_proof_needs() -> None:
     async with served("auth_dpop_nonces") as url:
-        told = await proved_call(url)
-        challenge, nonce = re.escape(told.headers["WWW-Authenticate"]), told.headers["DPoP-Nonce"]
+        seen = await proved_call(url)
+        challenge, nonce = re.escape(seen.headers["WWW-Authenticate"]), seen.headers["DPoP-Nonce"]
         shown = (
-            rf"HTTP/1.1 {told.status} Unauthorized\nWWW-Authenticate: {challenge}\nDPoP-Nonce: [\w-]{{{len(nonce)}}}\n"
+            rf"HTTP/1.1 {seen.status} Unauthorized\nWWW-Authenticate: {challenge}\nDPoP-Nonce: [\w-]{{{len(nonce)}}}\n"
         )
         assert re.search(shown, PAGE)
         for _ in range(2):  # it is good for a while

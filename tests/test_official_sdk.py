@@ -295,7 +295,7 @@ async def test_a_modern_request_asks_for_its_log(talk: Talk) -> None:
         await session.call_tool("calculate", ADDITION)
         assert not talk.transcript.notifications("notifications/message")
         await session.call_tool("calculate", ADDITION, meta={types.LOG_LEVEL_META_KEY: "debug"})
-        assert [message.get("method") for message in talk.transcript.heard[-2:]] == ["notifications/message", None]
+        assert [message.get("method") for message in talk.transcript.received[-2:]] == ["notifications/message", None]
         await session.call_tool("calculate", ADDITION, meta={types.LOG_LEVEL_META_KEY: "error"})
     assert [(entry.level, entry.logger, entry.data) for entry in talk.logged] == [("debug", "calculate", ADDITION)]
 
@@ -314,7 +314,7 @@ async def test_progress_is_reported_before_the_answer(talk: Talk, revision: str)
         await session.list_tools()
         result = await session.call_tool("slow_operation", {"duration_ms": 50}, progress_callback=report)
         assert json.loads(only_text(result))["message"] == "Slept for 50ms"
-        assert "id" in talk.transcript.heard[-1]
+        assert "id" in talk.transcript.received[-1]
         await session.call_tool("slow_operation", {"duration_ms": 0})  # asks for no progress
     with_text = revision >= "2025-03-26"
     assert reports == [(tenth, 10, f"{tenth * 10} %" if with_text else None) for tenth in range(10)]
@@ -335,10 +335,10 @@ async def test_a_cancelled_call_is_never_answered(talk: Talk, revision: str) -> 
         result = await session.call_tool("slow_operation", nap)
         assert not result.is_error
 
-    said, heard = talk.transcript.said, talk.transcript.heard
+    said, received = talk.transcript.said, talk.transcript.received
     given_up = [message["params"]["requestId"] for message in said if message["method"] == "notifications/cancelled"]
     assert len(given_up) == 2
-    assert not [message for message in heard if message.get("id") in given_up]
+    assert not [message for message in received if message.get("id") in given_up]
     progress = talk.transcript.notifications("notifications/progress")
     for token in given_up:
         assert 9 not in [each["progress"] for each in progress if each["progressToken"] == token]
@@ -363,7 +363,7 @@ async def test_a_session_subscribes_to_a_file(talk: Talk, notes: Path, revision:
 
         await session.unsubscribe_resource(NOTES)
         before = len(talk.transcript.notifications(UPDATED))
-        await session.discover()  # the other era, on the same pipe, still hears of the next change
+        await session.discover()  # the other era, on the same pipe, is still notified of the next change
         async with listen(session, resource_subscriptions=[NOTES]) as changes:
             rewrite(notes, "the third and last edition\n")
             assert await anext(changes) == ResourceUpdated(NOTES)
@@ -385,7 +385,7 @@ async def test_a_modern_client_listens_to_a_file(talk: Talk, notes: Path) -> Non
         ids = [each["_meta"][SUBSCRIPTION_ID] for each in talk.transcript.notifications(UPDATED)]
         assert ids.count(others.subscription_id) == 1
         assert ids[-1] == changes.subscription_id
-        assert not [message for message in talk.transcript.heard if message.get("id") in ids]
+        assert not [message for message in talk.transcript.received if message.get("id") in ids]
 
 
 @oldest_and_newest

@@ -16,7 +16,7 @@ from mcp.client.subscriptions import ResourceUpdated, SubscriptionLost, ToolsLis
 from dovetail import Context
 from dovetail.reference import create_server
 from dovetail.transports.http.options import HttpOptions
-from http_serving import listening
+from http_serving import endpoint_of, listening, until
 from sdk import (
     HANDSHAKE,
     HANDSHAKES,
@@ -57,6 +57,7 @@ class Served:
         self.interrupted = asyncio.Event()
         self.server = create_server(diagnostics=True, notes=notes)
         self.server.add_tool(self.linger)
+        self.app = self.server.asgi()
         self.root = ""
 
     async def linger(self, ctx: Context) -> None:
@@ -73,7 +74,7 @@ class Served:
 
     @asynccontextmanager
     async def live(self) -> AsyncIterator["Served"]:
-        async with listening(self.server.asgi(), HttpOptions(port=0)) as self.root:
+        async with listening(self.app, HttpOptions(port=0)) as self.root:
             yield self
 
 
@@ -188,7 +189,7 @@ async def test_progress_streams(talk: HttpTalk, transport: str, revision: str) -
 # ── notifications outside of calls ──
 
 
-async def _heard(talk: HttpTalk, method: str) -> dict[str, Any]:
+async def _received(talk: HttpTalk, method: str) -> dict[str, Any]:
     return await talk.transcript.until(lambda message: message.get("method") == method)
 
 
@@ -198,13 +199,13 @@ async def test_a_session_subscribes(served: Served, talk: HttpTalk, transport: s
         async with talk(revision, transport) as session:
             await session.subscribe_resource(NOTES)
             rewrite(served.notes, "the second edition\n")
-            assert (await _heard(talk, UPDATED))["params"] == {"uri": NOTES}
+            assert (await _received(talk, UPDATED))["params"] == {"uri": NOTES}
             (contents,) = (await session.read_resource(NOTES)).contents
             assert isinstance(contents, types.TextResourceContents)
             assert contents.text == "the second edition\n"
             await session.unsubscribe_resource(NOTES)
             served.grow("fern")
-            await _heard(talk, LIST_CHANGED)
+            await _received(talk, LIST_CHANGED)
             assert (await session.list_tools()).tools[-1].name == "fern"
 
 
@@ -263,7 +264,7 @@ async def test_an_old_client_that_leaves_stops_its_calls(served: Served, talk: H
     interest = Interest()
     async with talk("2024-11-05", "sse") as session, anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: session.call_tool("linger", progress_callback=interest.lose))
-        await _heard(talk, PROGRESS)
+        await _received(talk, PROGRESS)
         tasks.cancel_scope.cancel()
     with anyio.fail_after(5):
         await served.interrupted.wait()
@@ -297,15 +298,15 @@ async def test_a_session_comes_back_for_its_answer(wire: Wire) -> None:
 
 async def test_changes_made_meanwhile_are_notified_afterwards(served: Served, wire: Wire) -> None:
     talk = HttpTalk(wire.root)
-    heard = talk.transcript.heard
+    received = talk.transcript.received
     async with talk(HANDSHAKE) as session:
         await session.list_tools()
         served.grow("fern")
-        await _heard(talk, LIST_CHANGED)
+        await _received(talk, LIST_CHANGED)
         wire.cut()
-        await anyio.sleep(0.1)
+        await until(lambda: not endpoint_of(served.app).streams.current)
         served.grow("moss")
-        await talk.transcript.until(lambda _: [each.get("method") for each in heard].count(LIST_CHANGED) == 2)
+        await talk.transcript.until(lambda _: [each.get("method") for each in received].count(LIST_CHANGED) == 2)
         assert (await session.list_tools()).tools[-1].name == "moss"
 
 

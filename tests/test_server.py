@@ -185,21 +185,21 @@ def test_a_misspelled_parameter_is_refused() -> None:
 @pytest.mark.seed("S4-31")
 async def test_a_listener_that_raises_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
     registry = ToolRegistry()
-    heard: list[str] = []
+    received: list[str] = []
 
     def clumsy() -> None:
         raise RuntimeError("dropped it")
 
     registry.register_tool("first", "d", EXPRESSION, evaluate)
-    registry.on_tools_changed(lambda: heard.append("before"))
+    registry.on_tools_changed(lambda: received.append("before"))
     registry.on_tools_changed(clumsy)
-    registry.on_tools_changed(lambda: heard.append("after"))
+    registry.on_tools_changed(lambda: received.append("after"))
     async with Wire(Server("calc", version="1.0.0", tools=registry), "2025-11-25") as wire:
         registry.register_tool("second", "d", EXPRESSION, evaluate)
         assert (await wire.receive())["method"] == "notifications/tools/list_changed"
         assert registry.unregister_tool("first")
         assert (await wire.receive())["method"] == "notifications/tools/list_changed"
-    assert heard == ["before", "after"] * 2
+    assert received == ["before", "after"] * 2
     assert [tool.name for tool in registry.get_all_tools()] == ["second"]
     assert "clumsy" in caplog.text
     assert "dropped it" in caplog.text

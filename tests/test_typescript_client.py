@@ -1,4 +1,4 @@
-"""The official TypeScript client lists, calls, hears progress, subscribes, resumes, leaves and answers, everywhere."""
+"""The official TypeScript client lists, calls, receives progress, subscribes, resumes, leaves and answers."""
 
 import json
 import re
@@ -10,7 +10,7 @@ import pytest
 from server_process import serving
 
 import nodejs
-from asking_program import ANSWERS, EVERYTHING, ROOT, SAMPLED, Notes, accepted, asking_server, new_call
+from server_requests import ANSWERS, EVERYTHING, ROOT, SAMPLED, Notes, accepted, asking_server, new_call
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +68,7 @@ def test_calls(served: Served, revision: str) -> None:
 
 
 @both_eras
-def test_hears_progress(served: Served, revision: str) -> None:
+def test_receives_progress(served: Served, revision: str) -> None:
     said = served.run("progress.mjs", revision)
     assert [each["progress"] for each in said["heard"]] == list(range(10))
     assert "Slept for 300ms" in said["text"]

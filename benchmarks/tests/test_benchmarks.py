@@ -87,7 +87,7 @@ def test_targets(more: bool, target: float, dovetail: float, mcp: float, met: bo
     assert ("MISSED" in report.table([seen])) is not met
 
 
-def test_table_and_record_tell_everything() -> None:
+def test_table_and_record_hold_everything() -> None:
     seen = outcome(case(targets={"mcp": 10}), [12_345.6], [1_000])
     seen.fail("mcp", CannotMeasure("pip could not install it"))
     shown = report.table([seen])
@@ -152,7 +152,7 @@ def test_a_question_that_is_asked_again_takes_the_place_of_the_old_answer(tmp_pa
     assert list(record.read(file, [other]).as_json([one, other])["runs"]) == ["first"]
 
 
-def test_a_run_tells_on_what_it_was_made() -> None:
+def test_a_run_records_on_what_it_was_made() -> None:
     made = record.run_on(QUICK, {"mcp": contenders.installed("dovetail")})
     assert set(made) >= {"commit", "processor", "cores", "python"}
     assert made["settings"] == {"seconds": 0.5, "rounds": 1, "quick": True}
@@ -174,16 +174,16 @@ def test_what_is_published_was_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for suffix in (".png", ".svg"):
         (tmp_path / f"plot{suffix}").write_text("drawn")
     monkeypatch.setattr("benchmarks.plot.draw", lambda file: None)
-    monkeypatch.setattr("benchmarks.__main__.PUBLISHED", tmp_path / "published")
+    published = tmp_path / "published"
     monkeypatch.setattr(sys, "argv", ["benchmarks", "--show", "--out", str(tmp_path)])
-    assert main() == 0
+    assert main(published) == 0
     assert not list(tmp_path.glob("published*"))
     monkeypatch.setattr(sys, "argv", [*sys.argv, "--publish"])
-    assert main() == 0
+    assert main(published) == 0
     assert {path.name for path in tmp_path.glob("published*")} == {"published.png", "published.svg"}
     monkeypatch.setattr(sys, "argv", [*sys.argv, "--quick"])
     with pytest.raises(SystemExit, match="a trial"):
-        main()
+        main(published)
 
 
 # ── wrk ──
@@ -210,7 +210,7 @@ def test_script_quotes_what_it_sends() -> None:
 # ── the run ──
 
 
-def test_contenders_take_turns_and_failures_are_told() -> None:
+def test_contenders_take_turns_and_failures_are_reported() -> None:
     order: list[str] = []
 
     @contextmanager
@@ -233,7 +233,7 @@ def test_contenders_take_turns_and_failures_are_told() -> None:
     assert list(seen.rounds) == ["a"]
 
 
-def test_every_case_is_told_apart() -> None:
+def test_every_case_is_distinct() -> None:
     cases = chosen([], [])
     assert len({one.key for one in cases}) == len(cases)
     for one in cases:
@@ -317,7 +317,7 @@ def test_a_case_can_be_measured() -> None:
     assert seen.ratio("floor") is not None
 
 
-def test_what_takes_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_too_long_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.http_contender._seconds", lambda server, post: MAX_SECONDS)
     opened = loaded("floor", QUICK, Offer(), call("add", ARGUMENTS), http_call.check_sum)
     with pytest.raises(CannotMeasure, match="one answer takes 8"):

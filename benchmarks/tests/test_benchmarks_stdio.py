@@ -69,7 +69,7 @@ def test_a_wrong_answer_is_noticed_after_the_time_was_taken() -> None:
             pace(pipe, ring(4), 4, 0.2)
 
 
-def test_a_server_that_ends_is_no_measurement_and_its_last_words_are_told() -> None:
+def test_a_server_that_ends_is_no_measurement_and_its_last_words_are_shown() -> None:
     with pytest.raises(CannotMeasure, match="out of luck"), program("sys.exit('out of luck')") as pipe:
         pipe.ask(add_call(IDS[0], MODERN))
 

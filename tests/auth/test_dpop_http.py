@@ -12,7 +12,7 @@ from dovetail import AuditEvent, Context, Server
 from dovetail.auth import Auth, Principal, dpop
 from dovetail.state.memory import MemoryState
 from http_serving import Stage, serving, until
-from http_wire import HANDSHAKE, MODERN, Exchange, HttpWire, open_wire, text_of
+from http_wire import HANDSHAKE, MODERN, HttpExchange, HttpWire, open_wire, text_of
 from issuer_stage import Prover
 
 ORIGIN, PUBLIC = "http://localhost:8000", "https://notes.example.com"
@@ -69,19 +69,19 @@ class ProvedWire(HttpWire):
         super().__init__(*arguments)
         self._origin = origin
 
-    def raw(self, method: str, body: Any = b"", headers: Any = None, **options: Any) -> Exchange:
+    def raw(self, method: str, body: Any = b"", headers: Any = None, **options: Any) -> HttpExchange:
         given = proved(method, options.get("path") or self.path, origin=self._origin)
         return super().raw(method, body, {**given, **(headers or {})}, **options)
 
 
-def challenges(answer: Exchange) -> dict[str, str]:
+def challenges(answer: HttpExchange) -> dict[str, str]:
     """By scheme."""
     [start] = [message for message in answer.sent if message["type"] == "http.response.start"]
     lines = [value.decode() for name, value in start["headers"] if name == b"www-authenticate"]
     return {line.partition(" ")[0]: line.partition(" ")[2] for line in lines}
 
 
-async def challenge_of(refused: Exchange) -> str:
+async def challenge_of(refused: HttpExchange) -> str:
     """What a 401 of DPoP asks for."""
     await refused.done()
     assert refused.status == 401, refused.raw
@@ -132,13 +132,13 @@ async def test_proofs_do_not_take_the_room_of_sessions() -> None:
 async def test_with_nonces_a_client_is_refused_with_the_one_to_take() -> None:
     """RFC 9449, 9: any worker with the same secret takes it."""
     app, other = app_of("required", nonces=True), app_of("required", nonces=True)
-    told = await HttpWire(app, headers=proved()).call("who")
-    nonce = told.headers["dpop-nonce"]
+    first = await HttpWire(app, headers=proved()).call("who")
+    nonce = first.headers["dpop-nonce"]
     assert text_of((await HttpWire(other, headers=proved(nonce=nonce)).call("who")).answer) == "ada"
     assert "dpop-nonce" not in (await HttpWire(app_of("required")).call("who")).headers
 
 
-async def test_the_audit_tells_of_bad_proofs_but_not_of_first_steps() -> None:
+async def test_the_audit_has_bad_proofs_but_no_first_steps() -> None:
     events: list[AuditEvent] = []
     app = app_of("required", nonces=True, audit=events.append)
     assert (await HttpWire(app).call("who")).status == 401
@@ -176,11 +176,11 @@ class LegacyClient(NamedTuple):
         first = await wire.raw("GET", path="/sse").event()
         return cls(wire, await ProvedWire.session(app, **options), first.data.decode().partition("?")[2])
 
-    def messages(self, headers: Headers) -> Exchange:
+    def messages(self, headers: Headers) -> HttpExchange:
         return self.wire.raw("POST", PING, headers, path="/messages", query=self.query)
 
 
-Go = Callable[[LegacyClient, Headers], Exchange]
+Go = Callable[[LegacyClient, Headers], HttpExchange]
 WAYS: dict[str, tuple[Go, str, str, int]] = {
     "a call": (lambda who, sent: who.wire.start("tools/list", {}, headers=sent), "POST", "/mcp", 200),
     "GET of a session": (lambda who, sent: who.session.get(headers=sent), "GET", "/mcp", 200),

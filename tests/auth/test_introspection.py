@@ -129,10 +129,10 @@ async def test_a_kind_that_is_refused_is_logged_once(served: Site, caplog: pytes
     verifier = asking(served)
     for token in ("one-token", "another-token"):
         assert await verifier.verify(token) is None
-    (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "token_type is 'Oddx" in told
-    assert len(told) < 200
-    assert "-token" not in told
+    (logged,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "token_type is 'Oddx" in logged
+    assert len(logged) < 200
+    assert "-token" not in logged
 
 
 # ── many at once ──

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from dovetail import Context, RouteRequest, Server, reference
 from dovetail.auth import Auth
 from dovetail.authserver import AuthServer, hash_password
-from judge import judge_this_process
+from official import judge_this_process
 
 USER, PASSWORD = "ann", "correct horse battery"
 ACCESS_SECONDS = 600

@@ -136,9 +136,9 @@ def test_any_text_is_judged(text: str) -> None:
     ],
 )
 async def test_a_wrong_request_is_reported_to_the_program(changed: dict[str, Any], error: str, stage: Stage) -> None:
-    told = (await Browser(stage).open(Program(stage).url(**changed))).sent_to
-    assert (told["error"], told["iss"], told["state"]) == (error, ISSUER, "st&te=1 é")
-    assert "code" not in told
+    sent = (await Browser(stage).open(Program(stage).url(**changed))).sent_to
+    assert (sent["error"], sent["iss"], sent["state"]) == (error, ISSUER, "st&te=1 é")
+    assert "code" not in sent
 
 
 @pytest.mark.rule("SEC-5")
@@ -195,8 +195,8 @@ async def test_any_bytes_are_answered_with_an_error(body: bytes) -> None:
 async def test_the_page_says_who_wants_what_and_every_time(stage: Stage, browser: Browser) -> None:
     for _ in range(2):
         page = await browser.open(Program(stage).url(scope="notes:read notes:write"))
-        for told in ("The App", "Read your notes", "Change your notes", "app.example.com", CALLBACK, "30 days"):
-            assert told in page.text
+        for shown in ("The App", "Read your notes", "Change your notes", "app.example.com", CALLBACK, "30 days"):
+            assert shown in page.text
         await browser.sign_in(page)
     other = await browser.open(Program(stage, "web").url())
     assert "<form" in other.text, "a consent for one program is none for another"

@@ -14,7 +14,7 @@ from authserver_stage import CALLBACK, ISSUER, NATIVE, RESOURCE, Browser, Progra
 from dovetail.auth.jose import SigningKey, check_public_keys, read_assertion, unverified_subject
 from dovetail.authserver import OAuthClient
 from dovetail.protocol.pagination import encode_base64url
-from hosting import hosted
+from http_serving import hosted
 
 # ── registration ──
 

@@ -53,10 +53,10 @@ async def test_a_file_that_breaks_while_serving_changes_nothing_and_is_reported_
     refreshed = await Program(stage).refresh(tokens["refresh_token"])
     assert refreshed.status == 200, refreshed.text
     await Program(stage).tokens()
-    told = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-    assert len(told) == 1, told
-    assert str(path) in told[0]
-    assert "secret" not in told[0]
+    logged = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert len(logged) == 1, logged
+    assert str(path) in logged[0]
+    assert "secret" not in logged[0]
     path.write_text(json.dumps({"bob": USERS["bob"]}))
     gone = await Program(stage).refresh(refreshed.json["refresh_token"])
     assert gone.json["error"] == "invalid_grant", "a file that is good again counts"

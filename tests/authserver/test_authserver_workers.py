@@ -13,8 +13,8 @@ from authserver_stage import CLIENTS, ISSUER, RESOURCE, SCOPES, SECRET, USERS, B
 from dovetail import Server
 from dovetail.auth import Jwt, VerifierUnavailable
 from dovetail.authserver import AuthServer
-from far_state import FarState
 from http_wire import HttpWire
+from remote_state import RemoteState
 
 CREDENTIALS = {"grant_type": "client_credentials"}
 
@@ -162,7 +162,7 @@ async def test_other_servers_take_its_tokens_by_the_published_key(stage: Stage) 
 
 
 async def test_a_store_that_does_not_answer_refuses_no_caller_for_good() -> None:
-    state = FarState()
+    state = RemoteState()
     stage = Stage(state=state)
     token = (await Program(stage).tokens())["access_token"]
     state.break_down()

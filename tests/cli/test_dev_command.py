@@ -5,9 +5,8 @@ import json
 import re
 import signal
 import subprocess
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from command_stage import BIN, PROMPTLY, environment
 
 from dovetail import Client
 from dovetail.cli.dev import WatchedFiles
-from process_stage import is_alive
+from processes import is_alive, wait_until
 
 pytestmark = pytest.mark.long
 
@@ -85,13 +84,6 @@ class Developing:
 
     def until(self, words: str, times: int = 1) -> None:
         wait_until(lambda: self.log.count(words) >= times, lambda: self.log)
-
-
-def wait_until(is_so: Callable[[], bool], otherwise: Callable[[], str]) -> None:
-    deadline = time.monotonic() + PROMPTLY
-    while not is_so():
-        assert time.monotonic() < deadline, otherwise()
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")

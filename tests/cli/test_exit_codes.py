@@ -6,7 +6,6 @@ import shlex
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,7 +18,7 @@ import pytest
 from command_stage import BIN, PROMPTLY, environment, serve_in_process, spawned, typed
 
 from dovetail.cli.output import BROKEN_PIPE, FAILED, USAGE_ERROR
-from process_stage import is_alive, pid_in, shell
+from processes import is_alive, pid_in, shell, wait_until
 
 pytestmark = pytest.mark.long
 
@@ -215,7 +214,7 @@ class Hearing(BaseHTTPRequestHandler):
     """Keeps the headers that came, and answers nothing that a client could use."""
 
     def do_POST(self) -> None:
-        self.server.heard.append((self.path, {name.lower(): text for name, text in self.headers.items()}))
+        self.server.received.append((self.path, {name.lower(): text for name, text in self.headers.items()}))
         self.rfile.read(int(self.headers.get("content-length", 0)))
         self.send_response(self.server.status)
         self.send_header("content-length", "0")
@@ -229,7 +228,7 @@ class Hearing(BaseHTTPRequestHandler):
 @pytest.fixture
 def ear() -> Iterator[Any]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Hearing) as server:
-        server.heard, server.status = [], 404
+        server.received, server.status = [], 404
         Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}).start()
         yield server
         server.shutdown()
@@ -258,9 +257,9 @@ def test_headers(
     done = typed(folder, "list", "mcp.json:far", *words, **env)
     assert done.returncode != 0
     assert SECRET not in done.stderr.decode()
-    path, heard = ear.heard[0]
+    path, received = ear.received[0]
     assert path == f"/{SECRET}/mcp?key={SECRET}"
-    assert (heard.get("authorization"), heard.get("x-tenant")) == (authorization, tenant)
+    assert (received.get("authorization"), received.get("x-tenant")) == (authorization, tenant)
 
 
 def test_a_page_that_is_no_mcp_server(folder: Path, ear: Any) -> None:
@@ -338,15 +337,15 @@ def reset_signals() -> None:
 def test_signals(tmp_path: Path, numbers: list[int], code: int) -> None:
     program = shell(tmp_path, "deaf")
     program[-1] = program[-1].replace("server.py;", "silent.py;")
-    (tmp_path / "silent.py").write_text("import sys; sys.stdin.read()")
+    (tmp_path / "silent.py").write_text("import sys; open('asked', 'w'); sys.stdin.read(); open('closed', 'w')")
     command = subprocess.Popen(
         [BIN / "dovetail", "list", "--", *program], cwd=tmp_path, env=environment(), stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=reset_signals,
     )  # fmt: skip
     try:
         pid = pid_in(tmp_path)
-        for number in numbers:
-            time.sleep(0.5)  # nothing tells what it waits for
+        for number, sign in zip(numbers, ("asked", "closed"), strict=False):  # it waits for a response, for the end
+            wait_until((tmp_path / sign).exists)
             command.send_signal(number)
         assert command.wait(PROMPTLY) == code
         assert not is_alive(pid)

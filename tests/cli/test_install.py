@@ -159,10 +159,10 @@ def test_a_file_that_is_read_only_or_was_just_written_is_left_alone(home: Path) 
 
 def fake_command(home: Path, name: str, code: int = 0) -> Path:
     """A program that writes its words, a line each, and fails on demand."""
-    heard = home / f"{name}.txt"
-    (home / "bin" / name).write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {heard}\necho oh no >&2\nexit {code}\n')
+    received = home / f"{name}.txt"
+    (home / "bin" / name).write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {received}\necho oh no >&2\nexit {code}\n')
     (home / "bin" / name).chmod(0o755)
-    return heard
+    return received
 
 
 PYTHON = json.dumps({"type": "stdio", "command": SH, "args": ["-x"]})
@@ -178,33 +178,33 @@ OWN_COMMANDS = [  # the host, its program, what is typed, and the words that the
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("host", "program", "words", "heard"), OWN_COMMANDS)
-def test_the_command_of_a_host_is_used(home: Path, host: str, program: str, words: str, heard: list[str]) -> None:
+@pytest.mark.parametrize(("host", "program", "words", "received"), OWN_COMMANDS)
+def test_the_command_of_a_host_is_used(home: Path, host: str, program: str, words: str, received: list[str]) -> None:
     if words == "--remove":
         (home / ".claude.json").write_text('{"mcpServers": {"it": {}}}')
     log = fake_command(home, program)
     done = install("--host", host, "--name", "it", "--yes", *words.split())
     assert done.exit_code == 0, done.output
-    assert log.read_text().splitlines() == heard
-    assert f"by `{program} {' '.join(heard[:2])}`"[:20] in done.stderr
+    assert log.read_text().splitlines() == received
+    assert f"by `{program} {' '.join(received[:2])}`"[:20] in done.stderr
     assert not (home / FILES[host, "user"]).exists() or words == "--remove"
 
 
 def test_the_command_of_a_host_that_fails_or_would_refuse(home: Path) -> None:
     """To replace a server is refused by hosts, so it is done in the file."""
-    heard = fake_command(home, "claude", 3)
+    received = fake_command(home, "claude", 3)
     done = install("server.py", "--host", "claude-code", "--env", "KEY=hush", "--yes")
     assert (done.exit_code, "`claude mcp add-json` failed: oh no" in done.stderr) == (1, True)
     assert "hush" not in done.stderr
     (home / "bin" / "claude").write_text("#!/bin/sh\nexit 3\n")
     done = install("server.py", "--host", "claude-code", "--yes")
     assert (done.exit_code, "`claude mcp add-json` failed: it exited with 3" in done.stderr) == (1, True)
-    heard.unlink()
+    received.unlink()
     (home / ".claude.json").write_text('{"mcpServers": {"weather": {"command": "old", "timeout": 5}}}')
     assert install("server.py", "--host", "claude-code", "--yes").exit_code == 5
     assert install("server.py", "--host", "claude-code", "--yes", "--force").exit_code == 0
     assert servers(home / ".claude.json")["weather"]["timeout"] == 5
-    assert not heard.exists()
+    assert not received.exists()
 
 
 @pytest.mark.parametrize(

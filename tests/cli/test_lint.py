@@ -409,18 +409,18 @@ SERVERS = {  # the name that a server gives itself, and its tools
 VERDICTS = {"hint-destructive": "L", "hint-read-only": "R"}
 
 
-def heard(name: str, server: str = "", **annotations: Any) -> list[tuple[str, str]]:
+def received(name: str, server: str = "", **annotations: Any) -> list[tuple[str, str]]:
     found = check_hints([{"name": name, "annotations": annotations}], server)
     return [(finding.rule, finding.detail) for finding in found]
 
 
 def test_the_destructive_verb_is_reported() -> None:
-    assert heard("remove_background", readOnlyHint=True) == []  # of a picture that was sent along
-    assert heard("delete_note", destructiveHint=False) == []
-    assert heard("delete_note", readOnlyHint=False) == [("hint-destructive", "delete")]
-    assert heard("slack_delete_message", "slack-mcp") == [("hint-destructive", "delete")]
-    assert heard("slack_delete_message", "else") == []  # only a server's own name, or one of many tools, is a prefix
-    assert heard("delete_note", readOnlyHint=True) == [("hint-contradiction", "readOnlyHint, and the word delete")]
+    assert received("remove_background", readOnlyHint=True) == []  # of a picture that was sent along
+    assert received("delete_note", destructiveHint=False) == []
+    assert received("delete_note", readOnlyHint=False) == [("hint-destructive", "delete")]
+    assert received("slack_delete_message", "slack-mcp") == [("hint-destructive", "delete")]
+    assert received("slack_delete_message", "else") == []  # only a server's own name, or one of many tools, is a prefix
+    assert received("delete_note", readOnlyHint=True) == [("hint-contradiction", "readOnlyHint, and the word delete")]
 
 
 @pytest.mark.parametrize("server", SERVERS)

@@ -172,8 +172,7 @@ def test_a_program_that_serves_when_it_is_imported(write: Write) -> None:
         ("server.py", False),
     ],
 )
-def test_a_console_is_there(write: Write, ran: list, words: str, has_console: bool, monkeypatch: Any) -> None:
-    monkeypatch.setattr("dovetail.cli.run.BUNDLED", "dovetail.reference:create_server")  # a console measures its server
+def test_a_console_is_there(write: Write, ran: list, words: str, has_console: bool) -> None:
     write(PLAIN)
     assert run(*words.split()).exit_code == 0
     ((_, transport, options),) = ran

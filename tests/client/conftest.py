@@ -1,26 +1,16 @@
-"""What the tests share: no waiting, and nothing left behind; and servers that ask."""
+"""Fixtures of the client: no task left behind, and scripted servers that ask."""
 
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
 from typing import Any
 
 import pytest
-from client_stages import AskingServer, Behave
+from scripted import AskingServer, Behave
 
 from dovetail import Client
-from dovetail.client import config
-from dovetail.client.transports.aiohttp import HttpClient, HttpLimits
 
 Connect = Callable[..., tuple[Client, AskingServer]]
-
-
-@pytest.fixture
-def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections of clients to URLs are tried again at once."""
-    limits = HttpLimits(first_retry_delay=0.01, max_retry_delay=0.05)
-    monkeypatch.setattr(config, "HttpClient", partial(HttpClient, limits=limits))
 
 
 @pytest.fixture

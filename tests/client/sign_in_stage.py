@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import aiohttp
-from served_http import DISCOVERED, Scripted, ScriptedRequest
+from scripted import DISCOVERED, Scripted, ScriptedRequest
 
 from authserver_stage import SCOPES, USERS, hidden_fields, say_yes, served
 from dovetail import Server

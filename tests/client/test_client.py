@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from client_stages import AskingServer, ScriptedTransport, result
 from msgspec import Raw
+from scripted import AskingServer, ScriptedTransport, result
 from sign_in_stage import Person, notes
 from small_server import every_revision, make_server
 
@@ -55,10 +55,10 @@ async def test_logs_reach_a_handler(server: Server, version: str) -> None:
     async with Client(server, protocol_version=version, log_handler=seen.append) as client:
         await client.call_tool("work", {"steps": 1})
         assert [(message.level, message.data) for message in seen] == [("info", "did 1")]
-        for level, heard in (("error", 1), ("debug", 2)):
+        for level, received in (("error", 1), ("debug", 2)):
             await client.set_log_level(level)
             await client.call_tool("work", {"steps": 1})
-            assert len(seen) == heard
+            assert len(seen) == received
 
 
 @pytest.mark.seed("S1-25")

@@ -4,9 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from client_stages import AskingServer, ScriptedTransport, error, modern, result
 from msgspec import Raw
-from served_http import Scripted, ScriptedRequest
+from scripted import AskingServer, Scripted, ScriptedRequest, ScriptedTransport, error, modern, result
 
 from dovetail import Change, Client
 from dovetail.client import cache as caching

@@ -7,10 +7,10 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-import served_http
-from client_stages import RecordingHandler, ScriptedTransport, error, result
+import scripted
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted import RecordingHandler, ScriptedTransport, error, result
 
 from dovetail.client.dispatcher import Dispatcher
 from dovetail.client.negotiation import ClientIdentity, NegotiatedProtocol, Negotiation
@@ -152,7 +152,7 @@ async def test_closing_ends_what_waits(transport: ScriptedTransport, handler: Re
     assert transport.closed == 1
     transport.say({"jsonrpc": "2.0", "method": "late"})
     await turn()
-    assert handler.heard == []
+    assert handler.received == []
 
 
 async def test_progress_goes_to_its_request_alone(
@@ -175,7 +175,7 @@ async def test_progress_goes_to_its_request_alone(
     transport.say(result(transport.sent[0], {}))
     await task
     assert seen == [(1.0, 2.0, "half"), (2.0, None, None)]
-    assert handler.heard == []
+    assert handler.received == []
 
 
 async def test_handlers_may_be_async_and_may_fail(transport: ScriptedTransport, talk: Dispatcher, caplog: Any) -> None:
@@ -241,7 +241,7 @@ IDENTITY = ClientIdentity({"name": "test", "version": "1"}, lambda revision: {"s
 INFO = {"name": "fake", "version": "0"}
 
 DISCOVERED = {
-    **served_http.DISCOVERED, "instructions": "Hello.", "_meta": {"io.modelcontextprotocol/serverInfo": INFO},
+    **scripted.DISCOVERED, "instructions": "Hello.", "_meta": {"io.modelcontextprotocol/serverInfo": INFO},
 }  # fmt: skip
 
 Reply = Callable[[dict[str, Any]], list[dict[str, Any]]]

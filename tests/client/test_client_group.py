@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_stages import ScriptedTransport, result
+from scripted import ScriptedTransport, result
 
 from dovetail import Clients, ConnectionLost, SetupError, ToolError
 from dovetail.client.auth import BearerToken

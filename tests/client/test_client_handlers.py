@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_stages import EVERY, FORM, MODERN, ROOTS, elicitation, sampling, url_elicitation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
+from scripted import EVERY, FORM, MODERN, ROOTS, elicitation, sampling, url_elicitation
 
 from dovetail.client import ElicitRequest, ElicitResult, SamplingRequest
 from dovetail.client.handlers import ClientHandlers, UnsupportedRequest

@@ -10,10 +10,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from client_stages import MODERN, modern
 from hypothesis import given
 from hypothesis import strategies as st
-from served_http import Scripted, ScriptedRequest, free_port, handshake, until
+from scripted import MODERN, Scripted, ScriptedRequest, brisk_client, free_port, handshake, modern, until
 
 from dovetail import Client
 from dovetail.client.transports.base import OutgoingMessage, ServerUrl
@@ -21,11 +20,11 @@ from dovetail.client.transports.http import mirror_headers
 from dovetail.errors import BadResponse, ConnectionLost, NotSignedIn, ServerError, SetupError, TooManyRequests
 from dovetail.protocol.headers import check_parameters, check_standard, header_parameters
 
-pytestmark = pytest.mark.usefixtures("brisk", "tidy")
+pytestmark = pytest.mark.usefixtures("tidy")
 
 
 async def test_modern_headers() -> None:
-    async with Scripted(modern()) as server, Client(server.url, headers={"Authorization": "Bearer x"}) as client:
+    async with Scripted(modern()) as server, brisk_client(server.url, headers={"Authorization": "Bearer x"}) as client:
         await client.call_tool("grüße")
         for uri in ("notes://1", " padded ", "=?base64?eA==?="):
             with pytest.raises(ServerError):
@@ -62,7 +61,7 @@ def params_of(request: ScriptedRequest) -> dict[str, str]:
 async def test_arguments_travel_as_headers_where_the_schema_says_so() -> None:
     flag = {"type": "boolean", "x-mcp-header": "Dry-Run"}
     offered = [tool("deploy", region=REGION, options=NESTED, dry=flag), tool("plain", region={"type": "string"})]
-    async with Scripted(modern(offered)) as server, Client(server.url) as client:
+    async with Scripted(modern(offered)) as server, brisk_client(server.url) as client:
         await client.call_tool("deploy", {"region": "Köln", "options": {"retries": 3}, "dry": True})
         assert params_of(server.requests[-1]) == {
             "mcp-param-region": "=?base64?S8O2bG4=?=", "mcp-param-retries": "3", "mcp-param-dry-run": "true",
@@ -87,7 +86,7 @@ async def test_a_schema_that_changed_is_read_again() -> None:
         else:
             modern()(request)
 
-    async with Scripted(behave) as server, Client(server.url) as client:
+    async with Scripted(behave) as server, brisk_client(server.url) as client:
         assert (await client.call_tool("deploy", {"zone": "b"})).text == "called"
         assert server.said()[1:] == ["POST tools/list", "POST tools/call"] * 2
         with pytest.raises(ServerError, match="Mcp-Param-Zone is missing"):  # once, not for ever
@@ -100,7 +99,7 @@ async def test_tools_with_wrong_marks_are_left_out(caplog: pytest.LogCaptureFixt
     secret = {"type": "string", "format": "password", "x-mcp-header": "Key"}  # unwise, but not wrong
     offered = [tool(name, x=schema) for name, schema in wrong.items()] + [tool("twice", a=REGION, b=REGION)]
     offered += [tool("fine", a=REGION), tool("secret", key=secret)]
-    async with Scripted(modern(offered)) as server, Client(server.url) as client:
+    async with Scripted(modern(offered)) as server, brisk_client(server.url) as client:
         assert [each.name for each in await client.list_tools()] == ["fine", "secret"]
         assert [each.name for each in (await client.list_tools_page()).items] == ["fine", "secret"]
         assert "the tool spaced is left out: x-mcp-header on 'x' can't work" in caplog.text
@@ -121,7 +120,7 @@ async def test_a_compressed_answer_is_refused_unread(encoding: str) -> None:
             return request.answer(200, BOMB, Content_Encoding=encoding)
         return modern()(request)
 
-    async with Scripted(behave) as server, Client(server.url) as client:
+    async with Scripted(behave) as server, brisk_client(server.url) as client:
         tracemalloc.start()
         try:
             with pytest.raises(BadResponse, match="the server compressed its answer, which was not asked for"):
@@ -142,7 +141,7 @@ async def test_a_modern_request_whose_connection_breaks_is_never_repeated() -> N
         request.cut() if request.message["params"]["name"] == "later" else request.end()
         return None
 
-    async with Scripted(behave) as server, Client(server.url) as client:
+    async with Scripted(behave) as server, brisk_client(server.url) as client:
         await client.list_tools()
         for name, words in (("at once", "broke"), ("later", "broke before"), ("ends", "ended the stream before")):
             with pytest.raises(ConnectionLost, match=f"tools/call: .*{words}"):
@@ -181,7 +180,7 @@ async def test_an_answer_that_is_none(reply: Any, kind: type[Exception], words: 
         is_strange = request.method == "tools/call" and request.message["params"]["name"] == "strange"
         reply(request) if is_strange else modern()(request)
 
-    async with Scripted(behave) as server, Client(server.url) as client:
+    async with Scripted(behave) as server, brisk_client(server.url) as client:
         with pytest.raises(kind, match=words):
             await client.call_tool("strange")
         assert (await client.call_tool("plain")).text == "called"
@@ -207,7 +206,7 @@ TOO_MANY: dict[str, tuple[Any, int, tuple[float, float] | None]] = {
 @pytest.mark.parametrize(("reply", "code", "wait"), TOO_MANY.values(), ids=TOO_MANY.keys())
 async def test_when_to_try_again(reply: Any, code: int, wait: tuple[float, float] | None) -> None:
     behave: Any = lambda request: reply(request) if request.method == "tools/call" else modern()(request)  # noqa: E731
-    async with Scripted(behave) as server, Client(server.url) as client:
+    async with Scripted(behave) as server, brisk_client(server.url) as client:
         with pytest.raises(TooManyRequests) as refused:
             await client.call_tool("any")
     seconds = refused.value.retry_after
@@ -218,7 +217,7 @@ async def test_when_to_try_again(reply: Any, code: int, wait: tuple[float, float
 async def test_a_server_that_is_busy_is_not_taken_for_an_old_one() -> None:
     async with Scripted(lambda request: request.answer(429, Retry_After="1")) as server:
         with pytest.raises(TooManyRequests, match="server/discover: the server answered 429"):
-            async with Client(server.url):
+            async with brisk_client(server.url):
                 pass
         assert server.said() == ["POST server/discover"]
 
@@ -235,7 +234,7 @@ async def test_notifications_stay_in_order() -> None:
         if not handshake(request):
             request.result({})
 
-    async with Scripted(behave) as server, Client(server.url) as client:
+    async with Scripted(behave) as server, brisk_client(server.url) as client:
         await asyncio.gather(client.notify("notifications/one"), client.notify("notifications/two"))
         await client.ping()
         assert order == ["notifications/initialized", "notifications/one", "notifications/two", "ping"]
@@ -257,7 +256,7 @@ async def test_leaving_a_modern_request_closes_its_stream(by: str, opened: bool)
         return None
 
     async with Scripted(behave) as server:
-        client = Client(server.url)
+        client = brisk_client(server.url)
         await client.__aenter__()
         call = asyncio.create_task(client.call_tool("slow", timeout=0.3 if by == "timeout" else 5))
         await until(lambda: "POST tools/call" in server.said())
@@ -274,7 +273,7 @@ async def test_leaving_a_modern_request_closes_its_stream(by: str, opened: bool)
 
 async def test_a_server_that_is_not_there() -> None:
     with pytest.raises(ConnectionLost, match=r"initialize: http://127\.0\.0\.1:\d+/mcp: can't connect: Connection ref"):
-        async with Client(f"http://127.0.0.1:{free_port()}/mcp?token=secret") as client:
+        async with brisk_client(f"http://127.0.0.1:{free_port()}/mcp?token=secret") as client:
             await client.list_tools()
 
 
@@ -283,7 +282,7 @@ async def test_a_redirect_within_the_origin_is_followed(status: int) -> None:
     def behave(request: ScriptedRequest) -> None:
         request.answer(status, Location="/mcp/") if request.path == "/mcp" else modern()(request)
 
-    async with Scripted(behave) as server, Client(server.url, headers={"Authorization": "x"}) as client:
+    async with Scripted(behave) as server, brisk_client(server.url, headers={"Authorization": "x"}) as client:
         assert (await client.call_tool("any")).text == "called"
         assert {request.path for request in server.requests} == {"/mcp", "/mcp/"}
         assert all(request.headers["authorization"] == "x" for request in server.requests)
@@ -307,7 +306,7 @@ async def test_other_redirects_are_not(status: int, location: str | None, words:
     named = {} if location is None else {"Location": location}
     async with Scripted(lambda request: request.answer(status, **named)) as server:
         with pytest.raises(ServerError, match=words) as caught:
-            async with Client(server.url, protocol_version=MODERN):
+            async with brisk_client(server.url, protocol_version=MODERN):
                 pass
         assert caught.value.code == status
 

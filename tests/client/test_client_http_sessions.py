@@ -6,8 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from client_stages import ScriptedTransport, result, text
-from served_http import DISCOVERED, INFO, Scripted, ScriptedRequest, handshake, next_of, until
+from scripted import (
+    DISCOVERED,
+    INFO,
+    Scripted,
+    ScriptedRequest,
+    ScriptedTransport,
+    brisk_client,
+    handshake,
+    next_of,
+    result,
+    text,
+    until,
+)
 from small_server import every_revision, make_server
 
 from dovetail import Client
@@ -17,7 +28,7 @@ from dovetail.engine.subscriptions import Change
 from dovetail.errors import BadResponse, ConnectionLost, ServerError
 from dovetail.protocol.methods import ListenFilter
 
-pytestmark = pytest.mark.usefixtures("brisk", "tidy")
+pytestmark = pytest.mark.usefixtures("tidy")
 VERSION = "2025-11-25"
 CHANGING = {"tools": {"listChanged": True}, "resources": {"subscribe": True, "listChanged": True}, "logging": {}}
 TOOLS_CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
@@ -78,7 +89,7 @@ async def test_a_session_from_beginning_to_end() -> None:
             request.result(text("done"))
 
     async with Scripted(behave) as server:
-        async with Client(server.url, protocol_version=VERSION) as client:
+        async with brisk_client(server.url, protocol_version=VERSION) as client:
             await client.call_tool("any")
             await until(lambda: "GET" in server.said())
         assert server.said()[0] == "POST initialize"
@@ -105,7 +116,7 @@ async def test_questions_on_a_stream_are_answered_by_post() -> None:
         else:
             handshake(request, Mcp_Session_Id="s")
 
-    async with Scripted(behave) as server, Client(server.url) as client:
+    async with Scripted(behave) as server, brisk_client(server.url) as client:
         await client.call_tool("any")
         await until(lambda: sum("id" in (each.message or {}) and not each.method for each in server.requests) == 2)
         replies = {
@@ -118,7 +129,7 @@ async def test_questions_on_a_stream_are_answered_by_post() -> None:
 
 async def test_the_next_request_opens_a_new_session_where_all_is_agreed_again() -> None:
     behave = Announcing()
-    async with Scripted(behave) as server, Client(server.url) as client:
+    async with Scripted(behave) as server, brisk_client(server.url) as client:
         await client.set_log_level("warning")
         async with client.listen(tools=True, uris=["n://1", "n://2"]) as changes:
             begun = len(server.requests)
@@ -142,7 +153,7 @@ async def test_the_next_request_opens_a_new_session_where_all_is_agreed_again() 
 
 async def test_a_listener_does_not_wait_for_a_request() -> None:
     behave = Announcing()
-    async with Scripted(behave) as server, Client(server.url) as client, client.listen(tools=True) as changes:
+    async with Scripted(behave) as server, brisk_client(server.url) as client, client.listen(tools=True) as changes:
         behave.forgetful = True
         behave.streams[0].cut()
         assert await next_of(changes) == Change("tools")
@@ -152,11 +163,11 @@ async def test_a_listener_does_not_wait_for_a_request() -> None:
 
 
 async def test_the_stream_is_opened_again_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[Any] = []
+    received: list[Any] = []
     behave = Announcing()
     async with (
         Scripted(behave) as server,
-        Client(server.url, log_handler=lambda message: heard.append(message.data)) as client,
+        brisk_client(server.url, log_handler=lambda message: received.append(message.data)) as client,
     ):
         for number in range(1, 8):
             await until(lambda: len(behave.streams) == number)  # noqa: B023
@@ -165,9 +176,9 @@ async def test_the_stream_is_opened_again_for_ever(monkeypatch: pytest.MonkeyPat
             if number > 1:
                 stream.event(log_message(number - 1), id=f"g-{number - 1}")  # a replay of what has come already
             stream.event(log_message(number), id=f"g-{number}", retry=1)
-            await until(lambda: len(heard) == number)  # noqa: B023
+            await until(lambda: len(received) == number)  # noqa: B023
             stream.cut() if number % 2 else stream.finish()
-        assert heard == [1, 2, 3, 4, 5, 6, 7]
+        assert received == [1, 2, 3, 4, 5, 6, 7]
         await client.ping()
         assert behave.session == 1
 
@@ -176,7 +187,7 @@ async def test_the_stream_is_opened_again_for_ever(monkeypatch: pytest.MonkeyPat
 async def test_a_server_without_a_stream(status: int, caplog: pytest.LogCaptureFixture) -> None:
     behave = Announcing()
     behave.refuse_stream = status
-    async with Scripted(behave) as server, Client(server.url) as client:
+    async with Scripted(behave) as server, brisk_client(server.url) as client:
         async with client.listen(tools=True):
             await client.ping()
         assert server.said().count("GET") == 1
@@ -220,11 +231,11 @@ class Resuming:
 @pytest.mark.parametrize("replay_all", [True, False])
 async def test_an_answer_is_taken_up_again_as_often_as_it_takes(cut: bool, replay_all: bool) -> None:
     behave = Resuming(12, cut=cut, replay_all=replay_all)
-    heard: list[float] = []
-    async with Scripted(behave) as server, Client(server.url) as client:
-        result = await client.call_tool("any", progress_handler=lambda value, *_: heard.append(value))
+    received: list[float] = []
+    async with Scripted(behave) as server, brisk_client(server.url) as client:
+        result = await client.call_tool("any", progress_handler=lambda value, *_: received.append(value))
         assert result.text == "finally"
-        assert heard == list(range(1, 12))  # each once
+        assert received == list(range(1, 12))  # each once
         assert behave.resumed == [f"c-{number}" for number in range(12)]
         assert server.said().count("POST tools/call") == 1
 
@@ -238,7 +249,7 @@ async def test_without_an_event_id_an_answer_is_lost() -> None:
         else:
             handshake(request, Mcp_Session_Id="s")
 
-    async with Scripted(behave) as server, Client(server.url) as client:
+    async with Scripted(behave) as server, brisk_client(server.url) as client:
         with pytest.raises(ConnectionLost, match=r"tools/call: .*broke before the answer came"):
             await client.call_tool("any")
         assert server.said().count("POST tools/call") == 1
@@ -292,12 +303,12 @@ class Old:
 @pytest.mark.parametrize("refusal", [400, 404, 405])
 async def test_an_old_server_is_found_out(refusal: int) -> None:
     behave = Old(refusal=refusal)
-    async with Scripted(behave) as server, Client(f"{server.origin}/sse") as client:
+    async with Scripted(behave) as server, brisk_client(f"{server.origin}/sse") as client:
         assert client.protocol_version == "2024-11-05"
-        heard: list[float] = []
-        result = await client.call_tool("any", progress_handler=lambda value, *_: heard.append(value))
+        received: list[float] = []
+        result = await client.call_tool("any", progress_handler=lambda value, *_: received.append(value))
         assert result.text == "old"
-        assert heard == [1]
+        assert received == [1]
         assert [(request.verb, request.path.partition("?")[0], request.method) for request in server.requests] == [
             ("POST", "/sse", "server/discover"), ("POST", "/sse", "initialize"), ("GET", "/sse", None),
             ("POST", "/messages", "initialize"), ("POST", "/messages", "notifications/initialized"),
@@ -308,7 +319,7 @@ async def test_an_old_server_is_found_out(refusal: int) -> None:
 async def test_neither_transport() -> None:
     async with Scripted(lambda request: request.answer(404)) as server:
         with pytest.raises(ServerError, match=r"answered 404 Not Found; and by HTTP\+SSE: .*404 Not Found") as caught:
-            async with Client(server.url):
+            async with brisk_client(server.url):
                 pass
         assert caught.value.code == 404
         assert str(caught.value).count("(404)") == 1
@@ -318,7 +329,7 @@ async def test_neither_transport() -> None:
 async def test_an_endpoint_of_another_origin_is_refused(endpoint: str) -> None:
     async with Scripted(Old(endpoint)) as server:
         with pytest.raises(BadResponse, match=r"initialize: the server names .* (another origin|can't be used)"):
-            async with Client(f"{server.origin}/sse", transport="sse"):
+            async with brisk_client(f"{server.origin}/sse", transport="sse"):
                 pass
         assert server.said() == ["GET"]
 
@@ -326,7 +337,7 @@ async def test_an_endpoint_of_another_origin_is_refused(endpoint: str) -> None:
 @pytest.mark.parametrize("loss", ["cut", "forgotten", "outage"])
 async def test_a_session_that_ends_is_followed_by_another(loss: str) -> None:
     behave = Old()
-    async with Scripted(behave) as server, Client(f"{server.origin}/sse") as client:
+    async with Scripted(behave) as server, brisk_client(f"{server.origin}/sse") as client:
         slow = asyncio.create_task(client.request("slow"))
         await until(lambda: server.said()[-1] == "POST slow")
         behave.is_down = loss == "outage"
@@ -484,7 +495,7 @@ async def test_a_stream_that_breaks_is_opened_again(refusal: Callable[[ScriptedR
     behave = Listened()
     async with (
         Scripted(behave) as server,
-        Client(server.url) as client,
+        brisk_client(server.url) as client,
         client.listen(tools=True, uris=["n://1", "n://2"]) as changes,
     ):
         for number in range(1, 5):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from joserfc.jwk import ECKey, RSAKey
 from msgspec.structs import replace
-from served_http import ScriptedRequest, until
+from scripted import ScriptedRequest, until
 from sign_in_stage import METADATA, PRM, Notes, Person, Realm, notes, realm
 
 from authserver_stage import served
@@ -74,7 +74,7 @@ async def test_the_timeout_stands_still_while_the_user_signs_in() -> None:
 
 @pytest.mark.parametrize("changes", [{"expires_at": time.time() - 1}, {"access_token": "revoked"}])
 async def test_many_at_once_refresh_once(changes: dict[str, Any]) -> None:
-    """Whether the client knows that its token is over, or hears it from the server."""
+    """Whether the client knows that its token is over, or the server says so."""
     person, tokens = Person(), MemoryTokens()
     async with notes() as served:
         auth = signing_in(person, tokens=tokens)

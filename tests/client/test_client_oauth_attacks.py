@@ -6,7 +6,7 @@ from typing import Any
 
 import aiohttp.connector
 import pytest
-from served_http import DISCOVERED, Scripted, ScriptedRequest
+from scripted import DISCOVERED, Scripted, ScriptedRequest
 from sign_in_stage import METADATA, PRM, SECRETS, Realm, realm
 
 from dovetail import Client

@@ -9,7 +9,7 @@ from typing import Any
 import interop_official
 import node_tools
 import pytest
-from served_http import served, until
+from scripted import brisk_client, served, until
 from server_process import serving
 
 import nodejs
@@ -20,7 +20,6 @@ from dovetail.client.transports.http import HttpTransport
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.usefixtures("brisk"),
     pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
@@ -65,7 +64,7 @@ class User:
         return {"name": "Ada", "check": True} if question.mode == "form" else True
 
     def connect(self, target: Any) -> Client:
-        return Client(
+        return brisk_client(
             target,
             timeout=30,
             elicitation_handler=self.fill_in,
@@ -85,7 +84,7 @@ async def test_the_everything_server(target: Any) -> None:
         assert "plaintext" in ((await client.read_resource(NOTE))[0].text or "")
         (message,) = (await client.get_prompt("args-prompt", {"city": "Rome"})).messages
         assert message.content == Text("What's weather in Rome?")
-        await hear_changes_of_everything(client, user)
+        await receive_changes_of_everything(client, user)
 
 
 async def use_tools_of_everything(client: Client, user: User) -> None:
@@ -119,7 +118,7 @@ async def use_questions(client: Client, user: User) -> None:
     assert "file:///srv/notes" in (await client.call_tool("get-roots-list")).text
 
 
-async def hear_changes_of_everything(client: Client, user: User) -> None:
+async def receive_changes_of_everything(client: Client, user: User) -> None:
     await client.set_log_level("debug")
     async with client.listen(uris=[NOTE]) as changes:
         assert changes.honoured.resource_subscriptions == [NOTE]
@@ -159,7 +158,7 @@ async def over_http(version: str, **options: Any) -> AsyncIterator[Client]:
 async def over_sse(version: str, **options: Any) -> AsyncIterator[Client]:
     async with (
         served(interop_official.make().sse_app()) as origin,
-        Client(f"{origin}/sse", transport="sse", protocol_version=version, **options) as client,
+        brisk_client(f"{origin}/sse", transport="sse", protocol_version=version, **options) as client,
     ):
         yield client
 
@@ -203,5 +202,5 @@ async def test_everything_that_a_server_of_the_sdk_offers(reach: Reach, version:
         if version == MODERN:
             async with client.listen(tools=True, uris=["notes://all"]) as changes:
                 await client.call_tool("announce")
-                heard = {await asyncio.wait_for(anext(changes), 20) for _ in range(2)}
-                assert heard == {Change("tools"), Change("updated", "notes://all")}
+                received = {await asyncio.wait_for(anext(changes), 20) for _ in range(2)}
+                assert received == {Change("tools"), Change("updated", "notes://all")}

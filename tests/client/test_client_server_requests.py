@@ -7,8 +7,8 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from client_stages import EVERY, MODERN, ROOTS, AskingServer, elicitation, result, sampling, url_elicitation
 from msgspec import Raw
+from scripted import EVERY, MODERN, ROOTS, AskingServer, elicitation, result, sampling, url_elicitation
 
 from dovetail.client.handlers import run_rounds
 from dovetail.errors import BadResponse

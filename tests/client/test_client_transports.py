@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import small_server
-from served_http import free_port, next_of, served, until
+from scripted import brisk_client, free_port, next_of, served, until
 from small_server import EVERY, every_revision, make_server
 
 from dovetail.auth import ApiKeys, Auth, Principal
@@ -23,11 +23,10 @@ from dovetail.errors import ConnectionLost, NotSignedIn, ServerError, SetupError
 from dovetail.protocol import revisions
 from dovetail.server import Server
 from official import Witness
-from process_stage import HELPERS, is_alive, pid_in, shell
+from processes import HELPERS, is_alive, pid_in, shell
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.usefixtures("brisk"),
     pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging"),
 ]
 
@@ -46,21 +45,23 @@ async def connected(way: str, **options: Any) -> AsyncIterator[Client]:
         if way in ("http", "sse"):
             origin = await held.enter_async_context(served(make_server().asgi()))
             target, options["transport"] = f"{origin}/{'mcp' if way == 'http' else 'sse'}", way
-        yield await held.enter_async_context(Client(target, **options))
+        yield await held.enter_async_context(brisk_client(target, **options))
 
 
 @pytest.mark.parametrize(("way", "version"), WAYS)
 async def test_everything_a_server_offers(way: str, version: str | None, witness: Witness) -> None:
     logs: list[Any] = []
-    heard: list[Any] = []
+    reports: list[Any] = []
     options = {"transcript": witness.see, "log_handler": lambda message: logs.append(message.data)}
     async with connected(way, protocol_version=version, **options) as client:
         assert client.protocol_version == (version or "2026-07-28")
         assert client.server_info is not None
         assert "add" in [tool.name for tool in await client.list_tools()]
-        result = await client.call_tool("work", {"steps": 2}, progress_handler=lambda *report: heard.append(report[:2]))
+        result = await client.call_tool(
+            "work", {"steps": 2}, progress_handler=lambda *report: reports.append(report[:2])
+        )
         assert result.text == "done"
-        assert heard == [(1, 2), (2, 2)]
+        assert reports == [(1, 2), (2, 2)]
         await until(lambda: logs == ["did 1", "did 2"])
         with pytest.raises(ToolError, match="The cupboard is bare"):
             await client.call_tool("fail")
@@ -82,7 +83,7 @@ async def test_a_server_that_starts_again(version: str | None, transport: Any, g
     url = f"http://127.0.0.1:{port}/{'sse' if transport else 'mcp'}"
     app = make_server().asgi()
     async with served(app, port):
-        client = Client(url, protocol_version=version, transport=transport, timeout=5)
+        client = brisk_client(url, protocol_version=version, transport=transport, timeout=5)
         await client.__aenter__()
         stream = client.listen(tools=True)
         changes = await stream.__aenter__()
@@ -181,7 +182,7 @@ def guarded_server(**options: Any) -> Server:
     return server
 
 
-async def heard_of(work: Awaitable[Any]) -> Any:
+async def changes_of(work: Awaitable[Any]) -> Any:
     try:
         found = await work
         return found.data if isinstance(found, CallToolResult) else found
@@ -195,8 +196,8 @@ async def experience(client: Client) -> list[Any]:
         return [
             [tool.name for tool in await client.list_tools()],
             [resource.uri for resource in await client.list_resources()],
-            [await heard_of(client.call_tool(name)) for name in ("whoami", "write", "rule")],
-            await heard_of(client.read_resource("notes://all")),
+            [await changes_of(client.call_tool(name)) for name in ("whoami", "write", "rule")],
+            await changes_of(client.read_resource("notes://all")),
         ]
 
 
@@ -206,7 +207,7 @@ async def test_a_token_means_in_process_what_it_means_over_http(token: str, vers
     server = guarded_server()
     here = await experience(Client(server, auth=token, protocol_version=version))
     async with served(server.asgi()) as origin:
-        there = await experience(Client(f"{origin}/mcp", auth=token, protocol_version=version))
+        there = await experience(brisk_client(f"{origin}/mcp", auth=token, protocol_version=version))
     assert here == there
     assert ("write" in here[0]) is (token == ALICE)
 

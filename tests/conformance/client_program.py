@@ -1,4 +1,4 @@
-"""The client that the official suite's client scenarios run: a server's URL comes in, and the exit code goes out.
+"""The client of the official suite's client scenarios: `client_program.py <URL of a server>`.
 
 The suite names the scenario and what it needs in the environment. Everything is done with `dovetail.Client`, as a
 user's program would do it.

@@ -1,4 +1,4 @@
-"""Runs a program when it is its turn: a folder for locks and a program come in, with the program's own arguments.
+"""Queue of programs: `client_turn.py <folder of locks> <program> <arguments>` runs the program when it is its turn.
 
 The suite starts all its scenarios at once, however few cores there are; some of them measure times.
 """

@@ -155,9 +155,8 @@ def test_the_stub_of_the_suite_is_excused_by_the_file_until_it_passes(output: Ou
 
 
 def test_a_suite_that_lists_nothing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conformance, "OUTPUT", tmp_path)
     monkeypatch.setattr(conformance, "run_suite", lambda *arguments, log: "")
-    (problem,) = conformance.run_leg("all", url="http://127.0.0.1:9/mcp").problems
+    (problem,) = conformance.run_leg("all", url="http://127.0.0.1:9/mcp", folder=tmp_path / "all").problems
     assert problem.startswith("the suite lists 0 scenarios, not 65")
 
 
@@ -194,17 +193,15 @@ async def test_a_server_is_asked_in_both_eras(server: Server, wrong: list[str]) 
 
 
 def test_without_npm_a_sentence_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(node_tools, "TARGET", tmp_path)
-    monkeypatch.setattr(node_tools, "STAMP", tmp_path / ".installed")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CI", raising=False)
-    assert node_tools.main() == 0
+    assert node_tools.main(tmp_path) == 0
     assert "npm is not on the PATH" in capsys.readouterr().err
     monkeypatch.setenv("CI", "true")
-    assert node_tools.main() == 1
+    assert node_tools.main(tmp_path) == 1
     with pytest.raises(pytest.fail.Exception, match="not installed"):
-        nodejs.demand()
+        nodejs.demand(tmp_path)
     monkeypatch.setenv("CI", "false")
     with pytest.raises(pytest.skip.Exception, match="not installed"):
-        nodejs.demand()
+        nodejs.demand(tmp_path)
     assert not os.listdir(tmp_path)

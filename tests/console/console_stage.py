@@ -159,7 +159,7 @@ def count_up() -> int:
     return count
 
 
-# ── what a server asks, and what it hears ──
+# ── what a server asks, and what it receives ──
 
 
 @server.tool

@@ -18,14 +18,14 @@ from dovetail.protocol.jsonrpc import encode
 from dovetail.protocol.session import Session
 from dovetail.transports.http.in_flight import ActiveSession
 from http_serving import serving
-from http_wire import Exchange, HttpWire
+from http_wire import HttpExchange, HttpWire
 
 HERE = ("127.0.0.1", 50000)
 
 
 async def ask(
     app: Any, path: str, method: str = "GET", *, client: Any = HERE, root: str = "", **headers: str
-) -> Exchange:
+) -> HttpExchange:
     """An empty header is left out."""
 
     async def for_client(scope: Any, receive: Any, send: Any) -> None:
@@ -35,18 +35,18 @@ async def ask(
     return await HttpWire(for_client, root_path=root).raw(method, b"", given, path=root + path).done()
 
 
-async def ask_api(app: Any, name: str, **options: Any) -> Exchange:
+async def ask_api(app: Any, name: str, **options: Any) -> HttpExchange:
     """As the page itself does."""
     marks = {"x_dovetail_console": "1", "sec_fetch_site": "same-origin"}
     return await ask(app, f"/console/api/{name}", **{**marks, **options})
 
 
-def viewer_of(app: Any) -> Exchange:
+def viewer_of(app: Any) -> HttpExchange:
     """A page that watches the live figures, until it leaves."""
     return HttpWire(app).raw("GET", b"", {"x-dovetail-console": "1"}, path="/console/api/live")
 
 
-async def event_when(viewer: Exchange, holds: Callable[[Any], bool]) -> Any:
+async def event_when(viewer: HttpExchange, holds: Callable[[Any], bool]) -> Any:
     async with asyncio.timeout(20):
         while not holds(event := await viewer.message()):
             pass

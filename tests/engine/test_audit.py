@@ -21,7 +21,7 @@ from dovetail.engine.dispatch import compile_chain
 from dovetail.engine.redaction import RedactingFilter, Redactor
 from dovetail.errors import RateLimited, Unauthorized
 from http_serving import until
-from replaying import asking_client, play
+from server_requests import asking_client, play
 from wire import MODERN, Wire
 
 ADA = Principal(subject="ada", client="editor", issuer="https://id.example.org")

@@ -162,7 +162,7 @@ async def test_the_end_of_a_connection_cancels_too() -> None:
 
 async def test_cancelled_can_be_awaited() -> None:
     server = Server("waits", version="1.0.0")
-    woken = asyncio.Event()
+    begun, woken = asyncio.Event(), asyncio.Event()
 
     @server.tool
     async def waits(ctx: Context) -> str:
@@ -175,6 +175,7 @@ async def test_cancelled_can_be_awaited() -> None:
             async with asyncio.timeout(0.01):
                 await ctx.cancelled
         assert not ctx.cancelled
+        begun.set()
         try:
             await asyncio.sleep(30)
         finally:
@@ -184,7 +185,7 @@ async def test_cancelled_can_be_awaited() -> None:
 
     async with Wire(server, MODERN) as wire:
         wire.send(wire.request("tools/call", {"name": "waits"}, id=1))
-        await asyncio.sleep(0.05)
+        await asyncio.wait_for(begun.wait(), 5)
         wire.send(cancel(1))
         await asyncio.wait_for(woken.wait(), 5)
         await wire.quiet()

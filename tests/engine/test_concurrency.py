@@ -13,8 +13,8 @@ from dovetail import Server
 from dovetail.engine.concurrency import CallTimeout, FleetLimit, Limit, with_timeout
 from dovetail.engine.workers import LeaseTimings
 from dovetail.errors import Busy, ServerBusy, ToolBusy
-from far_state import FarState
 from http_serving import until
+from remote_state import RemoteState
 from wire import MODERN, Wire
 
 
@@ -157,7 +157,7 @@ class Fleet:
 
     def __init__(self, workers: int, slots: int, queue: int = 100) -> None:
         self.now = 0.0
-        self.state = FarState(clock=lambda: self.now)
+        self.state = RemoteState(clock=lambda: self.now)
         self.limits = [
             FleetLimit(self.state, "press", slots, queue, None, LeaseTimings(LEASE, 0.02)) for _ in range(workers)
         ]
@@ -200,7 +200,8 @@ async def test_a_dead_worker_s_slots_are_free_when_its_leases_expire() -> None:
             await made.state.claim(f"slot/press/{_}", b"of the dead", LEASE)
         waiting = asyncio.create_task(made.limits[1].acquire())
         made.now += LEASE - 0.1
-        await asyncio.sleep(0.1)
+        tried = made.state.calls["claim"]
+        await until(lambda: made.state.calls["claim"] > tried + 2)  # both slots, once more
         assert not waiting.done()
         made.now += 0.2
         await waiting
@@ -246,7 +247,7 @@ async def test_a_full_queue_of_a_fleet_is_busy(queue: int) -> None:
     async with Fleet(2, 1, queue) as made:
         await made.limits[0].acquire()
         calls = [asyncio.create_task(made.limits[1].acquire()) for _ in range(queue + bool(queue))]
-        await asyncio.sleep(0.05)
+        await until(lambda: made.limits[1].waiting == queue)
         assert not any(call.done() for call in calls)
         with pytest.raises(ToolBusy, match=r"^The tool press is busy: .*; try again in 1 s\.$"):
             await made.limits[1].acquire()
@@ -261,7 +262,7 @@ async def test_an_unavailable_store_refuses_these_calls_and_no_longer_than_it_is
     async with Fleet(2, 1) as made:
         await made.limits[0].acquire()
         waiting = asyncio.create_task(made.limits[1].acquire())
-        await asyncio.sleep(0.05)
+        await until(lambda: made.state.calls["claim"] > 2)
         made.state.break_down()
         if is_closed:
             await made.state.close()
@@ -285,7 +286,7 @@ async def test_a_call_that_is_cancelled_on_the_way_back_has_it_nevertheless(is_h
         holder = made.limits[0 if is_here else 1]
         await holder.acquire()
         back = asyncio.create_task(made.limits[0].reclaim())
-        await asyncio.sleep(0.05)
+        await until(lambda: made.limits[0].waiting == 1 or made.state.calls["claim"] > 2)
         back.cancel()
         await asyncio.wait([back])
         assert made.limits[0].running == 1 + is_here
@@ -328,7 +329,7 @@ async def test_never_more_than_its_slots_and_cancellations_lose_none(workers: in
 
 
 async def test_a_tool_runs_once_in_all_workers() -> None:
-    state, go, running, most = FarState(), asyncio.Event(), list[int](), list[int]()
+    state, go, running, most = RemoteState(), asyncio.Event(), list[int](), list[int]()
 
     async def press() -> str:
         running.append(1)
@@ -337,7 +338,7 @@ async def test_a_tool_runs_once_in_all_workers() -> None:
         running.pop()
         return "pressed"
 
-    def worker(state: FarState | None, **options: Any) -> Wire:
+    def worker(state: RemoteState | None, **options: Any) -> Wire:
         server = Server("factory", **options)
         server.add_tool(press, max_concurrency=1)
         server.engine.state = state or server.engine.state

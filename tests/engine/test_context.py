@@ -40,7 +40,7 @@ def chatty(**options: Any) -> Server:
     return server
 
 
-async def heard(wire: Wire, name: str, meta: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+async def received(wire: Wire, name: str, meta: dict[str, Any] | None = None) -> list[dict[str, Any]]:
     """The notifications that came before the answer; none may come after it."""
     before = len(wire.seen)
     await wire.ask("tools/call", {"name": name, "_meta": meta or {}})
@@ -55,14 +55,14 @@ async def heard(wire: Wire, name: str, meta: dict[str, Any] | None = None) -> li
 @pytest.mark.parametrize("tool", ["chat", "chat_in_a_thread", "chat_on_the_loop"])
 async def test_every_level_of_a_session(tool: str) -> None:
     async with Wire(chatty(), "2025-11-25") as wire:
-        assert [each["level"] for each in await heard(wire, tool)] == list(LEVELS[LEVELS.index("info") :])
+        assert [each["level"] for each in await received(wire, tool)] == list(LEVELS[LEVELS.index("info") :])
         for place, level in enumerate(LEVELS):
             assert await wire.ask("logging/setLevel", {"level": level}) == {}
-            assert [each["level"] for each in await heard(wire, tool)] == list(LEVELS[place:])
+            assert [each["level"] for each in await received(wire, tool)] == list(LEVELS[place:])
         assert (await wire.refusal("logging/setLevel", {"level": "loud"}))["code"] == -32602
         assert (await wire.refusal("logging/setLevel", {}))["code"] == -32602
     async with Wire(chatty(logging=False), "2025-11-25") as wire:
-        assert await heard(wire, tool) == []
+        assert await received(wire, tool) == []
         assert (await wire.refusal("logging/setLevel", {"level": "info"}))["code"] == -32601
 
 
@@ -71,9 +71,9 @@ async def test_every_level_of_a_session(tool: str) -> None:
 @pytest.mark.parametrize("tool", ["chat", "chat_in_a_thread", "chat_on_the_loop"])
 async def test_a_modern_request_gets_the_messages_it_asked_for(tool: str) -> None:
     async with Wire(chatty(), MODERN) as wire:
-        assert await heard(wire, tool) == []
+        assert await received(wire, tool) == []
         for place, level in enumerate(LEVELS):
-            assert [each["level"] for each in await heard(wire, tool, {LOG_LEVEL: level})] == list(LEVELS[place:])
+            assert [each["level"] for each in await received(wire, tool, {LOG_LEVEL: level})] == list(LEVELS[place:])
         error = await wire.refusal("tools/call", {"name": tool, "_meta": {LOG_LEVEL: "loud"}})
         assert error["code"] == -32602
         assert (await wire.refusal("logging/setLevel", {"level": "info"}))["code"] == -32601
@@ -96,7 +96,7 @@ async def test_secrets_are_blacked_out_and_data_may_be_anything() -> None:
         return ""
 
     async with Wire(server, "2025-06-18") as wire:
-        levels, data = zip(*((each["level"], each["data"]) for each in await heard(wire, "leak")), strict=True)
+        levels, data = zip(*((each["level"], each["data"]) for each in await received(wire, "leak")), strict=True)
         assert levels == ("info", "warning", "error", "error", "error")
         assert data[0] == {"password": "[redacted]", "pin": "[redacted]", "fine": {"a": [1, [2]]}}
         assert "abcdef" not in data[1]
@@ -294,7 +294,8 @@ TELLING: dict[str, Callable[[Context, int], Awaitable[None]]] = {
 @pytest.mark.parametrize("listens", [True, False])
 @pytest.mark.parametrize("tell", TELLING.values(), ids=TELLING)
 async def test_others_are_served_meanwhile(tell: Any, listens: bool) -> None:
-    server, stopped = Server("rows", version="1", log_level="info"), asyncio.Event()
+    server = Server("rows", version="1", log_level="info")
+    begun, stopped = asyncio.Event(), asyncio.Event()
     server.add_tool(lambda: "hello", name="hello")
 
     @server.tool
@@ -302,13 +303,14 @@ async def test_others_are_served_meanwhile(tell: Any, listens: bool) -> None:
         try:
             for count in itertools.count(1):
                 await tell(ctx, count)
+                begun.set()
         finally:
             stopped.set()
 
     handlers: dict[str, Any] = {"progress_handler": lambda *_: None, "log_handler": lambda _: None} if listens else {}
     async with asyncio.timeout(20), Client(server, protocol_version="2025-11-25", **handlers) as client:
         endless = asyncio.create_task(client.call_tool("work"))
-        await asyncio.sleep(0.05)
+        await begun.wait()
         assert (await client.call_tool("hello")).data == "hello"
         endless.cancel()
         await stopped.wait()

@@ -10,7 +10,6 @@ from urllib.parse import unquote
 import pytest
 
 from dovetail import Context, Server, SetupError
-from dovetail.engine import file_watcher
 from dovetail.engine.resources import Resources
 from dovetail.protocol.results import CacheHint
 from dovetail.protocol.types import MAX_URI_LENGTH
@@ -182,22 +181,18 @@ def test_options_that_files_do_not_take(tmp_path: Path, options: dict[str, Any])
 # ── watching ──
 
 
-@pytest.fixture
-def _quick_watching(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Quick(file_watcher.Watcher):
-        def __init__(self, on_change: Any, **options: Any) -> None:
-            super().__init__(on_change, poll_seconds=0.02, use_watchfiles=False, **options)
-
-    monkeypatch.setattr(file_watcher, "Watcher", Quick)
+def watching_server() -> Server:
+    server = new_server()
+    server.engine.resources.watch_options = {"poll_seconds": 0.02, "use_watchfiles": False}
+    return server
 
 
-@pytest.mark.usefixtures("_quick_watching")
 async def test_clients_of_both_eras_are_notified_of_a_watched_file(tmp_path: Path) -> None:
     path = tmp_path / "notes.md"
     path.write_text("one")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "a").write_text("one")
-    server = new_server()
+    server = watching_server()
     server.add_file(path, uri="docs://notes", cache=60)
     server.add_directory(tmp_path / "folder", uri="docs://f")
     async with Wire(server, "2025-11-25") as old, Wire(server, MODERN) as new:
@@ -222,16 +217,15 @@ async def test_clients_of_both_eras_are_notified_of_a_watched_file(tmp_path: Pat
         await new.quiet(0.01)
 
 
-@pytest.mark.usefixtures("_quick_watching")
 async def test_a_file_that_is_gone_is_no_longer_watched_after_the_last_subscription(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("one")
-    server = new_server()
+    server = watching_server()
     server.add_directory(tmp_path, uri="docs://f")
     async with Wire(server, "2025-11-25") as wire:
         await wire.ask("resources/subscribe", {"uri": "docs://f/a"})
         (tmp_path / "a").unlink()
-        told = {message["method"]: message.get("params") for message in (await wire.receive(), await wire.receive())}
-        assert told == {
+        found = {message["method"]: message.get("params") for message in (await wire.receive(), await wire.receive())}
+        assert found == {
             "notifications/resources/updated": {"uri": "docs://f/a"},
             "notifications/resources/list_changed": None,
         }

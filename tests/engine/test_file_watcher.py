@@ -228,7 +228,7 @@ async def test_without_watchfiles_polling_goes_on(
 
 
 @needs_watchfiles
-async def test_watchfiles_tells_at_once_of_folders_also_of_those_that_come_back(
+async def test_watchfiles_notifies_at_once_of_folders_also_of_those_that_come_back(
     changes: Changes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder, deep = tmp_path / "folder", tmp_path / "folder" / "deep"
@@ -236,7 +236,7 @@ async def test_watchfiles_tells_at_once_of_folders_also_of_those_that_come_back(
     for _ in range(2):
         deep.mkdir(parents=True)
         watcher.watch(URI, folder)
-        await keep_writing(deep / "x", changes)  # it takes a moment until it hears
+        await keep_writing(deep / "x", changes)  # it takes a moment until it is notified
         shutil.rmtree(folder)
         watcher.unwatch(URI)
         changes.uris.clear()

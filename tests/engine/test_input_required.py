@@ -25,7 +25,7 @@ from dovetail.engine.input_required import NOT_WILLING, NOT_YET_DONE
 from dovetail.errors import MISSING_CAPABILITY, ServerError, SetupError, UrlElicitationRequired
 from dovetail.protocol import request_state
 from http_wire import HttpWire
-from replaying import accepted, asking_client, is_input_required, messages, play, retry
+from server_requests import accept, asking_client, is_input_required, messages, play, retry
 
 ANSWERS = {"Name?": "Ada", "Age?": 36, "A?": "a", "B?": "b", "C?": "c"}
 GREET: dict[str, Any] = {"name": "greet"}
@@ -89,11 +89,11 @@ async def test_answers_to_what_was_not_asked_are_ignored() -> None:
         first = await client.request("tools/call", GREET)
         future = (await again(client, first))["inputRequests"]  # what will be asked in the next round
         params = {**GREET, **retry(first, ANSWERS)}
-        params["inputResponses"].update(dict.fromkeys([*future, "unknown", ""], accepted(99)))
+        params["inputResponses"].update(dict.fromkeys([*future, "unknown", ""], accept(99)))
         second = await client.request("tools/call", params)
         assert messages(second) == ["Age?"]
         params = {**GREET, **retry(second, ANSWERS)}
-        params["inputResponses"].update(dict.fromkeys(first["inputRequests"], accepted("Eve")))
+        params["inputResponses"].update(dict.fromkeys(first["inputRequests"], accept("Eve")))
         assert text_of(await client.request("tools/call", params)) == "Ada 36"
 
 
@@ -235,14 +235,14 @@ async def test_keys_are_the_functions_own_and_the_state_comes_back() -> None:
         assert first["inputRequests"].keys() == {"user_name"}
         assert "tries" not in first["requestState"]
         second = await call(client, "greet", requestState=first["requestState"])
-        final = {"inputResponses": {"user_name": accepted("Ada")}, "requestState": second["requestState"]}
+        final = {"inputResponses": {"user_name": accept("Ada")}, "requestState": second["requestState"]}
         assert text_of(await call(client, "greet", **final)) == "Ada after {'tries': 2}"
 
 
 @pytest.mark.rule("MRTR-13", "MRTR-15")
 async def test_the_answers_are_raw_from_every_client() -> None:
     async with asking_client(low_level()) as client:
-        unasked = {"user_name": accepted("Eve"), "other": {"x": [1.5, None]}}
+        unasked = {"user_name": accept("Eve"), "other": {"x": [1.5, None]}}
         assert text_of(await call(client, "greet", inputResponses=unasked)) == "Eve after None"
         result = await call(client, "every_kind", inputResponses=unasked)
         assert text_of(result) == '["other","user_name"]'
@@ -260,10 +260,10 @@ async def test_a_state_alone_asks_the_client_to_come_again() -> None:
 async def test_the_state_stays_while_the_function_asks_by_ctx() -> None:
     async with asking_client(low_level()) as client:
         first = await call(client, "mixed")
-        second = await call(client, "mixed", inputResponses={"own": accepted("x")}, requestState=first["requestState"])
+        second = await call(client, "mixed", inputResponses={"own": accept("x")}, requestState=first["requestState"])
         assert is_input_required(second)
         (place,) = second["inputRequests"]
-        final = {"inputResponses": {place: accepted(36)}, "requestState": second["requestState"]}
+        final = {"inputResponses": {place: accept(36)}, "requestState": second["requestState"]}
         assert text_of(await call(client, "mixed", **final)) == "begun 36 False"
 
 
@@ -407,7 +407,7 @@ async def test_what_was_answered_is_kept_neither_here_nor_by_clients() -> None:
             assert final["contents"][0]["text"] == f"for {name}"
             assert final["ttlMs"] == 0
         assert (await client.request("resources/read", {"uri": "note://plain"}))["ttlMs"] == 60_000
-        unasked = {"uri": "note://plain", "inputResponses": {"x": accepted("Ada")}}
+        unasked = {"uri": "note://plain", "inputResponses": {"x": accept("Ada")}}
         assert (await client.request("resources/read", unasked))["ttlMs"] == 0
 
 
@@ -435,7 +435,7 @@ async def test_middleware_sees_questions_as_results_and_may_make_the_request_twi
 @pytest.mark.rule("SA-8")
 @pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates sampling")  # a warning once in a process
 async def test_nothing_said_to_a_model_is_kept_for_the_next_question() -> None:
-    server, heard = Server("models"), list[Any]()
+    server, received = Server("models"), list[Any]()
 
     @server.tool
     async def think(ctx: Context) -> str:
@@ -443,12 +443,12 @@ async def test_nothing_said_to_a_model_is_kept_for_the_next_question() -> None:
         return (await ctx.sample("Second")).text
 
     def answer(request: Any) -> str:
-        heard.append([block["text"] for message in request.messages for block in message["content"]])
+        received.append([block["text"] for message in request.messages for block in message["content"]])
         return "Yes."
 
     async with Client(server, sampling_handler=answer) as client:
         await client.call_tool("think")
-    assert heard == [["First"], ["Second"]]
+    assert received == [["First"], ["Second"]]
 
 
 @pytest.mark.rule("EL-19")

@@ -191,7 +191,7 @@ async def test_a_refused_initialize_opens_no_session() -> None:
         wire.send(wire.request("initialize", params, id=2))
         wire.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         assert (await wire.receive())["result"]["protocolVersion"] == "2025-06-18"
-        server.add_tool(lambda: "", name="heard")
+        server.add_tool(lambda: "", name="received")
         assert (await wire.receive())["method"] == "notifications/tools/list_changed"
         await wire.quiet(0.02)
 

@@ -14,9 +14,9 @@ from dovetail.engine.rate_limits import COUNTED, STORE_RETRY_DELAY, RateLimiter
 from dovetail.engine.request_context import RequestContext
 from dovetail.errors import INTERNAL_ERROR, SetupError
 from dovetail.registry.registration import Rate, parse_rates
-from far_state import FarState
 from http_serving import Clock
-from replaying import asking_client, retry
+from remote_state import RemoteState
+from server_requests import asking_client, retry
 from wire import MODERN, Wire
 
 NOTHING: Any = None
@@ -30,7 +30,7 @@ def caller(principal: str | None = None, address: str | None = None) -> RequestC
 ANY_CALLER = caller()
 
 
-def limiter(text: str | list[str], clock: Clock, state: FarState | None = None, **options: Any) -> RateLimiter:
+def limiter(text: str | list[str], clock: Clock, state: RemoteState | None = None, **options: Any) -> RateLimiter:
     return RateLimiter("server", parse_rates(text, "Server"), state, clock, **options)
 
 
@@ -83,7 +83,7 @@ async def test_as_many_as_a_model_lets_through(workers: int, steps: list[tuple[f
     """The model: so many in each window of each caller; a refused call counts for none. 0 workers: none share."""
     clock, latest = Clock(), 0.0
     texts = [f"{counts[0]}/second per principal", f"{counts[1]}/minute per principal"]
-    state = FarState(clock=clock) if workers else None
+    state = RemoteState(clock=clock) if workers else None
     limiters = [limiter(texts, clock, state) for _ in range(max(1, workers))]
     used: dict[tuple[str, int, int], int] = {}
     for pause, worker, name in steps:
@@ -152,14 +152,14 @@ async def test_callers_are_kept_in_bounds() -> None:
 
 async def test_workers_that_count_at_once_let_no_more_through() -> None:
     clock = Clock()
-    state = FarState(clock=clock)
+    state = RemoteState(clock=clock)
     workers = [limiter("10/minute", clock, state) for _ in range(4)]
     through = await asyncio.gather(*(worker.refusal(ANY_CALLER) for _ in range(10) for worker in workers))
     assert through.count(None) == 10
 
 
 async def test_a_call_is_one_trip_and_those_after_a_refusal_none() -> None:
-    state = FarState(clock=(clock := Clock()))
+    state = RemoteState(clock=(clock := Clock()))
     one = limiter("100/minute", clock, state)
     assert await admitted(one, 1000) == 100
     assert state.calls == {"add": 100}
@@ -170,7 +170,7 @@ async def test_a_call_is_one_trip_and_those_after_a_refusal_none() -> None:
 
 
 async def test_no_key_names_a_caller_and_all_expire() -> None:
-    state = FarState(clock=(clock := Clock()))
+    state = RemoteState(clock=(clock := Clock()))
     one = limiter(["1/second per principal", "9/day per principal"], clock, state)
     await one.refusal(caller("s3cret" * 200))
     keys = list(state._entries.rows)
@@ -182,7 +182,7 @@ async def test_no_key_names_a_caller_and_all_expire() -> None:
 
 async def test_in_trouble_each_worker_counts_on_by_itself(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "dovetail")
-    state = FarState(clock=(clock := Clock()))
+    state = RemoteState(clock=(clock := Clock()))
     workers = [limiter("10/minute", clock, state) for _ in range(2)]
     assert [await admitted(worker, 4) for worker in workers] == [4, 4]
     state.break_down()
@@ -202,7 +202,7 @@ async def test_in_trouble_each_worker_counts_on_by_itself(caplog: pytest.LogCapt
 async def test_a_store_without_room_for_one_caller_claim_round_counting_the_others() -> None:
     """Or a caller that fills it would loosen the quota of all."""
     clock = Clock()
-    state = FarState(max_entries=3, clock=clock)  # of which callers may have two
+    state = RemoteState(max_entries=3, clock=clock)  # of which callers may have two
     workers = [limiter("3/day per principal", clock, state) for _ in range(4)]
     ann, bob, mallory = caller("ann"), caller("bob"), caller("mallory")
     assert [await admitted(workers[0], 1, each) for each in (ann, bob)] == [1, 1]
@@ -211,7 +211,7 @@ async def test_a_store_without_room_for_one_caller_claim_round_counting_the_othe
 
 
 async def test_a_call_claim_round_once_with_each_state() -> None:
-    for state in (None, FarState()):
+    for state in (None, RemoteState()):
         one = limiter("1/day", Clock(), state, max_callers=3)
         texts = ("a", "a", "b", "half \ud800", "a")
         assert [await one.claim_round(text) for text in texts] == [True, False, True, True, False]
@@ -256,14 +256,14 @@ async def test_a_caller_that_comes_too_often_is_refused_with_the_reason(version:
     async with Wire(server, version) as wire:
         served, refused = [await wire.ask("tools/call", {"name": "rare"}) for _ in range(2)]
         assert (served["isError"], refused["isError"]) == (False, True)
-        told = "The tool rare takes 1 call per hour from each caller; try again in "  # for the model
-        assert refused["content"][0]["text"].startswith(told)
+        text = "The tool rare takes 1 call per hour from each caller; try again in "  # for the model
+        assert refused["content"][0]["text"].startswith(text)
         assert (await wire.ask("tools/call", {"name": "work"}))["isError"] is False
         error = await wire.refusal("tools/call", {"name": "work"})
     seconds = error["data"]["retryAfter"]
     assert 0 < seconds <= 86_400
-    told = f"This server takes 3 requests per day from all callers together; try again in {seconds} s."
-    assert (error["code"], error["message"]) == (INTERNAL_ERROR, told)
+    text = f"This server takes 3 requests per day from all callers together; try again in {seconds} s."
+    assert (error["code"], error["message"]) == (INTERNAL_ERROR, text)
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
@@ -275,7 +275,7 @@ async def test_the_rounds_of_a_call_are_one_call_and_wrong_arguments_do_not_coun
         return " ".join([str((await ctx.elicit(f"{n}?", str)).data) for n in range(times)])
 
     if is_shared:
-        server.engine.state = FarState()
+        server.engine.state = RemoteState()
     params: dict[str, Any] = {"name": "greet", "arguments": {"times": 2}}
     async with asking_client(server) as client:
         wrong = await client.request("tools/call", {"name": "greet", "arguments": {"times": "?"}})
@@ -288,7 +288,7 @@ async def test_the_rounds_of_a_call_are_one_call_and_wrong_arguments_do_not_coun
 
 
 async def test_two_servers_with_one_state_count_together_and_others_never_ask_it() -> None:
-    state = FarState()
+    state = RemoteState()
     servers = [offering(rate_limit="3/day") for _ in range(2)]
     unlimited = offering()
     for server in (*servers, unlimited):

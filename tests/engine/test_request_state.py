@@ -14,7 +14,7 @@ from dovetail.engine import input_required, request_state
 from dovetail.engine.request_state import CHANGED, MAX_TOKEN, NOT_OURS, TOO_LONG, UNKNOWN_KEY, BadSeal, Sealer, TooLarge
 from dovetail.errors import INVALID_PARAMS
 from http_wire import HttpWire
-from replaying import EVERYTHING, accepted, asking_client, is_input_required, retry
+from server_requests import CAPABILITIES, accept, asking_client, is_input_required, retry
 from stable_ids import stable
 from wire import MODERN, Wire
 
@@ -55,7 +55,7 @@ def test_round_trip(data: bytes, secrets: list[bytes]) -> None:
     assert Sealer(secrets).open(token) == data
 
 
-def test_a_seal_tells_nothing_and_is_never_the_same() -> None:
+def test_a_seal_reveals_nothing_and_is_never_the_same() -> None:
     tokens = {sealer.seal(DATA) for _ in range(100)}
     assert len(tokens) == len({raw(token)[SALT] for token in tokens}) == 100
     assert not any(word in raw(token) for token in tokens for word in (b"answers", OURS[:8]))
@@ -139,7 +139,7 @@ def test_a_huge_token_is_refused_before_it_is_looked_at(monkeypatch: pytest.Monk
 
 SECRET = "the same on all workers"
 ANSWERS = {"Sure?": "yes"}
-CAPABILITIES = {"io.modelcontextprotocol/clientCapabilities": EVERYTHING}
+CAPABLE = {"io.modelcontextprotocol/clientCapabilities": CAPABILITIES}
 
 
 def bank(name: str = "bank", **options: Any) -> Server:
@@ -173,7 +173,7 @@ async def state_of(server: Server, method: str, params: dict[str, Any]) -> dict[
 
 async def answer_to(server: Server, method: str, params: dict[str, Any]) -> bytes:
     """The answer to a request with the id 7, byte for byte."""
-    async with Wire(server, MODERN, capabilities=EVERYTHING) as wire:
+    async with Wire(server, MODERN, capabilities=CAPABILITIES) as wire:
         wire.send(wire.request(method, params, id=7))
         return await asyncio.wait_for(wire.lines.get(), 10)
 
@@ -230,7 +230,7 @@ async def test_a_state_of_another_caller_is_refused(caplog: Any) -> None:
     app = bank().asgi(identify=lambda scope: dict(scope["headers"]).get(b"x-user", b"").decode() or None)
     wires = {user: HttpWire(app, headers={"x-user": user}) for user in ("ada", "eve", None)}
     method, params = call("pay", amount=1)
-    params["_meta"] = CAPABILITIES
+    params["_meta"] = CAPABLE
     first = await wires["ada"].ask(method, params)
     assert is_input_required(first)
     again = {**params, **retry(first, ANSWERS)}
@@ -247,7 +247,7 @@ async def test_a_state_of_another_caller_is_refused(caplog: Any) -> None:
     [
         {},
         {"action": "accept", "content": []},
-        accepted(5),
+        accept(5),
         {"role": "assistant", "content": {"type": "text", "text": "yes"}, "model": "m"},
     ],
     ids=lambda answer: str(answer)[:60],

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from asking_stage import AskingStage, answer_to, progress_on
 from dovetail import Context, Elicit, InputRequired, Server
 from dovetail.engine import server_requests
 from dovetail.engine.connection import Call
@@ -25,9 +24,10 @@ from dovetail.engine.server_requests import (
 from dovetail.errors import AnswerTimeout, Busy, QuestionFailed
 from dovetail.protocol import jsonrpc
 from dovetail.state.base import StoreUnavailable
-from far_state import FarState
 from http_serving import settle, until
 from http_wire import text_of
+from remote_state import RemoteState
+from server_requests import AskingStage, answer_to, progress_on
 from wire import CLIENT, MODERN, Wire
 
 LEGACY = "2025-11-25"
@@ -229,7 +229,7 @@ class Reachable:
         return self.words[min(self.checks, len(self.words)) - 1]
 
 
-@pytest.mark.parametrize("state", [None, FarState()], ids=["here", "shared"])
+@pytest.mark.parametrize("state", [None, RemoteState()], ids=["here", "shared"])
 async def test_a_client_that_is_unreachable_for_some_checks_is_given_up(state: Any) -> None:
     reachable = Reachable(True, False, False, False, True, False)
     client = Asked(state, check_interval=0.001)
@@ -257,7 +257,7 @@ async def test_progress_shows_that_the_client_is_reachable() -> None:
 
 
 async def test_a_response_reaches_the_worker_that_sent_the_request() -> None:
-    state = FarState()
+    state = RemoteState()
     client, other = Asked(state), PendingRequests(state)
     asking = client.ask()
     id = await client.asked()
@@ -275,7 +275,7 @@ async def test_a_response_reaches_the_worker_that_sent_the_request() -> None:
     assert not state._topics.names
 
 
-@pytest.mark.parametrize("state", [None, FarState()], ids=["here", "shared"])
+@pytest.mark.parametrize("state", [None, RemoteState()], ids=["here", "shared"])
 @pytest.mark.rule("EL-10", "CAN-4")
 async def test_responses_to_no_request_change_nothing(state: Any) -> None:
     client, other = Asked(state), PendingRequests(state)
@@ -297,7 +297,7 @@ async def test_responses_to_no_request_change_nothing(state: Any) -> None:
 
 
 async def test_a_response_that_was_not_published_is_found_at_the_next_check() -> None:
-    state = FarState()
+    state = RemoteState()
     client, other = Asked(state, check_interval=0.01), PendingRequests(state)
     asking = client.ask()
     id = await client.asked()

@@ -19,8 +19,8 @@ from dovetail.protocol.methods import InitializeParams
 from dovetail.protocol.revisions import R2025_06_18
 from dovetail.state.base import StoreUnavailable
 from dovetail.state.memory import MemoryState
-from far_state import FarState
 from http_serving import Clock, PausingState
+from remote_state import RemoteState
 
 TIMEOUT = 100.0
 
@@ -68,10 +68,10 @@ UNSEEN = 100.0  # so long a worker may keep to itself that it uses a session
 SILENT = RECENT_USE + UNSEEN + 1
 
 
-class SlowState(FarState):
+class SlowState(RemoteState):
     """Others can do something before a record is there, too."""
 
-    far = (*FarState.far, "put")
+    remote = (*RemoteState.remote, "put")
 
 
 class Pair:
@@ -146,7 +146,7 @@ async def test_silence_ends_it() -> None:
 
 
 async def test_use_keeps_it_for_ever_and_touches_it_every_tenth() -> None:
-    worker = Worker(FarState)
+    worker = Worker(RemoteState)
     held = await worker.open()
     for _ in range(1000):  # ten times its life, a hundredth at a time
         worker.clock.sleep(TIMEOUT / 100)
@@ -293,8 +293,8 @@ async def opened_by_rule(worker: Worker, rule: Rule, caller: str) -> None:
     if isinstance(expected, type):
         with pytest.raises(expected) as refusal:
             await worker.open(caller=caller)
-        told = (refusal.value.http_status, getattr(refusal.value, "retry_after", None))
-        assert told == ((429, RECENT_USE) if expected is RateLimited else (503, told[1]))
+        given = (refusal.value.http_status, getattr(refusal.value, "retry_after", None))
+        assert given == ((429, RECENT_USE) if expected is RateLimited else (503, given[1]))
         return
     if expected is not None:
         rule.remove(expected)

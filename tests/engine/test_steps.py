@@ -19,9 +19,9 @@ from dovetail.engine.input_required import Steps, store_generation
 from dovetail.protocol.request_state import Round
 from dovetail.state.base import StateBackend, StoreFull
 from dovetail.state.memory import MemoryState
-from far_state import FarState
 from http_serving import settle
-from replaying import MODERN, asking_client, is_input_required, messages, play, retry
+from remote_state import RemoteState
+from server_requests import MODERN, asking_client, is_input_required, messages, play, retry
 
 SURE = {"Sure?": "yes", "Really?": "yes", "Name?": "Ada"}
 Body = Callable[[Context], Any]
@@ -319,7 +319,7 @@ async def test_a_step_is_not_taken_twice_though_the_store_has_forgotten_the_firs
 @pytest.mark.parametrize("is_known", [True, False])
 async def test_a_store_that_is_out_of_reach_while_a_call_asks_costs_no_step_if_it_was_known(is_known: bool) -> None:
     """What was last known of the store is good enough: whether that is still true is seen when the step is claimed."""
-    state = FarState()
+    state = RemoteState()
     async with asking_client(Shop(state).server) as client:
         if is_known:
             await call(client)

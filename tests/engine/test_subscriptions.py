@@ -17,8 +17,8 @@ from dovetail.engine.workers import WorkerLease
 from dovetail.protocol.session import MAX_SUBSCRIPTIONS, Session
 from dovetail.state.base import StoreUnavailable
 from dovetail.state.memory import MemoryState
-from far_state import FarState
 from http_serving import settle, until
+from remote_state import RemoteState
 from wire import MODERN, Wire
 
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
@@ -77,15 +77,15 @@ async def test_what_is_not_offered_is_not_honoured() -> None:
 
 
 @pytest.mark.rule("SUB-1", "SUB-4", "SUB-6", "TOOL-5")
-async def test_several_listens_hear_what_they_asked_for() -> None:
+async def test_several_listens_receive_what_they_asked_for() -> None:
     server = new_server()
     async with Wire(server, MODERN) as wire:
         await listen(wire, 1, toolsListChanged=True)
         await listen(wire, "1", toolsListChanged=True, resourceSubscriptions=["a://1"])
         server.add_tool(lambda: "", name="u")
-        heard = [await wire.receive(), await wire.receive()]
-        assert {(type(mark(each)), mark(each)) for each in heard} == {(int, 1), (str, "1")}
-        assert {each["method"] for each in heard} == {"notifications/tools/list_changed"}
+        received = [await wire.receive(), await wire.receive()]
+        assert {(type(mark(each)), mark(each)) for each in received} == {(int, 1), (str, "1")}
+        assert {each["method"] for each in received} == {"notifications/tools/list_changed"}
         server.notify_resource_updated("a://1")
         update = await wire.receive()
         assert (update["method"], update["params"]["uri"]) == ("notifications/resources/updated", "a://1")
@@ -191,7 +191,7 @@ class Listener:
 
 
 @given(HUB_STEPS)
-async def test_each_listener_hears_once_what_it_wants_and_the_hub_tells_which_uris_are_wanted(steps: list[Any]) -> None:
+async def test_each_listener_is_notified_once_and_the_hub_watches_the_subscribed_uris(steps: list[Any]) -> None:
     watched: set[str] = set()
 
     def on_uri(uri: str, wanted: bool) -> None:
@@ -337,7 +337,7 @@ ALL = session("tools", "prompts", "resources", uris=(ONE.uri, TWO.uri))
 
 
 @given(st.lists(CHANGES, max_size=12), KINDS, URIS, st.integers(0, 14), st.integers(1, 12))
-async def test_a_session_hears_the_latest_of_what_it_wants_or_everything_after_a_gap(
+async def test_a_session_receives_the_latest_of_what_it_wants_or_everything_after_a_gap(
     published: list[Change], kinds: set[Any], uris: set[str], after: int, keep: int
 ) -> None:
     stage = LogStage(keep=keep)
@@ -346,12 +346,12 @@ async def test_a_session_hears_the_latest_of_what_it_wants_or_everything_after_a
     who, last = Listener(stage.engine.hub.subscribe((), ()), kinds, uris), len(published)
     if after > last or after < last - keep:
         everything = [each for each in (TOOLS, PROMPTS, RESOURCES, ONE, TWO) if who.wants(each)]
-        told: list[tuple[Change, int | None]] = [(each, None) for each in everything]
+        notified: list[tuple[Change, int | None]] = [(each, None) for each in everything]
     else:
         numbers = {each: n for n, each in enumerate(published, 1) if n > after and who.wants(each)}
-        told = sorted(numbers.items(), key=lambda each: each[1])
-    heard = await stage.log.changes_for(Held(session(*kinds, uris=tuple(uris))), after, 0)
-    assert heard == SessionChanges(told, last, 0)
+        notified = sorted(numbers.items(), key=lambda each: each[1])
+    received = await stage.log.changes_for(Held(session(*kinds, uris=tuple(uris))), after, 0)
+    assert received == SessionChanges(notified, last, 0)
     assert await stage.log.position() == last
     await stage.log.stop()
 
@@ -362,16 +362,16 @@ async def test_more_than_a_page_is_read_page_by_page(stage: LogStage) -> None:
         stage.engine.hub.publish(change)
     await settle(600)
     everything = session(uris=tuple(change.uri for change in wanted))
-    position, told, more = 0, [], True
+    position, notified, more = 0, [], True
     while more:
-        heard = await stage.log.changes_for(Held(everything), position, 0)
-        told += heard.changes
-        position, more = heard.position, heard.more
-    assert told == [(change, number) for number, change in enumerate(wanted, 1)]
+        received = await stage.log.changes_for(Held(everything), position, 0)
+        notified += received.changes
+        position, more = received.position, received.more
+    assert notified == [(change, number) for number, change in enumerate(wanted, 1)]
 
 
-async def test_what_was_asked_for_before_a_change_is_heard_of(stage: LogStage) -> None:
-    """Even if the stream has not seen yet that it was asked for; a session that is gone hears nothing."""
+async def test_changes_are_notified_that_were_asked_for_before(stage: LogStage) -> None:
+    """Even if the stream has not seen yet that it was asked for; a session that is gone receives nothing."""
     await stage.publish(ONE)
     assert await stage.log.changes_for(Held(session(), session(uris=(ONE.uri,))), 0, 0) == SessionChanges(
         [(ONE, 1)], 1, 0
@@ -421,9 +421,9 @@ async def test_a_backend_that_fails_is_tried_again_and_does_not_hold_up_the_stop
 
 async def test_after_an_outage_all_may_have_changed_once(stage: LogStage) -> None:
     await stage.publish(TOOLS, ONE)
-    heard = await stage.log.changes_for(Held(session("tools")), 0, stage.log.outages - 1)
-    assert heard == SessionChanges([(TOOLS, None)], 2, stage.log.outages)
-    assert await stage.log.changes_for(Held(session("tools")), heard.position, heard.outages) == SessionChanges(
+    received = await stage.log.changes_for(Held(session("tools")), 0, stage.log.outages - 1)
+    assert received == SessionChanges([(TOOLS, None)], 2, stage.log.outages)
+    assert await stage.log.changes_for(Held(session("tools")), received.position, received.outages) == SessionChanges(
         [], 2, 0
     )
 
@@ -440,10 +440,10 @@ async def test_what_a_refresh_changes_is_announced_once() -> None:
             server.add_tool(lambda: "x", name=f"tool{n}")
             await asyncio.sleep(0)
 
-    told: list[Change] = []
-    server.engine.publish = told.append  # type: ignore[method-assign]
+    notified: list[Change] = []
+    server.engine.publish = notified.append  # type: ignore[method-assign]
     await server.refresh()
-    assert told == [TOOLS]
+    assert notified == [TOOLS]
 
 
 class RefreshingWorker:
@@ -452,14 +452,14 @@ class RefreshingWorker:
     def __init__(self, state: MemoryState, *, fails: bool = False) -> None:
         self.state = state
         self.threads = ThreadPool()
-        self.told: list[Change] = []
+        self.notified: list[Change] = []
         self.runs = 0
         self.fails = fails
         self.refresher = Refresher(self)  # type: ignore[arg-type]
         self.refresher.add(self.change)
 
     def publish(self, change: Change) -> None:
-        self.told.append(change)
+        self.notified.append(change)
 
     def change(self) -> None:
         self.runs += 1
@@ -469,7 +469,7 @@ class RefreshingWorker:
 
 
 async def test_a_refresh_runs_at_every_worker_and_each_announces_it() -> None:
-    state = FarState()
+    state = RemoteState()
     workers = [RefreshingWorker(state) for _ in range(3)]
     listeners = [state.listen(["refresh"]) for _ in workers]
     pairs = zip(workers[:2], listeners, strict=False)
@@ -478,12 +478,12 @@ async def test_a_refresh_runs_at_every_worker_and_each_announces_it() -> None:
     for number in range(1, 4):
         await workers[number % 2].refresher.refresh()
         await until(lambda number=number: [worker.runs for worker in workers] == [number, number, 0])
-        await until(lambda number=number: [len(worker.told) for worker in workers] == [number, number, 0])
+        await until(lambda number=number: [len(worker.notified) for worker in workers] == [number, number, 0])
         if number == 2:
             await state.delete("refresh")  # the store loses the count, and the next refresh reaches all nevertheless
     await workers[2].refresher.catch_up(state)  # it starts late
     await workers[2].refresher.catch_up(state)
-    assert (workers[2].runs, workers[2].told) == (1, [TOOLS])
+    assert (workers[2].runs, workers[2].notified) == (1, [TOOLS])
     for listener in listeners:
         listener.close()
     await asyncio.gather(*following)
@@ -493,12 +493,12 @@ async def test_a_refresh_runs_at_every_worker_and_each_announces_it() -> None:
 async def test_a_function_that_fails_is_raised_here_and_what_it_changed_is_announced(
     shared: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    state = FarState() if shared else MemoryState()
+    state = RemoteState() if shared else MemoryState()
     worker, other = RefreshingWorker(state, fails=True), RefreshingWorker(state, fails=True)
     for number in (1, 2):
         with pytest.raises(ValueError, match="no database"):
             await worker.refresher.refresh()
-        assert (worker.refresher.count, worker.told) == (number, [TOOLS] * number)
+        assert (worker.refresher.count, worker.notified) == (number, [TOOLS] * number)
     if shared:
         state.break_down()  # type: ignore[attr-defined]
         with pytest.raises(StoreUnavailable):

@@ -23,8 +23,8 @@ from dovetail.engine.workers import (
     shared_secrets,
 )
 from dovetail.state.memory import MemoryState
-from far_state import FarState
 from http_serving import until
+from remote_state import RemoteState
 from wire import MODERN, Wire
 
 ONE, TWO = "the first secret of two", "the second secret of two"
@@ -127,13 +127,13 @@ async def test_who_comes_first_decides() -> None:
     state = MemoryState()
     for each in (b"a", b"b", b"a"):
         assert await shared_secrets(state, own(each)) == own(b"a")
-    far = FarState()
-    assert len(set(await asyncio.gather(*(shared_secrets(far, own(bytes([n]))) for n in range(8))))) == 1
+    remote = RemoteState()
+    assert len(set(await asyncio.gather(*(shared_secrets(remote, own(bytes([n]))) for n in range(8))))) == 1
 
 
 async def test_a_store_that_has_forgotten_the_secret_gets_it_back() -> None:
     """If another worker was quicker, its secret seals from then on, and the old one still opens."""
-    state, known = FarState(), SimpleNamespace(secrets=own(b"a"))
+    state, known = RemoteState(), SimpleNamespace(secrets=own(b"a"))
     known.secrets = await shared_secrets(state, known.secrets)
     keeping = asyncio.create_task(keep_secrets_shared(state, known, interval=0.001))
     await state.delete(SECRET_KEY)
@@ -158,7 +158,7 @@ async def test_a_state_that_holds_something_else_is_refused() -> None:
 
 async def test_servers_that_share_a_state_open_each_others_seals() -> None:
     engines = one, other, alone = [Server("x").engine for _ in range(3)]
-    one.state = other.state = FarState()
+    one.state = other.state = RemoteState()
     early = [engine.sealer.seal(b"early") for engine in engines]
     await asyncio.gather(*(engine.start() for engine in engines))
     assert one.secrets == other.secrets != alone.secrets
@@ -187,7 +187,7 @@ async def test_a_state_that_fails_lets_no_worker_start() -> None:
 
     entered: list[Server] = []
     engine = Server("x", lifespan=entered.append).engine  # type: ignore[arg-type]
-    engine.state = state = FarState()
+    engine.state = state = RemoteState()
     state.travel = fails  # type: ignore[method-assign]
     with pytest.raises(ConnectionError):
         await engine.start()
@@ -235,7 +235,7 @@ def test_workers_that_are_forked_share_the_random_secret() -> None:
 # ── leases ──
 
 
-class Clocked(FarState):
+class Clocked(RemoteState):
     """Its time is the test's."""
 
     def __init__(self) -> None:

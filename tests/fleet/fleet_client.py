@@ -119,10 +119,10 @@ class RawListening:
         self._http = http
         self._url = url
         self._wanted = wanted
-        self.hears = asyncio.Event()
-        self.heard: list[dict[str, Any]] = []
+        self.is_listening = asyncio.Event()
+        self.received: list[dict[str, Any]] = []
 
-    async def hear(self) -> None:
+    async def listen(self) -> None:
         """Until the stream ends; it is not opened again."""
         method = "subscriptions/listen"
         params = {"notifications": self._wanted, "_meta": META}
@@ -130,11 +130,11 @@ class RawListening:
         headers = {**HEADERS, "MCP-Protocol-Version": MODERN, "Mcp-Method": method}
         async with self._http.post(self._url, json=message, headers=headers, timeout=None) as response:
             async for event in events_of(response):
-                told = json.loads(event.data)
-                if told.get("method") == "notifications/subscriptions/acknowledged":
-                    self.hears.set()
+                message = json.loads(event.data)
+                if message.get("method") == "notifications/subscriptions/acknowledged":
+                    self.is_listening.set()
                 else:
-                    self.heard.append(told)
+                    self.received.append(message)
 
 
 class RawSession:
@@ -150,10 +150,10 @@ class RawSession:
         self._ids = itertools.count(1)
         self._headers = dict(HEADERS)
         self._event_ids: set[str] = set()
-        self.hears = asyncio.Event()  # its own stream is open
+        self.is_listening = asyncio.Event()  # its own stream is open
         self.streams = 0  # how often it was opened
         self.on_update: Callable[[str], None] = lambda uri: None
-        self.heard: list[dict[str, Any]] = []  # on its own stream
+        self.received: list[dict[str, Any]] = []  # on its own stream
 
     @property
     def id(self) -> str:
@@ -198,10 +198,10 @@ class RawSession:
     async def delete(self, *, at: str | None = None) -> int:
         return (await self.send("DELETE", at=at)).status
 
-    async def call(self, tool: str, arguments: dict[str, Any], heard: list[float], *, leave_after: int = 0) -> Any:
+    async def call(self, tool: str, arguments: dict[str, Any], received: list[float], *, leave_after: int = 0) -> Any:
         """Follow one call to its answer. After each `leave_after` messages it drops the connection."""
         params = {"name": tool, "arguments": arguments, "_meta": {"progressToken": arguments["nonce"]}}
-        following = _Following(self, self.request("tools/call", params), heard, leave_after)
+        following = _Following(self, self.request("tools/call", params), received, leave_after)
         async with asyncio.timeout(TIME_LIMIT):
             return await following.to_the_end()
 
@@ -213,7 +213,7 @@ class RawSession:
             self._event_ids.add(event.id)
         return bool(event.data)
 
-    async def hear(self, *, at: str | None = None) -> None:
+    async def listen(self, *, at: str | None = None) -> None:
         """Read the session's own stream, for ever, resuming where it broke."""
         last = ""
         while True:
@@ -225,24 +225,24 @@ class RawSession:
                         return
                     if response.status == 200:
                         self.streams += 1
-                        self.hears.set()
+                        self.is_listening.set()
                         async for event in events_of(response):
                             last = event.id or last
                             if self.once(event):
-                                self.heard.append(message := json.loads(event.data))
+                                self.received.append(message := json.loads(event.data))
                                 if message.get("method") == "notifications/resources/updated":
                                     self.on_update(message["params"]["uri"])
-            self.hears.clear()
+            self.is_listening.clear()
             await asyncio.sleep(RETRY_DELAY)
 
 
 class _Following:
     """One call, over as many connections as it takes."""
 
-    def __init__(self, session: RawSession, message: dict[str, Any], heard: list[float], leave_after: int) -> None:
+    def __init__(self, session: RawSession, message: dict[str, Any], received: list[float], leave_after: int) -> None:
         self._session = session
         self._message = message
-        self._heard = heard
+        self._received = received
         self._leave_after = leave_after
         self._last = ""
         self._answer: Any = None
@@ -297,7 +297,7 @@ class _Following:
         if "method" not in message:
             self._answer = message
         elif message["method"] == "notifications/progress":
-            self._heard.append(message["params"]["progress"])
+            self._received.append(message["params"]["progress"])
         elif message["method"] == "elicitation/create":
             (field,) = message["params"]["requestedSchema"]["properties"]
             result = {"action": "accept", "content": {field: message["params"]["message"]}}

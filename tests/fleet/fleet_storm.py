@@ -45,20 +45,20 @@ class Ledger(Notes):
         self.loud: collections.Counter[str] = collections.Counter()
         self.wrong: list[str] = []
 
-    def answer(self, call: Call, found: Any, heard: list[float]) -> None:
+    def answer(self, call: Call, found: Any, received: list[float]) -> None:
         self.made += 1
         self.answered += 1
         if found != call.answer:
             self.wrong.append(f"{call}: answered {found!r}, not {call.answer!r}")
-        if heard != list(range(1, call.steps + 1)):
-            self.wrong.append(f"{call}: of {call.steps} events came {heard}")
+        if received != list(range(1, call.steps + 1)):
+            self.wrong.append(f"{call}: of {call.steps} events came {received}")
 
-    def fail(self, call: Call, why: str, heard: list[float]) -> None:
+    def fail(self, call: Call, why: str, received: list[float]) -> None:
         """An error says that it failed; even then no event is missing before the end, and none came twice."""
         self.made += 1
         self.loud[why[:100]] += 1
-        if heard != list(range(1, len(heard) + 1)):
-            self.wrong.append(f"{call}: failed ({why}), and before that came {heard}")
+        if received != list(range(1, len(received) + 1)):
+            self.wrong.append(f"{call}: failed ({why}), and before that came {received}")
 
     def accuse(self, what: str) -> None:
         self.wrong.append(what)
@@ -86,7 +86,7 @@ class Watcher:
         self.news = asyncio.Event()
         self._file = folder / f"board-{board}"
 
-    def hear(self, uri: str) -> None:
+    def notify(self, uri: str) -> None:
         if uri == self.uri and self._file.exists():
             self.seen = int(self._file.read_text())
             self.news.set()
@@ -114,10 +114,10 @@ async def own_visitor(url: str, revision: str, watcher: Watcher) -> AsyncIterato
 
     client = Client(url, protocol_version=revision, timeout=TIME_LIMIT, transcript=note, elicitation_handler=repeat)
 
-    async def call(tool: str, arguments: dict[str, Any], heard: list[float]) -> Any:
+    async def call(tool: str, arguments: dict[str, Any], received: list[float]) -> Any:
         try:
             result = await client.call_tool(
-                tool, arguments, progress_handler=lambda progress, *_: heard.append(progress)
+                tool, arguments, progress_handler=lambda progress, *_: received.append(progress)
             )
         except (ConnectionLost, ServerError, ToolError) as failure:
             raise Loud(str(failure).replace(arguments["nonce"], "…")) from None
@@ -128,7 +128,7 @@ async def own_visitor(url: str, revision: str, watcher: Watcher) -> AsyncIterato
 
     async def listen() -> None:
         async for change in changes:
-            watcher.hear(change.uri or "")
+            watcher.notify(change.uri or "")
 
     async with client, client.listen(uris=[watcher.uri]) as changes, running(listen()):
         yield call
@@ -139,11 +139,11 @@ async def raw_visitor(
     url: str, http: aiohttp.ClientSession, ledger: Ledger, watcher: Watcher, chance: random.Random
 ) -> AsyncIterator[Visitor]:
     session = await RawSession(http, url, ledger).open(elicitation={})
-    session.on_update = watcher.hear
-    async with running(session.hear()):
-        await asyncio.wait_for(session.hears.wait(), TIME_LIMIT)
+    session.on_update = watcher.notify
+    async with running(session.listen()):
+        await asyncio.wait_for(session.is_listening.wait(), TIME_LIMIT)
         await session.ask("resources/subscribe", uri=watcher.uri)
-        yield lambda tool, arguments, heard: session.call(tool, arguments, heard, leave_after=chance.randrange(5))
+        yield lambda tool, arguments, received: session.call(tool, arguments, received, leave_after=chance.randrange(5))
     await session.delete()
 
 
@@ -264,12 +264,12 @@ class Storm:
 
     async def _make(self, visitor: Visitor, call: Call) -> bool:
         """Whether there was an answer."""
-        heard: list[float] = []
+        received: list[float] = []
         try:
-            self.ledger.answer(call, await visitor(call.tool, call.arguments, heard), heard)
+            self.ledger.answer(call, await visitor(call.tool, call.arguments, received), received)
             return True
         except Loud as loud:
-            self.ledger.fail(call, str(loud), heard)
+            self.ledger.fail(call, str(loud), received)
         except (SessionLost, TimeoutError, AssertionError) as wrong:
             self.ledger.made += 1
             self.ledger.accuse(f"{call}: {type(wrong).__name__} {wrong}")
@@ -302,8 +302,8 @@ class Storm:
                 try:
                     await asyncio.wait_for(watcher.sees(version), NOTIFIED_SECONDS)
                 except TimeoutError:
-                    heard = f"it knows {watcher.seen}"
-                    self.ledger.accuse(f"{watcher.name} was not notified of {version} on {watcher.uri}; {heard}")
+                    received = f"it knows {watcher.seen}"
+                    self.ledger.accuse(f"{watcher.name} was not notified of {version} on {watcher.uri}; {received}")
             self.ledger.notified += 1
             if last_tries < LAST_TRIES:
                 return

@@ -37,8 +37,8 @@ async def until(is_so: Any, seconds: float = PROMPTLY) -> None:
 async def test_a_session_is_known_everywhere_until_one_ends_it(three: Fleet, session: RawSession) -> None:
     pids = [await session.ask("tools/call", at=url, name="whoami", arguments={}) for url in three.urls]
     assert [int(pid["content"][0]["text"]) for pid in pids] == [worker.pid for worker in three.workers]
-    stream = asyncio.create_task(session.hear(at=three.urls[2]))
-    await asyncio.wait_for(session.hears.wait(), PROMPTLY)
+    stream = asyncio.create_task(session.listen(at=three.urls[2]))
+    await asyncio.wait_for(session.is_listening.wait(), PROMPTLY)
     assert await session.delete(at=three.urls[1]) == 204
     ping = session.request("ping", {})
     assert [(await session.send("POST", ping, at=url)).status for url in three.urls] == [404] * 3
@@ -51,12 +51,12 @@ async def test_a_session_outlives_its_worker_and_is_notified_of_what_happened_me
 ) -> None:
     session = await RawSession(http, three.urls[2]).open()
     await session.ask("resources/subscribe", uri="board://outlives")
-    async with running(session.hear(at=three.urls[2])):
-        await asyncio.wait_for(session.hears.wait(), PROMPTLY)
+    async with running(session.listen(at=three.urls[2])):
+        await asyncio.wait_for(session.is_listening.wait(), PROMPTLY)
         await modern(http, three.urls[1], "touch_resource", name="outlives", version=1)
         await until(lambda: len(updates(session)) == 1)
         three.workers[2].kill()
-        await until(lambda: not session.hears.is_set())
+        await until(lambda: not session.is_listening.is_set())
         await modern(http, three.urls[1], "touch_resource", name="outlives", version=2)
         await asyncio.to_thread(three.workers[2].start)
         await until(lambda: len(updates(session)) == 2)
@@ -64,7 +64,7 @@ async def test_a_session_outlives_its_worker_and_is_notified_of_what_happened_me
 
 
 def updates(session: RawSession) -> list[str]:
-    return [each["params"]["uri"] for each in session.heard if each["method"] == "notifications/resources/updated"]
+    return [each["params"]["uri"] for each in session.received if each["method"] == "notifications/resources/updated"]
 
 
 async def test_streams_of_both_eras_are_notified_of_what_happens_elsewhere(
@@ -72,11 +72,11 @@ async def test_streams_of_both_eras_are_notified_of_what_happens_elsewhere(
 ) -> None:
     uri, touch = "board://elsewhere", "touch_resource"
     async with (
-        running(session.hear(at=three.urls[2])),
+        running(session.listen(at=three.urls[2])),
         Client(three.urls[1], protocol_version=MODERN) as client,
         client.listen(uris=[uri]) as changes,
     ):
-        await asyncio.wait_for(session.hears.wait(), PROMPTLY)
+        await asyncio.wait_for(session.is_listening.wait(), PROMPTLY)
         await session.ask("resources/subscribe", at=three.urls[1], uri=uri)
         await modern(http, three.urls[0], touch, name="elsewhere", version=1)
         assert (await asyncio.wait_for(anext(changes), PROMPTLY)).uri == uri
@@ -113,10 +113,10 @@ async def test_a_call_is_resumed_and_its_question_answered_at_other_workers(
     three: Fleet, session: RawSession, leave_after: int
 ) -> None:
     """Called at A, read at C, and what it asks is answered at B."""
-    session.resume_url, session.answer_url, heard = three.urls[2], three.urls[1], []
+    session.resume_url, session.answer_url, received = three.urls[2], three.urls[1], []
     arguments = {"nonce": "n", "steps": 9, "pause": 0.03}
-    assert await session.call("count", arguments, heard, leave_after=leave_after) == "n 9"
-    assert heard == list(range(1, 10))
+    assert await session.call("count", arguments, received, leave_after=leave_after) == "n 9"
+    assert received == list(range(1, 10))
     assert await session.call("ask", {"nonce": "far"}, [], leave_after=leave_after) == "far far"
 
 

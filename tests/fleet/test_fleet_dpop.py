@@ -34,9 +34,9 @@ async def call(http: aiohttp.ClientSession, url: str, headers: dict[str, str]) -
 
 
 async def nonce_of(http: aiohttp.ClientSession, url: str) -> str:
-    told = await call(http, url, proved())
-    assert (told.status, 'error="use_dpop_nonce"' in told.headers["WWW-Authenticate"]) == (401, True)
-    return str(told.headers["DPoP-Nonce"])
+    first = await call(http, url, proved())
+    assert (first.status, 'error="use_dpop_nonce"' in first.headers["WWW-Authenticate"]) == (401, True)
+    return str(first.headers["DPoP-Nonce"])
 
 
 def is_refused_as_used(reply: Reply) -> bool:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -45,6 +45,16 @@ async def ready(http: aiohttp.ClientSession, workers: Sequence[FleetProcess], st
                 await asyncio.sleep(0.05)
 
 
+async def noticed(workers: Sequence[FleetProcess], outage: Callable[[], None]) -> None:
+    """Begin an outage of the store, and wait until each worker has lost its connection."""
+    known = [worker.said.count("is out of reach") for worker in workers]
+    await asyncio.to_thread(outage)
+    async with asyncio.timeout(RECOVERED_SECONDS):
+        for worker, before in zip(workers, known, strict=True):
+            while worker.said.count("is out of reach") == before:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+
 async def refused(session: RawSession, method: str, params: dict[str, Any]) -> Reply:
     """A request that the store has to be asked for is refused soon."""
     async with asyncio.timeout(REFUSED_SECONDS):
@@ -59,9 +69,9 @@ def hello() -> dict[str, Any]:
 
 async def counts(session: RawSession, leave_after: int) -> None:
     """A call of the session has all its events, and its answer."""
-    heard, arguments = list[float](), {"nonce": "n", "steps": 5, "pause": 0.02}
-    assert await session.call("count", arguments, heard, leave_after=leave_after) == "n 5"
-    assert heard == [1, 2, 3, 4, 5]
+    received, arguments = list[float](), {"nonce": "n", "steps": 5, "pause": 0.02}
+    assert await session.call("count", arguments, received, leave_after=leave_after) == "n 5"
+    assert received == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("outage", ["paused", "restarted"])
@@ -96,8 +106,8 @@ async def test_a_store_that_has_forgotten_everything(
 ) -> None:
     """Sessions are gone, and their clients get the error that makes them begin anew."""
     session = await RawSession(http, two.url).open()
-    async with running(session.hear()):
-        await asyncio.wait_for(session.hears.wait(), RECOVERED_SECONDS)
+    async with running(session.listen()):
+        await asyncio.wait_for(session.is_listening.wait(), RECOVERED_SECONDS)
     redis.stop()
     await ready(http, two.workers, 503)
     for kept in redis.log.parent.glob("appendonlydir/*"):
@@ -126,9 +136,9 @@ async def test_a_full_store(two: Fleet, http: aiohttp.ClientSession, redis: Flee
     session.resume_url = session.answer_url = two.urls[1]
     await session.ask("resources/subscribe", uri="board://full")
     listening = RawListening(http, two.urls[1], resourceSubscriptions=["board://full"])
-    async with running(session.hear(at=two.urls[1])), running(listening.hear()), Redis(port=redis.port) as asker:
-        await asyncio.wait_for(session.hears.wait(), RECOVERED_SECONDS)
-        await asyncio.wait_for(listening.hears.wait(), RECOVERED_SECONDS)
+    async with running(session.listen(at=two.urls[1])), running(listening.listen()), Redis(port=redis.port) as asker:
+        await asyncio.wait_for(session.is_listening.wait(), RECOVERED_SECONDS)
+        await asyncio.wait_for(listening.is_listening.wait(), RECOVERED_SECONDS)
         await fill(asker)
         for url, worker in zip(two.urls, two.workers, strict=True):  # nothing new, but all else
             for number in range(20):
@@ -148,7 +158,7 @@ async def test_a_full_store(two: Fleet, http: aiohttp.ClientSession, redis: Flee
         await ready(http, two.workers, 200, "ok")
         assert await modern(http, two.urls[0], "touch_resource", name="full", version=2) == "2"
         async with asyncio.timeout(RECOVERED_SECONDS):
-            while not (listening.heard and session.heard):  # noqa: ASYNC110
+            while not (listening.received and session.received):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
 
@@ -169,36 +179,34 @@ async def listeners(two: Fleet, http: aiohttp.ClientSession) -> AsyncIterator[li
     for session in sessions:
         for uri in URIS:
             await session.ask("resources/subscribe", uri=uri)
-    hearing = [session.hear(at=url) for session, url in zip(sessions, reversed(two.urls), strict=True)]
+    listens = [session.listen(at=url) for session, url in zip(sessions, reversed(two.urls), strict=True)]
     async with AsyncExitStack() as stack:
-        for work in (*hearing, *(listening.hear() for listening in listenings)):
+        for work in (*listens, *(listening.listen() for listening in listenings)):
             await stack.enter_async_context(running(work))
         for each in (*sessions, *listenings):
-            await asyncio.wait_for(each.hears.wait(), RECOVERED_SECONDS)
+            await asyncio.wait_for(each.is_listening.wait(), RECOVERED_SECONDS)
         yield [*sessions, *listenings]
         assert [session.streams for session in sessions] == [1, 1]  # neither of them broke
 
 
 async def all_are_notified(listeners: list[Listener], expected: Counter[tuple[str, str]]) -> None:
-    def told(listener: Listener) -> Counter[tuple[str, str]]:
-        return Counter((each["method"], each.get("params", {}).get("uri", "")) for each in listener.heard)
+    def notifications_of(listener: Listener) -> Counter[tuple[str, str]]:
+        return Counter((each["method"], each.get("params", {}).get("uri", "")) for each in listener.received)
 
     async with asyncio.timeout(RECOVERED_SECONDS):
-        while not all(told(listener) >= expected for listener in listeners):  # noqa: ASYNC110
+        while not all(notifications_of(listener) >= expected for listener in listeners):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-    assert [told(listener) for listener in listeners] == [expected] * len(listeners)
+    assert [notifications_of(listener) for listener in listeners] == [expected] * len(listeners)
 
 
 async def test_after_each_outage_all_are_notified_of_everything_once(
     two: Fleet, http: aiohttp.ClientSession, redis: FleetProcess, listeners: list[Listener]
 ) -> None:
     """A change may have been missed meanwhile, so each listener is notified of all that it asked for."""
-    await asyncio.to_thread(redis.kill)
-    await asyncio.sleep(1.0)
+    await noticed(two.workers, redis.kill)
     await asyncio.to_thread(redis.start)
     await all_are_notified(listeners, Counter(dict.fromkeys(EVERYTHING, 1)))
-    redis.pause()
-    await asyncio.sleep(4.5)  # longer than any command waits, and than it takes to notice
+    await noticed(two.workers, redis.pause)
     redis.go_on()
     await all_are_notified(listeners, Counter(dict.fromkeys(EVERYTHING, 2)))
     async with Redis(port=redis.port) as asker:  # cut lines are no better: what was published meanwhile is lost
@@ -206,6 +214,6 @@ async def test_after_each_outage_all_are_notified_of_everything_once(
             await asker.client_kill_filter(_type=kind, skipme=True)
     await all_are_notified(listeners, Counter(dict.fromkeys(EVERYTHING, 3)))
     for listener in listeners:
-        listener.heard.clear()
+        listener.received.clear()
     await modern(http, two.urls[1], "touch_resource", name="a", version=1)  # one by one, as ever
     await all_are_notified(listeners, Counter([("notifications/resources/updated", URIS[0])]))

@@ -10,7 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from dovetail.reference import create_server
-from judge import judge_this_process
+from official import judge_this_process
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()

@@ -123,7 +123,7 @@ def judged() -> Server:
 
 def judge() -> Any:
     sys.path.insert(0, str(Path(__file__).parent.parent))
-    from judge import judge_this_process
+    from official import judge_this_process
 
     return judge_this_process()
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dovetail.errors import QuestionFailed
 from dovetail.protocol.elicitation import render_form, restore_content
 from dovetail.protocol.revisions import BY_NAME, R2025_06_18, R2025_11_25, R2026_07_28
-from form_judge import REVISIONS, assert_official
+from official import FORM_REVISIONS, assert_official
 from stable_ids import stable
 
 OLD = R2025_06_18
@@ -178,7 +178,7 @@ def fill_in(whole: dict[str, Any], rendered: dict[str, Any], wanted: dict[str, A
 @given(answered_forms())
 def test_every_form_is_official_and_every_response_is_restored(answered: tuple[dict[str, Any], dict[str, Any]]) -> None:
     whole, wanted = answered
-    for name in REVISIONS:
+    for name in FORM_REVISIONS:
         revision = BY_NAME[name]
         rendered = render_form(whole, revision)
         assert_official({"message": "?", "requestedSchema": rendered}, name)
@@ -196,7 +196,7 @@ json_values = st.recursive(
 @given(answered_forms(), st.dictionaries(texts | st.sampled_from(["a: a", "a"]), json_values, max_size=4))
 def test_hostile_responses_are_restored_or_refused(answered: Any, content: dict[str, Any]) -> None:
     whole, _ = answered
-    for name in REVISIONS:
+    for name in FORM_REVISIONS:
         try:
             restored = restore_content(whole, content, BY_NAME[name])
         except QuestionFailed:

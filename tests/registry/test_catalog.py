@@ -148,29 +148,29 @@ TestWalkWhileItChanges = pytest.mark.rule("PAGE-2", "PAGE-8")(WalkWhileItChanges
 )
 def test_a_change_drops_the_cached_pages_and_calls_listeners_once(change: str, arguments: Any, calls: int) -> None:
     catalog = filled("a", "b")
-    heard: list[int] = []
-    catalog.on_change(lambda: heard.append(len(catalog.all())))  # a listener may use the catalog
+    received: list[int] = []
+    catalog.on_change(lambda: received.append(len(catalog.all())))  # a listener may use the catalog
     catalog.cache_page(("2026-07-28", 0), cached_page(), catalog.version)
     assert catalog.pages
     before = catalog.version
     getattr(catalog, change)(*arguments)
     assert not catalog.pages
     assert catalog.version > before
-    assert len(heard) == calls
+    assert len(received) == calls
     catalog.cache_page(("2026-07-28", 0), cached_page(), before)
     assert not catalog.pages, "a page that was made before the change"
 
 
 def test_what_changes_nothing_drops_nothing() -> None:
     catalog = filled("a")
-    heard: list[int] = []
-    catalog.on_change(lambda: heard.append(1))
+    received: list[int] = []
+    catalog.on_change(lambda: received.append(1))
     catalog.cache_page(("2026-07-28", 0), cached_page(), catalog.version)
     assert not catalog.remove("x")
     catalog.replace("x", "")
     assert (catalog.get("x"), catalog.page(0, 9).items) == (None, ["A"])
     assert catalog.pages
-    assert not heard
+    assert not received
 
 
 def test_a_snapshot_stays_as_it_is() -> None:
@@ -203,18 +203,18 @@ def test_the_oldest_pages_make_room() -> None:
 
 def test_a_removed_listener_is_not_called() -> None:
     catalog = filled("a")
-    heard: list[str] = []
+    received: list[str] = []
 
     def once() -> None:
-        heard.append("once")
+        received.append("once")
         catalog.off_change(once)
 
     catalog.on_change(once)
-    catalog.on_change(lambda: heard.append("always"))
+    catalog.on_change(lambda: received.append("always"))
     catalog.off_change(print)  # never listened
     catalog.add("b", "B")
     catalog.add("c", "C")
-    assert heard == ["once", "always", "always"]
+    assert received == ["once", "always", "always"]
 
 
 def test_threads_may_register_and_remove_while_others_page() -> None:

@@ -10,11 +10,13 @@ from dovetail.errors import QuestionFailed, SetupError
 from dovetail.protocol.elicitation import InputRequest, ServerRequest
 from dovetail.protocol.revisions import BY_NAME, R2025_06_18, R2025_11_25, R2026_07_28, Revision
 from dovetail.registry.elicitation import Elicit, Elicited, ElicitUrl
-from form_judge import REVISIONS, assert_official
+from official import FORM_REVISIONS, assert_official
 from stable_ids import stable
 
 URL = "https://example.com/sign-in?state=1#top"
-by_name = pytest.mark.parametrize("revision", [BY_NAME[name] for name in REVISIONS], ids=lambda revision: revision.name)
+by_name = pytest.mark.parametrize(
+    "revision", [BY_NAME[name] for name in FORM_REVISIONS], ids=lambda revision: revision.name
+)
 edges = pytest.mark.parametrize("revision", [R2025_06_18, R2026_07_28], ids=lambda revision: revision.name)
 
 

@@ -20,7 +20,7 @@ from dovetail.errors import QuestionFailed, SetupError
 from dovetail.protocol.elicitation import render_form
 from dovetail.protocol.revisions import BY_NAME
 from dovetail.registry.elicitation_form import Form, compile_form, compile_raw_form
-from form_judge import REVISIONS, assert_official
+from official import FORM_REVISIONS, assert_official
 from stable_ids import stable
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ def alone(form: Form) -> dict[str, Any]:
 
 
 def official_in_every_revision(form: Form) -> None:
-    for name in REVISIONS:
+    for name in FORM_REVISIONS:
         assert_official({"message": "?", "requestedSchema": render_form(form.schema, BY_NAME[name])}, name)
 
 

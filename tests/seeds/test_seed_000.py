@@ -91,9 +91,9 @@ async def test_a_client_that_is_notified_of_a_change_lists_again() -> None:
     def note(direction: str, message: bytes) -> None:
         seen.append(f"{direction} {json.loads(message).get('method')}")
         if seen[-1] == "received notifications/tools/list_changed":
-            heard.set()
+            received.set()
 
-    heard = asyncio.Event()
+    received = asyncio.Event()
     changing = Server("changing", logging=False)
     changing.add_tool(lambda: "", name="one")
     options = {"approve": lambda tool, arguments: True, "transcript": note}
@@ -103,7 +103,7 @@ async def test_a_client_that_is_notified_of_a_change_lists_again() -> None:
         assert seen.count("sent tools/list") == 1
         changing.add_tool(lambda: "", name="two")
         async with asyncio.timeout(10):
-            await heard.wait()
+            await received.wait()
         await client.call_tool("two")
     assert seen.count("sent tools/list") == 2
 

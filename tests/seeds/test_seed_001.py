@@ -227,7 +227,7 @@ async def test_dangerous_outputs_are_marked() -> None:
 async def test_a_client_confirms_and_times_out_and_notes_everything() -> None:
     stuck = pocket()
     log: list[tuple[str, dict[str, Any]]] = []
-    stopped, heard = asyncio.Event(), asyncio.Event()
+    stopped, received = asyncio.Event(), asyncio.Event()
 
     @stuck.tool
     async def wait() -> str:
@@ -246,7 +246,7 @@ async def test_a_client_confirms_and_times_out_and_notes_everything() -> None:
     def note(direction: str, message: bytes) -> None:
         log.append((direction, json.loads(message)))
         if log[-1] == ("received", {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}):
-            heard.set()
+            received.set()
 
     def confirm(tool: Any, arguments: dict[str, Any]) -> bool:
         return tool.name == "wait"
@@ -258,7 +258,7 @@ async def test_a_client_confirms_and_times_out_and_notes_everything() -> None:
             await client.call_tool("wait", timeout=0.05)
         await asyncio.wait_for(stopped.wait(), 10)
         stuck.remove_tool("forbidden")
-        await asyncio.wait_for(heard.wait(), 10)
+        await asyncio.wait_for(received.wait(), 10)
     sent = [message["method"] for direction, message in log if direction == "sent"]
     assert sent == ["initialize", "notifications/initialized", "tools/list", "tools/call", "notifications/cancelled"]
     answered = [message["id"] for direction, message in log if direction == "received" and "id" in message]

@@ -300,7 +300,7 @@ async def test_a_prompt_may_hold_several_messages_of_every_kind() -> None:
 
     async with Wire(talking, REVISION) as wire:
         result = await wire.ask("prompts/get", {"name": "dialogue"})
-        told = await wire.ask("prompts/get", {"name": "dialogue", "arguments": {"topic": "Rust"}})
+        dialogue = await wire.ask("prompts/get", {"name": "dialogue", "arguments": {"topic": "Rust"}})
     file = {"uri": "file:///a.txt", "mimeType": "text/plain", "text": "hello"}
     same(
         result["messages"],
@@ -310,7 +310,7 @@ async def test_a_prompt_may_hold_several_messages_of_every_kind() -> None:
             {"role": "user", "content": {"type": "resource", "resource": file}},
         ],
     )
-    assert told["messages"][0]["content"]["text"] == "Let us talk about Rust."
+    assert dialogue["messages"][0]["content"]["text"] == "Let us talk about Rust."
 
 
 @pytest.mark.seed("S2-34", "S2-37", "S2-38", "S2-42")
@@ -373,8 +373,8 @@ async def test_eight_levels_of_which_each_lets_those_above_it_through() -> None:
             await wire.ask("logging/setLevel", {"level": level})
             before = len(wire.seen)
             await wire.ask("tools/call", {"name": "chat"})
-            heard = [message["params"]["level"] for message in wire.seen[before:] if "method" in message]
-            assert heard == levels[place:][::-1]
+            received = [message["params"]["level"] for message in wire.seen[before:] if "method" in message]
+            assert received == levels[place:][::-1]
         assert (await wire.refusal("logging/setLevel", {"level": "loud"}))["code"] == -32602
 
 
@@ -533,14 +533,14 @@ async def test_every_notification_of_the_index_is_sent_as_the_schema_says(revisi
         changing.add_resource("a://b", lambda: "", name="another")
         changing.add_prompt(lambda: "", name="another")
         changing.add_tool(lambda: "", name="another")
-        told = [await wire.receive() for _ in range(4)]
+        notified = [await wire.receive() for _ in range(4)]
         wire.send(call_of("get_weather", location="Atlantis"))
-        told.append(await wire.receive())
-    for message in told:
+        notified.append(await wire.receive())
+    for message in notified:
         official.validator_for(revision, "ServerNotification").validate(message)
     for name in ("prompts", "resources", "tools"):
-        assert {"jsonrpc": "2.0", "method": f"notifications/{name}/list_changed"} in told
-    assert {message["method"] for message in told} == {
+        assert {"jsonrpc": "2.0", "method": f"notifications/{name}/list_changed"} in notified
+    assert {message["method"] for message in notified} == {
         "notifications/message", "notifications/resources/list_changed", "notifications/resources/updated",
         "notifications/prompts/list_changed", "notifications/tools/list_changed",
     }  # fmt: skip

@@ -137,8 +137,8 @@ async def test_the_registration_of_the_guide() -> None:
             text = f'{{"category":"{category}","mood":"mysterious","fortune":"mysterious {category}"}}'
             same(result, {"content": [{"type": "text", "text": text}]})
         for mood in ("optimistic", "mysterious", "cautious"):
-            told = {"name": "tell_fortune", "arguments": {"category": "love", "mood": mood}}
-            assert f'"fortune":"{mood} love"' in (await wire.ask("tools/call", told))["content"][0]["text"]
+            call = {"name": "tell_fortune", "arguments": {"category": "love", "mood": mood}}
+            assert f'"fortune":"{mood} love"' in (await wire.ask("tools/call", call))["content"][0]["text"]
         for wrong in ({}, {"category": "luck"}, {"category": "love", "mood": "grim"}, {"category": "love", "x": 1}):
             assert (await wire.ask("tools/call", {"name": "tell_fortune", "arguments": wrong}))["isError"] is True
 

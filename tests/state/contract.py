@@ -45,11 +45,11 @@ class Clock:
         return self.now
 
 
-async def heard(listener: Listener) -> set[str]:
+async def received(listener: Listener) -> set[str]:
     return await asyncio.wait_for(listener.wait(), 5)
 
 
-async def hears_nothing(listener: Listener) -> bool:
+async def receives_nothing(listener: Listener) -> bool:
     """Looks for a tenth of a second, in which a wake-up would have come."""
     try:
         await asyncio.wait_for(listener.wait(), 0.1)
@@ -320,7 +320,7 @@ async def subscribed(backend: StateBackend, *topics: str) -> Listener:
     """A listener at a store far away, after the wake-ups that it gets when the store has got its new topics."""
     listener, left = backend.listen(topics), set(topics)
     while left:
-        left -= await heard(listener)
+        left -= await received(listener)
     return listener
 
 
@@ -336,23 +336,23 @@ class ListenersContract:
                 await backend.publish("a")
             await backend.publish("end")
             rounds = 1
-            while "end" not in await heard(listener):
+            while "end" not in await received(listener):
                 rounds += 1
             assert rounds < 200
-            assert await hears_nothing(listener)
+            assert await receives_nothing(listener)
 
     async def test_only_listeners_are_notified(self, backend: StateBackend) -> None:
         two = await self.listening(backend, "a", "b")
         with contextlib.closing(backend.listen(["a"])) as one, contextlib.closing(two):
             await backend.publish("b")
             await backend.publish("nobody")
-            assert await heard(two) == {"b"}
-            assert await hears_nothing(one)
+            assert await received(two) == {"b"}
+            assert await receives_nothing(one)
             await backend.publish("a")
-            assert await heard(one) == {"a"}
-            assert await heard(two) == {"a"}
+            assert await received(one) == {"a"}
+            assert await received(two) == {"a"}
             with contextlib.closing(backend.listen(["a"])) as late:
-                assert await hears_nothing(late) or self.wakes_at_first
+                assert await receives_nothing(late) or self.wakes_at_first
 
     async def test_an_append_wakes_who_listens_to_the_log(self, backend: StateBackend) -> None:
         with contextlib.closing(await self.listening(backend, "log")) as listener:
@@ -371,21 +371,21 @@ class ListenersContract:
             listener.add("a")
             await backend.publish("a")
             assert await asyncio.wait_for(waiting, 5) == {"a"}
-            await hears_nothing(listener)
+            await receives_nothing(listener)
             listener.remove("a")
             listener.remove("never added")
             await backend.publish("a")
-            assert await hears_nothing(listener)
+            assert await receives_nothing(listener)
 
     async def test_a_wake_up_outlives_the_wait_that_was_cancelled(self, backend: StateBackend) -> None:
         with contextlib.closing(await self.listening(backend, "a")) as listener:
             waiting = await begun(listener)
             await backend.publish("a")
             waiting.cancel()
-            told: set[str] = set()
+            woken: set[str] = set()
             with contextlib.suppress(asyncio.CancelledError):
-                told = await waiting  # where the wake-up was quicker
-            assert told or await heard(listener) == {"a"}
+                woken = await waiting  # where the wake-up was quicker
+            assert woken or await received(listener) == {"a"}
 
     async def test_close_ends_the_wait_and_all_later_ones(self, backend: StateBackend) -> None:
         listener = backend.listen(["a", "b"])
@@ -396,7 +396,7 @@ class ListenersContract:
         listener.add("c")
         listener.remove("a")
         await backend.publish("c")
-        assert await heard(listener) == set()
+        assert await received(listener) == set()
 
     async def test_a_reader_that_tails_a_log_misses_nothing(self, backend: StateBackend) -> None:
         """The way of every stream: listen, read to the end, wait, read on."""
@@ -425,7 +425,7 @@ class ListenersContract:
         waiting = [await begun(listener) for listener in listeners]
         await backend.close()
         assert await asyncio.wait_for(asyncio.gather(*waiting), 5) == [set(), set(), set()]
-        assert await heard(backend.listen(["a"])) == set()
+        assert await received(backend.listen(["a"])) == set()
         await backend.close()
 
 

@@ -98,9 +98,9 @@ class Wire:
 
 
 @contextlib.asynccontextmanager
-async def pretender(answer: bytes = b"", **told: str) -> AsyncIterator[str]:
+async def pretender(answer: bytes = b"", **info_fields: str) -> AsyncIterator[str]:
     """The URL of something that answers INFO like a store of another kind, or everything with these bytes."""
-    info = "".join(f"{name}:{value}\r\n" for name, value in told.items())
+    info = "".join(f"{name}:{value}\r\n" for name, value in info_fields.items())
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 16):

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from contract import BackendContract, Elapse, fill, heard, hears_nothing, subscribed
+from contract import BackendContract, Elapse, fill, received, receives_nothing, subscribed
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -75,7 +75,7 @@ class TestTwoWorkers:
         await backend.publish("topic")
         assert await stranger.get("key") is None
         assert (await stranger.read("log", 0)).last == 0
-        assert await hears_nothing(listener)
+        assert await receives_nothing(listener)
         await stranger.close()
 
     async def test_nothing_is_lost_before_a_subscription_stands(self, backend: RedisState, other: RedisState) -> None:
@@ -84,7 +84,7 @@ class TestTwoWorkers:
         for n in range(200):
             with contextlib.closing(backend.listen([f"topic {n}"])) as listener:
                 await other.publish(f"topic {n}")
-                assert await heard(listener) == {f"topic {n}"}
+                assert await received(listener) == {f"topic {n}"}
 
     async def test_only_topics_with_listeners_are_subscribed(
         self, backend: RedisState, store: stores.StoreServer, prefix: str
@@ -219,7 +219,7 @@ class TestLoopsAndProcesses:
         async def use() -> int:
             total = await state.add("counter", 1, LONG)
             await state.publish("topic")
-            assert await heard(listener) == {"topic"}
+            assert await received(listener) == {"topic"}
             return total
 
         assert [asyncio.run(use()) for _ in range(3)] == [1, 2, 3]

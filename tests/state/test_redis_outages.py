@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from contract import attempts, fill, heard, record, subscribed
+from contract import attempts, fill, received, record, subscribed
 from redis_stage import BOUND, LONG, eventually, fails_within, is_back, pretender
 
 import stores
@@ -34,11 +34,11 @@ async def backend(store: stores.StoreServer) -> AsyncIterator[RedisState]:
     await state.close()
 
 
-async def heard_of_return(state: RedisState, listener: Listener, topics: set[str]) -> None:
+async def notified_of_return(state: RedisState, listener: Listener, topics: set[str]) -> None:
     """All are notified at once, after the outage was counted. A wake-up without need may come before."""
-    while (told := await heard(listener)) and state.outages == 0:
+    while (woken := await received(listener)) and state.outages == 0:
         pass
-    assert told == topics
+    assert woken == topics
     assert state.outages == 1
 
 
@@ -48,20 +48,20 @@ async def test_it_is_killed_and_comes_back(
     caplog.set_level(logging.WARNING, "dovetail")
     with contextlib.closing(await subscribed(backend, "a", "b")) as listener:
         await backend.publish("a")
-        assert await heard(listener) == {"a"}
+        assert await received(listener) == {"a"}
         store.kill()
         await fails_within(backend, BOUND)
         for _ in range(3):
             await fails_within(backend, AT_ONCE)
         assert backend.outages == 0
         store.start()
-        await heard_of_return(backend, listener, {"a", "b"})
+        await notified_of_return(backend, listener, {"a", "b"})
         await backend.publish("b")
-        assert await heard(listener) == {"b"}
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 2
-    assert "out of reach" in told[0]
-    assert "is back" in told[1]
+        assert await received(listener) == {"b"}
+    logged = [record.getMessage() for record in caplog.records]
+    assert len(logged) == 2
+    assert "out of reach" in logged[0]
+    assert "is back" in logged[1]
 
 
 async def test_it_is_away_at_first(store: stores.StoreServer) -> None:
@@ -71,7 +71,7 @@ async def test_it_is_away_at_first(store: stores.StoreServer) -> None:
         await fails_within(state, BOUND)
         store.start()
         await eventually(lambda: is_back(state))
-        await heard_of_return(state, listener, {"a"})
+        await notified_of_return(state, listener, {"a"})
     await state.close()
 
 
@@ -89,7 +89,7 @@ async def test_it_is_paused_and_nothing_piles_up(backend: RedisState, store: sto
             backend.listen([f"topic {n}"]).close()
         await fails_within(backend, BOUND)
         store.resume()
-        await heard_of_return(backend, listener, {"a", "b"})
+        await notified_of_return(backend, listener, {"a", "b"})
     await eventually(lambda: is_back(backend))
     assert await backend.get("key 1499") is None
 
@@ -97,7 +97,7 @@ async def test_it_is_paused_and_nothing_piles_up(backend: RedisState, store: sto
 async def test_the_waiting_line_alone_is_cut(backend: RedisState, store: stores.StoreServer) -> None:
     with contextlib.closing(await subscribed(backend, "a", "b")) as listener:
         store.command("CLIENT", "KILL", "TYPE", "pubsub")
-        await heard_of_return(backend, listener, {"a", "b"})
+        await notified_of_return(backend, listener, {"a", "b"})
         await backend.check()
 
 
@@ -135,10 +135,10 @@ async def test_it_is_full(backend: RedisState, store: stores.StoreServer) -> Non
         assert (await backend.read("log", 0)).records == [record(1), record(2)]
         assert await backend.touch("key", LONG) is True
         await backend.publish("topic")
-        assert await heard(listener) == {"topic"}
+        assert await received(listener) == {"topic"}
         with contextlib.closing(backend.listen(["another"])) as late:
             await backend.publish("another")
-            assert "another" in await heard(late)
+            assert "another" in await received(late)
         assert await backend.delete("key") is True
         store.command("CONFIG", "SET", "maxmemory", "0")
         assert await backend.put("key", b"value", ttl=LONG)

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from contract import LONG, BackendContract, Clock, fill, heard, hears_nothing, record
+from contract import LONG, BackendContract, Clock, fill, received, receives_nothing, record
 
 from dovetail.errors import SetupError
 from dovetail.state.base import LogPage, StoreUnavailable
@@ -88,7 +88,7 @@ class TestFile:
             assert await two.get("key") is None
             assert await two.claim("key", b"other", LONG)
             assert await two.read("blog", 0) == LogPage([], 0, 0)
-            assert await hears_nothing(listener)
+            assert await receives_nothing(listener)
         await one.close()
         await two.close()
 
@@ -130,7 +130,7 @@ class TestWakeUps:
             busy = asyncio.create_task(backend.put("key", b"", ttl=LONG)) if n % 2 else None
             with contextlib.closing(backend.listen([f"topic {n}"])) as listener:
                 await other.publish(f"topic {n}")
-                assert f"topic {n}" in await heard(listener)
+                assert f"topic {n}" in await received(listener)
             if busy is not None:
                 await busy
         assert backend.outages == 0
@@ -139,9 +139,9 @@ class TestWakeUps:
         with contextlib.closing(backend.listen(["a", "b"])) as listener:
             for _ in range(200):
                 await asyncio.gather(*(backend.publish("a" if n == 0 else f"{n}") for n in range(30)))
-            assert await heard(listener) == {"a"}
+            assert await received(listener) == {"a"}
             await fill(other, "b", 1)
-            assert await heard(listener) == {"b"}
+            assert await received(listener) == {"b"}
         assert (backend.outages, other.outages) == (0, 0)
 
     async def test_a_sleeper_is_notified_of_everything_and_wakes_do_not_pile_up(
@@ -155,10 +155,10 @@ class TestWakeUps:
                 for _ in range(200):
                     await asyncio.gather(*(other.publish(f"{n}") for n in range(30)))
             await busy
-            assert await heard(listener) == {"a", "b"}
+            assert await received(listener) == {"a", "b"}
             assert backend.outages == 1
             await other.publish("b")
-            assert await heard(listener) == {"b"}
+            assert await received(listener) == {"b"}
         with contextlib.closing(sqlite3.connect(path)) as connection:
             (count,) = connection.execute("SELECT count(*) FROM wakes").fetchone()
             assert KEEP_WAKES <= count < KEEP_WAKES + 300
@@ -203,11 +203,11 @@ class TestTrouble:
                     await attempt()
             assert (await backend.get("key")).value == b"value"  # reading goes on
             assert backend.outages == 0
-            assert await hears_nothing(listener)
+            assert await receives_nothing(listener)
         with contextlib.closing(backend.listen(["a", "b"])) as listener:
             await backend.check()
             assert backend.outages == 1
-            assert await heard(listener) == {"a", "b"}
+            assert await received(listener) == {"a", "b"}
             await backend.check()
             assert backend.outages == 1
 
@@ -242,7 +242,7 @@ class TestTrouble:
         with contextlib.closing(state.listen(["a"])) as listener:
             for file in folder.iterdir():
                 file.unlink()
-            assert await heard(listener) == {"a"}
+            assert await received(listener) == {"a"}
             assert await state.get("key") is None
             assert await state.put("key", b"value", ttl=LONG) > version
             assert state.outages == 1
@@ -275,13 +275,13 @@ class TestTrouble:
                 for attempt in (backend.check(), backend.get("key 0"), backend.publish("a")):
                     with pytest.raises(StoreUnavailable):
                         await attempt
-                assert await hears_nothing(listener)
+                assert await receives_nothing(listener)
             assert backend.outages == 0
-            told = [record.getMessage() for record in caplog.records]
-            assert len(told) == (2 if part == "all" else 1)  # another file has taken its place
-            assert told[-1].startswith(f"The state file {path} is damaged; move it away, and a new one is made")
+            logged = [record.getMessage() for record in caplog.records]
+            assert len(logged) == (2 if part == "all" else 1)  # another file has taken its place
+            assert logged[-1].startswith(f"The state file {path} is damaged; move it away, and a new one is made")
             path.rename(path.with_name("damaged"))  # noqa: ASYNC240
-            assert await heard(listener) == {"a"}
+            assert await received(listener) == {"a"}
         await backend.check()
         assert await backend.get("key 0") is None
         await backend.publish("a")

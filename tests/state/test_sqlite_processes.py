@@ -112,13 +112,13 @@ async def test_counters_claims_and_logs_of_three_processes(path: Path, start: St
     totals = sorted(int(words[1]) for words in said if words[0] == "total")
     assert totals == list(range(1, 181))
     assert sorted(int(words[1]) for words in said if words[0] == "won") == list(range(60))
-    told = {int(words[1]): " ".join(words[2:]) for words in said if words[0] == "id"}
+    appended = {int(words[1]): " ".join(words[2:]) for words in said if words[0] == "id"}
 
     state = SqliteState(path)
     stored = {record.id: record.data.decode() for record in (await state.read("log", 0, 1000)).records}
     await state.close()
-    assert stored == told
-    assert sorted(told) == list(range(1, 181))
+    assert stored == appended
+    assert sorted(appended) == list(range(1, 181))
 
 
 @pytest.mark.slow

@@ -40,11 +40,11 @@ def small(request: pytest.FixtureRequest, clock: Clock, make_sqlite: Make) -> St
     return make_sqlite(max_bytes=FILE) if request.param == "sqlite" else MemoryState(max_entry_bytes=ROOM, clock=clock)
 
 
-async def fill_up(state: StateBackend, family: str = "session/", ttl: float = LONG) -> int:
+async def fill_up(state: StateBackend, prefix: str = "session/", ttl: float = LONG) -> int:
     """How many keys it takes until it is full."""
     with contextlib.suppress(StoreFull):
         for n in itertools.count():
-            await state.put(f"{family}{n}", PIECE, ttl=ttl)
+            await state.put(f"{prefix}{n}", PIECE, ttl=ttl)
     return n
 
 
@@ -135,21 +135,21 @@ async def test_keys_take_no_room_from_logs_nor_records_of_any_size_from_the_file
 
 class TestCallersShare:
     async def test_callers_leave_a_quarter(self, small: StateBackend) -> None:
-        family = CALLER_PREFIXES[0]
-        count = await fill_up(small, family)
+        prefix = CALLER_PREFIXES[0]
+        count = await fill_up(small, prefix)
         with pytest.raises(StoreFull):
-            await small.put("dpop/more", PIECE, ttl=LONG)  # all families together
-        await small.put(f"{family}1", bytes(900), ttl=LONG)
+            await small.put("dpop/more", PIECE, ttl=LONG)  # all prefixes together
+        await small.put(f"{prefix}1", bytes(900), ttl=LONG)
         for name in ("dpop", "dpops/", "session/dpop/", "/dpop/", ""):  # are none of them
             await small.put(name, b"", ttl=LONG)
         assert count / 5 < await fill_up(small) < count / 2
 
-    @pytest.mark.parametrize("family", CALLER_PREFIXES)
-    async def test_callers_leave_a_quarter_of_the_places(self, family: str) -> None:
+    @pytest.mark.parametrize("prefix", CALLER_PREFIXES)
+    async def test_callers_leave_a_quarter_of_the_places(self, prefix: str) -> None:
         state = MemoryState(max_entries=8)
         for n in range(5):
-            assert await state.claim(f"{family}{n}", b"", LONG)
-        await state.append(f"{family}log", b"", keep=1, ttl=LONG)
+            assert await state.claim(f"{prefix}{n}", b"", LONG)
+        await state.append(f"{prefix}log", b"", keep=1, ttl=LONG)
         for attempt in attempts(state, "dpop/more"):
             with pytest.raises(StoreFull, match="full"):
                 await attempt()
@@ -188,7 +188,7 @@ class TestCallersShare:
 
 
 class TestReadiness:
-    async def test_it_tells_when_no_session_has_room(self, make_sqlite: Make, clock: Clock) -> None:
+    async def test_it_is_logged_when_no_session_has_room(self, make_sqlite: Make, clock: Clock) -> None:
         state, other = make_sqlite(max_bytes=ROOM), make_sqlite(max_bytes=ROOM, prefix="other")
         await fill_up(state, "dpop/")
         await state.check()

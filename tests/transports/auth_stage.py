@@ -14,7 +14,7 @@ from dovetail.transports.http.in_flight import InFlight
 from dovetail.transports.http.proxies import TrustedProxies
 from dovetail.transports.http.request import HttpRequest
 from dovetail.transports.http.well_known import ResourceUrls
-from http_wire import Exchange, HttpWire
+from http_wire import HttpExchange, HttpWire
 
 METADATA = "http://localhost:8000/.well-known/oauth-protected-resource/mcp"
 ISSUER = "https://login.example.com"
@@ -65,7 +65,7 @@ def bearer(token: str = "ann-token") -> dict[str, str | None]:
     return {"authorization": f"Bearer {token}"}
 
 
-def challenge_of(answer: Exchange) -> dict[str, str]:
+def challenge_of(answer: HttpExchange) -> dict[str, str]:
     header = answer.headers["www-authenticate"]
     assert header.startswith("Bearer ")
     return dict(re.findall(r'(\w+)="([^"]*)"', header))
@@ -103,11 +103,11 @@ class ProtectedApp:
         await over.wait()
         await request.response.close()
 
-    def post(self, token: str = "ann-token") -> Exchange:
+    def post(self, token: str = "ann-token") -> HttpExchange:
         return HttpWire(self, headers=bearer(token)).raw("POST")
 
     async def status(self, token: str = "ann-token") -> int:
         return (await self.post(token).done()).status
 
-    async def stream(self) -> Exchange:
+    async def stream(self) -> HttpExchange:
         return await HttpWire(self, headers=bearer()).raw("GET").started()

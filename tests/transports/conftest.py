@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from http_clients import Fleet, FleetOf
-from served import Start, programs
 
 from http_serving import Clock, Serve, Stage, serving
 from http_wire import HttpWire
+from processes import Start, programs
 
 
 @pytest.fixture

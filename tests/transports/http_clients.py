@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from asking_stage import AskingStage, answer_to
 from dovetail import Context, Field, Server
 from dovetail.protocol import jsonrpc
 from dovetail.state.base import StateBackend, StoreUnavailable
 from http_serving import PausingState, Stage, endpoint_of, nothing_left, settle
-from http_wire import LOG_KEY, Exchange, HttpWire, hello, message, post, text_of
+from http_wire import LOG_KEY, HttpExchange, HttpWire, hello, message, post, text_of
+from server_requests import AskingStage, answer_to
 
 LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 PARSE_ERROR, INVALID_REQUEST, NOT_FOUND, MISMATCH, UNSUPPORTED = -32700, -32600, -32601, -32020, -32022
@@ -76,7 +76,7 @@ def new_server(**options: Any) -> Server:
     return server
 
 
-def check_refusal(answer: Exchange, status: int, code: int, id: Any = None) -> str:
+def check_refusal(answer: HttpExchange, status: int, code: int, id: Any = None) -> str:
     """A refusal in JSON that says no more than it should; without an id if it has none to echo. Gives its words."""
     assert answer.status == status, answer.raw
     message = answer.json
@@ -102,22 +102,22 @@ def identify(scope: Any) -> str | None:
     return dict(scope["headers"]).get(b"x-user", b"").decode() or None
 
 
-def methods(stream: Exchange) -> list[str]:
+def methods(stream: HttpExchange) -> list[str]:
     return [each.get("method", "answer") for each in stream.messages]
 
 
-def said(exchange: Exchange) -> list[str]:
+def said(exchange: HttpExchange) -> list[str]:
     """The data of log messages, and the text of an answer."""
     return [each["params"]["data"] if "method" in each else text_of(each) for each in exchange.messages]
 
 
-async def leave(*streams: Exchange) -> None:
+async def leave(*streams: HttpExchange) -> None:
     for stream in streams:
         stream.leave()
         await stream.done()
 
 
-async def gone(call: Exchange, how: str) -> None:
+async def gone(call: HttpExchange, how: str) -> None:
     """The client leaves; or its ASGI server cancels the task besides, and says so by `cut`."""
     if how == "cut":
         await call.cut()
@@ -125,7 +125,7 @@ async def gone(call: Exchange, how: str) -> None:
         call.leave()
 
 
-def ask(wire: HttpWire, **arguments: Any) -> Exchange:
+def ask(wire: HttpWire, **arguments: Any) -> HttpExchange:
     return wire.start_call("ask", arguments, id=arguments.pop("id", None), headers=arguments.pop("headers", None))
 
 
@@ -136,12 +136,12 @@ async def reply(wire: HttpWire, message: Any, status: int = 202) -> None:
     assert status != 202 or exchange.raw == b""
 
 
-def given(call: Exchange) -> Any:
+def given(call: HttpExchange) -> Any:
     """What the tool was answered."""
     return json.loads(text_of(call.answer))
 
 
-async def answered(wire: HttpWire, call: Exchange, question: Any, result: Any) -> Any:
+async def answered(wire: HttpWire, call: HttpExchange, question: Any, result: Any) -> Any:
     """Answers the last question of a call; what its tool was answered."""
     await reply(wire, answer_to(question, result))
     return given(await call.done())
@@ -163,7 +163,7 @@ class OldClient:
 
     def __init__(self, app: Any, **headers: str | None) -> None:
         self.wire = HttpWire(app, headers=headers)
-        self.stream: Exchange = self.wire.raw("GET", b"", {"accept": "text/event-stream"}, path="/sse")
+        self.stream: HttpExchange = self.wire.raw("GET", b"", {"accept": "text/event-stream"}, path="/sse")
         self.query = ""
 
     async def open(self) -> "OldClient":
@@ -173,7 +173,7 @@ class OldClient:
         assert path == "/messages"
         return self
 
-    def post(self, message: Any, **options: Any) -> Exchange:
+    def post(self, message: Any, **options: Any) -> HttpExchange:
         body = message if isinstance(message, bytes) else json.dumps(message).encode()
         return self.wire.raw("POST", body, path="/messages", query=options.pop("query", self.query), **options)
 
@@ -187,7 +187,7 @@ class OldClient:
         return answer
 
     @property
-    def heard(self) -> list[Any]:
+    def received(self) -> list[Any]:
         """All messages so far."""
         return [json.loads(event.data) for event in self.stream.events if event.event == "message"]
 
@@ -201,7 +201,7 @@ class OldClient:
         assert (await self.post(begun).done()).status == 202
         return int(begun["id"])
 
-    async def ping(self, **options: Any) -> Exchange:
+    async def ping(self, **options: Any) -> HttpExchange:
         return await self.post(message("ping", id=99), **options).done()
 
     async def shake_hands(self, version: str = "2024-11-05") -> Any:
@@ -314,17 +314,17 @@ class Fleet:
             wire.session_id, wire.ids = first.session_id, first.ids
         return wires
 
-    async def resumed_elsewhere(self) -> tuple[list[HttpWire], Exchange]:
+    async def resumed_elsewhere(self) -> tuple[list[HttpWire], HttpExchange]:
         """A call that the first worker runs, whose rest is had at the second."""
         wires = await self.session()
-        call = wires[0].start_call("tell", id="t")
+        call = wires[0].start_call("warn", id="t")
         await call.message()
         await call.cut()
         rest = wires[1].get(call.events[0].id)
         await rest.message()
         return wires, rest
 
-    async def listens(self, at: int, **asked: Any) -> Exchange:
+    async def listens(self, at: int, **asked: Any) -> HttpExchange:
         listen = HttpWire(self.apps[at]).start("subscriptions/listen", {"notifications": asked} if asked else LISTEN)
         assert (await listen.message())["method"] == ACKNOWLEDGED
         return listen

@@ -28,13 +28,13 @@ from dovetail.transports.http.options import HttpOptions
 from dovetail.transports.http.request import HttpRequest
 from dovetail.transports.http.response import HttpResponse, PostResponse
 from http_serving import Stage, serving, until
-from http_wire import HANDSHAKE, MODERN, REVISIONS, Exchange, HttpWire, open_wire, text_of
-from replaying import EVERYTHING, retry
+from http_wire import HANDSHAKE, MODERN, REVISIONS, HttpExchange, HttpWire, open_wire, text_of
+from server_requests import CAPABILITIES, retry
 
 # ── who gets in ──
 
 
-Ask = Callable[[HttpWire], Exchange]
+Ask = Callable[[HttpWire], HttpExchange]
 REQUESTS: dict[str, Ask] = {
     "POST": lambda wire: wire.start("tools/list"),
     "discover": lambda wire: wire.start("server/discover"),
@@ -62,9 +62,9 @@ async def test_every_kind_of_request_needs_a_token() -> None:
             metadata = METADATA if refused.scope["path"] in ("/mcp", "/") else METADATA.replace("/mcp", "/sse")
             assert about == {"scope": "notes:read", "resource_metadata": metadata}, name
             stranger = await ask(HttpWire(app, headers=bearer("guessed"))).done()
-            told = challenge_of(stranger)
-            assert (stranger.status, bool(told.pop("error_description"))) == (401, True), name
-            assert told == {**about, "error": "invalid_token"}, name
+            challenge = challenge_of(stranger)
+            assert (stranger.status, bool(challenge.pop("error_description"))) == (401, True), name
+            assert challenge == {**about, "error": "invalid_token"}, name
             assert b"guessed" not in stranger.raw, name
 
 
@@ -257,7 +257,7 @@ async def test_a_session_exists_for_its_owner_only(version: str) -> None:
     async with serving(stage.server) as app:
         wire = await HttpWire.session(app, version, headers=bearer())
         stage.go.set()
-        call = await wire.start_call("tell").done()
+        call = await wire.start_call("warn").done()
         event = next((each.id for each in call.events if each.id), None)
         thief = HttpWire(app, version, headers=bearer("bob-token"))
         thief.session_id = wire.session_id
@@ -345,20 +345,20 @@ async def test_a_token_is_neither_kept_nor_shown(version: str, caplog: pytest.Lo
         return await call_next(request)
 
     @server.tool
-    async def tell(ctx: Context) -> str:
+    async def warn(ctx: Context) -> str:
         seen.append((ctx.principal, ctx.meta, ctx.client.info, ctx.session_id, dict(ctx.headers)))
         assert ctx.headers["x-mine"] == "yes"
         seen.append(repr(vars(ctx)))
         seen.extend(
             repr(each) for each in gc.get_objects() if isinstance(each, (HttpRequest, HttpResponse, PostResponse))
         )
-        return "told"
+        return "warned"
 
     with caplog.at_level(logging.DEBUG):
         async with serving(server, state=state) as app:
             wire = await open_wire(app, version, headers={**bearer(), "dpop": PROOF, "x-mine": "yes"})
             for _ in range(2):  # the token is new, and then known
-                assert text_of((await wire.call("tell")).answer) == "told"
+                assert text_of((await wire.call("warn")).answer) == "warned"
             assert (await wire.call("whoami", {"wrong": 1})).status == 200
             principals = [each for each in gc.get_objects() if isinstance(each, Principal)]
     assert len(seen) >= 3
@@ -390,11 +390,11 @@ async def test_who_has_a_handle_is_not_who_it_was_made_for() -> None:
         done.append((await ctx.elicit("Sure?", str)).data)
         return "done"
 
-    def ask(token: str, params: dict[str, Any]) -> Exchange:
+    def ask(token: str, params: dict[str, Any]) -> HttpExchange:
         return HttpWire(app, headers=bearer(token)).start("tools/call", params)
 
     async with serving(bank) as app:
-        capable = {"_meta": {"io.modelcontextprotocol/clientCapabilities": EVERYTHING}}
+        capable = {"_meta": {"io.modelcontextprotocol/clientCapabilities": CAPABILITIES}}
         params: dict[str, Any] = {"name": "pay", "arguments": {"amount": 100}, **capable}
         asked = (await ask("ann", params).done()).answer["result"]
         again = {**params, **retry(asked, {"Sure?": "yes"})}

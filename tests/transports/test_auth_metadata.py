@@ -10,7 +10,7 @@ from dovetail import Server
 from dovetail.auth import Auth, Principal
 from dovetail.errors import SetupError
 from http_serving import serving
-from http_wire import Exchange, HttpWire
+from http_wire import HttpExchange, HttpWire
 
 ROOT = "/.well-known/oauth-protected-resource"
 ISSUER = "https://login.example.com/"
@@ -30,7 +30,7 @@ def notes(**options: Any) -> Server:
     return server
 
 
-async def get(app: Any, path: str, **options: Any) -> Exchange:
+async def get(app: Any, path: str, **options: Any) -> HttpExchange:
     root_path = options.pop("root_path", "")
     return await HttpWire(app, root_path=root_path).raw(options.pop("method", "GET"), path=path, **options).done()
 

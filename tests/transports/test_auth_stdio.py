@@ -133,8 +133,8 @@ def test_a_token_that_expires_is_worth_nothing_any_more(tmp_path: Path) -> None:
         server.stdin.write('{"jsonrpc": "2.0", "method": "notifications/initialized"}\n')
         assert "result" in ask(server, "resources/subscribe", {"uri": "notes://all"})
         assert ask(server, "subscriptions/listen", wanted)["params"]["notifications"] == wanted["notifications"]
-        told = [ask(server, "tools/call", {"name": "touch"}), read(server), read(server)]
-        assert sorted(str(message.get("method")) for message in told) == ["None", UPDATED, UPDATED]
+        messages = [ask(server, "tools/call", {"name": "touch"}), read(server), read(server)]
+        assert sorted(str(message.get("method")) for message in messages) == ["None", UPDATED, UPDATED]
         ended = read(server)
         assert (ended["id"], "result" in ended) == ("subscriptions/listen", True)
         assert call(server, "touch", {}) == "touched"

@@ -14,7 +14,7 @@ from msgspec import structs
 from costs import functions_called
 from dovetail.auth import Auth, Principal, VerifierUnavailable
 from http_serving import Clock, Stage, serving, settle, until
-from http_wire import Exchange, HttpWire, text_of
+from http_wire import HttpExchange, HttpWire, text_of
 
 # ── how often verifiers are asked, and when they fail ──
 
@@ -246,16 +246,16 @@ async def test_an_unavailable_verifier_is_retried_but_not_for_ever() -> None:
     await stream.done(5)
 
 
-async def open_get(app: Any) -> Exchange:
+async def open_get(app: Any) -> HttpExchange:
     return await (await HttpWire.session(app, headers=bearer())).get().started()
 
 
-async def open_listen(app: Any) -> Exchange:
+async def open_listen(app: Any) -> HttpExchange:
     wanted = {"notifications": {"toolsListChanged": True}}
     return await HttpWire(app, headers=bearer()).start("subscriptions/listen", wanted).started()
 
 
-async def open_sse(app: Any) -> Exchange:
+async def open_sse(app: Any) -> HttpExchange:
     client = await OldClient(app, **bearer()).open()
     await client.shake_hands()
     return client.stream
@@ -281,7 +281,7 @@ async def test_a_call_that_has_begun_goes_on_and_can_be_resumed(pass_time: Calla
     stage = Stage(auth=ledger)
     async with serving(stage.server) as app:
         wire = await HttpWire.session(app, headers=bearer())
-        stayed, left = wire.start_call("tell"), wire.start_call("tell")
+        stayed, left = wire.start_call("warn"), wire.start_call("warn")
         await stayed.event()
         seen = (await left.event()).id
         left.leave()
@@ -296,4 +296,4 @@ async def test_a_call_that_has_begun_goes_on_and_can_be_resumed(pass_time: Calla
         assert not stayed.ended
         stage.go.set()
         for call in (stayed, rest):
-            assert text_of((await call.done(5)).answer) == "told"
+            assert text_of((await call.done(5)).answer) == "warned"

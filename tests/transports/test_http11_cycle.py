@@ -192,19 +192,19 @@ async def test_a_body_that_is_here_comes_in_one_piece(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", [POST + b"abc", CHUNKED + b"3\r\nabc\r\n", EXPECTING])
 async def test_a_body_that_is_not_all_here_is_received(data: bytes) -> None:
-    heard = []
+    received = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        heard.append(scope["extensions"][FAST_PATH].body())
+        received.append(scope["extensions"][FAST_PATH].body())
         while (message := await receive())["more_body"]:
-            heard.append(message["body"])
-        heard.append(message["body"])
+            received.append(message["body"])
+        received.append(message["body"])
         assert scope["extensions"][FAST_PATH].body() is None  # it is taken
         assert scope["extensions"][FAST_PATH].respond(200, [], b"ok")
 
     rest = b"3\r\ndef\r\n0\r\n\r\n" if b"chunked" in data else b"abcdef" if data == EXPECTING else b"def"
     line = await line_to(app, data, rest)
-    assert (heard[0], b"".join(heard[1:])) == (None, b"abcdef")
+    assert (received[0], b"".join(received[1:])) == (None, b"abcdef")
     assert line.said.count(b"100 Continue") == (data == EXPECTING)
     assert replies(line.said, ["POST"])[0].body == b"ok"
 
@@ -421,10 +421,10 @@ async def test_a_call_of_a_session_outlives_its_connection_or_lets_go_of_it() ->
             answers = (await client.get(event_id).done()).messages
             return [each["params"]["data"] if "method" in each else text_of(each) for each in answers]
 
-        line = await line_to(app, call("tell", {}, **headers))
+        line = await line_to(app, call("warn", {}, **headers))
         await until(lambda: b"first" in line.said)
         await line.hang_up()
-        assert await rest(line) == ["second", "told"]
+        assert await rest(line) == ["second", "warned"]
         stage.go.clear()
         line = await line_to(app, call("poll", {}, **headers))
         await until(lambda: line.said.endswith(b"0\r\n\r\n"))

@@ -107,7 +107,7 @@ class Listener:
     """Notes what reaches the app, as far as it comes whole."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[str, bytes]] = []
+        self.received: list[tuple[str, bytes]] = []
         self.headers: list[tuple[bytes, bytes]] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -116,7 +116,7 @@ class Listener:
         while (message := await receive())["type"] == "http.request":
             body += message["body"]
             if not message["more_body"]:
-                self.heard.append((scope["path"], body))
+                self.received.append((scope["path"], body))
                 assert scope["extensions"][FAST_PATH].respond(200, [], b"ok")
                 return
 
@@ -148,7 +148,7 @@ async def test_what_could_be_read_in_two_ways_is_refused(case: str, size: int) -
     assert line.ended
     line.protocol.data_received(HIDDEN)
     await line.hang_up()
-    assert listener.heard == []
+    assert listener.received == []
 
 
 @WAYS
@@ -157,7 +157,7 @@ async def test_what_is_strange_but_clear_ends_where_it_says(case: str, size: int
     data, body = SERVED[case]
     listener = Listener()
     line = await converse(listener, [*pieces_of(data, size), *pieces_of(HIDDEN, size)])
-    assert listener.heard == [("/first", body), ("/hidden", b"")]
+    assert listener.received == [("/first", body), ("/hidden", b"")]
     assert statuses(line) == [200, 200]
     assert b"x-trailer" not in dict(listener.headers)
 
@@ -170,7 +170,7 @@ async def test_an_upgrade_is_declined_and_the_request_served(protocol: bytes) ->
     last = POST + b"Connection: close, Upgrade\r\nUpgrade: " + protocol + b"\r\n\r\n"
     listener = Listener()
     line = await converse(listener, [*body, (offer + b"\r\n") * 5, last, HIDDEN])
-    assert [body for _, body in listener.heard] == [b"abc", *[b""] * 6]
+    assert [body for _, body in listener.received] == [b"abc", *[b""] * 6]
     assert not {b"upgrade", b"http2-settings"} & dict(listener.headers).keys()
     assert (replies(line.said, ["POST"] * 7)[-1].header(b"connection"), line.ended) == (b"close", True)
 

@@ -71,10 +71,10 @@ async def test_bad_batches_and_batches_without_a_request(wire: HttpWire) -> None
 
 
 @pytest.mark.rule("SH-8", "SH-11", "SH-13", "SH-14")
-async def test_a_batch_that_tells_its_progress_is_a_stream(wire: HttpWire) -> None:
+async def test_a_batch_that_reports_progress_is_a_stream(wire: HttpWire) -> None:
     answer = await post(wire, [call(1, "chatty", "a", seconds=0.3), call(2, a=1), call(3, "chatty", "b")])
-    *told, last = answer.messages
-    steps = [(each["params"]["progressToken"], each["params"]["progress"]) for each in told if each]
+    *notified, last = answer.messages
+    steps = [(each["params"]["progressToken"], each["params"]["progress"]) for each in notified if each]
     assert steps == [("a", 1), ("b", 1), ("b", 2), ("a", 2)]
     assert [each["id"] for each in last] == [1, 2, 3]
 

@@ -9,7 +9,7 @@ from http_clients import LOGS, Fleet, methods, said
 
 from dovetail import Context
 from http_serving import Serve, Stage, serving, settle, until
-from http_wire import Exchange, HttpWire, text_of
+from http_wire import HttpExchange, HttpWire, text_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
 
@@ -18,7 +18,7 @@ async def cancel(wire: HttpWire, id: Any) -> None:
     assert (await wire.notify("notifications/cancelled", {"requestId": id})).status == 202
 
 
-def batch(wire: HttpWire, *names: str) -> Exchange:
+def batch(wire: HttpWire, *names: str) -> HttpExchange:
     calls = [wire.message("tools/call", {"name": name, "arguments": {}}, id=id) for id, name in enumerate(names, 1)]
     return wire.raw("POST", json.dumps(calls).encode())
 
@@ -66,7 +66,7 @@ async def test_nothing_is_said_after_a_cancellation(stage: Stage, serve: Serve) 
     await cancel(wire, "b")
     assert methods(await call.done()) == ["notifications/progress"]
     assert (await wire.get(call.events[-1].id).done()).messages == []  # nothing waits for who comes back
-    call = wire.start_call("tell", id=1)
+    call = wire.start_call("warn", id=1)
     first = await call.event()
     call.leave()
     resumed = wire.get(first.id)
@@ -102,7 +102,7 @@ async def test_cancelling_at_any_moment() -> None:
         stage.go.set()
         async with serving(stage.server) as app:
             wire = await HttpWire.session(app)
-            call = wire.start_call("tell", id=1)
+            call = wire.start_call("warn", id=1)
             await settle(turns)
             await cancel(wire, 1)
             await call.done()

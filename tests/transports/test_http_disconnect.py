@@ -107,7 +107,7 @@ async def test_a_host_that_fails_to_send_does_no_harm(
     stage: Stage, app: Any, version: str, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     wire = await open_wire(app, version)
-    call = wire.start_call("tell", meta=LOGS)
+    call = wire.start_call("warn", meta=LOGS)
 
     async def broken(_message: Any) -> None:
         raise error
@@ -125,14 +125,14 @@ async def test_a_call_waits_for_a_client_that_reads_slowly_but_not_for_ever(
     stage: Stage, app: Any, pass_time: Callable[[float], None], version: str
 ) -> None:
     wire = await open_wire(app, version)
-    slow = wire.start_call("tell", {"times": 300}, meta=LOGS)
+    slow = wire.start_call("warn", {"times": 300}, meta=LOGS)
     slow.stall()
     await settle(200)
     assert not stage.entered.is_set()  # nothing is heaped up for it
     assert (await wire.call("add", {"a": 1, "b": 2})).status == 200
     slow.read_on()
     await stage.entered.wait()
-    call = wire.start_call("tell", meta=LOGS)
+    call = wire.start_call("warn", meta=LOGS)
     await call.message()
     call.stall()
     for _ in range(5):  # a beat is sent, and waited with
@@ -141,10 +141,10 @@ async def test_a_call_waits_for_a_client_that_reads_slowly_but_not_for_ever(
     await call.done(2)
     assert len(app._running.in_flight.calls) == (1 if version == MODERN else 2)  # cancelled, as if it had left
     stage.go.set()
-    assert text_of((await slow.done()).answer) == "told"
+    assert text_of((await slow.done()).answer) == "warned"
     assert len(slow.messages) == 302
     if version != MODERN:  # before, it may come back for the rest
-        assert text_of((await wire.get(call.events[0].id).done()).answer) == "told"
+        assert text_of((await wire.get(call.events[0].id).done()).answer) == "warned"
 
 
 @pytest.mark.parametrize("version", ERAS)

@@ -216,6 +216,6 @@ async def test_a_host_may_begin_and_end_it_and_gets_the_error_of_a_start_that_fa
     assert (await stream.done()).answer["result"]
     await host.task
     host = Host(Alive(starts=False).server.asgi())
-    told = await host.say("startup")
-    assert (told["type"], "no database" in told["message"]) == ("lifespan.startup.failed", True)
+    failed = await host.say("startup")
+    assert (failed["type"], "no database" in failed["message"]) == ("lifespan.startup.failed", True)
     await host.task

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from http_serving import settle
-from http_wire import BOTH, MODERN, Exchange, HttpWire, hello, message, mirrored, modern, open_wire, post
+from http_wire import BOTH, MODERN, HttpExchange, HttpWire, hello, message, mirrored, modern, open_wire, post
 
 LIMIT = 1000
 GIANTS = ["9" * 400, "-" + "9" * 5000, "9" * 500_000, "1e999"]
@@ -155,8 +155,8 @@ async def test_a_session_that_is_none_is_404(app: Any, session: str) -> None:
 @pytest.mark.parametrize("version", ["2025-06-18", "2025-11-25", MODERN])
 async def test_ids_and_tokens_stay_what_they_are(app: Any, sly: str, version: str) -> None:
     call = (await open_wire(app, version)).start_call("chatty", id=sly, meta={"progressToken": sly})
-    *told, answer = (await call.done()).messages
-    assert [each["params"]["progressToken"] for each in told] == [sly, sly]
+    *notified, answer = (await call.done()).messages
+    assert [each["params"]["progressToken"] for each in notified] == [sly, sly]
     assert answer["id"] == sly
     assert call.headers.keys() <= {"content-type", "cache-control", "x-accel-buffering"}
     assert b"\nSet-Cookie" not in call.raw
@@ -235,7 +235,7 @@ def requests(draw: st.DrawFn) -> tuple[str, str, list[tuple[bytes, bytes]], byte
     return verb, path, [*(each for each in own if each[0] not in dict(others)), *others], body
 
 
-def check_answer(exchange: Exchange) -> None:
+def check_answer(exchange: HttpExchange) -> None:
     """What ASGI demands: one start, then bodies, the last of which says so; and a status and words that we give."""
     start, *bodies = exchange.sent
     assert (start["type"], {event["type"] for event in bodies} - {"http.response.body"}) == (

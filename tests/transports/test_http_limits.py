@@ -10,7 +10,18 @@ from http_clients import connected
 from dovetail import RouteRequest, Server
 from dovetail.protocol.session import MAX_CLIENT, MAX_RECORD, MAX_SUBSCRIPTIONS
 from http_serving import Serve, Stage, until
-from http_wire import CAPABILITIES_KEY, CLIENT, CLIENT_KEY, MODERN, Exchange, HttpWire, hello, open_wire, post, text_of
+from http_wire import (
+    CAPABILITIES_KEY,
+    CLIENT,
+    CLIENT_KEY,
+    MODERN,
+    HttpExchange,
+    HttpWire,
+    hello,
+    open_wire,
+    post,
+    text_of,
+)
 
 MIB = 1024 * 1024
 
@@ -40,7 +51,7 @@ def held(app: Any) -> int:
 PIECE = b"x" * MIB
 
 
-def unfinished(app: Any, path: str = "/mcp") -> Exchange:
+def unfinished(app: Any, path: str = "/mcp") -> HttpExchange:
     """A client that sends nearly all of a body, and then nothing."""
     return HttpWire(app).raw("POST", [PIECE] * 99, path=path, complete=False)
 

@@ -11,13 +11,13 @@ from http_clients import ACKNOWLEDGED, INVALID_REQUEST, LOGS, TOOLS, check_refus
 from dovetail.engine.subscriptions import Change
 from dovetail.state.memory import MemoryState
 from http_serving import PausingState, Serve, Stage, serving, settle, until
-from http_wire import HANDSHAKE, Exchange, HttpWire, unready
+from http_wire import HANDSHAKE, HttpExchange, HttpWire, unready
 
 ALL = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
 KEY = "io.modelcontextprotocol/subscriptionId"
 
 
-def listen(app: Any, wanted: dict[str, Any] | None = None, **options: Any) -> Exchange:
+def listen(app: Any, wanted: dict[str, Any] | None = None, **options: Any) -> HttpExchange:
     return HttpWire(app).start("subscriptions/listen", {"notifications": ALL if wanted is None else wanted}, **options)
 
 
@@ -41,7 +41,7 @@ async def test_only_what_was_asked_for_is_notified_and_neither_logs_nor_progress
         assert stream.headers["content-type"] == "text/event-stream"
         assert stream.headers["x-accel-buffering"] == "no"
     stage.go.set()
-    assert (await HttpWire(app).start_call("tell", meta=LOGS).done()).is_stream
+    assert (await HttpWire(app).start_call("warn", meta=LOGS).done()).is_stream
     stage.change_tools()
     stage.server.engine.publish(Change("resources"))
     stage.server.notify_resource_updated("test://two")
@@ -65,7 +65,7 @@ async def test_only_what_was_asked_for_is_notified_and_neither_logs_nor_progress
         assert (last["result"]["resultType"], last["result"]["_meta"][KEY]) == ("complete", id)
 
 
-async def open_stream(app: Any, kind: str, **options: Any) -> Exchange:
+async def open_stream(app: Any, kind: str, **options: Any) -> HttpExchange:
     return listen(app, **options) if kind == "listen" else (await HttpWire.session(app, **options)).get()
 
 
@@ -80,12 +80,12 @@ async def test_who_leaves_leaves_nothing_behind(stage: Stage, app: Any, kind: st
     for _ in range(3):
         stream = await (await open_stream(app, kind)).started()
         await settle()
-        heard = len(stream.messages)
+        received = len(stream.messages)
         await gone(stream, how)
         await asyncio.wait({stream.task})
         stage.change_tools()
         await settle()
-        assert len(stream.messages) == heard
+        assert len(stream.messages) == received
     assert asyncio.all_tasks() == before
 
 
@@ -137,7 +137,7 @@ async def test_one_caller_keeps_no_other_from_streams(serve: Serve) -> None:
 async def test_a_session_is_notified_of_what_has_changed_and_the_stream_of_a_call_is_not(
     stage: Stage, app: Any, version: str
 ) -> None:
-    stage.server.engine.publish(Change("resources"))  # before the session: it need not hear of that
+    stage.server.engine.publish(Change("resources"))  # before the session: it need not be notified
     await settle()
     wire = await HttpWire.session(app, version)
     for uri in ("test://one", "test://two"):
@@ -147,7 +147,7 @@ async def test_a_session_is_notified_of_what_has_changed_and_the_stream_of_a_cal
     waiting, stream = await early.get().started(), await wire.get().started()
     assert (stream.status, stream.headers["content-type"]) == (200, "text/event-stream")
     assert stream.headers["x-accel-buffering"] == "no"
-    call = wire.start_call("tell")
+    call = wire.start_call("warn")
     await stage.entered.wait()
     stage.change_tools()
     assert (await stream.message())["method"] == TOOLS
@@ -168,7 +168,7 @@ async def test_a_session_is_notified_of_what_has_changed_and_the_stream_of_a_cal
 
 @pytest.mark.parametrize("state", [MemoryState, PausingState])
 @pytest.mark.rule("SH-20")
-async def test_a_take_over_at_any_moment_loses_nothing_and_tells_nothing_twice(state: type[MemoryState]) -> None:
+async def test_a_take_over_at_any_moment_loses_nothing_and_repeats_nothing(state: type[MemoryState]) -> None:
     for turns in range(25):
         stage = Stage()
         async with serving(stage.server, state=state()) as app:
@@ -212,18 +212,18 @@ async def test_who_loses_every_connection_is_notified_of_everything(
     wire = await HttpWire.session(await serve(state=state()))
     for uri in uris:
         await wire.ask("resources/subscribe", {"uri": uri})
-    stream, last, heard = wire.get(), None, []
+    stream, last, received = wire.get(), None, []
     for uri in uris:
         stage.server.notify_resource_updated(uri)
         await settle(chance.randrange(12))
         if stream.events and chance.random() < 0.5:
             taken = stream.events[: chance.randrange(1, 4)]  # the rest was lost on its way
-            heard += [json.loads(event.data).get("params", {}).get("uri") for event in taken if event.data]
+            received += [json.loads(event.data).get("params", {}).get("uri") for event in taken if event.data]
             last = taken[-1].id
             if chance.random() < 0.5:
                 stream.leave()
             stream = wire.get(last)
     await stream.until(lambda: any(uris[-1].encode() in event.data for event in stream.events))
-    heard += [message["params"].get("uri") for message in stream.messages if "params" in message]
-    assert [uri for uri in heard if uri] == uris
+    received += [message["params"].get("uri") for message in stream.messages if "params" in message]
+    assert [uri for uri in received if uri] == uris
     await leave(stream)

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from http_clients import TOOLS, ask, finished_call, leave, note, reply
 
-from asking_stage import AskingStage, answer_to
 from dovetail.errors import QuestionFailed
 from dovetail.state.memory import MemoryState
 from dovetail.transports.http import get_stream
 from http_serving import Serve, settle
 from http_wire import HANDSHAKE, HttpWire
+from server_requests import AskingStage, answer_to
 
 
 @pytest.fixture
@@ -60,9 +60,9 @@ async def test_coming_back_gives_what_was_missed_of_both_once(stage: AskingStage
         again = wire.get(event.id)
         wanted = [json.loads(each.data).get("params", {}).get("data") for each in events[place + 1 : 8]]
         await settle()
-        heard = [each.get("params", {}).get("data") for each in again.messages]
-        assert [each for each in heard if each is not None] == [each for each in wanted if each is not None]
-        assert heard.count(None) == min(1, wanted.count(None))  # changes are notified once, however many there were
+        received = [each.get("params", {}).get("data") for each in again.messages]
+        assert [each for each in received if each is not None] == [each for each in wanted if each is not None]
+        assert received.count(None) == min(1, wanted.count(None))  # changes are notified once, however many there were
         await leave(again)
 
 

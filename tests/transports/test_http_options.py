@@ -14,7 +14,7 @@ from dovetail import Server, SetupError
 from dovetail.state.memory import MemoryState
 from dovetail.transports.http.options import HttpOptions
 from http_serving import PausingState, Stage
-from http_wire import HANDSHAKE, MODERN, Exchange, H, HttpWire, hello, message, modern, open_wire, post
+from http_wire import HANDSHAKE, MODERN, H, HttpExchange, HttpWire, hello, message, modern, open_wire, post
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ async def app() -> AsyncIterator[Any]:
     await app.drain(0)
 
 
-async def ask(app: Any, version: str | None, method: str, params: Any = ...) -> Exchange:
+async def ask(app: Any, version: str | None, method: str, params: Any = ...) -> HttpExchange:
     return await post(HttpWire(app), message(method, params), {"mcp-protocol-version": version})
 
 
@@ -177,12 +177,12 @@ async def test_rows_14_18_and_19(app: Any, version: str) -> None:
         text = check_refusal(await ask(app, version, method, params), 200, NOT_FOUND, "q")
         assert method in text
         assert "session" in text
-    told = await ask(app, version, "tools/call", {"name": "talk"})  # which logs, and that was not promised
-    assert told.json["result"]["content"][0]["text"] == "done"
-    told = await ask(app, version, "tools/call", {"name": "chatty", "_meta": {"progressToken": "t"}})
-    assert [each["params"]["progress"] for each in told.messages[:-1]] == [1, 2]
-    assert told.answer["id"] == "q"
-    assert not any(event.id for event in told.events), "there is nothing to come back to"
+    call = await ask(app, version, "tools/call", {"name": "talk"})  # which logs, and that was not promised
+    assert call.json["result"]["content"][0]["text"] == "done"
+    call = await ask(app, version, "tools/call", {"name": "chatty", "_meta": {"progressToken": "t"}})
+    assert [each["params"]["progress"] for each in call.messages[:-1]] == [1, 2]
+    assert call.answer["id"] == "q"
+    assert not any(event.id for event in call.events), "there is nothing to come back to"
 
 
 @pytest.mark.rule("MH-28", "LIFE-21")

@@ -65,7 +65,7 @@ async def test_the_response_waits_for_a_client_that_resumes(
     stage: Talking, app: Any, version: str, breaks: str
 ) -> None:
     wire = await HttpWire.session(app, version)
-    call = wire.start_call("tell")
+    call = wire.start_call("warn")
     while not (event := await call.event()).data:
         pass
     await gone(call, breaks)
@@ -74,12 +74,12 @@ async def test_the_response_waits_for_a_client_that_resumes(
     rest = await wire.get(event.id).done()
     assert (rest.status, rest.headers["content-type"]) == (200, "text/event-stream")
     assert rest.headers["x-accel-buffering"] == "no"
-    assert said(rest) == ["second", "told"]
+    assert said(rest) == ["second", "warned"]
     assert rest.sent[-1]["more_body"] is False
 
 
 async def test_the_newest_connection_gets_the_next_events_as_they_come(stage: Talking, wire: HttpWire) -> None:
-    call = wire.start_call("tell")
+    call = wire.start_call("warn")
     older = wire.get((await call.event()).id)
     assert (await older.message())["params"]["data"] == "first"
     await call.done()  # the one that it came by was closed
@@ -89,13 +89,13 @@ async def test_the_newest_connection_gets_the_next_events_as_they_come(stage: Ta
     await settle()
     assert not newer.ended
     stage.go.set()
-    assert (said(await newer.done()), said(older)) == (["second", "told"], ["first"])
+    assert (said(await newer.done()), said(older)) == (["second", "warned"], ["first"])
 
 
 @pytest.mark.rule("SH-21")
 async def test_a_client_that_resumes_twice_gets_the_same_twice(stage: Talking, wire: HttpWire) -> None:
     stage.go.set()
-    call = await wire.call("tell")
+    call = await wire.call("warn")
     ids = {event.id for event in call.events}
     for place, event in enumerate(call.events):
         for _ in range(2):
@@ -113,7 +113,7 @@ async def test_a_client_that_resumes_finds_the_response_of_a_very_long_call(
     stage: Talking, clock: Clock, serve: Serve
 ) -> None:
     wire = await HttpWire.session(await serve(clock=clock))
-    call = wire.start_call("tell")
+    call = wire.start_call("warn")
     await call.message()
     last = call.events[-1].id
     call.leave()
@@ -121,8 +121,8 @@ async def test_a_client_that_resumes_finds_the_response_of_a_very_long_call(
     await resumed.event()
     clock.sleep(1000)  # more than event_timeout
     stage.go.set()
-    assert text_of((await resumed.done()).answer) == "told"
-    assert text_of((await wire.get(last).done()).answer) == "told"
+    assert text_of((await resumed.done()).answer) == "warned"
+    assert text_of((await wire.get(last).done()).answer) == "warned"
 
 
 @pytest.mark.rule("SH-23")
@@ -139,7 +139,7 @@ async def test_an_event_id_of_another_server(wire: HttpWire, id: str) -> None:
 @pytest.mark.rule("SH-21", "SH-23")
 async def test_an_event_of_another_session_or_of_later_is_unknown(stage: Talking, app: Any) -> None:
     ann, bob = await HttpWire.session(app), await HttpWire.session(app)
-    call = ann.start_call("tell")
+    call = ann.start_call("warn")
     stream = (await call.event()).id.split(".")[0]
     await call.message()
     for _ in range(2):  # while it runs, and afterwards
@@ -156,7 +156,7 @@ async def test_resuming_a_stream_that_has_expired_is_refused(stage: Talking, ser
     stage.go.set()
     app = await serve(state=MemoryState(max_log_bytes=100_000))
     ann, bob = await HttpWire.session(app), await HttpWire.session(app)
-    call = await ann.call("tell")
+    call = await ann.call("warn")
     for _ in range(11):  # which needs room for its events
         await bob.call("say", {"size": 5000})
     statuses = [(await ann.get(event.id).done()).status for event in call.events]
@@ -211,10 +211,10 @@ async def test_closing_the_connection_of_a_client_that_is_just_resuming() -> Non
             await until(lambda stage=stage: stage.closed == 2)
             await stage.go_on()
             await call.done()
-            told = said(await resumed.done())
-            if told[-1:] != ["polled"]:
-                told += said(await wire.get(resumed.events[-1].id).done())
-            assert told == ["after 0", "before 1", "after 1", "polled"], turns
+            texts = said(await resumed.done())
+            if texts[-1:] != ["polled"]:
+                texts += said(await wire.get(resumed.events[-1].id).done())
+            assert texts == ["after 0", "before 1", "after 1", "polled"], turns
 
 
 @pytest.mark.parametrize("state", [MemoryState, PausingState])

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from http_clients import JSON, answered, ask, finished_call, given, identify, leave, methods, reply
 
-from asking_stage import AskingStage, answer_to, ask_by, progress_on, refusal_of
 from dovetail.engine import server_requests
 from dovetail.engine.request_context import NO_CHANNEL
 from dovetail.errors import AnswerTimeout, QuestionFailed
@@ -17,6 +16,7 @@ from dovetail.transports.http import get_stream
 from dovetail.transports.http.options import HttpOptions
 from http_serving import Clock, PausingState, Serve, endpoint_of, serving, settle, until
 from http_wire import HANDSHAKE, HttpWire, post, text_of, unready
+from server_requests import AskingStage, answer_to, ask_by, progress_on, refusal_of
 
 JSON_ONLY: dict[str, str | None] = {"accept": JSON}
 Long = Callable[[], Any]

@@ -38,7 +38,7 @@ async def test_a_silent_session_ends_and_so_do_its_streams(
         assert await used(wire) == 200
     last = None
     if resumed:
-        call = wire.start_call("tell")
+        call = wire.start_call("warn")
         last = (await call.event()).id
         call.leave()
     stream = await wire.get(last).started()
@@ -158,7 +158,7 @@ async def test_no_other_caller_can_use_a_session(stage: Stage, serve: Serve) -> 
     app = await serve(identify=identify)
     mine = await HttpWire.session(app, headers={"x-user": "ann"})
     stage.go.set()
-    event = (await mine.call("tell")).events[0].id
+    event = (await mine.call("warn")).events[0].id
     for other in ({"x-user": "bob"}, {}):
         thief = HttpWire(app, mine.version, headers=other)
         thief.session_id = mine.session_id

@@ -11,7 +11,7 @@ from dovetail import Context
 from dovetail.engine.subscriptions import Change
 from dovetail.state.memory import MemoryState
 from http_serving import PausingState, Stage, serving, settle
-from http_wire import HANDSHAKE, MODERN, Exchange, HttpWire, open_wire
+from http_wire import HANDSHAKE, MODERN, HttpExchange, HttpWire, open_wire
 
 pytestmark = pytest.mark.filterwarnings("ignore:MCP 2026-07-28 deprecates logging")
 
@@ -24,8 +24,8 @@ class Storm:
         self.stage = stage
         self.chance = random.Random(seed)
         self.wires: list[HttpWire] = []
-        self.begun: list[tuple[HttpWire, Exchange]] = []
-        self.stalled: list[Exchange] = []
+        self.begun: list[tuple[HttpWire, HttpExchange]] = []
+        self.stalled: list[HttpExchange] = []
 
     async def run(self, steps: int) -> None:
         for version in (*HANDSHAKE, "2025-11-25", MODERN):
@@ -56,7 +56,7 @@ class Storm:
     def any_wire(self, *, modern: bool | None = None) -> HttpWire:
         return self.chance.choice([wire for wire in self.wires if modern in (None, wire.version == MODERN)])
 
-    def any_exchange(self) -> Exchange:
+    def any_exchange(self) -> HttpExchange:
         return self.chance.choice(self.begun)[1]
 
     def call(self) -> None:

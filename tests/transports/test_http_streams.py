@@ -29,7 +29,7 @@ async def test_a_call_that_notifies_is_answered_with_a_stream_which_only_2025_11
     stage: Stage, app: Any, version: str, primed: int
 ) -> None:
     stage.go.set()
-    answer = await (await open_wire(app, version)).start_call("tell", meta=LOGS).done()
+    answer = await (await open_wire(app, version)).start_call("warn", meta=LOGS).done()
     assert answer.status == 200
     assert answer.headers == {
         "content-type": "text/event-stream",
@@ -66,7 +66,7 @@ async def test_a_request_that_fails_after_it_has_notified_fails_in_the_stream(
 
     stage.go.set()
     wire = await open_wire(await serve(), version)
-    call = await wire.start_call("tell", meta=LOGS).done()
+    call = await wire.start_call("warn", meta=LOGS).done()
     assert call.status == 200
     assert call.answer["error"]["message"] == "Internal error"
     assert b"secret" not in call.raw
@@ -74,11 +74,11 @@ async def test_a_request_that_fails_after_it_has_notified_fails_in_the_stream(
 
 @pytest.mark.parametrize("accept", JSON_ONLY)
 @pytest.mark.parametrize("version", ERAS)
-async def test_who_reads_json_only_hears_nothing_before_the_answer_however_long_it_takes(
+async def test_a_client_that_accepts_json_only_receives_nothing_before_the_response(
     stage: Stage, app: Any, pass_time: Callable[[float], None], version: str, accept: str
 ) -> None:
     wire = await open_wire(app, version, accept=accept)
-    calls = [wire.start_call(name, meta=LOGS) for name in ("tell", "work")]
+    calls = [wire.start_call(name, meta=LOGS) for name in ("warn", "work")]
     for call in calls:
         await call.watched.wait()
     for _ in range(3):  # it is kept alive a few times
@@ -86,7 +86,7 @@ async def test_who_reads_json_only_hears_nothing_before_the_answer_however_long_
         await settle()
     assert [call.sent for call in calls] == [[], []]
     stage.go.set()
-    assert [text_of((await call.done()).json) for call in calls] == ["told", "done"]
+    assert [text_of((await call.done()).json) for call in calls] == ["warned", "done"]
 
 
 @pytest.mark.seed("S1-08")
@@ -103,7 +103,7 @@ async def test_who_reads_anything_gets_json_if_that_is_all_and_who_reads_streams
     answer = await wire.call("add", {"a": 1, "b": 2}, headers={"accept": accept})
     assert (answer.status, answer.is_stream, text_of(answer.answer)) == (200, stream, "3")
     assert stream or int(answer.headers["content-length"]) == len(answer.raw)
-    assert (await wire.start_call("tell", meta=LOGS, headers={"accept": accept}).done()).is_stream
+    assert (await wire.start_call("warn", meta=LOGS, headers={"accept": accept}).done()).is_stream
 
 
 @pytest.mark.parametrize(("version", "stream"), [("2025-03-26", False), ("2025-11-25", True), (MODERN, False)])
@@ -219,8 +219,8 @@ async def test_keys_of_meta_are_well_formed_and_defined_and_2026_07_28_asks_noth
     if version == MODERN:
         unasked = [message for message in said if "method" in message]
         assert not [message for message in unasked if "id" in message]
-        told = {"notifications/message", "notifications/progress", ACKNOWLEDGED, TOOLS}
-        assert {message["method"] for message in unasked} == told
+        methods = {"notifications/message", "notifications/progress", ACKNOWLEDGED, TOOLS}
+        assert {message["method"] for message in unasked} == methods
         assert {message["error"]["code"] for message in said if "error" in message} == {-32601, -32602, 1234}
 
 

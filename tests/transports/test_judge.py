@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from served import META, PROGRAM, HttpProgram
 
 import official
-from judge import COMPLAINT
+from official import COMPLAINT
+from processes import META, PROGRAM, HttpProgram
 
 TESTS = Path(__file__).parent.parent
 STRICTER = f"""
@@ -31,7 +31,7 @@ def test_what_a_program_says_is_judged(options: dict[str, int]) -> None:
         assert program.ready().call("echo", text="well formed")["content"]
         assert COMPLAINT not in program.said
         assert program.post("tools/list", {"_meta": META}).read()
-        program.hears(COMPLAINT)
+        program.until_logged(COMPLAINT)
     finally:
         with pytest.raises(AssertionError, match=COMPLAINT):
             program.close()

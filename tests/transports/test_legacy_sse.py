@@ -33,7 +33,7 @@ async def stage() -> Large:
 
 @pytest.mark.seed("S2-69", "S2-70")
 @pytest.mark.rule("SSE-4", "SSE-5", "SSE-9")
-async def test_the_first_event_tells_where_to_post_and_the_endpoint_is_there_beside_it(serve: Serve) -> None:
+async def test_the_first_event_names_the_url_to_post_to_and_the_endpoint_is_there_beside_it(serve: Serve) -> None:
     app = await serve(keep_alive=0.02)
     async with connected(app) as client:
         stream, first = client.stream, client.stream.events[0]
@@ -61,11 +61,11 @@ async def test_every_handshake_revision_is_answered_in_message_events(app: Any, 
         assert {event.event for event in client.stream.events[1:]} == {"message"}
         assert all(json.loads(event.data)["jsonrpc"] == "2.0" for event in client.stream.events[1:])
         assert (await client.post([message("ping", id=id) for id in ("a", "b")]).done()).status == 202
-        heard = await client.stream.message()  # of a batch, where the revision has them
+        received = await client.stream.message()  # of a batch, where the revision has them
         if version == "2025-03-26":
-            assert [each["id"] for each in heard] == ["a", "b"]
+            assert [each["id"] for each in received] == ["a", "b"]
         else:
-            assert heard["error"]["code"] == -32600
+            assert received["error"]["code"] == -32600
 
 
 @pytest.mark.rule("SSE-8")
@@ -89,12 +89,12 @@ async def test_several_clients_are_notified_of_changes_and_of_their_own_calls_al
         stage.server.remove_tool("large")
         for client in (one, two):
             assert (await client.stream.message())["method"] == TOOLS
-        await one.begin("tell")
+        await one.begin("warn")
         assert (await one.stream.message())["params"]["data"] == "first"
         stage.go.set()
-        await one.stream.until(lambda: "result" in one.heard[-1])
-        assert text_of(one.heard[-1]) == "told"
-        assert two.heard[-1]["method"] == TOOLS
+        await one.stream.until(lambda: "result" in one.received[-1])
+        assert text_of(one.received[-1]) == "warned"
+        assert two.received[-1]["method"] == TOOLS
 
 
 async def test_an_unknown_session(app: Any) -> None:
@@ -115,7 +115,7 @@ async def test_an_unreadable_body_is_refused_where_it_was_posted(app: Any) -> No
             refused = await client.post(body).done()
             assert (refused.status, refused.json["error"]["code"]) == (400, -32600 if body in valid else -32700)
         assert await client.call("add", a=1, b=2) == "3"
-        assert len(client.heard) == 2  # the refusals were not sent twice
+        assert len(client.received) == 2  # the refusals were not sent twice
 
 
 @pytest.mark.rule("SSE-10")
@@ -157,7 +157,7 @@ async def test_a_drain_lets_calls_finish(stage: Large, app: Any) -> None:
         stage.go.set()
         await asyncio.wait_for(draining, 5)
         await client.stream.done()
-        assert text_of(client.heard[-1]) == "done"
+        assert text_of(client.received[-1]) == "done"
 
 
 async def calls(client: OldClient, count: int, **arguments: Any) -> list[Any]:

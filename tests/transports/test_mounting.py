@@ -11,7 +11,6 @@ import pytest
 from fastapi import APIRouter, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from litestar import Litestar, asgi
-from served import PROMPTLY
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
@@ -19,9 +18,9 @@ import http_serving
 from dovetail import Context, Server
 from dovetail.errors import SetupError
 from dovetail.transports.http.app import HttpApp
-from hosting import hosted
-from http_serving import settle
+from http_serving import hosted, settle
 from http_wire import MODERN, HttpWire, hello, text_of
+from processes import PROMPTLY
 
 
 def make(name: str = "mounted", **options: Any) -> Server:
@@ -47,8 +46,8 @@ async def app() -> AsyncIterator[HttpApp]:
 def no_complaints(caplog: pytest.LogCaptureFixture) -> Any:
     """Neither ours nor those of a host."""
     yield
-    told = [record for record in caplog.get_records("call") if record.levelname in ("ERROR", "CRITICAL")]
-    assert [(record.name, record.getMessage()) for record in told] == []
+    logged = [record for record in caplog.get_records("call") if record.levelname in ("ERROR", "CRITICAL")]
+    assert [(record.name, record.getMessage()) for record in logged] == []
 
 
 def on(host: Any, app: HttpApp) -> Any:
@@ -56,12 +55,12 @@ def on(host: Any, app: HttpApp) -> Any:
     return host
 
 
-def below(app: HttpApp, *, cut: bool, told: bool) -> Any:
+def below(app: HttpApp, *, cut: bool, is_stated: bool) -> Any:
     """A dispatcher in front of an app, which may cut its prefix off, and may say so."""
 
     async def host(scope: Any, receive: Any, send: Any) -> None:
         path = scope["path"].removeprefix("/x") if cut else scope["path"]
-        await app({**scope, "path": path, "root_path": scope["root_path"] + ("/x" if told else "")}, receive, send)
+        await app({**scope, "path": path, "root_path": scope["root_path"] + ("/x" if is_stated else "")}, receive, send)
 
     return host
 
@@ -71,9 +70,9 @@ HOSTS = {
     "router": lambda app: on(APIRouter(), app),
     "Litestar": lambda app: Litestar(route_handlers=[asgi("/x", is_mount=True, copy_scope=True)(app)]),
     "another server": lambda app: Server("outer").asgi(routes={"/x/*": app}),
-    "cut off": lambda app: below(app, cut=True, told=True),
-    "cut off in silence": lambda app: below(app, cut=True, told=False),
-    "as ASGI has it": lambda app: below(app, cut=False, told=True),
+    "cut off": lambda app: below(app, cut=True, is_stated=True),
+    "cut off in silence": lambda app: below(app, cut=True, is_stated=False),
+    "as ASGI has it": lambda app: below(app, cut=False, is_stated=True),
 }
 every_host = pytest.mark.parametrize("mount", HOSTS.values(), ids=HOSTS)
 
@@ -348,7 +347,7 @@ async def test_the_hosts_cors_and_ours_do_not_add_up(stage: Stage) -> None:
 
 
 def call_of(tool: str) -> dict[str, Any]:
-    """What aiohttp has to be given for a modern call that wants to hear of its progress."""
+    """What aiohttp has to be given for a modern call that asks for its progress."""
     message = HttpWire(None).message("tools/call", {"name": tool, "arguments": {}, "_meta": {"progressToken": "t"}})
     names = {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": tool}
     headers = {"content-type": "application/json", "accept": "application/json, text/event-stream", **names}

@@ -14,7 +14,7 @@ from dovetail.protocol.headers import Headers
 from dovetail.transports.http import origin as limits
 from dovetail.transports.http.origin import Cors, OriginPolicy, parse_authority, parse_origin
 from http_serving import serving
-from http_wire import MODERN, Exchange, HttpWire
+from http_wire import MODERN, HttpExchange, HttpWire
 
 LOCAL = ("127.0.0.1", 8000)
 PUBLIC = ("192.0.2.7", 8000)
@@ -383,7 +383,7 @@ def test_nothing_can_be_smuggled_into_the_answer(requested: str, origin: str, me
 ASKING = {"access-control-request-method": "POST", "access-control-request-headers": "content-type,mcp-param-region"}
 
 
-def permissions(answer: Exchange) -> list[str]:
+def permissions(answer: HttpExchange) -> list[str]:
     return [name.decode() for name, _ in answer.sent[0]["headers"] if name.startswith(b"access-control")]
 
 

@@ -15,15 +15,15 @@ from dovetail.errors import Busy, ProtocolError, SetupError
 from dovetail.transports.http.asgi import App
 from dovetail.transports.http.routes import RouteRequest, RouteResponse, RouteTable, route_app
 from http_serving import Serve, settle
-from http_wire import Exchange, HttpWire
+from http_wire import HttpExchange, HttpWire
 
 
-async def ask(app: App, method: str = "GET", body: bytes | list[bytes] = b"", **options: Any) -> Exchange:
+async def ask(app: App, method: str = "GET", body: bytes | list[bytes] = b"", **options: Any) -> HttpExchange:
     place = {name: options.pop(name) for name in ("path", "root_path") if name in options}
     return await HttpWire(app, **{"path": "/page", **place}).raw(method, body, **options).done()
 
 
-def error_of(got: Exchange) -> dict[str, Any]:
+def error_of(got: HttpExchange) -> dict[str, Any]:
     """The error, after the checks that every refusal has to pass."""
     assert got.json.keys() == {"jsonrpc", "error"}
     return got.json["error"]

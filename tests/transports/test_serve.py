@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from unittest.mock import Mock
 
 import pytest
-from served import HELLO, SIGNALS, StartHttp, http_programs, text
 
 from dovetail import Server, SetupError
 from dovetail.transports import serve
 from dovetail.transports.http.app import HttpApp
 from dovetail.transports.http.options import HttpOptions
 from http_serving import listening
+from processes import HELLO, SIGNALS, StartHttp, http_programs, text
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform == "win32", reason="signals and /proc")]
 
@@ -46,7 +46,7 @@ def test_the_start_line_names_the_urls_and_a_signal_is_a_clean_end(start: StartH
 def test_all_addresses_are_no_url(start: StartHttp, host: str, workers: int) -> None:
     """Nor do they vouch for a name; that is said once."""
     program = start(host=host, workers=workers)
-    program.hears("lifespan entered", workers)
+    program.until_logged("lifespan entered", workers)
     base = f"http://localhost:{program.port}"
     line = f"everything listens at all addresses ({host}) and serves MCP at {base}/mcp (HTTP+SSE at {base}/sse)\n"
     assert line in program.said
@@ -59,7 +59,7 @@ def test_nothing_is_served_before_the_lifespan_has_begun(start: StartHttp) -> No
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     program = start(ready=False, port=port, lifespan="hangs at the start")
-    program.hears("lifespan entered")
+    program.until_logged("lifespan entered")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), 1)
     program.signal(signal.SIGTERM)

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import served
-from served import ENVIRONMENT, HELLO, META, PROGRAM, PROMPTLY, Program, Start, modern_call, programs, request, text
 
 from dovetail.errors import SetupError
 from dovetail.server import Server
+from processes import ENVIRONMENT, HELLO, META, PROGRAM, PROMPTLY, Program, Start, modern_call, programs, request, text
 
 fcntl = pytest.importorskip("fcntl")
 termios = pytest.importorskip("termios")
@@ -93,7 +92,7 @@ def test_after_bad_input_the_next_request_works(program: Program) -> None:
 def test_long_blank_and_unended_lines_and_a_cancelled_call_which_is_silent(start: Start) -> None:
     program = start(max_message_bytes=100_000)
     program.send(modern_call("gone", "nap", seconds=600))
-    program.hears("nap runs")
+    program.until_logged("nap runs")
     program.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "gone"}})
     hidden, first, last = (json.dumps(modern_call(id, "echo", text=id)).encode() for id in ("hidden", "first", "last"))
     program.write(b'"' + b"x" * 200_000 + hidden + b"\n")  # one line that is too long
@@ -252,13 +251,12 @@ def test_open_streams_get_their_final_result(start: Start, by: int | None) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize(("tool", "by"), [("print", signal.SIGTERM), ("logging", None), ("", None)])
 def test_a_client_that_does_not_read_does_not_delay_the_end(
-    start: Start, by: int | None, tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, by: int | None, tool: str, tmp_path: Path
 ) -> None:
     """Neither a thread that waits for stderr, nor answers that wait for stdout."""
-    source = f"import runpy; runpy.run_path({str(served.PROGRAM)!r})['server'].run()"
-    monkeypatch.setattr(served, "PROGRAM", tmp_path / "quiet.py")  # one that does not itself print after `run`
-    served.PROGRAM.write_text(source)
-    program = start(listen=False)
+    quiet = tmp_path / "quiet.py"  # one that does not itself print after `run`
+    quiet.write_text(f"import runpy; runpy.run_path({str(PROGRAM)!r})['server'].run()")
+    program = start(quiet, listen=False)
     if tool:
         program.send(modern_call(1, "flood", target=tool))
     else:
@@ -304,7 +302,7 @@ def test_the_program_goes_on_after_the_end_of_a_server_with_a_stuck_thread(rest:
 @pytest.mark.slow
 def test_a_signal_while_the_lifespan_begins(start: Start) -> None:
     program = start(lifespan="hangs at the start")
-    program.hears("lifespan entered")
+    program.until_logged("lifespan entered")
     program.ends(by=signal.SIGTERM)
 
 

@@ -10,10 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from served import HELLO, SIGNALS, HttpProgram, StartHttp, children_of, http_programs, is_alive
 
 from dovetail import Server, SetupError
 from dovetail.transports.supervisor import RestartPolicy
+from processes import HELLO, SIGNALS, HttpProgram, StartHttp, children_of, http_programs, is_alive
+
+NONE_FAILS = {"restarts": {"min_uptime": 0.0}}  # however soon a worker ends, it does not count as one that can't start
 
 pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"), pytest.mark.slow]
 
@@ -26,7 +28,7 @@ def start() -> Iterator[StartHttp]:
 
 def started(start: StartHttp, count: int = 2, **options: object) -> tuple[HttpProgram, list[int]]:
     program = start(workers=count, **options)
-    program.hears("lifespan entered", count)
+    program.until_logged("lifespan entered", count)
     return program, children_of(program.process.pid)
 
 
@@ -65,14 +67,13 @@ def who(program: HttpProgram) -> int:
 
 
 def test_a_worker_that_is_killed_is_replaced(start: StartHttp) -> None:
-    program, pids = started(start)
+    program, pids = started(start, timings=NONE_FAILS)
     for _ in range(2):
-        time.sleep(RestartPolicy().min_uptime)  # or else it would count as one that can't start
         victim = children_of(program.process.pid)[0]
         os.kill(victim, signal.SIGKILL)
-        program.hears(f"worker {victim} ended by signal 9 (Killed) and is replaced")
+        program.until_logged(f"worker {victim} ended by signal 9 (Killed) and is replaced")
         program.until(lambda: len(set(children_of(program.process.pid)) - {victim}) == 2)  # noqa: B023
-    program.hears("lifespan entered", 4)
+    program.until_logged("lifespan entered", 4)
     assert all(map(is_alive, children_of(program.process.pid)))
     assert who(program) in children_of(program.process.pid)
     pids += children_of(program.process.pid)
@@ -113,10 +114,9 @@ def test_a_worker_that_does_not_end_is_killed(start: StartHttp) -> None:
 
 
 def test_the_workers_end_when_their_parent_is_killed(start: StartHttp) -> None:
-    program, pids = started(start)
-    time.sleep(RestartPolicy().min_uptime)
+    program, pids = started(start, timings=NONE_FAILS)
     os.kill(pids[0], signal.SIGKILL)  # the replacement must not hold the other one's lifeline
-    program.hears("lifespan entered", 3)
+    program.until_logged("lifespan entered", 3)
     pids = children_of(program.process.pid)
     connection = program.begin("nap", seconds=0.5)
     program.process.kill()
@@ -142,10 +142,10 @@ def test_a_worker_that_works_goes_on_while_no_other_can_start(start: StartHttp, 
     time.sleep(RestartPolicy().min_uptime)
     away.touch()
     os.kill(pids[0], signal.SIGKILL)
-    program.hears("with code 1 and is replaced", 2 * RestartPolicy().max_failures)
+    program.until_logged("with code 1 and is replaced", 2 * RestartPolicy().max_failures)
     assert who(program) == pids[1]
     away.unlink()
-    program.hears("lifespan entered", 3)
+    program.until_logged("lifespan entered", 3)
     pids += children_of(program.process.pid)
     program.signal(signal.SIGTERM)
     ends(program, pids)

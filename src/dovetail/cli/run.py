@@ -12,7 +12,7 @@ from dovetail.errors import SetupError
 from dovetail.registry.registration import NAMES, SWITCH, TEXT, Kind
 from dovetail.transports.http.options import KINDS, STATE, HttpOptions, read_option
 
-BUNDLED = "dovetail.reference:server"
+BUNDLED = "dovetail.reference:create_server"
 
 EXAMPLES = """
 \b

@@ -19,7 +19,7 @@ from dovetail.client.dispatcher import ProgressHandler, Transcript
 from dovetail.client.handlers import HandlerOptions
 from dovetail.client.negotiation import pinned_revision
 from dovetail.client.results import LogHandler
-from dovetail.client.transports.aiohttp import HttpClient
+from dovetail.client.transports.aiohttp import HttpClient, HttpLimits
 from dovetail.client.transports.base import ServerUrl, Transport, checked_headers
 from dovetail.client.transports.http import HttpTransport
 from dovetail.client.transports.legacy_sse import AutoTransport, SseTransport
@@ -68,8 +68,8 @@ class HasEngine(Protocol):
 ClientTarget = HasEngine | Transport | str | Sequence[str | Path]
 
 
-def make_transport(target: Any, options: ClientOptions) -> Transport:
-    """The transport of a target: in process for a `Server`, stdio for a command, HTTP for a URL."""
+def make_transport(target: Any, options: ClientOptions, limits: HttpLimits | None = None) -> Transport:
+    """The transport of a target: in process for a `Server`, stdio for a command, HTTP (within `limits`) for a URL."""
     env, cwd, headers = options.get("env"), options.get("cwd"), options.get("headers")
     auth, principal, transport = options.get("auth"), options.get("principal"), options.get("transport")
     pinned = pinned_revision(options.get("protocol_version"))
@@ -85,7 +85,8 @@ def make_transport(target: Any, options: ClientOptions) -> Transport:
         raise SetupError(f"Client: env= and cwd= are for a command; {place}")
     if is_url:
         server_url, given = ServerUrl.parse(target), checked_headers(headers or {})
-        return _over_http(HttpClient(server_url, given, credentials_for(auth, server_url, given)), transport, pinned)
+        http = HttpClient(server_url, given, credentials_for(auth, server_url, given), limits)
+        return _over_http(http, transport, pinned)
     if isinstance(target, Transport):
         return target
     if isinstance(engine, Engine):

@@ -48,6 +48,7 @@ class Resources:
     """All resources. `on_update` is called when a watched file changed, `on_list` when files were added or removed.
 
     A listing of files is good for `listed` seconds. `max_cached_size` is in characters and bytes together.
+    `watch_options` are those of the `Watcher`.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Resources:
         self._on_list = on_list
         self._max_cached = max_cached
         self._max_cached_size = max_cached_size
+        self.watch_options: dict[str, Any] = {}
         self._watcher: Watcher | None = None
         self._watched_folders: dict[str, Path] = {}  # their roots by their templates
         self._is_watching = False  # folders
@@ -298,7 +300,9 @@ class Resources:
             self._open_watcher().watch(uri, path)
 
     def _open_watcher(self) -> "Watcher":
-        self._watcher = self._watcher or lazy.file_watcher.Watcher(self._changed, run=self._run_in_thread)
+        if self._watcher is None:
+            run = self._run_in_thread
+            self._watcher = lazy.file_watcher.Watcher(self._changed, run=run, **self.watch_options)
         return self._watcher
 
     async def _run_in_thread(self, work: Callable[[], Any]) -> Any:

@@ -189,7 +189,7 @@ atexit.register(print, "printed at exit")
 if __name__ == "__main__":
     if over_http:
         sys.path.insert(0, str(Path(__file__).parent.parent.parent))
-        from judge import judge_this_process
+        from official import judge_this_process
 
         judge_this_process()
         http_options = server.http_options({"port": 0, **options}, running=True)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dovetail import Client, Context, Server
 from http_serving import until
-from replaying import accepted, asking_client, is_input_required, messages, play
+from server_requests import accept, asking_client, is_input_required, messages, play
 
 LETTERS = {"A?": "a", "B?": "b", "C?": "c"}
 Shape = Callable[[Context], Awaitable[str]]
@@ -301,7 +301,7 @@ HABITS = st.builds(Habits, st.integers(1, 3), st.booleans(), st.integers(0, 2), 
 def answers_to(result: dict[str, Any], habits: Habits) -> dict[str, Any]:
     requests = result["inputRequests"]
     kept = list(requests)[:: habits.forgets or 1]  # always the first, so that it goes on
-    return {key: accepted(answer(requests[key]["params"]["message"], int(key.rpartition("-")[2]))) for key in kept}
+    return {key: accept(answer(requests[key]["params"]["message"], int(key.rpartition("-")[2]))) for key in kept}
 
 
 async def by_replay(server: Server, habits: Iterator[Habits]) -> Any:

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from http_clients import TOOLS, Fleet, FleetOf, OldClient, ask, given, leave, no_answer, reply
 
-from asking_stage import AskingStage, answer_to
 from dovetail import Context
 from dovetail.auth import Principal
 from dovetail.state.sqlite import SqliteState
 from dovetail.transports.http.event_store import WORKER_LOST
 from http_serving import Stage, settle, until
 from http_wire import HANDSHAKE, HttpWire, text_of
+from server_requests import AskingStage, answer_to
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ async def test_a_session_works_and_has_its_settings_everywhere(fleet: Fleet, ver
         assert text_of((await wire.call("add", {"a": 1, "b": 2})).answer) == "3"
     await wires[0].ask("logging/setLevel", {"level": "error"})
     fleet.stages[1].go.set()
-    assert "told" in text_of((await wires[1].call("tell")).json)  # without a warning before
+    assert "warned" in text_of((await wires[1].call("warn")).json)  # without a warning before
 
 
 async def test_the_end_of_a_session_ends_its_calls_and_streams_everywhere(fleet: Fleet) -> None:
@@ -47,7 +47,7 @@ async def test_the_end_of_a_session_ends_its_calls_and_streams_everywhere(fleet:
 
 
 @pytest.mark.parametrize("version", HANDSHAKE)
-async def test_a_question_is_heard_and_answered_anywhere(asking_fleet: Fleet, version: str) -> None:
+async def test_a_question_is_received_and_answered_at_any_worker(asking_fleet: Fleet, version: str) -> None:
     wires = await asking_fleet.session(version, capabilities={"roots": {}})
     call = ask(wires[0])
     await reply(wires[2], answer_to(await call.message(), {"roots": []}))
@@ -111,8 +111,8 @@ async def test_what_was_sent_before_the_last_beat_is_not_sent_again(fleet_of: Fl
     older = await wires[0].get().started()
     fleet.stages[2].change_tools()
     await older.message()
-    told = older.raw.count(b": keep-alive")
-    await older.until(lambda: older.raw.count(b": keep-alive") >= told + 2)
+    comments = older.raw.count(b": keep-alive")
+    await older.until(lambda: older.raw.count(b": keep-alive") >= comments + 2)
     fleet.views[0].fate = no_answer  # as if it were killed: no worker gets what it has published
     newer = await wires[1].get().started()
     await settle(100)

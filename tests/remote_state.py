@@ -9,11 +9,11 @@ from dovetail.state.base import StoreUnavailable
 from dovetail.state.memory import MemoryState
 
 
-class FarState(MemoryState):
+class RemoteState(MemoryState):
     """`calls` counts what was asked of it; while `error` is set, every call fails with it."""
 
     shared = True
-    far: tuple[str, ...] = ("get", "add", "claim", "touch", "remaining", "delete", "publish")
+    remote: tuple[str, ...] = ("get", "add", "claim", "touch", "remaining", "delete", "publish")
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -31,7 +31,7 @@ class FarState(MemoryState):
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
-        if name not in type(self).far:
+        if name not in type(self).remote:
             return found
 
         async def call(*arguments: Any, **options: Any) -> Any:

@@ -139,8 +139,8 @@ async def test_every_worker_refreshes_and_each_client_is_notified_of_it() -> Non
     stream = await (await HttpWire.session(fleet.apps[0])).get().started()
     listens = [await fleet.listens(at) for at in range(2)]
     await fleet.stages[1].server.refresh()
-    for heard in (*listens, stream):
-        assert (await heard.message())["method"] == TOOLS
+    for received in (*listens, stream):
+        assert (await received.message())["method"] == TOOLS
     await until(lambda: [len(stage.ran) for stage in fleet.stages] == [1, 1, 0])
     await late.start()  # and has all of it too
     fleet.apps.append(late)
@@ -189,7 +189,7 @@ async def test_what_needs_a_session_is_refused_for_now_and_plain_calls_go_on(fle
     await asyncio.wait_for(wire.app.drain(1), 10)  # it ends without the store
 
 
-async def test_readiness_tells_and_costs_the_store_nothing(
+async def test_readiness_shows_it_and_costs_the_store_nothing(
     fleet_of: FleetOf, pass_time: Callable[[float], None]
 ) -> None:
     fleet = await fleet_of(Stage, count=1)

@@ -18,9 +18,9 @@ from subprocess import PIPE
 from typing import Any
 
 import official
-from judge import COMPLAINT
+from official import COMPLAINT
 
-PROGRAM = Path(__file__).parent / "programs" / "everything.py"
+PROGRAM = Path(__file__).parent / "transports" / "programs" / "everything.py"
 META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
 HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
 PROMPTLY = 15.0  # seconds; much more than anything takes, but far less than the tools that never end
@@ -28,6 +28,13 @@ PROMPTLY = 15.0  # seconds; much more than anything takes, but far less than the
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 START = re.compile(r"serves MCP at http://(?P<host>\S+):(?P<port>\d+)(?P<path>/\S*)")
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def wait_until(is_so: Callable[[], Any], otherwise: Callable[[], str] = str) -> None:
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline, otherwise()
+        time.sleep(0.01)
 
 
 class Process:
@@ -54,14 +61,11 @@ class Process:
     def said(self) -> str:
         return self.errors.decode()
 
-    def hears(self, text: str, times: int = 1) -> None:
+    def until_logged(self, text: str, times: int = 1) -> None:
         self.until(lambda: self.said.count(text) >= times)
 
     def until(self, is_so: Callable[[], Any]) -> None:
-        deadline = time.monotonic() + PROMPTLY
-        while not is_so():
-            assert time.monotonic() < deadline, self.said
-            time.sleep(0.01)
+        wait_until(is_so, lambda: self.said)
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
@@ -86,8 +90,8 @@ class Process:
 class Program(Process):
     """Write lines, read lines. All that it has written is checked in the end."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__([sys.executable, str(PROGRAM), json.dumps(options)])
+    def __init__(self, path: Path, **options: Any) -> None:
+        super().__init__([sys.executable, str(path), json.dumps(options)])
         self.witness = official.Witness()
         self.lines: queue.Queue[bytes] = queue.Queue()
         self.ids = itertools.count(1)
@@ -126,7 +130,7 @@ class Program(Process):
     def begin(self, tool: str) -> None:
         """Call a tool that says so on stderr, and wait until it does."""
         self.send(modern_call("begun", tool))
-        self.hears(f"{tool} runs")
+        self.until_logged(f"{tool} runs")
 
     def end_input(self) -> None:
         self.process.stdin.close()
@@ -157,8 +161,8 @@ def programs() -> Iterator[Start]:
     """Gives a function that starts programs, and ends and judges them all."""
     with contextlib.ExitStack() as stack:
 
-        def start(*, listen: bool = True, **options: Any) -> Program:
-            program = Program(**options)
+        def start(path: Path = PROGRAM, *, listen: bool = True, **options: Any) -> Program:
+            program = Program(path, **options)
             stack.callback(program.close)
             if listen:
                 program.read_stdout()
@@ -235,7 +239,7 @@ class HttpProgram(Process):
     def begin(self, tool: str, **arguments: Any) -> http.client.HTTPConnection:
         """A call that says so on stderr, under way."""
         connection = self._send("tools/call", {"name": tool, "arguments": arguments, "_meta": META}, {})
-        self.hears(f"{tool} runs")
+        self.until_logged(f"{tool} runs")
         return connection
 
     def listen(self) -> http.client.HTTPResponse:
@@ -273,9 +277,45 @@ def is_alive(pid: int) -> bool:
     """Neither gone nor a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except OSError:
         return False
 
 
 def children_of(pid: int) -> list[int]:
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+# ── a server that a shell has started, with a helper of its own: for tests of who is left behind ──
+
+SERVER = """
+import json, os, sys
+INIT = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "fake", "version": "0"}}
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" in message:
+        result = {"initialize": INIT, "tools/list": {"tools": []}}.get(message["method"], {"pid": os.getpid()})
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+"""
+
+# How a helper takes it that it should end, and whether the server waits for it.
+HELPERS = {"idle": "", "deaf": "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"}
+WAITS = {"idle": "", "deaf": "; wait"}
+
+
+def shell(folder: Path, helper: str) -> list[str]:
+    """A command that starts the helper in the background, and then the server: a quick client could end both before."""
+    (folder / "server.py").write_text(SERVER)
+    (folder / "helper.py").write_text(
+        f"{HELPERS[helper]}\nimport os, time\nopen('helper.pid', 'w').write(f'{{os.getpid()}} ')\ntime.sleep(60)\n"
+    )
+    python = sys.executable
+    begin = f"cd {folder}; {python} helper.py </dev/null >/dev/null & cd {folder}"
+    begun = "while [ ! -s helper.pid ]; do sleep 0.02; done"
+    return ["sh", "-c", f"{begin}; {begun}; {python} server.py{WAITS[helper]}"]
+
+
+def pid_in(folder: Path) -> int:
+    """Of the helper, as soon as it runs."""
+    written = folder / "helper.pid"
+    wait_until(lambda: written.exists() and written.read_text().endswith(" "))
+    return int(written.read_text())
