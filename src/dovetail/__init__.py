@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dovetail.engine.audit import AuditEvent as AuditEvent
     from dovetail.engine.context import ClientInfo as ClientInfo
     from dovetail.engine.context import Context as Context
+    from dovetail.engine.current_context import get_context as get_context
     from dovetail.engine.dispatch import CallNext as CallNext
     from dovetail.engine.request_context import Cancellation as Cancellation
     from dovetail.engine.subscriptions import Change as Change
@@ -93,6 +94,7 @@ _NAMES = {
     "console": ["Console"],
     "engine.audit": ["AuditEvent"],
     "engine.context": ["ClientInfo", "Context"],
+    "engine.current_context": ["get_context"],
     "engine.dispatch": ["CallNext"],
     "engine.request_context": ["Cancellation"],
     "engine.subscriptions": ["Change"],

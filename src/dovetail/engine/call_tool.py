@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 EXITS = (SystemExit, KeyboardInterrupt)  # a function that raises one must not end the whole server
 
 log = logging.getLogger("dovetail")
+# Runs a function's coroutine as that of a context; set once `get_context` is imported, so that others don't pay for it.
+run_in_context: Callable[[Context, Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]] | None = None
 
 
 async def call_tool(engine: "Engine", context: RequestContext) -> Result:
@@ -210,7 +212,7 @@ def start_function(
     engine: "Engine", context: RequestContext, invocation: Invocation, arguments: dict[str, Any], label: str
 ) -> Awaitable[Any]:
     """The running function, to be awaited at once; without a wrapper where it needs none."""
-    if invocation.is_direct:
+    if invocation.is_direct and run_in_context is None:
         work = invocation.function(**arguments)
     else:
         work = _bind(engine, context, invocation, arguments, label)
@@ -284,19 +286,21 @@ async def _wait_for_steps(engine: "Engine", server_requests: "ServerRequests", i
 def _bind(
     engine: "Engine", context: RequestContext, invocation: Invocation, arguments: dict[str, Any], label: str
 ) -> Coroutine[Any, Any, Any]:
+    ctx: Context | None = None
     injected: dict[str, Any] = {}
-    if invocation.context_names:
-        can_wait = invocation.is_async or invocation.in_thread
-        injected = dict.fromkeys(invocation.context_names, Context(engine, context, can_wait=can_wait))
-    if not invocation.by_name:
-        bound = functools.partial(invocation.function, arguments, **injected)
+    if invocation.context_names or run_in_context is not None:
+        ctx = Context(engine, context, can_wait=invocation.is_async or invocation.in_thread)
+        injected = dict.fromkeys(invocation.context_names, ctx)
+    if invocation.is_async and invocation.by_name:
+        work: Coroutine[Any, Any, Any] = invocation.function(**arguments, **injected)
     elif invocation.is_async:
-        return invocation.function(**arguments, **injected)  # type: ignore[no-any-return]
+        work = invocation.function(arguments, **injected)
     else:
-        bound = functools.partial(invocation.function, **arguments, **injected)
-    if invocation.is_async:
-        return bound()  # type: ignore[no-any-return]
-    return _run(engine, bound, label, in_thread=invocation.in_thread)
+        given = arguments if invocation.by_name else {}
+        first = () if invocation.by_name else (arguments,)
+        bound = functools.partial(invocation.function, *first, **given, **injected)
+        work = _run(engine, bound, label, in_thread=invocation.in_thread)
+    return work if ctx is None or run_in_context is None else run_in_context(ctx, work)
 
 
 async def _run(engine: "Engine", bound: "functools.partial[Any]", label: str, *, in_thread: bool) -> Any:
