@@ -409,6 +409,15 @@ def wait_in_thread(start: Callable[[], concurrent.futures.Future[T]]) -> T:
             job.waits_for = None
 
 
+def finish_in_thread(function: Callable[[], T]) -> T:
+    """Call a function that has to wait for the loop to the end, even if the call of this thread has ended."""
+    job, this_thread.job = this_thread.job, None
+    try:
+        return function()
+    finally:
+        this_thread.job = job
+
+
 @contextmanager
 def thread_slot_lent() -> Iterator[None]:
     """Lend the slot of the thread that waits for this code, while a client is asked. Use it on the loop."""
