@@ -289,8 +289,8 @@ def _bind(
     ctx: Context | None = None
     injected: dict[str, Any] = {}
     plan = invocation.dependencies
-    if invocation.context_names or plan is not None or run_in_context is not None:
-        ctx = Context(engine, context, can_wait=invocation.is_async or invocation.in_thread)
+    if invocation.takes_context or run_in_context is not None:
+        ctx = Context(engine, context, can_wait=invocation.can_wait)
         injected = dict.fromkeys(invocation.context_names, ctx)
     if invocation.is_async and invocation.by_name and plan is None:
         work: Coroutine[Any, Any, Any] = invocation.function(**arguments, **injected)
@@ -300,10 +300,10 @@ def _bind(
         given = arguments if invocation.by_name else {}
         first = () if invocation.by_name else (arguments,)
         bound = functools.partial(invocation.function, *first, **given, **injected)
-        if plan is None or ctx is None:
+        if plan is None:
             work = _run(engine, bound, label, in_thread=invocation.in_thread)
         else:
-            work = lazy.dependencies.call_with_dependencies(engine, context, invocation, bound, label, ctx)
+            work = lazy.dependencies.start_with_dependencies(engine, context, invocation, bound, label, ctx)
     return work if ctx is None or run_in_context is None else run_in_context(ctx, work)
 
 

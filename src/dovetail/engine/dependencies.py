@@ -1,18 +1,20 @@
-"""Runs of functions with dependencies: these are entered, the function is called, and generators are left in reverse.
+"""Runs of functions with dependencies: they are entered, the function is called, generators are left in reverse.
 
-Asynchronous dependencies run on the loop, in the task of the call, and end with the call. A `def` one runs in the thread
-of its function: it is left there when the function returns, also if the call has ended long before.
+Asynchronous dependencies run on the loop, in the task of the call, and end with it. Those of a `def` function that are
+`def` themselves run in its thread: there they are left when it returns, even if the call has ended before.
 """
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from dovetail.engine.context import Context
 from dovetail.engine.request_context import RequestContext
-from dovetail.engine.threads import CallEnded, call_has_ended, finish_in_thread
+from dovetail.engine.threads import CallEnded, call_has_ended, finish_in_thread, wait_in_thread
 from dovetail.registry.dependencies import Dependency
 from dovetail.registry.functions import Invocation
 
@@ -20,36 +22,37 @@ if TYPE_CHECKING:
     from dovetail.engine.engine import Engine
 
 T = TypeVar("T")
+Raised = BaseException | None  # by the function, or by a dependency that was left before
+
+NO_VALUE = "ended without a yield; a dependency yields one value"
+SECOND_VALUE = "yielded a second time; a dependency yields one value"
 
 
-async def call_with_dependencies(
-    engine: "Engine",
-    context: RequestContext,
-    invocation: Invocation,
-    bound: Callable[..., Any],
-    label: str,
-    ctx: Context,
-) -> Any:
-    """Call a function that has its arguments already, with the values of its dependencies."""
+def start_with_dependencies(
+    engine: "Engine", context: RequestContext, invocation: Invocation, bound: Callable[..., Any], label: str,
+    ctx: Context | None,
+) -> Coroutine[Any, Any, Any]:  # fmt: skip
+    """The running function, which has its arguments and lacks the values of its dependencies."""
     plan = invocation.dependencies
     assert plan is not None
     if engine.dependency_overrides:
         plan = plan.overridden(engine.dependency_overrides)
+        ctx = ctx or Context(engine, context, can_wait=invocation.can_wait)
     values: list[Any] = [None] * len(plan.dependencies)
-
-    async def call(scope: Scope) -> Any:
-        value = bound(**{name: values[index] for name, index in plan.names.items()})
-        return await scope.wait(value) if invocation.is_async or inspect.isawaitable(value) else value
+    names = plan.names.items()
+    if invocation.is_async:
+        scope: Scope = WorkerScope(values, ctx, ctx, {}, engine, label)
+        return scope.run(plan.dependencies, lambda: bound(**{name: values[index] for name, index in names}))
+    if not invocation.in_thread:
+        scope = Scope(values, ctx, ctx and Context(engine, context), {})
+        return scope.run(plan.dependencies, partial(scope.call, bound, names))
+    loop = asyncio.get_running_loop()
 
     def in_thread() -> Any:
-        return _run_to_end(ThreadScope(engine, label, values, ctx, ctx).run(plan.late, call))
+        scope = ThreadScope(values, ctx, ctx, {}, loop)
+        return _run_to_end(scope.run(plan.late, partial(scope.call, bound, names)))
 
-    if invocation.is_async:
-        return await WorkerScope(engine, label, values, ctx, ctx).run(plan.dependencies, call)
-    if invocation.in_thread:
-        scope = Scope(engine, label, values, ctx, ctx)
-        return await scope.run(plan.early, lambda _: engine.threads.run(in_thread, label=label))
-    return await Scope(engine, label, values, ctx, Context(engine, context)).run(plan.dependencies, call)
+    return Scope(values, ctx, ctx, {}).run(plan.early, partial(engine.threads.run, in_thread, label=label))
 
 
 def _run_to_end(work: Coroutine[Any, Any, T]) -> T:
@@ -61,38 +64,39 @@ def _run_to_end(work: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a dependency has suspended in a thread")
 
 
-class Scope:
+class Scope(msgspec.Struct, eq=False):
     """Dependencies that run here, on the loop; those that are `def` block it, as their function does."""
 
-    def __init__(
-        self, engine: "Engine", label: str, values: list[Any], ctx: Context, async_ctx: Context
-    ) -> None:  # fmt: skip
-        self.engine = engine
-        self.label = label
-        self.values = values
-        self.ctx = ctx
-        self.async_ctx = async_ctx  # which can wait, if `ctx` is that of a `def` on the loop
-        self.entered: dict[int, Any] = {}  # generators, by the index of their value; whoever takes one leaves it
+    values: list[Any]  # of all dependencies
+    ctx: Context | None  # if one of them takes it
+    async_ctx: Context | None  # which can wait, if `ctx` is that of a `def` on the loop
+    entered: dict[int, Any]  # generators by the index of their value, until they are left
 
-    async def run(self, dependencies: tuple[Dependency, ...], call: "Callable[[Scope], Awaitable[T]]") -> T:
+    async def run(self, dependencies: tuple[Dependency, ...], call: Callable[[], Awaitable[T]]) -> T:
+        values = self.values
         try:
             for each in dependencies:
-                arguments = {name: self.values[index] for name, index in each.needs}
-                if each.is_async:
-                    arguments.update(dict.fromkeys(each.context_names, self.async_ctx))
-                    self.values[each.index] = await self.enter_async(each, arguments)
-                else:
-                    arguments.update(dict.fromkeys(each.context_names, self.ctx))
-                    self.values[each.index] = await self.enter(each, arguments)
-            value = await call(self)
+                arguments: dict[str, Any] = {name: values[index] for name, index in each.needs} if each.needs else {}
+                if each.context_names:
+                    arguments |= dict.fromkeys(each.context_names, self.async_ctx if each.is_async else self.ctx)
+                enter = self.enter_async if each.is_async else self.enter
+                values[each.index] = await enter(each, arguments)
+            value = await call()
         except BaseException as raised:
-            await self._leave_all(dependencies, raised)
+            if self.entered:
+                await self._leave_all(dependencies, raised)
             raise
-        await self._leave_all(dependencies, None)
+        if self.entered:
+            await self._leave_all(dependencies, None)
         return value
 
-    async def _leave_all(self, dependencies: tuple[Dependency, ...], raised: BaseException | None) -> None:
-        """Leave all generators, each with the exception that is on its way; raises it if it is another than `raised`."""
+    async def call(self, bound: Callable[..., Any], names: Iterable[tuple[str, int]]) -> Any:
+        """Call a `def` function; a decorator may have made it one that returns a coroutine."""
+        value = bound(**{name: self.values[index] for name, index in names})
+        return await self.wait(value) if inspect.isawaitable(value) else value
+
+    async def _leave_all(self, dependencies: tuple[Dependency, ...], raised: Raised) -> None:
+        """Leave all generators, each with the exception that is on its way; raises one that replaces `raised`."""
         failure = raised
         try:
             for each in reversed(dependencies) if self.entered else ():
@@ -115,7 +119,7 @@ class Scope:
     async def enter(self, dependency: Dependency, arguments: dict[str, Any]) -> Any:
         return self._enter(dependency, arguments)
 
-    async def leave(self, dependency: Dependency, generator: Any, raised: BaseException | None) -> BaseException | None:
+    async def leave(self, dependency: Dependency, generator: Any, raised: Raised) -> Raised:
         return self._leave(dependency, generator, raised)
 
     def _enter(self, dependency: Dependency, arguments: dict[str, Any]) -> Any:
@@ -133,7 +137,7 @@ class Scope:
             raise CallEnded
         return value
 
-    def _leave(self, dependency: Dependency, generator: Any, raised: BaseException | None) -> BaseException | None:
+    def _leave(self, dependency: Dependency, generator: Any, raised: Raised) -> Raised:
         """Run what follows the `yield`; returns the exception that goes on from there."""
         try:
             if raised is None:
@@ -152,20 +156,19 @@ class Scope:
     async def wait(self, work: Awaitable[T]) -> T:
         return await work
 
-    async def enter_async(self, dependency: Dependency, arguments: dict[str, Any]) -> Any:
+    def enter_async(self, dependency: Dependency, arguments: dict[str, Any]) -> Awaitable[Any]:
         made = dependency.function(**arguments)
-        if not dependency.is_generator:
-            return await made
+        return self._first_value(dependency, made) if dependency.is_generator else made
+
+    async def _first_value(self, dependency: Dependency, generator: Any) -> Any:
         try:
-            value = await anext(made)
+            value = await anext(generator)
         except StopAsyncIteration:
             raise RuntimeError(f"{dependency.name} {NO_VALUE}") from None
-        self.entered[dependency.index] = made
+        self.entered[dependency.index] = generator
         return value
 
-    async def leave_async(
-        self, dependency: Dependency, generator: Any, raised: BaseException | None
-    ) -> BaseException | None:
+    async def leave_async(self, dependency: Dependency, generator: Any, raised: Raised) -> Raised:
         try:
             await (anext(generator) if raised is None else generator.athrow(raised))
         except StopAsyncIteration:
@@ -176,17 +179,16 @@ class Scope:
         return RuntimeError(f"{dependency.name} {SECOND_VALUE}")
 
 
-NO_VALUE = "ended without a yield; a dependency yields one value"
-SECOND_VALUE = "yielded a second time; a dependency yields one value"
-
-
 class WorkerScope(Scope):
     """Dependencies of an `async` function: those that are `def` run in worker threads."""
+
+    engine: "Engine"
+    label: str
 
     async def enter(self, dependency: Dependency, arguments: dict[str, Any]) -> Any:
         return await self.engine.threads.run(partial(self._enter, dependency, arguments), label=self.label)
 
-    async def leave(self, dependency: Dependency, generator: Any, raised: BaseException | None) -> BaseException | None:
+    async def leave(self, dependency: Dependency, generator: Any, raised: Raised) -> Raised:
         leaving = self.engine.threads.run(partial(self._leave, dependency, generator, raised), label=self.label)
         return await asyncio.shield(leaving)  # else a second cancellation might remove it from the queue
 
@@ -194,13 +196,18 @@ class WorkerScope(Scope):
 class ThreadScope(Scope):
     """Dependencies in the thread of a `def` function; it waits for the loop to run those that are asynchronous."""
 
+    loop: asyncio.AbstractEventLoop
+
     async def wait(self, work: Awaitable[T]) -> T:
-        return self.ctx.wait(work)
+        return wait_in_thread(lambda: asyncio.run_coroutine_threadsafe(_await(work), self.loop))
 
-    async def enter_async(self, dependency: Dependency, arguments: dict[str, Any]) -> Any:
-        return await self.wait(super().enter_async(dependency, arguments))
+    def enter_async(self, dependency: Dependency, arguments: dict[str, Any]) -> Awaitable[Any]:
+        return self.wait(super().enter_async(dependency, arguments))
 
-    async def leave_async(
-        self, dependency: Dependency, generator: Any, raised: BaseException | None
-    ) -> BaseException | None:
-        return finish_in_thread(partial(self.ctx.wait, super().leave_async(dependency, generator, raised)))
+    async def leave_async(self, dependency: Dependency, generator: Any, raised: Raised) -> Raised:
+        leaving = super().leave_async(dependency, generator, raised)
+        return finish_in_thread(lambda: asyncio.run_coroutine_threadsafe(leaving, self.loop))
+
+
+async def _await(awaitable: Awaitable[T]) -> T:
+    return await awaitable

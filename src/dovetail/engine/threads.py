@@ -409,11 +409,11 @@ def wait_in_thread(start: Callable[[], concurrent.futures.Future[T]]) -> T:
             job.waits_for = None
 
 
-def finish_in_thread(function: Callable[[], T]) -> T:
-    """Call a function that has to wait for the loop to the end, even if the call of this thread has ended."""
+def finish_in_thread(start: Callable[[], concurrent.futures.Future[T]]) -> T:
+    """`wait_in_thread` for work that goes on to its end, even if the call of this thread has ended."""
     job, this_thread.job = this_thread.job, None
     try:
-        return function()
+        return wait_in_thread(start)
     finally:
         this_thread.job = job
 

@@ -29,7 +29,7 @@ class Marker(msgspec.Struct, frozen=True, eq=False):
     use_cache: bool = True
 
 
-def Depends(dependency: Callable[..., Any] | None = None, *, use_cache: bool = True) -> Any:  # noqa: N802
+def Depends(dependency: Callable[..., Any] | None = None, *, use_cache: bool = True) -> Any:
     """Let a function fill a parameter, once for each call: `db: Annotated[Session, Depends(open_session)]`.
 
     The function is plain or async, or a generator that yields the value and cleans up afterwards. Without a function
@@ -66,6 +66,7 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     late: tuple[Dependency, ...]  # the others
     names: Mapping[str, int]  # the function's own parameters, and the values they take
     depends: Mapping[str, Marker]
+    takes_context: bool
     where: str
     injectable: type | None
     signatures: dict[Hashable, Signature]
@@ -78,10 +79,18 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
         """Compile the plan of a function. Raises SetupError, with the dependency, its parameter and the fix."""
         compiler = _Compiler(injectable, dict(signatures or {}), overrides or {})
         names = {name: compiler.add(each, f"{where}, parameter {name}", ()) for name, each in depends.items()}
-        all_ = tuple(compiler.dependencies)
-        early = tuple(each for each in all_ if each.is_early)
-        late = tuple(each for each in all_ if not each.is_early)
-        return cls(all_, early, late, names, depends, where, injectable, compiler.signatures)
+        found = tuple(compiler.dependencies)
+        return cls(
+            dependencies=found,
+            early=tuple(each for each in found if each.is_early),
+            late=tuple(each for each in found if not each.is_early),
+            names=names,
+            depends=depends,
+            takes_context=any(each.context_names for each in found),
+            where=where,
+            injectable=injectable,
+            signatures=compiler.signatures,
+        )
 
     def overridden(self, overrides: Mapping[Any, Any]) -> "Plan":
         """The plan with other functions in place of some; for tests, which replace them at any time."""
