@@ -1,6 +1,7 @@
 """Dependencies at work: where they run, how long they live, what ends them, and how tests replace them."""
 
 import asyncio
+import contextlib
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -236,10 +237,8 @@ async def test_what_was_entered_is_left_if_a_later_one_fails(style: str) -> None
 
 
 def swallowing() -> Iterator[int]:
-    try:
+    with contextlib.suppress(ToolError):
         yield 1
-    except ToolError:
-        pass
 
 
 def failing_at_the_end() -> Iterator[int]:
