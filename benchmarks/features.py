@@ -5,10 +5,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from benchmarks.case import CannotMeasure, Case, Measured, Round, Settings
-from dovetail import Context, Server
+from dovetail import Context, Depends, Server
 from dovetail.engine.connection import Connection
 
 CALLS = 2_000
@@ -58,6 +58,14 @@ def in_thread(a: int, b: int) -> int:
     return a + b
 
 
+async def offset() -> int:
+    return 0
+
+
+async def with_dependency(a: int, b: int, offset: Annotated[int, Depends(offset)]) -> int:
+    return a + b + offset
+
+
 async def passing(request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
     return await call_next(request)
 
@@ -79,6 +87,7 @@ VARIANTS: dict[str, tuple[Callable[[Server], Any], bytes]] = {
     "plain": (plain, NUMBERS),
     "context": (lambda server: server.add_tool(with_context, name="tool"), NUMBERS),
     "progress": (lambda server: server.add_tool(with_progress, name="tool"), NUMBERS),
+    "dependency": (lambda server: server.add_tool(with_dependency, name="tool"), NUMBERS),
     "timeout": (timed, NUMBERS),
     "waits": (lambda server: server.add_tool(waiting, name="tool"), NUMBERS),
     "middleware": (behind_middleware, NUMBERS),

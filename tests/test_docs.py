@@ -283,7 +283,7 @@ def take_the_first(question: ElicitRequest) -> Any:
 ASKED: dict[str, dict[str, Any]] = {
     **{name: {"elicitation_handler": fill_in} for name in ("asking", "asking_forms", "asking_url", "asking_by_hand")},
     "asking_models": {"elicitation_handler": fill_in, "sampling_handler": lambda _: "Short.", "roots": ["file:///a"]},
-    "replay": {"elicitation_handler": take_the_first},
+    **{name: {"elicitation_handler": take_the_first} for name in ("replay", "dependencies_asking")},
 }
 SCENARIOS: dict[str, list[Step]] = {
     "client_answers": [],  # it has a test of its own
@@ -347,6 +347,9 @@ SCENARIOS: dict[str, list[Step]] = {
     "revisions": [call("nearest", count=1, gives=["Sun"])],
     "profiles": [call("greet", name="Ada", gives={}), fail("greet", says="name")],
     "profiles_reference": [call("add", a=1, b=2, gives='{"result":3.0}')],
+    "dependencies": [call("add_note", text="Buy milk", gives=1)],
+    "dependencies_asking": [call("pay", amount=5, gives="5 paid for dovetail.")],
+    "testing_dependencies": [fail("send", text="Hello", says="ConnectionError: a test must not send mail")],
     "testing": [call("divide", a=6, b=3, gives=2.0)],
     "testing_auth": [refuse("tools/call", name="write", says="This needs the scopes: notes:write; no caller")],
     "middleware": [call("look", matches=".+"), refuse("tools/call", name="admin_open", says="Unknown tool")],
@@ -403,7 +406,7 @@ async def test_programs_on_stdio(witness: Witness) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["testing", "testing_auth"])
+@pytest.mark.parametrize("program", ["testing", "testing_auth", "testing_dependencies"])
 def test_the_page_on_testing_passes_its_own_tests(program: str) -> None:
     command = [sys.executable, "-m", "pytest", str(PROGRAMS[program]), "-p", "no:cacheprovider", "-p", "no:xdist"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from dovetail.protocol.types import Text as Text
     from dovetail.protocol.types import ToolAnnotations as ToolAnnotations
     from dovetail.protocol.types import ToolDefinition as ToolDefinition
+    from dovetail.registry.dependencies import Depends as Depends
     from dovetail.registry.elicitation import Elicit as Elicit
     from dovetail.registry.elicitation import Elicited as Elicited
     from dovetail.registry.elicitation import ElicitUrl as ElicitUrl
@@ -113,6 +114,7 @@ _NAMES = {
         "ResourceContents", "ResourceDefinition", "ResourceLink", "TemplateDefinition", "Text", "ToolAnnotations",
         "ToolDefinition",
     ],
+    "registry.dependencies": ["Depends"],
     "registry.elicitation": ["Elicit", "ElicitUrl", "Elicited"],
     "registry.roots": ["Root", "Roots"],
     "registry.sampling": ["Sample", "Sampled"],

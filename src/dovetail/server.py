@@ -56,6 +56,11 @@ class Server:
     def name(self) -> str:
         return self.engine.info.name
 
+    @property
+    def dependency_overrides(self) -> dict[Callable[..., Any], Callable[..., Any]]:
+        """Functions to be called in place of dependencies, for tests: `overrides[open_session] = fake_session`."""
+        return self.engine.dependency_overrides
+
     def __repr__(self) -> str:
         return f"Server({self.name!r}, {len(self.engine.tools)} tools)"
 

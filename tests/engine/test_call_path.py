@@ -12,6 +12,7 @@ import pytest
 
 from costs import functions_called, own_frames, tasks_made
 from dovetail import Context, Server
+from dovetail.engine import call_tool
 from dovetail.engine.connection import Connection
 from dovetail.engine.dispatch import handle
 from dovetail.engine.request_context import RequestContext
@@ -23,6 +24,12 @@ CALL = (
     b'{"io.modelcontextprotocol/protocolVersion":"%b","io.modelcontextprotocol/clientCapabilities":{}}}}'
 )
 WAITING = (0, 0) if sys.version_info >= (3, 12) else (1, 1)  # tasks by way of the loop, and its turns
+
+
+@pytest.fixture(autouse=True)
+def get_context_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process of its own: other tests in this one have imported it, and from then on calls set its variable."""
+    monkeypatch.setattr(call_tool, "run_in_context", None)
 
 
 class Probe:

@@ -288,18 +288,22 @@ def _bind(
 ) -> Coroutine[Any, Any, Any]:
     ctx: Context | None = None
     injected: dict[str, Any] = {}
-    if invocation.context_names or run_in_context is not None:
-        ctx = Context(engine, context, can_wait=invocation.is_async or invocation.in_thread)
+    plan = invocation.dependencies
+    if invocation.takes_context or run_in_context is not None:
+        ctx = Context(engine, context, can_wait=invocation.can_wait)
         injected = dict.fromkeys(invocation.context_names, ctx)
-    if invocation.is_async and invocation.by_name:
+    if invocation.is_async and invocation.by_name and plan is None:
         work: Coroutine[Any, Any, Any] = invocation.function(**arguments, **injected)
-    elif invocation.is_async:
+    elif invocation.is_async and plan is None:
         work = invocation.function(arguments, **injected)
     else:
         given = arguments if invocation.by_name else {}
         first = () if invocation.by_name else (arguments,)
         bound = functools.partial(invocation.function, *first, **given, **injected)
-        work = _run(engine, bound, label, in_thread=invocation.in_thread)
+        if plan is None:
+            work = _run(engine, bound, label, in_thread=invocation.in_thread)
+        else:
+            work = lazy.dependencies.start_with_dependencies(engine, context, invocation, bound, label, ctx)
     return work if ctx is None or run_in_context is None else run_in_context(ctx, work)
 
 

@@ -9,26 +9,27 @@ from dovetail.engine.context import Context
 
 T = TypeVar("T")
 
-_current: ContextVar[Context] = ContextVar("dovetail_context")
+_current: ContextVar[Context | None] = ContextVar("dovetail_context", default=None)
 
 
 def get_context() -> Context:
     """The `Context` of the tool, prompt, resource or completion that runs; raises LookupError outside of a call."""
-    try:
-        return _current.get()
-    except LookupError:
+    ctx = _current.get()
+    if ctx is None:
         raise LookupError(
-            "get_context: no call runs here. It works below a tool, prompt, resource or completion, also in the tasks "
-            "and threads that they start; pass values to code that runs at other times"
-        ) from None
+            "get_context: no call runs here. It works below a tool, prompt, resource or completion, also in their "
+            "tasks and in asyncio.to_thread; pass values to code that runs at other times, and to threads of your own"
+        )
+    return ctx
 
 
 async def _run_in_context(ctx: Context, work: Coroutine[Any, Any, T]) -> T:
-    token = _current.set(ctx)
+    outer = _current.get()  # of a call that reads a resource
+    _current.set(ctx)
     try:
         return await work
     finally:
-        _current.reset(token)
+        _current.set(outer)  # no reset of a token: a loop that died in mid-call is torn down from elsewhere
 
 
 call_tool.run_in_context = _run_in_context

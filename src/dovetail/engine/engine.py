@@ -68,6 +68,7 @@ class Engine:
         files_changed = partial(self._catalog_changed, "resources", by_files=True)
         self.resources = Resources(self.threads, options.hint, self.publish, files_changed)
         self.completers: dict[tuple[str, str, str], Completer] = {}
+        self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self.hub = Hub(self.resources.watch)
         self.audit: AuditTrail | None = lazy.audit.AuditTrail(self) if options.audit is not False else None
         self._middleware: list[Middleware] = []

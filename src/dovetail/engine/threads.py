@@ -409,6 +409,15 @@ def wait_in_thread(start: Callable[[], concurrent.futures.Future[T]]) -> T:
             job.waits_for = None
 
 
+def finish_in_thread(start: Callable[[], concurrent.futures.Future[T]]) -> T:
+    """`wait_in_thread` for work that goes on to its end, even if the call of this thread has ended."""
+    job, this_thread.job = this_thread.job, None
+    try:
+        return wait_in_thread(start)
+    finally:
+        this_thread.job = job
+
+
 @contextmanager
 def thread_slot_lent() -> Iterator[None]:
     """Lend the slot of the thread that waits for this code, while a client is asked. Use it on the loop."""

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from dovetail._lazy import lazy_modules
 
 if TYPE_CHECKING:
+    from dovetail.registry import dependencies as dependencies
     from dovetail.registry import elicitation as elicitation
     from dovetail.registry import files as files
     from dovetail.registry import prompts as prompts
@@ -12,4 +13,6 @@ if TYPE_CHECKING:
     from dovetail.registry import roots as roots
     from dovetail.registry import sampling as sampling
 
-__getattr__ = lazy_modules(__name__, "elicitation", "files", "prompts", "resources", "roots", "sampling")
+__getattr__ = lazy_modules(
+    __name__, "dependencies", "elicitation", "files", "prompts", "resources", "roots", "sampling"
+)

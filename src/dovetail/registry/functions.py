@@ -7,13 +7,17 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 from msgspec import NODEFAULT, UNSET, UnsetType
 
+from dovetail import registry
 from dovetail.errors import SetupError
-from dovetail.schema.constraints import alias_value, default_of, evaluate, is_alias, is_field
+from dovetail.schema.constraints import alias_value, default_of, evaluate, is_alias, is_depends, is_field
+
+if TYPE_CHECKING:
+    from dovetail.registry.dependencies import Plan
 
 _ARGUMENTS = ("args", "arguments", "parameters", "params", "keyword args", "keyword arguments", "other parameters")
 _DROPPED = ("returns", "return", "yields", "yield", "raises", "raise", "except", "exceptions")
@@ -110,6 +114,12 @@ class FunctionInfo(msgspec.Struct, frozen=True):
     parameters: tuple[Parameter, ...]
     injected: tuple[str, ...]  # the parameters that take the injectable class
     returns: Any = inspect.Signature.empty
+    dependencies: "Plan | None" = None
+
+    @property
+    def supplied(self) -> frozenset[str]:
+        """The parameters that the engine fills, not the client."""
+        return frozenset(self.injected).union(self.dependencies.names if self.dependencies else ())
 
 
 def inspect_function(
@@ -124,7 +134,7 @@ def inspect_function(
 
     With `open_ended`, `*args` and `**kwargs` are allowed: a raw schema describes the arguments.
     """
-    inner, bound = _innermost(function)
+    inner, bound = innermost(function)
     shown = name or str(getattr(inner, "__name__", None) or type(inner).__name__)
     where = f"{kind} {shown} ({qualified_name(inner)})"
     _refuse_uncallable(function, inner, where)
@@ -135,16 +145,19 @@ def inspect_function(
         signature = inspect.signature(function)
     except (ValueError, TypeError, NameError) as error:
         raise SetupError(f"{where}: its signature can't be read ({error}); wrap it in a def with annotations") from None
-    namespace = _Namespace(inner)
+    namespace = Namespace(inner)
     injected: list[str] = []
+    depends: dict[str, Any] = {}
     parameters: list[Parameter] = []
     for declared in signature.parameters.values():
-        if declared.name in bound or (open_ended and declared.kind in _OPEN_KINDS):
+        if declared.name in bound or (open_ended and declared.kind in OPEN_KINDS):
             continue
         here = f"{where}, parameter {declared.name}"
         _refuse_kind(declared, inner, here)
         annotation = namespace.resolve(declared.annotation, here)
-        if injectable is not None and _is_injected(annotation, injectable, here):
+        if found := find_depends(annotation, declared.default, here):
+            depends[declared.name] = registry.dependencies.read_depends(found, annotation, here)
+        elif injectable is not None and is_injected(annotation, injectable, here):
             injected.append(declared.name)
         elif injectable is not None and declared.name == "ctx" and annotation is inspect.Parameter.empty:
             raise SetupError(f"{here}: write ctx: {injectable.__name__} to have it passed in, or rename the parameter")
@@ -155,11 +168,20 @@ def inspect_function(
         name=shown,
         where=where,
         summary=summary,
-        is_async=inspect.iscoroutinefunction(_outermost(function)),
+        is_async=inspect.iscoroutinefunction(outermost(function)),
         parameters=tuple(parameters),
         injected=tuple(injected),
         returns=namespace.resolve(signature.return_annotation, f"{where}, return annotation"),
+        dependencies=registry.dependencies.Plan.compile(depends, where, injectable) if depends else None,
     )
+
+
+def find_depends(annotation: Any, default: Any, where: str) -> list[Any]:
+    """The `Depends(…)` of a parameter, in its annotation and as its default."""
+    while is_alias(annotation):
+        annotation = alias_value(annotation, where)
+    metadata = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
+    return [each for each in (*metadata, default) if is_depends(each)]
 
 
 def _parameter(declared: inspect.Parameter, annotation: Any, description: str | None, where: str) -> Parameter:
@@ -175,7 +197,7 @@ def _parameter(declared: inspect.Parameter, annotation: Any, description: str | 
     return Parameter(declared.name, annotation, default, description, factory)
 
 
-def _innermost(function: Any) -> tuple[Any, frozenset[str]]:
+def innermost(function: Any) -> tuple[Any, frozenset[str]]:
     """The function without wrappers and partials, and the parameters that a `functools.partial` has filled by name."""
     bound: set[str] = set()
     while isinstance(function, functools.partial):
@@ -184,7 +206,7 @@ def _innermost(function: Any) -> tuple[Any, frozenset[str]]:
     return inspect.unwrap(function) if callable(function) else function, frozenset(bound)
 
 
-def _outermost(function: Any) -> Any:
+def outermost(function: Any) -> Any:
     """The function that a call runs: that of a partial, or the `__call__` of a callable object."""
     while isinstance(function, functools.partial):
         function = function.func
@@ -206,12 +228,12 @@ def _refuse_uncallable(function: Any, inner: Any, where: str) -> None:
         raise SetupError(f"{where}: a class is not a function; register a function, or an object with __call__")
     if not callable(function):
         raise SetupError(f"{where}: {type(function).__name__} can't be called; register a function")
-    for each in (inner, _outermost(inner), _outermost(function)):
+    for each in (inner, outermost(inner), outermost(function)):
         if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):
             raise SetupError(f"{where}: generators are not supported; return a list instead of using yield")
 
 
-_OPEN_KINDS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+OPEN_KINDS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _REFUSED_KINDS = {
     inspect.Parameter.VAR_POSITIONAL: "*args can't be described to a caller; name each parameter",
     inspect.Parameter.VAR_KEYWORD: "**kwargs can't be described to a caller; name each parameter, or take one dict",
@@ -231,7 +253,7 @@ def _refuse_kind(declared: inspect.Parameter, function: Any, where: str) -> None
             raise SetupError(f"{where}: this is a method without its object; register the bound method, object.method")
 
 
-def _is_injected(annotation: Any, injectable: type, where: str) -> bool:
+def is_injected(annotation: Any, injectable: type, where: str) -> bool:
     """Whether it is `Context`, `Context | None` or `Annotated[Context, …]`."""
     classes = [get_origin(member) or member for member in members(annotation) if member is not type(None)]
     found = any(isinstance(cls, type) and issubclass(cls, injectable) for cls in classes)
@@ -256,11 +278,11 @@ def members(annotation: Any) -> tuple[Any, ...]:
     return (annotation,)
 
 
-class _Namespace:
+class Namespace:
     """The names that a function's annotations may use."""
 
     def __init__(self, function: Any) -> None:
-        function = _outermost(function)
+        function = outermost(function)
         self.function = inspect.unwrap(getattr(function, "__func__", function))
         self.globals: dict[str, Any] = getattr(self.function, "__globals__", {})
 
@@ -307,8 +329,15 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
     in_thread: bool
     context_names: tuple[str, ...] = ()  # the parameters that take the injected context
     by_name: bool = True  # arguments as keywords, or all of them as one mapping
-    is_direct: bool = False  # an `async def` that takes its arguments by name, and no context
+    is_direct: bool = False  # an `async def` that takes its arguments by name, and nothing else
+    dependencies: "Plan | None" = None
+    takes_context: bool = False  # itself, or a dependency
     timeout: float | UnsetType | None = UNSET  # UNSET: that of the server
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether the function can wait for the loop."""
+        return self.is_async or self.in_thread
 
     @classmethod
     def from_info(cls, info: FunctionInfo, options: Mapping[str, Any], *, by_name: bool = True) -> "Invocation":
@@ -322,7 +351,9 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
             in_thread=not info.is_async and thread is not False,
             context_names=info.injected,
             by_name=by_name,
-            is_direct=info.is_async and by_name and not info.injected,
+            is_direct=info.is_async and by_name and not info.supplied,
+            dependencies=info.dependencies,
+            takes_context=bool(info.injected) or (info.dependencies is not None and info.dependencies.takes_context),
             timeout=options.get("timeout", UNSET),
         )
 
@@ -340,7 +371,7 @@ def argument_style(info: FunctionInfo, schema: Mapping[str, Any]) -> tuple[bool,
     of any other name takes all arguments as a mapping. Raises SetupError if neither works.
     """
     declared = inspect.signature(info.function).parameters.values()
-    parameters = {each.name: each for each in declared if each.name not in info.injected}
+    parameters = {each.name: each for each in declared if each.name not in info.supplied}
     properties: Mapping[str, Any] = schema.get("properties", {})
     if any(each.kind is each.VAR_KEYWORD for each in declared):
         return True, None

@@ -115,6 +115,12 @@ def is_field(value: Any) -> bool:
     return isinstance(value, Constraints) or _is_pydantic_field(value)
 
 
+def is_depends(value: Any) -> bool:
+    """Whether metadata or a default value is a `Depends(…)`, ours or FastAPI's, or one that was not called."""
+    is_called = hasattr(value, "dependency") and hasattr(value, "use_cache")
+    return is_called or getattr(value, "__name__", None) == "Depends"
+
+
 def default_of(metadata: Iterable[Any], where: str) -> tuple[Any, Callable[[], Any] | None]:
     """The default value (or NODEFAULT) and the default factory in the metadata of `Annotated[…]`."""
     default: Any = NODEFAULT

@@ -118,6 +118,10 @@ class ShapeBuilder:
 
     def _annotated(self, annotation: Any, where: str) -> Shape:
         inner, metadata = annotation.__origin__, annotation.__metadata__
+        if any(map(annotations.is_depends, metadata)):
+            raise SetupError(
+                f"{where}: Depends(…) is for a whole parameter; write Annotated[…, Depends(…)] around it all"
+            )
         try:
             constraints = read_metadata(metadata, where)
             if constraints.limits():

@@ -135,6 +135,7 @@ def check_route(function: Function, methods: Any) -> RouteFunction:
     untyped = (each.name for each in info.parameters if each.annotation in (Any, object))
     parameter = next(iter((*info.injected, *untyped)), None)
     others = [each.name for each in info.parameters if each.required and each.name != parameter]
+    others += info.supplied - {*info.injected}  # there are no dependencies here
     if parameter is None or others:
         where = f"{info.where}, parameter {others[0]}" if others else info.where
         raise SetupError(

@@ -1,0 +1,112 @@
+"""`get_context()`: the same `Context` in all code below a call, and none outside."""
+
+import asyncio
+from typing import Annotated, Any
+
+import pytest
+
+from dovetail import Client, Context, Depends, Server, get_context
+from dovetail.client import ElicitResult
+from official import Witness
+
+REVISIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"]
+
+
+def below() -> Any:
+    """Code that has no parameter for it."""
+    return get_context().request_id
+
+
+async def below_async() -> Any:
+    await asyncio.sleep(0)
+    return below()
+
+
+def new_server() -> Server:
+    server = Server("current", version="1.0.0")
+
+    @server.tool
+    async def everywhere(ctx: Context, dependency: Annotated[Any, Depends(below)]) -> bool:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(below_async())
+        found = [
+            dependency,
+            below(),
+            await below_async(),
+            *await asyncio.gather(below_async(), asyncio.create_task(below_async())),
+            task.result(),
+            await asyncio.to_thread(below),
+            await ctx.step("step", below),
+        ]
+        return get_context() is ctx and found == [ctx.request_id] * len(found)
+
+    @server.tool
+    def in_thread(dependency: Annotated[Any, Depends(below_async)]) -> bool:
+        ctx = get_context()
+        return [dependency, below(), ctx.wait(below_async())] == [ctx.request_id] * 3
+
+    @server.tool(thread=False)
+    def on_the_loop() -> bool:
+        return below() is not None
+
+    @server.resource("current://one")
+    async def one() -> str:
+        return f"{get_context().protocol_version} {id(get_context())}"
+
+    @server.prompt
+    def greeting() -> str:
+        return get_context().protocol_version
+
+    @server.completion(prompt="greeting", argument="name")
+    def names(value: str) -> list[str]:
+        return [get_context().protocol_version]
+
+    @server.tool
+    async def nested() -> bool:
+        """What a call reads has a context of its own, and this one is back afterwards."""
+        ctx = get_context()
+        (contents,) = await ctx.read_resource("current://one")
+        return contents.text != f"{ctx.protocol_version} {id(ctx)}" and get_context() is ctx
+
+    @server.tool
+    async def asks() -> str:
+        return str((await get_context().elicit("Who?", str)).data)
+
+    return server
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_it_is_there_in_all_code_of_a_call(revision: str, witness: Witness) -> None:
+    async with Client(new_server(), protocol_version=revision, transcript=witness.see) as client:
+        tools = ["everywhere", "in_thread", "on_the_loop", "nested"]
+        results = await asyncio.gather(*(client.call_tool(name) for name in tools * 3))
+        assert [result.text for result in results] == ["true"] * 12
+        (contents,) = await client.read_resource("current://one")
+        assert (contents.text or "").startswith(revision)
+        (message,) = (await client.get_prompt("greeting")).messages
+        assert getattr(message.content, "text", None) == revision
+        assert (await client.complete(prompt="greeting", argument="name", value="")).values == [revision]
+
+
+@pytest.mark.parametrize("revision", REVISIONS[2:])
+async def test_it_asks_also_when_the_function_runs_again(revision: str) -> None:
+    answer = ElicitResult("accept", {"value": "me"})
+    async with Client(new_server(), protocol_version=revision, elicitation_handler=lambda request: answer) as client:
+        assert (await client.call_tool("asks")).text == "me"
+
+
+async def test_there_is_none_outside_of_a_call() -> None:
+    with pytest.raises(LookupError, match="get_context: no call runs here"):
+        get_context()
+    server = new_server()
+
+    @server.middleware
+    async def around(request: Any, call_next: Any) -> Any:
+        with pytest.raises(LookupError):
+            get_context()
+        return await call_next(request)
+
+    async with Client(server) as client:
+        assert (await client.call_tool("nested")).text == "true"
+        with pytest.raises(LookupError):
+            get_context()
