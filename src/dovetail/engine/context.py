@@ -27,7 +27,9 @@ from dovetail.schema.encode import OutputError, to_jsonable
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
+    from dovetail.engine.caller_state import CallerState
     from dovetail.engine.engine import Engine
+    from dovetail.engine.handles import Handle
     from dovetail.protocol.elicitation import InputRequest
     from dovetail.registry.elicitation import Elicited, Titles
     from dovetail.registry.roots import Root
@@ -124,6 +126,21 @@ class Context:
     def cancelled(self) -> Cancellation:
         """Check it, await it, or `.wait()` for it in a thread."""
         return self._cancellation
+
+    # ── state ──
+
+    @property
+    def state(self) -> "CallerState":
+        """Values of the caller that outlive the call: of its user, else its session, on stdio of the local user."""
+        self._context.uses_state = True
+        return lazy.caller_state.CallerState(self._engine, self._context, self._named)
+
+    def new_handle(self, value: T, type: "type[T] | None" = None, *, ttl: float | None = None) -> "Coro[Handle[T]]":
+        """Store a value and give out its id, for `Handle[T]` parameters; `type` if it is not the value's own class.
+
+        It expires `ttl` seconds after its last update, `Server(state_ttl=)` if None.
+        """
+        return self._named("new_handle", lazy.handles.new_handle(self._engine, self._context, value, type, ttl))
 
     # ── notifications to the client ──
 
