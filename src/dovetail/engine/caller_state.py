@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from dovetail.engine.request_context import RequestContext, running_step, server_requests_of
-from dovetail.errors import Busy, SetupError, StateError, ToolError
+from dovetail.errors import SetupError, StateError, ToolBusy, ToolError
 from dovetail.registry.values import StoredType, encode_stored, stored_type
 from dovetail.schema.encode import decode_json, encode_json
 from dovetail.state.base import Codec, Conflict, StoreFull
@@ -33,7 +33,7 @@ Named = Callable[[str, Coro[Any]], Coro[Any]]  # gives a coroutine the name that
 
 MAX_KEY = 128  # characters
 MAX_TRIES = 100  # of a write, while other workers are faster
-MAX_PAUSE = 0.05  # seconds between two tries
+MAX_PAUSE = 0.02  # seconds between two tries
 MAX_SESSION_TTL = 86_400.0  # seconds; a session has ended long before
 
 UNKNOWN_CALLER = (
@@ -119,7 +119,7 @@ async def change_record(engine: "Engine", key: str, change: Callable[[bytes | No
                 await asyncio.sleep(random.uniform(0, min(0.001 * 2**attempt, MAX_PAUSE)))
             else:
                 return write.result
-    raise Busy("The server's workers change the same state too often now; try again later")
+    raise ToolBusy("Other calls change the same state all the time; try again later")
 
 
 async def write_once(
