@@ -12,6 +12,7 @@ import inspect
 import os
 import random
 from collections.abc import Awaitable, Callable, Coroutine
+from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 from weakref import WeakValueDictionary
 
@@ -216,9 +217,9 @@ class CallerState:
     @overload
     def update(self, key: str, function: Callable[[T | None], T], type: type[T]) -> Coro[T]: ...
     @overload
-    def update(
-        self, key: str, function: Callable[[Any], Any], type: Any = Any, default: Any = None
-    ) -> Coro[Any]: ...  # fmt: skip
+    def update(self, key: str, function: Callable[[Any], Any], *, default: Any = None) -> Coro[Any]: ...
+    @overload
+    def update(self, key: str, function: Callable[[Any], Any], type: UnionType, default: Any = None) -> Coro[Any]: ...
     def update(self, key: str, function: Callable[[Any], Any], type: Any = Any, default: Any = None) -> Coro[Any]:
         """Replace a value by what `function` returns for it, or for the default; gives the new value.
 
