@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+import pydantic
 import pytest
 
 import state_program
@@ -33,6 +34,27 @@ class Shelf:
     first: Handle[Basket]
     others: list[Handle[Basket]] = field(default_factory=list)
     spare: Handle[Basket] | None = None
+
+
+class Cart(pydantic.BaseModel):
+    basket: Handle[Basket]
+    more: list[Handle[Basket]] = []
+
+
+async def test_a_field_of_a_pydantic_model() -> None:
+    async def tool(cart: Cart) -> Cart:
+        assert {type(each) for each in (cart.basket, *cart.more)} == {Handle[Basket]}
+        await cart.basket.load()
+        return cart
+
+    server = create_server()
+    server.add_tool(tool)
+    async with Client(server) as client:
+        id = (await client.call_tool("fill")).data
+        cart = {"basket": id, "more": [id]}
+        assert (await client.call_tool("tool", {"cart": cart})).data == cart
+        schema = next(each.input_schema for each in await client.list_tools() if each.name == "tool")
+    assert schema["properties"]["cart"]["properties"]["basket"]["type"] == "string"
 
 
 async def test_a_handle_is_a_string_wherever_it_stands() -> None:

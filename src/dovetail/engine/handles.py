@@ -58,6 +58,11 @@ class Handle(str, Generic[T]):
         except TypeError:  # it has no hash
             return _make_class(type_)
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Callable[[Any], Any]) -> dict[str, Any]:
+        """For fields of pydantic models: a string, of which the handle is made."""
+        return {"type": "function-after", "function": {"type": "no-info", "function": source}, "schema": handler(str)}
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self[:4]!r}…)"  # the rest is as good as a password
 
