@@ -215,7 +215,7 @@ BAD_USES = {
 }  # fmt: skip
 BAD_TYPES = {
     "stored type Lock, parameter value: Lock has no JSON form": lambda ctx: ctx.state.get("word", asyncio.Lock),
-    "give the type itself": lambda ctx: ctx.state.get("word", "Trip"),
+    "Trip can't be resolved": lambda ctx: ctx.state.get("word", "Trip"),
     "the function of an update is plain": lambda ctx: ctx.state.update("x", asyncio.sleep, default=0),
 }  # fmt: skip
 
@@ -240,7 +240,7 @@ async def test_wrong_uses_are_clear_errors_that_change_nothing(caplog: pytest.Lo
 
     @server.tool(thread=False)
     def hurried(ctx: Context) -> str:
-        with pytest.raises(RuntimeError, match=r"ctx\.state\.get: a def function with thread=False can't wait"):
+        with pytest.raises(RuntimeError, match=r"ctx\.state: a def function with thread=False can't wait"):
             ctx.state.get("word")
         return "refused"
 

@@ -7,11 +7,13 @@ process writers of one record take turns, so that only workers compete.
 
 import asyncio
 import copy
+import functools
 import hashlib
 import inspect
 import os
 import random
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 from weakref import WeakValueDictionary
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 D = TypeVar("D")
 Coro: TypeAlias = Coroutine[Any, Any, T]
-Named = Callable[[str, Coro[Any]], Coro[Any]]  # gives a coroutine the name that authors know it by
 
 MAX_KEY = 128  # characters
 MAX_TRIES = 100  # of a write, while other workers are faster
@@ -88,8 +89,8 @@ class Write(NamedTuple, Generic[T]):
     """What a change of a record comes to."""
 
     result: T
-    data: bytes | None = None  # None: the record stays as it is
-    ttl: float = 0.0
+    data: bytes | None  # None: there is no record, and none is made
+    ttl: float
 
 
 async def store_record(engine: "Engine", key: str, data: bytes, ttl: float, version: int, before: int = 0) -> None:
@@ -157,12 +158,11 @@ class CallerState:
     Reads see what is stored now. Writes are steps: once in a call, however often its function runs.
     """
 
-    __slots__ = ("_context", "_engine", "_named")
+    __slots__ = ("_context", "_engine")
 
-    def __init__(self, engine: "Engine", context: RequestContext, named: Named) -> None:
+    def __init__(self, engine: "Engine", context: RequestContext) -> None:
         self._engine = engine
         self._context = context
-        self._named = named
 
     @overload
     def get(self, key: str, type: type[T]) -> Coro[T | None]: ...
@@ -170,47 +170,24 @@ class CallerState:
     def get(self, key: str, type: type[T], default: D) -> Coro[T | D]: ...
     @overload
     def get(self, key: str, type: Any = Any, default: Any = None) -> Coro[Any]: ...
-    def get(self, key: str, type: Any = Any, default: Any = None) -> Coro[Any]:
+    async def get(self, key: str, type: Any = Any, default: Any = None) -> Any:
         """The value as this type, or the default if there is none. Raises StateError if it does not fit the type."""
-        return self._named("state.get", self._get(key, type, default))
-
-    async def _get(self, key: str, type: Any, default: Any) -> Any:
-        _check_key(key)
+        subject = _checked_subject(key)
         encoded = (await self._values()).get(key)
-        return default if encoded is None else stored_type(type).decode(encoded, f"ctx.state[{key!r}]")
+        return default if encoded is None else stored_type(type).decode(encoded, subject)
 
-    def keys(self) -> Coro[list[str]]:
-        return self._named("state.keys", self._keys())
-
-    async def _keys(self) -> list[str]:
+    async def keys(self) -> list[str]:
         return list(await self._values())
 
-    def set(self, key: str, value: Any) -> Coro[None]:
+    async def set(self, key: str, value: Any) -> None:
         """Store a value: all that a tool may return. Raises StoreFull beyond the quota."""
-        return self._named("state.set", self._set(key, value))
+        encoded = encode_stored(value, _checked_subject(key))
+        await self._change(f"state.set {key}", lambda values: values.update({key: encoded}))
 
-    async def _set(self, key: str, value: Any) -> None:
-        _check_key(key)
-        encoded = encode_stored(value, f"ctx.state[{key!r}]")
-
-        def change(values: Values) -> tuple[bool, None]:
-            values[key] = encoded
-            return True, None
-
-        await self._change(f"state.set {key}", change)
-
-    def delete(self, key: str) -> Coro[bool]:
+    async def delete(self, key: str) -> bool:
         """Delete a value; False if there was none."""
-        return self._named("state.delete", self._delete(key))
-
-    async def _delete(self, key: str) -> bool:
-        _check_key(key)
-
-        def change(values: Values) -> tuple[bool, bool]:
-            was_there = values.pop(key, None) is not None
-            return was_there, was_there
-
-        return bool(await self._change(f"state.delete {key}", change))
+        _checked_subject(key)
+        return bool(await self._change(f"state.delete {key}", lambda values: values.pop(key, None) is not None))
 
     @overload
     def update(self, key: str, function: Callable[[T], T], type: type[T], default: T) -> Coro[T]: ...
@@ -220,22 +197,18 @@ class CallerState:
     def update(self, key: str, function: Callable[[Any], Any], *, default: Any = None) -> Coro[Any]: ...
     @overload
     def update(self, key: str, function: Callable[[Any], Any], type: UnionType, default: Any = None) -> Coro[Any]: ...
-    def update(self, key: str, function: Callable[[Any], Any], type: Any = Any, default: Any = None) -> Coro[Any]:
+    async def update(self, key: str, function: Callable[[Any], Any], type: Any = Any, default: Any = None) -> Any:
         """Replace a value by what `function` returns for it, or for the default; gives the new value.
 
         No update of another call is lost: if one comes between, the plain `function` runs again with its outcome.
         """
-        return self._named("state.update", self._update(key, function, type, default))
+        subject, type_ = _checked_subject(key), stored_type(type)
 
-    async def _update(self, key: str, function: Callable[[Any], Any], type: Any, default: Any) -> Any:
-        _check_key(key)
-        subject, type_ = f"ctx.state[{key!r}]", stored_type(type)
-
-        def change(values: Values) -> tuple[bool, Any]:
+        def change(values: Values) -> Any:
             encoded = values.get(key)
             current = copy.deepcopy(default) if encoded is None else type_.decode(encoded, subject)
             values[key] = apply_update(function, current, type_, subject)
-            return True, decode_json(values[key])
+            return decode_json(values[key])
 
         return type_.decode(encode_json(await self._change(f"state.update {key}", change)), subject)
 
@@ -249,18 +222,17 @@ class CallerState:
         entry = await self._engine.state.get(self._record_key())
         return _decode_values(None if entry is None else entry.value)
 
-    async def _change(self, name: str, change: Callable[[Values], tuple[bool, Any]]) -> Any:
-        """Change the values in a step; `change` says whether it has changed them, and its result, which is JSON."""
-        key, ttl = self._record_key(), default_ttl(self._engine, self._context)
+    async def _change(self, name: str, change: Callable[[Values], Any]) -> Any:
+        """Change the values in a step; gives what `change` returns, which is JSON."""
+        engine, key, ttl = self._engine, self._record_key(), default_ttl(self._engine, self._context)
 
-        def change_values(current: bytes | None) -> Write[Any]:
+        def change_record_of_caller(current: bytes | None) -> Write[Any]:
             values = _decode_values(current)
-            is_changed, result = change(values)
-            return Write(result, _codec.encode(values) if is_changed else None, ttl)
+            result = change(values)
+            return Write(result, _codec.encode(values) if values or current else None, ttl)
 
-        return await write_once(
-            self._engine, self._context, name, lambda: change_record(self._engine, key, change_values)
-        )
+        write = functools.partial(change_record, engine, key, change_record_of_caller)
+        return await write_once(engine, self._context, name, write)
 
 
 def _decode_values(data: bytes | None) -> Values:
@@ -270,10 +242,9 @@ def _decode_values(data: bytes | None) -> Values:
     return values
 
 
-def _check_key(key: object) -> None:
-    try:
+def _checked_subject(key: object) -> str:
+    """How texts name the value of a key; raises StateError for one that is not possible."""
+    with suppress(UnicodeEncodeError):
         if isinstance(key, str) and 0 < len(key) <= MAX_KEY and key.encode():
-            return
-    except UnicodeEncodeError:
-        pass
+            return f"ctx.state[{key!r}]"
     raise StateError(f"ctx.state: a key is a text of 1 to {MAX_KEY} characters; this is {str(key)[:40]!r}")

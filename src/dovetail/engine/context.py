@@ -132,8 +132,9 @@ class Context:
     @property
     def state(self) -> "CallerState":
         """Values of the caller that outlive the call: of its user, else its session, on stdio of the local user."""
+        self._check_can_wait("state")
         self._context.uses_state = True
-        return lazy.caller_state.CallerState(self._engine, self._context, self._named)
+        return lazy.caller_state.CallerState(self._engine, self._context)
 
     def new_handle(self, value: T, type: "type[T] | None" = None, *, ttl: float | None = None) -> "Coro[Handle[T]]":
         """Store a value and give out its id, for `Handle[T]` parameters; `type` if it is not the value's own class.
@@ -386,11 +387,17 @@ class Context:
 
     def _named(self, name: str, coroutine: Coro[T]) -> Coro[T]:
         """Name the coroutine: Python shows the name in its warning if the author forgets to await it."""
-        if not self._can_wait:
+        try:
+            self._check_can_wait(name)
+        except RuntimeError:
             coroutine.close()
-            raise RuntimeError(f"ctx.{name}: a def function with thread=False can't wait; leave out thread=False")
+            raise
         setattr(coroutine, "__qualname__", f"ctx.{name}")  # noqa: B010  # of every coroutine, but not in its type
         return coroutine
+
+    def _check_can_wait(self, name: str) -> None:
+        if not self._can_wait:
+            raise RuntimeError(f"ctx.{name}: a def function with thread=False can't wait; leave out thread=False")
 
 
 def _loggable(data: Any) -> Any:

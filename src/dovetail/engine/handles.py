@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from dovetail.engine.caller_state import Write, apply_update, change_record, default_ttl, state_owner, store_record
-from dovetail.engine.caller_state import write_once as once
+from dovetail.engine.caller_state import (
+    Write,
+    apply_update,
+    change_record,
+    default_ttl,
+    state_owner,
+    store_record,
+    write_once,
+)
 from dovetail.engine.current_context import get_context
 from dovetail.engine.request_context import RequestContext
 from dovetail.errors import SetupError, ToolError
@@ -122,7 +129,7 @@ async def new_handle(
         await store_record(engine, _key(id), _codec.encode(record), ttl, 0)
         return id
 
-    return made(await once(engine, context, f"new_handle {made._type_name[:100]}", write))
+    return made(await write_once(engine, context, f"new_handle {made._type_name[:100]}", write))
 
 
 async def _load(engine: "Engine", context: RequestContext, handle: Handle[T]) -> T:
@@ -142,7 +149,7 @@ async def _update(
         return Write(decode_json(encoded), data, record.ttl)
 
     key = _key(handle)
-    result = await once(engine, context, f"update {key}", lambda: change_record(engine, key, change))
+    result = await write_once(engine, context, f"update {key}", lambda: change_record(engine, key, change))
     return _decode(handle, encode_json(result))
 
 
@@ -154,7 +161,7 @@ async def _delete(engine: "Engine", context: RequestContext, handle: Handle[T]) 
         _find(engine, context, handle, None if entry is None else entry.value)
         await engine.state.delete(key)
 
-    await once(engine, context, f"delete {key}", write)
+    await write_once(engine, context, f"delete {key}", write)
 
 
 def _key(id: str) -> str:

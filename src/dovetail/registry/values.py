@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import NODEFAULT
 
-from dovetail.errors import ArgumentError, SetupError, StateError
+from dovetail.errors import ArgumentError, StateError
 from dovetail.registry.arguments import Arguments
 from dovetail.registry.functions import FunctionInfo, Parameter
 from dovetail.schema.encode import OutputError, encode_json
@@ -34,13 +34,10 @@ _cached_type = functools.lru_cache(maxsize=1024)(StoredType)
 
 def stored_type(annotation: Any) -> StoredType:
     """The compiled type. Raises SetupError for one without a JSON form."""
-    if isinstance(annotation, str):
-        raise SetupError(f"stored type {annotation!r}: give the type itself, not its name")
     try:
-        hash(annotation)
-    except TypeError:  # metadata of `Annotated`, such as a list
+        return _cached_type(annotation)
+    except TypeError:  # it has no hash: the metadata of `Annotated` may be a list
         return StoredType(annotation)
-    return _cached_type(annotation)
 
 
 def encode_stored(value: Any, subject: str) -> bytes:
