@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 J = TypeVar("J", bound=bool | int | float | str | list[Any] | Mapping[str, Any] | None)  # unchanged by JSON
 Coro: TypeAlias = Coroutine[Any, Any, T]
+CAN_NOT_WAIT = "ctx.{}: a def function with thread=False can't wait; leave out thread=False"
 
 
 @functools.cache
@@ -132,7 +133,8 @@ class Context:
     @property
     def state(self) -> "CallerState":
         """Values of the caller that outlive the call: of its user, else its session, on stdio of the local user."""
-        self._check_can_wait("state")
+        if not self._can_wait:
+            raise RuntimeError(CAN_NOT_WAIT.format("state"))
         self._context.uses_state = True
         return lazy.caller_state.CallerState(self._engine, self._context)
 
@@ -387,17 +389,11 @@ class Context:
 
     def _named(self, name: str, coroutine: Coro[T]) -> Coro[T]:
         """Name the coroutine: Python shows the name in its warning if the author forgets to await it."""
-        try:
-            self._check_can_wait(name)
-        except RuntimeError:
+        if not self._can_wait:
             coroutine.close()
-            raise
+            raise RuntimeError(CAN_NOT_WAIT.format(name))
         setattr(coroutine, "__qualname__", f"ctx.{name}")  # noqa: B010  # of every coroutine, but not in its type
         return coroutine
-
-    def _check_can_wait(self, name: str) -> None:
-        if not self._can_wait:
-            raise RuntimeError(f"ctx.{name}: a def function with thread=False can't wait; leave out thread=False")
 
 
 def _loggable(data: Any) -> Any:
