@@ -250,6 +250,14 @@ async def look_over_the_fence(client: Client) -> None:
     assert fenced.data.replace(first, "untrusted-9f86d081884c7d659a2feaa0c55ad015") in page
 
 
+async def fill_a_basket(client: Client) -> None:
+    basket = (await client.call_tool("new_basket")).data
+    for item, items in {"tea": ["tea"], "milk": ["tea", "milk"]}.items():
+        assert (await client.call_tool("put", {"basket": basket, "item": item})).data == items
+    assert (await client.call_tool("buy", {"basket": basket})).data == "You bought tea, milk."
+    await fail("buy", basket=basket, says="There is no Basket with this id")(client)
+
+
 REVIEW = "Please review this python code:\nx = 1"
 LETTER = [("user", ""), ("user", "Continue this letter."), ("assistant", "Dear")]
 BOOKED = "Ada and 0 more, 2 nights from 2026-05-01, board: none"
@@ -373,6 +381,13 @@ SCENARIOS: dict[str, list[Step]] = {
     "auth_scopes": [call("wait", gives="Not yet."), refuse("tools/call", name="plan", says="Unknown tool: plan")],
     "audit": [read_the_journal],
     "untrusted": [look_over_the_fence],
+    "state": [
+        call("where", gives="Nowhere."),
+        call("turn_to", book="Emma", page=12, gives=""),
+        call("where", gives="Emma, page 12"),
+        *(call("read_on", pages=3, gives=read) for read in (3, 6)),
+    ],
+    "state_handles": [fill_a_basket],
     "limits": [
         fail("assemble", says="did not finish within 0.05 s"),
     ],

@@ -74,6 +74,7 @@ def test_a_server_on_stdio_loads_only_what_every_server_needs() -> None:
     ours = {name for name in loaded if name.split(".")[0] == "dovetail"}
     others = loaded - ours - loaded_after("import asyncio, msgspec")
     assert len(ours) <= OURS_AT_MOST, sorted(ours)
+    assert not any(name.startswith("dovetail.state.") for name in ours)
     assert len(others) <= OTHERS_AT_MOST, sorted(others)
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dovetail.engine.context import Context as Context
     from dovetail.engine.current_context import get_context as get_context
     from dovetail.engine.dispatch import CallNext as CallNext
+    from dovetail.engine.handles import Handle as Handle
     from dovetail.engine.request_context import Cancellation as Cancellation
     from dovetail.engine.subscriptions import Change as Change
     from dovetail.errors import AnswerTimeout as AnswerTimeout
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from dovetail.errors import QuestionFailed as QuestionFailed
     from dovetail.errors import ServerError as ServerError
     from dovetail.errors import SetupError as SetupError
+    from dovetail.errors import StateError as StateError
     from dovetail.errors import ToolError as ToolError
     from dovetail.errors import TooManyRequests as TooManyRequests
     from dovetail.errors import UrlElicitationRequired as UrlElicitationRequired
@@ -78,6 +80,8 @@ if TYPE_CHECKING:
     from dovetail.registry.sampling import Sampled as Sampled
     from dovetail.schema.constraints import Field as Field
     from dovetail.server import Server as Server
+    from dovetail.state.base import StoreFull as StoreFull
+    from dovetail.state.base import StoreUnavailable as StoreUnavailable
     from dovetail.toolregistry import ToolPage as ToolPage
     from dovetail.toolregistry import ToolRegistry as ToolRegistry
     from dovetail.transports.http.app import HttpApp as HttpApp
@@ -97,12 +101,13 @@ _NAMES = {
     "engine.context": ["ClientInfo", "Context"],
     "engine.current_context": ["get_context"],
     "engine.dispatch": ["CallNext"],
+    "engine.handles": ["Handle"],
     "engine.request_context": ["Cancellation"],
     "engine.subscriptions": ["Change"],
     "errors": [
         "AnswerTimeout", "ArgumentError", "BadResponse", "Busy", "ConnectionLost", "DovetailError",
         "MissingCapability", "NotApproved", "NotFound", "NotSignedIn", "ProtocolError", "QuestionFailed",
-        "ServerError", "SetupError", "TooManyRequests", "ToolError", "UrlElicitationRequired",
+        "ServerError", "SetupError", "StateError", "TooManyRequests", "ToolError", "UrlElicitationRequired",
     ],
     "protocol.capabilities": ["Completion"],
     "protocol.elicitation": ["InputRequired"],
@@ -120,6 +125,7 @@ _NAMES = {
     "registry.sampling": ["Sample", "Sampled"],
     "schema.constraints": ["Field"],
     "server": ["Server"],
+    "state.base": ["StoreFull", "StoreUnavailable"],
     "toolregistry": ["ToolPage", "ToolRegistry"],
     "transports.http.app": ["HttpApp"],
     "transports.http.routes": ["RouteRequest", "RouteResponse"],

@@ -13,6 +13,7 @@ DovetailError
     ArgumentError         the arguments of a call do not fit; lists all problems
     QuestionFailed        the client could not, or would not, answer a request of the server
       AnswerTimeout       the client did not answer in time
+  StateError              a value of `ctx.state` or a Handle that can't be stored, or not be read as its type
   UrlElicitationRequired  raised by authors: the user has to open a URL before the call can be made
   SetupError              a wrong registration; names the function, the parameter and the fix
   ServerError             (client side) the server responded with a JSON-RPC error
@@ -150,6 +151,10 @@ class QuestionFailed(ToolError):
 
 class AnswerTimeout(QuestionFailed, TimeoutError):
     """The client did not answer a request of the server in time."""
+
+
+class StateError(DovetailError):
+    """A value of `ctx.state` or of a `Handle` can't be stored, or not be read as its type. Its text is for authors."""
 
 
 class _ElicitUrl(Protocol):

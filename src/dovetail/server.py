@@ -214,11 +214,11 @@ class Server:
             transports.serve.serve_http(self.engine, self.http_options(options, running=True), owner=self)
         elif transport != "stdio":
             raise SetupError(f'Server.run: transport={transport!r} is unknown; use "stdio" or "http"')
-        elif options:
+        elif others := sorted(options.keys() - {"state"}):
             checked_options(options, [*transports.http.options.RunOptions.__annotations__, "transport"], "Server.run")
-            raise SetupError(f'Server.run: only for transport="http": {", ".join(sorted(options))}')
+            raise SetupError(f'Server.run: only for transport="http": {", ".join(others)}')
         else:
-            transports.stdio.serve_stdio(self.engine, owner=self)
+            transports.stdio.serve_stdio(self.engine, owner=self, state=options.get("state"))
 
     def custom_route(self, path: str, *, methods: Sequence[str] = ("GET",)) -> Callable[[F], F]:
         """Register an HTTP route of your own beside the MCP endpoint."""

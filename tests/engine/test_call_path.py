@@ -19,6 +19,7 @@ from dovetail.engine.request_context import RequestContext
 from dovetail.protocol import inbound, jsonrpc
 from wire import MODERN
 
+pytestmark = pytest.mark.usefixtures("without_current_context")
 CALL = (
     b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t0","arguments":{"a":1},"_meta":'
     b'{"io.modelcontextprotocol/protocolVersion":"%b","io.modelcontextprotocol/clientCapabilities":{}}}}'

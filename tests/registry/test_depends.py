@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import fastapi
 import pytest
 
-from dovetail import Client, Context, Depends, PageRequest, PageResponse, Server, SetupError, ToolRegistry
+from dovetail import Client, Context, Depends, RouteRequest, RouteResponse, Server, SetupError, ToolRegistry
 
 
 class Session:
@@ -274,8 +274,8 @@ def test_a_wrong_dependency_is_refused(annotation: Any, default: Any, words: str
 
 
 def test_a_page_has_no_dependencies() -> None:
-    def page(request: PageRequest, db: Session = Depends(open_session)) -> PageResponse:
-        return PageResponse(db.name)
+    def page(request: RouteRequest, db: Session = Depends(open_session)) -> RouteResponse:
+        return RouteResponse(db.name)
 
-    with pytest.raises(SetupError, match="parameter db: a page gets the request and nothing else"):
+    with pytest.raises(SetupError, match="parameter db: a route gets the request and nothing else"):
         Server("pages").custom_route("/page")(page)

@@ -61,11 +61,11 @@ class NaiveState:
         self.logs = {name: log for name, log in self.logs.items() if log.expires > now}
         return self
 
-    def write(self, name: str, value: bytes, expires: float) -> Outcome:
+    def write(self, name: str, value: bytes, expires: float, *, is_counter: bool = False) -> Outcome:
         sizes = {key: len(key) + len(self.keys[key].value) for key in self.keys}
         grows = name not in sizes or len(value) > len(self.keys[name].value)
         sizes[name] = len(name) + len(value)
-        share = self.share(name) if name not in self.keys else 1
+        share = 1 if is_counter and name in self.keys else self.share(name)
         if self.is_bounded and grows and sum(sizes.values()) > MAX_ENTRY_BYTES * share:
             return StoreFull
         if name not in self.keys and self.full(name):
@@ -89,7 +89,8 @@ class NaiveState:
         if known is not None and known.value not in {b"%d" % number for number in range(-100, 100)}:
             return ValueError
         total = n + (int(known.value) if known else 0)
-        written = self.write(name, b"%d" % total, known.expires if known else self.now + ttl)
+        expires = known.expires if known else self.now + ttl
+        written = self.write(name, b"%d" % total, expires, is_counter=True)
         return StoreFull if written is StoreFull else total
 
     def append(self, name: str, data: bytes, keep: int, ttl: float) -> Outcome:

@@ -139,7 +139,9 @@ class TestCallersShare:
         count = await fill_up(small, prefix)
         with pytest.raises(StoreFull):
             await small.put("dpop/more", PIECE, ttl=LONG)  # all prefixes together
-        await small.put(f"{prefix}1", bytes(900), ttl=LONG)
+        with pytest.raises(StoreFull):
+            await small.put(f"{prefix}1", 3 * PIECE, ttl=LONG)  # nor by growing
+        await small.put(f"{prefix}1", bytes(len(PIECE)), ttl=LONG)
         for name in ("dpop", "dpops/", "session/dpop/", "/dpop/", ""):  # are none of them
             await small.put(name, b"", ttl=LONG)
         assert count / 5 < await fill_up(small) < count / 2
@@ -178,7 +180,9 @@ class TestCallersShare:
         for attempt in attempts(state, "rate/more"):
             with pytest.raises(StoreFull, match="full"):
                 await attempt()
-        await state.put("dpop/0", b"changed", ttl=LONG, if_version=version)
+        with pytest.raises(StoreFull, match="full"):
+            await state.put("dpop/0", b"changed", ttl=LONG, if_version=version)
+        await state.put("dpop/0", b"", ttl=LONG, if_version=version)
         for n, attempt in enumerate(attempts(state, "session/1")):
             await state.delete("session/1")
             assert await attempt(), n

@@ -19,6 +19,7 @@ EXAMPLES = """
 Examples:
   dovetail run                                     the bundled reference server, http://127.0.0.1:8000/console/
   dovetail run server.py                           the Server object in server.py, over stdio
+  dovetail run server.py --state sqlite:state.db   the same, with state that outlives it
   dovetail run server.py:weather                   the one of that name, or made by the function of that name
   dovetail run package.module:server --transport http --port 9000
   dovetail run server.py --transport http --host 0.0.0.0 --workers 4 --allowed-hosts mcp.example.com
@@ -33,7 +34,7 @@ HELP = {
     "port": "Port to listen at; 0 for any that is free.",
     "path": "Path of the MCP endpoint.",
     "workers": "Number of processes.",
-    "state": "Where sessions live: redis://host/0, rediss://, redis+sentinel://, sqlite:///path. For several hosts.",
+    "state": "Where sessions and state live: redis://host/0, rediss://, redis+sentinel://, sqlite:///path.",
     "sse": "Also serve HTTP+SSE of 2024-11-05, at /sse.",
     "stateless": "Serve older clients without sessions.",
     "allowed_hosts": "Host names that requests may carry, as in example.com or *.example.com. Repeat, or use commas.",
@@ -130,7 +131,8 @@ def command(
     transport = transport or ("stdio" if target else "http")
     given = {name: value for name, value in options.items() if value is not None}
     if transport != "http":
-        if typed := [*given, *_typed(console=console, console_remote=console_remote)]:
+        others = [name for name in given if name != "state"]
+        if typed := [*others, *_typed(console=console, console_remote=console_remote)]:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in typed)
             raise click.UsageError(f"{flags}: only with --transport http")
         console = False

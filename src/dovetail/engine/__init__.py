@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from dovetail.engine import caller_state as caller_state
     from dovetail.engine import dependencies as dependencies
     from dovetail.engine import file_watcher as file_watcher
+    from dovetail.engine import handles as handles
     from dovetail.engine import input_required as input_required
     from dovetail.engine import progress as progress
     from dovetail.engine import rate_limits as rate_limits
@@ -17,6 +18,6 @@ if TYPE_CHECKING:
     from dovetail.engine import server_requests as server_requests
 
 __getattr__ = lazy_modules(
-    __name__, "access", "audit", "caller_state", "dependencies", "file_watcher", "input_required", "progress",
+    __name__, "access", "audit", "caller_state", "dependencies", "file_watcher", "handles", "input_required", "progress",
     "rate_limits", "request_state", "server_requests",
 )  # fmt: skip

@@ -27,7 +27,9 @@ from dovetail.schema.encode import OutputError, to_jsonable
 
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
+    from dovetail.engine.caller_state import CallerState
     from dovetail.engine.engine import Engine
+    from dovetail.engine.handles import Handle
     from dovetail.protocol.elicitation import InputRequest
     from dovetail.registry.elicitation import Elicited, Titles
     from dovetail.registry.roots import Root
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 J = TypeVar("J", bound=bool | int | float | str | list[Any] | Mapping[str, Any] | None)  # unchanged by JSON
 Coro: TypeAlias = Coroutine[Any, Any, T]
+CAN_NOT_WAIT = "ctx.{}: a def function with thread=False can't wait; leave out thread=False"
 
 
 @functools.cache
@@ -124,6 +127,23 @@ class Context:
     def cancelled(self) -> Cancellation:
         """Check it, await it, or `.wait()` for it in a thread."""
         return self._cancellation
+
+    # ── state ──
+
+    @property
+    def state(self) -> "CallerState":
+        """Values of the caller that outlive the call: of its user, else its session, on stdio of the local user."""
+        if not self._can_wait:
+            raise RuntimeError(CAN_NOT_WAIT.format("state"))
+        self._context.uses_state = True
+        return lazy.caller_state.CallerState(self._engine, self._context)
+
+    def new_handle(self, value: T, type: "type[T] | None" = None, *, ttl: float | None = None) -> "Coro[Handle[T]]":
+        """Store a value and give out its id, for `Handle[T]` parameters; `type` if it is not the value's own class.
+
+        It expires `ttl` seconds after its last update, `Server(state_ttl=)` if None.
+        """
+        return self._named("new_handle", lazy.handles.new_handle(self._engine, self._context, value, type, ttl))
 
     # ── notifications to the client ──
 
@@ -371,7 +391,7 @@ class Context:
         """Name the coroutine: Python shows the name in its warning if the author forgets to await it."""
         if not self._can_wait:
             coroutine.close()
-            raise RuntimeError(f"ctx.{name}: a def function with thread=False can't wait; leave out thread=False")
+            raise RuntimeError(CAN_NOT_WAIT.format(name))
         setattr(coroutine, "__qualname__", f"ctx.{name}")  # noqa: B010  # of every coroutine, but not in its type
         return coroutine
 

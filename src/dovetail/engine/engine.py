@@ -189,10 +189,11 @@ class Engine:
             uri,
             partial(call, self, context),
             may_read=lambda rule: lazy.access.may_use(self, context, rule),
-            is_for_all=lambda: context.server_requests is None,
+            is_for_all=lambda: context.server_requests is None and not context.uses_state,
         )
-        # What depends on a user's answer is without a cache hint: it is not for other users, nor for later.
-        return contents if context.server_requests is None else ReadResourceResult(contents.items)
+        # What depends on a user's answer or state is without a cache hint: it is not for other users, nor for later.
+        is_for_all = context.server_requests is None and not context.uses_state
+        return contents if is_for_all else ReadResourceResult(contents.items)
 
     def publish(self, change: Change) -> None:
         """Notify the subscriptions, if changes are announced at all; may be called from any thread."""

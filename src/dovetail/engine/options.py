@@ -37,6 +37,7 @@ MAX_ANSWER_TIMEOUT = 366 * 86_400.0  # seconds
 SECRET_VARIABLE = "DOVETAIL_SECRET"
 MIN_SECRET_BYTES = 16
 _SECRET_HINT = """python -c "import secrets; print(secrets.token_urlsafe(32))" makes a good one"""
+UP_TO_A_YEAR = Kind(Annotated[float, Meta(gt=0, le=MAX_ANSWER_TIMEOUT)], "a number of seconds, up to a year")
 Feature = Literal["tools", "resources", "prompts", "completions", "logging"]
 
 KINDS = {
@@ -45,9 +46,10 @@ KINDS = {
     **dict.fromkeys(("server_info", "lenient_arguments", "logging", "list_changed"), kinds.SWITCH),
     **dict.fromkeys(("audit_arguments", "mask_error_details"), kinds.SWITCH),
     **dict.fromkeys(("page_size", "max_concurrency", "max_threads", "max_message_bytes"), kinds.POSITIVE_COUNT),
+    "state_quota": kinds.POSITIVE_COUNT,
     **dict.fromkeys(("max_queue", "ttl_ms"), kinds.COUNT),
     **dict.fromkeys(("timeout", "initialize_timeout"), kinds.LIMIT_SECONDS),
-    "answer_timeout": Kind(Annotated[float, Meta(gt=0, le=MAX_ANSWER_TIMEOUT)], "a number of seconds, up to a year"),
+    **dict.fromkeys(("answer_timeout", "state_ttl"), UP_TO_A_YEAR),
     "profile": Kind(Profile, " or ".join(PROFILES)),
     "argument_errors": Kind(ArgumentErrors, '"result" or "error"'),
     "output": kinds.OUTPUT,
@@ -141,6 +143,8 @@ class ServerOptions(TypedDict, total=False):
     max_threads: int
     initialize_timeout: float | None
     max_message_bytes: int
+    state_quota: int
+    state_ttl: float
     auth: "Auth | Verifier | VerifyFunction | Sequence[Verifier | VerifyFunction]"
     secret: str | bytes | Sequence[str | bytes]
 
@@ -183,6 +187,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_threads: int = 40
     initialize_timeout: float | None = 60.0  # seconds a pipe may stay silent before its first request
     max_message_bytes: int = 64 * 1024 * 1024
+    state_quota: int = 64 * 1024  # bytes of `ctx.state` of a caller, and of a handle's value
+    state_ttl: float = 30 * 86_400.0  # seconds that these are stored after their last write
     auth: "Auth | None" = None  # None: every caller may use it
     secret: Secrets = Secrets()  # signs and seals what clients carry; all workers of a fleet need the same
 

@@ -137,6 +137,7 @@ class RequestContext(msgspec.Struct, eq=False):
     channel: ClientChannel | None = None  # for requests to the client, up to 2025-11-25
     no_channel_reason: str = NO_CHANNEL
     server_requests: "ServerRequests | None" = None  # from the first server request, step or input response on
+    uses_state: bool = False  # of the caller: what the call gives is for no other
     slots: "HeldSlots | None" = None  # of the function that runs for it
     original_params: Any = None  # as they came, once a middleware may have changed those of the request
     _cancellation: Cancellation | None = None

@@ -348,7 +348,10 @@ def is_model(annotation: Any) -> bool:
     if "pydantic" not in sys.modules:
         return False
     if isinstance(annotation, type):
-        return hasattr(annotation, "__get_pydantic_core_schema__") or hasattr(annotation, "__pydantic_validator__")
+        is_defined = hasattr(annotation, "__get_pydantic_core_schema__") or hasattr(
+            annotation, "__pydantic_validator__"
+        )
+        return is_defined and not hasattr(annotation, "__json_string__")  # a class of ours, which fits into models too
     return type(annotation).__name__ == "TypeAliasType" and str(annotation.__module__).startswith("pydantic.")
 
 

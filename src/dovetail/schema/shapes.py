@@ -296,6 +296,8 @@ def scalar_kind(cls: type) -> ScalarKind | None:
     """The kind of a scalar type; None for other types."""
     if cls in SCALARS:
         return SCALARS[cls]
+    if (keywords := getattr(cls, "__json_string__", None)) is not None:  # a class of ours, above this folder
+        return ScalarKind(cls, "string", keywords, read=_from_text(cls))
     for module, formats in _LATE_SCALARS.items():
         for name, text_format in formats.items():
             if cls is getattr(sys.modules.get(module), name, None):

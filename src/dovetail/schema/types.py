@@ -111,10 +111,8 @@ class ShapeBuilder:
             shape = read(annotation, where)
             if shape is not None:
                 return shape
-        raise SetupError(
-            f"{where}: {_shown(annotation)} has no JSON form; use a standard type, a dataclass, a TypedDict or a "
-            "pydantic model"
-        )
+        fix = getattr(annotation, "__json_fix__", "use a standard type, a dataclass, a TypedDict or a pydantic model")
+        raise SetupError(f"{where}: {_shown(annotation)} has no JSON form; {fix}")
 
     def _annotated(self, annotation: Any, where: str) -> Shape:
         inner, metadata = annotation.__origin__, annotation.__metadata__

@@ -28,14 +28,16 @@ MAX_NAME = 512  # characters
 MAX_TTL = 10 * 366 * 86_400.0  # ten years, in seconds
 MAX_COUNT = 2**63 - 1  # of a counter, also negative
 
-# Prefixes of keys and logs whose number callers control. A new one is refused (`StoreFull`) once three quarters
-# of the store are in use: the last quarter is for sessions, event logs and grants.
+# Prefixes of keys and logs whose number or size callers control. A new one, and a value that grows, is refused
+# (`StoreFull`) once three quarters of the store are in use: the last quarter is for sessions, event logs and grants.
 CALLER_PREFIXES = (
     "authserver/",  # tries to sign in, registrations, documents of programs: by address, name and URL
+    "caller-state/",  # `ctx.state` of a caller
     "cancel/",  # a note for each call that a client says it cancels
     "dpop/",  # a used proof for each request
     "elicitations/",  # a URL that a user was sent to
     "ended/",  # a session that its client has ended
+    "handle/",  # the value of a `Handle`
     "rate/",  # a counter for each address and principal; without it each worker counts for itself
     "step/",  # the result of a step
 )
@@ -286,7 +288,7 @@ def add_to_counter(key: str, value: bytes | None, n: int) -> int:
 
 
 def max_share(name: str) -> float:
-    """The share of the store that may be in use when a new key or log of that name is stored."""
+    """The share of the store that may be in use when a key or log of that name is new, or its value grows."""
     return CALLER_SHARE if name.startswith(CALLER_PREFIXES) else 1.0
 
 

@@ -129,7 +129,7 @@ class MemoryState(StateBackend):
         row = self._entries.find(key, now)
         if if_version is not None and if_version != (0 if row is None else row.entry.version):
             raise Conflict
-        return self._write(key, row, value, now, now + ttl)
+        return self._write(key, row, value, now, now + ttl, max_share(key))
 
     async def touch(self, key: str, ttl: float) -> bool:
         check_ttl(ttl)
@@ -153,7 +153,8 @@ class MemoryState(StateBackend):
         now = self._clock()
         row = self._entries.find(key, now)
         total = add_to_counter(key, None if row is None else row.entry.value, n)
-        self._write(key, row, b"%d" % total, now, now + ttl if row is None else row.expires)
+        expires, share = (now + ttl, max_share(key)) if row is None else (row.expires, 1.0)
+        self._write(key, row, b"%d" % total, now, expires, share)
         return total
 
     async def append(self, log: str, data: bytes, *, keep: int, ttl: float, if_last: int | None = None) -> int:
@@ -199,13 +200,13 @@ class MemoryState(StateBackend):
         self._topics.close()
         self._entries, self._logs = _Table(), _Table()
 
-    def _write(self, key: str, row: _Key | None, value: bytes, now: float, expires: float) -> int:
-        """Write a key; `row` is the one that it has, if any."""
+    def _write(self, key: str, row: _Key | None, value: bytes, now: float, expires: float, share: float) -> int:
+        """Write a key; `row` is the one that it has, if any. `share` of the store may be in use if it grows."""
         self._sweep(now)
         entries, size = self._entries, len(key) + len(value)
         growth = size if row is None else size - row.size
         if row is None or growth > 0:
-            self._check_free(row is None, growth, max_share(key) if row is None else 1.0)
+            self._check_free(row is None, growth, share)
         if row is None:
             row = entries.rows[key] = _Key()
         row.entry = Entry(value, next(self._versions))

@@ -65,7 +65,7 @@ SECRET_OPTIONS = ("username", "password", "ssl_password", "sentinel_username", "
 
 
 def _script(*names: str) -> str:
-    """Lua that the store runs atomically. Unless `is_tight` is empty, new records of callers are refused."""
+    """Lua that the store runs atomically. Unless `is_tight` is empty, callers' records may not be new or grow."""
     return "".join((Path(__file__).parent / "lua" / f"{name}.lua").read_text() for name in names)
 
 

@@ -104,7 +104,7 @@ class _Tables:
         entry = self.get(key)
         if if_version is not None and if_version != (0 if entry is None else entry.version):
             raise Conflict
-        return self._write(key, entry, value, self._now + ttl)
+        return self._write(key, entry, value, self._now + ttl, max_share(key))
 
     def touch(self, key: str, ttl: float) -> bool:
         check_ttl(ttl)
@@ -123,7 +123,8 @@ class _Tables:
         check_new(key, ttl)
         entry, remaining = self.get(key), self.remaining(key)
         total = add_to_counter(key, None if entry is None else entry.value, n)
-        self._write(key, entry, b"%d" % total, self._now + (ttl if remaining is None else remaining))
+        share = max_share(key) if entry is None else 1.0
+        self._write(key, entry, b"%d" % total, self._now + (ttl if remaining is None else remaining), share)
         return total
 
     def check(self) -> None:
@@ -131,11 +132,11 @@ class _Tables:
         self._check_free(1.0)
         self._tick()
 
-    def _write(self, key: str, entry: Entry | None, value: bytes, expires: float) -> int:
-        """Write a key; `entry` is the one that it has, if any."""
+    def _write(self, key: str, entry: Entry | None, value: bytes, expires: float, share: float) -> int:
+        """Write a key; `entry` is the one that it has, if any. `share` of the store may be in use if it grows."""
         if entry is None or len(value) > len(entry.value):
             self._check_size(value)
-            self._check_free(max_share(key) if entry is None else 1.0)
+            self._check_free(share)
         self._execute("REPLACE INTO entries VALUES (?, ?, ?, ?)", (self._name(key), value, self._tick(), expires))
         return self._serial
 

@@ -12,12 +12,14 @@ import stat
 import sys
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dovetail import auth as lazy_auth
+from dovetail import state as lazy_state
 from dovetail.engine.connection import Connection
 from dovetail.engine.engine import Engine
 from dovetail.errors import INVALID_REQUEST, ProtocolError, SetupError
@@ -27,8 +29,10 @@ from dovetail.transports.process import StopSignal, end_lifespan, log_to_stderr,
 if TYPE_CHECKING:
     from dovetail.auth.principal import Principal
     from dovetail.auth.settings import Auth
+    from dovetail.state.base import StateBackend
 
 TOKEN_VARIABLE = "DOVETAIL_TOKEN"
+STATE_VARIABLE = "DOVETAIL_STATE"
 LINES_PER_TURN = 64  # that are handled before the event loop turns
 EXPIRY_CHECK_INTERVAL = 10.0  # seconds; short, because the clock of the loop stops while a machine sleeps
 
@@ -89,19 +93,42 @@ def take_standard_streams() -> PrivateStreams:
     return streams
 
 
-def serve_stdio(engine: Engine, *, owner: Any = None, timings: Timings = DEFAULT_TIMINGS) -> None:
+def serve_stdio(
+    engine: Engine, *, owner: Any = None, state: "str | StateBackend | None" = None, timings: Timings = DEFAULT_TIMINGS
+) -> None:
     """Serve until the client disconnects or a signal arrives; the lifespan is called with `owner`.
 
+    `state` is the URL of a store, which is opened here, or a backend; without it the environment may name a URL.
     Stdin and stdout are not restored. Text that a stuck thread, or code after `run()`, prints later must not reach the
     client either; and the client sees at once that the server has ended.
     """
     refuse_nested_run()
+    state = state or os.environ.get(STATE_VARIABLE) or None
+    if not (state is None or isinstance(state, str) or hasattr(state, "claim")):
+        raise SetupError(f'Server.run: state={state!r} is not possible; it must be a URL, such as "sqlite:state.db"')
+    backend = lazy_state.base.open_state(state, engine.info.name) if isinstance(state, str) else state
     log_to_stderr(engine.redactor)
     streams = take_standard_streams()
     try:
-        run_process(partial(_run, engine, owner, streams, timings), engine.threads)
+        main = partial(_run, engine, owner, streams, timings)
+        run_process(main if backend is None else partial(_run_with_state, main, engine, backend, state), engine.threads)
     finally:
         streams.close()
+
+
+async def _run_with_state(
+    main: Callable[[], Awaitable[None]], engine: Engine, backend: "StateBackend", given: "str | StateBackend | None"
+) -> None:
+    """Run `main` while the engine uses a state backend, which is closed at the end unless it was given."""
+    engine.state = backend
+    try:
+        await main()
+    except lazy_state.base.StoreUnavailable as failure:  # when the server starts; later, calls fail
+        raise SetupError(f"state ({STATE_VARIABLE}): {failure.message}") from None
+    finally:
+        engine.release_state(backend)
+        if backend is not given:
+            await backend.close()
 
 
 async def _run(engine: Engine, owner: Any, streams: PrivateStreams, timings: Timings) -> None:
