@@ -18,6 +18,6 @@ if TYPE_CHECKING:
     from dovetail.engine import server_requests as server_requests
 
 __getattr__ = lazy_modules(
-    __name__, "access", "audit", "caller_state", "dependencies", "file_watcher", "handles", "input_required", "progress",
-    "rate_limits", "request_state", "server_requests",
+    __name__, "access", "audit", "caller_state", "dependencies", "file_watcher", "handles", "input_required",
+    "progress", "rate_limits", "request_state", "server_requests",
 )  # fmt: skip

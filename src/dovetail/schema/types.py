@@ -116,7 +116,7 @@ class ShapeBuilder:
 
     def _annotated(self, annotation: Any, where: str) -> Shape:
         inner, metadata = annotation.__origin__, annotation.__metadata__
-        if any(map(annotations.is_depends, metadata)):
+        if any(map(is_depends, metadata)):
             raise SetupError(
                 f"{where}: Depends(…) is for a whole parameter; write Annotated[…, Depends(…)] around it all"
             )
