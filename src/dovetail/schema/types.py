@@ -23,6 +23,7 @@ from dovetail.schema.constraints import (
     Constraints,
     alias_value,
     is_alias,
+    is_depends,
     is_model,
     merge,
     only_meta,
