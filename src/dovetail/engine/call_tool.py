@@ -291,7 +291,8 @@ def _bind(
     plan = invocation.dependencies
     if invocation.takes_context or run_in_context is not None:
         ctx = Context(engine, context, can_wait=invocation.can_wait)
-        injected = dict.fromkeys(invocation.context_names, ctx)
+        if invocation.context_names:
+            injected = dict.fromkeys(invocation.context_names, ctx)
     if invocation.is_async and invocation.by_name and plan is None:
         work: Coroutine[Any, Any, Any] = invocation.function(**arguments, **injected)
     elif invocation.is_async and plan is None:

@@ -332,12 +332,8 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
     is_direct: bool = False  # an `async def` that takes its arguments by name, and nothing else
     dependencies: "Plan | None" = None
     takes_context: bool = False  # itself, or a dependency
+    can_wait: bool = True  # for the loop: all but a `def` on the loop itself
     timeout: float | UnsetType | None = UNSET  # UNSET: that of the server
-
-    @property
-    def can_wait(self) -> bool:
-        """Whether the function can wait for the loop."""
-        return self.is_async or self.in_thread
 
     @classmethod
     def from_info(cls, info: FunctionInfo, options: Mapping[str, Any], *, by_name: bool = True) -> "Invocation":
@@ -353,6 +349,7 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
             by_name=by_name,
             is_direct=info.is_async and by_name and not info.supplied,
             dependencies=info.dependencies,
+            can_wait=info.is_async or thread is not False,
             takes_context=bool(info.injected) or (info.dependencies is not None and info.dependencies.takes_context),
             timeout=options.get("timeout", UNSET),
         )
