@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from far_state import FarState
+from remote_state import RemoteState
 
 import stores
 from dovetail import HttpApp
@@ -29,7 +29,7 @@ async def said(wire: HttpWire, name: str, **arguments: Any) -> str:
     return text_of((await wire.call(name, arguments)).answer)
 
 
-class WatchedState(FarState):
+class WatchedState(RemoteState):
     """Remembers what was put, and for how long."""
 
     def __init__(self, **options: Any) -> None:
