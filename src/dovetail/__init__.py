@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from dovetail.registry.elicitation import Elicit as Elicit
     from dovetail.registry.elicitation import Elicited as Elicited
     from dovetail.registry.elicitation import ElicitUrl as ElicitUrl
+    from dovetail.registry.registration import Idempotency as Idempotency
     from dovetail.registry.roots import Root as Root
     from dovetail.registry.roots import Roots as Roots
     from dovetail.registry.sampling import Sample as Sample
@@ -114,6 +115,7 @@ _NAMES = {
         "ToolDefinition",
     ],
     "registry.elicitation": ["Elicit", "ElicitUrl", "Elicited"],
+    "registry.registration": ["Idempotency"],
     "registry.roots": ["Root", "Roots"],
     "registry.sampling": ["Sample", "Sampled"],
     "schema.annotations": ["Field"],

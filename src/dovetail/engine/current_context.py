@@ -19,7 +19,8 @@ def get_context() -> Context:
     except LookupError:
         raise LookupError(
             "get_context: no call runs here. It works below a tool, prompt, resource or completion, also in the tasks "
-            "and threads that they start; pass values to code that runs at other times"
+            "and threads that they start, unless the results of a tool are for all callers (cache_shared=True); pass "
+            "values to code that runs at other times"
         ) from None
 
 

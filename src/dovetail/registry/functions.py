@@ -309,10 +309,11 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
     by_name: bool = True  # arguments as keywords, or all of them as one mapping
     is_direct: bool = False  # an `async def` that takes its arguments by name, and no context
     timeout: float | UnsetType | None = UNSET  # UNSET: that of the server
+    is_shared: bool = False  # its results are for all callers: `get_context` would give it one of them
 
     @classmethod
     def from_info(cls, info: FunctionInfo, options: Mapping[str, Any], *, by_name: bool = True) -> "Invocation":
-        """`options` may hold `thread` and `timeout`."""
+        """`options` may hold `thread`, `timeout` and `cache_shared`."""
         thread = options.get("thread")
         if info.is_async and thread:
             raise SetupError(f"{info.where}: thread=True makes no sense on an async def; remove it")
@@ -324,6 +325,7 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
             by_name=by_name,
             is_direct=info.is_async and by_name and not info.injected,
             timeout=options.get("timeout", UNSET),
+            is_shared=options.get("cache_shared", False),
         )
 
 

@@ -331,6 +331,8 @@ class RunningApp:
                 self._engine.state = self.state
             await self._engine.start(owner)
             undo.push_async_callback(self._engine.stop)
+            if self.state.shared:
+                self._engine.lease = self.lease
             if self.state.shared and (refresher := self._engine.refresher) is not None:
                 with contextlib.suppress(StoreUnavailable):  # it will catch up later
                     await refresher.catch_up(self.state)
