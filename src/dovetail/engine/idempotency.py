@@ -210,12 +210,8 @@ class KeyedCalls:
             arguments=arguments_digest(params.arguments),
             call="" if continued is None else continued.call,
         )
-        if continued is not None or not await self._claim(name, own, tool, version=0):
-            async with self._waiting:
-                outcome = await self._join(name, own, tool, continued)
-            if outcome is not None:
-                return outcome.replay()
-        return await self._run(context, tool, name, own)
+        outcome = await self._claim_or_join(name, own, tool, continued)
+        return await self._run(context, tool, name, own) if outcome is None else outcome.replay()
 
     # ── the record ──
 
@@ -234,32 +230,36 @@ class KeyedCalls:
             raise
         return True
 
-    async def _join(self, name: str, own: Record, tool: Tool, continued: Round | None) -> Outcome | None:
-        """The outcome of an earlier call; None if there is none, and this call has the claim."""
-        listener = self._state.listen([name])
+    async def _claim_or_join(self, name: str, own: Record, tool: Tool, continued: Round | None) -> Outcome | None:
+        """The outcome of an earlier call, when it has ended; None if this call has the claim."""
+        listener: Listener | None = None
         try:
             while True:
                 entry = await self._state.get(name)
                 record = None if entry is None else CODEC.decode(entry.value)
-                if entry is None or record is None:
-                    if entry is not None:  # another version has written it
-                        return failed(tool, UNKNOWN)
-                    if continued is not None:
-                        raise invalid_params(OTHER_CALL)
-                elif record.arguments != own.arguments:
-                    raise invalid_params(OTHER_ARGUMENTS)
-                elif continued is not None and continued.call != record.call:
+                if entry is None and continued is not None:
                     raise invalid_params(OTHER_CALL)
-                elif record.status == "running":
+                if entry is not None and record is None:  # another version has written it
+                    return failed(tool, UNKNOWN)
+                if entry is None or record is None:
+                    is_claimed = await self._claim(name, own, tool, version=0)
+                elif (outcome := _outcome(record, own, tool, continued)) is not None:
+                    return outcome
+                elif record.status == "asking":
+                    is_claimed = await self._claim(name, own, tool, version=entry.version)
+                elif listener is None:  # then look once more: it may have ended before
+                    await self._waiting.acquire()
+                    listener = self._state.listen([name])
+                    continue
+                else:
                     await self._wait(listener, name, entry, record, tool)
                     continue
-                elif record.status == "done" or continued is None or continued.number < record.round:
-                    is_late = record.status == "asking" and record.expires <= time.time()
-                    return failed(tool, NOT_ANSWERED) if is_late else _decode_outcome(record.outcome)
-                if await self._claim(name, own, tool, version=0 if entry is None else entry.version):
+                if is_claimed:
                     return None
         finally:
-            listener.close()
+            if listener is not None:
+                listener.close()
+                self._waiting.release()
 
     async def _wait(self, listener: Listener, name: str, entry: Entry, record: Record, tool: Tool) -> None:
         """Wait for the run of a record. If it was lost, that is stored, once."""
@@ -340,6 +340,19 @@ class KeyedCalls:
             log.error("tool %s: the result of a call with an idempotency key could not be stored", tool.name)
         finally:
             self._running.discard(own.run)
+
+
+def _outcome(record: Record, own: Record, tool: Tool, continued: Round | None) -> Outcome | None:
+    """The outcome that a record has for a call; None if it runs, or if the call goes on with its last round."""
+    if record.arguments != own.arguments:
+        raise invalid_params(OTHER_ARGUMENTS)
+    if continued is not None and continued.call != record.call:
+        raise invalid_params(OTHER_CALL)
+    is_next = record.status == "asking" and continued is not None and continued.number == record.round
+    if record.status == "running" or is_next:
+        return None
+    is_late = record.status == "asking" and record.expires <= time.time()
+    return failed(tool, NOT_ANSWERED) if is_late else _decode_outcome(record.outcome)
 
 
 def _window(tool: Tool) -> float:
